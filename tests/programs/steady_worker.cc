@@ -1,0 +1,206 @@
+// A program worth moving: it has one of everything whose loss would show.
+//
+//   memory    N MiB of random words made from a seed; SIGUSR1 asks for an audit (digest, and each word compared with the seed's)
+//   output    every 10 ms a numbered line with CLOCK_MONOTONIC, written at the descriptor's own offset
+//   threads   each walks a chain of its own, one step per millisecond; (steps, state) of each stands in every line
+//   timer     a POSIX timer that ticks every 10 ms
+//   child     behind a pair of pipes; answers number n with mix(n) and how many numbers it has answered
+//   node      each line names the node (UTS host name) it was written on
+//
+// Usage: steady_worker DIR [SIZE_MIB [THREADS [SEED]]]      writes DIR/output, DIR/audits; DIR/ready appears when it is under way
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "arithmetic.h"
+#include "posix.h"
+
+namespace ppmr_programs {
+namespace {
+
+constexpr int64_t kLineIntervalNs = 10'000'000;
+constexpr int64_t kTickIntervalNs = 10'000'000;
+constexpr int64_t kStepIntervalNs = 1'000'000;
+
+volatile sig_atomic_t ticks = 0;
+void count_tick(int) { ticks = ticks + 1; }
+
+class Memory {
+ public:
+  Memory(size_t size_mib, uint64_t seed) : word_count_(size_mib * (1 << 20) / sizeof(uint64_t)), seed_(seed) {
+    void* at = mmap(nullptr, std::max<size_t>(word_count_, 1) * sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) die("mmap of the memory");
+    words_ = static_cast<uint64_t*>(at);
+    for (size_t i = 0; i < word_count_; ++i) words_[i] = memory_word(seed_, i);
+  }
+
+  // `digest` is of what is there, `expected` of what the seed says; neither depends on anything remembered from before a move.
+  struct Audit {
+    uint64_t digest = 0, expected = 0, wrong_words = 0;
+  };
+  Audit audit() const {
+    Audit audit;
+    for (size_t i = 0; i < word_count_; ++i) {
+      const uint64_t should_be = memory_word(seed_, i);
+      audit.wrong_words += words_[i] != should_be;
+      audit.digest = digest_add(audit.digest, words_[i]);
+      audit.expected = digest_add(audit.expected, should_be);
+    }
+    return audit;
+  }
+
+ private:
+  size_t word_count_;
+  uint64_t seed_;
+  uint64_t* words_ = nullptr;
+};
+
+// A thread and the chain it walks. The lock makes (steps, state) one value for the reader.
+class Walker {
+ public:
+  explicit Walker(uint64_t start) : state_(start), thread_([this] { walk(); }) {}
+  std::pair<uint64_t, uint64_t> look() {
+    std::lock_guard lock(mutex_);
+    return {steps_, state_};
+  }
+
+ private:
+  [[noreturn]] void walk() {
+    for (Pace pace(kStepIntervalNs);; pace.wait()) {
+      std::lock_guard lock(mutex_);
+      state_ = chain_step(state_);
+      ++steps_;
+    }
+  }
+
+  std::mutex mutex_;
+  uint64_t steps_ = 0;
+  uint64_t state_;
+  std::thread thread_;  // last: it uses the members above
+};
+
+struct Answer {
+  uint64_t value = 0, served = 0;
+};
+
+class Child {
+ public:
+  Child() {
+    int ask[2], reply[2];
+    if (pipe(ask) != 0 || pipe(reply) != 0) die("pipe");
+    pid_ = fork();
+    if (pid_ < 0) die("fork");
+    if (pid_ == 0) {
+      close(ask[1]);
+      close(reply[0]);
+      serve(ask[0], reply[1]);
+    }
+    close(ask[0]);
+    close(reply[1]);
+    to_child_ = ask[1];
+    from_child_ = reply[0];
+  }
+  pid_t pid() const { return pid_; }
+  Answer ask(uint64_t number) {
+    Answer answer;
+    if (!write_whole(to_child_, &number, sizeof number) || !read_whole(from_child_, &answer, sizeof answer)) die("the child does not answer");
+    return answer;
+  }
+
+ private:
+  [[noreturn]] static void serve(int questions, int answers) {
+    Answer answer;
+    uint64_t number = 0;
+    while (read_whole(questions, &number, sizeof number)) {
+      answer.value = mix(number);
+      ++answer.served;
+      if (!write_whole(answers, &answer, sizeof answer)) break;
+    }
+    _exit(0);
+  }
+
+  pid_t pid_ = -1;
+  int to_child_ = -1, from_child_ = -1;
+};
+
+void start_timer() {
+  struct sigaction action {};
+  action.sa_handler = count_tick;
+  action.sa_flags = SA_RESTART;
+  if (sigaction(SIGRTMIN, &action, nullptr) != 0) die("sigaction");
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGRTMIN;
+  timer_t timer;
+  if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) die("timer_create");
+  const itimerspec every{{0, kTickIntervalNs}, {0, kTickIntervalNs}};
+  if (timer_settime(timer, 0, &every, nullptr) != 0) die("timer_settime");
+}
+
+[[noreturn]] void audit_when_asked(const Memory& memory, LineFile& audits, sigset_t asked) {
+  for (uint64_t number = 1;; ++number) {
+    int signal = 0;
+    if (sigwait(&asked, &signal) != 0) die("sigwait");
+    const int64_t begin = monotonic_ns();
+    const Memory::Audit audit = memory.audit();
+    audits.line("audit=%lu digest=%016lx expected=%016lx wrong_words=%lu begin_ns=%ld end_ns=%ld node=%s", number, audit.digest, audit.expected,
+                audit.wrong_words, begin, monotonic_ns(), node_name().c_str());
+  }
+}
+
+int run(const std::string& directory, size_t size_mib, size_t thread_count, uint64_t seed) {
+  Child child;  // before any thread exists
+  const Memory memory(size_mib, seed);
+  LineFile output(directory + "/output"), audits(directory + "/audits");
+
+  sigset_t tick_and_audit, audit_only;  // threads inherit the mask: ticks are the main thread's, audits the auditor's
+  sigemptyset(&audit_only);
+  sigaddset(&audit_only, SIGUSR1);
+  tick_and_audit = audit_only;
+  sigaddset(&tick_and_audit, SIGRTMIN);
+  pthread_sigmask(SIG_BLOCK, &tick_and_audit, nullptr);
+  std::thread auditor([&] { audit_when_asked(memory, audits, audit_only); });
+  std::vector<std::unique_ptr<Walker>> walkers;
+  for (size_t i = 0; i < thread_count; ++i) walkers.push_back(std::make_unique<Walker>(i));
+  sigset_t tick;
+  sigemptyset(&tick);
+  sigaddset(&tick, SIGRTMIN);
+  pthread_sigmask(SIG_UNBLOCK, &tick, nullptr);
+  start_timer();
+  { LineFile ready(directory + "/ready"); }
+
+  Pace pace(kLineIntervalNs);
+  for (uint64_t number = 1;; ++number) {
+    const Answer answer = child.ask(number);
+    std::string steps, states;
+    for (size_t i = 0; i < walkers.size(); ++i) {
+      const auto [count, state] = walkers[i]->look();
+      const char* comma = i == 0 ? "" : ",";
+      steps += comma + std::to_string(count);
+      states += comma + std::to_string(state);
+    }
+    output.line("line=%lu mono_ns=%ld node=%s pid=%d child=%d answer=%lu served=%lu ticks=%d steps=%s states=%s", number, monotonic_ns(),
+                node_name().c_str(), getpid(), child.pid(), answer.value, answer.served, static_cast<int>(ticks), steps.c_str(), states.c_str());
+    pace.wait();
+  }
+}
+
+}  // namespace
+}  // namespace ppmr_programs
+
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 5) {
+    fprintf(stderr, "usage: %s DIR [SIZE_MIB [THREADS [SEED]]]\n", argv[0]);
+    return 2;
+  }
+  const auto number = [&](int i, uint64_t otherwise) { return i < argc ? strtoull(argv[i], nullptr, 0) : otherwise; };
+  return ppmr_programs::run(argv[1], number(2, 64), number(3, 4), number(4, 1));
+}
