@@ -1,0 +1,96 @@
+"""Counts test cases from result files and prints `N passed, N failed, N skipped`; exit 0 only if all is well.
+
+Bazel's build events name every test of a run and its test.xml (so a stale file of an earlier run is never counted);
+pytest writes one junit file. Neither is taken at its word: a test that Bazel calls failed while its file shows no
+failure (a crash, a time-out) counts as one failed, and so do a result file that is missing or broken and a failed step
+that no counted failure explains.
+"""
+
+import argparse
+import json
+import sys
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+
+class Total:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def trouble(self, message):
+        print(f"tally: {message}", file=sys.stderr)
+        self.failed += 1
+
+    def add_xml(self, path):
+        """Counts the cases of a junit-like file (gtest's, Bazel's own, pytest's)."""
+        for case in ElementTree.parse(path).iter("testcase"):
+            kinds = {child.tag for child in case}
+            if "failure" in kinds or "error" in kinds:
+                self.failed += 1
+            elif "skipped" in kinds or case.get("result") == "skipped":
+                self.skipped += 1
+            elif case.get("status") != "notrun":  # a gtest case named DISABLED_
+                self.passed += 1
+
+
+def add_bazel(total, path):
+    try:
+        with open(path, encoding="utf-8") as lines:
+            events = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        total.trouble(f"no usable list of what Bazel ran: {error}")
+        return
+    ran, unfinished = {}, []
+    for event in events:
+        identity = event["id"]
+        if "testResult" in identity:
+            test = identity["testResult"]
+            # Of several attempts the last one counts.
+            ran[test["label"], test.get("run"), test.get("shard")] = event.get("testResult", {})
+        elif "targetCompleted" in identity and not event.get("completed", {}).get("success"):
+            unfinished.append(identity["targetCompleted"]["label"])
+    for label in unfinished:
+        total.trouble(f"{label} was not built")
+    for (label, _, _), result in ran.items():
+        passed_already, failed_already = total.passed, total.failed
+        status = result.get("status", "NO_STATUS")
+        files = [out["uri"] for out in result.get("testActionOutput", []) if out["name"] == "test.xml"]
+        try:
+            for uri in files:
+                total.add_xml(urllib.parse.unquote(urllib.parse.urlparse(uri).path))
+        except (OSError, ElementTree.ParseError) as error:
+            total.trouble(f"{label}: {error}")
+        if status == "PASSED" and not files:
+            total.trouble(f"{label} passed without a result file")
+        if status != "PASSED" and total.failed == failed_already:
+            total.passed = passed_already
+            total.trouble(f"{label}: {status} (crashed, timed out, or never ran)")
+
+
+def add_junit(total, path):
+    try:
+        total.add_xml(path)
+    except (OSError, ElementTree.ParseError) as error:
+        total.trouble(f"no usable pytest results: {error}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bazel", action="append", default=[], metavar="EVENTS.json")
+    parser.add_argument("--junit", action="append", default=[], metavar="FILE.xml")
+    parser.add_argument("--failed-steps", type=int, default=0)
+    args = parser.parse_args()
+    total = Total()
+    for path in args.bazel:
+        add_bazel(total, path)
+    for path in args.junit:
+        add_junit(total, path)
+    total.failed = max(total.failed, args.failed_steps)
+    if not total.passed and not total.failed:
+        total.trouble("no test ran")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
