@@ -1,11 +1,13 @@
-// Arithmetic that the observer outside (tests/lab/observe.py) repeats, so that a program which was moved can be caught lying.
+// Arithmetic that the observer outside (tests/lab/observe.py) repeats, so that a program which was
+// moved can be caught lying.
 #pragma once
 
 #include <cstdint>
 
 namespace ppmr_programs {
 
-// SplitMix64's finaliser: f(number) of every question that is answered, and word i of random memory.
+// SplitMix64's finaliser: f(number) of every question that is answered, and word i of random
+// memory.
 inline uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -13,11 +15,16 @@ inline uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// One step of the chain that a thread walks. Linear, so that the observer can jump to step n without walking.
-inline uint64_t chain_step(uint64_t x) { return x * 6364136223846793005ull + 1442695040888963407ull; }
+// One step of the chain that a thread walks. Linear, so that the observer can jump to step n
+// without walking.
+inline uint64_t chain_step(uint64_t x) {
+  return x * 6364136223846793005ull + 1442695040888963407ull;
+}
 
 // Word `index` of the memory made from `seed`.
-inline uint64_t memory_word(uint64_t seed, uint64_t index) { return mix(seed ^ (index * 0xD1342543DE82EF95ull)); }
+inline uint64_t memory_word(uint64_t seed, uint64_t index) {
+  return mix(seed ^ (index * 0xD1342543DE82EF95ull));
+}
 
 inline uint64_t digest_add(uint64_t digest, uint64_t word) {
   digest = (digest ^ word) * 0x9FB21C651E98DF25ull;

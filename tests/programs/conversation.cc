@@ -1,15 +1,17 @@
-// A parent asks numbers, its children answer with mix(number) and how many they have answered; what differs is the medium between them.
+// A parent asks numbers, its children answer with mix(number) and how many they have answered; what
+// differs is the medium between them.
 //
 //   conversation pipes DIR           three children, each behind two pipes
-//   conversation unix DIR            three children behind socket pairs: stream, datagram, seqpacket
-//   conversation tcp DIR             one child that listens on 127.0.0.1; both ends move together
-//   conversation shared-memory DIR   questions in anonymous shared memory, answers in a POSIX shm object; 4 MiB of seeded words in each
-//   conversation threads DIR         sixteen threads hand a number round under a mutex and a condition variable
-//   conversation serve DIR ADDRESS PORT      one end of a connection between nodes: answers
-//   conversation ask DIR ADDRESS PORT        the other end: asks
+//   conversation unix DIR            three children behind socket pairs: stream, datagram,
+//   seqpacket conversation tcp DIR             one child that listens on 127.0.0.1; both ends move
+//   together conversation shared-memory DIR   questions in anonymous shared memory, answers in a
+//   POSIX shm object; 4 MiB of seeded words in each conversation threads DIR         sixteen
+//   threads hand a number round under a mutex and a condition variable conversation serve DIR
+//   ADDRESS PORT      one end of a connection between nodes: answers conversation ask DIR ADDRESS
+//   PORT        the other end: asks
 //
-// Each round appends a line to DIR/output: line=N mono_ns=T node=NAME pid=P partners=P1,P2 answers=A1,A2 served=S1,S2 wrong_words=W.
-// `serve` writes no lines, only DIR/ready.
+// Each round appends a line to DIR/output: line=N mono_ns=T real_ns=T node=NAME pid=P
+// partners=P1,P2 answers=A1,A2 served=S1,S2 wrong_words=W. `serve` writes no lines, only DIR/ready.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -59,7 +61,8 @@ struct DescriptorPartner : Partner {
   DescriptorPartner(int to, int from) : to_(to), from_(from) {}
   Answer ask(uint64_t number) override {
     Answer answer;
-    if (!write_whole(to_, &number, sizeof number) || !read_whole(from_, &answer, sizeof answer)) die("a partner does not answer");
+    if (!write_whole(to_, &number, sizeof number) || !read_whole(from_, &answer, sizeof answer))
+      die("a partner does not answer");
     return answer;
   }
   int to_, from_;
@@ -121,7 +124,9 @@ int listen_at(const char* address, int& port) {
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in where = socket_address(address, port);
   socklen_t length = sizeof where;
-  if (bind(listener, reinterpret_cast<sockaddr*>(&where), sizeof where) != 0 || listen(listener, 4) != 0) die("listen");
+  if (bind(listener, reinterpret_cast<sockaddr*>(&where), sizeof where) != 0 ||
+      listen(listener, 4) != 0)
+    die("listen");
   if (getsockname(listener, reinterpret_cast<sockaddr*>(&where), &length) != 0) die("getsockname");
   port = ntohs(where.sin_port);
   return listener;
@@ -155,7 +160,8 @@ std::unique_ptr<Partner> partner_over_tcp() {
   return partner;
 }
 
-// Half a conversation in shared memory: a number that grows by one when the other half may look, and seeded words around it.
+// Half a conversation in shared memory: a number that grows by one when the other half may look,
+// and seeded words around it.
 struct SharedHalf {
   static constexpr size_t kWords = (4 << 20) / sizeof(uint64_t);
   std::atomic<uint64_t> turn;
@@ -164,7 +170,8 @@ struct SharedHalf {
   uint64_t words[kWords];
 
   static SharedHalf* map(int fd, uint64_t seed) {
-    void* at = mmap(nullptr, sizeof(SharedHalf), PROT_READ | PROT_WRITE, MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0), fd, 0);
+    void* at = mmap(nullptr, sizeof(SharedHalf), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0), fd, 0);
     if (at == MAP_FAILED) die("mmap of shared memory");
     auto* half = static_cast<SharedHalf*>(at);
     for (size_t i = 0; i < kWords; ++i) half->words[i] = memory_word(seed, i);
@@ -217,7 +224,9 @@ struct SharedMemoryPartner : Partner {
     answers->wait_for_turn(turn);
     return answers->answer;
   }
-  uint64_t wrong_words() override { return questions->wrong_words(kQuestionSeed) + answers->wrong_words(kAnswerSeed); }
+  uint64_t wrong_words() override {
+    return questions->wrong_words(kQuestionSeed) + answers->wrong_words(kAnswerSeed);
+  }
 };
 
 // Sixteen threads, each of which may only act in its turn; the last one hands the number back.
@@ -259,7 +268,8 @@ struct ThreadRing : Partner {
   }
 };
 
-[[noreturn]] void converse(const std::string& directory, std::vector<std::unique_ptr<Partner>> partners) {
+[[noreturn]] void converse(const std::string& directory,
+                           std::vector<std::unique_ptr<Partner>> partners) {
   LineFile output(directory + "/output");
   Pace pace(kRoundIntervalNs);
   for (uint64_t number = 1;; ++number) {
@@ -273,8 +283,11 @@ struct ThreadRing : Partner {
       served += comma + std::to_string(answer.served);
       wrong_words += partners[i]->wrong_words();
     }
-    output.line("line=%lu mono_ns=%ld node=%s pid=%d partners=%s answers=%s served=%s wrong_words=%lu", number, monotonic_ns(), node_name().c_str(),
-                getpid(), pids.c_str(), answers.c_str(), served.c_str(), wrong_words);
+    output.line(
+        "line=%lu mono_ns=%ld real_ns=%ld node=%s pid=%d partners=%s answers=%s served=%s "
+        "wrong_words=%lu",
+        number, monotonic_ns(), realtime_ns(), node_name().c_str(), getpid(), pids.c_str(),
+        answers.c_str(), served.c_str(), wrong_words);
     if (number == 1) LineFile ready(directory + "/ready");
     pace.wait();
   }
@@ -285,7 +298,8 @@ std::vector<std::unique_ptr<Partner>> partners_for(const std::string& medium) {
   if (medium == "pipes") {
     for (int i = 0; i < 3; ++i) partners.push_back(partner_over_pipes());
   } else if (medium == "unix") {
-    for (const int type : {SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET}) partners.push_back(partner_over_socket_pair(type));
+    for (const int type : {SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET})
+      partners.push_back(partner_over_socket_pair(type));
   } else if (medium == "tcp") {
     partners.push_back(partner_over_tcp());
   } else if (medium == "shared-memory") {
@@ -317,7 +331,9 @@ int main(int argc, char** argv) {
     partners = partners_for(medium);
   }
   if (partners.empty()) {
-    fprintf(stderr, "usage: %s pipes|unix|tcp|shared-memory|threads DIR, or serve|ask DIR ADDRESS PORT\n", argv[0]);
+    fprintf(stderr,
+            "usage: %s pipes|unix|tcp|shared-memory|threads DIR, or serve|ask DIR ADDRESS PORT\n",
+            argv[0]);
     return 2;
   }
   converse(argv[2], std::move(partners));

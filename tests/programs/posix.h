@@ -1,4 +1,5 @@
-// What every program here needs from POSIX: whole reads and writes, lines in a file, the clock, and dying with a clear sentence.
+// What every program here needs from POSIX: whole reads and writes, lines in a file, the clock, and
+// dying with a clear sentence.
 #pragma once
 
 #include <fcntl.h>
@@ -21,11 +22,18 @@ namespace ppmr_programs {
   _exit(1);
 }
 
-inline int64_t monotonic_ns() {
+inline int64_t clock_ns(clockid_t clock) {
   timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
 }
+
+// What a program lives by. CRIU restores into a time namespace in which this clock goes on from the
+// moment of the dump.
+inline int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
+
+// What observers compare across nodes: time namespaces leave it alone.
+inline int64_t realtime_ns() { return clock_ns(CLOCK_REALTIME); }
 
 inline void sleep_ns(int64_t ns) {
   timespec left{ns / 1'000'000'000, ns % 1'000'000'000};
@@ -33,7 +41,8 @@ inline void sleep_ns(int64_t ns) {
   }
 }
 
-// Keeps the pace of one step per `interval_ns`. After a pause (the program was moved) it goes on from now: nothing is caught up.
+// Keeps the pace of one step per `interval_ns`. After a pause (the program was moved) it goes on
+// from now: nothing is caught up.
 class Pace {
  public:
   explicit Pace(int64_t interval_ns) : interval_ns_(interval_ns), next_ns_(monotonic_ns()) {}
@@ -76,10 +85,12 @@ inline bool write_whole(int fd, const void* data, size_t size) {
   return true;
 }
 
-// A file of lines. Deliberately not O_APPEND: where the next line lands is the descriptor's own offset, which a move has to keep.
+// A file of lines. Deliberately not O_APPEND: where the next line lands is the descriptor's own
+// offset, which a move has to keep.
 class LineFile {
  public:
-  explicit LineFile(const std::string& path) : fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  explicit LineFile(const std::string& path)
+      : fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
     if (fd_ < 0) die(path.c_str());
   }
   LineFile(const LineFile&) = delete;
@@ -104,7 +115,8 @@ class LineFile {
   int fd_;
 };
 
-// The name of the node this process runs on right now: asked of the kernel each time, because it changes when the process moves.
+// The name of the node this process runs on right now: asked of the kernel each time, because it
+// changes when the process moves.
 inline std::string node_name() {
   char name[65] = {};
   if (gethostname(name, sizeof name - 1) != 0) die("gethostname");

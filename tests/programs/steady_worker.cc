@@ -1,13 +1,14 @@
 // A program worth moving: it has one of everything whose loss would show.
 //
-//   memory    N MiB of random words made from a seed; SIGUSR1 asks for an audit (digest, and each word compared with the seed's)
-//   output    every 10 ms a numbered line with CLOCK_MONOTONIC, written at the descriptor's own offset
-//   threads   each walks a chain of its own, one step per millisecond; (steps, state) of each stands in every line
-//   timer     a POSIX timer that ticks every 10 ms
-//   child     behind a pair of pipes; answers number n with mix(n) and how many numbers it has answered
-//   node      each line names the node (UTS host name) it was written on
+//   memory    N MiB of random words made from a seed; SIGUSR1 asks for an audit (digest, and each
+//   word compared with the seed's) output    every 10 ms a numbered line with both clocks, written
+//   at the descriptor's own offset threads   each walks a chain of its own, one step per
+//   millisecond; (steps, state) of each stands in every line timer     a POSIX timer that ticks
+//   every 10 ms child     behind a pair of pipes; answers number n with mix(n) and how many numbers
+//   it has answered node      each line names the node (UTS host name) it was written on
 //
-// Usage: steady_worker DIR [SIZE_MIB [THREADS [SEED]]]      writes DIR/output, DIR/audits; DIR/ready appears when it is under way
+// Usage: steady_worker DIR [SIZE_MIB [THREADS [SEED]]]      writes DIR/output, DIR/audits;
+// DIR/ready appears when it is under way
 
 #include <pthread.h>
 #include <signal.h>
@@ -35,14 +36,17 @@ void count_tick(int) { ticks = ticks + 1; }
 
 class Memory {
  public:
-  Memory(size_t size_mib, uint64_t seed) : word_count_(size_mib * (1 << 20) / sizeof(uint64_t)), seed_(seed) {
-    void* at = mmap(nullptr, std::max<size_t>(word_count_, 1) * sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Memory(size_t size_mib, uint64_t seed)
+      : word_count_(size_mib * (1 << 20) / sizeof(uint64_t)), seed_(seed) {
+    void* at = mmap(nullptr, std::max<size_t>(word_count_, 1) * sizeof(uint64_t),
+                    PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) die("mmap of the memory");
     words_ = static_cast<uint64_t*>(at);
     for (size_t i = 0; i < word_count_; ++i) words_[i] = memory_word(seed_, i);
   }
 
-  // `digest` is of what is there, `expected` of what the seed says; neither depends on anything remembered from before a move.
+  // `digest` is of what is there, `expected` of what the seed says; neither depends on anything
+  // remembered from before a move.
   struct Audit {
     uint64_t digest = 0, expected = 0, wrong_words = 0;
   };
@@ -111,7 +115,9 @@ class Child {
   pid_t pid() const { return pid_; }
   Answer ask(uint64_t number) {
     Answer answer;
-    if (!write_whole(to_child_, &number, sizeof number) || !read_whole(from_child_, &answer, sizeof answer)) die("the child does not answer");
+    if (!write_whole(to_child_, &number, sizeof number) ||
+        !read_whole(from_child_, &answer, sizeof answer))
+      die("the child does not answer");
     return answer;
   }
 
@@ -151,8 +157,10 @@ void start_timer() {
     if (sigwait(&asked, &signal) != 0) die("sigwait");
     const int64_t begin = monotonic_ns();
     const Memory::Audit audit = memory.audit();
-    audits.line("audit=%lu digest=%016lx expected=%016lx wrong_words=%lu begin_ns=%ld end_ns=%ld node=%s", number, audit.digest, audit.expected,
-                audit.wrong_words, begin, monotonic_ns(), node_name().c_str());
+    audits.line(
+        "audit=%lu digest=%016lx expected=%016lx wrong_words=%lu begin_ns=%ld end_ns=%ld node=%s",
+        number, audit.digest, audit.expected, audit.wrong_words, begin, monotonic_ns(),
+        node_name().c_str());
   }
 }
 
@@ -161,7 +169,8 @@ int run(const std::string& directory, size_t size_mib, size_t thread_count, uint
   const Memory memory(size_mib, seed);
   LineFile output(directory + "/output"), audits(directory + "/audits");
 
-  sigset_t tick_and_audit, audit_only;  // threads inherit the mask: ticks are the main thread's, audits the auditor's
+  sigset_t tick_and_audit,
+      audit_only;  // threads inherit the mask: ticks are the main thread's, audits the auditor's
   sigemptyset(&audit_only);
   sigaddset(&audit_only, SIGUSR1);
   tick_and_audit = audit_only;
@@ -187,8 +196,11 @@ int run(const std::string& directory, size_t size_mib, size_t thread_count, uint
       steps += comma + std::to_string(count);
       states += comma + std::to_string(state);
     }
-    output.line("line=%lu mono_ns=%ld node=%s pid=%d child=%d answer=%lu served=%lu ticks=%d steps=%s states=%s", number, monotonic_ns(),
-                node_name().c_str(), getpid(), child.pid(), answer.value, answer.served, static_cast<int>(ticks), steps.c_str(), states.c_str());
+    output.line(
+        "line=%lu mono_ns=%ld real_ns=%ld node=%s pid=%d child=%d answer=%lu served=%lu ticks=%d "
+        "steps=%s states=%s",
+        number, monotonic_ns(), realtime_ns(), node_name().c_str(), getpid(), child.pid(),
+        answer.value, answer.served, static_cast<int>(ticks), steps.c_str(), states.c_str());
     pace.wait();
   }
 }
@@ -201,6 +213,8 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: %s DIR [SIZE_MIB [THREADS [SEED]]]\n", argv[0]);
     return 2;
   }
-  const auto number = [&](int i, uint64_t otherwise) { return i < argc ? strtoull(argv[i], nullptr, 0) : otherwise; };
+  const auto number = [&](int i, uint64_t otherwise) {
+    return i < argc ? strtoull(argv[i], nullptr, 0) : otherwise;
+  };
   return ppmr_programs::run(argv[1], number(2, 64), number(3, 4), number(4, 1));
 }

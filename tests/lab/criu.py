@@ -1,0 +1,82 @@
+"""CRIU on a node: dump, restore (eager, or lazily with its page daemon) and page server, with the errors of its logs."""
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from .node import LabError, wait_until
+
+
+class CriuError(LabError):
+    pass
+
+
+def find_criu():
+    """The CRIU that ppmr itself would use."""
+    for place in (os.environ.get("PPMR_CRIU"), "/opt/ppmr/criu/usr/sbin/criu"):
+        if place and Path(place).exists():
+            return place
+    return shutil.which("criu") or _no_criu()
+
+
+def _no_criu():
+    raise CriuError("no criu found: set PPMR_CRIU or run third_party/install")
+
+
+def _errors(log):
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return f"(no log {log})"
+    return "\n".join([line for line in lines if "Error" in line][-12:] or lines[-5:])
+
+
+def _run(at, argv, work, log, what, timeout):
+    done = at.run([find_criu(), *argv, "-W", work, "-o", log], check=False, timeout=timeout)
+    if done.returncode != 0:
+        raise CriuError(f"{what} on {at.name} failed with {done.returncode}:\n{_errors(at.host_path(work) / log)}\n{done.stderr.strip()}".strip())
+
+
+def dump(at, pid, images, work, options=(), timeout=120):
+    _run(at, ["dump", "-t", pid, "-D", images, *options], work, "dump.log", f"criu dump of {pid}", timeout)
+
+
+def restore(at, images, work, options=(), timeout=120):
+    """Returns once the restored tree runs, as a child of the node's init."""
+    _run(at, ["restore", "--restore-detached", "-D", images, *options], work, "restore.log", f"criu restore from {images}", timeout)
+
+
+class LazyPages:
+    """The daemon that serves page faults of a lazily restored tree; it ends by itself when every page is in place."""
+
+    def __init__(self, at, images, work):
+        self._at, self._work = at, work
+        self._process = at.popen([find_criu(), "lazy-pages", "-D", images, "-W", work, "-o", "lazy-pages.log"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        socket = at.host_path(work) / "lazy-pages.socket"
+        wait_until(lambda: socket.exists() or self._process.poll() is not None, 10, "criu lazy-pages to listen", interval=0.001)
+
+    def finish(self, timeout=120):
+        if self._process.wait(timeout=timeout) != 0:
+            raise CriuError(f"criu lazy-pages failed:\n{_errors(self._at.host_path(self._work) / 'lazy-pages.log')}")
+
+
+def restore_lazily(at, images, work, options=(), timeout=120):
+    pages = LazyPages(at, images, work)
+    restore(at, images, work, ["--lazy-pages", *options], timeout)
+    return pages
+
+
+class PageServer:
+    """Writes the pages of one dump into `images`, then ends by itself."""
+
+    def __init__(self, at, images, work, port):
+        self._at, self._work = at, work
+        self._process = at.popen([find_criu(), "page-server", "-D", images, "-W", work, "-o", "page-server.log", "--port", port],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        hexadecimal = f":{port:04X} 00000000:0000 0A"
+        wait_until(lambda: hexadecimal in at.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout or self._process.poll() is not None,
+                   10, "criu page-server to listen")
+
+    def finish(self, timeout=120):
+        if self._process.wait(timeout=timeout) != 0:
+            raise CriuError(f"criu page-server failed:\n{_errors(self._at.host_path(self._work) / 'page-server.log')}")

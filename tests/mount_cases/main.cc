@@ -1,0 +1,17 @@
+// mount_cases --write-dir W [--read-dir R] [--expect tmpfs|source|target] [--ppmr BINARY] [gtest flags]
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <iostream>
+
+#include "tests/mount_cases/mount_case.h"
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::string complaint = ppmr::mount_cases::read_settings(argc, argv);
+  if (!complaint.empty() && !GTEST_FLAG_GET(list_tests)) {
+    std::cerr << "mount_cases: " << complaint << "\n";
+    return 2;
+  }
+  return RUN_ALL_TESTS();
+}
