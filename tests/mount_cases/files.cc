@@ -49,9 +49,12 @@ AssertionResult write_whole(const Fd& fd, std::string_view bytes, size_t piece) 
   for (size_t done = 0; done < bytes.size();) {
     const size_t now = std::min(piece, bytes.size() - done);
     const ssize_t count = ::write(fd.get(), bytes.data() + done, now);
-    if (count < 0) return AssertionFailure() << "write of " << now << " bytes at " << done << ": " << errno_name(errno);
+    if (count < 0)
+      return AssertionFailure() << "write of " << now << " bytes at " << done << ": "
+                                << errno_name(errno);
     if (static_cast<size_t>(count) != now) {
-      return AssertionFailure() << "write at " << done << " took " << count << " of " << now << " bytes";
+      return AssertionFailure() << "write at " << done << " took " << count << " of " << now
+                                << " bytes";
     }
     done += now;
   }
@@ -60,57 +63,71 @@ AssertionResult write_whole(const Fd& fd, std::string_view bytes, size_t piece) 
 
 AssertionResult pwrite_whole(const Fd& fd, std::string_view bytes, uint64_t offset) {
   const ssize_t count = ::pwrite(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-  if (count < 0) return AssertionFailure() << "pwrite of " << bytes.size() << " bytes at " << offset << ": " << errno_name(errno);
+  if (count < 0)
+    return AssertionFailure() << "pwrite of " << bytes.size() << " bytes at " << offset << ": "
+                              << errno_name(errno);
   if (static_cast<size_t>(count) != bytes.size()) {
-    return AssertionFailure() << "pwrite at " << offset << " took " << count << " of " << bytes.size() << " bytes";
+    return AssertionFailure() << "pwrite at " << offset << " took " << count << " of "
+                              << bytes.size() << " bytes";
   }
   return AssertionSuccess();
 }
 
 AssertionResult write_file(const std::string& path, std::string_view bytes, size_t piece) {
   Fd fd = open_file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  if (!fd.ok()) return AssertionFailure() << "open " << path << " for writing: " << errno_name(errno);
+  if (!fd.ok())
+    return AssertionFailure() << "open " << path << " for writing: " << errno_name(errno);
   if (AssertionResult wrote = write_whole(fd, bytes, piece); !wrote) return wrote << " of " << path;
-  if (const int error = fd.close(); error != 0) return AssertionFailure() << "close " << path << ": " << errno_name(error);
+  if (const int error = fd.close(); error != 0)
+    return AssertionFailure() << "close " << path << ": " << errno_name(error);
   return AssertionSuccess();
 }
 
 AssertionResult same_bytes(std::string_view got, std::string_view expected) {
   if (got == expected) return AssertionSuccess();
   const auto [at, other] = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
-  return AssertionFailure() << "got " << got.size() << " bytes, expected " << expected.size() << ", first difference at offset "
-                            << (at - got.begin());
+  return AssertionFailure() << "got " << got.size() << " bytes, expected " << expected.size()
+                            << ", first difference at offset " << (at - got.begin());
 }
 
 AssertionResult reads_as(const std::string& path, std::string_view expected) {
   Fd fd = open_file(path, O_RDONLY);
-  if (!fd.ok()) return AssertionFailure() << "open " << path << " for reading: " << errno_name(errno);
+  if (!fd.ok())
+    return AssertionFailure() << "open " << path << " for reading: " << errno_name(errno);
   struct stat seen {};
-  if (::fstat(fd.get(), &seen) != 0) return AssertionFailure() << "fstat " << path << ": " << errno_name(errno);
+  if (::fstat(fd.get(), &seen) != 0)
+    return AssertionFailure() << "fstat " << path << ": " << errno_name(errno);
   if (static_cast<uint64_t>(seen.st_size) != expected.size()) {
-    return AssertionFailure() << path << " has st_size " << seen.st_size << ", expected " << expected.size();
+    return AssertionFailure() << path << " has st_size " << seen.st_size << ", expected "
+                              << expected.size();
   }
   std::string got;
   std::vector<char> buffer(kMiB);
   while (true) {
     const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
-    if (count < 0) return AssertionFailure() << "read " << path << " at " << got.size() << ": " << errno_name(errno);
+    if (count < 0)
+      return AssertionFailure() << "read " << path << " at " << got.size() << ": "
+                                << errno_name(errno);
     if (count == 0) break;
     got.append(buffer.data(), static_cast<size_t>(count));
   }
-  return same_bytes(got, expected) << (got == expected ? "" : " in ") << (got == expected ? "" : path);
+  return same_bytes(got, expected)
+         << (got == expected ? "" : " in ") << (got == expected ? "" : path);
 }
 
 AssertionResult is_absent(const std::string& path) {
   struct stat seen {};
   if (::lstat(path.c_str(), &seen) == 0) return AssertionFailure() << path << " is there";
-  if (errno != ENOENT) return AssertionFailure() << "lstat " << path << ": " << errno_name(errno) << ", expected ENOENT";
+  if (errno != ENOENT)
+    return AssertionFailure() << "lstat " << path << ": " << errno_name(errno)
+                              << ", expected ENOENT";
   return AssertionSuccess();
 }
 
 AssertionResult is_present(const std::string& path) {
   struct stat seen {};
-  if (::lstat(path.c_str(), &seen) != 0) return AssertionFailure() << "lstat " << path << ": " << errno_name(errno);
+  if (::lstat(path.c_str(), &seen) != 0)
+    return AssertionFailure() << "lstat " << path << ": " << errno_name(errno);
   return AssertionSuccess();
 }
 
@@ -149,10 +166,13 @@ AssertionResult ShadowFile::truncate(uint64_t size) {
 AssertionResult ShadowFile::punch(uint64_t offset, uint64_t size) {
   if (offset < held_.size()) {
     const uint64_t end = std::min<uint64_t>(held_.size(), offset + size);
-    std::fill(held_.begin() + static_cast<ptrdiff_t>(offset), held_.begin() + static_cast<ptrdiff_t>(end), '\0');
+    std::fill(held_.begin() + static_cast<ptrdiff_t>(offset),
+              held_.begin() + static_cast<ptrdiff_t>(end), '\0');
   }
-  if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size)) != 0) {
-    return AssertionFailure() << "punch hole of " << size << " at " << offset << ": " << errno_name(errno);
+  if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(size)) != 0) {
+    return AssertionFailure() << "punch hole of " << size << " at " << offset << ": "
+                              << errno_name(errno);
   }
   return AssertionSuccess();
 }
@@ -161,11 +181,14 @@ AssertionResult ShadowFile::read_back() const {
   std::string got(held_.size() + 1, '\0');
   size_t done = 0;
   while (true) {
-    const ssize_t count = ::pread(fd_.get(), got.data() + done, got.size() - done, static_cast<off_t>(done));
+    const ssize_t count =
+        ::pread(fd_.get(), got.data() + done, got.size() - done, static_cast<off_t>(done));
     if (count < 0) return AssertionFailure() << "pread at " << done << ": " << errno_name(errno);
     if (count == 0) break;
     done += static_cast<size_t>(count);
-    if (done == got.size()) return AssertionFailure() << "file is longer than the " << held_.size() << " bytes it should hold";
+    if (done == got.size())
+      return AssertionFailure() << "file is longer than the " << held_.size()
+                                << " bytes it should hold";
   }
   got.resize(done);
   return same_bytes(got, held_);

@@ -1,4 +1,5 @@
-// Small vocabulary of the cases: descriptors, contents that can be told apart by offset, and a file with its model beside it.
+// Small vocabulary of the cases: descriptors, contents that can be told apart by offset, and a file
+// with its model beside it.
 #pragma once
 
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace ppmr::mount_cases {
 
@@ -18,7 +20,8 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 
-// An open descriptor. close() hands out the error of close(2), because on these mounts it is part of the contract.
+// An open descriptor. close() hands out the error of close(2), because on these mounts it is part
+// of the contract.
 class Fd {
  public:
   Fd() = default;
@@ -52,7 +55,8 @@ int errno_of(Number answer) {
 }
 std::string errno_name(int number);
 
-// Fills `size` bytes as they stand at `offset` (a multiple of 8) in the endless stream number `seed`.
+// Fills `size` bytes as they stand at `offset` (a multiple of 8) in the endless stream number
+// `seed`.
 void fill_pattern(char* out, size_t size, uint64_t seed, uint64_t offset = 0);
 std::string pattern(size_t size, uint64_t seed);
 
@@ -60,9 +64,11 @@ std::string pattern(size_t size, uint64_t seed);
 testing::AssertionResult write_whole(const Fd& fd, std::string_view bytes, size_t piece = kMiB);
 testing::AssertionResult pwrite_whole(const Fd& fd, std::string_view bytes, uint64_t offset);
 // open, write, close; every step must succeed.
-testing::AssertionResult write_file(const std::string& path, std::string_view bytes, size_t piece = kMiB);
+testing::AssertionResult write_file(const std::string& path, std::string_view bytes,
+                                    size_t piece = kMiB);
 
-// The file has exactly these bytes: st_size, read() to EOF, and each byte; names the first offset that differs.
+// The file has exactly these bytes: st_size, read() to EOF, and each byte; names the first offset
+// that differs.
 testing::AssertionResult reads_as(const std::string& path, std::string_view expected);
 testing::AssertionResult same_bytes(std::string_view got, std::string_view expected);
 
@@ -94,7 +100,8 @@ class ShadowFile {
   uint64_t writes_ = 0;  // seeds the bytes, so that each write differs from every other
 };
 
-// A child process that runs `body` and exits with what it returns (0 is good). Waited for at the latest by the destructor.
+// A child process that runs `body` and exits with what it returns (0 is good). Waited for at the
+// latest by the destructor.
 class Child {
  public:
   explicit Child(const std::function<int()>& body);

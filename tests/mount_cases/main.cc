@@ -1,7 +1,7 @@
-// mount_cases --write-dir W [--read-dir R] [--expect tmpfs|source|target] [--ppmr BINARY] [gtest flags]
+// mount_cases --write-dir W [--read-dir R] [--expect tmpfs|source|target] [--ppmr BINARY] [gtest
+// flags]
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <iostream>
 
 #include "tests/mount_cases/mount_case.h"

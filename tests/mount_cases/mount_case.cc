@@ -58,7 +58,8 @@ std::string read_settings(int argc, char** argv) {
   into.ppmr = option(argc, argv, "--ppmr", "PPMR");
   if (into.read_dir.empty()) into.read_dir = into.write_dir;
   const std::string side = option(argc, argv, "--expect", "MOUNT_CASES_EXPECT");
-  if (into.write_dir.empty()) return "--write-dir is missing: a directory on the file system under test";
+  if (into.write_dir.empty())
+    return "--write-dir is missing: a directory on the file system under test";
   if (side == "tmpfs" || side.empty()) {
     into.side = Side::kTmpfs;
   } else if (side == "source") {
@@ -68,7 +69,8 @@ std::string read_settings(int argc, char** argv) {
   } else {
     return "--expect=" + side + ": must be tmpfs, source or target";
   }
-  if (into.side == Side::kTarget && into.read_dir == into.write_dir) return "--expect=target needs a --read-dir of its own";
+  if (into.side == Side::kTarget && into.read_dir == into.write_dir)
+    return "--expect=target needs a --read-dir of its own";
   return "";
 }
 
@@ -77,8 +79,8 @@ const Settings& settings() { return mutable_settings(); }
 void allow_seconds(unsigned seconds) {
   ::alarm(0);
   const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string text = std::string("\n[ TOO LONG ] ") + info->test_suite_name() + "." + info->name() + " took more than " +
-                           std::to_string(seconds) + " s\n";
+  const std::string text = std::string("\n[ TOO LONG ] ") + info->test_suite_name() + "." +
+                           info->name() + " took more than " + std::to_string(seconds) + " s\n";
   std::array<char, 512>& into = running_case();
   into.fill('\0');
   text.copy(into.data(), into.size() - 1);
@@ -101,7 +103,8 @@ void MountCase::SetUp() {
 void MountCase::TearDown() {
   std::error_code error;
   std::filesystem::remove_all(at_writer(), error);
-  // What a case sealed can no longer be changed at the source; there the target's `rm -r` is the way to free it.
+  // What a case sealed can no longer be changed at the source; there the target's `rm -r` is the
+  // way to free it.
   const bool left_at_writer = error.operator bool();
   if (expects_.reader_is_elsewhere && !soon([&] { return is_absent(at_reader()); })) {
     std::error_code at_read_side;
@@ -118,7 +121,8 @@ AssertionResult MountCase::soon(const std::function<AssertionResult()>& check) c
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (true) {
     AssertionResult result = check();
-    if (result || !expects_.reader_is_elsewhere || std::chrono::steady_clock::now() >= deadline) return result;
+    if (result || !expects_.reader_is_elsewhere || std::chrono::steady_clock::now() >= deadline)
+      return result;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
@@ -135,13 +139,16 @@ AssertionResult MountCase::soon_reads_as(const std::string& name, std::string_vi
   return soon([&] { return reads_as(at_reader(name), bytes); });
 }
 
-AssertionResult MountCase::soon_lists(const std::string& directory, std::vector<std::string> names) const {
+AssertionResult MountCase::soon_lists(const std::string& directory,
+                                      std::vector<std::string> names) const {
   std::sort(names.begin(), names.end());
+  if (AssertionResult there = soon_present(directory); !there) return there;
   return soon([&] {
     std::vector<std::string> listed = list_directory(at_reader(directory));
     std::sort(listed.begin(), listed.end());
     if (listed == names) return AssertionSuccess();
-    AssertionResult failure = AssertionFailure() << listed.size() << " names listed, expected " << names.size() << ":";
+    AssertionResult failure = AssertionFailure()
+                              << listed.size() << " names listed, expected " << names.size() << ":";
     for (size_t i = 0; i < std::min<size_t>(listed.size(), 20); ++i) failure << " " << listed[i];
     return failure;
   });
@@ -149,7 +156,8 @@ AssertionResult MountCase::soon_lists(const std::string& directory, std::vector<
 
 AssertionResult MountCase::is_refusal(int error) const {
   if (expects_.refusals.contains(error)) return AssertionSuccess();
-  AssertionResult failure = AssertionFailure() << (error == 0 ? "succeeded" : errno_name(error)) << ", expected one of";
+  AssertionResult failure = AssertionFailure() << (error == 0 ? "succeeded" : errno_name(error))
+                                               << ", expected one of";
   for (const int allowed : expects_.refusals) failure << " " << errno_name(allowed);
   return failure;
 }
