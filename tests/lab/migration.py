@@ -54,6 +54,12 @@ class Move:
     def clean(self):
         raise NotImplementedError
 
+    def check(self):
+        """LabError if the side that restores has failed."""
+
+    def finish(self):
+        """Waits until everything is at the target, also the pages of a tree that was restored lazily."""
+
     def move_tree(self, pid, dump_options=(), restore_options=()):
         """Moves the tree under `pid`; `frozen` and `running` stay unknown."""
         timeline = Timeline()
@@ -64,7 +70,7 @@ class Move:
         """Moves a program of ours and waits until it has written a few lines over there."""
         timeline = self.move_tree(program.pid, dump_options, restore_options)
         program.node = self.target
-        program.wait_for_lines(3, self.target)
+        program.wait_for_lines(3, self.target, check=self.check)
         last, first = gap_between(program.lines(), self.source, self.target)
         timeline.frozen, timeline.running = last["real_ns"] / 1e9, first["real_ns"] / 1e9
         return timeline

@@ -71,11 +71,14 @@ class Program:
         text = (self.directory / "output").read_text()
         return [Line(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
-    def wait_for_lines(self, count, node=None, timeout=20):
-        """Waits until `count` more lines have been written, on `node` if given."""
+    def wait_for_lines(self, count, node=None, timeout=20, check=lambda: None):
+        """Waits until `count` more lines have been written, on `node` if given; `check` may find a reason not to wait longer."""
         seen = self._line_count(node)
-        wait_until(lambda: self._line_count(node) >= seen + count, timeout,
-                   f"{count} more lines" + (f" from node {node.name}" if node else ""), interval=0.01)
+
+        def there():
+            check()
+            return self._line_count(node) >= seen + count
+        wait_until(there, timeout, f"{count} more lines" + (f" from node {node.name}" if node else ""), interval=0.01)
 
     def _line_count(self, node):
         text = (self.directory / "output").read_bytes()

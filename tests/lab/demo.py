@@ -1,0 +1,127 @@
+"""A real program moves between two nodes of this machine while it runs; called by ./demo.
+
+Two nodes (pid, mount and network namespaces joined by a veth pair); a steady worker runs on `source`; `criu dump` writes into the source
+mount while `ppmr restart` reads from the target mount. Then the same again the usual way: tmpfs, tar over the same link, restore.
+Exit 1 if any check fails.
+"""
+import argparse
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lab.node import Lab, LabError  # noqa: E402
+from lab.peers import TarMove  # noqa: E402
+from lab.ppmr import Mounts, PpmrMove, bytes_below, find_number  # noqa: E402
+from lab.programs import SteadyWorker  # noqa: E402
+from lab.proofs import Before, prove  # noqa: E402
+
+MIB = 1 << 20
+RUN_BEFORE = 60  # lines the worker writes before it is moved
+RUN_AFTER = 60   # and after
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def show(claims):
+    for what, holds, detail in claims:
+        say(f"  {'ok    ' if holds else 'FAILED'}  {what:<12}{detail}")
+    return [what for what, holds, _ in claims if not holds]
+
+
+def move_one(move, worker, label):
+    """Moves the worker and checks it. Returns (timeline, claims)."""
+    worker.wait_for_lines(RUN_BEFORE)
+    before = Before(worker)
+    move.prepare(label)
+    timeline = move.move(worker)
+    move.finish()
+    worker.wait_for_lines(RUN_AFTER)
+    return timeline, prove(worker, before, move.source, move.target)
+
+
+def table(ppmr, usual, facts):
+    rows = [("frozen", "frozen"), ("dump done", "dump_done"), ("last byte there", "arrived"), ("running again", "running")]
+    say(f"  {'seconds since the dump began':<34}{'ppmr':>10}{'tmpfs + tar':>14}")
+    for title, moment in rows:
+        note = "  (verified)" if moment == "arrived" else ""
+        # The worker's last line was written up to 10 ms before it was frozen, so perhaps before criu was even started.
+        values = [max(0.0, timeline.since_dump_began(moment)) for timeline in (ppmr, usual)]
+        say(f"    {title:<32}{values[0]:>10.2f}{values[1]:>14.2f}{note}")
+    say(f"  {'downtime, s':<34}{ppmr.downtime:>10.2f}{usual.downtime:>14.2f}    {usual.downtime / ppmr.downtime:.1f} x shorter")
+    say(f"  {'whole move, s':<34}{ppmr.whole_move:>10.2f}{usual.whole_move:>14.2f}    {usual.whole_move / ppmr.whole_move:.1f} x faster")
+    rates = [timeline.extra["bytes"] / timeline.since_dump_began("arrived") / 1e9 for timeline in (ppmr, usual)]
+    say(f"  {'bandwidth, GB/s':<34}{rates[0]:>10.2f}{rates[1]:>14.2f}")
+    say()
+    for what, value in facts:
+        say(f"  {what:<34}{value:>10}")
+
+
+def run(size_mib):
+    say(f"A steady worker with {size_mib} MiB of random memory moves between two nodes of this machine ({os.cpu_count()} cores, Linux {platform.release()}).")
+    with Lab() as lab:
+        source, target = lab.node("source"), lab.node("target")
+        lab.join(source, target)
+        failed = []
+
+        worker = SteadyWorker(source, lab.home / "with-ppmr", size_mib)
+        with Mounts(source, target, lab.directory / "private") as mounts:
+            move = PpmrMove(source, target, mounts)
+            say()
+            say(f"With ppmr: criu dump into {mounts.out.name} on {source.name}, ppmr restart from {mounts.in_.name} on {target.name} ({mounts.address})")
+            ppmr, claims = move_one(move, worker, "worker")
+            failed += [f"{what} (with ppmr)" for what in show(claims)]
+            ppmr.extra["bytes"] = bytes_below(target, mounts.in_ / "worker")
+            high_water = find_number(mounts.source.status(), "high_water")
+            facts = [("pool high-water mark, slots", "?" if high_water is None else high_water),
+                     ("source daemon, most memory", f"{mounts.source.memory_kib()['VmHWM'] // 1024} MiB"),
+                     ("target daemon, most memory", f"{mounts.target.memory_kib()['VmHWM'] // 1024} MiB")]
+            worker.end()
+            move.clean()
+
+        worker = SteadyWorker(source, lab.home / "with-tar", size_mib)
+        move = TarMove(source, target)
+        say()
+        say("The usual way: criu dump into tmpfs, tar over the same link into tmpfs, criu restore")
+        usual, claims = move_one(move, worker, "usual")
+        failed += [f"{what} (tmpfs + tar)" for what in show(claims)]
+        usual.extra["bytes"] = bytes_below(target, move._at_target)
+        worker.end()
+        move.clean()
+
+    say()
+    table(ppmr, usual, facts)
+    say()
+    if failed:
+        say(f"demo: FAILED: {', '.join(failed)}")
+        return 1
+    say("The same computation went on at the other side; all checks passed.")
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Move a running program between two nodes of this machine, with ppmr and the usual way.")
+    parser.add_argument("--ppmr", metavar="PATH", help="the ppmr binary (default: $PPMR or bazel-bin/ppmr)")
+    parser.add_argument("--size-mib", type=int, default=1024, metavar="N", help="memory of the program (default: 1024)")
+    arguments = parser.parse_args()
+    if arguments.ppmr:
+        os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
+    if os.geteuid() != 0:
+        sys.exit("demo: needs root: it makes namespaces and runs CRIU")
+    try:
+        began = time.monotonic()
+        code = run(arguments.size_mib)
+        say(f"({time.monotonic() - began:.0f} s in all)")
+        return code
+    except LabError as error:
+        say(f"\ndemo: FAILED: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

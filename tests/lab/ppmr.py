@@ -1,0 +1,223 @@
+"""ppmr on nodes or on this very machine: both daemons, their mounts, what they say about themselves, and moving with them."""
+import itertools
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from . import criu
+from .migration import Move, now
+from .node import HOST, LabError, free_port, wait_until
+from .programs import REPOSITORY
+
+MOUNT_TYPE = "fuse.ppmr"
+PORT = 7800
+_numbers = itertools.count(1)
+
+
+def find_ppmr():
+    """The ppmr under test: $PPMR, else where Bazel puts it."""
+    path = Path(os.environ.get("PPMR") or REPOSITORY / "bazel-bin/ppmr").resolve()
+    if not path.exists():
+        raise LabError(f"no ppmr at {path}: bazel build //:ppmr, or say where it is in PPMR")
+    return path
+
+
+class Daemon:
+    """`ppmr target` or `ppmr source`, kept in front (-f) so that its end can be seen. Mounted when the constructor returns."""
+    def __init__(self, at, role, mountpoint, options, timeout=30, wait=True):
+        self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
+        self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
+        command = at.command([find_ppmr(), role, mountpoint, *options, "-f"])
+        if at is HOST:  # on a node it goes with the node
+            command = ["setpriv", "--pdeathsig", "TERM", *command]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        if wait:
+            try:
+                wait_until(lambda: self.mounted() or self.process.poll() is not None, timeout, f"ppmr {role} to mount {mountpoint}", interval=0.002)
+            except LabError:
+                self.kill()
+                raise LabError(f"ppmr {role} did not mount {mountpoint} within {timeout} s; it said: {self.said()}") from None
+            if self.process.poll() is not None:
+                raise LabError(f"ppmr {role} on {at.name} ended with {self.process.returncode} and said: {self.said()}")
+
+    def mounted(self):
+        return (str(self.mountpoint), MOUNT_TYPE) in self.at.mounts(MOUNT_TYPE)
+
+    def said(self):
+        return self.log.read_text(errors="replace").strip()[-2000:] or "nothing"
+
+    @property
+    def host_pid(self):
+        if self.at is HOST:
+            return self.process.pid
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        if not children:
+            raise LabError(f"ppmr {self.role} on {self.at.name} has ended; it said: {self.said()}")
+        return int(children[0])
+
+    def running(self):
+        return self.process.poll() is None
+
+    def memory_kib(self):
+        """VmRSS and VmHWM of the daemon."""
+        return HOST.memory_kib(self.host_pid)
+
+    def signal(self, number):
+        os.kill(self.host_pid, number)
+
+    def status(self, timeout=10):
+        return json.loads(self.at.run([find_ppmr(), "status", self.mountpoint, "--json"], timeout=timeout).stdout)
+
+    def stop(self, timeout=15):
+        """SIGTERM; returns the exit code. LabError if it does not end: a daemon that hangs is a finding."""
+        if self.running():
+            self.signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise LabError(f"ppmr {self.role} did not end within {timeout} s of SIGTERM; it said: {self.said()}") from None
+        return self.process.returncode
+
+    def kill(self):
+        """As if the machine had lost it. The mount it leaves behind is taken away."""
+        if self.running():
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+        if self.mounted():
+            self.at.run(["umount", "-l", self.mountpoint], check=False)
+
+    def close(self):
+        """Away with it, whatever state it is in."""
+        try:
+            self.stop(timeout=5)
+        except (LabError, OSError):
+            pass
+        finally:
+            self.kill()
+            self.log.unlink(missing_ok=True)
+
+
+class Mounts:
+    """A target and a source joined to it, on two nodes, on one, or (HOST, HOST) over loopback.
+
+        with Mounts(source_node, target_node, directory) as mounts:
+            mounts.out, mounts.in_        the mount points, as their nodes see them
+            mounts.source, mounts.target  the daemons
+    """
+
+    def __init__(self, source_at, target_at, directory, source_options=(), target_options=(), name="mnt"):
+        self.source_at, self.target_at = source_at, target_at
+        self.out, self.in_ = Path(directory) / f"{name}-out", Path(directory) / f"{name}-in"
+        self.source = self.target = None
+        source_at.run(["mkdir", "-p", self.out])
+        target_at.run(["mkdir", "-p", self.in_])
+        self.port = free_port() if target_at is HOST else PORT + next(_numbers)
+        self.address = f"{target_at.address}:{self.port}"
+        try:
+            self.target = Daemon(target_at, "target", self.in_, ["--listen", self.address, *target_options])
+            self.source = Daemon(source_at, "source", self.out, ["--target", self.address, *source_options])
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def commit(self, name, timeout=60):
+        self.source_at.run([find_ppmr(), "commit", self.out / name], timeout=timeout)
+
+    def remove(self, name):
+        self.target_at.run(["rm", "-r", self.in_ / name])
+
+    def close(self):
+        for daemon in (self.source, self.target):
+            if daemon:
+                daemon.close()
+
+
+def bytes_below(at, directory):
+    """Sum of the lengths of the files in a directory."""
+    return sum(map(int, at.run(["find", directory, "-type", "f", "-printf", r"%s\n"]).stdout.split()))
+
+
+def find_number(status, word):
+    """The first number in a status whose key contains `word`, at any depth."""
+    if isinstance(status, dict):
+        for key, value in status.items():
+            if word in key and isinstance(value, (int, float)):
+                return value
+    for value in status.values() if isinstance(status, dict) else status if isinstance(status, list) else ():
+        found = find_number(value, word)
+        if found is not None:
+            return found
+    return None
+
+
+class PpmrMove(Move):
+    """criu dump into the source mount; ppmr restart waits on the target before the dump begins."""
+
+    name = "ppmr"
+
+    def __init__(self, source, target, mounts, lazily=True, restart_options=()):
+        super().__init__(source, target, lazily)
+        self.mounts, self.restart_options = mounts, list(restart_options)
+        self._restart = None
+
+    def prepare(self, label):
+        self.label = label
+        self._work_source, self._work_target = self.source.scratch(f"{label}-work"), self.target.scratch(f"{label}-work")
+        self.source.run(["mkdir", self.mounts.out / label])
+
+    def _start_restart(self, options):
+        self._said = tempfile.TemporaryFile()
+        self._restart = self.target.popen(
+            [find_ppmr(), "restart", self.mounts.in_ / self.label, *([] if self.lazily else ["--eager"]), "--work-dir", self._work_target,
+             "--timeout", 60, *self.restart_options, *(["--", *options] if options else [])], stdout=self._said, stderr=self._said)
+
+    def _transfer(self, pid, timeline, dump_options, restore_options):
+        self._start_restart(restore_options)
+        timeline.dump_began = now()
+        criu.dump(self.source, pid, self.mounts.out / self.label, self._work_source, dump_options)
+        timeline.dump_done = now()
+        self.mounts.commit(self.label)
+        timeline.arrived = now()
+
+    def check(self):
+        if self._restart and self._restart.poll() not in (None, 0):
+            self._said.seek(0)
+            raise LabError(f"ppmr restart ended with {self._restart.returncode} and said: {self._said.read().decode(errors='replace').strip()[-3000:]}")
+
+    def finish(self, timeout=120):
+        """Waits until ppmr restart has ended well."""
+        if self._restart:
+            try:
+                self._restart.wait(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                raise LabError(f"ppmr restart did not end within {timeout} s") from None
+            self.check()
+
+    def clean(self):
+        if self._restart:
+            if self._restart.poll() is None:
+                children = Path(f"/proc/{self._restart.pid}/task/{self._restart.pid}/children").read_text().split()
+                for child in children:
+                    os.kill(int(child), signal.SIGTERM)
+                try:
+                    self._restart.wait(timeout=10)
+                except subprocess.TimeoutExpired:
+                    for child in children:
+                        os.kill(int(child), signal.SIGKILL)
+                    self._restart.wait()
+            self._said.close()
+            self._restart = None
+        self.target.run(["rm", "-rf", self.mounts.in_ / self.label], check=False)
+        self.source.drop_scratch(self._work_source)
+        self.target.drop_scratch(self._work_target)

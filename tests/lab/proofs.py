@@ -1,0 +1,84 @@
+"""That what runs on the target is the computation that ran on the source: a list of claims about a steady worker, each checked."""
+from .node import LabError
+from .programs import check_continuity, gap_between
+
+
+class Before:
+    """What is remembered of a steady worker before it is moved."""
+
+    def __init__(self, worker):
+        self.audit = worker.audit()
+        self.pid, self.child = worker.pid, worker.lines()[-1]["child"]
+        self.threads = worker.thread_count()
+        self.offset = worker.offset()
+
+
+def prove(worker, before, source, target):
+    """[(what, holds, detail), ...]. The worker has run on `target` for a little while."""
+    claims = []
+
+    def claim(what, check):
+        try:
+            claims.append((what, True, check()))
+        except (LabError, OSError) as error:
+            claims.append((what, False, str(error)))
+
+    def require(condition, sentence):
+        if not condition:
+            raise LabError(sentence)
+
+    lines = worker.lines()
+
+    def moved():
+        last, first = gap_between(lines, source, target)
+        require(not source.alive(before.pid), f"pid {before.pid} still runs on {source.name}")
+        return f"last line on {source.name}: {last['line']}, first line on {target.name}: {first['line']}"
+
+    def memory():
+        audit = worker.audit()
+        require(audit["digest"] == before.audit["digest"], f"digest {audit['digest']} on {target.name}, {before.audit['digest']} on {source.name}")
+        require(audit["wrong_words"] == 0 and audit["digest"] == audit["expected"], f"{audit['wrong_words']} words are not what their seed says")
+        return f"digest {audit['digest']}, as before; every word is what its seed says"
+
+    def output():
+        check_continuity(lines)
+        return f"{len(lines)} numbered lines, none missing, none twice"
+
+    def pids():
+        now = lines[-1]
+        require((now["pid"], now["child"]) == (before.pid, before.child), f"{now['pid']} and {now['child']}, were {before.pid} and {before.child}")
+        require(target.alive(before.pid) and target.alive(before.child), f"{before.pid} or {before.child} does not run on {target.name}")
+        return f"{before.pid} and its child {before.child}, as before"
+
+    def offset():
+        # The worker goes on writing meanwhile: its offset lies between the file's size before and after the look.
+        path = worker.directory / "output"
+        low = path.stat().st_size
+        at = worker.offset()
+        high = path.stat().st_size
+        require(low <= at <= high and at > before.offset, f"offset {at} in a file of {high} bytes")
+        return f"{at}, the size of the output: nothing overwritten, no hole"
+
+    def timer():
+        last, first = gap_between(lines, source, target)
+        since = lines[-1]["ticks"] - first["ticks"]
+        require(first["ticks"] >= last["ticks"], f"{first['ticks']} ticks after {last['ticks']}")
+        require(since > 0, f"no tick on {target.name}")
+        return f"{last['ticks']} ticks there, {since} more here"
+
+    def threads():
+        require(worker.thread_count() == before.threads, f"{worker.thread_count()} threads, were {before.threads}")
+        last, _ = gap_between(lines, source, target)
+        walked = [now - then for now, then in zip(lines[-1]["steps"], last["steps"])]
+        require(all(steps > 0 for steps in walked), f"steps since the move: {walked}")
+        return f"{before.threads}; each went on in its own chain ({', '.join(map(str, walked))} steps)"
+
+    def child():
+        last, _ = gap_between(lines, source, target)
+        require(lines[-1]["served"] == lines[-1]["line"], "the child has lost count")
+        return f"{last['served']} answers there, {lines[-1]['served'] - last['served']} more here, through the same pipes"
+
+    for what, check in (("moved", moved), ("memory", memory), ("output", output), ("pids", pids), ("file offset", offset), ("timer", timer),
+                        ("threads", threads), ("child", child)):
+        claim(what, check)
+    return claims
