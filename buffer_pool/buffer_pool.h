@@ -1,0 +1,124 @@
+// The fixed pool of slots in registered memory through which every byte of a migration passes at
+// the source (the "buffer pool" of Ouyang et al., CCGrid 2011).
+//
+// A slot holds one chunk. Its shape makes the receive trick possible: a FUSE_WRITE request is 80
+// bytes of headers and then the payload, so a request read to `request_area()` leaves its payload
+// at the page-aligned start of `payload()`, already in registered memory.
+//
+//   slot  |<- 4096: headers end here ->|<- chunk_size: payload ->|<- 4096: see below ->|
+//                                 ^ request_area() = payload - 80
+//
+// libfuse announces max_write + 4096 bytes of room to the kernel whatever the request needs; the
+// last page keeps that announcement inside the slot.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "buffer_pool/mapped_memory.h"
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+class BufferPool;
+
+// sizeof(fuse_in_header) + sizeof(fuse_write_in), include/uapi/linux/fuse.h.
+inline constexpr size_t kFuseWriteHeaderBytes = 80;
+inline constexpr size_t kChunkSizeMinBytes = size_t{64} << 10;
+inline constexpr size_t kChunkSizeMaxBytes = size_t{1} << 20;  // the kernel's 256 pages a request
+inline constexpr size_t kPoolSizeMaxBytes = size_t{64} << 30;
+
+// The right to use one slot; move-only, gives the slot back when it dies.
+// Threads: a lease belongs to one thread at a time.
+class SlotLease {
+ public:
+  SlotLease() = default;
+  SlotLease(SlotLease&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), index_(other.index_) {}
+  SlotLease& operator=(SlotLease&& other) noexcept;
+  ~SlotLease() { release(); }
+
+  explicit operator bool() const { return pool_ != nullptr; }
+  uint32_t index() const { return index_; }
+  // Counts how often this slot was leased; with the index it names one use of the slot, so that a
+  // late word about an earlier use is recognised.
+  uint32_t generation() const;
+  std::span<std::byte> payload() const;  // chunk_size bytes, page-aligned
+  std::span<std::byte> request_area() const;
+  void release();
+
+ private:
+  friend class BufferPool;
+  SlotLease(BufferPool* pool, uint32_t index) : pool_(pool), index_(index) {}
+
+  BufferPool* pool_ = nullptr;
+  uint32_t index_ = 0;
+};
+
+struct PoolCounters {
+  size_t slots = 0;
+  size_t free = 0;
+  size_t in_use = 0;
+  size_t in_use_max = 0;      // high-water mark
+  uint64_t waits = 0;         // acquisitions that found no free slot
+  uint64_t wait_time_us = 0;  // total time spent in them
+};
+
+// Threads: all members may be called from any thread. The pool outlives its leases (asserted).
+class BufferPool {
+ public:
+  // Takes and touches the memory. Errors: EINVAL when a size is out of range or the pool is smaller
+  // than a chunk, ENOMEM.
+  static Result<std::unique_ptr<BufferPool>> create(size_t pool_size_bytes, size_t chunk_size_bytes);
+  ~BufferPool();
+
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  // An empty lease when no slot is free.
+  SlotLease try_acquire();
+  // Waits for a free slot up to `timeout`; an empty lease when there was none.
+  SlotLease acquire(std::chrono::milliseconds timeout);
+
+  // The slot whose request area or payload `address` points into.
+  std::optional<uint32_t> slot_at(const void* address) const;
+
+  size_t chunk_size_bytes() const { return chunk_size_bytes_; }
+  uint32_t slot_count() const { return slot_count_; }
+  std::span<std::byte> payload(uint32_t slot) const;
+  std::span<std::byte> memory() const { return memory_.bytes(); }  // what a device registers
+  PoolCounters counters() const;
+
+ private:
+  friend class SlotLease;
+  BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_size_bytes);
+  std::byte* slot_start(uint32_t slot) const { return memory_.bytes().data() + slot * stride_bytes_; }
+  void give_back(uint32_t slot);
+  SlotLease take_locked();
+
+  // Constant after construction.
+  const MappedMemory memory_;
+  const size_t chunk_size_bytes_;
+  const size_t stride_bytes_;
+  const uint32_t slot_count_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable slot_freed_;
+  // Guarded by mutex_. The stack keeps recently used slots, warm in the cache, in front.
+  std::vector<uint32_t> free_slots_;
+  size_t in_use_max_ = 0;
+  uint64_t waits_ = 0;
+  uint64_t wait_time_us_ = 0;
+
+  std::vector<uint32_t> generations_;  // of slot i: written only while i moves from free to leased
+};
+
+}  // namespace ppmr

@@ -1,0 +1,106 @@
+#include "buffer_pool/buffer_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+std::unique_ptr<BufferPool> pool_of(size_t slots) {
+  return std::move(BufferPool::create(slots * kMiB, kMiB).value());
+}
+
+TEST(BufferPool, RefusesAPoolSmallerThanAChunk) {
+  auto pool = BufferPool::create(kMiB - 1, kMiB);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().errno_value, EINVAL);
+  EXPECT_NE(pool.error().message.find("smaller than a chunk"), std::string::npos);
+}
+
+TEST(BufferPool, RefusesChunkSizesOutOfRange) {
+  EXPECT_FALSE(BufferPool::create(kMiB, 32 << 10));
+  EXPECT_FALSE(BufferPool::create(4 * kMiB, 2 * kMiB));
+  EXPECT_FALSE(BufferPool::create(kMiB, (64 << 10) + 1));
+}
+
+TEST(BufferPool, LendsEverySlotOnceAndTakesItBack) {
+  auto pool = pool_of(3);
+  {
+    SlotLease a = pool->try_acquire(), b = pool->try_acquire(), c = pool->try_acquire();
+    EXPECT_TRUE(a && b && c);
+    EXPECT_NE(a.index(), b.index());
+    EXPECT_NE(b.index(), c.index());
+    EXPECT_FALSE(pool->try_acquire());
+    EXPECT_EQ(pool->counters().in_use, 3u);
+  }
+  EXPECT_EQ(pool->counters().free, 3u);
+  EXPECT_EQ(pool->counters().in_use_max, 3u);
+}
+
+TEST(BufferPool, AMovedLeaseReleasesOnce) {
+  auto pool = pool_of(2);
+  SlotLease first = pool->try_acquire();
+  SlotLease second = std::move(first);
+  EXPECT_FALSE(first);
+  second = pool->try_acquire();  // the slot it held goes back
+  EXPECT_EQ(pool->counters().in_use, 1u);
+  second.release();
+  second.release();
+  EXPECT_EQ(pool->counters().free, 2u);
+}
+
+TEST(BufferPool, EveryUseOfASlotHasItsOwnGeneration) {
+  auto pool = pool_of(1);
+  const uint32_t before = pool->try_acquire().generation();
+  EXPECT_EQ(pool->try_acquire().generation(), before + 1);
+}
+
+TEST(BufferPool, PayloadIsPageAlignedBehindTheFuseHeaders) {
+  auto pool = pool_of(3);
+  for (SlotLease lease; (lease = pool->try_acquire());) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(lease.payload().data()) % kPageSizeBytes, 0u);
+    EXPECT_EQ(lease.request_area().data() + kFuseWriteHeaderBytes, lease.payload().data());
+    EXPECT_GE(lease.request_area().size(), kMiB + kPageSizeBytes);
+    EXPECT_EQ(pool->slot_at(lease.request_area().data()), lease.index());
+    EXPECT_EQ(pool->slot_at(&lease.payload().back()), lease.index());
+    std::memset(lease.request_area().data(), 0xff, lease.request_area().size());
+    if (lease.index() == 2) break;
+  }
+  EXPECT_FALSE(pool->slot_at(&pool));
+}
+
+TEST(BufferPool, AWaiterGetsTheSlotThatIsReleased) {
+  auto pool = pool_of(1);
+  SlotLease held = pool->try_acquire();
+  EXPECT_FALSE(pool->acquire(milliseconds(1)));
+  std::thread releaser([&] { held.release(); });
+  EXPECT_TRUE(pool->acquire(milliseconds(10'000)));
+  releaser.join();
+  EXPECT_GE(pool->counters().waits, 1u);
+}
+
+TEST(BufferPool, ManyThreadsNeverShareASlot) {
+  auto pool = pool_of(4);
+  std::vector<std::atomic<int>> users(4);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        SlotLease lease = pool->acquire(milliseconds(10'000));
+        ASSERT_TRUE(lease);
+        EXPECT_EQ(users[lease.index()].fetch_add(1), 0);
+        users[lease.index()].fetch_sub(1);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(pool->counters().free, 4u);
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,13 @@
+// CRC32C (Castagnoli, RFC 3720 appendix B.4) by ISA-L: the checksum of every chunk and every frame.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ppmr {
+
+// The checksum of `bytes`, continuing from `previous` (the checksum of what came before them).
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t previous = 0);
+
+}  // namespace ppmr

@@ -1,0 +1,283 @@
+#include "rdma_stream/channel.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "buffer_pool/crc32c.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An acknowledgement of its own after so many frames without one in passing.
+constexpr uint64_t kAcknowledgeEveryFrames = 64;
+
+using HeaderBytes = std::array<std::byte, wire::kFrameHeaderBytes>;
+
+HeaderBytes encode_header(const wire::FrameHeader& header) {
+  HeaderBytes bytes;
+  wire::Writer writer(bytes);
+  writer(header);
+  assert(writer.written_bytes() == bytes.size());
+  return bytes;
+}
+
+uint32_t frame_crc(wire::FrameHeader header, std::span<const std::byte> fields,
+                   std::span<const std::byte> bytes) {
+  header.crc = 0;
+  return crc32c(bytes, crc32c(fields, crc32c(encode_header(header))));
+}
+
+}  // namespace
+
+Channel::Channel(ChannelOptions options, Handler handler)
+    : options_(options),
+      handler_(std::move(handler)),
+      outbox_(options.outbox_capacity_bytes),
+      last_heard_(Clock::now().time_since_epoch().count()),
+      writer_([this] { write_frames(); }) {}
+
+Channel::~Channel() {
+  fail(Error{ECANCELED, "the session was closed"});
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  writer_.join();
+}
+
+// ---- The outbox ----------------------------------------------------------------------------------
+
+void Channel::put(uint64_t position, std::span<const std::byte> bytes) {
+  const size_t start = position % outbox_.size();
+  const size_t first = std::min(bytes.size(), outbox_.size() - start);
+  std::copy_n(bytes.data(), first, outbox_.data() + start);
+  std::copy_n(bytes.data() + first, bytes.size() - first, outbox_.data());
+}
+
+wire::FrameHeader Channel::frame_at(uint64_t position) const {
+  HeaderBytes bytes;
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = outbox_[(position + i) % outbox_.size()];
+  return *wire::decode<wire::FrameHeader>(bytes);
+}
+
+Status Channel::append(wire::MessageType type, std::span<const std::byte> fields,
+                       std::span<const std::byte> bytes) {
+  const size_t length = wire::kFrameHeaderBytes + fields.size() + bytes.size();
+  assert(fields.size() + bytes.size() <= wire::kFrameBodyMaxBytes);
+  assert(length <= outbox_.size());
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return failed_ || appended_position_ + length - acknowledged_position_ <= outbox_.size();
+  });
+  if (failed_) return failure(*failed_);
+  wire::FrameHeader header;
+  header.body_length = static_cast<uint32_t>(fields.size() + bytes.size());
+  header.type = type;
+  header.sequence = ++appended_sequence_;
+  header.acknowledged = received_sequence_.load();
+  header.crc = frame_crc(header, fields, bytes);
+  put(appended_position_, encode_header(header));
+  put(appended_position_ + wire::kFrameHeaderBytes, fields);
+  put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
+  appended_position_ += length;
+  lock.unlock();
+  changed_.notify_all();
+  return {};
+}
+
+// Forgets what the peer has. An acknowledgement of something never sent is a breach.
+Status Channel::acknowledge_locked(uint64_t sequence) {
+  bool freed = false;
+  const uint64_t sent = writing_ ? writing_position_ : sent_position_;
+  while (acknowledged_sequence_ < sequence) {
+    if (acknowledged_position_ >= sent) {
+      return failure(EPROTO, "the peer acknowledges a message that was not sent");
+    }
+    acknowledged_position_ +=
+        wire::kFrameHeaderBytes + frame_at(acknowledged_position_).body_length;
+    ++acknowledged_sequence_;
+    freed = true;
+  }
+  if (freed) changed_.notify_all();
+  return {};
+}
+
+// Prepares a new connection: everything after `peer_received_sequence` is to be sent (again).
+Status Channel::rewind_locked(uint64_t peer_received_sequence) {
+  sent_position_ = appended_position_;  // the peer may have got more than we know of
+  if (auto status = acknowledge_locked(peer_received_sequence); !status) return status;
+  if (peer_received_sequence < acknowledged_sequence_) {
+    return failure(EPROTO, "the peer lost messages that it had acknowledged");
+  }
+  sent_position_ = acknowledged_position_;
+  return {};
+}
+
+// ---- The writer thread ---------------------------------------------------------------------------
+
+void Channel::write_frames() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const auto heartbeat_at = last_written_ + options_.heartbeat_interval;
+    if (connection_ == nullptr) {
+      changed_.wait(lock);
+    } else if (sent_position_ < appended_position_) {
+      write_outbox(lock);
+    } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
+      write_heartbeat(lock);
+    } else {
+      changed_.wait_until(lock, heartbeat_at);
+    }
+  }
+}
+
+void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
+  const uint64_t begin = sent_position_;
+  const uint64_t length = appended_position_ - begin;
+  const size_t start = begin % outbox_.size();
+  const size_t first = std::min<size_t>(length, outbox_.size() - start);
+  std::array<iovec, 2> buffers = {iovec{outbox_.data() + start, first},
+                                  iovec{outbox_.data(), length - first}};
+  const auto connection = connection_;
+  writing_ = true;
+  writing_position_ = begin + length;
+  acknowledgement_due_ = false;
+  lock.unlock();
+  const Status written = connection->write(std::span(buffers).first(length > first ? 2 : 1));
+  if (!written) connection->shut_down();  // run() notices and says why
+  lock.lock();
+  writing_ = false;
+  last_written_ = Clock::now();
+  sent_position_ = writing_position_;
+  if (!written && connection_ == connection) connection_ = nullptr;
+  changed_.notify_all();
+}
+
+void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
+  wire::FrameHeader header;
+  header.acknowledged = received_sequence_.load();
+  header.crc = frame_crc(header, {}, {});
+  const HeaderBytes bytes = encode_header(header);
+  const auto connection = connection_;
+  writing_ = true;
+  writing_position_ = sent_position_;
+  acknowledgement_due_ = false;
+  lock.unlock();
+  const Status written = connection->write(std::span<const std::byte>(bytes));
+  if (!written) connection->shut_down();
+  lock.lock();
+  writing_ = false;
+  last_written_ = Clock::now();
+  if (!written && connection_ == connection) connection_ = nullptr;
+  changed_.notify_all();
+}
+
+// ---- Receiving -----------------------------------------------------------------------------------
+
+Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_) return *failed_;
+    if (auto rewound = rewind_locked(peer_received_sequence); !rewound) {
+      failed_ = rewound.error();
+      changed_.notify_all();
+      return rewound.error();
+    }
+    connection_ = connection;
+    peer_ = connection->peer();
+    last_written_ = Clock::now();
+  }
+  last_heard_ = Clock::now().time_since_epoch().count();
+  changed_.notify_all();
+  connection->set_read_timeout(options_.silence_limit);
+  Error reason = receive_frames(*connection);
+  connection->shut_down();
+  std::unique_lock lock(mutex_);
+  connection_ = nullptr;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return !writing_; });
+  return failed_.value_or(reason);
+}
+
+Error Channel::receive_frames(Connection& connection) {
+  uint64_t frames_since_acknowledgement = 0;
+  for (;;) {
+    HeaderBytes header_bytes;
+    if (auto read = connection.read(std::span<std::byte>(header_bytes)); !read) return read.error();
+    const auto header = *wire::decode<wire::FrameHeader>(header_bytes);
+    if (header.body_length > wire::kFrameBodyMaxBytes) {
+      return Error{EPROTO, "frame of " + std::to_string(header.body_length) + " bytes from " +
+                               connection.peer() + ": too long"};
+    }
+    body_.resize(header.body_length);
+    if (auto read = connection.read(std::span<std::byte>(body_)); !read) return read.error();
+    if (frame_crc(header, body_, {}) != header.crc) {
+      return Error{EPROTO, "frame from " + connection.peer() + ": checksum mismatch"};
+    }
+    last_heard_ = Clock::now().time_since_epoch().count();
+    {
+      std::lock_guard lock(mutex_);
+      if (failed_) return *failed_;
+      if (auto status = acknowledge_locked(header.acknowledged); !status) return status.error();
+    }
+    if (header.sequence == 0) continue;
+    if (header.sequence != received_sequence_.load() + 1) {
+      return Error{EPROTO, "frame from " + connection.peer() + ": out of sequence"};
+    }
+    received_sequence_ = header.sequence;
+    if (auto handled = handler_(header.type, body_); !handled) {
+      fail(handled.error());
+      return handled.error();
+    }
+    if (++frames_since_acknowledgement >= kAcknowledgeEveryFrames) {
+      frames_since_acknowledgement = 0;
+      std::lock_guard lock(mutex_);
+      acknowledgement_due_ = true;
+      changed_.notify_all();
+    }
+  }
+}
+
+// ---- State ---------------------------------------------------------------------------------------
+
+void Channel::disconnect() {
+  std::lock_guard lock(mutex_);
+  if (connection_) connection_->shut_down();
+}
+
+void Channel::fail(Error error) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = std::move(error);
+  if (connection_) connection_->shut_down();
+  changed_.notify_all();
+}
+
+std::optional<Error> Channel::failed() const {
+  std::lock_guard lock(mutex_);
+  return failed_;
+}
+
+void Channel::flush(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const uint64_t end = appended_position_;
+  changed_.wait_for(lock, timeout, [&] { return failed_ || sent_position_ >= end; });
+}
+
+bool Channel::connected() const {
+  std::lock_guard lock(mutex_);
+  return connection_ != nullptr;
+}
+
+std::chrono::steady_clock::time_point Channel::last_heard() const {
+  return Clock::time_point(Clock::duration(last_heard_.load()));
+}
+
+std::string Channel::peer() const {
+  std::lock_guard lock(mutex_);
+  return peer_;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,112 @@
+// The control channel between a source and a target: messages arrive exactly once and in order,
+// also across lost connections.
+//
+// Every message has a sequence number and stays in the outbox until the peer has acknowledged it.
+// After a reconnection each side tells the last sequence it received, and the other sends again
+// what came after. So nothing above the channel knows about reconnections. A frame with a wrong
+// CRC or sequence ends the connection (not the session): what was lost is then sent again.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "rdma_stream/connection.h"
+#include "rdma_stream/wire.h"
+
+namespace ppmr {
+
+struct ChannelOptions {
+  size_t outbox_capacity_bytes = size_t{4} << 20;
+  std::chrono::milliseconds heartbeat_interval{500};
+  // A connection on which nothing was heard for so long is given up (and another one tried).
+  std::chrono::milliseconds silence_limit{5000};
+};
+
+// Threads: send(), fail() and the observers by any; run() by one thread at a time. The handler is
+// called on the thread of run() and must not wait for the peer.
+class Channel {
+ public:
+  // An error of the handler is the peer's breach of the protocol: the channel fails.
+  using Handler = std::function<Status(wire::MessageType, std::span<const std::byte> body)>;
+
+  Channel(ChannelOptions options, Handler handler);
+  ~Channel();
+
+  // Appends the message, and `bytes` behind it, to the outbox; waits while that is full. Errors:
+  // the one the channel failed with.
+  template <typename Message>
+  Status send(const Message& message, std::span<const std::byte> bytes = {}) {
+    std::array<std::byte, 8 << 10> fields;
+    wire::Writer writer(fields);
+    writer(message);
+    return append(Message::kType, std::span(fields).first(writer.written_bytes()), bytes);
+  }
+
+  // Sends and receives over `connection` until it is lost or the channel fails, and says why.
+  // `peer_received_sequence` is what the peer said in its handshake.
+  Error run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence);
+  // Makes run() return.
+  void disconnect();
+
+  // Final: senders and run() end with `error`. Only the first call counts.
+  void fail(Error error);
+  std::optional<Error> failed() const;
+
+  // Waits until everything sent so far is written to a connection, at most `timeout`.
+  void flush(std::chrono::milliseconds timeout);
+
+  uint64_t received_sequence() const { return received_sequence_.load(); }
+  bool connected() const;
+  std::chrono::steady_clock::time_point last_heard() const;
+  std::string peer() const;  // of the present or last connection
+
+ private:
+  Status append(wire::MessageType type, std::span<const std::byte> fields,
+                std::span<const std::byte> bytes);
+  void put(uint64_t position, std::span<const std::byte> bytes);
+  wire::FrameHeader frame_at(uint64_t position) const;
+  Status acknowledge_locked(uint64_t sequence);
+  Status rewind_locked(uint64_t peer_received_sequence);
+  Error receive_frames(Connection& connection);
+  void write_frames();
+  void write_outbox(std::unique_lock<std::mutex>& lock);
+  void write_heartbeat(std::unique_lock<std::mutex>& lock);
+
+  const ChannelOptions options_;
+  const Handler handler_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_. The outbox is a ring; positions only grow, modulo its size they index it.
+  // acknowledged <= sent <= appended. The bytes from `sent` on belong to the writer thread while
+  // `writing_`, so no lock is held while it sends them.
+  std::vector<std::byte> outbox_;
+  uint64_t acknowledged_position_ = 0;
+  uint64_t sent_position_ = 0;
+  uint64_t writing_position_ = 0;  // end of what is being sent
+  uint64_t appended_position_ = 0;
+  uint64_t acknowledged_sequence_ = 0;
+  uint64_t appended_sequence_ = 0;
+  std::shared_ptr<Connection> connection_;
+  std::string peer_;
+  bool writing_ = false;
+  bool acknowledgement_due_ = false;
+  bool stopping_ = false;
+  std::optional<Error> failed_;
+  std::chrono::steady_clock::time_point last_written_;
+
+  std::atomic<uint64_t> received_sequence_ = 0;
+  std::atomic<std::chrono::steady_clock::rep> last_heard_;
+  std::vector<std::byte> body_;  // of the frame being received; used by run() only
+
+  std::thread writer_;  // last: ends before what it uses
+};
+
+}  // namespace ppmr

@@ -1,0 +1,62 @@
+// The seam between the protocol and the network: an ordered stream of bytes between two peers.
+// TCP in production (tcp_connection.h); tests put a seeded faulty network behind it.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+// Threads: one thread reads while one other writes; shut_down() may be called from any thread and
+// makes both return.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  // Fills `buffers` completely. Errors: ETIMEDOUT when nothing arrived for the read timeout (if
+  // `received_bytes` is 0 then, the stream is still intact), ECONNRESET at the end of the stream,
+  // others as of recv(2). The iovecs are used up.
+  virtual Status read(std::span<iovec> buffers, size_t& received_bytes) = 0;
+  // Writes all of `buffers`; blocks while the peer does not read. The iovecs are used up.
+  virtual Status write(std::span<iovec> buffers) = 0;
+  virtual void set_read_timeout(std::chrono::milliseconds timeout) = 0;
+  virtual void shut_down() = 0;
+  virtual const std::string& peer() const = 0;  // an address, for people
+
+  Status read(std::span<std::byte> bytes) {
+    iovec buffer{bytes.data(), bytes.size()};
+    size_t received_bytes = 0;
+    return read({&buffer, 1}, received_bytes);
+  }
+  Status write(std::span<const std::byte> bytes) {
+    iovec buffer{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    return write({&buffer, 1});
+  }
+};
+
+// How the source reaches its target. Threads: any.
+class Connector {
+ public:
+  virtual ~Connector() = default;
+  virtual Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) = 0;
+  virtual const std::string& target() const = 0;  // an address, for people
+};
+
+// How the target is reached by its sources. Threads: accept() by one; close() by any.
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  // Errors: ECANCELED after close(); others concern one connection only, call again.
+  virtual Result<std::unique_ptr<Connection>> accept() = 0;
+  virtual void close() = 0;
+  virtual const std::string& address() const = 0;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,74 @@
+#include "rdma_stream/file_stream.h"
+
+#include <chrono>
+
+namespace ppmr {
+
+namespace {
+// How soon an interrupted caller is noticed.
+constexpr std::chrono::milliseconds kInterruptCheck{50};
+}  // namespace
+
+Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, uint64_t offset) {
+  std::lock_guard lock(mutex_);
+  Chunk chunk;
+  chunk.file = shared_from_this();
+  chunk.lease = std::move(lease);
+  chunk.slot_offset = slot_offset;
+  chunk.length = length;
+  chunk.offset = offset;
+  chunk.turn = turns_cut_++;
+  return chunk;
+}
+
+Status FileStream::drain(const std::function<bool()>& interrupted) const {
+  std::unique_lock lock(mutex_);
+  const uint64_t end = turns_cut_;
+  while (turns_done_ < end) {
+    changed_.wait_for(lock, kInterruptCheck);
+    if (turns_done_ < end && interrupted && interrupted()) {
+      return failure(EINTR, "interrupted while waiting for the target");
+    }
+  }
+  return checkpoint_error_->status();
+}
+
+void FileStream::await_turn(uint64_t turn) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return turns_announced_ == turn; });
+}
+
+void FileStream::announced() {
+  std::lock_guard lock(mutex_);
+  ++turns_announced_;
+  changed_.notify_all();
+}
+
+void FileStream::verified(uint64_t chunk_digest) {
+  std::lock_guard lock(mutex_);
+  digest_ += chunk_digest;
+  done_locked();
+}
+
+void FileStream::failed(Error error) {
+  checkpoint_error_->set(std::move(error));
+  std::lock_guard lock(mutex_);
+  done_locked();
+}
+
+void FileStream::done_locked() {
+  ++turns_done_;
+  changed_.notify_all();
+}
+
+uint64_t FileStream::digest() const {
+  std::lock_guard lock(mutex_);
+  return digest_;
+}
+
+void FileStream::reset_digest() {
+  std::lock_guard lock(mutex_);
+  digest_ = 0;
+}
+
+}  // namespace ppmr

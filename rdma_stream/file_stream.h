@@ -1,0 +1,93 @@
+// What the source knows of one file's chunks on their way to the target.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "buffer_pool/buffer_pool.h"
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+// The first thing that went wrong with a checkpoint; it stays wrong. Shared by all its files.
+// Threads: any.
+class StickyError {
+ public:
+  void set(Error error) {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+    failed_.store(true, std::memory_order_release);
+  }
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // A value while all is well.
+  Status status() const {
+    if (!failed()) return {};
+    std::lock_guard lock(mutex_);
+    return failure(*error_);
+  }
+
+ private:
+  std::atomic<bool> failed_ = false;
+  mutable std::mutex mutex_;
+  std::optional<Error> error_;  // guarded by mutex_
+};
+
+class FileStream;
+
+// One run of bytes of a file, in a slot. Made by FileStream::cut(), used up by Outlet::announce().
+struct Chunk {
+  std::shared_ptr<FileStream> file;
+  SlotLease lease;
+  uint32_t slot_offset = 0;  // where in the slot's payload the bytes begin
+  uint32_t length = 0;
+  uint64_t offset = 0;  // in the file
+  uint64_t turn = 0;    // announced in the order in which they were cut: later bytes win
+};
+
+// Threads: any. Lives as long as a chunk of it is under way.
+class FileStream : public std::enable_shared_from_this<FileStream> {
+ public:
+  FileStream(uint64_t node, std::shared_ptr<StickyError> checkpoint_error)
+      : node_(node), checkpoint_error_(std::move(checkpoint_error)) {}
+
+  uint64_t node() const { return node_; }
+
+  // The chunk counts as outstanding from here on. The caller orders the cuts of one file.
+  Chunk cut(SlotLease lease, uint32_t slot_offset, uint32_t length, uint64_t offset);
+
+  // Waits until every chunk cut so far has been verified at the target. Errors: the checkpoint's;
+  // EINTR when `interrupted` says so.
+  Status drain(const std::function<bool()>& interrupted) const;
+
+  // For the outlet: the chunk's turn to be announced has come; it was announced; it is done.
+  void await_turn(uint64_t turn);
+  void announced();
+  void verified(uint64_t chunk_digest);
+  void failed(Error error);
+
+  uint64_t digest() const;
+  // After a truncation or a hole both sides begin to count again.
+  void reset_digest();
+  const std::shared_ptr<StickyError>& checkpoint_error() const { return checkpoint_error_; }
+
+ private:
+  void done_locked();
+
+  const uint64_t node_;
+  const std::shared_ptr<StickyError> checkpoint_error_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  // Guarded by mutex_.
+  uint64_t turns_cut_ = 0;
+  uint64_t turns_announced_ = 0;
+  uint64_t turns_done_ = 0;
+  uint64_t digest_ = 0;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,439 @@
+#include "rdma_stream/incoming_session.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "buffer_pool/crc32c.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// A checksum that is wrong so often is not the network's.
+constexpr uint32_t kAttemptsMax = 3;
+// Longer chunks wait behind shorter ones.
+constexpr uint32_t kUrgentMaxBytes = 64 << 10;
+
+ChannelOptions channel_options(milliseconds peer_timeout) {
+  ChannelOptions options;
+  options.heartbeat_interval = std::clamp(peer_timeout / 10, milliseconds(5), milliseconds(1000));
+  options.silence_limit = peer_timeout / 2;
+  return options;
+}
+
+void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {
+  for (uint32_t i = 0; i < landing.piece_count; ++i) {
+    const Landing::Piece& piece = landing.pieces[i];
+    std::copy_n(bytes.begin(), piece.length, piece.data);
+    bytes = bytes.subspan(piece.length);
+  }
+}
+
+}  // namespace
+
+IncomingSession::IncomingSession(Options options, Sink& sink)
+    : options_(std::move(options)),
+      sink_(sink),
+      chunks_(options_.hello.slot_count),
+      urgent_queue_(options_.hello.slot_count),
+      queue_(options_.hello.slot_count),
+      channel_(channel_options(options_.peer_timeout),
+               [this](wire::MessageType type, std::span<const std::byte> body) {
+                 return handle(type, body);
+               }) {
+  TcpPuller::Options puller;
+  puller.stream_count = options_.hello.stream_count;
+  puller.read_timeout = options_.peer_timeout / 4;
+  puller_ = std::make_unique<TcpPuller>(puller, static_cast<PullQueue&>(*this));
+}
+
+IncomingSession::~IncomingSession() { end(Error{ECANCELED, "the target was closed"}); }
+
+// ---- Connections ---------------------------------------------------------------------------------
+
+void IncomingSession::run_control(std::shared_ptr<Connection> connection,
+                                  uint64_t source_received_sequence) {
+  channel_.disconnect();  // a half-dead connection may still be there: the new one replaces it
+  std::lock_guard control(control_mutex_);
+  const std::string peer = connection->peer();
+  const Error reason = channel_.run(std::move(connection), source_received_sequence);
+  if (!over()) spdlog::info("connection from {} lost: {}", peer, reason.message);
+}
+
+Status IncomingSession::attach_stream(uint32_t stream, std::shared_ptr<Connection> connection) {
+  return puller_->attach(stream, std::move(connection));
+}
+
+std::optional<Error> IncomingSession::over() const {
+  {
+    std::lock_guard lock(mutex_);
+    if (over_) return over_;
+  }
+  if (auto failed = channel_.failed()) return failed;
+  if (Clock::now() - channel_.last_heard() > options_.peer_timeout) {
+    return Error{EIO, "no word from the source " + options_.hello.source_name + " for " +
+                          std::to_string(options_.peer_timeout.count()) + " ms"};
+  }
+  return std::nullopt;
+}
+
+void IncomingSession::end(const Error& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    if (!over_) over_ = reason;
+  }
+  queue_changed_.notify_all();
+  channel_.fail(reason);
+  puller_.reset();  // joins its threads
+  std::lock_guard control(control_mutex_);
+  for (ChunkEntry& entry : chunks_) {
+    if (entry.state == ChunkState::kIdle) continue;
+    if (entry.has_landing) {
+      sink_.abandon(entry.landing, reason);
+    } else {
+      sink_.abandon_announced(key(entry.announce.node), entry.announce.offset,
+                              entry.announce.length, reason);
+    }
+    entry.state = ChunkState::kIdle;
+  }
+}
+
+// ---- Messages of the source ----------------------------------------------------------------------
+
+template <typename Message>
+Status IncomingSession::apply(std::span<const std::byte> body,
+                              Status (Sink::*operation)(SessionId, const Message&)) {
+  auto message = wire::decode<Message>(body);
+  if (!message) return failure(message.error());
+  // The sink has failed the checkpoint; the session goes on for the others.
+  if (auto status = (sink_.*operation)(options_.id, *message); !status) {
+    spdlog::warn("from {}: {}", options_.hello.source_name, status.error().message);
+  }
+  return {};
+}
+
+template <typename Message>
+Status IncomingSession::apply_request(std::span<const std::byte> body,
+                                      Status (Sink::*operation)(SessionId, const Message&)) {
+  auto message = wire::decode<Message>(body);
+  if (!message) return failure(message.error());
+  const Status status = (sink_.*operation)(options_.id, *message);
+  if (message->request == 0) return {};
+  wire::Outcome outcome;
+  outcome.request = message->request;
+  if (!status) {
+    outcome.errno_value = status.error().errno_value;
+    outcome.text = status.error().message.substr(0, 1024);
+  }
+  return channel_.send(outcome);
+}
+
+Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte> body) {
+  using wire::MessageType;
+  switch (type) {
+    case MessageType::kClaim: return apply_request(body, &Sink::claim);
+    case MessageType::kMake: return apply(body, &Sink::make);
+    case MessageType::kRemove: return apply(body, &Sink::remove);
+    case MessageType::kRename: return apply_request(body, &Sink::rename);
+    case MessageType::kSetAttributes: return apply(body, &Sink::set_attributes);
+    case MessageType::kTruncate: return apply(body, &Sink::truncate);
+    case MessageType::kPunchHole: return apply(body, &Sink::punch_hole);
+    case MessageType::kOpenedForWrite: return apply(body, &Sink::opened_for_write);
+    case MessageType::kClosed: return apply(body, &Sink::closed);
+    case MessageType::kForget: return apply(body, &Sink::forget);
+    case MessageType::kManifestEntry: return apply(body, &Sink::manifest_entry);
+    case MessageType::kSeal: return apply_request(body, &Sink::seal);
+    case MessageType::kAbandon: return apply(body, &Sink::abandon_checkpoint);
+    case MessageType::kAnnounce: {
+      auto message = wire::decode<wire::Announce>(body);
+      return message ? handle_announce(*message, {}) : failure(message.error());
+    }
+    case MessageType::kAnnounceInline: {
+      std::span<const std::byte> bytes;
+      auto message = wire::decode<wire::AnnounceInline>(body, &bytes);
+      if (!message) return failure(message.error());
+      if (bytes.empty() || bytes.size() != message->length) {
+        return failure(EPROTO, "inline chunk: " + std::to_string(bytes.size()) + " bytes instead of " +
+                                   std::to_string(message->length));
+      }
+      return handle_announce(*message, bytes);
+    }
+    case MessageType::kReadBack: {
+      auto message = wire::decode<wire::ReadBack>(body);
+      return message ? handle_read_back(*message) : failure(message.error());
+    }
+    case MessageType::kGoodbye: {
+      std::lock_guard lock(mutex_);
+      over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
+      return {};
+    }
+    default:
+      return failure(EPROTO, "unexpected message " + std::to_string(static_cast<int>(type)) +
+                                 " from the source");
+  }
+}
+
+Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
+  if (message.length > wire::kReadBackMaxBytes) return failure(EPROTO, "read back: too much at once");
+  std::vector<std::byte> bytes(message.length);
+  auto count = sink_.read(key(message.node), message.offset, bytes);
+  wire::ReadBackReply reply;
+  reply.request = message.request;
+  reply.errno_value = count ? 0 : count.error().errno_value;
+  return channel_.send(reply, std::span(bytes).first(count.value_or(0)));
+}
+
+// ---- Chunks: announced, held back, queued --------------------------------------------------------
+
+Status IncomingSession::handle_announce(const wire::Announce& announce,
+                                        std::span<const std::byte> inline_bytes) {
+  if (announce.slot >= chunks_.size() || announce.length == 0 ||
+      uint64_t{announce.slot_offset} + announce.length > options_.hello.chunk_size_bytes ||
+      announce.offset > uint64_t{INT64_MAX} - announce.length) {
+    return failure(EPROTO, "announcement of slot " + std::to_string(announce.slot) +
+                               ": numbers out of range");
+  }
+  ChunkEntry& entry = chunks_[announce.slot];
+  {
+    std::lock_guard lock(mutex_);
+    if (entry.state != ChunkState::kIdle) {
+      return failure(EPROTO, "announcement of slot " + std::to_string(announce.slot) +
+                                 ": not released yet");
+    }
+  }
+  const auto known = sink_.announced(key(announce.node), announce.offset, announce.length);
+  if (!known) {
+    return channel_.send(
+        wire::Release{announce.slot, announce.generation, known.error().errno_value});
+  }
+  bool land_now = false;
+  {
+    std::lock_guard lock(mutex_);
+    entry.announce = announce;
+    entry.order = ++last_order_;
+    entry.attempts = 0;
+    entry.has_landing = false;
+    if (overlaps_earlier_locked(entry)) {
+      entry.state = ChunkState::kHeldBack;
+      ++held_back_;
+      entry.inline_bytes.assign(inline_bytes.begin(), inline_bytes.end());
+    } else if (inline_bytes.empty()) {
+      queue_locked(announce.slot);
+    } else {
+      entry.state = ChunkState::kPulling;
+      ++pulling_;
+      land_now = true;
+    }
+  }
+  if (!land_now) return {};
+  const Status reserved = reserve(entry);
+  if (!reserved && reserved.error().errno_value == EAGAIN) {
+    entry.inline_bytes.assign(inline_bytes.begin(), inline_bytes.end());
+    std::lock_guard lock(mutex_);
+    --pulling_;
+    queue_locked(announce.slot);
+    return {};
+  }
+  if (reserved) copy_to_pieces(inline_bytes, entry.landing);
+  land(announce.slot, reserved ? verify(entry) : reserved);
+  return {};
+}
+
+// Later bytes win: a chunk waits for those announced before it that touch the same bytes.
+bool IncomingSession::overlaps_earlier_locked(const ChunkEntry& entry) const {
+  const auto& mine = entry.announce;
+  return std::any_of(chunks_.begin(), chunks_.end(), [&](const ChunkEntry& other) {
+    return other.state != ChunkState::kIdle && other.order < entry.order &&
+           other.announce.node == mine.node &&
+           other.announce.offset < mine.offset + mine.length &&
+           mine.offset < other.announce.offset + other.announce.length;
+  });
+}
+
+void IncomingSession::admit_held_back() {
+  std::lock_guard lock(mutex_);
+  for (uint32_t slot = 0; slot < chunks_.size(); ++slot) {
+    if (chunks_[slot].state != ChunkState::kHeldBack || overlaps_earlier_locked(chunks_[slot])) {
+      continue;
+    }
+    --held_back_;
+    queue_locked(slot);
+  }
+}
+
+void IncomingSession::queue_locked(uint32_t slot) {
+  ChunkEntry& entry = chunks_[slot];
+  entry.state = ChunkState::kQueued;
+  (entry.announce.length <= kUrgentMaxBytes ? urgent_queue_ : queue_).push_back(slot);
+  queue_changed_.notify_one();
+}
+
+void IncomingSession::hurry(uint64_t node, uint64_t offset, uint64_t length) {
+  std::lock_guard lock(mutex_);
+  queue_.move_to(urgent_queue_, [&](uint32_t slot) {
+    const auto& announce = chunks_[slot].announce;
+    return announce.node == node && announce.offset < offset + length &&
+           offset < announce.offset + announce.length;
+  });
+}
+
+void IncomingSession::space_freed() {
+  std::lock_guard lock(mutex_);
+  ++space_events_;
+  queue_changed_.notify_all();
+}
+
+// ---- Chunks: pulled, verified, landed, released --------------------------------------------------
+
+// An error other than EAGAIN means that nothing is left to be given back to the sink.
+Status IncomingSession::reserve(ChunkEntry& entry) {
+  const auto& announce = entry.announce;
+  auto landing = sink_.reserve(key(announce.node), announce.offset, announce.length);
+  if (!landing) {
+    if (landing.error().errno_value == EAGAIN) {
+      ++waits_for_space_;
+    } else {
+      sink_.abandon_announced(key(announce.node), announce.offset, announce.length,
+                              landing.error());
+    }
+    return failure(landing.error());
+  }
+  entry.landing = *landing;
+  entry.has_landing = true;
+  return {};
+}
+
+bool IncomingSession::take(Pull& pull, bool wait) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (ended_) return false;
+    SlotRing& ring = urgent_queue_.empty() ? queue_ : urgent_queue_;
+    if (ring.empty()) {
+      if (!wait) return false;
+      queue_changed_.wait(lock);
+      continue;
+    }
+    const uint32_t slot = ring.pop_front();
+    ChunkEntry& entry = chunks_[slot];
+    entry.state = ChunkState::kPulling;
+    ++pulling_;
+    const uint64_t space_events = space_events_;
+    lock.unlock();
+    const Status reserved = entry.has_landing ? Status{} : reserve(entry);
+    if (!reserved && reserved.error().errno_value == EAGAIN) {
+      lock.lock();
+      entry.state = ChunkState::kQueued;
+      --pulling_;
+      ring.push_front(slot);
+      if (!wait) return false;
+      queue_changed_.wait(lock, [&] { return ended_ || space_events_ != space_events; });
+      continue;
+    }
+    if (!reserved || !entry.inline_bytes.empty()) {
+      if (reserved) copy_to_pieces(entry.inline_bytes, entry.landing);
+      entry.inline_bytes = {};
+      land(slot, reserved ? verify(entry) : reserved);
+      lock.lock();
+      continue;
+    }
+    const auto& announce = entry.announce;
+    pull = {announce.slot, announce.generation, announce.slot_offset, announce.length,
+            std::span(entry.landing.pieces).first(entry.landing.piece_count)};
+    return true;
+  }
+}
+
+void IncomingSession::lost(const Pull& pull) {
+  ++pulled_again_;
+  std::lock_guard lock(mutex_);
+  chunks_[pull.slot].state = ChunkState::kQueued;
+  --pulling_;
+  urgent_queue_.push_front(pull.slot);
+  queue_changed_.notify_one();
+}
+
+void IncomingSession::completed(const Pull& pull) {
+  ChunkEntry& entry = chunks_[pull.slot];
+  const Status verified = verify(entry);
+  if (!verified && ++entry.attempts < kAttemptsMax) {
+    spdlog::warn("{}; pulling it again", verified.error().message);
+    return lost(pull);
+  }
+  land(pull.slot, verified);
+}
+
+Status IncomingSession::verify(const ChunkEntry& entry) const {
+  uint32_t crc = 0;
+  for (uint32_t i = 0; i < entry.landing.piece_count; ++i) {
+    const Landing::Piece& piece = entry.landing.pieces[i];
+    crc = crc32c({piece.data, piece.length}, crc);
+  }
+  if (crc == entry.announce.crc) return {};
+  return failure(EIO, "chunk at offset " + std::to_string(entry.announce.offset) + " from " +
+                          options_.hello.source_name + ": checksum mismatch");
+}
+
+// The end of a chunk, good or bad: readers may have it, its slot goes back to the source.
+void IncomingSession::land(uint32_t slot, Status status) {
+  ChunkEntry& entry = chunks_[slot];
+  const wire::Announce announce = entry.announce;
+  if (status) {
+    status = sink_.land(entry.landing,
+                        wire::chunk_digest(announce.offset, announce.length, announce.crc));
+  } else if (entry.has_landing) {
+    sink_.abandon(entry.landing, status.error());
+  }
+  bool admit = false;
+  {
+    std::lock_guard lock(mutex_);
+    entry.state = ChunkState::kIdle;
+    entry.has_landing = false;
+    --pulling_;
+    admit = held_back_ > 0;
+  }
+  if (status) {
+    received_bytes_ += announce.length;
+    ++chunks_landed_;
+  }
+  const int errno_value = status ? 0 : status.error().errno_value;
+  (void)channel_.send(wire::Release{slot, announce.generation, errno_value});
+  if (admit) admit_held_back();
+}
+
+// ---- Messages to the source ----------------------------------------------------------------------
+
+Status IncomingSession::request_seal(uint64_t checkpoint) {
+  return channel_.send(wire::SealRequest{checkpoint});
+}
+
+void IncomingSession::tell_removed(uint64_t checkpoint) {
+  (void)channel_.send(wire::CheckpointRemoved{checkpoint});
+}
+
+void IncomingSession::tell_space(const wire::Space& space) { (void)channel_.send(space); }
+
+SessionReport IncomingSession::report() const {
+  SessionReport report;
+  report.id = options_.id;
+  report.source_name = options_.hello.source_name;
+  report.peer = channel_.peer();
+  report.connected = channel_.connected();
+  const auto now = Clock::now();
+  report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_heard());
+  report.age = std::chrono::duration_cast<milliseconds>(now - opened_at_);
+  report.received_bytes = received_bytes_;
+  report.chunks = chunks_landed_;
+  report.pulled_again = pulled_again_;
+  report.waits_for_space = waits_for_space_;
+  std::lock_guard lock(mutex_);
+  report.queued_chunks = queue_.size() + urgent_queue_.size() + held_back_;
+  report.pulling_chunks = pulling_;
+  return report;
+}
+
+}  // namespace ppmr

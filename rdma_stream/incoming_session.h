@@ -1,0 +1,138 @@
+// One source's session at the target: acts on its messages in order, decides which chunk is pulled
+// when, verifies what arrives and releases the slots.
+//
+// A chunk's way: announced -> (held back while an earlier one overlaps it) -> queued -> pulled by
+// the mover -> verified -> landed -> released. Chunks small enough come with their announcement and
+// go from announced to verified at once.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "rdma_stream/channel.h"
+#include "rdma_stream/mover.h"
+#include "rdma_stream/sink.h"
+#include "rdma_stream/slot_ring.h"
+#include "rdma_stream/tcp_puller.h"
+
+namespace ppmr {
+
+struct SessionReport {
+  SessionId id = 0;
+  std::string source_name;
+  std::string peer;
+  bool connected = false;
+  std::chrono::milliseconds silence{0};
+  std::chrono::milliseconds age{0};
+  uint64_t received_bytes = 0;  // landed
+  uint64_t chunks = 0;
+  uint64_t pulled_again = 0;     // after a lost connection or a wrong checksum
+  uint64_t waits_for_space = 0;  // times a chunk found no memory and waited
+  size_t queued_chunks = 0;
+  size_t pulling_chunks = 0;
+};
+
+// Threads: any, but for run_control() (one at a time).
+class IncomingSession final : private PullQueue {
+ public:
+  struct Options {
+    SessionId id = 0;
+    wire::ControlHello hello;
+    wire::Token token{};
+    std::chrono::milliseconds peer_timeout{10'000};
+  };
+  // `hello` was checked. The sink hears session_opened() from the caller.
+  IncomingSession(Options options, Sink& sink);
+  ~IncomingSession() override;
+
+  // Serves the control connection until it is lost.
+  void run_control(std::shared_ptr<Connection> connection, uint64_t source_received_sequence);
+  Status attach_stream(uint32_t stream, std::shared_ptr<Connection> connection);
+
+  // Memory that reserve() had to wait for may be there.
+  void space_freed();
+  // A reader waits for these bytes: they go first.
+  void hurry(uint64_t node, uint64_t offset, uint64_t length);
+  Status request_seal(uint64_t checkpoint);
+  void tell_removed(uint64_t checkpoint);
+  void tell_space(const wire::Space& space);
+
+  // Why the session is over (the source said goodbye, is silent for too long, broke the protocol),
+  // if it is.
+  std::optional<Error> over() const;
+  // Ends it: no sink call is under way or follows when this returns, but session_ended() by the
+  // caller. Chunks not landed are abandoned.
+  void end(const Error& reason);
+
+  SessionId id() const { return options_.id; }
+  const wire::Token& session_token() const { return options_.hello.session; }
+  const wire::Token& token() const { return options_.token; }
+  uint64_t received_sequence() const { return channel_.received_sequence(); }
+  SessionReport report() const;
+
+ private:
+  enum class ChunkState : uint8_t { kIdle, kHeldBack, kQueued, kPulling };
+  struct ChunkEntry {
+    ChunkState state = ChunkState::kIdle;
+    wire::Announce announce;
+    uint64_t order = 0;  // of its announcement in the session
+    uint32_t attempts = 0;
+    bool has_landing = false;
+    Landing landing;
+    std::vector<std::byte> inline_bytes;  // of a held-back inline chunk only
+  };
+
+  // PullQueue, for the mover.
+  bool take(Pull& pull, bool wait) override;
+  void completed(const Pull& pull) override;
+  void lost(const Pull& pull) override;
+
+  Status handle(wire::MessageType type, std::span<const std::byte> body);
+  template <typename Message>
+  Status apply(std::span<const std::byte> body, Status (Sink::*operation)(SessionId, const Message&));
+  template <typename Message>
+  Status apply_request(std::span<const std::byte> body,
+                       Status (Sink::*operation)(SessionId, const Message&));
+  Status handle_announce(const wire::Announce& announce, std::span<const std::byte> inline_bytes);
+  Status handle_read_back(const wire::ReadBack& message);
+
+  bool overlaps_earlier_locked(const ChunkEntry& entry) const;
+  void admit_held_back();
+  void queue_locked(uint32_t slot);
+  Status reserve(ChunkEntry& entry);
+  Status verify(const ChunkEntry& entry) const;
+  void land(uint32_t slot, Status status);
+  NodeKey key(uint64_t node) const { return {options_.id, node}; }
+
+  const Options options_;
+  Sink& sink_;
+  const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
+
+  mutable std::mutex mutex_;
+  std::condition_variable queue_changed_;
+  // Guarded by mutex_.
+  std::vector<ChunkEntry> chunks_;  // by slot; while kPulling an entry is its puller's
+  SlotRing urgent_queue_;
+  SlotRing queue_;
+  uint64_t last_order_ = 0;
+  size_t held_back_ = 0;
+  size_t pulling_ = 0;
+  uint64_t space_events_ = 0;
+  bool ended_ = false;
+  std::optional<Error> over_;
+
+  std::atomic<uint64_t> received_bytes_ = 0;
+  std::atomic<uint64_t> chunks_landed_ = 0;
+  std::atomic<uint64_t> pulled_again_ = 0;
+  std::atomic<uint64_t> waits_for_space_ = 0;
+
+  // Destroyed from the last to the first: threads end before what they use.
+  Channel channel_;
+  std::mutex control_mutex_;  // held by run_control()
+  std::unique_ptr<TcpPuller> puller_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,265 @@
+#include "rdma_stream/receiver.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kHandshakeTimeout{5000};
+// Connections that are served or say hello at the same time: strangers cannot take all memory.
+constexpr size_t kGuestsMax = 256;
+
+Status check(const wire::ControlHello& hello) {
+  if (hello.slot_count == 0 || hello.slot_count > wire::kSlotsMax || hello.stream_count == 0 ||
+      hello.stream_count > wire::kStreamsMax || hello.chunk_size_bytes == 0 ||
+      hello.chunk_size_bytes > (uint32_t{64} << 20) || hello.source_name.size() > 255) {
+    return failure(EPROTO, "hello with numbers out of range");
+  }
+  return {};
+}
+
+void reject(Connection& connection, wire::RejectReason reason, const std::string& text) {
+  (void)send_handshake(connection, wire::HandshakeKind::kReject,
+                       wire::Reject{reason, text.substr(0, 512)});
+}
+
+}  // namespace
+
+Receiver::Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, Sink& sink)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      sink_(sink),
+      acceptor_([this] { accept_connections(); }),
+      watcher_([this] { watch_sessions(); }) {}
+
+Receiver::~Receiver() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  listener_->close();
+  acceptor_.join();
+  watcher_.join();
+  std::vector<SessionPointer> sessions;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, session] : sessions_) sessions.push_back(session);
+  }
+  for (auto& session : sessions) end_session(session, Error{EIO, "the target ended"});
+  reap_guests(/*all=*/true);
+}
+
+// ---- Connections ---------------------------------------------------------------------------------
+
+void Receiver::accept_connections() {
+  for (;;) {
+    auto connection = listener_->accept();
+    if (!connection) {
+      if (connection.error().errno_value == ECANCELED) return;
+      spdlog::warn("{}", connection.error().message);
+      // Out of descriptors, most likely: give the present guests time to leave.
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, milliseconds(100), [this] { return stopping_; });
+      continue;
+    }
+    std::lock_guard lock(mutex_);
+    if (guests_.size() >= kGuestsMax) {
+      spdlog::warn("connection from {} refused: too many connections", (*connection)->peer());
+      continue;
+    }
+    Guest& guest = guests_.emplace_back();
+    guest.connection = std::move(*connection);
+    guest.thread = std::thread([this, &guest] { welcome(guest); });
+  }
+}
+
+void Receiver::welcome(Guest& guest) {
+  const auto connection = guest.connection;
+  auto handshake = receive_handshake(*connection, std::min(kHandshakeTimeout, options_.peer_timeout));
+  Status served;
+  if (!handshake) {
+    const auto reason = handshake.error().errno_value == EPROTONOSUPPORT
+                            ? wire::RejectReason::kVersion
+                            : wire::RejectReason::kBadHello;
+    reject(*connection, reason, handshake.error().message);
+    served = failure(handshake.error());
+  } else if (handshake->kind == wire::HandshakeKind::kControl) {
+    served = welcome_control(connection, *handshake);
+  } else if (handshake->kind == wire::HandshakeKind::kData) {
+    served = welcome_data(connection, *handshake);
+  } else {
+    served = failure(EPROTO, "not a hello");
+    reject(*connection, wire::RejectReason::kBadHello, served.error().message);
+  }
+  if (!served) spdlog::warn("connection from {}: {}", connection->peer(), served.error().message);
+  std::lock_guard lock(mutex_);
+  guest.connection = nullptr;
+  guest.done = true;
+  changed_.notify_all();
+}
+
+Status Receiver::welcome_control(std::shared_ptr<Connection> connection,
+                                 const Handshake& handshake) {
+  auto hello = wire::decode<wire::ControlHello>(handshake.body);
+  if (!hello) {
+    reject(*connection, wire::RejectReason::kBadHello, hello.error().message);
+    return failure(hello.error());
+  }
+  if (auto checked = check(*hello); !checked) {
+    reject(*connection, wire::RejectReason::kBadHello, checked.error().message);
+    return checked;
+  }
+  SessionPointer session;
+  if (hello->token == wire::Token{}) {
+    IncomingSession::Options options;
+    options.hello = *hello;
+    options.token = random_token();
+    options.peer_timeout = options_.peer_timeout;
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return failure(ECANCELED, "the target ends");
+      options.id = ++last_session_;
+      session = std::make_shared<IncomingSession>(options, sink_);
+      sink_.session_opened(options.id, hello->source_name);
+      sessions_[options.id] = session;
+    }
+    spdlog::info("source {} connected from {}", hello->source_name, connection->peer());
+  } else {
+    session = find(hello->session, hello->token);
+    if (!session) {
+      const std::string text = "no such session here: this target was restarted, or gave it up";
+      reject(*connection, wire::RejectReason::kUnknownSession, text);
+      return failure(ESTALE, text);
+    }
+    spdlog::info("source {} connected again from {}", hello->source_name, connection->peer());
+  }
+  wire::Welcome welcome{session->token(), session->received_sequence(), options_.target_name};
+  if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
+    return sent;
+  }
+  session->tell_space(sink_.space());
+  session->run_control(std::move(connection), hello->received_sequence);
+  return {};
+}
+
+Status Receiver::welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake) {
+  auto hello = wire::decode<wire::DataHello>(handshake.body);
+  SessionPointer session = hello ? find(hello->session, hello->token) : nullptr;
+  if (!session) {
+    const std::string text = "data connection without a session";
+    reject(*connection, wire::RejectReason::kUnknownSession, text);
+    return failure(ESTALE, text);
+  }
+  const wire::Welcome welcome{session->token(), 0, options_.target_name};
+  if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
+    return sent;
+  }
+  return session->attach_stream(hello->stream, std::move(connection));
+}
+
+void Receiver::reap_guests(bool all) {
+  std::unique_lock lock(mutex_);
+  if (all) {
+    for (Guest& guest : guests_) {
+      if (guest.connection) guest.connection->shut_down();
+    }
+    changed_.wait(lock, [this] {
+      return std::all_of(guests_.begin(), guests_.end(), [](auto& guest) { return guest.done; });
+    });
+  }
+  for (auto guest = guests_.begin(); guest != guests_.end();) {
+    if (!guest->done) {
+      ++guest;
+      continue;
+    }
+    guest->thread.join();
+    guest = guests_.erase(guest);
+  }
+}
+
+// ---- Sessions ------------------------------------------------------------------------------------
+
+Receiver::SessionPointer Receiver::find(SessionId id) const {
+  std::lock_guard lock(mutex_);
+  auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+Receiver::SessionPointer Receiver::find(const wire::Token& session, const wire::Token& token) const {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, candidate] : sessions_) {
+    if (candidate->session_token() == session && candidate->token() == token) return candidate;
+  }
+  return nullptr;
+}
+
+// Ends the sessions that are over, tells the sources how much room there is.
+void Receiver::watch_sessions() {
+  const milliseconds interval = std::clamp(options_.peer_timeout / 20, milliseconds(5), milliseconds(250));
+  wire::Space told;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    changed_.wait_for(lock, interval);
+    std::vector<SessionPointer> sessions;
+    for (auto& [id, session] : sessions_) sessions.push_back(session);
+    lock.unlock();
+    const wire::Space space = sink_.space();
+    const bool changed = space.free_bytes != told.free_bytes;
+    told = space;
+    for (auto& session : sessions) {
+      if (auto reason = session->over()) {
+        end_session(session, *reason);
+      } else if (changed) {
+        session->tell_space(space);
+      }
+    }
+    sessions.clear();
+    reap_guests(/*all=*/false);
+    lock.lock();
+  }
+}
+
+void Receiver::end_session(const SessionPointer& session, const Error& reason) {
+  spdlog::info("session of {} ended: {}", session->report().source_name, reason.message);
+  session->end(reason);
+  sink_.session_ended(session->id(), reason.message);
+  std::lock_guard lock(mutex_);
+  sessions_.erase(session->id());
+}
+
+void Receiver::space_freed() {
+  std::vector<SessionPointer> sessions;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, session] : sessions_) sessions.push_back(session);
+  }
+  for (auto& session : sessions) session->space_freed();
+}
+
+void Receiver::hurry(NodeKey file, uint64_t offset, uint64_t length) {
+  if (auto session = find(file.session)) session->hurry(file.node, offset, length);
+}
+
+void Receiver::tell_removed(NodeKey checkpoint) {
+  if (auto session = find(checkpoint.session)) session->tell_removed(checkpoint.node);
+}
+
+Status Receiver::request_seal(NodeKey checkpoint) {
+  auto session = find(checkpoint.session);
+  if (!session) return failure(ENOTCONN, "its source is no longer connected");
+  return session->request_seal(checkpoint.node);
+}
+
+std::vector<SessionReport> Receiver::sessions() const {
+  std::vector<SessionReport> reports;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, session] : sessions_) reports.push_back(session->report());
+  return reports;
+}
+
+}  // namespace ppmr

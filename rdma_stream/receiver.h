@@ -1,0 +1,75 @@
+// The target's side of the stream: accepts sources, keeps a session for each, and ends those whose
+// source has gone.
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "rdma_stream/handshake.h"
+#include "rdma_stream/incoming_session.h"
+
+namespace ppmr {
+
+struct ReceiverOptions {
+  // A source that was not heard for so long has failed.
+  std::chrono::milliseconds peer_timeout{10'000};
+  std::string target_name;
+};
+
+// Threads: any. The sink outlives the receiver.
+class Receiver {
+ public:
+  Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, Sink& sink);
+  // Ends all sessions: what is not sealed has failed.
+  ~Receiver();
+
+  // To be called by the sink; without effect for sessions that have ended.
+  void space_freed();
+  void hurry(NodeKey file, uint64_t offset, uint64_t length);
+  void tell_removed(NodeKey checkpoint);
+  // Asks the source to seal. Errors: ENOTCONN when the session has ended.
+  Status request_seal(NodeKey checkpoint);
+
+  std::vector<SessionReport> sessions() const;
+  const std::string& address() const { return listener_->address(); }
+
+ private:
+  using SessionPointer = std::shared_ptr<IncomingSession>;
+  struct Guest {  // a connection and the thread that serves it
+    std::shared_ptr<Connection> connection;
+    std::thread thread;
+    bool done = false;
+  };
+
+  void accept_connections();
+  void welcome(Guest& guest);
+  Status welcome_control(std::shared_ptr<Connection> connection, const Handshake& handshake);
+  Status welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
+  SessionPointer find(SessionId id) const;
+  SessionPointer find(const wire::Token& session, const wire::Token& token) const;
+  void watch_sessions();
+  void end_session(const SessionPointer& session, const Error& reason);
+  void reap_guests(bool all);
+
+  const ReceiverOptions options_;
+  const std::unique_ptr<Listener> listener_;
+  Sink& sink_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::map<SessionId, SessionPointer> sessions_;
+  SessionId last_session_ = 0;
+  std::list<Guest> guests_;
+  bool stopping_ = false;
+
+  std::thread acceptor_;
+  std::thread watcher_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,408 @@
+#include "rdma_stream/sender.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cassert>
+
+#include "buffer_pool/crc32c.h"
+#include "rdma_stream/handshake.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+ChannelOptions channel_options(milliseconds peer_timeout) {
+  ChannelOptions options;
+  options.heartbeat_interval = std::clamp(peer_timeout / 10, milliseconds(5), milliseconds(1000));
+  options.silence_limit = peer_timeout / 2;
+  return options;
+}
+
+}  // namespace
+
+// ---- Opening and closing -------------------------------------------------------------------------
+
+Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& pool,
+                                             Connector& connector, SenderEvents events) {
+  std::unique_ptr<Sender> sender(
+      new Sender(std::move(options), pool, connector, std::move(events), random_token()));
+  auto greeting = sender->greet(sender->options_.peer_timeout);
+  if (!greeting) return failure(greeting.error());
+  auto& [connection, welcome] = *greeting;
+  sender->token_ = welcome.token;
+  sender->target_name_ = welcome.target_name;
+  TcpResponder::Options responder;
+  responder.session = sender->session_;
+  responder.token = sender->token_;
+  responder.stream_count = sender->options_.stream_count;
+  responder.retry_interval = std::clamp(sender->options_.peer_timeout / 50, milliseconds(1),
+                                        milliseconds(200));
+  responder.handshake_timeout = sender->options_.peer_timeout / 2;
+  sender->responder_ = std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
+  sender->control_ = std::thread([self = sender.get(), connection, welcome] {
+    self->run_control(connection, welcome);
+  });
+  return sender;
+}
+
+Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, SenderEvents events,
+               wire::Token session)
+    : options_(std::move(options)),
+      pool_(pool),
+      connector_(connector),
+      events_(std::move(events)),
+      session_(session),
+      slots_(pool.slot_count()),
+      channel_(channel_options(options_.peer_timeout),
+               [this](wire::MessageType type, std::span<const std::byte> body) {
+                 return handle(type, body);
+               }) {}
+
+Sender::~Sender() {
+  if (control_.joinable()) {
+    if (channel_.send(wire::Goodbye{})) channel_.flush(std::min(options_.peer_timeout, milliseconds(1000)));
+    {
+      std::lock_guard lock(stop_mutex_);
+      stopping_ = true;
+    }
+    stop_requested_.notify_all();
+    channel_.fail(Error{ECANCELED, "the session with " + connector_.target() + " was closed"});
+    control_.join();
+  }
+  responder_.reset();  // no reader of a slot is left
+  for ([[maybe_unused]] const SlotEntry& entry : slots_) assert(!entry.chunk.lease);
+}
+
+Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> Sender::greet(milliseconds timeout) {
+  auto connection = connector_.connect(timeout);
+  if (!connection) return failure(connection.error());
+  wire::ControlHello hello;
+  hello.session = session_;
+  hello.token = token_;
+  hello.received_sequence = channel_.received_sequence();
+  hello.slot_count = pool_.slot_count();
+  hello.chunk_size_bytes = static_cast<uint32_t>(pool_.chunk_size_bytes());
+  hello.stream_count = options_.stream_count;
+  hello.source_name = options_.source_name;
+  auto welcome = greet_target(**connection, hello, timeout);
+  if (!welcome) return failure(welcome.error());
+  return std::pair{std::shared_ptr<Connection>(std::move(*connection)), std::move(*welcome)};
+}
+
+// Keeps the session connected until it is closed or has failed.
+void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome) {
+  const milliseconds retry_interval =
+      std::clamp(options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
+  Error reason = channel_.run(connection, welcome.received_sequence);
+  std::unique_lock lock(stop_mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    if (auto failed = channel_.failed()) return give_up(*failed);
+    const auto left = std::chrono::duration_cast<milliseconds>(
+        channel_.last_heard() + options_.peer_timeout - Clock::now());
+    if (left <= milliseconds(0)) {
+      return give_up(Error{EIO, "no word from the target " + connector_.target() + " for " +
+                                    std::to_string(options_.peer_timeout.count()) +
+                                    " ms: " + reason.message});
+    }
+    auto greeting = greet(left);
+    if (greeting) {
+      ++reconnections_;
+      spdlog::warn("connected to {} again after: {}", connector_.target(), reason.message);
+      reason = channel_.run(greeting->first, greeting->second.received_sequence);
+    } else if (const int code = greeting.error().errno_value;
+               code == ESTALE || code == EPROTONOSUPPORT || code == EPROTO) {
+      return give_up(Error{EIO, greeting.error().message});
+    } else {
+      reason = greeting.error();
+    }
+    lock.lock();
+    stop_requested_.wait_for(lock, retry_interval, [this] { return stopping_; });
+  }
+  lock.unlock();
+  give_up(Error{EIO, "the session with " + connector_.target() + " was closed"});
+}
+
+// The session is over: everything under way has failed, every slot comes back.
+void Sender::give_up(Error error) {
+  error.errno_value = EIO;
+  channel_.fail(error);
+  responder_->stop();
+  std::vector<SlotEntry> unfinished;
+  {
+    std::lock_guard lock(slots_mutex_);
+    slots_closed_ = error;
+    for (SlotEntry& entry : slots_) {
+      if (!entry.announced) continue;
+      entry.errno_value = EIO;
+      if (entry.readers > 0) {
+        entry.release_due = true;  // end_read() finishes it
+      } else {
+        unfinished.push_back(std::exchange(entry, {}));
+      }
+    }
+  }
+  for (SlotEntry& entry : unfinished) finish(std::move(entry));
+  std::map<uint64_t, std::promise<Reply>> requests;
+  {
+    std::lock_guard lock(requests_mutex_);
+    requests_closed_ = true;
+    requests.swap(requests_);
+  }
+  for (auto& [id, promise] : requests) promise.set_value({failure(error), {}});
+}
+
+// ---- Chunks --------------------------------------------------------------------------------------
+
+void Sender::announce(Chunk chunk) {
+  const auto bytes = chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
+  wire::Announce message;
+  message.node = chunk.file->node();
+  message.offset = chunk.offset;
+  message.length = chunk.length;
+  message.slot = chunk.lease.index();
+  message.generation = chunk.lease.generation();
+  message.slot_offset = chunk.slot_offset;
+  message.crc = crc32c(bytes);
+  const std::shared_ptr<FileStream> file = chunk.file;
+  announced_bytes_ += chunk.length;
+  ++chunks_;
+  file->await_turn(chunk.turn);
+  const bool inlined = message.length <= wire::kInlineMaxBytes;
+  std::optional<Error> closed;
+  {
+    std::lock_guard lock(slots_mutex_);
+    closed = slots_closed_;
+    if (!closed) {
+      SlotEntry& entry = slots_[message.slot];
+      entry.crc = message.crc;
+      entry.announced = true;
+      entry.readers = inlined ? 1 : 0;  // the copy into the message below
+      entry.chunk = std::move(chunk);
+    }
+  }
+  if (closed) {
+    file->announced();
+    file->failed(*closed);
+    return;
+  }
+  // An error here is the end of the session: give_up() finishes the entry.
+  if (inlined) {
+    ++inline_chunks_;
+    wire::AnnounceInline with_bytes;
+    static_cast<wire::Announce&>(with_bytes) = message;
+    (void)channel_.send(with_bytes, bytes);
+    end_read(message.slot);
+  } else {
+    (void)channel_.send(message);
+  }
+  file->announced();
+}
+
+Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& request) {
+  std::lock_guard lock(slots_mutex_);
+  if (request.slot >= slots_.size() || !slots_[request.slot].announced || slots_closed_) {
+    return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
+                               ": nothing is announced there");
+  }
+  SlotEntry& entry = slots_[request.slot];
+  const Chunk& chunk = entry.chunk;
+  if (request.generation != chunk.lease.generation() || entry.release_due ||
+      request.slot_offset < chunk.slot_offset ||
+      uint64_t{request.slot_offset} + request.length > uint64_t{chunk.slot_offset} + chunk.length) {
+    return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
+                               ": not the bytes that are announced");
+  }
+  ++entry.readers;
+  return chunk.lease.payload().subspan(request.slot_offset, request.length);
+}
+
+void Sender::end_read(uint32_t slot) {
+  SlotEntry finished;
+  {
+    std::lock_guard lock(slots_mutex_);
+    SlotEntry& entry = slots_[slot];
+    if (--entry.readers > 0 || !entry.release_due) return;
+    finished = std::exchange(entry, {});
+  }
+  finish(std::move(finished));
+}
+
+Status Sender::handle_release(const wire::Release& release) {
+  SlotEntry finished;
+  {
+    std::lock_guard lock(slots_mutex_);
+    if (release.slot >= slots_.size() || !slots_[release.slot].announced ||
+        slots_[release.slot].release_due ||
+        slots_[release.slot].chunk.lease.generation() != release.generation) {
+      return failure(EPROTO, "the target released slot " + std::to_string(release.slot) +
+                                 ", which it was not given");
+    }
+    SlotEntry& entry = slots_[release.slot];
+    entry.errno_value = release.errno_value;
+    // A connection that was given up may still be reading for nobody.
+    if (entry.readers > 0) {
+      entry.release_due = true;
+      return {};
+    }
+    finished = std::exchange(entry, {});
+  }
+  finish(std::move(finished));
+  return {};
+}
+
+void Sender::finish(SlotEntry entry) {
+  Chunk& chunk = entry.chunk;
+  const uint64_t digest = wire::chunk_digest(chunk.offset, chunk.length, entry.crc);
+  const uint32_t length = chunk.length;
+  // The slot first: whoever waits for the file may need it.
+  chunk.lease.release();
+  if (entry.errno_value == 0) {
+    verified_bytes_ += length;
+    chunk.file->verified(digest);
+  } else if (entry.errno_value == ENOSPC) {
+    chunk.file->failed(Error{ENOSPC, "the target " + connector_.target() +
+                                         " is out of space: raise --memory-limit there, or give "
+                                         "it a --spill-dir with room"});
+  } else {
+    auto session = channel_.failed();
+    chunk.file->failed(session.value_or(
+        Error{EIO, "the target could not take a chunk: " + std::string(std::strerror(entry.errno_value))}));
+  }
+}
+
+// ---- Messages of the target ----------------------------------------------------------------------
+
+Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
+  switch (type) {
+    case wire::MessageType::kRelease: {
+      auto message = wire::decode<wire::Release>(body);
+      return message ? handle_release(*message) : failure(message.error());
+    }
+    case wire::MessageType::kResult: {
+      auto message = wire::decode<wire::Outcome>(body);
+      if (!message) return failure(message.error());
+      Reply reply;
+      if (message->errno_value != 0) reply.status = failure(message->errno_value, message->text);
+      answer(message->request, std::move(reply));
+      return {};
+    }
+    case wire::MessageType::kReadBackReply: {
+      std::span<const std::byte> bytes;
+      auto message = wire::decode<wire::ReadBackReply>(body, &bytes);
+      if (!message) return failure(message.error());
+      Reply reply;
+      if (message->errno_value != 0) {
+        reply.status = failure(message->errno_value, "read back from " + connector_.target() +
+                                                         ": " + std::strerror(message->errno_value));
+      }
+      reply.bytes.assign(bytes.begin(), bytes.end());
+      answer(message->request, std::move(reply));
+      return {};
+    }
+    case wire::MessageType::kSpace: {
+      auto message = wire::decode<wire::Space>(body);
+      if (!message) return failure(message.error());
+      std::lock_guard lock(space_mutex_);
+      space_ = *message;
+      return {};
+    }
+    case wire::MessageType::kSealRequest: {
+      auto message = wire::decode<wire::SealRequest>(body);
+      if (!message) return failure(message.error());
+      if (events_.seal_requested) events_.seal_requested(message->checkpoint);
+      return {};
+    }
+    case wire::MessageType::kCheckpointRemoved: {
+      auto message = wire::decode<wire::CheckpointRemoved>(body);
+      if (!message) return failure(message.error());
+      if (events_.checkpoint_removed) events_.checkpoint_removed(message->checkpoint);
+      return {};
+    }
+    default:
+      return failure(EPROTO, "unexpected message " + std::to_string(static_cast<int>(type)) +
+                                 " from the target");
+  }
+}
+
+// ---- Requests ------------------------------------------------------------------------------------
+
+template <typename Message>
+Result<std::vector<std::byte>> Sender::request_bytes(Message message) {
+  std::future<Reply> reply;
+  {
+    std::lock_guard lock(requests_mutex_);
+    if (requests_closed_) return failure(channel_.failed().value_or(Error{}));
+    message.request = ++last_request_;
+    reply = requests_[message.request].get_future();
+  }
+  // If this fails the session ends, and give_up() answers.
+  (void)channel_.send(message);
+  Reply answer = reply.get();
+  if (!answer.status) return failure(answer.status.error());
+  return std::move(answer.bytes);
+}
+
+template <typename Message>
+Status Sender::request(Message message) {
+  auto bytes = request_bytes(std::move(message));
+  if (!bytes) return failure(bytes.error());
+  return {};
+}
+
+void Sender::answer(uint64_t request, Reply reply) {
+  std::lock_guard lock(requests_mutex_);
+  auto found = requests_.find(request);
+  if (found == requests_.end()) return;
+  found->second.set_value(std::move(reply));
+  requests_.erase(found);
+}
+
+Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) {
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    wire::ReadBack message;
+    message.node = node;
+    message.offset = offset + filled;
+    message.length =
+        static_cast<uint32_t>(std::min<size_t>(bytes.size() - filled, wire::kReadBackMaxBytes));
+    auto part = request_bytes(message);
+    if (!part) return failure(part.error());
+    if (part->size() > message.length) return failure(EPROTO, "read back: more than was asked for");
+    std::copy(part->begin(), part->end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
+    filled += part->size();
+    if (part->size() < message.length) break;
+  }
+  return filled;
+}
+
+// ---- State ---------------------------------------------------------------------------------------
+
+wire::Space Sender::space() const {
+  std::lock_guard lock(space_mutex_);
+  return space_;
+}
+
+Status Sender::status() const {
+  if (auto failed = channel_.failed()) return failure(EIO, failed->message);
+  return {};
+}
+
+OutletCounters Sender::counters() const {
+  OutletCounters counters;
+  counters.verified_bytes = verified_bytes_;
+  counters.announced_bytes = announced_bytes_;
+  counters.chunks = chunks_;
+  counters.inline_chunks = inline_chunks_;
+  counters.reconnections = reconnections_;
+  counters.connected = channel_.connected();
+  counters.peer = connector_.target();
+  counters.peer_name = target_name_;
+  counters.silence =
+      std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_heard());
+  return counters;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,137 @@
+// The source's half of a session: announces chunks, lets the target read them, and takes the slots
+// back when the target has verified them.
+//
+// A slot's way: a FUSE worker cuts a chunk -> announce() records it in the slot table -> the target
+// reads it (SlotReader) -> Release arrives -> the lease dies and the slot is free. Only the target's
+// word frees a slot, or the end of the session.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "rdma_stream/channel.h"
+#include "rdma_stream/outlet.h"
+#include "rdma_stream/slot_reader.h"
+#include "rdma_stream/tcp_responder.h"
+
+namespace ppmr {
+
+struct SenderOptions {
+  uint32_t stream_count = 2;
+  // Without a word from the target for so long the session has failed.
+  std::chrono::milliseconds peer_timeout{10'000};
+  std::string source_name;
+};
+
+// What the target asks for on its own. Called on the control thread: must not wait for the target.
+struct SenderEvents {
+  std::function<void(uint64_t checkpoint)> seal_requested;
+  std::function<void(uint64_t checkpoint)> checkpoint_removed;
+};
+
+// Threads: any.
+class Sender final : public Outlet, private SlotReader {
+ public:
+  // Opens a session. Errors: those of Connector::connect and of the handshake.
+  static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
+                                              Connector& connector, SenderEvents events);
+  // Ends the session: what is not sealed then has failed at the target. All slots are back.
+  ~Sender() override;
+
+  void announce(Chunk chunk) override;
+  Status send(const wire::Make& message) override { return channel_.send(message); }
+  Status send(const wire::Remove& message) override { return channel_.send(message); }
+  Status send(const wire::SetAttributes& message) override { return channel_.send(message); }
+  Status send(const wire::Truncate& message) override { return channel_.send(message); }
+  Status send(const wire::PunchHole& message) override { return channel_.send(message); }
+  Status send(const wire::OpenedForWrite& message) override { return channel_.send(message); }
+  Status send(const wire::Closed& message) override { return channel_.send(message); }
+  Status send(const wire::Forget& message) override { return channel_.send(message); }
+  Status send(const wire::ManifestEntry& message) override { return channel_.send(message); }
+  Status send(const wire::Abandon& message) override { return channel_.send(message); }
+  Status claim(wire::Claim message) override { return request(std::move(message)); }
+  Status rename(wire::Rename message) override { return request(std::move(message)); }
+  Status seal(wire::Seal message) override { return request(message); }
+  Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
+  wire::Space space() const override;
+  Status status() const override;
+  OutletCounters counters() const override;
+
+ private:
+  // A chunk from its announcement to its release.
+  struct SlotEntry {
+    Chunk chunk;
+    uint32_t crc = 0;
+    bool announced = false;
+    uint32_t readers = 0;     // begin_read() without end_read()
+    bool release_due = false;  // the target has released it meanwhile
+    int errno_value = 0;       // how
+  };
+  struct Reply {
+    Status status;
+    std::vector<std::byte> bytes;
+  };
+
+  Sender(SenderOptions options, BufferPool& pool, Connector& connector, SenderEvents events,
+         wire::Token session);
+
+  Result<std::span<const std::byte>> begin_read(const wire::ReadRequest& request) override;
+  void end_read(uint32_t slot) override;
+
+  void run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome);
+  Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> greet(
+      std::chrono::milliseconds timeout);
+  Status handle(wire::MessageType type, std::span<const std::byte> body);
+  Status handle_release(const wire::Release& release);
+  void finish(SlotEntry entry);
+  void give_up(Error error);
+
+  template <typename Message>
+  Status request(Message message);
+  template <typename Message>
+  Result<std::vector<std::byte>> request_bytes(Message message);
+  void answer(uint64_t request, Reply reply);
+
+  const SenderOptions options_;
+  BufferPool& pool_;
+  Connector& connector_;
+  const SenderEvents events_;
+  const wire::Token session_;
+  wire::Token token_{};  // the target's; constant after open()
+  std::string target_name_;
+
+  mutable std::mutex slots_mutex_;
+  std::vector<SlotEntry> slots_;      // by slot; guarded by slots_mutex_
+  std::optional<Error> slots_closed_;  // no announcement any more; guarded by slots_mutex_
+
+  std::mutex requests_mutex_;
+  uint64_t last_request_ = 0;                        // guarded by requests_mutex_
+  std::map<uint64_t, std::promise<Reply>> requests_;  // guarded by requests_mutex_
+  bool requests_closed_ = false;                      // guarded by requests_mutex_
+
+  mutable std::mutex space_mutex_;
+  wire::Space space_;  // guarded by space_mutex_
+
+  std::atomic<uint64_t> announced_bytes_ = 0;
+  std::atomic<uint64_t> verified_bytes_ = 0;
+  std::atomic<uint64_t> chunks_ = 0;
+  std::atomic<uint64_t> inline_chunks_ = 0;
+  std::atomic<uint64_t> reconnections_ = 0;
+
+  std::mutex stop_mutex_;
+  std::condition_variable stop_requested_;
+  bool stopping_ = false;  // guarded by stop_mutex_
+
+  // Destroyed from the last to the first: threads end before what they use.
+  Channel channel_;
+  std::unique_ptr<TcpResponder> responder_;
+  std::thread control_;
+};
+
+}  // namespace ppmr
