@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -205,6 +206,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.ppmr:
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up, like Ctrl-C
     try:
         about = {**environment(), "process": f"{arguments.size_mib} MiB of random memory", "link": arguments.rate or "veth, unlimited", "runs": arguments.runs}
         bench = Bench(arguments.size_mib, arguments.rate)

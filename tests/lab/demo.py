@@ -7,6 +7,7 @@ Exit 1 if any check fails.
 import argparse
 import os
 import platform
+import signal
 import sys
 import time
 from pathlib import Path
@@ -113,6 +114,7 @@ def main():
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
     if os.geteuid() != 0:
         sys.exit("demo: needs root: it makes namespaces and runs CRIU")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up, like Ctrl-C
     try:
         began = time.monotonic()
         code = run(arguments.size_mib)

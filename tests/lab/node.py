@@ -62,7 +62,8 @@ class Commands:
 
     def run(self, argv, timeout=60, check=True, **options):
         """Runs to the end and returns the CompletedProcess with text output; LabError if it fails and `check`, or takes too long."""
-        options.setdefault("stdin", subprocess.DEVNULL)
+        if "input" not in options:
+            options.setdefault("stdin", subprocess.DEVNULL)
         try:
             done = subprocess.run(self.command(argv), timeout=timeout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
         except subprocess.TimeoutExpired as late:

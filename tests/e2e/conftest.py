@@ -1,0 +1,86 @@
+"""Fixtures of the end-to-end tests.
+
+    ppmr              path of the binary under test ($PPMR, else bazel-bin/ppmr)
+    lab               a laboratory (tests/lab): nodes can be added to it; everything in it ends with the test
+    nodes             two nodes, `nodes.source` and `nodes.target`, joined by `nodes.link`
+    mounts            both ppmr mounts on these nodes
+    loopback_mounts   both mounts in the host's own namespaces, joined over 127.0.0.1: plain paths, `loopback_mounts.out` and `.in_`
+    make_loopback_mounts(source_options=[], target_options=[])    the same with options; several may be up at once
+
+A test that needs CRIU, root or a program that is missing is skipped and says so. `--way=tmpfs` runs the moves by tmpfs and tar instead of ppmr:
+whatever fails then, too, is not ppmr's doing.
+"""
+import os
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lab import node as lab_node  # noqa: E402
+from lab import ppmr as lab_ppmr  # noqa: E402
+
+
+def pytest_addoption(parser):
+    parser.addoption("--way", choices=["ppmr", "tmpfs"], default="ppmr", help="how the moves of test_moves.py are done")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def root():
+    if os.geteuid() != 0:
+        pytest.skip("needs root: mounts, namespaces and CRIU")
+
+
+@pytest.fixture(scope="session")
+def ppmr():
+    return lab_ppmr.find_ppmr()
+
+
+@pytest.fixture
+def lab():
+    with lab_node.Lab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def nodes(lab):
+    source, target = lab.node("source"), lab.node("target")
+    return types.SimpleNamespace(source=source, target=target, link=lab.join(source, target))
+
+
+@pytest.fixture
+def mounts(ppmr, lab, nodes):
+    with lab_ppmr.Mounts(nodes.source, nodes.target, lab.directory / "private") as mounts:
+        yield mounts
+
+
+@pytest.fixture
+def make_loopback_mounts(ppmr, tmp_path):
+    if not Path("/dev/fuse").exists():
+        pytest.skip("no /dev/fuse")
+    made = []
+
+    def make(source_options=(), target_options=()):
+        directory = tmp_path / f"mounts-{len(made)}"
+        made.append(lab_ppmr.Mounts(lab_node.HOST, lab_node.HOST, directory, source_options, target_options))
+        return made[-1]
+    yield make
+    for mounts in made:
+        mounts.close()
+
+
+@pytest.fixture
+def loopback_mounts(make_loopback_mounts):
+    return make_loopback_mounts()
+
+
+@pytest.fixture
+def need_command():
+    def need(name):
+        if not shutil.which(name):
+            pytest.skip(f"{name} is not installed")
+        return name
+    return need

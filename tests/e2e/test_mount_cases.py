@@ -1,0 +1,150 @@
+"""The POSIX cases of tests/mount_cases, each on tmpfs, at the source, across, and across with the smallest chunks.
+
+One pytest case per case and side. The binary runs once per side with the selected cases; a case that hangs or takes the binary down is
+reported by its name, and the rest goes on with fresh mounts.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from lab.node import HOST  # noqa: E402
+from lab.ppmr import Mounts, find_ppmr  # noqa: E402
+from lab.programs import REPOSITORY  # noqa: E402
+
+BINARY = Path(os.environ.get("PPMR_MOUNT_CASES") or REPOSITORY / "bazel-bin/tests/mount_cases/mount_cases").resolve()
+SIDES = ["tmpfs", "source", "across", "across_64KiB"]
+NOT_BUILT = "mount_cases_is_built"
+RUN_SECONDS = 900     # of one run of the binary; each case has its own limit in there
+ROUNDS_MAX = 4        # fresh mounts after a hang or a crash, then the rest is called failed
+RAN = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED|TOO LONG) +\] ([\w./]+)", re.MULTILINE)
+
+
+def all_cases():
+    if not BINARY.exists():
+        return [NOT_BUILT]
+    cases, suite = [], ""
+    listed = subprocess.run([BINARY, "--gtest_list_tests"], capture_output=True, text=True, timeout=20, check=True).stdout
+    for line in listed.splitlines():
+        word = line.split("#")[0].rstrip()
+        if line.startswith("  "):
+            cases.append(suite + word.strip())
+        elif word.endswith("."):
+            suite = word
+    return cases
+
+
+def pytest_generate_tests(metafunc):
+    if "case" in metafunc.fixturenames:
+        wanted = [(side, case) for side in SIDES for case in all_cases() if side != "across_64KiB" or not case.startswith("LargeFile.")]
+        metafunc.parametrize("side,case", wanted, ids=[f"{side}-{case}" for side, case in wanted], scope="module")
+
+
+class Ground:
+    """The directories of one side: a tmpfs, or a source and a target joined over loopback."""
+
+    def __init__(self, side, directory):
+        self.side, self.directory, self.mounts = side, Path(directory), None
+
+    def __enter__(self):
+        if self.side == "tmpfs":
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5g,mode=0755", "mount-cases", self.directory], check=True, timeout=10)
+            self.arguments = ["--write-dir", self.directory, "--expect", "tmpfs"]
+            return self
+        options = ["--chunk-size", "64KiB"] if self.side == "across_64KiB" else []
+        self.mounts = Mounts(HOST, HOST, self.directory, source_options=options, target_options=["--memory-limit", "6GiB"])
+        self.arguments = ["--write-dir", self.mounts.out, "--ppmr", find_ppmr(), "--expect", "source"]
+        if self.side != "source":
+            self.arguments[-1:] = ["target", "--read-dir", self.mounts.in_]
+        return self
+
+    def complaint(self):
+        """What has happened to the daemons, if anything."""
+        if not self.mounts:
+            return ""
+        return "".join(f"\nppmr {daemon.role} has ended with {daemon.process.returncode}; it said: {daemon.said()}"
+                       for daemon in (self.mounts.target, self.mounts.source) if not daemon.running())
+
+    def __exit__(self, *_):
+        if self.mounts:
+            self.mounts.close()
+        else:
+            subprocess.run(["umount", "-l", self.directory], check=False, timeout=10)
+
+
+def run_once(ground, cases):
+    """Runs the binary; returns ({case: (word, output)}, complaint). A case that began and did not end is the one to blame."""
+    with tempfile.TemporaryFile() as output:
+        binary = subprocess.Popen([BINARY, *map(str, ground.arguments), "--gtest_color=no", "--gtest_filter=" + ":".join(cases)],
+                                  stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            ended = f"the binary ended with {binary.wait(timeout=RUN_SECONDS)}"
+        except subprocess.TimeoutExpired:
+            ended = f"the binary did not end within {RUN_SECONDS} s"
+        complaint = ended + ground.complaint()
+        try:
+            os.killpg(binary.pid, 9)  # children of a case, too
+        except ProcessLookupError:
+            pass
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    # What waits inside a mount can only be killed once its daemon is gone.
+    ground.__exit__()
+    binary.wait(timeout=30)
+
+    results, began, marks = {}, 0, list(RAN.finditer(text.split("[==========]", 2)[-2] if text.count("[==========]") > 1 else text))
+    for mark in marks:
+        word, case = mark.groups()
+        if word == "RUN":
+            began = mark.start()
+            results[case] = ("DIED", text[began:])
+        else:
+            results[case] = (word, mark.string[began:mark.end()])
+    return results, complaint
+
+
+@pytest.fixture(scope="module")
+def outcome(request, tmp_path_factory):
+    """Returns a function (side, case) -> (word, output); each side runs when the first of its cases is asked for."""
+    chosen = {}
+    for item in request.session.items:
+        if item.module is request.module and hasattr(item, "callspec"):
+            chosen.setdefault(item.callspec.params["side"], []).append(item.callspec.params["case"])
+    known = {}
+
+    def run_side(side):
+        results = {}
+        for round_number in range(ROUNDS_MAX):
+            left = [case for case in chosen[side] if case not in results]
+            if not left:
+                break
+            with Ground(side, tmp_path_factory.mktemp(f"{side}-{round_number}")) as ground:
+                found, complaint = run_once(ground, left)
+            for case, (word, output) in found.items():
+                results[case] = (word, output if word in ("OK", "SKIPPED") else f"{output}\n{complaint}")
+            if not found:
+                return {case: ("DIED", complaint) for case in left} | results
+        return results
+
+    def lookup(side, case):
+        if side not in known:
+            try:
+                known[side] = run_side(side)
+            except Exception as trouble:  # no mounts: every case of this side says so
+                known[side] = {case: ("DIED", f"{type(trouble).__name__}: {trouble}") for case in chosen[side]}
+        return known[side].get(case, ("DIED", "not reached: too many cases hung or crashed before it"))
+    return lookup
+
+
+def test_mount_case(side, case, outcome):
+    assert case != NOT_BUILT, f"{BINARY} is missing: bazel build //tests/mount_cases"
+    word, output = outcome(side, case)
+    if word == "SKIPPED":
+        pytest.skip(" ".join(line for line in output.splitlines() if not line.startswith("[") and "Skipped" not in line).strip())
+    if word != "OK":
+        pytest.fail(f"{case} on {side}: {word}\n{output[-6000:]}", pytrace=False)

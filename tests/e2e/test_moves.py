@@ -1,0 +1,182 @@
+"""Real processes move between two nodes with CRIU, through the mounts.
+
+Every program writes numbered lines whose contents the test computes for itself; a move is good if the lines before and after it are one
+unbroken sequence, written first on the source and then on the target. That this is able to fail is shown in test_proofs.py.
+"""
+import random
+import signal
+
+import pytest
+
+from lab.node import wait_until
+from lab.peers import TarMove
+from lab.ppmr import Mounts, PpmrMove
+from lab.programs import Program, SteadyWorker, check_continuity, gap_between, mix
+from lab.proofs import Before, prove
+
+TCP = ["--tcp-established", "--network-lock", "skip"]
+
+
+@pytest.fixture(params=["lazily", "eagerly"])
+def move(request, lab, nodes):
+    """A prepared move from nodes.source to nodes.target."""
+    lazily = request.param == "lazily"
+    if request.config.getoption("--way") == "tmpfs":
+        way = TarMove(nodes.source, nodes.target, lazily)
+        way.prepare("moved")
+        yield way
+        way.clean()
+    else:
+        with Mounts(nodes.source, nodes.target, lab.directory / "private") as mounts:
+            way = PpmrMove(nodes.source, nodes.target, mounts, lazily)
+            way.prepare("moved")
+            yield way
+            way.clean()
+
+
+def move_and_check(move, program, dump_options=(), restore_options=()):
+    program.wait_for_lines(30)
+    partners = program.lines()[-1]["partners"]
+    timeline = move.move(program, dump_options, restore_options)
+    move.finish()
+    program.wait_for_lines(30)
+    lines = program.lines()
+    gap_between(lines, move.source, move.target)
+    check_continuity(lines)
+    for pid in {program.pid, *partners}:
+        assert move.target.alive(pid), f"pid {pid} does not run on the target"
+        assert not move.source.alive(pid), f"pid {pid} still runs on the source"
+    program.end()
+    return timeline
+
+
+def test_a_worker_with_everything_goes_on_as_before(lab, nodes, move):
+    worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=96)
+    worker.wait_for_lines(30)
+    before = Before(worker)
+    move.move(worker)
+    move.finish()
+    worker.wait_for_lines(30)
+    claims = prove(worker, before, nodes.source, nodes.target)
+    worker.end()
+    assert [claim for claim in claims if not claim[1]] == []
+
+
+def test_a_single_process(lab, nodes, move):
+    """No children, no threads: a shell that counts, with its state in its variables alone."""
+    directory = lab.home / "shell"
+    directory.mkdir()
+    output = directory / "output"
+    script = """
+        exec 3>"$0"
+        n=0 sum=0
+        while :; do
+          n=$((n + 1)) sum=$(((sum * 31 + n) % 1000003))
+          read node </proc/sys/kernel/hostname
+          echo "$n $sum $node" >&3
+          i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done
+        done"""
+    pid = nodes.source.spawn(["bash", "-c", script, output])
+
+    def lines():
+        text = output.read_text() if output.exists() else ""
+        return [line.split() for line in text[:text.rfind("\n") + 1].splitlines()]
+
+    def lines_on(node):
+        return sum(line[2] == node.name for line in lines())
+    wait_until(lambda: lines_on(nodes.source) > 20, 10, "the shell to count")
+    move.move_tree(pid)
+    move.finish()
+    wait_until(lambda: move.check() or lines_on(nodes.target) > 20, 10, "the shell to count on the target")
+    expected = 0
+    for number, (n, shown, _) in enumerate(lines(), start=1):
+        expected = (expected * 31 + number) % 1000003
+        assert (int(n), int(shown)) == (number, expected)
+    assert nodes.target.alive(pid) and not nodes.source.alive(pid)
+    nodes.target.signal(pid, signal.SIGKILL)
+
+
+def test_threads(lab, nodes, move):
+    move_and_check(move, Program(nodes.source, "conversation", ["threads", lab.home / "c"], lab.home / "c"))
+
+
+def test_pipes_and_children(lab, nodes, move):
+    move_and_check(move, Program(nodes.source, "conversation", ["pipes", lab.home / "c"], lab.home / "c"))
+
+
+def test_unix_socket_pairs(lab, nodes, move):
+    move_and_check(move, Program(nodes.source, "conversation", ["unix", lab.home / "c"], lab.home / "c"))
+
+
+def test_shared_memory(lab, nodes, move):
+    move_and_check(move, Program(nodes.source, "conversation", ["shared-memory", lab.home / "c"], lab.home / "c"), ["--ghost-limit", "64M"])
+
+
+def test_a_tcp_connection_inside_the_tree(lab, nodes, move):
+    move_and_check(move, Program(nodes.source, "conversation", ["tcp", lab.home / "c"], lab.home / "c"), TCP, TCP)
+
+
+def test_a_tcp_connection_to_another_node(lab, nodes, move):
+    """The server moves with its address; the client on a third node stays and notices a pause, nothing else."""
+    address, client_address = "10.77.100.1", "10.77.101.1"
+    third = lab.node("third")
+    third.run(["ip", "address", "add", f"{client_address}/32", "dev", "lo"])
+    near = {}
+    for node in (nodes.source, nodes.target):
+        near[node], far = (end[2] for end in lab.join(node, third).ends)
+        node.run(["ip", "route", "add", f"{client_address}/32", "via", far])
+
+    def lead_to(node):
+        """Packets for the address that moves go to `node` now, or nowhere."""
+        where = [f"{address}/32", "via", near[node], "src", client_address] if node else ["blackhole", f"{address}/32"]
+        third.run(["ip", "route", "replace", *where])
+
+    nodes.source.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
+    lead_to(nodes.source)
+    server = Program(nodes.source, "conversation", ["serve", lab.home / "server", address, 7000], lab.home / "server")
+    client = Program(third, "conversation", ["ask", lab.home / "client", address, 7000], lab.home / "client")
+    client.wait_for_lines(30)
+    before = client.lines()[-1]["line"]
+
+    lead_to(None)  # whatever the source's kernel says from now on reaches nobody
+    nodes.target.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
+    move.move_tree(server.pid, TCP, TCP)
+    wait_until(lambda: move.check() or nodes.target.alive(server.pid), 20, "the server to run on the target")
+    lead_to(nodes.target)
+    move.finish()
+    client.wait_for_lines(30)
+    lines = client.lines()
+    check_continuity(lines)  # `served` would start again at 1 with a new server
+    assert lines[-1]["line"] >= before + 30
+    assert not nodes.source.alive(server.pid)
+    client.end()
+    server.node = nodes.target
+    server.end()
+
+
+def test_redis_with_its_data(lab, nodes, move, need_command):
+    keys = 10_000
+    contents = {f"key:{i}": f"{mix(i):016x}" * random.Random(i).randint(1, 40) for i in range(keys)}
+    directory = lab.home / "redis"
+    directory.mkdir()
+    log = directory / "log"
+    pid = nodes.source.spawn([need_command("redis-server"), "--port", 6390, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory], log=log)
+    cli = [need_command("redis-cli"), "-p", "6390"]
+
+    def redis(node, *words, **options):
+        return node.run([*cli, *words], check=False, **options).stdout
+    wait_until(lambda: redis(nodes.source, "ping") == "PONG\n", 15, "redis to answer")
+    redis(nodes.source, input="".join(f"SET {key} {value}\n" for key, value in contents.items()))
+    assert redis(nodes.source, "dbsize").strip() == str(keys)
+    run_id = next(line for line in redis(nodes.source, "info", "server").splitlines() if line.startswith("run_id:"))
+
+    move.move_tree(pid, TCP, TCP)  # a connection of redis-cli may still be closing
+    wait_until(lambda: move.check() or redis(nodes.target, "ping") == "PONG\n", 20, "redis to answer on the target")
+    move.finish()
+    assert run_id in redis(nodes.target, "info", "server").splitlines(), "another redis answers"
+    shown = redis(nodes.target, input="".join(f"GET {key}\n" for key in contents)).splitlines()
+    assert shown == list(contents.values())
+    redis(nodes.target, "set", "written", "after the move")
+    assert redis(nodes.target, "get", "written") == "after the move\n"
+    assert not nodes.source.alive(pid) and redis(nodes.source, "ping") != "PONG\n"
+    nodes.target.signal(pid, signal.SIGKILL)
