@@ -13,7 +13,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <memory>
