@@ -73,7 +73,7 @@ class Ground:
     def __exit__(self, *_):
         if self.mounts:
             self.mounts.close()
-        else:
+        elif (str(self.directory), "tmpfs") in HOST.mounts("tmpfs"):
             subprocess.run(["umount", "-l", self.directory], check=False, timeout=10)
 
 

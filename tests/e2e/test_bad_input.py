@@ -1,0 +1,261 @@
+"""Wrong flags, sizes, mount points and peers: each ends soon, with an exit code that is not 0 and a message that names what was wrong."""
+import socket
+import struct
+import threading
+
+import pytest
+
+from lab.node import free_port
+from lab.ppmr import find_ppmr
+from trouble_world import GRACE, MIB, PEER_TIMEOUT, World, digest_of_written
+
+MOUNT = object()  # a fresh empty directory
+LISTEN = ["--listen", "127.0.0.1:0"]
+
+
+@pytest.fixture
+def world(ppmr, tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def is_refused(world, words, *names, within=30):
+    """ppmr ends by itself with an error that has one of the names in it, and leaves no mount behind."""
+    before = world.mounts()
+    ended = world.ppmr(*words, within=within)
+    assert ended.code > 0, f"ppmr {' '.join(map(str, words))} ended with {ended.code}: {ended.said}"
+    assert any(name in ended.err for name in names), f"the message does not say {' or '.join(names)}: {ended.said!r}"
+    for cry in ("terminate called", "what():", "Assertion", "Sanitizer"):
+        assert cry not in ended.said, ended.said
+    assert world.mounts() == before
+    return ended
+
+
+TARGET, SOURCE, DISCARD = ["target", MOUNT, *LISTEN], ["source", MOUNT, "--target", "127.0.0.1:1"], ["source", MOUNT, "--discard"]
+WRONG_WORDS = [
+    ([], "subcommand"),
+    (["moved"], "moved"),
+    (["target"], "mountpoint", "MOUNTPOINT"),
+    (["target", MOUNT], "--listen"),
+    (["source", MOUNT], "--target"),
+    ([*TARGET, "--nonsense"], "--nonsense"),
+    ([*SOURCE, "--nonsense"], "--nonsense"),
+    ([*SOURCE, "--discard"], "--discard"),
+    ([*TARGET, "--chunk-size", "1MiB"], "--chunk-size"),  # the source's choice
+    ([*DISCARD, "--memory-limit", "1MiB"], "--memory-limit"),  # the target's
+    *[([*DISCARD, "--chunk-size", value], "--chunk-size") for value in ("lots", "0", "-1", "", "1", "63KiB", "2MiB", "1XiB", "99999999999999999999")],
+    *[([*DISCARD, "--pool-size", value], "--pool-size") for value in ("lots", "0", "-5MiB", "", "64MB2", "99999999TiB", "99999999999999999999999")],
+    ([*DISCARD, "--pool-size", "512KiB", "--chunk-size", "1MiB"], "--pool-size"),
+    ([*DISCARD, "--pool-size", "64KiB"], "--pool-size"),
+    *[([*DISCARD, "--streams", value], "--streams") for value in ("0", "-1", "many", "100000", "1.5")],
+    *[([*SOURCE, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0", "")],
+    *[([*TARGET, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0")],
+    *[([*TARGET, "--memory-limit", value], "--memory-limit") for value in ("lots", "-1", "12QiB")],
+    *[([*TARGET, "--transport", value], "--transport") for value in ("pigeon", "")],
+    ([*TARGET, "--spill-dir", "/does/not/exist"], "/does/not/exist"),
+    ([*TARGET, "--spill-dir", "/etc/hostname"], "/etc/hostname"),
+    ([*DISCARD, "--log-file", "/does/not/exist/log"], "/does/not/exist/log"),
+    *[(["target", MOUNT, "--listen", value], "--listen", value or "--listen") for value in ("127.0.0.1:99999", "127.0.0.1:http!", "127.0.0.1:-1", "no.such.host.invalid:7440", "")],
+    (["target", MOUNT, "--listen", "192.0.2.1:7440"], "192.0.2.1"),  # TEST-NET-1: not an address of this machine
+    *[(["source", MOUNT, "--target", value], "--target", value or "--target") for value in ("127.0.0.1:99999", "127.0.0.1:", "no.such.host.invalid:7440", "")],
+    (["commit"], "DIR", "dir"),
+    (["commit", "/does/not/exist"], "/does/not/exist"),
+    (["commit", "/usr"], "/usr"),
+    (["restart", "/does/not/exist"], "/does/not/exist"),
+    (["restart", "/usr"], "/usr"),
+    (["restart", "/usr", "--timeout", "soon"], "--timeout"),
+    (["status", "/does/not/exist"], "/does/not/exist"),
+    (["status", "/usr"], "/usr"),
+]
+
+
+def _words(words):
+    return " ".join("MOUNT" if word is MOUNT else word or "''" for word in words) or "(nothing)"
+
+
+@pytest.mark.parametrize("case", WRONG_WORDS, ids=lambda case: _words(case[0]).replace("/", "|"))
+def test_wrong_words_are_refused(world, case):
+    words, *names = case
+    is_refused(world, [world.mountpoint() if word is MOUNT else word for word in words], *names)
+
+
+def test_version_and_help_answer(world):
+    assert any(character.isdigit() for character in world.succeeds([find_ppmr(), "--version"]).out)
+    for words in (["--help"], ["target", "--help"], ["source", "--help"], ["restart", "--help"]):
+        assert "--" in world.succeeds([find_ppmr(), *words]).out
+
+
+def test_status_without_mounts_answers(world):
+    world.succeeds([find_ppmr(), "status", "--json"])
+
+
+# -- mount points
+
+
+@pytest.mark.parametrize("role", ["target", "source"])
+def test_a_mount_point_that_does_not_exist_is_refused(world, role):
+    options = LISTEN if role == "target" else ["--discard"]
+    is_refused(world, [role, world.directory / "missing", *options], str(world.directory / "missing"))
+
+
+@pytest.mark.parametrize("role", ["target", "source"])
+def test_a_mount_point_that_is_a_file_is_refused(world, role):
+    path = world.directory / "file"
+    path.write_text("x")
+    is_refused(world, [role, path, *(LISTEN if role == "target" else ["--discard"])], str(path))
+
+
+@pytest.mark.parametrize("role", ["target", "source"])
+def test_a_mount_point_that_is_a_ppmr_mount_already_is_refused_and_goes_on(world, role):
+    source, target = world.pair()
+    busy = target.mountpoint if role == "target" else source.mountpoint
+    options = ["--listen", f"127.0.0.1:{free_port()}"] if role == "target" else ["--discard"]
+    is_refused(world, [role, busy, *options], str(busy))
+    moves_a_file(world, source, target)
+
+
+def test_two_targets_on_one_port_the_second_is_refused(world):
+    source, target = world.pair()
+    is_refused(world, ["target", world.mountpoint(), "--listen", target.peer_address], str(target.port))
+    moves_a_file(world, source, target)
+
+
+# -- peers
+
+
+def moves_a_file(world, source, target, name="file"):
+    world.write(source.mountpoint / name, 3 * MIB + 1).succeeds()
+    assert world.read(target.mountpoint / name).succeeds()["sha256"] == digest_of_written(3 * MIB + 1)
+
+
+def test_an_unreachable_target_is_an_error_that_names_it(world):
+    address = f"127.0.0.1:{free_port()}"
+    is_refused(world, ["source", world.mountpoint(), "--target", address, "--peer-timeout", PEER_TIMEOUT], address, within=PEER_TIMEOUT + 10)
+
+
+class Stranger:
+    """A TCP server that is no ppmr target. `answer` is what it says to whoever connects; None: nothing, the connection stays open."""
+
+    def __init__(self, answer, after_hearing=False):
+        self._answer, self._after_hearing = answer, after_hearing
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open = []
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            try:
+                if self._after_hearing:
+                    connection.recv(4096)
+                if self._answer is not None:
+                    connection.sendall(self._answer)
+                    connection.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def close(self):
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join(timeout=5)
+        for connection in self._open:
+            connection.close()
+
+
+@pytest.fixture
+def stranger():
+    made = []
+
+    def make(*words, **options):
+        made.append(Stranger(*words, **options))
+        return made[-1]
+    yield make
+    for server in made:
+        server.close()
+
+
+def prefix(version, kind, length, magic=b"PPMR"):
+    """The start of every handshake, the same in all versions (rdma_stream/wire.h)."""
+    return magic + struct.pack("<HHI", version, kind, length)
+
+
+@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"220 mail.example.org ESMTP ready\r\n"], ids=["ssh", "smtp"])
+def test_a_peer_with_a_banner_of_another_protocol_is_named(world, stranger, banner):
+    server = stranger(banner)
+    ended = is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], server.address, within=PEER_TIMEOUT + 10)
+    assert banner[:7].decode() in ended.err or "ppmr" in ended.err, "a stranger would not know what is wrong: " + ended.err
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"", b"P", b"PPMR", b"\0" * 4096, b"\xff" * 65536,
+                                    prefix(1, 3, 0xffffffff), prefix(1, 3, 4) + b"abcd", prefix(1, 77, 0), prefix(1, 4, 6) + b"\1\0\xff\xff\xff\xff"],
+                         ids=["http", "hangs-up", "one-byte", "magic-only", "zeroes", "ones", "endless-welcome", "short-welcome", "unknown-kind", "broken-reject"])
+def test_a_peer_that_answers_nonsense_is_refused(world, stranger, answer):
+    server = stranger(answer, after_hearing=True)
+    is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], server.address, within=PEER_TIMEOUT + 10)
+
+
+def test_a_peer_that_never_answers_is_given_up_after_the_peer_timeout(world, stranger):
+    server = stranger(None)
+    is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], server.address, within=PEER_TIMEOUT + 10)
+
+
+def test_a_target_of_another_version_is_named(world, stranger):
+    server = stranger(prefix(999, 3, 0), after_hearing=True)
+    ended = is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], "version", within=PEER_TIMEOUT + 10)
+    assert "999" in ended.err
+
+
+def say_to(target, words, wait=True):
+    """What the target answers to these bytes before it hangs up."""
+    with socket.create_connection(("127.0.0.1", target.port), timeout=5) as connection:
+        connection.settimeout(PEER_TIMEOUT + GRACE + 5)
+        heard = b""
+        try:
+            connection.sendall(words)
+            while wait:
+                some = connection.recv(4096)
+                if not some:
+                    break
+                heard += some
+        except ConnectionError:
+            pass
+        return heard
+
+
+def test_a_source_of_another_version_is_told_so(world):
+    target = world.target()
+    heard = say_to(target, prefix(999, 1, 0))
+    assert heard[:4] == b"PPMR", heard
+    _, kind, length = struct.unpack("<HHI", heard[4:12])
+    reason, text_length = struct.unpack("<HI", heard[12:18])
+    assert (kind, reason) == (4, 1), "expected a rejection because of the version"
+    assert b"version" in heard[18:18 + text_length] and len(heard) == 12 + length
+    moves_a_file(world, world.source(target), target)
+
+
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\0" * 100_000, b"\x16\x03\x01\x02\x00" + bytes(500), prefix(1, 1, 0xffffffff),
+                                   prefix(1, 1, 0), prefix(1, 1, 70) + b"\xff" * 70, prefix(1, 2, 36) + bytes(36), prefix(1, 9, 0), prefix(1, 3, 0), b"PP", b""],
+                         ids=["http", "ssh", "zeroes", "tls", "endless-hello", "empty-hello", "hello-of-ones", "data-of-no-session", "unknown-kind", "welcome", "half-a-prefix", "nothing"])
+def test_a_stranger_at_the_targets_port_is_sent_away_and_disturbs_nobody(world, words):
+    source, target = world.pair()
+    moves_a_file(world, source, target, "before")
+    say_to(target, words, wait=words not in (b"PP", b""))
+    moves_a_file(world, source, target, "after")
+    assert target.running() and source.running()
+
+
+def test_fifty_silent_strangers_do_not_keep_a_source_out(world):
+    target = world.target()
+    strangers = [socket.create_connection(("127.0.0.1", target.port), timeout=5) for _ in range(50)]
+    try:
+        moves_a_file(world, world.source(target), target)
+    finally:
+        for stranger in strangers:
+            stranger.close()

@@ -1,0 +1,419 @@
+"""Trouble in the middle: full memory and disks, killed and stalled daemons, busy mounts, cut networks. Nothing hangs, nothing lies."""
+import os
+import signal
+import time
+
+import pytest
+
+from lab import criu
+from lab.node import HOST, LabError, free_port, wait_until
+from lab.ppmr import find_ppmr
+from lab.programs import SteadyWorker, check_continuity
+from trouble_world import GRACE, MIB, NEVER, PEER_TIMEOUT, World, digest_of_written, wait_for_mount_to_go, wait_until_failed
+
+BIG = 4096 * MIB  # more than any of these tests lets through
+GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # of a mount whose own daemon has ended
+SMALL_POOL = ["--pool-size", "8MiB"]
+
+
+@pytest.fixture
+def world(ppmr, tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def checkpoint(world, source, name="moved", at=HOST):
+    world.succeeds(["mkdir", source.mountpoint / name], at=at)
+    return source.mountpoint / name
+
+
+# -- no room
+
+
+def test_without_a_spill_directory_a_full_target_is_enospc_at_the_writer(world):
+    source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB"])
+    directory = checkpoint(world, source)
+    result = world.write(directory / "pages-1.img", 64 * MIB).fails_with("ENOSPC", within=20)
+    assert result["bytes"] <= (16 + 8 + 2) * MIB, "more was taken than memory and pool can hold"
+    # It is full, not broken: what is removed makes room for something new.
+    world.succeeds(["rm", "-r", directory])
+    directory = checkpoint(world, source, "smaller")
+    world.write(directory / "pages-1.img", 8 * MIB).succeeds()
+    assert world.read(target.mountpoint / "smaller/pages-1.img").succeeds()["sha256"] == digest_of_written(8 * MIB)
+
+
+def test_beyond_the_memory_limit_bytes_go_to_the_spill_directory(world):
+    spill = world.tmpfs("256M")
+    source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", spill])
+    directory = checkpoint(world, source)
+    world.write(directory / "pages-1.img", 96 * MIB + 5).succeeds()
+    assert world.read(target.mountpoint / "moved/pages-1.img").succeeds()["sha256"] == digest_of_written(96 * MIB + 5)
+    world.succeeds([find_ppmr(), "commit", directory])
+    world.succeeds(["rm", "-r", target.mountpoint / "moved"])
+
+    def used():
+        seen = os.statvfs(spill)
+        return (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+    wait_until(lambda: used() < MIB, 10, "the spill directory to be empty again")
+
+
+def test_a_full_spill_disk_is_enospc_at_the_writer(world):
+    source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", world.tmpfs("8M")])
+    directory = checkpoint(world, source)
+    world.write(directory / "pages-1.img", 96 * MIB).fails_with("ENOSPC", within=20)
+    world.succeeds(["rm", "-r", directory])
+    world.write(checkpoint(world, source, "smaller") / "file", 8 * MIB).succeeds()
+    assert target.running()
+
+
+# -- a daemon killed in the middle
+
+
+def test_a_source_killed_in_the_middle_is_eio_at_the_reader_and_failed_in_the_status(world):
+    source, target = world.pair()
+    directory = checkpoint(world, source)
+    kept = checkpoint(world, source, "kept")
+    world.write(kept / "file", 5 * MIB).succeeds()
+    world.succeeds([find_ppmr(), "commit", kept])
+    writer = world.write(directory / "pages-1.img", BIG, pause=0.02)
+    writer.wait_for(8)
+    reader = world.read(target.mountpoint / "moved/pages-1.img")
+    reader.wait_for(4)
+
+    source.signal(signal.SIGKILL)
+    result = reader.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+    assert result["bytes"] < BIG
+    assert result["step"] == "read"
+    writer.fails_with(*GONE, within=GRACE)
+    wait_until_failed(world, target.mountpoint, "moved")
+    assert world.read(target.mountpoint / "moved/pages-1.img").result(within=5)["errno"] == "EIO", "what is failed stays failed"
+    # What was sealed is untouched, and what failed can be removed.
+    assert world.read(target.mountpoint / "kept/file").succeeds()["sha256"] == digest_of_written(5 * MIB)
+    world.succeeds(["rm", "-r", target.mountpoint / "moved"])
+    assert world.run(["ls", target.mountpoint]).out.split() == ["kept"]
+
+
+def test_a_target_killed_in_the_middle_is_eio_at_the_writer(world):
+    source, target = world.pair(SMALL_POOL)
+    directory = checkpoint(world, source)
+    writer = world.write(directory / "pages-1.img", BIG, pause=0.01)
+    writer.wait_for(8)
+
+    target.kill()
+    writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+    assert world.write(directory / "core-1.img", 10).result(within=5)["errno"] == "EIO", "the error is sticky"
+    assert world.ppmr("commit", directory).code != 0
+    world.answers(["ls", "-la", directory])
+    world.answers([find_ppmr(), "status", source.mountpoint])
+    assert source.running()
+
+
+def test_a_writer_that_waits_for_room_gets_eio_when_the_target_dies(world):
+    source, target = world.pair(SMALL_POOL)
+    directory = checkpoint(world, source)
+    target.signal(signal.SIGSTOP)
+    writer = world.write(directory / "pages-1.img", BIG)
+    writer.wait_until_stuck(still=0.5)
+    target.kill()
+    writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+
+
+def test_after_the_target_was_started_again_a_new_checkpoint_goes_through(world):
+    source, target = world.pair()
+    directory = checkpoint(world, source)
+    writer = world.write(directory / "pages-1.img", BIG, pause=0.01)
+    writer.wait_for(4)
+    target.kill()
+    writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+    fresh = world.target(port=target.port)
+
+    deadline = time.monotonic() + PEER_TIMEOUT + 15
+    while world.run(["mkdir", source.mountpoint / "fresh"]).code != 0:
+        assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.said()}"
+        time.sleep(0.2)
+    world.write(source.mountpoint / "fresh/file", 5 * MIB).succeeds()
+    assert world.read(fresh.mountpoint / "fresh/file").succeeds()["sha256"] == digest_of_written(5 * MIB)
+    assert world.write(directory / "late", 10).result(within=5)["errno"] == "EIO", "the old checkpoint stays failed"
+
+
+# -- SIGTERM in the middle
+
+
+def test_sigterm_of_the_target_in_the_middle_ends_it_cleanly(world):
+    source, target = world.pair()
+    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.01)
+    writer.wait_for(8)
+    reader = world.read(target.mountpoint / "moved/pages-1.img")
+    reader.wait_for(2)
+    assert target.stop(timeout=10) == 0
+    wait_for_mount_to_go(target)
+    reader.fails_with(*GONE, within=GRACE)
+    writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+
+
+def test_sigterm_of_the_source_in_the_middle_ends_it_cleanly(world):
+    source, target = world.pair()
+    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.01)
+    writer.wait_for(8)
+    reader = world.read(target.mountpoint / "moved/pages-1.img")
+    reader.wait_for(2)
+    assert source.stop(timeout=10) == 0
+    wait_for_mount_to_go(source)
+    writer.fails_with(*GONE, within=GRACE)
+    reader.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+    wait_until_failed(world, target.mountpoint, "moved")
+
+
+def test_in_the_background_the_daemons_are_mounted_when_they_return_and_end_by_unmounting(world):
+    target, source = world.mountpoint("in"), world.mountpoint("out")
+    address = f"127.0.0.1:{free_port()}"
+    for role, point, option in (("target", target, "--listen"), ("source", source, "--target")):
+        world.succeeds([find_ppmr(), role, point, option, address])
+        assert str(point) in world.mounts()
+    world.background_pids = [int(pid) for pid in world.run(["pgrep", "-f", address]).out.split()]
+    assert len(world.background_pids) == 2
+    world.write(source / "file", 3 * MIB).succeeds()
+    assert world.read(target / "file").succeeds()["sha256"] == digest_of_written(3 * MIB)
+    for point in (source, target):
+        world.succeeds(["fusermount3", "-u", point])
+    wait_until(lambda: not world.mounts(), 10, "both mounts to go")
+    wait_until(lambda: not [pid for pid in world.background_pids if HOST.alive(pid)], 10, "both daemons to end")
+    world.background_pids = []
+
+
+# -- busy mounts
+
+
+def test_unmounting_a_busy_source_is_refused_and_nothing_is_lost(world):
+    source, target = world.pair()
+    path = checkpoint(world, source) / "pages-1.img"
+    writer = world.write(path, 32 * MIB, pause=0.05)
+    writer.wait_for(4)
+    assert world.answers(["fusermount3", "-u", source.mountpoint]).code != 0
+    writer.succeeds()
+    assert world.read(target.mountpoint / "moved/pages-1.img").succeeds()["sha256"] == digest_of_written(32 * MIB)
+    assert world.answers(["fusermount3", "-u", source.mountpoint]).code == 0
+    assert source.process.wait(timeout=10) == 0
+
+
+def test_unmounting_a_busy_target_is_refused_and_nothing_is_lost(world):
+    source, target = world.pair()
+    world.write(checkpoint(world, source) / "pages-1.img", 32 * MIB).succeeds()
+    reader = world.read(target.mountpoint / "moved/pages-1.img", pause=0.05)
+    reader.wait_for(2)
+    assert world.answers(["fusermount3", "-u", target.mountpoint]).code != 0
+    assert reader.succeeds()["sha256"] == digest_of_written(32 * MIB)
+    assert world.answers(["fusermount3", "-u", target.mountpoint]).code == 0
+    assert target.process.wait(timeout=10) == 0
+
+
+# -- a peer that stalls
+
+
+def test_while_the_target_is_stalled_everything_at_the_source_answers(world):
+    source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
+    directory = checkpoint(world, source)
+    world.write(directory / "small", 100).succeeds()
+    target.signal(signal.SIGSTOP)
+    writer = world.write(directory / "pages-1.img", BIG)
+    writer.wait_until_stuck()
+    assert world.answers(["ls", "-la", source.mountpoint]).code == 0
+    listed = world.answers(["ls", "-laR", directory])
+    assert listed.code == 0 and "pages-1.img" in listed.out
+    assert world.answers(["stat", directory / "pages-1.img"]).code == 0
+    assert world.answers(["df", source.mountpoint]).code == 0
+    assert world.answers([find_ppmr(), "status"]).code == 0
+    assert world.answers([find_ppmr(), "status", source.mountpoint, "--json"]).code == 0
+    os.killpg(writer.process.pid, signal.SIGKILL)
+    assert writer.process.wait(timeout=5) != 0, "a waiting writer can be killed"
+    assert world.answers(["fusermount3", "-u", source.mountpoint]).code == 0
+    source.process.wait(timeout=10)
+
+
+def test_while_the_source_is_stalled_everything_at_the_target_answers(world):
+    source, target = world.pair(peer_timeout=NEVER)
+    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
+    writer.wait_for(4)
+    source.signal(signal.SIGSTOP)
+    reader = world.read(target.mountpoint / "moved/pages-1.img")
+    reader.wait_until_stuck()
+    assert world.answers(["ls", target.mountpoint]).code == 0
+    assert world.answers(["ls", target.mountpoint / "moved"]).code == 0
+    assert world.answers(["df", target.mountpoint]).code == 0
+    assert world.answers([find_ppmr(), "status"]).code == 0
+    assert world.answers([find_ppmr(), "status", target.mountpoint, "--json"]).code == 0
+    os.killpg(reader.process.pid, signal.SIGKILL)
+    assert reader.process.wait(timeout=5) != 0, "a parked reader can be killed"
+    assert world.answers(["fusermount3", "-u", target.mountpoint]).code == 0
+    target.process.wait(timeout=10)
+
+
+@pytest.mark.parametrize("stalled", ["source", "target"])
+def test_sigterm_ends_a_daemon_while_its_peer_is_stalled(world, stalled):
+    source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
+    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
+    writer.wait_for(4)
+    (source if stalled == "source" else target).signal(signal.SIGSTOP)
+    time.sleep(1)
+    ending = target if stalled == "source" else source
+    assert ending.stop(timeout=10) == 0
+    wait_for_mount_to_go(ending)
+
+
+@pytest.mark.parametrize("stalled", ["source", "target"])
+def test_a_stall_shorter_than_the_peer_timeout_loses_nothing(world, stalled):
+    source, target = world.pair(SMALL_POOL, peer_timeout=20)
+    writer = world.write(checkpoint(world, source) / "pages-1.img", 96 * MIB, pause=0.01)
+    writer.wait_for(8)
+    reader = world.read(target.mountpoint / "moved/pages-1.img")
+    daemon = source if stalled == "source" else target
+    for _ in range(3):
+        daemon.signal(signal.SIGSTOP)
+        time.sleep(2)
+        daemon.signal(signal.SIGCONT)
+        time.sleep(0.1)
+    writer.succeeds()
+    assert reader.succeeds()["sha256"] == digest_of_written(96 * MIB)
+
+
+def test_a_target_stalled_longer_than_the_peer_timeout_is_eio_at_the_writer(world):
+    source, target = world.pair(SMALL_POOL)
+    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG)
+    writer.wait_for(8)
+    target.signal(signal.SIGSTOP)
+    writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+
+
+def test_a_source_stalled_longer_than_the_peer_timeout_is_eio_at_the_reader(world):
+    source, target = world.pair()
+    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
+    writer.wait_for(8)
+    reader = world.read(target.mountpoint / "moved/pages-1.img")
+    reader.wait_for(4)
+    source.signal(signal.SIGSTOP)
+    reader.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+    wait_until_failed(world, target.mountpoint, "moved")
+    # The target has said EIO: when the source comes back, it must not be told that all is well.
+    source.signal(signal.SIGCONT)
+    writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+
+
+# -- a network that is cut
+
+
+@pytest.fixture
+def cut(nodes, world):
+    """Daemons on two nodes whose cable can be pulled; --peer-timeout as asked for."""
+    def make(peer_timeout):
+        target = world.target(at=nodes.target, port=7911, peer_timeout=peer_timeout)
+        source = world.source(target, *SMALL_POOL, at=nodes.source, peer_timeout=peer_timeout)
+        world.succeeds(["mkdir", source.mountpoint / "moved"], at=nodes.source)
+        return source, target
+    return make
+
+
+def test_a_cut_shorter_than_the_peer_timeout_loses_nothing(nodes, world, cut):
+    source, target = cut(peer_timeout=30)
+    writer = world.write(source.mountpoint / "moved/pages-1.img", 96 * MIB, pause=0.02, at=nodes.source)
+    writer.wait_for(8)
+    reader = world.read(target.mountpoint / "moved/pages-1.img", at=nodes.target)
+    nodes.link.set_up(False)
+    time.sleep(3)
+    nodes.link.set_up(True)
+    writer.succeeds(within=60)
+    assert reader.succeeds(within=30)["sha256"] == digest_of_written(96 * MIB)
+
+
+def test_a_cut_longer_than_the_peer_timeout_is_eio_on_both_sides(nodes, world, cut):
+    source, target = cut(peer_timeout=PEER_TIMEOUT)
+    writer = world.write(source.mountpoint / "moved/pages-1.img", BIG, pause=0.01, at=nodes.source)
+    writer.wait_for(8)
+    reader = world.read(target.mountpoint / "moved/pages-1.img", at=nodes.target)
+    reader.wait_for(2)
+    nodes.link.set_up(False)
+    cut_at = time.monotonic()
+    writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
+    reader.fails_with("EIO", within=max(1, PEER_TIMEOUT + GRACE + cut_at - time.monotonic()))
+    wait_until_failed(world, target.mountpoint, "moved", at=nodes.target)
+    # Plugged in again, both go on with something new, and what has failed stays failed.
+    nodes.link.set_up(True)
+    deadline = time.monotonic() + PEER_TIMEOUT + 15
+    while world.run(["mkdir", source.mountpoint / "fresh"], at=nodes.source).code != 0:
+        assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.said()}"
+        time.sleep(0.2)
+    world.write(source.mountpoint / "fresh/file", 5 * MIB, at=nodes.source).succeeds()
+    assert world.read(target.mountpoint / "fresh/file", at=nodes.target).succeeds()["sha256"] == digest_of_written(5 * MIB)
+    assert world.read(target.mountpoint / "moved/pages-1.img", at=nodes.target).result(within=5)["errno"] == "EIO"
+
+
+# -- a dump whose target dies
+
+
+def test_a_dump_whose_target_is_killed_in_the_middle_fails_and_the_process_goes_on(lab, nodes, world, cut):
+    try:
+        criu.find_criu()
+        worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=128)
+    except LabError as missing:
+        pytest.skip(str(missing))
+    source, target = cut(peer_timeout=PEER_TIMEOUT)
+    nodes.link.limit("200mbit")  # the middle of 128 MiB lasts some seconds
+    worker.wait_for_lines(20)
+    work = nodes.source.scratch("dump-work")
+    dump = world.start([criu.find_criu(), "dump", "-t", worker.pid, "-D", source.mountpoint / "moved", "-W", work, "-o", "dump.log"], at=nodes.source)
+
+    wait_until(lambda: nodes.link.received_bytes(nodes.target) > 24 * MIB or dump.poll() is not None, 30, "24 MiB of the dump to arrive")
+    assert dump.poll() is None, "the dump ended before its target could be killed"
+    target.kill()
+    assert dump.wait(timeout=PEER_TIMEOUT + GRACE + 10) != 0, "criu dump said that all went well"
+    assert nodes.source.alive(worker.pid), "the process did not survive its failed dump"
+    worker.wait_for_lines(30)
+    check_continuity(worker.lines())
+    assert {line["node"] for line in worker.lines()} == {nodes.source.name}
+    audit = worker.audit()
+    assert audit["digest"] == audit["expected"]
+    worker.end()
+
+
+# -- several sources
+
+
+def test_two_sources_at_one_target_have_their_own_names(world):
+    target = world.target()
+    one, two = world.source(target), world.source(target)
+    first, second = checkpoint(world, one, "first"), checkpoint(world, two, "second")
+    writers = [world.write(first / "pages-1.img", 48 * MIB), world.write(second / "pages-1.img", 48 * MIB + 1)]
+    for writer in writers:
+        writer.succeeds()
+    assert world.read(target.mountpoint / "first/pages-1.img").succeeds()["sha256"] == digest_of_written(48 * MIB)
+    assert world.read(target.mountpoint / "second/pages-1.img").succeeds()["sha256"] == digest_of_written(48 * MIB + 1)
+    assert world.run(["ls", one.mountpoint]).out.split() == ["first"], "a source sees its own checkpoints"
+    assert world.run(["ls", two.mountpoint]).out.split() == ["second"]
+    assert sorted(world.run(["ls", target.mountpoint]).out.split()) == ["first", "second"]
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_a_name_that_another_source_has_taken_is_eexist(world, kind):
+    target = world.target()
+    one, two = world.source(target), world.source(target)
+    if kind == "directory":
+        checkpoint(world, one, "taken")
+        ended = world.run(["mkdir", two.mountpoint / "taken"])
+        assert ended.code != 0 and "File exists" in ended.err, ended.said
+    world.write(one.mountpoint / ("taken/file" if kind == "directory" else "taken"), 5 * MIB).succeeds()
+    if kind == "file":
+        world.write(two.mountpoint / "taken", 10).fails_with("EEXIST", within=10)
+    path = "taken/file" if kind == "directory" else "taken"
+    assert world.read(target.mountpoint / path).succeeds()["sha256"] == digest_of_written(5 * MIB)
+
+
+def test_a_source_that_dies_does_not_disturb_another(world):
+    target = world.target()
+    one, two = world.source(target), world.source(target)
+    dying = world.write(checkpoint(world, one, "dying") / "pages-1.img", BIG, pause=0.01)
+    living = world.write(checkpoint(world, two, "living") / "pages-1.img", 64 * MIB, pause=0.02)
+    dying.wait_for(4)
+    one.kill()
+    living.succeeds()
+    assert world.read(target.mountpoint / "living/pages-1.img").succeeds()["sha256"] == digest_of_written(64 * MIB)
+    wait_until_failed(world, target.mountpoint, "dying")
