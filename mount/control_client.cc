@@ -1,0 +1,66 @@
+#include "mount/control_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "buffer_pool/unique_fd.h"
+#include "mount/line_socket.h"
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kAnswerMaxBytes = size_t{64} << 20;  // a status with 100,000 checkpoints
+
+}  // namespace
+
+Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::json& request,
+                            std::chrono::milliseconds timeout) {
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  const auto explain = [&](const Error& error) {
+    return failure(error.errno_value, "ask the daemon at " + control_socket + ": " + error.message);
+  };
+  sockaddr_un address{.sun_family = AF_UNIX};
+  if (control_socket.empty() || control_socket.size() >= sizeof(address.sun_path)) {
+    return failure(EINVAL, "'" + control_socket + "' is not a control socket");
+  }
+  std::copy(control_socket.begin(), control_socket.end(), address.sun_path);
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return system_failure("make a socket for", control_socket);
+  // EAGAIN: a daemon that is stopped has its queue of connections full.
+  while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno != EAGAIN && errno != EINTR)
+      return system_failure("connect to the daemon at", control_socket);
+    if (std::chrono::steady_clock::now() >= deadline)
+      return explain({ETIMEDOUT, "no answer in time"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (Status sent = write_line(socket.get(), request.dump(), deadline); !sent)
+    return explain(sent.error());
+  std::string pending;
+  std::string line;
+  if (Status got = read_line(socket.get(), pending, line, kAnswerMaxBytes, deadline); !got) {
+    return explain(got.error());
+  }
+  nlohmann::json answer = nlohmann::json::parse(line, nullptr, false);
+  if (!answer.is_object()) return explain({EPROTO, "its answer is not a JSON object"});
+  return answer;
+}
+
+Status accepted(const nlohmann::json& answer) {
+  const auto ok = answer.find("ok");
+  if (ok != answer.end() && ok->is_boolean() && ok->get<bool>()) return {};
+  Error error{EPROTO, "the daemon gave an answer without a reason"};
+  if (const auto it = answer.find("errno"); it != answer.end() && it->is_number_integer()) {
+    error.errno_value = it->get<int>();
+  }
+  if (const auto it = answer.find("error"); it != answer.end() && it->is_string()) {
+    error.message = it->get<std::string>();
+  }
+  return failure(std::move(error));
+}
+
+}  // namespace ppmr

@@ -1,0 +1,22 @@
+// The client's half of the control socket (see control_socket.h). Nothing here touches a mount, so
+// nothing here can hang with one.
+#pragma once
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+// One request, one answer, as the daemon gave it. Errors are of the way there: ECONNREFUSED and
+// ENOENT (no such daemon any more), EACCES, ETIMEDOUT, ENODATA (the daemon died while it was at
+// it), EPROTO. Threads: any.
+Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::json& request,
+                            std::chrono::milliseconds timeout);
+
+// The refusal in an answer: {"ok":false,"errno":N,"error":"text"}, or whatever else is not ok.
+Status accepted(const nlohmann::json& answer);
+
+}  // namespace ppmr
