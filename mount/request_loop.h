@@ -60,7 +60,6 @@ class RequestLoop {
  private:
   void work();
   void start_worker_locked();
-  bool serve_one(std::span<std::byte> buffer);
 
   FuseMount& mount_;
   RequestBuffers& buffers_;

@@ -1,0 +1,169 @@
+// Changes of names: applied to the tree here and told to the target in the same order. Whoever
+// makes a top-level entry begins a checkpoint, and waits for the target to grant its name.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <spdlog/spdlog.h>
+
+#include "fuse_source/source_mount.h"
+
+namespace ppmr {
+namespace {
+
+uint64_t wire_id(const SourceNodePointer& node) { return node->id == kSourceRoot ? 0 : node->id; }
+
+// FUSE has checked the characters; the length is ours to check.
+Status check_name(const std::string& name) {
+  if (name.size() > wire::kNameMaxBytes) return failure(ENAMETOOLONG, "name '" + name + "': too long");
+  return {};
+}
+
+}  // namespace
+
+Result<SourceNodePointer> SourceMount::directory(uint64_t id) {
+  SourceNodePointer node = tree_.find(id);
+  if (!node) return failure(ESTALE, "directory " + std::to_string(id) + ": gone");
+  if (node->type != wire::NodeType::kDirectory) return failure(ENOTDIR, "not a directory");
+  std::lock_guard lock(tree_.mutex());
+  if (!node->linked) return failure(ENOENT, "directory was removed");
+  return node;
+}
+
+Status SourceMount::check_writable(const SourceCheckpoint& checkpoint) {
+  {
+    std::lock_guard lock(tree_.mutex());
+    if (checkpoint.state != CheckpointState::kOpen) {
+      return failure(EROFS, "the checkpoint is sealed");
+    }
+  }
+  return checkpoint.status();
+}
+
+Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::string& name,
+                                            wire::NodeType type, const wire::Attributes& attributes,
+                                            const std::string& link_target) {
+  if (auto status = check_name(name); !status) return failure(status.error());
+  if (link_target.size() > wire::kLinkTargetMaxBytes) {
+    return failure(ENAMETOOLONG, "link target: too long");
+  }
+  std::lock_guard changes(changes_);
+  auto parent = directory(parent_id);
+  if (!parent) return failure(parent.error());
+  if (tree_.child(*parent, name)) return failure(EEXIST, "'" + name + "' exists");
+
+  auto node = std::make_shared<SourceNode>();
+  node->id = tree_.next_id();
+  node->type = type;
+  node->attributes = attributes;
+  node->ctime_ns = now_ns();
+  node->link_target = link_target;
+  node->checkpoint = (*parent)->checkpoint;
+  const bool begins_checkpoint = node->checkpoint == nullptr;
+  if (begins_checkpoint) {
+    auto outlet = live_outlet_for_claim();
+    if (!outlet) return failure(outlet.error());
+    node->checkpoint = std::make_shared<SourceCheckpoint>();
+    node->checkpoint->top_node = node->id;
+    node->checkpoint->outlet = *outlet;
+  } else if (auto status = check_writable(*node->checkpoint); !status) {
+    return failure(status.error());
+  }
+  const auto& checkpoint = *node->checkpoint;
+  if (type == wire::NodeType::kFile) {
+    node->writer = std::make_shared<FileWriter>(node->id, checkpoint.error, checkpoint.outlet);
+  }
+  Status told;
+  if (begins_checkpoint) {
+    wire::Claim claim;
+    claim.node = node->id;
+    claim.type = type;
+    claim.attributes = attributes;
+    claim.name = name;
+    claim.link_target = link_target;
+    told = checkpoint.outlet->claim(claim);
+  } else {
+    wire::Make message;
+    message.parent = wire_id(*parent);
+    message.node = node->id;
+    message.type = type;
+    message.attributes = attributes;
+    message.name = name;
+    message.link_target = link_target;
+    told = checkpoint.outlet->send(message);
+  }
+  if (!told) return failure(told.error());
+  return tree_.add(*parent, name, node);
+}
+
+Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool directory_wanted) {
+  std::lock_guard changes(changes_);
+  auto parent = directory(parent_id);
+  if (!parent) return failure(parent.error());
+  const SourceNodePointer node = tree_.child(*parent, name);
+  if (!node) return failure(ENOENT, "'" + name + "' does not exist");
+  const bool is_directory = node->type == wire::NodeType::kDirectory;
+  if (directory_wanted && !is_directory) return failure(ENOTDIR, "'" + name + "': not a directory");
+  if (!directory_wanted && is_directory) return failure(EISDIR, "'" + name + "': a directory");
+  bool told = false;
+  bool unused = false;
+  {
+    std::lock_guard lock(tree_.mutex());
+    if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "': not empty");
+    // What is sealed belongs to the target: here only its names are forgotten.
+    told = node->checkpoint->state == CheckpointState::kOpen;
+    unused = node->open_handles == 0;
+  }
+  auto& outlet = *node->checkpoint->outlet;
+  if (told && outlet.status()) {
+    if (auto status = outlet.send(wire::Remove{wire_id(*parent), name}); !status) {
+      spdlog::warn("remove '{}': {}", name, status.error().message);
+    }
+    if (unused && node->type == wire::NodeType::kFile && node->writer->drain(nullptr)) {
+      (void)outlet.send(wire::Forget{node->id});
+    }
+  }
+  tree_.unlink(node);
+  return {};
+}
+
+Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t new_parent_id,
+                           const std::string& new_name, unsigned int flags) {
+  if ((flags & ~static_cast<unsigned int>(RENAME_NOREPLACE)) != 0) {
+    return failure(EINVAL, "rename '" + name + "': only RENAME_NOREPLACE is supported");
+  }
+  if (auto status = check_name(new_name); !status) return status;
+  std::lock_guard changes(changes_);
+  auto parent = directory(parent_id);
+  if (!parent) return failure(parent.error());
+  auto new_parent = directory(new_parent_id);
+  if (!new_parent) return failure(new_parent.error());
+  const SourceNodePointer node = tree_.child(*parent, name);
+  if (!node) return failure(ENOENT, "'" + name + "' does not exist");
+  const SourceNodePointer replaced = tree_.child(*new_parent, new_name);
+  if (replaced == node) return {};
+  if (replaced && (flags & RENAME_NOREPLACE) != 0) return failure(EEXIST, "'" + new_name + "' exists");
+  if (auto status = check_writable(*node->checkpoint); !status) return status;
+  const bool top_level = parent_id == kSourceRoot;
+  if (top_level != (new_parent_id == kSourceRoot) ||
+      (!top_level && (*parent)->checkpoint != (*new_parent)->checkpoint)) {
+    return failure(EXDEV, "rename '" + name + "' to '" + new_name + "': another checkpoint");
+  }
+  if (replaced) {
+    const bool is_directory = node->type == wire::NodeType::kDirectory;
+    const bool replaces_directory = replaced->type == wire::NodeType::kDirectory;
+    if (is_directory && !replaces_directory) return failure(ENOTDIR, "'" + new_name + "': not a directory");
+    if (!is_directory && replaces_directory) return failure(EISDIR, "'" + new_name + "': a directory");
+    std::lock_guard lock(tree_.mutex());
+    if (!replaced->children.empty()) return failure(ENOTEMPTY, "'" + new_name + "': not empty");
+  }
+  wire::Rename message;
+  message.parent = wire_id(*parent);
+  message.new_parent = wire_id(*new_parent);
+  message.name = name;
+  message.new_name = new_name;
+  if (auto status = node->checkpoint->outlet->rename(message); !status) return status;
+  if (replaced) tree_.unlink(replaced);
+  tree_.move(node, *new_parent, new_name);
+  return {};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,161 @@
+// Sealing a checkpoint: every byte is verified at the target first, then the manifest (names,
+// lengths, digests) is compared there with what arrived.
+#include <spdlog/spdlog.h>
+
+#include "fuse_source/source_mount.h"
+
+namespace ppmr {
+namespace {
+
+// The kernel tells of a close after close(2) has returned: a commit right behind it waits a little.
+constexpr std::chrono::seconds kWritersPatience{5};
+
+wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
+  wire::ManifestEntry entry;
+  entry.checkpoint = top_node;
+  entry.node = node.id;
+  const auto parent = node.parent.lock();
+  entry.parent = node.id == top_node ? 0 : parent->id;
+  entry.type = node.type;
+  entry.mode = node.attributes.mode;
+  entry.name = node.name;
+  if (node.type == wire::NodeType::kFile) {
+    entry.size_bytes = node.writer->size_bytes();
+    entry.digest = node.writer->stream().digest();
+  }
+  return entry;
+}
+
+}  // namespace
+
+Result<CommitReport> SourceMount::commit(const std::string& name) {
+  const SourceNodePointer top = tree_.child(tree_.root(), name);
+  if (!top) return failure(ENOENT, "no checkpoint '" + name + "' here");
+  return seal(top);
+}
+
+Status SourceMount::await_writers(const SourceNodePointer& top) {
+  const auto nodes = tree_.nodes_of(*top->checkpoint);
+  auto still_open = [&]() -> SourceNodePointer {
+    for (auto& node : nodes) {
+      if (node->open_writers > 0) return node;
+    }
+    return nullptr;
+  };
+  std::unique_lock lock(tree_.mutex());
+  const bool closed = writer_closed_.wait_for(lock, kWritersPatience,
+                                              [&] { return still_open() == nullptr || stopping_; });
+  if (closed && still_open() == nullptr) return {};
+  return failure(EBUSY, "'" + still_open()->name + "' is still open for writing");
+}
+
+Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
+  SourceCheckpoint& checkpoint = *top->checkpoint;
+  if (auto status = checkpoint.error->status(); !status) return failure(status.error());
+  if (auto closed = await_writers(top); !closed) return failure(closed.error());
+  std::lock_guard changes(changes_);
+  bool sealed = false;
+  {
+    std::lock_guard lock(tree_.mutex());
+    sealed = checkpoint.state == CheckpointState::kSealed;
+    if (!sealed) checkpoint.state = CheckpointState::kSealing;
+  }
+  auto set_state = [&](CheckpointState state) {
+    std::lock_guard lock(tree_.mutex());
+    checkpoint.state = state;
+  };
+  CommitReport report;
+  const auto nodes = tree_.nodes_of(checkpoint);
+  for (auto& node : nodes) {
+    if (node->type != wire::NodeType::kFile) continue;
+    ++report.files;
+    report.bytes += node->writer->size_bytes();
+    if (auto drained = node->writer->drain(nullptr); !drained) {
+      set_state(CheckpointState::kOpen);
+      return failure(drained.error());
+    }
+  }
+  if (sealed) return report;
+  Outlet& outlet = *checkpoint.outlet;
+  for (auto& node : nodes) {
+    wire::ManifestEntry entry;
+    {
+      std::lock_guard lock(tree_.mutex());
+      entry = manifest_entry(*node, checkpoint.top_node);
+    }
+    if (auto sent = outlet.send(entry); !sent) {
+      set_state(CheckpointState::kOpen);
+      return failure(sent.error());
+    }
+  }
+  wire::Seal message;
+  message.checkpoint = checkpoint.top_node;
+  message.entry_count = nodes.size();
+  if (auto answer = outlet.seal(message); !answer) {
+    set_state(CheckpointState::kOpen);
+    return failure(answer.error());
+  }
+  set_state(CheckpointState::kSealed);
+  return report;
+}
+
+// At the end of the mount. What is complete is sealed for its owner; a checkpoint in which something
+// is open was cut off in the middle, and fails at the target.
+void SourceMount::commit_what_is_closed(bool unmounted) {
+  if (options_.discard) return;
+  std::vector<SourceNodePointer> tops;
+  {
+    std::lock_guard lock(tree_.mutex());
+    for (auto& [name, top] : tree_.root()->children) tops.push_back(top);
+  }
+  for (auto& top : tops) {
+    bool open = false;
+    for (auto& node : tree_.nodes_of(*top->checkpoint)) {
+      // After an unmount nobody has anything open: the kernel's word for it may not have come.
+      if (unmounted && node->open_writers > 0) {
+        close_for_writing(node);
+        std::lock_guard lock(tree_.mutex());
+        node->open_writers = node->open_handles = 0;
+      }
+      open = open || node->open_handles > 0;
+    }
+    if (open || !top->checkpoint->status()) continue;
+    if (auto sealed = seal(top); !sealed) {
+      spdlog::warn("checkpoint '{}' is not sealed: {}", top->name, sealed.error().message);
+    }
+  }
+}
+
+// ---- Commits asked for at the target -------------------------------------------------------------
+
+void SourceMount::request_commit(uint64_t top_node) {
+  std::lock_guard lock(commits_mutex_);
+  commit_requests_.push(top_node);
+  commit_requested_.notify_all();
+}
+
+void SourceMount::serve_commit_requests() {
+  std::unique_lock lock(commits_mutex_);
+  for (;;) {
+    commit_requested_.wait(lock, [this] { return commits_stopping_ || !commit_requests_.empty(); });
+    if (commits_stopping_) return;
+    const uint64_t top_node = commit_requests_.front();
+    commit_requests_.pop();
+    lock.unlock();
+    if (const SourceNodePointer top = tree_.find(top_node)) {
+      if (auto sealed = seal(top); !sealed) {
+        spdlog::warn("commit of '{}', asked for at the target: {}", top->name,
+                     sealed.error().message);
+      }
+    }
+    lock.lock();
+  }
+}
+
+void SourceMount::checkpoint_removed(uint64_t top_node) {
+  if (const SourceNodePointer top = tree_.find(top_node)) {
+    top->checkpoint->error->set(Error{EIO, "the checkpoint was removed at the target"});
+  }
+}
+
+}  // namespace ppmr

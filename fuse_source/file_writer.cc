@@ -1,0 +1,78 @@
+#include "fuse_source/file_writer.h"
+
+#include <cstring>
+
+namespace ppmr {
+namespace {
+
+// A write of at least this part of a slot is sent as it stands: gathering it would cost a copy.
+constexpr size_t kAdoptPart = 4;
+
+}  // namespace
+
+bool FileWriter::append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut) {
+  std::lock_guard lock(mutex_);
+  if (!gathered_ || gathered_->offset + gathered_->length != offset) return false;
+  const auto room = gathered_->lease.payload().subspan(gathered_->slot_offset + gathered_->length);
+  if (bytes.size() > room.size()) return false;
+  std::memcpy(room.data(), bytes.data(), bytes.size());
+  gathered_->length += static_cast<uint32_t>(bytes.size());
+  gathered_->last_write = std::chrono::steady_clock::now();
+  size_bytes_ = std::max(size_bytes_, offset + bytes.size());
+  if (bytes.size() == room.size()) cut_locked(cut);
+  return true;
+}
+
+bool FileWriter::adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset,
+                       CutChunks& cut) {
+  const auto payload = lease.payload();
+  const auto slot_offset = static_cast<uint32_t>(bytes.data() - payload.data());
+  const auto length = static_cast<uint32_t>(bytes.size());
+  std::lock_guard lock(mutex_);
+  if (gathered_) cut_locked(cut);
+  size_bytes_ = std::max(size_bytes_, offset + bytes.size());
+  if (bytes.size() * kAdoptPart >= payload.size()) {
+    cut.add(stream_->cut(std::move(lease), slot_offset, length, offset));
+    return false;
+  }
+  gathered_ = Gathered{std::move(lease), slot_offset, length, offset,
+                       std::chrono::steady_clock::now()};
+  return true;
+}
+
+void FileWriter::cut_locked(CutChunks& cut) {
+  cut.add(stream_->cut(std::move(gathered_->lease), gathered_->slot_offset, gathered_->length,
+                       gathered_->offset));
+  gathered_.reset();
+}
+
+void FileWriter::flush() { flush_if_quiet(std::chrono::microseconds(0)); }
+
+bool FileWriter::flush_if_quiet(std::chrono::microseconds quiet) {
+  CutChunks cut;
+  {
+    std::lock_guard lock(mutex_);
+    if (!gathered_) return true;
+    if (std::chrono::steady_clock::now() - gathered_->last_write < quiet) return false;
+    cut_locked(cut);
+  }
+  cut.announce(*outlet_);
+  return true;
+}
+
+Status FileWriter::drain(const std::function<bool()>& interrupted) {
+  flush();
+  return stream_->drain(interrupted);
+}
+
+uint64_t FileWriter::size_bytes() const {
+  std::lock_guard lock(mutex_);
+  return size_bytes_;
+}
+
+void FileWriter::set_size_bytes(uint64_t size_bytes) {
+  std::lock_guard lock(mutex_);
+  size_bytes_ = size_bytes;
+}
+
+}  // namespace ppmr

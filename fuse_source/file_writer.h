@@ -1,0 +1,75 @@
+// Turns the writes of one file into chunks. A large write is a chunk as it stands, in the slot that
+// it was received into; small writes that follow on each other are gathered in one slot first.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "rdma_stream/outlet.h"
+
+namespace ppmr {
+
+// The chunks that a call completed, to be announced by the caller once it has answered its writer.
+// At most two: what was gathered so far, and the write itself.
+class CutChunks {
+ public:
+  void add(Chunk chunk) { chunks_[count_++] = std::move(chunk); }
+  void announce(Outlet& outlet) {
+    for (size_t i = 0; i < count_; ++i) outlet.announce(std::move(chunks_[i]));
+    count_ = 0;
+  }
+
+ private:
+  std::array<Chunk, 2> chunks_;
+  size_t count_ = 0;
+};
+
+// Threads: any.
+class FileWriter {
+ public:
+  FileWriter(uint64_t node, std::shared_ptr<StickyError> checkpoint_error,
+             std::shared_ptr<Outlet> outlet)
+      : stream_(std::make_shared<FileStream>(node, std::move(checkpoint_error))),
+        outlet_(std::move(outlet)) {}
+
+  // Copies `bytes` behind what is gathered, if they follow on and fit.
+  bool append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
+  // Takes the slot in whose payload `bytes` lie. True when a gathered chunk was begun with it, which
+  // somebody has to send after a while.
+  bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
+
+  // Sends what is gathered.
+  void flush();
+  // The same, if nothing was added for `quiet`. False when something is still gathered.
+  bool flush_if_quiet(std::chrono::microseconds quiet);
+  // Sends what is gathered and waits until the target has verified every byte.
+  Status drain(const std::function<bool()>& interrupted);
+
+  uint64_t size_bytes() const;
+  void set_size_bytes(uint64_t size_bytes);
+  FileStream& stream() { return *stream_; }
+
+ private:
+  struct Gathered {
+    SlotLease lease;
+    uint32_t slot_offset = 0;
+    uint32_t length = 0;
+    uint64_t offset = 0;
+    std::chrono::steady_clock::time_point last_write;
+  };
+  void cut_locked(CutChunks& cut);
+
+  const std::shared_ptr<FileStream> stream_;
+  const std::shared_ptr<Outlet> outlet_;
+
+  mutable std::mutex mutex_;
+  std::optional<Gathered> gathered_;  // guarded by mutex_
+  uint64_t size_bytes_ = 0;           // guarded by mutex_
+};
+
+}  // namespace ppmr

@@ -1,0 +1,162 @@
+// Files: from a write request to a chunk on its way, and back from the target.
+#include "fuse_source/source_mount.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cstring>
+
+namespace ppmr {
+namespace {
+
+// How often a writer that waits for a slot looks up: has its session failed, was it killed?
+constexpr std::chrono::milliseconds kSlotWait{50};
+
+}  // namespace
+
+Status SourceMount::opened(const SourceNodePointer& node, bool for_writing) {
+  if (for_writing) {
+    if (auto status = check_writable(*node->checkpoint); !status) return status;
+  }
+  bool first_writer = false;
+  {
+    std::lock_guard lock(tree_.mutex());
+    ++node->open_handles;
+    if (for_writing) first_writer = ++node->open_writers == 1;
+  }
+  // Its size is open again. (A new file is told as being open; saying it twice does no harm.)
+  if (first_writer) return node->checkpoint->outlet->send(wire::OpenedForWrite{node->id});
+  return {};
+}
+
+void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
+  bool last_writer = false;
+  bool forgotten = false;
+  {
+    std::lock_guard lock(tree_.mutex());
+    last_writer = for_writing && node->open_writers == 1;
+  }
+  // The close comes after every byte, so that nobody at the target takes the file for complete.
+  if (last_writer) close_for_writing(node);
+  {
+    std::lock_guard lock(tree_.mutex());
+    if (for_writing) --node->open_writers;
+    forgotten = --node->open_handles == 0 && !node->linked;
+  }
+  writer_closed_.notify_all();
+  if (forgotten) (void)node->checkpoint->outlet->send(wire::Forget{node->id});
+}
+
+void SourceMount::close_for_writing(const SourceNodePointer& node) {
+  Outlet& outlet = *node->checkpoint->outlet;
+  if (auto drained = node->writer->drain([this] { return stopping_.load(); }); !drained) {
+    spdlog::warn("close of file {}: {}", node->id, drained.error().message);
+    return;
+  }
+  wire::Attributes attributes;
+  {
+    std::lock_guard lock(tree_.mutex());
+    attributes = node->attributes;
+  }
+  (void)outlet.send(wire::SetAttributes{node->id, attributes});
+  (void)outlet.send(wire::Closed{node->id, node->writer->size_bytes()});
+}
+
+Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
+                                             const Interrupted& interrupted) {
+  const auto give_up_at = std::chrono::steady_clock::now() + options_.sender.peer_timeout;
+  for (;;) {
+    if (SlotLease lease = pool_->acquire(kSlotWait)) return lease;
+    if (auto status = checkpoint.status(); !status) return failure(status.error());
+    if (stopping_) return failure(EIO, "the mount is being ended");
+    if (interrupted()) return failure(EINTR, "interrupted while waiting for a free slot");
+    if (std::chrono::steady_clock::now() >= give_up_at) {
+      return failure(EIO, "no slot became free for " +
+                              std::to_string(options_.sender.peer_timeout.count()) +
+                              " ms: the target does not take more");
+    }
+  }
+}
+
+Status SourceMount::write(const SourceNodePointer& node, std::span<const std::byte> bytes,
+                          uint64_t offset, const Interrupted& interrupted, CutChunks& cut) {
+  const SourceCheckpoint& checkpoint = *node->checkpoint;
+  if (auto status = checkpoint.status(); !status) return status;
+  if (offset > uint64_t{INT64_MAX} - bytes.size()) return failure(EFBIG, "write: offset too large");
+  if (!node->writer->append(bytes, offset, cut)) {
+    SlotLease lease = buffers_.adopt(bytes.data());
+    if (!lease) {  // the request came to a spare buffer
+      auto waited = wait_for_slot(checkpoint, interrupted);
+      if (!waited) {
+        checkpoint.error->set(waited.error());
+        return failure(waited.error());
+      }
+      lease = std::move(*waited);
+      std::memcpy(lease.payload().data(), bytes.data(), bytes.size());
+      bytes = lease.payload().first(bytes.size());
+    }
+    if (node->writer->adopt(std::move(lease), bytes, offset, cut)) flusher_.watch(node->writer);
+  }
+  std::lock_guard lock(tree_.mutex());
+  node->attributes.mtime_ns = node->ctime_ns = now_ns();
+  return {};
+}
+
+Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& interrupted) {
+  return node->writer->drain([&] { return stopping_ || interrupted(); });
+}
+
+Result<size_t> SourceMount::read(const SourceNodePointer& node, uint64_t offset,
+                                 std::span<std::byte> bytes, const Interrupted& interrupted) {
+  const uint64_t size_bytes = node->writer->size_bytes();
+  if (offset >= size_bytes) return 0;
+  bytes = bytes.first(std::min<uint64_t>(bytes.size(), size_bytes - offset));
+  if (auto drained = drain(node, interrupted); !drained) return failure(drained.error());
+  auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes);
+  if (!count) return count;
+  // Never a short read before the end of the file.
+  if (*count < bytes.size()) return failure(EIO, "read back: the target has fewer bytes");
+  return count;
+}
+
+Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
+                             const Interrupted& interrupted) {
+  if (size_bytes > uint64_t{INT64_MAX}) return failure(EFBIG, "truncate: too large");
+  if (auto status = check_writable(*node->checkpoint); !status) return status;
+  if (size_bytes == node->writer->size_bytes()) return {};
+  if (auto drained = drain(node, interrupted); !drained) return drained;
+  node->writer->stream().reset_digest();
+  node->writer->set_size_bytes(size_bytes);
+  {
+    std::lock_guard lock(tree_.mutex());
+    node->attributes.mtime_ns = node->ctime_ns = now_ns();
+  }
+  return node->checkpoint->outlet->send(wire::Truncate{node->id, size_bytes});
+}
+
+Status SourceMount::punch_hole(const SourceNodePointer& node, uint64_t offset,
+                               uint64_t length_bytes, const Interrupted& interrupted) {
+  if (auto status = check_writable(*node->checkpoint); !status) return status;
+  const uint64_t size_bytes = node->writer->size_bytes();
+  if (offset >= size_bytes) return {};
+  length_bytes = std::min(length_bytes, size_bytes - offset);
+  if (auto drained = drain(node, interrupted); !drained) return drained;
+  node->writer->stream().reset_digest();
+  return node->checkpoint->outlet->send(wire::PunchHole{node->id, offset, length_bytes});
+}
+
+Status SourceMount::set_attributes(const SourceNodePointer& node,
+                                   const wire::Attributes& attributes) {
+  std::lock_guard changes(changes_);
+  if (node->checkpoint) {
+    if (auto status = check_writable(*node->checkpoint); !status) return status;
+  }
+  {
+    std::lock_guard lock(tree_.mutex());
+    node->attributes = attributes;
+    node->ctime_ns = now_ns();
+  }
+  if (!node->checkpoint) return {};  // the root is ours alone
+  return node->checkpoint->outlet->send(wire::SetAttributes{node->id, attributes});
+}
+
+}  // namespace ppmr

@@ -1,0 +1,42 @@
+#include "fuse_source/quiet_flusher.h"
+
+namespace ppmr {
+
+namespace {
+constexpr std::chrono::microseconds kQuiet{1000};
+}  // namespace
+
+QuietFlusher::~QuietFlusher() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void QuietFlusher::watch(std::shared_ptr<FileWriter> writer) {
+  std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(writer));
+  if (watched_.size() == 1) changed_.notify_all();
+}
+
+void QuietFlusher::run() {
+  std::vector<std::shared_ptr<FileWriter>> round;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (watched_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    changed_.wait_for(lock, kQuiet, [this] { return stopping_; });
+    round.swap(watched_);
+    lock.unlock();
+    std::erase_if(round, [](auto& writer) { return writer->flush_if_quiet(kQuiet); });
+    lock.lock();
+    watched_.insert(watched_.end(), round.begin(), round.end());
+    round.clear();
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,110 @@
+#include "fuse_source/source_command.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "fuse_source/source_mount.h"
+#include "mount/control_socket.h"
+#include "mount/daemon.h"
+#include "mount/size_option.h"
+
+namespace ppmr {
+namespace {
+
+struct Flags {
+  SourceOptions source;
+  std::string transport = "auto";
+  std::string log_file;
+  bool foreground = false;
+};
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+nlohmann::json answer(SourceMount& mount, const nlohmann::json& request) {
+  const std::string operation = request.at("op");
+  if (operation == "status") return mount.status();
+  if (operation == "commit") {
+    auto report = mount.commit(request.at("checkpoint"));
+    if (!report) return refusal(report.error());
+    return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
+  }
+  return refusal(Error{EOPNOTSUPP, "a source mount does not know '" + operation + "'"});
+}
+
+ExitCode exit_code_of(const Error& error) {
+  return error.errno_value == EINVAL || error.errno_value == ENOMEM ? ExitCode::kUsage
+                                                                    : ExitCode::kPeerFailed;
+}
+
+ExitCode run(Daemon& daemon, SourceOptions options) {
+  options.mountpoint = std::filesystem::absolute(options.mountpoint).string();
+  options.sender.source_name = host_name();
+  auto mount = SourceMount::create(options);
+  if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  auto control = ControlServer::create();
+  if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
+  StopSignals signals([&](int) { (*mount)->stop(); });
+  const auto served = (*mount)->serve((*control)->path(), [&] {
+    (*control)->serve([&](const nlohmann::json& request) { return answer(**mount, request); });
+    daemon.ready();
+    spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
+                 options.discard ? "nowhere (--discard)" : options.target_address);
+  });
+  if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
+  control->reset();  // before the mount that it asks
+  return ExitCode::kSuccess;
+}
+
+}  // namespace
+
+CLI::App* add_source_command(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "source", "Mount the directory that a checkpoint tool writes into, and stream to a target");
+  SourceOptions& source = flags->source;
+  command->add_option("MOUNTPOINT", source.mountpoint, "an empty directory")->required();
+  auto* target = command->add_option("--target", source.target_address, "HOST:PORT of ppmr target");
+  auto* discard = command->add_flag("--discard", source.discard,
+                                    "forget what is written: measures aggregation alone");
+  target->excludes(discard);
+  command->add_option("--transport", flags->transport, "how bytes travel")
+      ->check(CLI::IsMember({"auto", "tcp"}))
+      ->capture_default_str();
+  add_size_option(*command, "--chunk-size", source.chunk_size_bytes,
+                  "bytes a slot holds, also the largest write request: 64KiB to 1MiB");
+  add_size_option(*command, "--pool-size", source.pool_size_bytes,
+                  "registered memory for bytes under way");
+  command->add_option("--streams", source.sender.stream_count, "data connections")
+      ->check(CLI::Range(1u, wire::kStreamsMax))
+      ->capture_default_str();
+  add_time_option(*command, "--peer-timeout", source.sender.peer_timeout,
+                  "silence of the target after which the session has failed")
+      ->check(CLI::Validator([](std::string& text) -> std::string {
+        auto time = parse_time(text);
+        if (!time) return time.error().message;
+        const bool in_range = *time >= std::chrono::milliseconds(100) && *time <= std::chrono::hours(24);
+        return in_range ? "" : "must be between 0.1 seconds and 24 hours";
+      }, "", ""));
+  command->add_flag("--allow-other", source.allow_other, "let other users in");
+  command->add_option("--log-file", flags->log_file, "instead of syslog");
+  command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
+  command->callback([flags, &exit_code] {
+    if (flags->source.target_address.empty() && !flags->source.discard) {
+      throw CLI::RequiredError("--target HOST:PORT (or --discard)");
+    }
+    exit_code = run_daemon({.name = "ppmr source",
+                            .foreground = flags->foreground,
+                            .log_file = flags->log_file},
+                           [&](Daemon& daemon) { return run(daemon, flags->source); });
+  });
+  return command;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,11 @@
+// `ppmr source`: the daemon of a source mount.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace ppmr {
+
+// Adds the subcommand; running it sets `exit_code`.
+CLI::App* add_source_command(CLI::App& app, int& exit_code);
+
+}  // namespace ppmr

@@ -1,0 +1,92 @@
+#include "fuse_source/source_mount.h"
+
+#include <unistd.h>
+
+namespace ppmr {
+namespace {
+
+int64_t ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               start)
+      .count();
+}
+
+const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state) {
+  if (state == CheckpointState::kSealed) return "sealed";
+  return checkpoint.status() ? "open" : "failed";
+}
+
+}  // namespace
+
+nlohmann::json SourceMount::status() {
+  std::shared_ptr<Outlet> outlet;
+  {
+    std::lock_guard lock(outlet_mutex_);
+    outlet = outlet_;
+  }
+  const OutletCounters sent = outlet->counters();
+  const PoolCounters pool = pool_->counters();
+  nlohmann::json result = {
+      {"ok", true},
+      {"role", "source"},
+      {"mountpoint", options_.mountpoint},
+      {"pid", ::getpid()},
+      {"age_ms", ms_since(started_at_)},
+      {"bytes", sent.verified_bytes},
+      {"chunks", sent.chunks},
+      {"inline_chunks", sent.inline_chunks},
+      {"reconnections", sent.reconnections},
+      {"parked_readers", 0},
+      {"stalls", pool.waits},
+      {"pool",
+       {{"slots", pool.slots},
+        {"chunk_size_bytes", pool_->chunk_size_bytes()},
+        {"free", pool.free},
+        {"in_use", pool.in_use},
+        {"in_use_max", pool.in_use_max},
+        {"high_water_bytes", pool.in_use_max * pool_->chunk_size_bytes()},
+        {"waits", pool.waits},
+        {"wait_time_us", pool.wait_time_us}}},
+  };
+  nlohmann::json peer = {{"name", sent.peer_name},
+                         {"address", sent.peer},
+                         {"connected", sent.connected},
+                         {"silence_ms", sent.silence.count()},
+                         {"age_ms", ms_since(started_at_)},
+                         {"bytes", sent.verified_bytes}};
+  if (auto status = outlet->status(); !status) peer["error"] = status.error().message;
+  result["peers"] = nlohmann::json::array({peer});
+
+  std::vector<SourceNodePointer> tops;
+  {
+    std::lock_guard lock(tree_.mutex());
+    for (auto& [name, top] : tree_.root()->children) tops.push_back(top);
+  }
+  result["checkpoints"] = nlohmann::json::array();
+  for (auto& top : tops) {
+    const SourceCheckpoint& checkpoint = *top->checkpoint;
+    uint64_t bytes = 0;
+    uint64_t files = 0;
+    for (auto& node : tree_.nodes_of(checkpoint)) {
+      if (node->type != wire::NodeType::kFile) continue;
+      ++files;
+      bytes += node->writer->size_bytes();
+    }
+    nlohmann::json entry = {{"bytes", bytes},
+                            {"files", files},
+                            {"age_ms", ms_since(checkpoint.begun_at)},
+                            {"peer", checkpoint.outlet->counters().peer}};
+    {
+      std::lock_guard lock(tree_.mutex());
+      entry["name"] = top->name;
+      entry["state"] = state_name(checkpoint, checkpoint.state);
+    }
+    if (auto status = checkpoint.status(); !status && entry["state"] == "failed") {
+      entry["error"] = status.error().message;
+    }
+    result["checkpoints"].push_back(std::move(entry));
+  }
+  return result;
+}
+
+}  // namespace ppmr
