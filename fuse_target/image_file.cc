@@ -1,0 +1,251 @@
+#include "fuse_target/image_file.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ppmr {
+namespace {
+
+// A file whose first chunk ends here or before is taken for a small one.
+constexpr uint64_t kSmallFileMaxBytes = 256 << 10;
+
+// Block i of the series covers [4K << (i-1), 4K << i); block 0 the first 4 KiB.
+size_t series_index(uint64_t offset) {
+  return static_cast<size_t>(std::bit_width(offset / kSmallestBlockBytes));
+}
+Range series_range(size_t index) {
+  if (index == 0) return {0, kSmallestBlockBytes};
+  return {kSmallestBlockBytes << (index - 1), kSmallestBlockBytes << index};
+}
+
+// Which pieces of a landing lie in bounce memory, kept in Landing::store_data.
+constexpr uint64_t piece_bit(size_t piece) { return uint64_t{1} << piece; }
+
+}  // namespace
+
+// ---- Where bytes lie -----------------------------------------------------------------------------
+
+ImageFile::Place ImageFile::place_locked(uint64_t offset) {
+  if (offset < kExtentBytes && series_) {
+    const size_t index = series_index(offset);
+    return {&(*series_)[index], series_range(index)};
+  }
+  const uint64_t window = offset / kExtentBytes;
+  const Range covers{window * kExtentBytes, (window + 1) * kExtentBytes};
+  const auto found = windows_.find(window);
+  return {found == windows_.end() ? nullptr : &found->second, covers};
+}
+
+ImageFile::Place ImageFile::make_place_locked(uint64_t offset) {
+  Place place = place_locked(offset);
+  if (place.segment == nullptr) place.segment = &windows_[offset / kExtentBytes];
+  return place;
+}
+
+// Frees the blocks that lie wholly in `range`.
+void ImageFile::drop_segments_locked(Range range) {
+  if (series_) {
+    for (size_t i = 0; i < kSeriesLength; ++i) {
+      const Range covers = series_range(i);
+      if (range.begin <= covers.begin && covers.end <= range.end) (*series_)[i] = {};
+    }
+    if (range.begin == 0 && range.end >= kExtentBytes) series_.reset();
+  }
+  const uint64_t first = (range.begin + kExtentBytes - 1) / kExtentBytes;
+  const uint64_t last = range.end / kExtentBytes;
+  if (first < last) windows_.erase(windows_.lower_bound(first), windows_.lower_bound(last));
+}
+
+// ---- Arrival -------------------------------------------------------------------------------------
+
+Status ImageFile::announce(uint64_t offset, uint32_t length) {
+  if (length == 0 || length > kChunkMaxBytes || offset > uint64_t{INT64_MAX} - length) {
+    return failure(EMSGSIZE, "chunk of " + std::to_string(length) + " bytes at offset " +
+                                 std::to_string(offset) + ": out of range");
+  }
+  std::lock_guard lock(mutex_);
+  under_way_.push_back({offset, offset + length});
+  size_bytes_ = std::max(size_bytes_, offset + length);
+  closed_ = false;  // a writer came back while the last close was on its way
+  return {};
+}
+
+void ImageFile::retract(uint64_t offset, uint32_t length) {
+  std::lock_guard lock(mutex_);
+  retract_locked(offset, length);
+}
+
+void ImageFile::retract_locked(uint64_t offset, uint32_t length) {
+  const auto found = std::find(under_way_.begin(), under_way_.end(), Range{offset, offset + length});
+  if (found != under_way_.end()) under_way_.erase(found);
+}
+
+Status ImageFile::reserve(Landing& landing) {
+  landing.piece_count = 0;
+  landing.store_data = 0;
+  const Range range{landing.offset, landing.offset + landing.length};
+  BlockRef bounce;
+  uint32_t bounced = 0;
+  Status status;
+  std::lock_guard lock(mutex_);
+  if (storage_.consume && range.begin < consumed_end_) {
+    return failure(ESPIPE, "bytes at offset " + std::to_string(range.begin) +
+                               " are written again, but were read and freed (--consume)");
+  }
+  if (range.begin < kExtentBytes && !series_ && windows_.count(0) == 0 &&
+      range.end <= kSmallFileMaxBytes) {
+    series_ = std::make_unique<Series>();
+  }
+  for (uint64_t at = range.begin; at < range.end;) {
+    const Place place = make_place_locked(at);
+    const Range part = place.covers.intersection({at, range.end});
+    Segment& segment = *place.segment;
+    if (!segment.block && !segment.spilled) {
+      segment.block = storage_.memory.allocate(place.covers.length());
+      if (!segment.block && storage_.spill != nullptr) segment.spilled = true;
+    }
+    Landing::Piece& piece = landing.pieces[landing.piece_count];
+    piece.length = static_cast<uint32_t>(part.length());
+    BlockRef block = segment.block;
+    if (segment.spilled) {
+      if (!bounce) bounce = storage_.memory.allocate_bounce();
+      block = bounce;
+      landing.store_data |= piece_bit(landing.piece_count);
+    }
+    if (!block) {
+      // Memory comes back when something is read and freed, or has gone to the disk.
+      const bool later = segment.spilled || storage_.consume;
+      status = failure(later ? EAGAIN : ENOSPC, "no memory for " + std::to_string(part.length()) +
+                                                    " bytes: the target's memory limit is reached");
+      break;
+    }
+    piece.data = segment.spilled ? block.bytes().data() + bounced
+                                 : block.bytes().data() + (part.begin - place.covers.begin);
+    if (segment.spilled) bounced += piece.length;
+    piece.region = block.region();
+    piece.block = block.detach();
+    ++landing.piece_count;
+    at = part.end;
+  }
+  if (!status) {
+    release(storage_.memory, landing);
+    landing.piece_count = 0;
+    return status;
+  }
+  if (landing.store_data != 0 && !spill_file_) {
+    auto file = storage_.spill->create_file();
+    if (!file) {
+      release(storage_.memory, landing);
+      landing.piece_count = 0;
+      return failure(file.error());
+    }
+    spill_file_ = *file;
+  }
+  return {};
+}
+
+void ImageFile::release(StoreMemory& memory, const Landing& landing) {
+  for (uint32_t i = 0; i < landing.piece_count; ++i) memory.adopt(landing.pieces[i].block);
+}
+
+// Whether the pieces still are where the file's bytes are read from (a source out of step may have
+// truncated meanwhile).
+bool ImageFile::is_in_place_locked(const Landing& landing) {
+  uint64_t at = landing.offset;
+  for (uint32_t i = 0; i < landing.piece_count; ++i) {
+    const Place place = place_locked(at);
+    const bool bounced = (landing.store_data & piece_bit(i)) != 0;
+    if (place.segment == nullptr || place.segment->spilled != bounced) return false;
+    if (!bounced && place.segment->block.id() != landing.pieces[i].block) return false;
+    at += landing.pieces[i].length;
+  }
+  return true;
+}
+
+Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
+  Status status;
+  if (landing.store_data != 0) {
+    std::shared_ptr<SpillFile> spill_file;
+    {
+      std::lock_guard lock(mutex_);
+      spill_file = spill_file_;
+    }
+    uint64_t at = landing.offset;
+    for (uint32_t i = 0; i < landing.piece_count && status; ++i) {
+      const Landing::Piece& piece = landing.pieces[i];
+      if ((landing.store_data & piece_bit(i)) != 0) status = spill_file->write(at, {piece.data, piece.length});
+      at += piece.length;
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    retract_locked(landing.offset, landing.length);
+    if (status && !is_in_place_locked(landing)) {
+      status = failure(EIO, "chunk at offset " + std::to_string(landing.offset) +
+                                ": the file was cut while it was under way");
+    }
+    if (status) {
+      arrived_.add({landing.offset, landing.offset + landing.length});
+      digest_ += chunk_digest;
+    }
+  }
+  release(storage_.memory, landing);
+  return status;
+}
+
+void ImageFile::give_up(const Landing& landing) {
+  retract(landing.offset, landing.length);
+  release(storage_.memory, landing);
+}
+
+// ---- Size ----------------------------------------------------------------------------------------
+
+void ImageFile::truncate(uint64_t size_bytes) {
+  std::unique_lock lock(mutex_);
+  const Range cut{size_bytes, size_bytes_};
+  arrived_.remove({size_bytes, UINT64_MAX});
+  drop_segments_locked({size_bytes, uint64_t{INT64_MAX} + 1});
+  size_bytes_ = size_bytes;
+  consumed_end_ = std::min(consumed_end_, size_bytes);
+  digest_ = 0;
+  const auto spill_file = spill_file_;
+  lock.unlock();
+  if (spill_file && !cut.empty()) spill_file->punch_hole(cut.begin, cut.length());
+}
+
+void ImageFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
+  const Range hole{offset, offset + std::min(length_bytes, uint64_t{INT64_MAX} - offset)};
+  std::unique_lock lock(mutex_);
+  arrived_.remove(hole);
+  drop_segments_locked(hole);
+  digest_ = 0;
+  const auto spill_file = spill_file_;
+  lock.unlock();
+  if (spill_file && !hole.empty()) spill_file->punch_hole(hole.begin, hole.length());
+}
+
+void ImageFile::open_for_write() {
+  std::lock_guard lock(mutex_);
+  closed_ = false;
+}
+
+uint64_t ImageFile::known_end_locked() const {
+  uint64_t end = arrived_.end();
+  for (const Range& range : under_way_) end = std::max(end, range.end);
+  return end;
+}
+
+void ImageFile::close(uint64_t size_bytes) {
+  std::lock_guard lock(mutex_);
+  size_bytes_ = std::max(size_bytes, known_end_locked());
+  closed_ = true;
+}
+
+ImageFile::Facts ImageFile::facts() const {
+  std::lock_guard lock(mutex_);
+  Facts facts{size_bytes_, closed_, !under_way_.empty(), digest_, 0};
+  for (const Range& range : arrived_.ranges()) facts.stored_bytes += range.length();
+  return facts;
+}
+
+}  // namespace ppmr

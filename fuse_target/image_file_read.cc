@@ -1,0 +1,79 @@
+// Reading: a range is answered only when nothing of it is still to come.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "fuse_target/image_file.h"
+
+namespace ppmr {
+
+bool ImageFile::under_way_locked(Range range) const {
+  return std::any_of(under_way_.begin(), under_way_.end(),
+                     [&](const Range& chunk) { return chunk.overlaps(range); });
+}
+
+void ImageFile::plan_locked(Range range, ReadPlan& plan) {
+  arrived_.for_each_part(range, [&](Range part, bool arrived) {
+    if (!arrived) {
+      plan.add_zeros(part.length());
+      return;
+    }
+    while (!part.empty()) {
+      const Place place = place_locked(part.begin);
+      const Range piece = place.covers.intersection(part);
+      if (place.segment != nullptr && place.segment->block) {
+        plan.add_block(place.segment->block, piece.begin - place.covers.begin, piece.length());
+      } else if (place.segment != nullptr && place.segment->spilled) {
+        plan.add_spilled(spill_file_, piece.begin, piece.length());
+      } else {
+        plan.add_zeros(piece.length());
+      }
+      part.begin = piece.end;
+    }
+  });
+}
+
+Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, ReadPlan& plan) {
+  plan.clear();
+  std::unique_lock lock(mutex_);
+  Range range{offset, offset + std::min<uint64_t>(length, uint64_t{INT64_MAX} - offset)};
+  if (closed_) range.end = std::min(range.end, size_bytes_);
+  if (storage_.consume && offset != consumed_end_ && !(closed_ && range.empty())) {
+    if (!std::exchange(order_complained_, true)) {
+      spdlog::error("a reader wanted offset {} but had read up to {}: with --consume a file is read "
+                    "once, front to back", offset, consumed_end_);
+    }
+    return failure(ESPIPE, "read out of order");
+  }
+  if (range.empty()) return Readiness::kReady;
+  if (under_way_locked(range)) return Readiness::kWait;
+  if (!closed_ && !arrived_.contains(range)) return Readiness::kWait;
+  plan_locked(range, plan);
+  if (!storage_.consume) return Readiness::kReady;
+  consume_locked(range.end);
+  const auto spill_file = spill_file_;
+  lock.unlock();
+  // The plan reads its own part from the disk later.
+  if (spill_file) spill_file->punch_hole(0, range.begin);
+  return Readiness::kReady;
+}
+
+Status ImageFile::read_back(uint64_t offset, size_t length, ReadPlan& plan) {
+  plan.clear();
+  std::lock_guard lock(mutex_);
+  if (offset >= size_bytes_) return {};
+  const Range range{offset, std::min<uint64_t>(size_bytes_, offset + length)};
+  if (under_way_locked(range)) return failure(EAGAIN, "read back: bytes are still under way");
+  if (offset < consumed_end_) return failure(ESPIPE, "read back: the bytes were read and freed");
+  plan_locked(range, plan);
+  return {};
+}
+
+// The plan holds its blocks; everything wholly behind the reader is free for what comes.
+void ImageFile::consume_locked(uint64_t end) {
+  consumed_end_ = end;
+  const bool all = closed_ && end == size_bytes_;
+  drop_segments_locked({0, all ? uint64_t{INT64_MAX} + 1 : end});
+}
+
+}  // namespace ppmr

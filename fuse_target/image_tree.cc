@@ -1,0 +1,198 @@
+#include "fuse_target/image_tree.h"
+
+#include <spdlog/spdlog.h>
+
+#include <set>
+
+namespace ppmr {
+namespace {
+
+constexpr const char* kLastImage = "inventory.img";  // written by CRIU when all others are
+
+}  // namespace
+
+ImageTree::ImageTree(const ImageStorage& storage, ParkingLot& parking)
+    : storage_(storage), parking_(parking), root_(std::make_shared<StoredNode>()) {
+  root_->inode = kRootInode;
+  root_->attributes.mode = 0755;
+  root_->ctime_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                        std::chrono::system_clock::now().time_since_epoch())
+                        .count();
+  root_->attributes.atime_ns = root_->attributes.mtime_ns = root_->ctime_ns;
+  inodes_[kRootInode] = root_;
+}
+
+ImageTree::~ImageTree() {
+  std::lock_guard lock(mutex_);
+  while (!root_->children.empty()) unlink_tree_locked(root_->children.begin()->second);
+}
+
+// ---- Sessions ------------------------------------------------------------------------------------
+
+void ImageTree::session_opened(SessionId session, const std::string& source_name) {
+  std::lock_guard lock(mutex_);
+  sessions_[session].source_name = source_name;
+}
+
+void ImageTree::session_ended(SessionId session, const std::string& reason) {
+  std::set<StoredCheckpointPointer> checkpoints;
+  decltype(Session::nodes) nodes;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) return;
+    nodes.swap(found->second.nodes);
+    sessions_.erase(found);
+    // By the nodes: readers may have open what was unlinked.
+    for (auto& [id, node] : nodes) checkpoints.insert(node->checkpoint);
+  }
+  {
+    std::lock_guard lock(files_mutex_);
+    for (auto& [id, node] : nodes) files_.erase(node->key);
+  }
+  for (auto& checkpoint : checkpoints) fail(checkpoint, reason);
+}
+
+Result<ImageTree::Session*> ImageTree::session_locked(SessionId session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return failure(ESTALE, "the session has ended");
+  return &found->second;
+}
+
+// ---- Nodes ---------------------------------------------------------------------------------------
+
+Result<StoredNodePointer> ImageTree::node_locked(SessionId session, uint64_t node) {
+  auto known = session_locked(session);
+  if (!known) return failure(known.error());
+  const auto found = (*known)->nodes.find(node);
+  if (found == (*known)->nodes.end()) {
+    return failure(ENOENT, "node " + std::to_string(node) + ": unknown");
+  }
+  return found->second;
+}
+
+Result<StoredNodePointer> ImageTree::directory_locked(SessionId session, uint64_t node) {
+  auto found = changeable_locked(session, node);
+  if (found && !(*found)->is_directory()) {
+    const Error error{ENOTDIR, "node " + std::to_string(node) + ": not a directory"};
+    (void)failed_in_locked((*found)->checkpoint, error);
+    return failure(error);
+  }
+  return found;
+}
+
+// A node of a checkpoint that its source may still change.
+Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64_t node) {
+  auto found = node_locked(session, node);
+  if (!found) return found;
+  const auto& checkpoint = (*found)->checkpoint;
+  if (checkpoint->failed()) return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
+  if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
+  return found;
+}
+
+std::optional<ImageTree::FileRecord> ImageTree::record(NodeKey key) const {
+  std::shared_lock lock(files_mutex_);
+  const auto found = files_.find(key);
+  if (found == files_.end()) return std::nullopt;
+  return found->second;
+}
+
+StoredNodePointer ImageTree::add_locked(Session& session, const StoredNodePointer& parent,
+                                        StoredNodePointer node) {
+  node->inode = ++last_inode_;
+  node->ctime_ns = node->attributes.mtime_ns;
+  node->parent = parent;
+  if (node->is_file()) {
+    node->file = std::make_shared<ImageFile>(storage_);
+    std::lock_guard lock(files_mutex_);
+    files_[node->key] = {node->file, node->checkpoint};
+  }
+  ++node->checkpoint->nodes;
+  if (node->is_file()) ++node->checkpoint->files;
+  session.nodes[node->key.node] = node;
+  inodes_[node->inode] = node;
+  parent->children[node->name] = node;
+  return node;
+}
+
+// Takes the name away. The node lives on while its source, the kernel or a handle refers to it.
+void ImageTree::unlink_locked(const StoredNodePointer& node) {
+  if (const auto parent = node->parent.lock()) parent->children.erase(node->name);
+  node->parent.reset();
+  node->linked = false;
+  --node->checkpoint->nodes;
+  if (node->is_file()) --node->checkpoint->files;
+  if (node->lookups == 0) inodes_.erase(node->inode);
+}
+
+// Away with the node and all below it, from every table: nobody may name them any more. No recursion:
+// how deep a tree is, is a stranger's choice.
+// True when a file among them was not closed.
+bool ImageTree::unlink_tree_locked(StoredNodePointer node) {
+  bool unfinished = false;
+  std::vector<StoredNodePointer> path = {std::move(node)};
+  while (!path.empty()) {
+    const StoredNodePointer last = path.back();
+    if (!last->children.empty()) {
+      path.push_back(last->children.begin()->second);
+      continue;
+    }
+    unfinished = unfinished || (last->is_file() && !last->file->facts().closed);
+    unlink_locked(last);
+    drop_key_locked(last->key);
+    path.pop_back();
+  }
+  return unfinished;
+}
+
+void ImageTree::drop_key_locked(const NodeKey& key) {
+  if (const auto session = sessions_.find(key.session); session != sessions_.end()) {
+    session->second.nodes.erase(key.node);
+  }
+  std::lock_guard lock(files_mutex_);
+  files_.erase(key);
+}
+
+// ---- States of checkpoints -----------------------------------------------------------------------
+
+bool ImageTree::closes_checkpoint_locked(const StoredNode& node) const {
+  const auto parent = node.parent.lock();
+  return node.is_file() && node.name == kLastImage && parent &&
+         parent->key == node.checkpoint->top && node.file->facts().closed;
+}
+
+void ImageTree::fail(const StoredCheckpointPointer& checkpoint, const std::string& reason) {
+  if (!checkpoint->advance(StoredState::kFailed, reason)) return;
+  spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, reason);
+  state_changed(*checkpoint);
+}
+
+// For errors that a source made: they end its checkpoint. tell_failures() comes once the lock is let go.
+Status ImageTree::failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error) {
+  if (checkpoint && checkpoint->advance(StoredState::kFailed, error.message)) {
+    spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, error.message);
+    just_failed_.push_back(checkpoint);
+  }
+  return failure(std::move(error));
+}
+
+void ImageTree::tell_failures() {
+  std::vector<StoredCheckpointPointer> failed;
+  {
+    std::lock_guard lock(mutex_);
+    failed.swap(just_failed_);
+  }
+  for (auto& checkpoint : failed) state_changed(*checkpoint);
+}
+
+void ImageTree::state_changed(const StoredCheckpoint& checkpoint) {
+  {
+    // Taken so that a waiter is either before its check or asleep.
+    std::lock_guard lock(mutex_);
+  }
+  changed_.notify_all();
+  parking_.changed(&checkpoint);
+}
+
+}  // namespace ppmr

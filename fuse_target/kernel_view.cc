@@ -1,0 +1,175 @@
+// What the mount and the control socket ask of the tree.
+#include <algorithm>
+
+#include "fuse_target/image_tree.h"
+
+namespace ppmr {
+
+StoredNodePointer ImageTree::find(uint64_t inode) const {
+  std::lock_guard lock(mutex_);
+  const auto found = inodes_.find(inode);
+  return found == inodes_.end() ? nullptr : found->second;
+}
+
+StoredNodePointer ImageTree::look_up(const StoredNodePointer& directory, const std::string& name,
+                                     bool keep) {
+  std::lock_guard lock(mutex_);
+  const auto found = directory->children.find(name);
+  if (found == directory->children.end()) return nullptr;
+  if (keep) ++found->second->lookups;
+  return found->second;
+}
+
+void ImageTree::forget_inode(uint64_t inode, uint64_t lookups) {
+  StoredNodePointer gone;  // its memory is freed after the lock
+  std::lock_guard lock(mutex_);
+  const auto found = inodes_.find(inode);
+  if (found == inodes_.end() || inode == kRootInode) return;
+  StoredNode& node = *found->second;
+  node.lookups -= std::min(node.lookups, lookups);
+  if (node.lookups > 0 || node.linked) return;
+  gone = std::move(found->second);
+  inodes_.erase(found);
+}
+
+ImageTree::View ImageTree::view(const StoredNode& node) const {
+  View view;
+  if (node.is_file()) {
+    const ImageFile::Facts facts = node.file->facts();
+    view.size_bytes = facts.size_bytes;
+    view.stored_bytes = facts.stored_bytes;
+  }
+  if (node.type == wire::NodeType::kSymlink) view.size_bytes = node.link_target.size();
+  view.inode = node.inode;
+  view.type = node.type;
+  std::lock_guard lock(mutex_);
+  view.attributes = node.attributes;
+  view.ctime_ns = node.ctime_ns;
+  view.linked = node.linked;
+  view.subdirectories = static_cast<size_t>(
+      std::count_if(node.children.begin(), node.children.end(),
+                    [](const auto& child) { return child.second->is_directory(); }));
+  return view;
+}
+
+ImageTree::Place ImageTree::place(const StoredNode& node) const {
+  std::lock_guard lock(mutex_);
+  return {node.name, node.checkpoint && !(node.key == node.checkpoint->top)};
+}
+
+std::vector<ImageTree::Entry> ImageTree::entries(const StoredNodePointer& directory) const {
+  std::lock_guard lock(mutex_);
+  const auto parent = directory->parent.lock();
+  std::vector<Entry> entries;
+  entries.reserve(directory->children.size() + 2);
+  entries.push_back({".", directory->inode, directory->type});
+  entries.push_back({"..", parent ? parent->inode : kRootInode, wire::NodeType::kDirectory});
+  for (auto& [name, node] : directory->children) entries.push_back({name, node->inode, node->type});
+  return entries;
+}
+
+// ---- Removal at the target -----------------------------------------------------------------------
+
+Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& parent,
+                                                       const std::string& name,
+                                                       bool directory_wanted) {
+  StoredNodePointer node;
+  bool top = false;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = parent->children.find(name);
+    if (found == parent->children.end()) return failure(ENOENT, "'" + name + "': not there");
+    node = found->second;
+    if (node->checkpoint->state() == StoredState::kOpen) {
+      return failure(EBUSY, "'" + name + "': its source still writes the checkpoint");
+    }
+    if (directory_wanted && !node->is_directory()) return failure(ENOTDIR, "'" + name + "'");
+    if (!directory_wanted && node->is_directory()) return failure(EISDIR, "'" + name + "'");
+    if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "'");
+    top = node->key == node->checkpoint->top;
+    unlink_locked(node);
+    drop_key_locked(node->key);
+  }
+  changed_.notify_all();
+  // What has not come by now will not come: its source can no longer name it.
+  if (node->is_file() && !node->file->facts().closed) {
+    fail(node->checkpoint, "'" + name + "' was removed at the target before it was complete");
+  }
+  if (!top) return std::optional<NodeKey>();
+  return std::optional<NodeKey>(node->key);
+}
+
+Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
+  StoredNodePointer top;
+  bool unfinished = false;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = root_->children.find(name);
+    if (found == root_->children.end()) return failure(ENOENT, "no checkpoint '" + name + "' here");
+    top = found->second;
+    if (top->checkpoint->state() == StoredState::kOpen) {
+      return failure(EBUSY, "'" + name + "': its source still writes it");
+    }
+    unfinished = unlink_tree_locked(top);
+  }
+  changed_.notify_all();
+  // Readers who have complete files open go on; the others would wait for ever.
+  if (unfinished) fail(top->checkpoint, "removed at the target before it was complete");
+  return top->key;
+}
+
+// ---- Checkpoints, for people and tools -----------------------------------------------------------
+
+CheckpointReport ImageTree::report_locked(const std::string& name, const StoredNode& top) const {
+  const StoredCheckpoint& checkpoint = *top.checkpoint;
+  CheckpointReport report;
+  report.name = name;
+  report.top = checkpoint.top;
+  report.state = checkpoint.state();
+  report.bytes = checkpoint.landed_bytes;
+  report.files = checkpoint.files;
+  report.age = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - checkpoint.begun_at);
+  report.source_name = checkpoint.source_name;
+  report.error = checkpoint.error();
+  report.refused_seals = checkpoint.refused_seals;
+  report.seal_error = checkpoint.seal_error;
+  return report;
+}
+
+std::vector<CheckpointReport> ImageTree::checkpoints() const {
+  std::lock_guard lock(mutex_);
+  std::vector<CheckpointReport> reports;
+  for (auto& [name, top] : root_->children) reports.push_back(report_locked(name, *top));
+  return reports;
+}
+
+std::optional<CheckpointReport> ImageTree::checkpoint_locked(const std::string& name) const {
+  const auto found = root_->children.find(name);
+  if (found == root_->children.end()) return std::nullopt;
+  return report_locked(name, *found->second);
+}
+
+std::optional<CheckpointReport> ImageTree::checkpoint(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  return checkpoint_locked(name);
+}
+
+std::optional<CheckpointReport> ImageTree::wait_for(const std::string& name, const Wanted& wanted,
+                                                    std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  std::optional<CheckpointReport> report;
+  changed_.wait_for(lock, timeout, [&] {
+    report = checkpoint_locked(name);
+    return waiting_stopped_ || wanted(report);
+  });
+  return report;
+}
+
+void ImageTree::stop_waiting() {
+  std::lock_guard lock(mutex_);
+  waiting_stopped_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace ppmr

@@ -1,0 +1,156 @@
+// Bytes on their way in: the path of every chunk. Takes the file table's lock shared and the file's
+// own, for moments.
+#include <algorithm>
+#include <cstring>
+
+#include "fuse_target/image_tree.h"
+
+namespace ppmr {
+
+// The file of a message that changes it.
+Result<StoredNodePointer> ImageTree::change_file(SessionId session, uint64_t node) {
+  std::unique_lock lock(mutex_);
+  auto found = changeable_locked(session, node);
+  lock.unlock();
+  if (found && !(*found)->is_file()) {
+    const Error error{EISDIR, "node " + std::to_string(node) + ": not a file"};
+    fail((*found)->checkpoint, error.message);
+    return failure(error);
+  }
+  return found;
+}
+
+Status ImageTree::truncate(SessionId session, const wire::Truncate& message) {
+  auto node = change_file(session, message.node);
+  if (!node) return failure(node.error());
+  if (message.size_bytes > uint64_t{INT64_MAX}) {
+    fail((*node)->checkpoint, "truncate: out of range");
+    return failure(EINVAL, "truncate: out of range");
+  }
+  (*node)->file->truncate(message.size_bytes);
+  parking_.changed((*node)->file.get());
+  return {};
+}
+
+Status ImageTree::punch_hole(SessionId session, const wire::PunchHole& message) {
+  auto node = change_file(session, message.node);
+  if (!node) return failure(node.error());
+  if (message.offset > uint64_t{INT64_MAX}) {
+    fail((*node)->checkpoint, "punch hole: out of range");
+    return failure(EINVAL, "punch hole: out of range");
+  }
+  (*node)->file->punch_hole(message.offset, message.length_bytes);
+  return {};
+}
+
+Status ImageTree::opened_for_write(SessionId session, const wire::OpenedForWrite& message) {
+  auto node = change_file(session, message.node);
+  if (!node) return failure(node.error());
+  (*node)->file->open_for_write();
+  return {};
+}
+
+Status ImageTree::closed(SessionId session, const wire::Closed& message) {
+  auto node = change_file(session, message.node);
+  if (!node) return failure(node.error());
+  if (message.size_bytes > uint64_t{INT64_MAX}) {
+    fail((*node)->checkpoint, "close: size out of range");
+    return failure(EINVAL, "close: size out of range");
+  }
+  (*node)->file->close(message.size_bytes);
+  bool completed = false;
+  {
+    std::lock_guard lock(mutex_);
+    completed = closes_checkpoint_locked(**node) &&
+                (*node)->checkpoint->advance(StoredState::kComplete);
+  }
+  parking_.changed((*node)->file.get());
+  if (completed) state_changed(*(*node)->checkpoint);
+  return {};
+}
+
+// ---- Chunks --------------------------------------------------------------------------------------
+
+Status ImageTree::announced(NodeKey file, uint64_t offset, uint32_t length) {
+  const auto found = record(file);
+  if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
+  const auto& checkpoint = found->checkpoint;
+  if (checkpoint->failed()) return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
+  if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
+  const Status status = found->file->announce(offset, length);
+  if (!status) fail(checkpoint, status.error().message);
+  return status;
+}
+
+Result<Landing> ImageTree::reserve(NodeKey file, uint64_t offset, uint32_t length) {
+  const auto found = record(file);
+  if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
+  // No memory for what nobody will read.
+  if (found->checkpoint->failed()) return failure(EIO, "the checkpoint has failed");
+  Landing landing;
+  landing.file = file;
+  landing.offset = offset;
+  landing.length = length;
+  if (auto reserved = found->file->reserve(landing); !reserved) return failure(reserved.error());
+  return landing;
+}
+
+Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {
+  const auto found = record(landing.file);
+  if (!found) {
+    ImageFile::release(storage_.memory, landing);
+    return failure(ENOENT, "chunk of a file that is gone");
+  }
+  const Status status = found->file->land(landing, chunk_digest);
+  if (!status) {
+    fail(found->checkpoint, status.error().message);
+    return status;
+  }
+  landed_bytes_ += landing.length;
+  found->checkpoint->landed_bytes += landing.length;
+  parking_.changed(found->file.get());
+  return {};
+}
+
+void ImageTree::abandon(const Landing& landing, const Error& error) {
+  const auto found = record(landing.file);
+  if (!found) return ImageFile::release(storage_.memory, landing);
+  found->file->give_up(landing);
+  fail(found->checkpoint, error.message);
+}
+
+void ImageTree::abandon_announced(NodeKey file, uint64_t offset, uint32_t length,
+                                  const Error& error) {
+  const auto found = record(file);
+  if (!found) return;
+  found->file->retract(offset, length);
+  fail(found->checkpoint, error.message);
+}
+
+Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) {
+  const auto found = record(file);
+  if (!found) return failure(ENOENT, "read back of node " + std::to_string(file.node) + ": unknown");
+  if (offset > uint64_t{INT64_MAX}) return failure(EINVAL, "read back: out of range");
+  ReadPlan plan;
+  if (auto planned = found->file->read_back(offset, bytes.size(), plan); !planned) {
+    return failure(planned.error());
+  }
+  if (auto ready = plan.make_ready(); !ready) return failure(ready.error());
+  for (const iovec& buffer : plan.buffers()) {
+    std::memcpy(bytes.data(), buffer.iov_base, buffer.iov_len);
+    bytes = bytes.subspan(buffer.iov_len);
+  }
+  return plan.size_bytes();
+}
+
+wire::Space ImageTree::space() const {
+  const StoreCounters counters = storage_.memory.counters();
+  wire::Space space{counters.limit_bytes, counters.limit_bytes - counters.used_bytes};
+  if (storage_.spill != nullptr) {
+    space.free_bytes += storage_.spill->free_bytes();
+    space.total_bytes += storage_.spill->free_bytes() + storage_.spill->spilled_bytes();
+  }
+  return space;
+}
+
+}  // namespace ppmr

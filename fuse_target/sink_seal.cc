@@ -1,0 +1,114 @@
+// Sealing: what the source says its checkpoint consists of is compared, entry by entry, with what is
+// here. Only when all of it agrees are the bytes the reader's for good.
+#include <spdlog/spdlog.h>
+
+#include <set>
+
+#include "fuse_target/image_tree.h"
+
+namespace ppmr {
+
+Status ImageTree::manifest_entry(SessionId session, const wire::ManifestEntry& message) {
+  std::lock_guard lock(mutex_);
+  auto top = changeable_locked(session, message.checkpoint);
+  if (!top) return failure(top.error());
+  StoredCheckpoint& checkpoint = *(*top)->checkpoint;
+  // More entries than nodes cannot agree, and a stranger does not fill our memory with them.
+  if (checkpoint.manifest.size() > checkpoint.nodes) {
+    checkpoint.manifest_too_long = true;
+  } else {
+    checkpoint.manifest.push_back(message);
+  }
+  return {};
+}
+
+std::string ImageTree::entry_difference_locked(const StoredCheckpoint& checkpoint,
+                                               const wire::ManifestEntry& entry) {
+  const std::string name = "'" + entry.name.substr(0, wire::kNameMaxBytes) + "'";
+  auto found = node_locked(checkpoint.top.session, entry.node);
+  if (!found || (*found)->checkpoint.get() != &checkpoint || !(*found)->linked) {
+    return name + ": not at the target";
+  }
+  const StoredNode& node = **found;
+  const auto parent = node.parent.lock();
+  const uint64_t parent_id = node.key == checkpoint.top ? 0 : parent->key.node;
+  if (node.name != entry.name || parent_id != entry.parent) {
+    return name + ": has another name or place at the target";
+  }
+  if (node.type != entry.type) return name + ": of another type at the target";
+  if (node.attributes.mode != (entry.mode & 07777)) return name + ": has another mode at the target";
+  if (!node.is_file()) return {};
+  const ImageFile::Facts facts = node.file->facts();
+  if (facts.under_way) return name + ": bytes are still under way";
+  if (facts.size_bytes != entry.size_bytes) {
+    return name + ": " + std::to_string(facts.size_bytes) + " bytes at the target, " +
+           std::to_string(entry.size_bytes) + " at the source";
+  }
+  if (facts.digest != entry.digest) return name + ": its digest differs";
+  if (!facts.closed) return name + ": still open for writing";
+  return {};
+}
+
+std::string ImageTree::manifest_difference_locked(const StoredCheckpoint& checkpoint,
+                                                  uint64_t entry_count) {
+  if (checkpoint.manifest_too_long || checkpoint.manifest.size() != checkpoint.nodes ||
+      entry_count != checkpoint.nodes) {
+    return std::to_string(checkpoint.nodes) + " names at the target, " +
+           std::to_string(entry_count) + " at the source";
+  }
+  std::set<uint64_t> seen;
+  for (const auto& entry : checkpoint.manifest) {
+    if (!seen.insert(entry.node).second) return "'" + entry.name + "': named twice";
+    if (std::string difference = entry_difference_locked(checkpoint, entry); !difference.empty()) {
+      return difference;
+    }
+  }
+  return {};
+}
+
+Status ImageTree::seal(SessionId session, const wire::Seal& message) {
+  StoredNodePointer top;
+  std::string difference;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = node_locked(session, message.checkpoint);
+    if (!found) return failure(found.error());
+    top = *found;
+    StoredCheckpoint& checkpoint = *top->checkpoint;
+    if (!(checkpoint.top == top->key)) return failure(EINVAL, "'" + top->name + "': not a checkpoint");
+    if (checkpoint.state() == StoredState::kSealed) return {};
+    if (checkpoint.failed()) return failure(EIO, "'" + top->name + "' has failed: " + checkpoint.error());
+    difference = manifest_difference_locked(checkpoint, message.entry_count);
+    checkpoint.manifest = {};
+    checkpoint.manifest_too_long = false;
+    if (difference.empty()) {
+      if (!checkpoint.advance(StoredState::kSealed)) difference = "it has failed meanwhile";
+    }
+    if (!difference.empty()) {
+      difference = "'" + top->name + "' is not what was sent: " + difference;
+      ++checkpoint.refused_seals;
+      checkpoint.seal_error = difference;
+    }
+  }
+  if (!difference.empty()) {
+    changed_.notify_all();
+    return failure(EIO, difference);
+  }
+  spdlog::info("checkpoint '{}' is sealed", top->name);
+  state_changed(*top->checkpoint);
+  return {};
+}
+
+Status ImageTree::abandon_checkpoint(SessionId session, const wire::Abandon& message) {
+  StoredCheckpointPointer checkpoint;
+  {
+    std::lock_guard lock(mutex_);
+    auto top = node_locked(session, message.checkpoint);
+    if (!top) return failure(top.error());
+    checkpoint = (*top)->checkpoint;
+  }
+  fail(checkpoint, "given up by its source: " + message.reason.substr(0, 512));
+  return {};
+}
+
+}  // namespace ppmr

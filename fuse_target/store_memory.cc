@@ -1,0 +1,278 @@
+#include "fuse_target/store_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cassert>
+#include <string>
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kExtentsPerRegion = kRegionBytes / kExtentBytes;
+constexpr size_t kBlocksPerExtentMax = kExtentBytes / kSmallestBlockBytes;
+constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBytes);
+static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
+
+}  // namespace
+
+// The metadata of an extent lies beside its region, preallocated: counting references and finding a
+// free block allocate nothing.
+struct StoreExtent {
+  StoreMemory* owner = nullptr;
+  std::byte* data = nullptr;
+  uint32_t region = 0;
+  uint32_t number = 0;
+  // Written under the store's mutex, and only while no block is referenced.
+  size_t block_bytes = kExtentBytes;
+  // Guarded by the store's mutex; of a slab only.
+  size_t free_blocks = 0;
+  std::array<uint64_t, kBlocksPerExtentMax / 64> free_map{};
+
+  std::array<std::atomic<uint32_t>, kBlocksPerExtentMax> references{};
+
+  size_t block_count() const { return kExtentBytes / block_bytes; }
+};
+
+struct StoreMemory::Region {
+  MappedMemory memory;
+  std::array<StoreExtent, kExtentsPerRegion> extents;
+};
+
+// ---- References ----------------------------------------------------------------------------------
+
+BlockRef::BlockRef(const BlockRef& other) : extent_(other.extent_), index_(other.index_) {
+  if (extent_ != nullptr) extent_->references[index_].fetch_add(1, std::memory_order_relaxed);
+}
+
+std::span<std::byte> BlockRef::bytes() const {
+  return {extent_->data + index_ * extent_->block_bytes, extent_->block_bytes};
+}
+
+uint32_t BlockRef::region() const { return extent_->region; }
+
+uint32_t BlockRef::id() const {
+  return static_cast<uint32_t>(extent_->number * kBlocksPerExtentMax + index_);
+}
+
+void BlockRef::reset() {
+  if (extent_ == nullptr) return;
+  StoreExtent* extent = std::exchange(extent_, nullptr);
+  if (extent->references[index_].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    extent->owner->free_block(extent, index_);
+  }
+}
+
+uint32_t BlockRef::detach() {
+  const uint32_t block = id();
+  extent_ = nullptr;
+  return block;
+}
+
+// ---- The store -----------------------------------------------------------------------------------
+
+Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
+                                                         std::function<void()> space_freed) {
+  if (options.limit_bytes < kLimitMinBytes + options.set_aside_bytes) {
+    return failure(EINVAL, "memory limit of " + std::to_string(options.limit_bytes) +
+                               " bytes: at least " +
+                               std::to_string(kLimitMinBytes + options.set_aside_bytes) +
+                               " are needed");
+  }
+  return std::unique_ptr<StoreMemory>(new StoreMemory(options, std::move(space_freed)));
+}
+
+StoreMemory::StoreMemory(StoreOptions options, std::function<void()> space_freed)
+    : limit_extents_(options.limit_bytes / kExtentBytes),
+      ready_extents_(std::min(options.ready_bytes, options.limit_bytes) / kExtentBytes),
+      set_aside_extents_(options.set_aside_bytes / kExtentBytes),
+      space_freed_(std::move(space_freed)),
+      regions_((limit_extents_ + kExtentsPerRegion - 1) / kExtentsPerRegion),
+      slabs_(kSlabClasses) {
+  returned_.reserve(limit_extents_);
+  touched_.reserve(limit_extents_);
+  for (Slabs& slabs : slabs_) slabs.with_room.reserve(64);
+  keeper_ = std::thread([this] { keep_ready(); });
+}
+
+StoreMemory::~StoreMemory() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  keeper_.join();
+  assert(used_extents_ == 0 && "a block outlives its store");
+}
+
+size_t StoreMemory::slab_class(size_t size_bytes) {
+  const size_t block = std::max(std::bit_ceil(size_bytes), kSmallestBlockBytes);
+  return static_cast<size_t>(std::countr_zero(block / kSmallestBlockBytes));
+}
+
+BlockRef StoreMemory::allocate(size_t size_bytes) {
+  assert(size_bytes <= kExtentBytes);
+  const size_t size_class = slab_class(size_bytes);
+  std::unique_lock lock(mutex_);
+  const size_t extents_max = limit_extents_ - set_aside_extents_;
+  if (size_class == kSlabClasses) {
+    StoreExtent* extent = take_extent_locked(lock, extents_max);
+    if (extent == nullptr) return {};
+    extent->references[0].store(1, std::memory_order_relaxed);
+    return BlockRef(extent, 0);
+  }
+  auto& with_room = slabs_[size_class].with_room;
+  if (with_room.empty()) {
+    StoreExtent* extent = take_extent_locked(lock, extents_max);
+    if (extent == nullptr) return {};
+    extent->block_bytes = kSmallestBlockBytes << size_class;
+    extent->free_blocks = extent->block_count();
+    extent->free_map.fill(0);
+    for (size_t i = 0; i < extent->free_blocks; ++i) extent->free_map[i / 64] |= uint64_t{1} << (i % 64);
+    with_room.push_back(extent);
+  }
+  StoreExtent* extent = with_room.back();
+  const auto word = std::find_if(extent->free_map.begin(), extent->free_map.end(),
+                                 [](uint64_t bits) { return bits != 0; });
+  const auto bit = static_cast<uint32_t>(std::countr_zero(*word));
+  const auto index = static_cast<uint32_t>(word - extent->free_map.begin()) * 64 + bit;
+  *word &= *word - 1;
+  if (--extent->free_blocks == 0) with_room.pop_back();
+  extent->references[index].store(1, std::memory_order_relaxed);
+  return BlockRef(extent, index);
+}
+
+BlockRef StoreMemory::allocate_bounce() {
+  std::unique_lock lock(mutex_);
+  StoreExtent* extent = take_extent_locked(lock, limit_extents_);
+  if (extent == nullptr) return {};
+  extent->references[0].store(1, std::memory_order_relaxed);
+  return BlockRef(extent, 0);
+}
+
+BlockRef StoreMemory::adopt(uint32_t block_id) {
+  const size_t number = block_id / kBlocksPerExtentMax;
+  Region& region = *regions_[number / kExtentsPerRegion];
+  return BlockRef(&region.extents[number % kExtentsPerRegion], block_id % kBlocksPerExtentMax);
+}
+
+// ---- Extents -------------------------------------------------------------------------------------
+
+StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
+                                             size_t extents_max) {
+  StoreExtent* extent = nullptr;
+  if (used_extents_ < extents_max) {
+    // The last extent may be in the keeper's hands just now.
+    changed_.wait(lock, [this] {
+      return !returned_.empty() || !touched_.empty() || fresh_next_ < limit_extents_ || !touching_;
+    });
+    if (used_extents_ >= extents_max) {
+      // Somebody else was faster meanwhile.
+    } else if (!returned_.empty()) {
+      extent = returned_.back();
+      returned_.pop_back();
+    } else if (!touched_.empty()) {
+      extent = touched_.back();
+      touched_.pop_back();
+    } else {
+      extent = fresh_extent_locked();
+    }
+  }
+  if (extent == nullptr) {
+    starved_ = true;
+    return nullptr;
+  }
+  ++used_extents_;
+  extent->block_bytes = kExtentBytes;
+  if (touch_due_locked()) changed_.notify_all();
+  return extent;
+}
+
+// The next extent never used, its region mapped when it is the first of it; null when there is none.
+StoreExtent* StoreMemory::fresh_extent_locked() {
+  if (fresh_next_ == limit_extents_) return nullptr;
+  const size_t region_number = fresh_next_ / kExtentsPerRegion;
+  auto& region = regions_[region_number];
+  if (!region) {
+    const size_t first = region_number * kExtentsPerRegion;
+    const size_t count = std::min(kExtentsPerRegion, limit_extents_ - first);
+    auto memory = MappedMemory::create(count * kExtentBytes);
+    if (!memory) return nullptr;
+    region = std::make_unique<Region>();
+    region->memory = std::move(*memory);
+    for (size_t i = 0; i < count; ++i) {
+      StoreExtent& extent = region->extents[i];
+      extent.owner = this;
+      extent.data = region->memory.bytes().data() + i * kExtentBytes;
+      extent.region = static_cast<uint32_t>(region_number);
+      extent.number = static_cast<uint32_t>(first + i);
+    }
+  }
+  return &region->extents[fresh_next_++ % kExtentsPerRegion];
+}
+
+void StoreMemory::return_extent_locked(StoreExtent* extent) {
+  --used_extents_;
+  returned_.push_back(extent);
+}
+
+void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
+  std::lock_guard lock(mutex_);
+  if (extent->block_bytes == kExtentBytes) {
+    return_extent_locked(extent);
+  } else {
+    auto& with_room = slabs_[slab_class(extent->block_bytes)].with_room;
+    extent->free_map[index / 64] |= uint64_t{1} << (index % 64);
+    if (++extent->free_blocks == 1) with_room.push_back(extent);
+    if (extent->free_blocks == extent->block_count()) {
+      with_room.erase(std::find(with_room.begin(), with_room.end(), extent));
+      return_extent_locked(extent);
+    }
+  }
+  if (starved_) {
+    starved_ = false;
+    tell_freed_ = true;
+    changed_.notify_all();
+  }
+}
+
+// ---- The keeper ----------------------------------------------------------------------------------
+
+bool StoreMemory::touch_due_locked() const {
+  return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < limit_extents_;
+}
+
+void StoreMemory::keep_ready() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || tell_freed_ || touch_due_locked(); });
+    if (stopping_) return;
+    if (std::exchange(tell_freed_, false)) {
+      lock.unlock();
+      if (space_freed_) space_freed_();
+      lock.lock();
+      continue;
+    }
+    StoreExtent* extent = fresh_extent_locked();
+    if (extent == nullptr) {  // no address space: what there is must do
+      changed_.wait(lock, [this] { return stopping_ || tell_freed_; });
+      continue;
+    }
+    touching_ = true;
+    lock.unlock();
+    MappedMemory::touch({extent->data, kExtentBytes});
+    lock.lock();
+    touching_ = false;
+    touched_.push_back(extent);
+    changed_.notify_all();
+  }
+}
+
+StoreCounters StoreMemory::counters() const {
+  std::lock_guard lock(mutex_);
+  return {limit_extents_ * kExtentBytes, used_extents_ * kExtentBytes,
+          (returned_.size() + touched_.size()) * kExtentBytes};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,143 @@
+// The memory of the image store: taken and touched ahead of need, reused for ever, never more than
+// the limit.
+//
+//   region (64 MiB, registered whole by a device)  =  32 extents of 2 MiB
+//   extent  =  one block of 2 MiB,  or a slab of equal blocks of 4 KiB, 8 KiB ... 1 MiB
+//
+// The first touch of fresh memory is the most expensive thing on a virtual machine, because the host
+// backs it then: a thread of the store does it before a chunk needs the memory, and an extent given
+// back is handed out again before any other, as it is (readers are shown only bytes that arrived).
+//
+// Rejected: malloc per chunk (touched in the middle of the transfer, cannot be registered), a memfd
+// (twice the cost per first touch, and nothing here is shared with another process).
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "buffer_pool/mapped_memory.h"
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+class StoreMemory;
+struct StoreExtent;
+
+inline constexpr size_t kExtentBytes = size_t{2} << 20;
+inline constexpr size_t kRegionBytes = size_t{64} << 20;
+inline constexpr size_t kSmallestBlockBytes = size_t{4} << 10;
+inline constexpr size_t kLimitMinBytes = 8 * kExtentBytes;
+
+// A counted reference to a block: the memory stays as long as one is left, so a reply or an RDMA READ
+// under way keeps its bytes while the file is removed.
+// Threads: one BlockRef belongs to one thread at a time; copies are independent.
+class BlockRef {
+ public:
+  BlockRef() = default;
+  BlockRef(const BlockRef& other);
+  BlockRef(BlockRef&& other) noexcept
+      : extent_(std::exchange(other.extent_, nullptr)), index_(other.index_) {}
+  BlockRef& operator=(BlockRef other) noexcept {
+    std::swap(extent_, other.extent_);
+    std::swap(index_, other.index_);
+    return *this;
+  }
+  ~BlockRef() { reset(); }
+
+  explicit operator bool() const { return extent_ != nullptr; }
+  std::span<std::byte> bytes() const;
+  uint32_t region() const;
+  uint32_t id() const;  // of the block in its store
+  void reset();
+  // Gives the reference into the caller's hand as the block's id; StoreMemory::adopt() takes it back.
+  uint32_t detach();
+
+ private:
+  friend class StoreMemory;
+  BlockRef(StoreExtent* extent, uint32_t index) : extent_(extent), index_(index) {}
+
+  StoreExtent* extent_ = nullptr;
+  uint32_t index_ = 0;
+};
+
+struct StoreOptions {
+  size_t limit_bytes = size_t{1} << 30;
+  size_t ready_bytes = size_t{1} << 30;  // kept touched ahead of need, within the limit
+  size_t set_aside_bytes = 0;            // of the limit: only allocate_bounce() may have it
+};
+
+struct StoreCounters {
+  size_t limit_bytes = 0;
+  size_t used_bytes = 0;   // whole extents
+  size_t ready_bytes = 0;  // free and touched
+};
+
+// Threads: all members by any. The store outlives its blocks (asserted).
+class StoreMemory {
+ public:
+  // `space_freed` is called, on a thread of the store with no lock held, when a block was given back
+  // after an allocation had failed. Errors: EINVAL for a limit below kLimitMinBytes.
+  static Result<std::unique_ptr<StoreMemory>> create(StoreOptions options,
+                                                     std::function<void()> space_freed);
+  ~StoreMemory();
+
+  StoreMemory(const StoreMemory&) = delete;
+  StoreMemory& operator=(const StoreMemory&) = delete;
+
+  // A block of at least `size_bytes` (at most an extent), with whatever it held before; empty when
+  // the limit is reached.
+  BlockRef allocate(size_t size_bytes);
+  // An extent for bytes on their way to the spill file.
+  BlockRef allocate_bounce();
+  BlockRef adopt(uint32_t block_id);
+
+  StoreCounters counters() const;
+
+ private:
+  friend class BlockRef;
+  struct Region;
+  struct Slabs {  // of one block size
+    std::vector<StoreExtent*> with_room;
+  };
+
+  StoreMemory(StoreOptions options, std::function<void()> space_freed);
+  static size_t slab_class(size_t size_bytes);
+  StoreExtent* take_extent_locked(std::unique_lock<std::mutex>& lock, size_t extents_max);
+  StoreExtent* fresh_extent_locked();
+  void return_extent_locked(StoreExtent* extent);
+  void free_block(StoreExtent* extent, uint32_t index);
+  bool touch_due_locked() const;
+  void keep_ready();
+
+  // Constant after construction.
+  const size_t limit_extents_;
+  const size_t ready_extents_;
+  const size_t set_aside_extents_;
+  const std::function<void()> space_freed_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_. A region is set before the first of its blocks is handed out, and stays.
+  std::vector<std::unique_ptr<Region>> regions_;
+  std::vector<Slabs> slabs_;
+  std::vector<StoreExtent*> returned_;  // free, lately used: handed out first, last in first out
+  std::vector<StoreExtent*> touched_;   // free, touched, never used
+  size_t fresh_next_ = 0;               // number of the first extent never touched nor used
+  size_t used_extents_ = 0;
+  bool touching_ = false;
+  bool starved_ = false;  // an allocation failed since the last block came back
+  bool tell_freed_ = false;
+  bool stopping_ = false;
+
+  std::thread keeper_;  // last: ends before what it uses
+};
+
+}  // namespace ppmr

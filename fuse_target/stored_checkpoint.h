@@ -1,0 +1,87 @@
+// A checkpoint as the target holds it, and the nodes (directories, files, links) that make it up.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fuse_target/image_file.h"
+#include "rdma_stream/sink.h"
+#include "rdma_stream/wire.h"
+
+namespace ppmr {
+
+// open -> complete -> sealed, or failed from the first two. Complete: a directory whose inventory.img
+// was closed; CRIU writes that file last, so a name that is missing then does not exist.
+enum class StoredState { kOpen, kComplete, kSealed, kFailed };
+
+std::string to_string(StoredState state);
+
+struct StoredNode;
+using StoredNodePointer = std::shared_ptr<StoredNode>;
+
+// Threads: as said for the members.
+class StoredCheckpoint {
+ public:
+  StoredCheckpoint(NodeKey top, std::string source_name)
+      : top(top), source_name(std::move(source_name)) {}
+
+  // Constant.
+  const NodeKey top;
+  const std::string source_name;
+  const std::chrono::steady_clock::time_point begun_at = std::chrono::steady_clock::now();
+
+  // By any thread.
+  StoredState state() const { return state_.load(std::memory_order_acquire); }
+  bool failed() const { return state() == StoredState::kFailed; }
+  bool takes_changes() const { return state() == StoredState::kOpen || state() == StoredState::kComplete; }
+  std::string error() const;
+  // False when it is too late: what is sealed stays sealed, what has failed stays failed.
+  bool advance(StoredState state, const std::string& error = {});
+  std::atomic<uint64_t> landed_bytes = 0;
+
+  // Guarded by the tree's mutex.
+  size_t nodes = 0;
+  size_t files = 0;
+  std::vector<wire::ManifestEntry> manifest;  // as it arrives, until Seal
+  bool manifest_too_long = false;
+  uint64_t refused_seals = 0;
+  std::string seal_error;  // of the last one
+
+ private:
+  std::atomic<StoredState> state_ = StoredState::kOpen;
+  mutable std::mutex mutex_;
+  std::string error_;  // guarded by mutex_
+};
+using StoredCheckpointPointer = std::shared_ptr<StoredCheckpoint>;
+
+struct StoredNode {
+  // Constant.
+  uint64_t inode = 0;
+  NodeKey key;
+  wire::NodeType type = wire::NodeType::kDirectory;
+  StoredCheckpointPointer checkpoint;  // null: the root of the mount
+  std::string link_target;
+  std::shared_ptr<ImageFile> file;  // of a file
+
+  // Guarded by the tree's mutex.
+  wire::Attributes attributes;
+  int64_t ctime_ns = 0;
+  std::string name;
+  std::weak_ptr<StoredNode> parent;
+  bool linked = true;
+  std::map<std::string, StoredNodePointer> children;
+  uint64_t lookups = 0;  // the kernel's references
+
+  // By any thread.
+  std::atomic<uint32_t> handles = 0;  // opened here
+
+  bool is_directory() const { return type == wire::NodeType::kDirectory; }
+  bool is_file() const { return type == wire::NodeType::kFile; }
+};
+
+}  // namespace ppmr

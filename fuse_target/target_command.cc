@@ -1,0 +1,116 @@
+#include "fuse_target/target_command.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "fuse_target/target_daemon.h"
+#include "mount/control_socket.h"
+#include "mount/daemon.h"
+#include "mount/size_option.h"
+
+namespace ppmr {
+namespace {
+
+struct Flags {
+  TargetOptions target;
+  std::string transport = "auto";
+  std::string log_file;
+  bool foreground = false;
+};
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// Before anything else is set up: a wrong mount point is the commonest mistake.
+Status check_mountpoint(const std::string& path) {
+  std::error_code error;
+  const auto found = std::filesystem::status(path, error);
+  if (error.value() == ENOTCONN) {
+    return failure(EBUSY, "mount point " + path + ": a dead mount is there; remove it with fusermount3 -u");
+  }
+  if (!std::filesystem::exists(found)) return system_failure("mount point", path, ENOENT);
+  if (!std::filesystem::is_directory(found)) return system_failure("mount point", path, ENOTDIR);
+  return {};
+}
+
+ExitCode exit_code_of(const Error& error) {
+  return error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ? ExitCode::kFailure
+                                                                               : ExitCode::kUsage;
+}
+
+ExitCode run(Daemon& daemon, TargetOptions options) {
+  if (auto checked = check_mountpoint(options.mountpoint); !checked) {
+    return daemon.failed(checked.error(), ExitCode::kMountFailed);
+  }
+  options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
+  if (!options.spill_directory.empty()) {
+    options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
+  }
+  options.target_name = host_name();
+  auto target = TargetDaemon::create(options);
+  if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
+  auto control = ControlServer::create();
+  if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
+  StopSignals signals([&](int) { (*target)->stop(); });
+  const auto served = (*target)->serve((*control)->path(), [&] {
+    (*control)->serve([&](const nlohmann::json& request) { return (*target)->answer(request); });
+    daemon.ready();
+    spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
+                 (*target)->listen_address());
+  });
+  (*target)->stop_answering();
+  control->reset();  // before the target that it asks
+  if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
+  return ExitCode::kSuccess;
+}
+
+}  // namespace
+
+CLI::App* add_target_command(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "target", "Mount the directory where checkpoints of sources arrive, and listen for them");
+  TargetOptions& target = flags->target;
+  command->add_option("MOUNTPOINT", target.mountpoint, "an empty directory")->required();
+  command->add_option("--listen", target.listen_address, "HOST:PORT for sources to connect to")
+      ->required();
+  command->add_option("--transport", flags->transport, "how bytes travel")
+      ->check(CLI::IsMember({"auto", "tcp"}))
+      ->capture_default_str();
+  add_size_option(*command, "--pool-size", target.ready_bytes,
+                  "memory kept touched ahead of need, at most the limit");
+  add_size_option(*command, "--memory-limit", target.limit_bytes,
+                  "memory for images (0: half of what is available at start)");
+  command->add_option("--spill-dir", target.spill_directory,
+                      "where bytes beyond the limit go; without it the writer gets ENOSPC");
+  command->add_flag("--consume", target.consume,
+                    "free what was read; every file is read once, front to back");
+  command->add_flag("--wait-for-files", target.wait_for_files,
+                    "a look-up in an unfinished checkpoint waits for the file");
+  add_time_option(*command, "--peer-timeout", target.peer_timeout,
+                  "silence of a source after which it has failed")
+      ->check(CLI::Validator([](std::string& text) -> std::string {
+        auto time = parse_time(text);
+        if (!time) return time.error().message;
+        const bool in_range = *time >= std::chrono::milliseconds(100) && *time <= std::chrono::hours(24);
+        return in_range ? "" : "must be between 0.1 seconds and 24 hours";
+      }, "", ""));
+  command->add_flag("--allow-other", target.allow_other, "let other users in");
+  command->add_option("--log-file", flags->log_file, "instead of syslog");
+  command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
+  command->callback([flags, &exit_code] {
+    exit_code = run_daemon({.name = "ppmr target",
+                            .foreground = flags->foreground,
+                            .log_file = flags->log_file},
+                           [&](Daemon& daemon) { return run(daemon, flags->target); });
+  });
+  return command;
+}
+
+}  // namespace ppmr

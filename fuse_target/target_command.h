@@ -1,0 +1,11 @@
+// `ppmr target`: the daemon of a target mount.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace ppmr {
+
+// Adds the subcommand; running it sets `exit_code`.
+CLI::App* add_target_command(CLI::App& app, int& exit_code);
+
+}  // namespace ppmr

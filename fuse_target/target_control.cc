@@ -1,0 +1,149 @@
+// What the control socket asks of a target: status, commit, wait, remove.
+#include <unistd.h>
+
+#include "fuse_target/target_daemon.h"
+#include "mount/control_socket.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kCommitTimeout{120'000};
+
+int64_t ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+nlohmann::json describe(const CheckpointReport& report) {
+  return {{"name", report.name},
+          {"state", to_string(report.state)},
+          {"bytes", report.bytes},
+          {"files", report.files},
+          {"age_ms", report.age.count()},
+          {"peer", report.source_name},
+          {"error", report.error.empty() ? report.seal_error : report.error}};
+}
+
+nlohmann::json describe(const SessionReport& session) {
+  return {{"name", session.source_name},
+          {"address", session.peer},
+          {"connected", session.connected},
+          {"silence_ms", session.silence.count()},
+          {"age_ms", session.age.count()},
+          {"bytes", session.received_bytes},
+          {"queued_chunks", session.queued_chunks},
+          {"pulling_chunks", session.pulling_chunks},
+          {"pulled_again", session.pulled_again}};
+}
+
+nlohmann::json success(const CheckpointReport& report) {
+  return {{"ok", true}, {"state", to_string(report.state)}, {"files", report.files},
+          {"bytes", report.bytes}};
+}
+
+Error failed_error(const CheckpointReport& report) {
+  return {EIO, "checkpoint '" + report.name + "' has failed: " + report.error};
+}
+
+Error missing_error(const std::string& name) {
+  return {ENOENT, "no checkpoint '" + name + "' here"};
+}
+
+}  // namespace
+
+nlohmann::json TargetDaemon::answer(const nlohmann::json& request) {
+  const std::string operation = request.at("op");
+  if (operation == "status") return status();
+  if (operation == "commit") return commit(request);
+  if (operation == "wait") return wait(request);
+  if (operation == "remove") return remove(request);
+  return refusal(Error{EOPNOTSUPP, "a target mount does not know '" + operation + "'"});
+}
+
+nlohmann::json TargetDaemon::status() const {
+  const StoreCounters store = memory_->counters();
+  uint64_t stalls = 0;
+  auto peers = nlohmann::json::array();
+  for (const SessionReport& session : upstream_->sessions()) {
+    peers.push_back(describe(session));
+    stalls += session.waits_for_space;
+  }
+  auto checkpoints = nlohmann::json::array();
+  for (const CheckpointReport& report : tree_.checkpoints()) checkpoints.push_back(describe(report));
+  return {{"ok", true},
+          {"role", "target"},
+          {"mountpoint", options_.mountpoint},
+          {"pid", ::getpid()},
+          {"age_ms", ms_since(started_at_)},
+          {"bytes", tree_.landed_bytes()},
+          {"parked_readers", parking_.parked()},
+          {"stalls", stalls},
+          {"listen", receiver_->address()},
+          {"store",
+           {{"limit_bytes", store.limit_bytes},
+            {"used_bytes", store.used_bytes},
+            {"ready_bytes", store.ready_bytes},
+            {"spilled_bytes", spill_ ? spill_->spilled_bytes() : 0}}},
+          {"peers", peers},
+          {"checkpoints", checkpoints}};
+}
+
+// Asks the source to seal, and waits for what comes of it.
+nlohmann::json TargetDaemon::commit(const nlohmann::json& request) {
+  const std::string name = request.at("checkpoint");
+  const auto before = tree_.checkpoint(name);
+  if (!before) return refusal(missing_error(name));
+  if (before->state == StoredState::kSealed) return success(*before);
+  if (before->state == StoredState::kFailed) return refusal(failed_error(*before));
+  if (auto asked = upstream_->request_seal(before->top); !asked) return refusal(asked.error());
+  const milliseconds timeout(request.value("timeout_ms", kCommitTimeout.count()));
+  const auto after = tree_.wait_for(
+      name,
+      [&](const auto& report) {
+        return !report || report->state == StoredState::kSealed ||
+               report->state == StoredState::kFailed || report->refused_seals > before->refused_seals;
+      },
+      timeout);
+  if (!after) return refusal(missing_error(name));
+  if (after->state == StoredState::kSealed) return success(*after);
+  if (after->state == StoredState::kFailed) return refusal(failed_error(*after));
+  if (after->refused_seals > before->refused_seals) return refusal(Error{EIO, after->seal_error});
+  return refusal(Error{ETIMEDOUT, "commit of '" + name +
+                                      "': its source did not seal it in time (is a file in it still "
+                                      "open for writing there?)"});
+}
+
+// Waits for a checkpoint, which need not exist yet, to be complete or sealed.
+nlohmann::json TargetDaemon::wait(const nlohmann::json& request) {
+  const std::string name = request.at("checkpoint");
+  const std::string until = request.value("until", "sealed");
+  if (until != "complete" && until != "sealed") {
+    return refusal(Error{EINVAL, "wait until '" + until + "': complete or sealed"});
+  }
+  const milliseconds timeout(request.value("timeout_ms", kCommitTimeout.count()));
+  const auto arrived = [&](const CheckpointReport& report) {
+    return report.state == StoredState::kSealed ||
+           (until == "complete" && report.state == StoredState::kComplete);
+  };
+  const auto report = tree_.wait_for(
+      name,
+      [&](const auto& candidate) {
+        return candidate && (arrived(*candidate) || candidate->state == StoredState::kFailed);
+      },
+      timeout);
+  if (report && arrived(*report)) return success(*report);
+  if (report && report->state == StoredState::kFailed) return refusal(failed_error(*report));
+  return refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is " +
+                                      (report ? to_string(report->state) : "not there") +
+                                      " after " + std::to_string(timeout.count()) + " ms"});
+}
+
+nlohmann::json TargetDaemon::remove(const nlohmann::json& request) {
+  auto removed = tree_.remove_checkpoint(request.at("checkpoint"));
+  if (!removed) return refusal(removed.error());
+  upstream_->tell_removed(*removed);
+  return {{"ok", true}};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,110 @@
+#include "fuse_target/target_daemon.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "mount/caller.h"
+#include "rdma_stream/tcp_connection.h"
+
+namespace ppmr {
+namespace {
+
+// Extents through which bytes pass on their way to the spill disk: as many as chunks are pulled at
+// once, where the limit allows it.
+constexpr size_t kBounceExtentsMax = 16;
+
+Result<size_t> available_memory_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string word; meminfo >> word;) {
+    if (word != "MemAvailable:") continue;
+    size_t kib = 0;
+    if (meminfo >> kib) return kib << 10;
+  }
+  return failure(EIO, "read MemAvailable from /proc/meminfo: not there; give --memory-limit");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options) {
+  Parts parts;
+  auto listener = tcp_listener(options.listen_address);
+  if (!listener) return failure(listener.error());
+  parts.listener = std::move(*listener);
+  StoreOptions store;
+  store.limit_bytes = options.limit_bytes;
+  if (store.limit_bytes == 0) {
+    const auto available = available_memory_bytes();
+    if (!available) return failure(available.error());
+    store.limit_bytes = std::max(*available / 2, 2 * kLimitMinBytes);
+  }
+  store.ready_bytes = options.ready_bytes;
+  if (!options.spill_directory.empty()) {
+    auto spill = SpillDirectory::open(options.spill_directory);
+    if (!spill) return failure(spill.error());
+    parts.spill = std::move(*spill);
+    const size_t extents = std::clamp<size_t>(store.limit_bytes / kExtentBytes / 4, 2, kBounceExtentsMax);
+    store.set_aside_bytes = extents * kExtentBytes;
+  }
+  auto memory = StoreMemory::create(
+      store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
+  if (!memory) return failure(memory.error());
+  parts.memory = std::move(*memory);
+  return std::unique_ptr<TargetDaemon>(new TargetDaemon(std::move(options), std::move(parts)));
+}
+
+TargetDaemon::TargetDaemon(TargetOptions options, Parts parts)
+    : options_(std::move(options)),
+      upstream_(std::move(parts.upstream)),
+      spill_(std::move(parts.spill)),
+      memory_(std::move(parts.memory)),
+      storage_{*memory_, spill_.get(), options_.consume},
+      parking_(caller_is_dying),
+      tree_(storage_, parking_),
+      context_{tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files} {
+  ReceiverOptions receiver;
+  receiver.peer_timeout = options_.peer_timeout;
+  receiver.target_name = options_.target_name;
+  receiver_ = std::make_unique<Receiver>(receiver, std::move(parts.listener), tree_);
+  upstream_->attach(receiver_.get());
+}
+
+TargetDaemon::~TargetDaemon() {
+  parking_.close();
+  upstream_->detach();  // the store's thread may be telling the sources of free space
+  receiver_.reset();
+}
+
+Status TargetDaemon::serve(const std::string& source_label, const std::function<void()>& mounted) {
+  auto mount = FuseMount::create({.mountpoint = options_.mountpoint,
+                                  .source_label = source_label,
+                                  .allow_other = options_.allow_other},
+                                 target_operations(), &context_);
+  if (!mount) return failure(mount.error());
+  HeapRequestBuffers buffers;
+  RequestLoop loop(**mount, buffers);
+  {
+    std::lock_guard lock(loop_mutex_);
+    loop_ = &loop;
+    if (stopping_) loop.stop();
+  }
+  mounted();
+  loop.run();
+  {
+    std::lock_guard lock(loop_mutex_);
+    loop_ = nullptr;
+  }
+  (*mount)->stop();
+  // While the session is still there to carry the answers.
+  parking_.close();
+  return {};
+}
+
+void TargetDaemon::stop() {
+  std::lock_guard lock(loop_mutex_);
+  stopping_ = true;
+  if (loop_ != nullptr) loop_->stop();
+}
+
+}  // namespace ppmr

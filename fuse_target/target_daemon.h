@@ -1,0 +1,81 @@
+// The target: listens for sources, stores what they send, and shows it as a mount.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "fuse_target/operations.h"
+#include "mount/exit_code.h"
+#include "mount/request_loop.h"
+#include "rdma_stream/receiver.h"
+
+namespace ppmr {
+
+struct TargetOptions {
+  std::string mountpoint;
+  std::string listen_address;
+  size_t ready_bytes = size_t{1} << 30;
+  size_t limit_bytes = 0;  // 0: half of the memory that is available at start
+  std::string spill_directory;
+  bool consume = false;
+  bool wait_for_files = false;
+  bool allow_other = false;
+  std::chrono::milliseconds peer_timeout{10'000};
+  std::string target_name;
+};
+
+// Threads: created, served and destroyed by one thread; stop() and the questions by any.
+class TargetDaemon {
+ public:
+  // Everything but the mount: the address is taken, the store's memory is being touched, sources are
+  // accepted. Errors: EINVAL for options, EADDRINUSE, those of the spill directory.
+  static Result<std::unique_ptr<TargetDaemon>> create(TargetOptions options);
+  ~TargetDaemon();
+
+  // Mounts, calls `mounted`, and serves until the mount goes away or stop(). Errors: those of mounting.
+  Status serve(const std::string& source_label, const std::function<void()>& mounted);
+  void stop();
+
+  // Answers a request of the control socket; commit and wait take their time.
+  nlohmann::json answer(const nlohmann::json& request);
+  // Those that wait return.
+  void stop_answering() { tree_.stop_waiting(); }
+
+  const std::string& listen_address() const { return receiver_->address(); }
+
+ private:
+  struct Parts {  // what can fail to be made
+    std::unique_ptr<Upstream> upstream = std::make_unique<Upstream>();
+    std::unique_ptr<Listener> listener;
+    std::unique_ptr<SpillDirectory> spill;
+    std::unique_ptr<StoreMemory> memory;
+  };
+  TargetDaemon(TargetOptions options, Parts parts);
+  nlohmann::json status() const;
+  nlohmann::json commit(const nlohmann::json& request);
+  nlohmann::json wait(const nlohmann::json& request);
+  nlohmann::json remove(const nlohmann::json& request);
+
+  const TargetOptions options_;
+  const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
+
+  // Destroyed from the last to the first: sources end before the tree they fill, the tree before
+  // the memory its files lie in.
+  const std::unique_ptr<Upstream> upstream_;
+  const std::unique_ptr<SpillDirectory> spill_;
+  const std::unique_ptr<StoreMemory> memory_;
+  const ImageStorage storage_;
+  ParkingLot parking_;
+  ImageTree tree_;
+  TargetMountContext context_;
+  std::unique_ptr<Receiver> receiver_;
+
+  std::mutex loop_mutex_;
+  RequestLoop* loop_ = nullptr;  // guarded by loop_mutex_
+  bool stopping_ = false;        // guarded by loop_mutex_
+};
+
+}  // namespace ppmr

@@ -1,0 +1,50 @@
+// What the mount tells the sources: nothing while no receiver is attached (it is made after the
+// store that it fills, and ends before it).
+#pragma once
+
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "rdma_stream/receiver.h"
+
+namespace ppmr {
+
+// Threads: any.
+class Upstream {
+ public:
+  void attach(Receiver* receiver) {
+    std::lock_guard lock(mutex_);
+    receiver_ = receiver;
+  }
+  // No call is under way afterwards.
+  void detach() { attach(nullptr); }
+
+  void space_freed() {
+    std::shared_lock lock(mutex_);
+    if (receiver_ != nullptr) receiver_->space_freed();
+  }
+  void hurry(NodeKey file, uint64_t offset, uint64_t length) {
+    std::shared_lock lock(mutex_);
+    if (receiver_ != nullptr) receiver_->hurry(file, offset, length);
+  }
+  void tell_removed(NodeKey checkpoint) {
+    std::shared_lock lock(mutex_);
+    if (receiver_ != nullptr) receiver_->tell_removed(checkpoint);
+  }
+  Status request_seal(NodeKey checkpoint) {
+    std::shared_lock lock(mutex_);
+    if (receiver_ == nullptr) return failure(ENOTCONN, "the target ends");
+    return receiver_->request_seal(checkpoint);
+  }
+  std::vector<SessionReport> sessions() const {
+    std::shared_lock lock(mutex_);
+    return receiver_ == nullptr ? std::vector<SessionReport>() : receiver_->sessions();
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  Receiver* receiver_ = nullptr;  // guarded by mutex_
+};
+
+}  // namespace ppmr
