@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "buffer_pool/unique_fd.h"
 #include "mount/line_socket.h"
 
 namespace ppmr {
@@ -17,37 +16,58 @@ constexpr size_t kAnswerMaxBytes = size_t{64} << 20;  // a status with 100,000 c
 
 }  // namespace
 
-Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::json& request,
-                            std::chrono::milliseconds timeout) {
+Status ControlCall::send(const std::string& control_socket, const nlohmann::json& request,
+                         std::chrono::milliseconds timeout) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
-  const auto explain = [&](const Error& error) {
-    return failure(error.errno_value, "ask the daemon at " + control_socket + ": " + error.message);
-  };
+  control_socket_ = control_socket;
   sockaddr_un address{.sun_family = AF_UNIX};
   if (control_socket.empty() || control_socket.size() >= sizeof(address.sun_path)) {
     return failure(EINVAL, "'" + control_socket + "' is not a control socket");
   }
   std::copy(control_socket.begin(), control_socket.end(), address.sun_path);
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return system_failure("make a socket for", control_socket);
+  socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket_) return system_failure("make a socket for", control_socket);
   // EAGAIN: a daemon that is stopped has its queue of connections full.
-  while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    if (errno != EAGAIN && errno != EINTR)
+  while (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) !=
+         0) {
+    if (errno != EAGAIN && errno != EINTR) {
       return system_failure("connect to the daemon at", control_socket);
-    if (std::chrono::steady_clock::now() >= deadline)
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
       return explain({ETIMEDOUT, "no answer in time"});
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  if (Status sent = write_line(socket.get(), request.dump(), deadline); !sent)
+  if (Status sent = write_line(socket_.get(), request.dump(), deadline); !sent) {
     return explain(sent.error());
-  std::string pending;
+  }
+  return {};
+}
+
+Result<nlohmann::json> ControlCall::answer(std::chrono::milliseconds timeout) {
   std::string line;
-  if (Status got = read_line(socket.get(), pending, line, kAnswerMaxBytes, deadline); !got) {
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  if (Status got = read_line(socket_.get(), pending_, line, kAnswerMaxBytes, deadline); !got) {
     return explain(got.error());
   }
   nlohmann::json answer = nlohmann::json::parse(line, nullptr, false);
   if (!answer.is_object()) return explain({EPROTO, "its answer is not a JSON object"});
   return answer;
+}
+
+tl::unexpected<Error> ControlCall::explain(const Error& error) const {
+  return failure(error.errno_value, "ask the daemon at " + control_socket_ + ": " + error.message);
+}
+
+Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::json& request,
+                            std::chrono::milliseconds timeout) {
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  ControlCall question;
+  if (Status sent = question.send(control_socket, request, timeout); !sent) {
+    return failure(sent.error());
+  }
+  return question.answer(
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
 }
 
 Status accepted(const nlohmann::json& answer) {

@@ -1,0 +1,30 @@
+// The one binary: picks a subcommand and nothing else.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "fuse_source/source_command.h"
+#include "fuse_target/target_command.h"
+#include "mount/exit_code.h"
+#include "restart_loader/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Moves running processes between nodes through two mounts.", "ppmr");
+  app.set_version_flag("--version", "ppmr 0.1.0");
+  app.require_subcommand(1);
+  int exit_code = ppmr::to_int(ppmr::ExitCode::kSuccess);
+  ppmr::add_source_command(app, exit_code);
+  ppmr::add_target_command(app, exit_code);
+  ppmr::add_restart_commands(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    const auto chosen = app.get_subcommands();
+    const std::string name = chosen.empty() ? "ppmr" : "ppmr " + chosen.front()->get_name();
+    std::fprintf(stderr, "%s: %s (%s --help says more)\n", name.c_str(), error.what(),
+                 name.c_str());
+    return ppmr::to_int(ppmr::ExitCode::kUsage);
+  }
+  return exit_code;
+}

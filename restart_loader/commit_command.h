@@ -1,0 +1,17 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace ppmr {
+
+struct CommitCommand {
+  std::string path;
+  std::optional<std::chrono::milliseconds> timeout;
+  bool json = false;
+
+  int run() const;  // the exit code
+};
+
+}  // namespace ppmr
