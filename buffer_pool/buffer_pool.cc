@@ -1,5 +1,6 @@
 #include "buffer_pool/buffer_pool.h"
 
+#include <algorithm>
 #include <cassert>
 #include <string>
 
@@ -91,10 +92,9 @@ SlotLease BufferPool::acquire(std::chrono::milliseconds timeout) {
 }
 
 void BufferPool::give_back(uint32_t slot) {
-  {
-    std::lock_guard lock(mutex_);
-    free_slots_.push_back(slot);
-  }
+  std::lock_guard lock(mutex_);
+  free_slots_.push_back(slot);
+  // Under the lock: whoever sees all slots free may destroy the pool.
   slot_freed_.notify_one();
 }
 
