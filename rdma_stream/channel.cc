@@ -10,8 +10,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An acknowledgement of its own after so many frames without one in passing.
+// An acknowledgement of its own after so many frames or bytes: the peer's outbox must not fill up
+// with what we have had long ago.
 constexpr uint64_t kAcknowledgeEveryFrames = 64;
+constexpr uint64_t kAcknowledgeEveryBytes = 256 << 10;
 
 using HeaderBytes = std::array<std::byte, wire::kFrameHeaderBytes>;
 
@@ -21,12 +23,6 @@ HeaderBytes encode_header(const wire::FrameHeader& header) {
   writer(header);
   assert(writer.written_bytes() == bytes.size());
   return bytes;
-}
-
-uint32_t frame_crc(wire::FrameHeader header, std::span<const std::byte> fields,
-                   std::span<const std::byte> bytes) {
-  header.crc = 0;
-  return crc32c(bytes, crc32c(fields, crc32c(encode_header(header))));
 }
 
 }  // namespace
@@ -48,7 +44,8 @@ Channel::~Channel() {
   writer_.join();
 }
 
-// ---- The outbox ----------------------------------------------------------------------------------
+// ---- The outbox
+// ----------------------------------------------------------------------------------
 
 void Channel::put(uint64_t position, std::span<const std::byte> bytes) {
   const size_t start = position % outbox_.size();
@@ -64,21 +61,24 @@ wire::FrameHeader Channel::frame_at(uint64_t position) const {
 }
 
 Status Channel::append(wire::MessageType type, std::span<const std::byte> fields,
-                       std::span<const std::byte> bytes) {
+                       std::span<const std::byte> bytes, bool wait) {
   const size_t length = wire::kFrameHeaderBytes + fields.size() + bytes.size();
   assert(fields.size() + bytes.size() <= wire::kFrameBodyMaxBytes);
   assert(length <= outbox_.size());
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    return failed_ || appended_position_ + length - acknowledged_position_ <= outbox_.size();
-  });
+  const auto fits = [&] {
+    return appended_position_ + length - acknowledged_position_ <= outbox_.size();
+  };
+  if (wait) changed_.wait(lock, [&] { return failed_ || fits(); });
   if (failed_) return failure(*failed_);
+  if (!fits()) return failure(ENOBUFS, "too much is unacknowledged by " + peer_);
   wire::FrameHeader header;
   header.body_length = static_cast<uint32_t>(fields.size() + bytes.size());
   header.type = type;
   header.sequence = ++appended_sequence_;
   header.acknowledged = received_sequence_.load();
-  header.crc = frame_crc(header, fields, bytes);
+  header.body_crc = crc32c(bytes, crc32c(fields));
+  header.crc = wire::fields_crc(header);
   put(appended_position_, encode_header(header));
   put(appended_position_ + wire::kFrameHeaderBytes, fields);
   put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
@@ -116,7 +116,8 @@ Status Channel::rewind_locked(uint64_t peer_received_sequence) {
   return {};
 }
 
-// ---- The writer thread ---------------------------------------------------------------------------
+// ---- The writer thread
+// ---------------------------------------------------------------------------
 
 void Channel::write_frames() {
   std::unique_lock lock(mutex_);
@@ -130,6 +131,12 @@ void Channel::write_frames() {
       write_heartbeat(lock);
     } else {
       changed_.wait_until(lock, heartbeat_at);
+    }
+    // Bytes that trickle in without ever completing a frame are no sign of life.
+    const Clock::time_point body_began{Clock::duration(body_began_.load())};
+    if (connection_ && body_began != Clock::time_point{} &&
+        Clock::now() - body_began > options_.silence_limit) {
+      connection_->shut_down();
     }
   }
 }
@@ -158,8 +165,10 @@ void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
 
 void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   wire::FrameHeader header;
+  header.sequence = appended_sequence_;  // all sent: see write_frames()
   header.acknowledged = received_sequence_.load();
-  header.crc = frame_crc(header, {}, {});
+  header.body_crc = crc32c({});
+  header.crc = wire::fields_crc(header);
   const HeaderBytes bytes = encode_header(header);
   const auto connection = connection_;
   writing_ = true;
@@ -175,25 +184,27 @@ void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-// ---- Receiving -----------------------------------------------------------------------------------
+// ---- Receiving
+// -----------------------------------------------------------------------------------
 
 Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence) {
   {
     std::lock_guard lock(mutex_);
     if (failed_) return *failed_;
-    if (auto rewound = rewind_locked(peer_received_sequence); !rewound) {
-      failed_ = rewound.error();
-      changed_.notify_all();
-      return rewound.error();
-    }
+    if (auto rewound = rewind_locked(peer_received_sequence); !rewound) return rewound.error();
     connection_ = connection;
     peer_ = connection->peer();
     last_written_ = Clock::now();
   }
-  last_heard_ = Clock::now().time_since_epoch().count();
+  const Clock::rep heard_before = last_heard_;
+  const Clock::rep connected_at = Clock::now().time_since_epoch().count();
+  last_heard_ = connected_at;
   changed_.notify_all();
   connection->set_read_timeout(options_.silence_limit);
+  connection->set_write_timeout(options_.silence_limit);
   Error reason = receive_frames(*connection);
+  body_began_ = 0;
+  if (last_heard_ == connected_at) last_heard_ = heard_before;
   connection->shut_down();
   std::unique_lock lock(mutex_);
   connection_ = nullptr;
@@ -204,17 +215,23 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
 
 Error Channel::receive_frames(Connection& connection) {
   uint64_t frames_since_acknowledgement = 0;
+  uint64_t bytes_since_acknowledgement = 0;
   for (;;) {
     HeaderBytes header_bytes;
     if (auto read = connection.read(std::span<std::byte>(header_bytes)); !read) return read.error();
     const auto header = *wire::decode<wire::FrameHeader>(header_bytes);
+    if (wire::fields_crc(header) != header.crc) {
+      return Error{EPROTO, "frame header from " + connection.peer() + ": checksum mismatch"};
+    }
     if (header.body_length > wire::kFrameBodyMaxBytes) {
       return Error{EPROTO, "frame of " + std::to_string(header.body_length) + " bytes from " +
                                connection.peer() + ": too long"};
     }
     body_.resize(header.body_length);
+    body_began_ = Clock::now().time_since_epoch().count();
     if (auto read = connection.read(std::span<std::byte>(body_)); !read) return read.error();
-    if (frame_crc(header, body_, {}) != header.crc) {
+    body_began_ = 0;
+    if (crc32c(body_) != header.body_crc) {
       return Error{EPROTO, "frame from " + connection.peer() + ": checksum mismatch"};
     }
     last_heard_ = Clock::now().time_since_epoch().count();
@@ -223,17 +240,20 @@ Error Channel::receive_frames(Connection& connection) {
       if (failed_) return *failed_;
       if (auto status = acknowledge_locked(header.acknowledged); !status) return status.error();
     }
-    if (header.sequence == 0) continue;
-    if (header.sequence != received_sequence_.load() + 1) {
+    const bool heartbeat = header.type == wire::MessageType::kHeartbeat;
+    if (header.sequence != received_sequence_.load() + (heartbeat ? 0 : 1)) {
       return Error{EPROTO, "frame from " + connection.peer() + ": out of sequence"};
     }
+    if (heartbeat) continue;
     received_sequence_ = header.sequence;
     if (auto handled = handler_(header.type, body_); !handled) {
       fail(handled.error());
       return handled.error();
     }
-    if (++frames_since_acknowledgement >= kAcknowledgeEveryFrames) {
-      frames_since_acknowledgement = 0;
+    bytes_since_acknowledgement += body_.size();
+    if (++frames_since_acknowledgement >= kAcknowledgeEveryFrames ||
+        bytes_since_acknowledgement >= kAcknowledgeEveryBytes) {
+      frames_since_acknowledgement = bytes_since_acknowledgement = 0;
       std::lock_guard lock(mutex_);
       acknowledgement_due_ = true;
       changed_.notify_all();
@@ -241,7 +261,8 @@ Error Channel::receive_frames(Connection& connection) {
   }
 }
 
-// ---- State ---------------------------------------------------------------------------------------
+// ---- State
+// ---------------------------------------------------------------------------------------
 
 void Channel::disconnect() {
   std::lock_guard lock(mutex_);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -43,14 +44,17 @@ class Channel {
   // the one the channel failed with.
   template <typename Message>
   Status send(const Message& message, std::span<const std::byte> bytes = {}) {
-    std::array<std::byte, 8 << 10> fields;
-    wire::Writer writer(fields);
-    writer(message);
-    return append(Message::kType, std::span(fields).first(writer.written_bytes()), bytes);
+    return append_message(message, bytes, /*wait=*/true);
+  }
+  // The same for callers that must not wait. Errors: also ENOBUFS, when the outbox is full.
+  template <typename Message>
+  Status post(const Message& message) {
+    return append_message(message, {}, /*wait=*/false);
   }
 
   // Sends and receives over `connection` until it is lost or the channel fails, and says why.
-  // `peer_received_sequence` is what the peer said in its handshake.
+  // `peer_received_sequence` is what the peer said in its handshake. A number that cannot be true
+  // (EPROTO) ends this connection only: it may come from a hello that was overtaken by a later one.
   Error run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence);
   // Makes run() return.
   void disconnect();
@@ -64,12 +68,22 @@ class Channel {
 
   uint64_t received_sequence() const { return received_sequence_.load(); }
   bool connected() const;
+  // When the last frame came, or the present connection. One over which no frame ever came does not
+  // count afterwards: a peer that only ever greets is not alive.
   std::chrono::steady_clock::time_point last_heard() const;
   std::string peer() const;  // of the present or last connection
 
  private:
+  template <typename Message>
+  Status append_message(const Message& message, std::span<const std::byte> bytes, bool wait) {
+    std::array<std::byte, 8 << 10> fields;
+    wire::Writer writer(fields);
+    writer(message);
+    assert(!writer.overrun());
+    return append(Message::kType, std::span(fields).first(writer.written_bytes()), bytes, wait);
+  }
   Status append(wire::MessageType type, std::span<const std::byte> fields,
-                std::span<const std::byte> bytes);
+                std::span<const std::byte> bytes, bool wait);
   void put(uint64_t position, std::span<const std::byte> bytes);
   wire::FrameHeader frame_at(uint64_t position) const;
   Status acknowledge_locked(uint64_t sequence);
@@ -104,6 +118,7 @@ class Channel {
 
   std::atomic<uint64_t> received_sequence_ = 0;
   std::atomic<std::chrono::steady_clock::rep> last_heard_;
+  std::atomic<std::chrono::steady_clock::rep> body_began_ = 0;  // 0: no body is being received
   std::vector<std::byte> body_;  // of the frame being received; used by run() only
 
   std::thread writer_;  // last: ends before what it uses

@@ -24,9 +24,12 @@ class Connection {
   // `received_bytes` is 0 then, the stream is still intact), ECONNRESET at the end of the stream,
   // others as of recv(2). The iovecs are used up.
   virtual Status read(std::span<iovec> buffers, size_t& received_bytes) = 0;
-  // Writes all of `buffers`; blocks while the peer does not read. The iovecs are used up.
+  // Writes all of `buffers`; blocks while the peer does not read. Errors: ETIMEDOUT when nothing
+  // could be written for the write timeout, others as of send(2). The iovecs are used up.
   virtual Status write(std::span<iovec> buffers) = 0;
+  // Zero, as at the beginning, waits for ever.
   virtual void set_read_timeout(std::chrono::milliseconds timeout) = 0;
+  virtual void set_write_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void shut_down() = 0;
   virtual const std::string& peer() const = 0;  // an address, for people
 

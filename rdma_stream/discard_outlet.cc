@@ -5,8 +5,9 @@ namespace ppmr {
 void DiscardOutlet::announce(Chunk chunk) {
   bytes_ += chunk.length;
   ++chunks_;
+  chunk.lease.release();
   // No turn to wait for, as nothing is announced.
-  chunk.file->verified(0);
+  chunk.file->verified(chunk.turn, 0);
 }
 
 Status DiscardOutlet::seal(wire::Seal) {

@@ -23,13 +23,19 @@ Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, ui
 
 Status FileStream::drain(const std::function<bool()>& interrupted) const {
   std::unique_lock lock(mutex_);
-  const uint64_t end = turns_cut_;
-  while (turns_done_ < end) {
+  // Chunks are done in any order: counting all that are done would take one cut later, by another
+  // writer, for one of ours.
+  Drain drain{turns_cut_, turns_cut_ - turns_done_, drains_};
+  drains_ = &drain;
+  bool given_up = false;
+  while (drain.left > 0 && !given_up) {
     changed_.wait_for(lock, kInterruptCheck);
-    if (turns_done_ < end && interrupted && interrupted()) {
-      return failure(EINTR, "interrupted while waiting for the target");
-    }
+    given_up = drain.left > 0 && interrupted && interrupted();
   }
+  Drain** link = &drains_;
+  while (*link != &drain) link = &(*link)->next;
+  *link = drain.next;
+  if (given_up) return failure(EINTR, "interrupted while waiting for the target");
   return checkpoint_error_->status();
 }
 
@@ -44,20 +50,23 @@ void FileStream::announced() {
   changed_.notify_all();
 }
 
-void FileStream::verified(uint64_t chunk_digest) {
+void FileStream::verified(uint64_t turn, uint64_t chunk_digest) {
   std::lock_guard lock(mutex_);
   digest_ += chunk_digest;
-  done_locked();
+  done_locked(turn);
 }
 
-void FileStream::failed(Error error) {
+void FileStream::failed(uint64_t turn, Error error) {
   checkpoint_error_->set(std::move(error));
   std::lock_guard lock(mutex_);
-  done_locked();
+  done_locked(turn);
 }
 
-void FileStream::done_locked() {
+void FileStream::done_locked(uint64_t turn) {
   ++turns_done_;
+  for (Drain* drain = drains_; drain != nullptr; drain = drain->next) {
+    if (turn < drain->end) --drain->left;
+  }
   changed_.notify_all();
 }
 

@@ -60,15 +60,16 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // The chunk counts as outstanding from here on. The caller orders the cuts of one file.
   Chunk cut(SlotLease lease, uint32_t slot_offset, uint32_t length, uint64_t offset);
 
-  // Waits until every chunk cut so far has been verified at the target. Errors: the checkpoint's;
-  // EINTR when `interrupted` says so.
+  // Waits until every chunk cut so far has been verified at the target, however many are cut
+  // meanwhile. Errors: the checkpoint's; EINTR when `interrupted` says so (it is asked with the
+  // stream's lock held).
   Status drain(const std::function<bool()>& interrupted) const;
 
-  // For the outlet: the chunk's turn to be announced has come; it was announced; it is done.
+  // For the outlet: waits for the chunk's turn to be announced; it was announced; it is done.
   void await_turn(uint64_t turn);
   void announced();
-  void verified(uint64_t chunk_digest);
-  void failed(Error error);
+  void verified(uint64_t turn, uint64_t chunk_digest);
+  void failed(uint64_t turn, Error error);
 
   uint64_t digest() const;
   // After a truncation or a hole both sides begin to count again.
@@ -76,7 +77,13 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   const std::shared_ptr<StickyError>& checkpoint_error() const { return checkpoint_error_; }
 
  private:
-  void done_locked();
+  // A caller of drain(), on its stack.
+  struct Drain {
+    uint64_t end = 0;   // waits for the turns before it
+    uint64_t left = 0;  // so many of them are not done
+    Drain* next = nullptr;
+  };
+  void done_locked(uint64_t turn);
 
   const uint64_t node_;
   const std::shared_ptr<StickyError> checkpoint_error_;
@@ -86,7 +93,8 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // Guarded by mutex_.
   uint64_t turns_cut_ = 0;
   uint64_t turns_announced_ = 0;
-  uint64_t turns_done_ = 0;
+  uint64_t turns_done_ = 0;  // how many, not which
+  mutable Drain* drains_ = nullptr;
   uint64_t digest_ = 0;
 };
 

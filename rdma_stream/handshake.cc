@@ -49,8 +49,8 @@ Result<Handshake> receive_handshake(Connection& connection, std::chrono::millise
   }
   auto prefix = wire::decode<wire::HandshakePrefix>(bytes);
   if (prefix->magic != wire::kMagic) {
-    return failure(EPROTO, "the peer at " + connection.peer() +
-                               " does not speak ppmr: it sent '" + readable(bytes) + "'");
+    return failure(EPROTO, "the peer at " + connection.peer() + " does not speak ppmr: it sent '" +
+                               readable(bytes) + "'");
   }
   if (prefix->version != wire::kVersion) {
     return failure(EPROTONOSUPPORT, "the peer at " + connection.peer() + " speaks version " +
@@ -65,6 +65,13 @@ Result<Handshake> receive_handshake(Connection& connection, std::chrono::millise
   Handshake handshake{prefix->kind, std::vector<std::byte>(prefix->length)};
   if (auto read = connection.read(std::span<std::byte>(handshake.body)); !read) {
     return failure(read.error());
+  }
+  std::array<std::byte, sizeof(uint32_t)> crc_bytes;
+  if (auto read = connection.read(std::span<std::byte>(crc_bytes)); !read) {
+    return failure(read.error());
+  }
+  if (crc32c(handshake.body, crc32c(bytes)) != *wire::decode<uint32_t>(crc_bytes)) {
+    return failure(EBADMSG, "handshake from " + connection.peer() + ": checksum mismatch");
   }
   return handshake;
 }

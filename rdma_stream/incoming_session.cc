@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "buffer_pool/crc32c.h"
+#include "rdma_stream/handshake.h"
 
 namespace ppmr {
 namespace {
@@ -14,6 +15,9 @@ using std::chrono::milliseconds;
 
 // A checksum that is wrong so often is not the network's.
 constexpr uint32_t kAttemptsMax = 3;
+// So many times the peer timeout without any chunk coming, though they are announced and the source
+// is alive: its data connections do not work. Long enough for a slow link's largest chunk.
+constexpr int kPullTimeoutFactor = 3;
 // Longer chunks wait behind shorter ones.
 constexpr uint32_t kUrgentMaxBytes = 64 << 10;
 
@@ -38,8 +42,11 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
     : options_(std::move(options)),
       sink_(sink),
       chunks_(options_.hello.slot_count),
+      ranges_(options_.hello.slot_count),
       urgent_queue_(options_.hello.slot_count),
       queue_(options_.hello.slot_count),
+      held_back_(options_.hello.slot_count),
+      starved_(options_.hello.slot_count),
       channel_(channel_options(options_.peer_timeout),
                [this](wire::MessageType type, std::span<const std::byte> body) {
                  return handle(type, body);
@@ -52,15 +59,24 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
 
 IncomingSession::~IncomingSession() { end(Error{ECANCELED, "the target was closed"}); }
 
-// ---- Connections ---------------------------------------------------------------------------------
+// ---- Connections
+// ---------------------------------------------------------------------------------
 
-void IncomingSession::run_control(std::shared_ptr<Connection> connection,
-                                  uint64_t source_received_sequence) {
+Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
+                                    uint64_t source_received_sequence,
+                                    const std::string& target_name) {
   channel_.disconnect();  // a half-dead connection may still be there: the new one replaces it
   std::lock_guard control(control_mutex_);
+  if (auto reason = over()) return failure(*reason);
+  // Only now, when nothing comes over an earlier connection any more, is our number final.
+  const wire::Welcome welcome{options_.token, channel_.received_sequence(), target_name};
+  if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
+    return sent;
+  }
   const std::string peer = connection->peer();
   const Error reason = channel_.run(std::move(connection), source_received_sequence);
   if (!over()) spdlog::info("connection from {} lost: {}", peer, reason.message);
+  return {};
 }
 
 Status IncomingSession::attach_stream(uint32_t stream, std::shared_ptr<Connection> connection) {
@@ -71,6 +87,14 @@ std::optional<Error> IncomingSession::over() const {
   {
     std::lock_guard lock(mutex_);
     if (over_) return over_;
+    const size_t fetching = fetching_;
+    const bool wanted = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
+    const bool busy_here = pulling_ > fetching;  // verifying, landing: our own time
+    if (wanted && !busy_here &&
+        Clock::now() - pull_progress_ > kPullTimeoutFactor * options_.peer_timeout) {
+      return Error{EIO, "the source " + options_.hello.source_name +
+                            " announces bytes, but no data connection brings them"};
+    }
   }
   if (auto failed = channel_.failed()) return failed;
   if (Clock::now() - channel_.last_heard() > options_.peer_timeout) {
@@ -89,7 +113,7 @@ void IncomingSession::end(const Error& reason) {
   }
   queue_changed_.notify_all();
   channel_.fail(reason);
-  puller_.reset();  // joins its threads
+  puller_->finish();
   std::lock_guard control(control_mutex_);
   for (ChunkEntry& entry : chunks_) {
     if (entry.state == ChunkState::kIdle) continue;
@@ -103,7 +127,8 @@ void IncomingSession::end(const Error& reason) {
   }
 }
 
-// ---- Messages of the source ----------------------------------------------------------------------
+// ---- Messages of the source
+// ----------------------------------------------------------------------
 
 template <typename Message>
 Status IncomingSession::apply(std::span<const std::byte> body,
@@ -128,7 +153,7 @@ Status IncomingSession::apply_request(std::span<const std::byte> body,
   outcome.request = message->request;
   if (!status) {
     outcome.errno_value = status.error().errno_value;
-    outcome.text = status.error().message.substr(0, 1024);
+    outcome.text = status.error().message.substr(0, wire::kTextMaxBytes);
   }
   return channel_.send(outcome);
 }
@@ -136,19 +161,32 @@ Status IncomingSession::apply_request(std::span<const std::byte> body,
 Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte> body) {
   using wire::MessageType;
   switch (type) {
-    case MessageType::kClaim: return apply_request(body, &Sink::claim);
-    case MessageType::kMake: return apply(body, &Sink::make);
-    case MessageType::kRemove: return apply(body, &Sink::remove);
-    case MessageType::kRename: return apply_request(body, &Sink::rename);
-    case MessageType::kSetAttributes: return apply(body, &Sink::set_attributes);
-    case MessageType::kTruncate: return apply(body, &Sink::truncate);
-    case MessageType::kPunchHole: return apply(body, &Sink::punch_hole);
-    case MessageType::kOpenedForWrite: return apply(body, &Sink::opened_for_write);
-    case MessageType::kClosed: return apply(body, &Sink::closed);
-    case MessageType::kForget: return apply(body, &Sink::forget);
-    case MessageType::kManifestEntry: return apply(body, &Sink::manifest_entry);
-    case MessageType::kSeal: return apply_request(body, &Sink::seal);
-    case MessageType::kAbandon: return apply(body, &Sink::abandon_checkpoint);
+    case MessageType::kClaim:
+      return apply_request(body, &Sink::claim);
+    case MessageType::kMake:
+      return apply(body, &Sink::make);
+    case MessageType::kRemove:
+      return apply(body, &Sink::remove);
+    case MessageType::kRename:
+      return apply_request(body, &Sink::rename);
+    case MessageType::kSetAttributes:
+      return apply(body, &Sink::set_attributes);
+    case MessageType::kTruncate:
+      return apply(body, &Sink::truncate);
+    case MessageType::kPunchHole:
+      return apply(body, &Sink::punch_hole);
+    case MessageType::kOpenedForWrite:
+      return apply(body, &Sink::opened_for_write);
+    case MessageType::kClosed:
+      return apply(body, &Sink::closed);
+    case MessageType::kForget:
+      return apply(body, &Sink::forget);
+    case MessageType::kManifestEntry:
+      return apply(body, &Sink::manifest_entry);
+    case MessageType::kSeal:
+      return apply_request(body, &Sink::seal);
+    case MessageType::kAbandon:
+      return apply(body, &Sink::abandon_checkpoint);
     case MessageType::kAnnounce: {
       auto message = wire::decode<wire::Announce>(body);
       return message ? handle_announce(*message, {}) : failure(message.error());
@@ -157,9 +195,10 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       std::span<const std::byte> bytes;
       auto message = wire::decode<wire::AnnounceInline>(body, &bytes);
       if (!message) return failure(message.error());
-      if (bytes.empty() || bytes.size() != message->length) {
-        return failure(EPROTO, "inline chunk: " + std::to_string(bytes.size()) + " bytes instead of " +
-                                   std::to_string(message->length));
+      if (bytes.empty() || bytes.size() > wire::kInlineMaxBytes ||
+          bytes.size() != message->length) {
+        return failure(EPROTO, "inline chunk: " + std::to_string(bytes.size()) +
+                                   " bytes instead of " + std::to_string(message->length));
       }
       return handle_announce(*message, bytes);
     }
@@ -179,7 +218,8 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
 }
 
 Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
-  if (message.length > wire::kReadBackMaxBytes) return failure(EPROTO, "read back: too much at once");
+  if (message.length > wire::kReadBackMaxBytes)
+    return failure(EPROTO, "read back: too much at once");
   std::vector<std::byte> bytes(message.length);
   auto count = sink_.read(key(message.node), message.offset, bytes);
   wire::ReadBackReply reply;
@@ -188,22 +228,23 @@ Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
   return channel_.send(reply, std::span(bytes).first(count.value_or(0)));
 }
 
-// ---- Chunks: announced, held back, queued --------------------------------------------------------
+// ---- Chunks: announced, held back, queued
+// --------------------------------------------------------
 
 Status IncomingSession::handle_announce(const wire::Announce& announce,
                                         std::span<const std::byte> inline_bytes) {
   if (announce.slot >= chunks_.size() || announce.length == 0 ||
       uint64_t{announce.slot_offset} + announce.length > options_.hello.chunk_size_bytes ||
       announce.offset > uint64_t{INT64_MAX} - announce.length) {
-    return failure(EPROTO, "announcement of slot " + std::to_string(announce.slot) +
-                               ": numbers out of range");
+    return failure(
+        EPROTO, "announcement of slot " + std::to_string(announce.slot) + ": numbers out of range");
   }
   ChunkEntry& entry = chunks_[announce.slot];
   {
     std::lock_guard lock(mutex_);
     if (entry.state != ChunkState::kIdle) {
-      return failure(EPROTO, "announcement of slot " + std::to_string(announce.slot) +
-                                 ": not released yet");
+      return failure(
+          EPROTO, "announcement of slot " + std::to_string(announce.slot) + ": not released yet");
     }
   }
   const auto known = sink_.announced(key(announce.node), announce.offset, announce.length);
@@ -215,13 +256,13 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   {
     std::lock_guard lock(mutex_);
     entry.announce = announce;
-    entry.order = ++last_order_;
     entry.attempts = 0;
     entry.has_landing = false;
-    if (overlaps_earlier_locked(entry)) {
+    ranges_[announce.slot] = {announce.node, announce.offset, announce.offset + announce.length,
+                              ++last_order_};
+    if (overlaps_earlier_locked(announce.slot)) {
       entry.state = ChunkState::kHeldBack;
-      ++held_back_;
-      entry.inline_bytes.assign(inline_bytes.begin(), inline_bytes.end());
+      held_back_.push_back(announce.slot);
     } else if (inline_bytes.empty()) {
       queue_locked(announce.slot);
     } else {
@@ -233,7 +274,6 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   if (!land_now) return {};
   const Status reserved = reserve(entry);
   if (!reserved && reserved.error().errno_value == EAGAIN) {
-    entry.inline_bytes.assign(inline_bytes.begin(), inline_bytes.end());
     std::lock_guard lock(mutex_);
     --pulling_;
     queue_locked(announce.slot);
@@ -245,29 +285,22 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
 }
 
 // Later bytes win: a chunk waits for those announced before it that touch the same bytes.
-bool IncomingSession::overlaps_earlier_locked(const ChunkEntry& entry) const {
-  const auto& mine = entry.announce;
-  return std::any_of(chunks_.begin(), chunks_.end(), [&](const ChunkEntry& other) {
-    return other.state != ChunkState::kIdle && other.order < entry.order &&
-           other.announce.node == mine.node &&
-           other.announce.offset < mine.offset + mine.length &&
-           mine.offset < other.announce.offset + other.announce.length;
+bool IncomingSession::overlaps_earlier_locked(uint32_t slot) const {
+  const Range mine = ranges_[slot];
+  return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& other) {
+    return other.order != 0 && other.order < mine.order && other.node == mine.node &&
+           other.begin < mine.end && mine.begin < other.end;
   });
 }
 
-void IncomingSession::admit_held_back() {
-  std::lock_guard lock(mutex_);
-  for (uint32_t slot = 0; slot < chunks_.size(); ++slot) {
-    if (chunks_[slot].state != ChunkState::kHeldBack || overlaps_earlier_locked(chunks_[slot])) {
-      continue;
-    }
-    --held_back_;
-    queue_locked(slot);
-  }
+// The time in which some chunk has to come begins when there is one to be waited for.
+void IncomingSession::begin_waiting_locked() {
+  if (queue_.empty() && urgent_queue_.empty() && fetching_ == 0) pull_progress_ = Clock::now();
 }
 
 void IncomingSession::queue_locked(uint32_t slot) {
   ChunkEntry& entry = chunks_[slot];
+  begin_waiting_locked();
   entry.state = ChunkState::kQueued;
   (entry.announce.length <= kUrgentMaxBytes ? urgent_queue_ : queue_).push_back(slot);
   queue_changed_.notify_one();
@@ -275,20 +308,29 @@ void IncomingSession::queue_locked(uint32_t slot) {
 
 void IncomingSession::hurry(uint64_t node, uint64_t offset, uint64_t length) {
   std::lock_guard lock(mutex_);
-  queue_.move_to(urgent_queue_, [&](uint32_t slot) {
-    const auto& announce = chunks_[slot].announce;
-    return announce.node == node && announce.offset < offset + length &&
-           offset < announce.offset + announce.length;
-  });
+  begin_waiting_locked();
+  const auto wanted = [&](uint32_t slot) {
+    const Range& range = ranges_[slot];
+    return range.node == node && range.begin < offset + length && offset < range.end;
+  };
+  queue_.move_to(urgent_queue_, wanted);
+  starved_.move_to(urgent_queue_, wanted);  // the store may have something left for a reader
+  queue_changed_.notify_all();
 }
 
 void IncomingSession::space_freed() {
   std::lock_guard lock(mutex_);
   ++space_events_;
+  begin_waiting_locked();
+  while (!starved_.empty()) {
+    const uint32_t slot = starved_.pop_back();
+    (chunks_[slot].announce.length <= kUrgentMaxBytes ? urgent_queue_ : queue_).push_front(slot);
+  }
   queue_changed_.notify_all();
 }
 
-// ---- Chunks: pulled, verified, landed, released --------------------------------------------------
+// ---- Chunks: pulled, verified, landed, released
+// --------------------------------------------------
 
 // An error other than EAGAIN means that nothing is left to be given back to the sink.
 Status IncomingSession::reserve(ChunkEntry& entry) {
@@ -325,44 +367,51 @@ bool IncomingSession::take(Pull& pull, bool wait) {
     const uint64_t space_events = space_events_;
     lock.unlock();
     const Status reserved = entry.has_landing ? Status{} : reserve(entry);
-    if (!reserved && reserved.error().errno_value == EAGAIN) {
+    if (reserved) {
+      const auto& announce = entry.announce;
+      pull = {announce.slot, announce.generation, announce.slot_offset, announce.length,
+              std::span(entry.landing.pieces).first(entry.landing.piece_count)};
+      ++fetching_;
+      return true;
+    }
+    if (reserved.error().errno_value != EAGAIN) {
+      land(slot, reserved);
       lock.lock();
-      entry.state = ChunkState::kQueued;
-      --pulling_;
+      continue;
+    }
+    // Behind it may be the very chunk whose reader will free memory: the others go on.
+    lock.lock();
+    entry.state = ChunkState::kQueued;
+    --pulling_;
+    if (space_events != space_events_) {
       ring.push_front(slot);
-      if (!wait) return false;
-      queue_changed_.wait(lock, [&] { return ended_ || space_events_ != space_events; });
-      continue;
+    } else {
+      starved_.push_back(slot);
     }
-    if (!reserved || !entry.inline_bytes.empty()) {
-      if (reserved) copy_to_pieces(entry.inline_bytes, entry.landing);
-      entry.inline_bytes = {};
-      land(slot, reserved ? verify(entry) : reserved);
-      lock.lock();
-      continue;
-    }
-    const auto& announce = entry.announce;
-    pull = {announce.slot, announce.generation, announce.slot_offset, announce.length,
-            std::span(entry.landing.pieces).first(entry.landing.piece_count)};
-    return true;
   }
 }
 
 void IncomingSession::lost(const Pull& pull) {
+  --fetching_;
+  pull_again(pull.slot);
+}
+
+void IncomingSession::pull_again(uint32_t slot) {
   ++pulled_again_;
   std::lock_guard lock(mutex_);
-  chunks_[pull.slot].state = ChunkState::kQueued;
+  chunks_[slot].state = ChunkState::kQueued;
   --pulling_;
-  urgent_queue_.push_front(pull.slot);
+  urgent_queue_.push_front(slot);
   queue_changed_.notify_one();
 }
 
 void IncomingSession::completed(const Pull& pull) {
+  --fetching_;
   ChunkEntry& entry = chunks_[pull.slot];
   const Status verified = verify(entry);
   if (!verified && ++entry.attempts < kAttemptsMax) {
     spdlog::warn("{}; pulling it again", verified.error().message);
-    return lost(pull);
+    return pull_again(pull.slot);
   }
   land(pull.slot, verified);
 }
@@ -388,13 +437,21 @@ void IncomingSession::land(uint32_t slot, Status status) {
   } else if (entry.has_landing) {
     sink_.abandon(entry.landing, status.error());
   }
-  bool admit = false;
   {
     std::lock_guard lock(mutex_);
     entry.state = ChunkState::kIdle;
     entry.has_landing = false;
+    ranges_[slot].order = 0;
     --pulling_;
-    admit = held_back_ > 0;
+    pull_progress_ = Clock::now();
+    for (size_t left = held_back_.size(); left > 0; --left) {
+      const uint32_t held_back = held_back_.pop_front();
+      if (overlaps_earlier_locked(held_back)) {
+        held_back_.push_back(held_back);
+      } else {
+        queue_locked(held_back);
+      }
+    }
   }
   if (status) {
     received_bytes_ += announce.length;
@@ -402,20 +459,25 @@ void IncomingSession::land(uint32_t slot, Status status) {
   }
   const int errno_value = status ? 0 : status.error().errno_value;
   (void)channel_.send(wire::Release{slot, announce.generation, errno_value});
-  if (admit) admit_held_back();
 }
 
-// ---- Messages to the source ----------------------------------------------------------------------
+// ---- Messages to the source
+// ----------------------------------------------------------------------
+//
+// None of these waits: they come from threads that serve all sessions, or with the store's lock
+// held.
 
 Status IncomingSession::request_seal(uint64_t checkpoint) {
-  return channel_.send(wire::SealRequest{checkpoint});
+  return channel_.post(wire::SealRequest{checkpoint});
 }
 
 void IncomingSession::tell_removed(uint64_t checkpoint) {
-  (void)channel_.send(wire::CheckpointRemoved{checkpoint});
+  if (auto told = channel_.post(wire::CheckpointRemoved{checkpoint}); !told) {
+    channel_.fail(Error{EIO, told.error().message});
+  }
 }
 
-void IncomingSession::tell_space(const wire::Space& space) { (void)channel_.send(space); }
+void IncomingSession::tell_space(const wire::Space& space) { (void)channel_.post(space); }
 
 SessionReport IncomingSession::report() const {
   SessionReport report;
@@ -431,7 +493,7 @@ SessionReport IncomingSession::report() const {
   report.pulled_again = pulled_again_;
   report.waits_for_space = waits_for_space_;
   std::lock_guard lock(mutex_);
-  report.queued_chunks = queue_.size() + urgent_queue_.size() + held_back_;
+  report.queued_chunks = queue_.size() + urgent_queue_.size() + held_back_.size() + starved_.size();
   report.pulling_chunks = pulling_;
   return report;
 }

@@ -1,9 +1,11 @@
 // One source's session at the target: acts on its messages in order, decides which chunk is pulled
 // when, verifies what arrives and releases the slots.
 //
-// A chunk's way: announced -> (held back while an earlier one overlaps it) -> queued -> pulled by
-// the mover -> verified -> landed -> released. Chunks small enough come with their announcement and
-// go from announced to verified at once.
+// A chunk's way: announced -> (held back while an earlier one overlaps it) -> queued -> (starved
+// while the store has no memory for it: others go first) -> pulled by the mover -> verified ->
+// landed -> released. Chunks small enough come with their announcement and go from announced to
+// verified at once; when they cannot, they are pulled like the others, as the source still holds
+// them: nothing is kept here outside of the store.
 #pragma once
 
 #include <atomic>
@@ -48,8 +50,10 @@ class IncomingSession final : private PullQueue {
   IncomingSession(Options options, Sink& sink);
   ~IncomingSession() override;
 
-  // Serves the control connection until it is lost.
-  void run_control(std::shared_ptr<Connection> connection, uint64_t source_received_sequence);
+  // Welcomes the source and serves the control connection until it is lost. Errors: the welcome was
+  // not sent; what over() says.
+  Status run_control(std::shared_ptr<Connection> connection, uint64_t source_received_sequence,
+                     const std::string& target_name);
   Status attach_stream(uint32_t stream, std::shared_ptr<Connection> connection);
 
   // Memory that reserve() had to wait for may be there.
@@ -60,8 +64,8 @@ class IncomingSession final : private PullQueue {
   void tell_removed(uint64_t checkpoint);
   void tell_space(const wire::Space& space);
 
-  // Why the session is over (the source said goodbye, is silent for too long, broke the protocol),
-  // if it is.
+  // Why the session is over (the source said goodbye, is silent for too long, broke the protocol,
+  // does not give what it announced), if it is.
   std::optional<Error> over() const;
   // Ends it: no sink call is under way or follows when this returns, but session_ended() by the
   // caller. Chunks not landed are abandoned.
@@ -78,11 +82,16 @@ class IncomingSession final : private PullQueue {
   struct ChunkEntry {
     ChunkState state = ChunkState::kIdle;
     wire::Announce announce;
-    uint64_t order = 0;  // of its announcement in the session
     uint32_t attempts = 0;
     bool has_landing = false;
     Landing landing;
-    std::vector<std::byte> inline_bytes;  // of a held-back inline chunk only
+  };
+  // What a look for overlaps needs to know of a slot, side by side in few cache lines.
+  struct Range {
+    uint64_t node = 0;
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint64_t order = 0;  // of its announcement in the session; 0: no chunk
   };
 
   // PullQueue, for the mover.
@@ -92,18 +101,20 @@ class IncomingSession final : private PullQueue {
 
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   template <typename Message>
-  Status apply(std::span<const std::byte> body, Status (Sink::*operation)(SessionId, const Message&));
+  Status apply(std::span<const std::byte> body,
+               Status (Sink::*operation)(SessionId, const Message&));
   template <typename Message>
   Status apply_request(std::span<const std::byte> body,
                        Status (Sink::*operation)(SessionId, const Message&));
   Status handle_announce(const wire::Announce& announce, std::span<const std::byte> inline_bytes);
   Status handle_read_back(const wire::ReadBack& message);
 
-  bool overlaps_earlier_locked(const ChunkEntry& entry) const;
-  void admit_held_back();
+  bool overlaps_earlier_locked(uint32_t slot) const;
+  void begin_waiting_locked();
   void queue_locked(uint32_t slot);
   Status reserve(ChunkEntry& entry);
   Status verify(const ChunkEntry& entry) const;
+  void pull_again(uint32_t slot);
   void land(uint32_t slot, Status status);
   NodeKey key(uint64_t node) const { return {options_.id, node}; }
 
@@ -115,15 +126,20 @@ class IncomingSession final : private PullQueue {
   std::condition_variable queue_changed_;
   // Guarded by mutex_.
   std::vector<ChunkEntry> chunks_;  // by slot; while kPulling an entry is its puller's
+  std::vector<Range> ranges_;       // by slot
   SlotRing urgent_queue_;
   SlotRing queue_;
+  SlotRing held_back_;
+  SlotRing starved_;
   uint64_t last_order_ = 0;
-  size_t held_back_ = 0;
   size_t pulling_ = 0;
   uint64_t space_events_ = 0;
+  std::chrono::steady_clock::time_point
+      pull_progress_;  // when a chunk last came, or was first asked for
   bool ended_ = false;
   std::optional<Error> over_;
 
+  std::atomic<size_t> fetching_ = 0;  // of those pulling: waiting for their bytes
   std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;
   std::atomic<uint64_t> pulled_again_ = 0;

@@ -12,6 +12,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kHandshakeTimeout{5000};
 // Connections that are served or say hello at the same time: strangers cannot take all memory.
 constexpr size_t kGuestsMax = 256;
+constexpr size_t kSessionsMax = 256;
+constexpr size_t kEndedSessionsMax = 64;
 
 Status check(const wire::ControlHello& hello) {
   if (hello.slot_count == 0 || hello.slot_count > wire::kSlotsMax || hello.stream_count == 0 ||
@@ -54,7 +56,8 @@ Receiver::~Receiver() {
   reap_guests(/*all=*/true);
 }
 
-// ---- Connections ---------------------------------------------------------------------------------
+// ---- Connections
+// ---------------------------------------------------------------------------------
 
 void Receiver::accept_connections() {
   for (;;) {
@@ -80,7 +83,12 @@ void Receiver::accept_connections() {
 
 void Receiver::welcome(Guest& guest) {
   const auto connection = guest.connection;
-  auto handshake = receive_handshake(*connection, std::min(kHandshakeTimeout, options_.peer_timeout));
+  auto handshake =
+      receive_handshake(*connection, std::min(kHandshakeTimeout, options_.peer_timeout));
+  {
+    std::lock_guard lock(mutex_);
+    guest.greeted = true;
+  }
   Status served;
   if (!handshake) {
     const auto reason = handshake.error().errno_value == EPROTONOSUPPORT
@@ -116,35 +124,64 @@ Status Receiver::welcome_control(std::shared_ptr<Connection> connection,
   }
   SessionPointer session;
   if (hello->token == wire::Token{}) {
-    IncomingSession::Options options;
-    options.hello = *hello;
-    options.token = random_token();
-    options.peer_timeout = options_.peer_timeout;
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_) return failure(ECANCELED, "the target ends");
-      options.id = ++last_session_;
-      session = std::make_shared<IncomingSession>(options, sink_);
-      sink_.session_opened(options.id, hello->source_name);
-      sessions_[options.id] = session;
+    auto opened = open_session(*hello);
+    if (!opened) {
+      reject(*connection, wire::RejectReason::kBusy, opened.error().message);
+      return failure(opened.error());
     }
+    session = *opened;
     spdlog::info("source {} connected from {}", hello->source_name, connection->peer());
   } else {
     session = find(hello->session, hello->token);
     if (!session) {
-      const std::string text = "no such session here: this target was restarted, or gave it up";
+      const std::string text = why_unknown(*hello);
       reject(*connection, wire::RejectReason::kUnknownSession, text);
       return failure(ESTALE, text);
     }
     spdlog::info("source {} connected again from {}", hello->source_name, connection->peer());
   }
-  wire::Welcome welcome{session->token(), session->received_sequence(), options_.target_name};
-  if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
-    return sent;
-  }
   session->tell_space(sink_.space());
-  session->run_control(std::move(connection), hello->received_sequence);
-  return {};
+  auto served = session->run_control(connection, hello->received_sequence, options_.target_name);
+  if (auto reason = session->over(); !served && reason) {
+    reject(*connection, wire::RejectReason::kUnknownSession,
+           "the session was ended here: " + reason->message);
+  }
+  return served;
+}
+
+Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello& hello) {
+  IncomingSession::Options options;
+  options.hello = hello;
+  options.token = random_token();
+  options.peer_timeout = options_.peer_timeout;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return failure(ECANCELED, "the target ends");
+    if (sessions_.size() >= kSessionsMax) return failure(EBUSY, "too many sessions");
+    options.id = ++last_session_;
+  }
+  // Nobody knows the session yet, so that this needs no lock.
+  auto session = std::make_shared<IncomingSession>(options, sink_);
+  sink_.session_opened(options.id, hello.source_name);
+  {
+    std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      sessions_[options.id] = session;
+      return session;
+    }
+  }
+  end_session(session, Error{EIO, "the target ended"});
+  return failure(ECANCELED, "the target ends");
+}
+
+std::string Receiver::why_unknown(const wire::ControlHello& hello) const {
+  std::lock_guard lock(mutex_);
+  for (const EndedSession& ended : ended_) {
+    if (ended.session == hello.session && ended.token == hello.token) {
+      return "the session was ended here: " + ended.reason;
+    }
+  }
+  return "no such session here: this target was restarted";
 }
 
 Status Receiver::welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake) {
@@ -182,7 +219,8 @@ void Receiver::reap_guests(bool all) {
   }
 }
 
-// ---- Sessions ------------------------------------------------------------------------------------
+// ---- Sessions
+// ------------------------------------------------------------------------------------
 
 Receiver::SessionPointer Receiver::find(SessionId id) const {
   std::lock_guard lock(mutex_);
@@ -190,7 +228,8 @@ Receiver::SessionPointer Receiver::find(SessionId id) const {
   return found == sessions_.end() ? nullptr : found->second;
 }
 
-Receiver::SessionPointer Receiver::find(const wire::Token& session, const wire::Token& token) const {
+Receiver::SessionPointer Receiver::find(const wire::Token& session,
+                                        const wire::Token& token) const {
   std::lock_guard lock(mutex_);
   for (auto& [id, candidate] : sessions_) {
     if (candidate->session_token() == session && candidate->token() == token) return candidate;
@@ -200,11 +239,19 @@ Receiver::SessionPointer Receiver::find(const wire::Token& session, const wire::
 
 // Ends the sessions that are over, tells the sources how much room there is.
 void Receiver::watch_sessions() {
-  const milliseconds interval = std::clamp(options_.peer_timeout / 20, milliseconds(5), milliseconds(250));
+  const milliseconds interval =
+      std::clamp(options_.peer_timeout / 20, milliseconds(5), milliseconds(250));
   wire::Space told;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     changed_.wait_for(lock, interval);
+    // Whoever says its hello byte by byte only takes a place.
+    for (Guest& guest : guests_) {
+      if (guest.connection && !guest.greeted &&
+          std::chrono::steady_clock::now() - guest.since > 2 * kHandshakeTimeout) {
+        guest.connection->shut_down();
+      }
+    }
     std::vector<SessionPointer> sessions;
     for (auto& [id, session] : sessions_) sessions.push_back(session);
     lock.unlock();
@@ -230,6 +277,8 @@ void Receiver::end_session(const SessionPointer& session, const Error& reason) {
   sink_.session_ended(session->id(), reason.message);
   std::lock_guard lock(mutex_);
   sessions_.erase(session->id());
+  ended_.push_back({session->session_token(), session->token(), reason.message});
+  if (ended_.size() > kEndedSessionsMax) ended_.pop_front();
 }
 
 void Receiver::space_freed() {

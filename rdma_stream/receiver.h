@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -21,7 +22,8 @@ struct ReceiverOptions {
   std::string target_name;
 };
 
-// Threads: any. The sink outlives the receiver.
+// Threads: any. The sink outlives the receiver. No lock is held while the sink is called, so the
+// sink may call back, also with its own locks held: none of the functions below waits for a source.
 class Receiver {
  public:
   Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, Sink& sink);
@@ -40,10 +42,17 @@ class Receiver {
 
  private:
   using SessionPointer = std::shared_ptr<IncomingSession>;
-  struct Guest {  // a connection and the thread that serves it
+  struct Guest {  // a connection and the thread that serves it; guarded by mutex_
     std::shared_ptr<Connection> connection;
     std::thread thread;
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+    bool greeted = false;  // has said its hello
     bool done = false;
+  };
+  struct EndedSession {
+    wire::Token session{};
+    wire::Token token{};
+    std::string reason;
   };
 
   void accept_connections();
@@ -52,6 +61,8 @@ class Receiver {
   Status welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
   SessionPointer find(SessionId id) const;
   SessionPointer find(const wire::Token& session, const wire::Token& token) const;
+  Result<SessionPointer> open_session(const wire::ControlHello& hello);
+  std::string why_unknown(const wire::ControlHello& hello) const;
   void watch_sessions();
   void end_session(const SessionPointer& session, const Error& reason);
   void reap_guests(bool all);
@@ -65,6 +76,7 @@ class Receiver {
   // Guarded by mutex_.
   std::map<SessionId, SessionPointer> sessions_;
   SessionId last_session_ = 0;
+  std::deque<EndedSession> ended_;  // the last few, so that their sources learn why
   std::list<Guest> guests_;
   bool stopping_ = false;
 

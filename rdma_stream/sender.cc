@@ -20,12 +20,25 @@ ChannelOptions channel_options(milliseconds peer_timeout) {
   return options;
 }
 
+// A number of the target's that a FUSE caller gets to see.
+int errno_from_wire(int32_t value) {
+  constexpr int kErrnoMax = 4095;  // MAX_ERRNO, include/linux/err.h
+  return value > 0 && value <= kErrnoMax ? value : EIO;
+}
+
 }  // namespace
 
-// ---- Opening and closing -------------------------------------------------------------------------
+// ---- Opening and closing
+// -------------------------------------------------------------------------
 
 Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& pool,
                                              Connector& connector, SenderEvents events) {
+  if (pool.slot_count() > wire::kSlotsMax) {
+    return failure(EINVAL, "a pool of " + std::to_string(pool.slot_count()) +
+                               " chunks: must be at most " + std::to_string(wire::kSlotsMax) +
+                               ", raise --chunk-size");
+  }
+  options.source_name.resize(std::min<size_t>(options.source_name.size(), wire::kNameMaxBytes));
   std::unique_ptr<Sender> sender(
       new Sender(std::move(options), pool, connector, std::move(events), random_token()));
   auto greeting = sender->greet(sender->options_.peer_timeout);
@@ -37,13 +50,14 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
   responder.session = sender->session_;
   responder.token = sender->token_;
   responder.stream_count = sender->options_.stream_count;
-  responder.retry_interval = std::clamp(sender->options_.peer_timeout / 50, milliseconds(1),
-                                        milliseconds(200));
+  responder.retry_interval =
+      std::clamp(sender->options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
+  responder.connect_timeout = sender->options_.peer_timeout / 5;
   responder.handshake_timeout = sender->options_.peer_timeout / 2;
-  sender->responder_ = std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
-  sender->control_ = std::thread([self = sender.get(), connection, welcome] {
-    self->run_control(connection, welcome);
-  });
+  sender->responder_ =
+      std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
+  sender->control_ = std::thread(
+      [self = sender.get(), connection, welcome] { self->run_control(connection, welcome); });
   return sender;
 }
 
@@ -62,10 +76,13 @@ Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, Se
 
 Sender::~Sender() {
   if (control_.joinable()) {
-    if (channel_.send(wire::Goodbye{})) channel_.flush(std::min(options_.peer_timeout, milliseconds(1000)));
+    if (channel_.connected() && channel_.post(wire::Goodbye{})) {
+      channel_.flush(std::min(options_.peer_timeout, milliseconds(1000)));
+    }
     {
       std::lock_guard lock(stop_mutex_);
       stopping_ = true;
+      if (greeting_) greeting_->shut_down();
     }
     stop_requested_.notify_all();
     channel_.fail(Error{ECANCELED, "the session with " + connector_.target() + " was closed"});
@@ -76,8 +93,14 @@ Sender::~Sender() {
 }
 
 Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> Sender::greet(milliseconds timeout) {
-  auto connection = connector_.connect(timeout);
-  if (!connection) return failure(connection.error());
+  auto connected = connector_.connect(timeout);
+  if (!connected) return failure(connected.error());
+  const std::shared_ptr<Connection> connection = std::move(*connected);
+  {
+    std::lock_guard lock(stop_mutex_);
+    if (stopping_) return failure(ECANCELED, "the session was closed");
+    greeting_ = connection;
+  }
   wire::ControlHello hello;
   hello.session = session_;
   hello.token = token_;
@@ -86,15 +109,21 @@ Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> Sender::greet(mill
   hello.chunk_size_bytes = static_cast<uint32_t>(pool_.chunk_size_bytes());
   hello.stream_count = options_.stream_count;
   hello.source_name = options_.source_name;
-  auto welcome = greet_target(**connection, hello, timeout);
+  auto welcome = greet_target(*connection, hello, timeout);
+  {
+    std::lock_guard lock(stop_mutex_);
+    greeting_ = nullptr;
+  }
   if (!welcome) return failure(welcome.error());
-  return std::pair{std::shared_ptr<Connection>(std::move(*connection)), std::move(*welcome)};
+  return std::pair{connection, std::move(*welcome)};
 }
 
 // Keeps the session connected until it is closed or has failed.
 void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome) {
   const milliseconds retry_interval =
       std::clamp(options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
+  // A hello or its answer may be lost on the way: several attempts fit into the peer's time.
+  const milliseconds attempt_time_max = std::max(options_.peer_timeout / 5, milliseconds(1));
   Error reason = channel_.run(connection, welcome.received_sequence);
   std::unique_lock lock(stop_mutex_);
   while (!stopping_) {
@@ -107,15 +136,15 @@ void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome w
                                     std::to_string(options_.peer_timeout.count()) +
                                     " ms: " + reason.message});
     }
-    auto greeting = greet(left);
+    auto greeting = greet(std::min(left, attempt_time_max));
     if (greeting) {
       ++reconnections_;
       spdlog::warn("connected to {} again after: {}", connector_.target(), reason.message);
       reason = channel_.run(greeting->first, greeting->second.received_sequence);
-    } else if (const int code = greeting.error().errno_value;
-               code == ESTALE || code == EPROTONOSUPPORT || code == EPROTO) {
+    } else if (greeting.error().errno_value == ESTALE) {
       return give_up(Error{EIO, greeting.error().message});
     } else {
+      // Even a wrong version or magic may be a damaged hello: this was a target of ours before.
       reason = greeting.error();
     }
     lock.lock();
@@ -154,7 +183,8 @@ void Sender::give_up(Error error) {
   for (auto& [id, promise] : requests) promise.set_value({failure(error), {}});
 }
 
-// ---- Chunks --------------------------------------------------------------------------------------
+// ---- Chunks
+// --------------------------------------------------------------------------------------
 
 void Sender::announce(Chunk chunk) {
   const auto bytes = chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
@@ -185,7 +215,8 @@ void Sender::announce(Chunk chunk) {
   }
   if (closed) {
     file->announced();
-    file->failed(*closed);
+    chunk.lease.release();
+    file->failed(chunk.turn, *closed);
     return;
   }
   // An error here is the end of the session: give_up() finishes the entry.
@@ -261,19 +292,22 @@ void Sender::finish(SlotEntry entry) {
   chunk.lease.release();
   if (entry.errno_value == 0) {
     verified_bytes_ += length;
-    chunk.file->verified(digest);
+    chunk.file->verified(chunk.turn, digest);
   } else if (entry.errno_value == ENOSPC) {
-    chunk.file->failed(Error{ENOSPC, "the target " + connector_.target() +
+    chunk.file->failed(chunk.turn,
+                       Error{ENOSPC, "the target " + connector_.target() +
                                          " is out of space: raise --memory-limit there, or give "
                                          "it a --spill-dir with room"});
+  } else if (channel_.failed()) {
+    chunk.file->failed(chunk.turn, session_error());
   } else {
-    auto session = channel_.failed();
-    chunk.file->failed(session.value_or(
-        Error{EIO, "the target could not take a chunk: " + std::string(std::strerror(entry.errno_value))}));
+    chunk.file->failed(chunk.turn, Error{EIO, "the target could not take a chunk: " +
+                                                  std::string(std::strerror(entry.errno_value))});
   }
 }
 
-// ---- Messages of the target ----------------------------------------------------------------------
+// ---- Messages of the target
+// ----------------------------------------------------------------------
 
 Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
   switch (type) {
@@ -285,7 +319,9 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
       auto message = wire::decode<wire::Outcome>(body);
       if (!message) return failure(message.error());
       Reply reply;
-      if (message->errno_value != 0) reply.status = failure(message->errno_value, message->text);
+      if (message->errno_value != 0) {
+        reply.status = failure(errno_from_wire(message->errno_value), message->text);
+      }
       answer(message->request, std::move(reply));
       return {};
     }
@@ -295,8 +331,9 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
       if (!message) return failure(message.error());
       Reply reply;
       if (message->errno_value != 0) {
-        reply.status = failure(message->errno_value, "read back from " + connector_.target() +
-                                                         ": " + std::strerror(message->errno_value));
+        const int errno_value = errno_from_wire(message->errno_value);
+        reply.status = failure(errno_value, "read back from " + connector_.target() + ": " +
+                                                std::strerror(errno_value));
       }
       reply.bytes.assign(bytes.begin(), bytes.end());
       answer(message->request, std::move(reply));
@@ -327,14 +364,15 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
   }
 }
 
-// ---- Requests ------------------------------------------------------------------------------------
+// ---- Requests
+// ------------------------------------------------------------------------------------
 
 template <typename Message>
 Result<std::vector<std::byte>> Sender::request_bytes(Message message) {
   std::future<Reply> reply;
   {
     std::lock_guard lock(requests_mutex_);
-    if (requests_closed_) return failure(channel_.failed().value_or(Error{}));
+    if (requests_closed_) return failure(session_error());
     message.request = ++last_request_;
     reply = requests_[message.request].get_future();
   }
@@ -352,6 +390,16 @@ Status Sender::request(Message message) {
   return {};
 }
 
+Status Sender::send(const wire::Abandon& message) {
+  wire::Abandon bounded = message;
+  bounded.reason.resize(std::min(bounded.reason.size(), wire::kTextMaxBytes));
+  return send_message(bounded);
+}
+
+Status Sender::claim(wire::Claim message) { return request(std::move(message)); }
+Status Sender::rename(wire::Rename message) { return request(std::move(message)); }
+Status Sender::seal(wire::Seal message) { return request(message); }
+
 void Sender::answer(uint64_t request, Reply reply) {
   std::lock_guard lock(requests_mutex_);
   auto found = requests_.find(request);
@@ -368,9 +416,11 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
     message.offset = offset + filled;
     message.length =
         static_cast<uint32_t>(std::min<size_t>(bytes.size() - filled, wire::kReadBackMaxBytes));
+    read_backs_left_.acquire();
     auto part = request_bytes(message);
+    read_backs_left_.release();
     if (!part) return failure(part.error());
-    if (part->size() > message.length) return failure(EPROTO, "read back: more than was asked for");
+    if (part->size() > message.length) return failure(EIO, "read back: more than was asked for");
     std::copy(part->begin(), part->end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
     filled += part->size();
     if (part->size() < message.length) break;
@@ -378,7 +428,8 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
   return filled;
 }
 
-// ---- State ---------------------------------------------------------------------------------------
+// ---- State
+// ---------------------------------------------------------------------------------------
 
 wire::Space Sender::space() const {
   std::lock_guard lock(space_mutex_);
@@ -386,8 +437,14 @@ wire::Space Sender::space() const {
 }
 
 Status Sender::status() const {
-  if (auto failed = channel_.failed()) return failure(EIO, failed->message);
+  if (channel_.failed()) return failure(session_error());
   return {};
+}
+
+Error Sender::session_error() const {
+  Error error = channel_.failed().value_or(Error{});
+  error.errno_value = EIO;
+  return error;
 }
 
 OutletCounters Sender::counters() const {
@@ -400,8 +457,7 @@ OutletCounters Sender::counters() const {
   counters.connected = channel_.connected();
   counters.peer = connector_.target();
   counters.peer_name = target_name_;
-  counters.silence =
-      std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_heard());
+  counters.silence = std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_heard());
   return counters;
 }
 

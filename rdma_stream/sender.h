@@ -2,8 +2,8 @@
 // back when the target has verified them.
 //
 // A slot's way: a FUSE worker cuts a chunk -> announce() records it in the slot table -> the target
-// reads it (SlotReader) -> Release arrives -> the lease dies and the slot is free. Only the target's
-// word frees a slot, or the end of the session.
+// reads it (SlotReader) -> Release arrives -> the lease dies and the slot is free. Only the
+// target's word frees a slot, or the end of the session.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
@@ -38,26 +39,27 @@ struct SenderEvents {
 // Threads: any.
 class Sender final : public Outlet, private SlotReader {
  public:
-  // Opens a session. Errors: those of Connector::connect and of the handshake.
+  // Opens a session. Errors: those of Connector::connect and of the handshake; EINVAL for a pool of
+  // more slots than a session may have.
   static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
                                               Connector& connector, SenderEvents events);
   // Ends the session: what is not sealed then has failed at the target. All slots are back.
   ~Sender() override;
 
   void announce(Chunk chunk) override;
-  Status send(const wire::Make& message) override { return channel_.send(message); }
-  Status send(const wire::Remove& message) override { return channel_.send(message); }
-  Status send(const wire::SetAttributes& message) override { return channel_.send(message); }
-  Status send(const wire::Truncate& message) override { return channel_.send(message); }
-  Status send(const wire::PunchHole& message) override { return channel_.send(message); }
-  Status send(const wire::OpenedForWrite& message) override { return channel_.send(message); }
-  Status send(const wire::Closed& message) override { return channel_.send(message); }
-  Status send(const wire::Forget& message) override { return channel_.send(message); }
-  Status send(const wire::ManifestEntry& message) override { return channel_.send(message); }
-  Status send(const wire::Abandon& message) override { return channel_.send(message); }
-  Status claim(wire::Claim message) override { return request(std::move(message)); }
-  Status rename(wire::Rename message) override { return request(std::move(message)); }
-  Status seal(wire::Seal message) override { return request(message); }
+  Status send(const wire::Make& message) override { return send_message(message); }
+  Status send(const wire::Remove& message) override { return send_message(message); }
+  Status send(const wire::SetAttributes& message) override { return send_message(message); }
+  Status send(const wire::Truncate& message) override { return send_message(message); }
+  Status send(const wire::PunchHole& message) override { return send_message(message); }
+  Status send(const wire::OpenedForWrite& message) override { return send_message(message); }
+  Status send(const wire::Closed& message) override { return send_message(message); }
+  Status send(const wire::Forget& message) override { return send_message(message); }
+  Status send(const wire::ManifestEntry& message) override { return send_message(message); }
+  Status send(const wire::Abandon& message) override;
+  Status claim(wire::Claim message) override;
+  Status rename(wire::Rename message) override;
+  Status seal(wire::Seal message) override;
   Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
   wire::Space space() const override;
   Status status() const override;
@@ -69,7 +71,7 @@ class Sender final : public Outlet, private SlotReader {
     Chunk chunk;
     uint32_t crc = 0;
     bool announced = false;
-    uint32_t readers = 0;     // begin_read() without end_read()
+    uint32_t readers = 0;      // begin_read() without end_read()
     bool release_due = false;  // the target has released it meanwhile
     int errno_value = 0;       // how
   };
@@ -91,6 +93,13 @@ class Sender final : public Outlet, private SlotReader {
   Status handle_release(const wire::Release& release);
   void finish(SlotEntry entry);
   void give_up(Error error);
+  // Whatever ended the session is EIO to those who write.
+  Error session_error() const;
+  template <typename Message>
+  Status send_message(const Message& message) {
+    if (channel_.send(message)) return {};
+    return failure(session_error());
+  }
 
   template <typename Message>
   Status request(Message message);
@@ -107,13 +116,16 @@ class Sender final : public Outlet, private SlotReader {
   std::string target_name_;
 
   mutable std::mutex slots_mutex_;
-  std::vector<SlotEntry> slots_;      // by slot; guarded by slots_mutex_
+  std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
   std::optional<Error> slots_closed_;  // no announcement any more; guarded by slots_mutex_
 
   std::mutex requests_mutex_;
-  uint64_t last_request_ = 0;                        // guarded by requests_mutex_
+  uint64_t last_request_ = 0;                         // guarded by requests_mutex_
   std::map<uint64_t, std::promise<Reply>> requests_;  // guarded by requests_mutex_
   bool requests_closed_ = false;                      // guarded by requests_mutex_
+  // Replies to more read-backs at once could fill the target's outbox, and its control thread would
+  // wait for us while we wait for it.
+  std::counting_semaphore<> read_backs_left_{8};
 
   mutable std::mutex space_mutex_;
   wire::Space space_;  // guarded by space_mutex_
@@ -126,7 +138,8 @@ class Sender final : public Outlet, private SlotReader {
 
   std::mutex stop_mutex_;
   std::condition_variable stop_requested_;
-  bool stopping_ = false;  // guarded by stop_mutex_
+  bool stopping_ = false;                 // guarded by stop_mutex_
+  std::shared_ptr<Connection> greeting_;  // not yet the channel's; guarded by stop_mutex_
 
   // Destroyed from the last to the first: threads end before what they use.
   Channel channel_;

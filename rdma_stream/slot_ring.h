@@ -31,6 +31,10 @@ class SlotRing {
     --size_;
     return slot;
   }
+  uint32_t pop_back() {
+    assert(size_ > 0);
+    return slots_[(first_ + --size_) % slots_.size()];
+  }
   // Moves the slots that `matches` to `other`, keeping the order of both.
   template <typename Predicate>
   void move_to(SlotRing& other, Predicate matches) {

@@ -29,12 +29,21 @@ size_t use_up(std::span<iovec> buffers, size_t count) {
   return first;
 }
 
+// An idle data connection whose other end vanished without a word is noticed by the kernel's
+// probes.
+constexpr int kKeepAliveIdleSeconds = 5;
+constexpr int kKeepAliveIntervalSeconds = 2;
+constexpr int kKeepAliveProbes = 3;
+
 class TcpConnection final : public Connection {
  public:
   TcpConnection(UniqueFd socket, std::string peer)
       : socket_(std::move(socket)), peer_(std::move(peer)) {
-    const int on = 1;
-    ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveIdleSeconds);
+    set_option(IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalSeconds);
+    set_option(IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
   }
 
   using Connection::read;
@@ -42,6 +51,7 @@ class TcpConnection final : public Connection {
 
   Status read(std::span<iovec> buffers, size_t& received_bytes) override {
     received_bytes = 0;
+    buffers = buffers.subspan(use_up(buffers, 0));  // a receive of no bytes looks like the end
     while (!buffers.empty()) {
       msghdr message{};
       message.msg_iov = buffers.data();
@@ -69,6 +79,9 @@ class TcpConnection final : public Connection {
       const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
       if (count < 0) {
         if (errno == EINTR) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+          return system_failure("send to", peer_, ETIMEDOUT);
+        }
         return system_failure("send to", peer_);
       }
       buffers = buffers.subspan(use_up(buffers, static_cast<size_t>(count)));
@@ -77,15 +90,25 @@ class TcpConnection final : public Connection {
   }
 
   void set_read_timeout(std::chrono::milliseconds timeout) override {
-    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
-    timeval value{us / 1'000'000, us % 1'000'000};
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &value, sizeof value);
+    set_timeout(SO_RCVTIMEO, timeout);
+  }
+  void set_write_timeout(std::chrono::milliseconds timeout) override {
+    set_timeout(SO_SNDTIMEO, timeout);
   }
 
   void shut_down() override { ::shutdown(socket_.get(), SHUT_RDWR); }
   const std::string& peer() const override { return peer_; }
 
  private:
+  void set_option(int level, int option, int value) {
+    ::setsockopt(socket_.get(), level, option, &value, sizeof value);
+  }
+  void set_timeout(int option, std::chrono::milliseconds timeout) {
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
+    const timeval value{us / 1'000'000, us % 1'000'000};
+    ::setsockopt(socket_.get(), SOL_SOCKET, option, &value, sizeof value);
+  }
+
   const UniqueFd socket_;
   const std::string peer_;
 };
@@ -141,8 +164,8 @@ std::string printable(const sockaddr* address, socklen_t length) {
 
 Result<UniqueFd> connect_to(const addrinfo& info, std::chrono::milliseconds timeout,
                             const std::string& name) {
-  UniqueFd socket(::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                           info.ai_protocol));
+  UniqueFd socket(
+      ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
   if (!socket) return system_failure("socket for", name);
   if (::connect(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return system_failure("connect to", name);
@@ -185,7 +208,8 @@ class TcpConnector final : public Connector {
 class TcpListener final : public Listener {
  public:
   TcpListener(UniqueFd socket, UniqueFd closed_event, std::string address)
-      : socket_(std::move(socket)), closed_event_(std::move(closed_event)),
+      : socket_(std::move(socket)),
+        closed_event_(std::move(closed_event)),
         address_(std::move(address)) {}
 
   Result<std::unique_ptr<Connection>> accept() override {
@@ -196,8 +220,8 @@ class TcpListener final : public Listener {
       if (waits[0].revents == 0) continue;
       sockaddr_storage from{};
       socklen_t length = sizeof from;
-      UniqueFd socket(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from), &length,
-                                SOCK_CLOEXEC));
+      UniqueFd socket(
+          ::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
       if (!socket) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
         return system_failure("accept at", address_);
@@ -226,8 +250,8 @@ Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address) {
   auto list = resolve(address, AI_PASSIVE);
   if (!list) return failure(list.error());
   const addrinfo& info = **list;
-  UniqueFd socket(::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                           info.ai_protocol));
+  UniqueFd socket(
+      ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
   if (!socket) return system_failure("socket for", address);
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

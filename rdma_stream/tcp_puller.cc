@@ -48,9 +48,13 @@ TcpPuller::TcpPuller(Options options, PullQueue& queue)
   }
 }
 
-TcpPuller::~TcpPuller() {
+TcpPuller::~TcpPuller() { finish(); }
+
+void TcpPuller::finish() {
   stop();
-  for (auto& thread : threads_) thread.join();
+  for (auto& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
 void TcpPuller::stop() {

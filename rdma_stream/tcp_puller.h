@@ -30,6 +30,8 @@ class TcpPuller {
   // A connection for `stream` has come; it replaces one that is there.
   Status attach(uint32_t stream, std::shared_ptr<Connection> connection);
   void stop();
+  // The same, and waits until no thread uses the queue any more.
+  void finish();
   uint32_t stream_count() const { return options_.stream_count; }
 
  private:

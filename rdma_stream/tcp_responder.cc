@@ -32,7 +32,7 @@ void TcpResponder::serve_stream(uint32_t stream) {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     lock.unlock();
-    auto connected = connector_.connect(options_.handshake_timeout);
+    auto connected = connector_.connect(options_.connect_timeout);
     lock.lock();
     if (connected && !stopping_) {
       const std::shared_ptr<Connection> connection = std::move(*connected);
@@ -52,6 +52,8 @@ void TcpResponder::serve_stream(uint32_t stream) {
 Status TcpResponder::serve_connection(Connection& connection) {
   // A stream may idle for long; its end, or stop(), wakes the read.
   connection.set_read_timeout(std::chrono::milliseconds(0));
+  // A target that asked reads: a write that gets nowhere would keep its slot from being released.
+  connection.set_write_timeout(options_.handshake_timeout);
   for (;;) {
     std::array<std::byte, wire::kReadRequestBytes> request_bytes;
     if (auto read = connection.read(std::span<std::byte>(request_bytes)); !read) return read;

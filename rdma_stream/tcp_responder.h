@@ -22,6 +22,7 @@ class TcpResponder {
     wire::Token token{};
     uint32_t stream_count = 2;
     std::chrono::milliseconds retry_interval{200};
+    std::chrono::milliseconds connect_timeout{2000};  // stop() may have to wait for it
     std::chrono::milliseconds handshake_timeout{5000};
   };
   TcpResponder(Options options, Connector& connector, SlotReader& slots);
@@ -40,7 +41,7 @@ class TcpResponder {
 
   std::mutex mutex_;
   std::condition_variable stop_requested_;
-  bool stopping_ = false;                                // guarded by mutex_
+  bool stopping_ = false;                                 // guarded by mutex_
   std::vector<std::shared_ptr<Connection>> connections_;  // by stream; guarded by mutex_
 
   std::vector<std::thread> threads_;  // last: ends before what it uses

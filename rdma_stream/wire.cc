@@ -17,13 +17,13 @@ uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc) {
 
 template <typename Message>
 uint32_t fields_crc(Message message) {
-  message.crc = 0;
   std::array<std::byte, 64> bytes;
   Writer writer(bytes);
   writer(message);
-  return crc32c(std::span(bytes).first(writer.written_bytes()));
+  return crc32c(std::span(bytes).first(writer.written_bytes() - sizeof message.crc));
 }
 
+template uint32_t fields_crc(FrameHeader);
 template uint32_t fields_crc(ReadRequest);
 template uint32_t fields_crc(ReadResponse);
 

@@ -29,14 +29,15 @@ inline constexpr uint32_t kInlineMaxBytes = 16 << 10;
 inline constexpr uint32_t kReadBackMaxBytes = 128 << 10;
 inline constexpr uint32_t kNameMaxBytes = 255;
 inline constexpr uint32_t kLinkTargetMaxBytes = 4095;
-inline constexpr uint32_t kSlotsMax = 1 << 20;
+inline constexpr size_t kTextMaxBytes = 1024;   // of an error, for people
+inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of the smallest chunks, 64 of the largest
 inline constexpr uint32_t kStreamsMax = 16;
 
 using Token = std::array<uint8_t, 16>;  // random; names a session or admits to it
 
-// ---- Handshake: the first bytes of every connection, outside the frames --------------------------
-// The prefix (magic, version, kind, length) never changes, so that any two versions can tell each
-// other apart.
+// ---- Handshake: the first bytes of every connection, outside the frames
+// -------------------------- The prefix (magic, version, kind, length) never changes, so that any
+// two versions can tell each other apart. The body follows, then the CRC32C of prefix and body.
 
 enum class HandshakeKind : uint16_t { kControl = 1, kData = 2, kWelcome = 3, kReject = 4 };
 
@@ -101,10 +102,14 @@ struct Reject {
   }
 };
 
-// ---- Frames on the control connection ------------------------------------------------------------
+// ---- Frames on the control connection
+// ------------------------------------------------------------
 
 enum class MessageType : uint16_t {
-  kHeartbeat = 1,  // sequence 0, not kept for a resumption; carries an acknowledgement
+  // Carries an acknowledgement and the sequence of the frame sent last, so that a lost one is
+  // missed
+  // even when none follows. Has no sequence of its own and is not sent again.
+  kHeartbeat = 1,
   // Source -> target: names and attributes.
   kClaim = 10,
   kMake = 11,
@@ -138,16 +143,17 @@ struct FrameHeader {
   uint32_t body_length = 0;
   MessageType type = MessageType::kHeartbeat;
   uint16_t reserved = 0;
-  uint64_t sequence = 0;      // 1, 2, 3 ... per direction; 0: outside the sequence
+  uint64_t sequence = 0;      // 1, 2, 3 ... per direction
   uint64_t acknowledged = 0;  // the last sequence received from the other side
-  uint32_t crc = 0;           // CRC32C of this header with crc = 0, then of the body
+  uint32_t body_crc = 0;      // CRC32C of the body
+  uint32_t crc = 0;           // of the fields above: a length is believed only after that
   template <typename F>
   void fields(F&& field) {
     field(body_length), field(type), field(reserved), field(sequence), field(acknowledged),
-        field(crc);
+        field(body_crc), field(crc);
   }
 };
-inline constexpr size_t kFrameHeaderBytes = 28;
+inline constexpr size_t kFrameHeaderBytes = 32;
 
 // Nodes (directories, files, symbolic links) are named by ids that the source chooses, unique in
 // its session; 0 is the root of the mount. A checkpoint is named by the id of its top node.
@@ -281,8 +287,8 @@ struct Forget {  // unlinked and closed: the id is not used again
   }
 };
 
-// `length` bytes of file `node` at `offset` wait in the source's pool. (slot, generation) names this
-// use of the slot; `slot_offset` is where in its payload the bytes begin.
+// `length` bytes of file `node` at `offset` wait in the source's pool. (slot, generation) names
+// this use of the slot; `slot_offset` is where in its payload the bytes begin.
 struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
   uint64_t node = 0;
@@ -427,7 +433,8 @@ struct CheckpointRemoved {  // rm -r at the target
 // they land, and changes when one is lost, doubled or lands elsewhere.
 uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc);
 
-// ---- Data connections: an RDMA READ in words -----------------------------------------------------
+// ---- Data connections: an RDMA READ in words
+// -----------------------------------------------------
 
 struct ReadRequest {  // target -> source
   uint32_t id = 0;    // the target's; comes back with the bytes
@@ -455,7 +462,8 @@ struct ReadResponse {  // source -> target; `length` bytes follow
 inline constexpr size_t kReadRequestBytes = 24;
 inline constexpr size_t kReadResponseBytes = 16;
 
-// ---- Writing and reading fields ------------------------------------------------------------------
+// ---- Writing and reading fields
+// ------------------------------------------------------------------
 
 // Appends fields to a fixed buffer. Overrunning it is our own bug: callers bound their strings.
 class Writer {
@@ -468,7 +476,8 @@ class Writer {
       (*this)(static_cast<std::underlying_type_t<T>>(value));
     } else if constexpr (std::is_integral_v<T>) {
       for (size_t i = 0; i < sizeof(T); ++i) {
-        byte(static_cast<std::byte>((static_cast<std::make_unsigned_t<T>>(value) >> (8 * i)) & 0xff));
+        byte(static_cast<std::byte>((static_cast<std::make_unsigned_t<T>>(value) >> (8 * i)) &
+                                    0xff));
       }
     } else if constexpr (std::is_same_v<T, std::string>) {
       (*this)(static_cast<uint32_t>(value.size()));
@@ -557,7 +566,8 @@ std::vector<std::byte> encode(const Message& message, size_t size_max_bytes = 16
 // The message in `body`; EPROTO when it is cut short. Where bytes follow the fields, `rest` gets
 // them; without `rest` there must be none.
 template <typename Message>
-Result<Message> decode(std::span<const std::byte> body, std::span<const std::byte>* rest = nullptr) {
+Result<Message> decode(std::span<const std::byte> body,
+                       std::span<const std::byte>* rest = nullptr) {
   Message message;
   Reader reader(body);
   reader(message);
@@ -570,7 +580,8 @@ Result<Message> decode(std::span<const std::byte> body, std::span<const std::byt
   return message;
 }
 
-// Sets the crc of a ReadRequest or ReadResponse, and checks it.
+// The checksum of a FrameHeader's, ReadRequest's or ReadResponse's fields before `crc`, which is
+// last.
 template <typename Message>
 uint32_t fields_crc(Message message);
 
