@@ -241,6 +241,14 @@ void ImageFile::close(uint64_t size_bytes) {
   closed_ = true;
 }
 
+void ImageFile::discard() {
+  std::lock_guard lock(mutex_);
+  arrived_.clear();
+  series_.reset();
+  windows_.clear();
+  spill_file_.reset();
+}
+
 ImageFile::Facts ImageFile::facts() const {
   std::lock_guard lock(mutex_);
   Facts facts{size_bytes_, closed_, !under_way_.empty(), digest_, 0};

@@ -68,6 +68,8 @@ class ImageFile {
   void punch_hole(uint64_t offset, uint64_t length_bytes);
   void open_for_write();
   void close(uint64_t size_bytes);
+  // Nobody will read it again: its memory is free for others.
+  void discard();
 
   // Plans the answer to a read: all of the range, less only at the end of a closed file (nothing
   // past it). Errors: ESPIPE when consuming and this is not where the reader stopped.

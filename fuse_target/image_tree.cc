@@ -44,7 +44,12 @@ void ImageTree::session_ended(SessionId session, const std::string& reason) {
     nodes.swap(found->second.nodes);
     sessions_.erase(found);
     // By the nodes: readers may have open what was unlinked.
-    for (auto& [id, node] : nodes) checkpoints.insert(node->checkpoint);
+    for (auto& [id, node] : nodes) {
+      checkpoints.insert(node->checkpoint);
+      if (node->linked) continue;
+      node->gone = true;
+      discard_if_unused_locked(*node);
+    }
   }
   {
     std::lock_guard lock(files_mutex_);
@@ -140,18 +145,29 @@ bool ImageTree::unlink_tree_locked(StoredNodePointer node) {
     }
     unfinished = unfinished || (last->is_file() && !last->file->facts().closed);
     unlink_locked(last);
-    drop_key_locked(last->key);
+    drop_key_locked(last);
     path.pop_back();
   }
   return unfinished;
 }
 
-void ImageTree::drop_key_locked(const NodeKey& key) {
+// The source cannot name the (unlinked) node any more.
+void ImageTree::drop_key_locked(const StoredNodePointer& node) {
+  const NodeKey key = node->key;
+  {
+    std::lock_guard lock(files_mutex_);
+    files_.erase(key);
+  }
+  node->gone = true;
+  discard_if_unused_locked(*node);
   if (const auto session = sessions_.find(key.session); session != sessions_.end()) {
     session->second.nodes.erase(key.node);
   }
-  std::lock_guard lock(files_mutex_);
-  files_.erase(key);
+}
+
+// The kernel may remember the inode for long: that must not cost the memory of its bytes.
+void ImageTree::discard_if_unused_locked(StoredNode& node) {
+  if (node.is_file() && node.gone && node.handles == 0) node.file->discard();
 }
 
 // ---- States of checkpoints -----------------------------------------------------------------------

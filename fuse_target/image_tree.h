@@ -94,6 +94,10 @@ class ImageTree final : public Sink {
   // Null when there is no such name. `keep`: the kernel gets a reference, see forget_inode().
   StoredNodePointer look_up(const StoredNodePointer& directory, const std::string& name, bool keep);
   void forget_inode(uint64_t inode, uint64_t lookups);
+  // An open file keeps its bytes when it is unlinked. Errors: ESTALE when it is too late.
+  Status open_file(StoredNode& node);
+  void release_file(StoredNode& node);
+  bool is_open(const StoredNode& node) const;
   View view(const StoredNode& node) const;
   Place place(const StoredNode& node) const;
   std::vector<Entry> entries(const StoredNodePointer& directory) const;  // with . and ..
@@ -141,7 +145,8 @@ class ImageTree final : public Sink {
                                StoredNodePointer node);
   void unlink_locked(const StoredNodePointer& node);
   bool unlink_tree_locked(StoredNodePointer node);
-  void drop_key_locked(const NodeKey& key);
+  void drop_key_locked(const StoredNodePointer& node);
+  void discard_if_unused_locked(StoredNode& node);
   bool closes_checkpoint_locked(const StoredNode& node) const;
   void fail(const StoredCheckpointPointer& checkpoint, const std::string& reason);
   Status failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error);

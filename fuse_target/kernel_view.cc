@@ -32,6 +32,24 @@ void ImageTree::forget_inode(uint64_t inode, uint64_t lookups) {
   inodes_.erase(found);
 }
 
+Status ImageTree::open_file(StoredNode& node) {
+  std::lock_guard lock(mutex_);
+  if (node.gone && node.handles == 0) return failure(ESTALE, "the file was removed");
+  ++node.handles;
+  return {};
+}
+
+void ImageTree::release_file(StoredNode& node) {
+  std::lock_guard lock(mutex_);
+  --node.handles;
+  discard_if_unused_locked(node);
+}
+
+bool ImageTree::is_open(const StoredNode& node) const {
+  std::lock_guard lock(mutex_);
+  return node.handles > 0;
+}
+
 ImageTree::View ImageTree::view(const StoredNode& node) const {
   View view;
   if (node.is_file()) {
@@ -88,7 +106,7 @@ Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& 
     if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "'");
     top = node->key == node->checkpoint->top;
     unlink_locked(node);
-    drop_key_locked(node->key);
+    drop_key_locked(node);
   }
   changed_.notify_all();
   // What has not come by now will not come: its source can no longer name it.

@@ -15,7 +15,8 @@ void reply_attributes(fuse_req_t request, const StoredNodePointer& node) {
 // growing; `ls` may. Page images are not asked for their size, and waiting for them would mean to
 // wait for all memory before the restore begins.
 bool waits_for_size(const TargetMountContext& context, const StoredNode& node) {
-  if (!node.is_file() || context.consume || node.handles == 0 || node.file->facts().closed) return false;
+  if (!node.is_file() || context.consume || node.file->facts().closed) return false;
+  if (!context.tree.is_open(node)) return false;
   const ImageTree::Place place = context.tree.place(node);
   return place.in_directory && place.name.rfind("pages-", 0) != 0;
 }

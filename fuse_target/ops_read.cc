@@ -27,14 +27,15 @@ Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   }
   if (!(*node)->is_file()) return failure(EISDIR, "not a file");
   if ((*node)->checkpoint->failed()) return failure(EIO, "the checkpoint has failed");
+  ImageTree& tree = context_of(request).tree;
   auto file = std::make_unique<OpenFile>(OpenFile{*node});
-  ++(*node)->handles;
+  if (auto opened = tree.open_file(**node); !opened) return opened;
   info->fh = reinterpret_cast<uint64_t>(file.get());
   info->direct_io = 1;  // the page cache would hold a second copy, and its sizes would lag behind
   if (fuse_reply_open(request, info) == 0) {
     file.release();
   } else {
-    --(*node)->handles;
+    tree.release_file(**node);
   }
   return {};
 }
@@ -73,7 +74,7 @@ Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file
 
 Status release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
   std::unique_ptr<OpenFile> file(reinterpret_cast<OpenFile*>(info->fh));
-  --file->node->handles;
+  context_of(request).tree.release_file(*file->node);
   fuse_reply_err(request, 0);
   return {};
 }

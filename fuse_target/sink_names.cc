@@ -148,7 +148,7 @@ Status ImageTree::unlink_named_locked(SessionId session, const wire::Remove& mes
   }
   node = there;
   unlink_locked(node);
-  if (!node->is_file()) drop_key_locked(node->key);  // a file lives on until Forget
+  if (!node->is_file()) drop_key_locked(node);  // a file lives on until Forget
   return {};
 }
 
@@ -208,7 +208,7 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
       unlink_tree_locked(replaced);
     } else {
       unlink_locked(replaced);
-      if (!replaced->is_file()) drop_key_locked(replaced->key);
+      if (!replaced->is_file()) drop_key_locked(replaced);
     }
   }
   parent->children.erase(node->name);
@@ -229,13 +229,11 @@ Status ImageTree::set_attributes(SessionId session, const wire::SetAttributes& m
 }
 
 Status ImageTree::forget(SessionId session, const wire::Forget& message) {
-  StoredNodePointer held;  // its memory is freed after the lock
   std::lock_guard lock(mutex_);
   auto node = node_locked(session, message.node);
   if (!node) return failure(node.error());
   if ((*node)->linked) return failure(EINVAL, "forget '" + (*node)->name + "': it is still there");
-  held = *node;
-  drop_key_locked(held->key);
+  drop_key_locked(StoredNodePointer(*node));
   return {};
 }
 

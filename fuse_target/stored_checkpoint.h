@@ -76,9 +76,8 @@ struct StoredNode {
   bool linked = true;
   std::map<std::string, StoredNodePointer> children;
   uint64_t lookups = 0;  // the kernel's references
-
-  // By any thread.
-  std::atomic<uint32_t> handles = 0;  // opened here
+  uint32_t handles = 0;  // opened here
+  bool gone = false;     // unlinked, and not to be named by its source any more
 
   bool is_directory() const { return type == wire::NodeType::kDirectory; }
   bool is_file() const { return type == wire::NodeType::kFile; }
