@@ -3,8 +3,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -86,7 +87,8 @@ Result<ChildProcess> ChildProcess::start(const ChildOptions& options) {
     child.pid_ = -1;
     return system_failure("run", options.argv[0], errno_value);
   }
-  child.pidfd_ = UniqueFd(pidfd_open(child.pid_, 0));
+  // By number: glibc 2.36 declares pidfd_open() without extern "C".
+  child.pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0)));
   if (!child.pidfd_) return system_failure("watch", options.argv[0]);  // and the child is ended
   return child;
 }

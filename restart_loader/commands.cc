@@ -1,8 +1,10 @@
 #include "restart_loader/commands.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "mount/size_option.h"
+#include "restart_loader/command_error.h"
 #include "restart_loader/commit_command.h"
 #include "restart_loader/restart_command.h"
 #include "restart_loader/status_command.h"
@@ -27,7 +29,18 @@ void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::str
 template <typename Command>
 std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
   auto command = std::make_shared<Command>();
-  app.callback([command, &exit_code] { exit_code = command->run(); });
+  app.callback([command, name = app.get_name(), &exit_code] {
+    try {
+      exit_code = command->run();
+    } catch (const nlohmann::json::exception& error) {
+      exit_code = report(
+          name,
+          {ExitCode::kDaemonSilent, std::string("the daemon's answer is not to be understood "
+                                                "(is it of another version?): ") +
+                                        error.what()},
+          command->json);
+    }
+  });
   return command;
 }
 

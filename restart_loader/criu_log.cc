@@ -28,8 +28,8 @@ const std::array kAdvice = {
            "$1 is not the same here as it was when the process was dumped: bring it to this node "
            "as it was then"},
     Advice{
-        R"((?:Can't open file|Can't open|Can't open \(deleted\) file) (/?\S+) ?(?:on restore)?: No such file or directory)",
-        "$1 is not on this node: bring it here first (program, libraries and open files must be "
+        R"(Can't open(?: \(deleted\))?(?: file)? /?(\S+) ?(?:on restore)?: No such file or directory)",
+        "/$1 is not on this node: bring it here first (program, libraries and open files must be "
         "there)"},
     Advice{R"(Can't link (\S+) -> |Can't link (\S+))",
            "the directory of a deleted file that was open is missing here, or not writable: make "
@@ -118,12 +118,13 @@ std::string advice_for(std::string_view error_text) {
 
 void CriuErrors::note(std::string_view line) {
   CriuLine parsed = parse_criu_line(line);
+  if (first_line_.empty()) first_line_ = parsed.text;
   if (parsed.severity != CriuSeverity::kError || is_harmless(parsed)) return;
   if (errors_.size() < kErrorsMax) errors_.push_back(std::move(parsed.text));
 }
 
 std::string CriuErrors::summary() const {
-  if (errors_.empty()) return "";
+  if (errors_.empty()) return first_line_.empty() ? "" : fmt::format("\"{}\"", first_line_);
   // The first error is the cause; but sometimes only a later one is known to us.
   for (const std::string& error : errors_) {
     const std::string advice = advice_for(error);

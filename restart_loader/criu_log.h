@@ -29,11 +29,13 @@ class CriuErrors {
  public:
   void note(std::string_view line);
   bool empty() const { return errors_.empty(); }
-  // `"the first error": what to do about it`, or the first error alone; empty when there was none.
+  // `"the first error": what to do about it`, or the first error alone. Without errors its first
+  // line (CRIU's complaints about options are no errors to it); empty when it said nothing.
   std::string summary() const;
 
  private:
   std::vector<std::string> errors_;  // the first few
+  std::string first_line_;
 };
 
 }  // namespace ppmr

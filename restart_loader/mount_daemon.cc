@@ -17,8 +17,8 @@ using Clock = std::chrono::steady_clock;
 // A request for waiting asks for slices of this length, so that a daemon is soon rid of a client
 // that was killed, and we of a daemon that does not answer.
 constexpr milliseconds kWaitSlice{2000};
-constexpr milliseconds kUnbornInterval{
-    20};  // between looks for a checkpoint that does not exist yet
+// Where the daemon answers at once that it is too early.
+constexpr milliseconds kRetryInterval{20};
 
 CommandError unreachable(const MountEntry& mount, const Error& error) {
   const std::string daemon = "the daemon of " + mount.mountpoint;
@@ -55,11 +55,23 @@ CommandResult<json> judge(Result<json> answer, const MountEntry& mount) {
   return std::move(*answer);
 }
 
+bool has_checkpoint(const json& status, const std::string& name) {
+  for (const json& checkpoint : status.value("checkpoints", json::array())) {
+    if (checkpoint.value("name", "") == name) return true;
+  }
+  return false;
+}
+
 bool a_source_is_connected(const json& status) {
   for (const json& peer : status.value("peers", json::array())) {
     if (peer.value("connected", false)) return true;
   }
   return false;
+}
+
+bool is_for_later(const Error& refusal) {
+  return refusal.errno_value == ETIMEDOUT || refusal.errno_value == ENOENT ||
+         refusal.errno_value == EAGAIN;
 }
 
 }  // namespace
@@ -117,48 +129,43 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
                                         const std::function<void(const std::string&)>& notice) {
   const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
   milliseconds slice{0};  // first just look
-  bool told_incomplete = false;
-  bool told_unborn = false;
+  std::string noticed;
   for (;;) {
-    auto answer = call(checkpoint.mount.source,
-                       {{"op", "wait"},
-                        {"checkpoint", checkpoint.name},
-                        {"until", "complete"},
-                        {"timeout_ms", slice.count()}},
-                       slice + kDaemonPatience);
+    const json request = {{"op", "wait"},
+                          {"checkpoint", checkpoint.name},
+                          {"until", "complete"},
+                          {"timeout_ms", slice.count()}};
+    const auto answer = call(checkpoint.mount.source, request, slice + kDaemonPatience);
     if (!answer) return tl::unexpected(unreachable(checkpoint.mount, answer.error()));
     const Status verdict = accepted(*answer);
-    if (verdict) return told_incomplete || told_unborn;
-
-    const int errno_value = verdict.error().errno_value;
-    const bool unborn = errno_value == ENOENT;
-    if (!unborn && errno_value != ETIMEDOUT && errno_value != EAGAIN) {
+    if (verdict) return !noticed.empty();
+    if (!is_for_later(verdict.error())) {
       return command_failure(ExitCode::kCheckpointFailed,
                              checkpoint.path + ": " + verdict.error().message);
     }
-    if (unborn && !timeout) {
-      auto status = ask(checkpoint.mount, {{"op", "status"}});
-      if (!status) return tl::unexpected(status.error());
-      if (!a_source_is_connected(*status)) {
-        return command_failure(ExitCode::kCheckpointFailed,
-                               "there is no checkpoint " + checkpoint.name + " in " +
-                                   checkpoint.mount.mountpoint +
-                                   ", and no source is connected that could bring it");
-      }
+
+    const auto status = ask(checkpoint.mount, {{"op", "status"}});
+    if (!status) return tl::unexpected(status.error());
+    const bool exists = has_checkpoint(*status, checkpoint.name);
+    if (!exists && !timeout && !a_source_is_connected(*status)) {
+      return command_failure(ExitCode::kCheckpointFailed,
+                             "there is no checkpoint " + checkpoint.name + " in " +
+                                 checkpoint.mount.mountpoint +
+                                 ", and no source is connected that could bring it");
     }
     const auto left = deadline - Clock::now();
+    const std::string what = exists ? "be complete" : "appear";
     if (left <= Clock::duration::zero()) {
-      return command_failure(
-          ExitCode::kTimedOut,
-          checkpoint.path + (unborn ? " did not appear within " : " was not complete within ") +
-              format_time(*timeout));
+      return command_failure(ExitCode::kTimedOut, checkpoint.path + " did not " +
+                                                      (exists ? "become complete" : what) +
+                                                      " within " + format_time(*timeout));
     }
-    if (unborn && !told_unborn) notice("waiting for " + checkpoint.path + " to appear");
-    if (!unborn && !told_incomplete) notice("waiting for " + checkpoint.path + " to be complete");
-    (unborn ? told_unborn : told_incomplete) = true;
-    slice = unborn ? milliseconds(0)
-                   : std::chrono::ceil<milliseconds>(std::min<Clock::duration>(left, kWaitSlice));
-    if (unborn) std::this_thread::sleep_for(std::min<Clock::duration>(left, kUnbornInterval));
+    if (noticed != what) notice("waiting for " + checkpoint.path + " to " + what);
+    noticed = what;
+    slice = std::chrono::ceil<milliseconds>(std::min<Clock::duration>(left, kWaitSlice));
+    if (verdict.error().errno_value != ETIMEDOUT) {  // the daemon does not wait for this one
+      std::this_thread::sleep_for(std::min<Clock::duration>(left, kRetryInterval));
+    }
   }
 }
 

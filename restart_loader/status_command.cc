@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <future>
-#include <map>
 #include <thread>
 
 #include "restart_loader/mount_daemon.h"
@@ -40,9 +39,25 @@ CommandResult<std::vector<MountEntry>> chosen_mounts(const std::string& mountpoi
   return std::move(*mounts);
 }
 
-std::vector<Sample> sample(const std::vector<MountEntry>& mounts) {
+const Sample* find_sample(const std::vector<Sample>& samples, const MountEntry& mount) {
+  for (const Sample& sample : samples) {
+    if (sample.mount.source == mount.source && sample.mount.mountpoint == mount.mountpoint) {
+      return &sample;
+    }
+  }
+  return nullptr;
+}
+
+// Whoever was silent in `just_before` is not waited for again.
+std::vector<Sample> sample(const std::vector<MountEntry>& mounts,
+                           const std::vector<Sample>& just_before = {}) {
   std::vector<std::future<Sample>> asked;
   for (const MountEntry& mount : mounts) {
+    const Sample* known = find_sample(just_before, mount);
+    if (known != nullptr && !known->status) {
+      asked.push_back(std::async(std::launch::deferred, [known] { return *known; }));
+      continue;
+    }
     asked.push_back(std::async(std::launch::async, [mount] {
       auto status = ask(mount, {{"op", "status"}});
       return Sample{mount, Clock::now(), std::move(status)};
@@ -53,12 +68,20 @@ std::vector<Sample> sample(const std::vector<MountEntry>& mounts) {
   return samples;
 }
 
-const Sample* find_sample(const std::vector<Sample>& samples, const MountEntry& mount) {
-  for (const Sample& sample : samples) {
-    if (sample.mount.source == mount.source && sample.mount.mountpoint == mount.mountpoint)
-      return &sample;
+std::string one_line(const json& object) {
+  return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::string render(Sample& sample, const std::vector<Sample>& before, bool as_json) {
+  if (!sample.status) {
+    return as_json ? silent_json(sample.mount, sample.status.error())
+                   : silent_text(sample.mount, sample.status.error());
   }
-  return nullptr;
+  const Sample* earlier = find_sample(before, sample.mount);
+  if (earlier != nullptr && earlier->status) {
+    add_rates(*sample.status, *earlier->status, sample.taken - earlier->taken);
+  }
+  return as_json ? one_line(*sample.status) : status_text(*sample.status, sample.mount);
 }
 
 }  // namespace
@@ -69,30 +92,22 @@ int StatusCommand::run() const {
   for (;;) {
     const auto mounts = chosen_mounts(mountpoint);
     if (!mounts) return report("status", mounts.error(), json);
+    std::vector<Sample> now;
     if (before.empty() && !mounts->empty()) {
       before = sample(*mounts);
       std::this_thread::sleep_for(kRateInterval);
+      now = sample(*mounts, before);
+    } else {
+      now = sample(*mounts);
     }
-    std::vector<Sample> now = sample(*mounts);
+    std::string page = redraw ? "\033[H\033[J" : "";
     bool silent = false;
-    std::string page;
     for (Sample& sample : now) {
-      if (!sample.status) {
-        silent = true;
-        page += json ? silent_json(sample.mount, sample.status.error())
-                     : silent_text(sample.mount, sample.status.error());
-        continue;
-      }
-      const Sample* earlier = find_sample(before, sample.mount);
-      if (earlier != nullptr && earlier->status) {
-        add_rates(*sample.status, *earlier->status, sample.taken - earlier->taken);
-      }
-      page += json ? sample.status->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                         "\n"
-                   : status_text(*sample.status, sample.mount);
+      page += render(sample, before, json);
+      silent |= !sample.status;
     }
-    if (mounts->empty() && !json) page = "no ppmr mounts\n";
-    fmt::print("{}{}", redraw ? "\033[H\033[J" : "", page);
+    if (mounts->empty() && !json) page += "no ppmr mounts\n";
+    fmt::print("{}", page);
     std::fflush(stdout);
     if (!watch) return to_int(silent ? ExitCode::kDaemonSilent : ExitCode::kSuccess);
     before = std::move(now);

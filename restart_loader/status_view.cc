@@ -113,6 +113,7 @@ void add_rates(json& status, const json& earlier, std::chrono::nanoseconds betwe
   const auto checkpoints = status.find("checkpoints");
   if (checkpoints == status.end() || !checkpoints->is_array()) return;
   for (json& checkpoint : *checkpoints) {
+    if (!checkpoint.is_object()) continue;
     uint64_t then = 0;
     for (const json& other : objects(earlier, "checkpoints")) {
       if (text(other, "name") == text(checkpoint, "name")) then = number(other, "bytes");
