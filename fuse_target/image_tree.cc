@@ -202,10 +202,25 @@ void ImageTree::tell_failures() {
   for (auto& checkpoint : failed) state_changed(*checkpoint);
 }
 
+// Nobody can read what has failed: its memory is for those who try again. Names and sizes stay.
+void ImageTree::discard_failed_locked(const StoredCheckpoint& checkpoint) {
+  std::vector<StoredNodePointer> left;
+  for (auto& [name, top] : root_->children) {
+    if (top->key == checkpoint.top) left.push_back(top);
+  }
+  while (!left.empty()) {
+    const StoredNodePointer node = std::move(left.back());
+    left.pop_back();
+    if (node->is_file()) node->file->discard();
+    for (auto& [name, child] : node->children) left.push_back(child);
+  }
+}
+
 void ImageTree::state_changed(const StoredCheckpoint& checkpoint) {
   {
-    // Taken so that a waiter is either before its check or asleep.
+    // Taken in any case, so that a waiter is either before its check or asleep.
     std::lock_guard lock(mutex_);
+    if (checkpoint.failed()) discard_failed_locked(checkpoint);
   }
   changed_.notify_all();
   parking_.changed(&checkpoint);

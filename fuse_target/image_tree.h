@@ -147,6 +147,7 @@ class ImageTree final : public Sink {
   bool unlink_tree_locked(StoredNodePointer node);
   void drop_key_locked(const StoredNodePointer& node);
   void discard_if_unused_locked(StoredNode& node);
+  void discard_failed_locked(const StoredCheckpoint& checkpoint);
   bool closes_checkpoint_locked(const StoredNode& node) const;
   void fail(const StoredCheckpointPointer& checkpoint, const std::string& reason);
   Status failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error);

@@ -43,11 +43,13 @@ Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
 // Answers the read if that can be done now.
 bool try_read(fuse_req_t request, const StoredNode& node, uint64_t offset, size_t size) {
   thread_local ReadPlan plan;  // keeps its vectors: no allocation per read
+  auto ready = node.file->read(offset, size, plan);
+  // Asked after the bytes: a failed checkpoint has given its memory back, and reads as holes.
   if (node.checkpoint->failed()) {
+    plan.clear();
     fuse_reply_err(request, EIO);
     return true;
   }
-  auto ready = node.file->read(offset, size, plan);
   if (ready && *ready == ImageFile::Readiness::kWait) return false;
   Status status = ready ? plan.make_ready() : Status(failure(ready.error()));
   if (status) {

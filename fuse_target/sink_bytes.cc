@@ -136,6 +136,7 @@ Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byt
     return failure(planned.error());
   }
   if (auto ready = plan.make_ready(); !ready) return failure(ready.error());
+  if (found->checkpoint->failed()) return failure(EIO, "read back: the checkpoint has failed");
   for (const iovec& buffer : plan.buffers()) {
     std::memcpy(bytes.data(), buffer.iov_base, buffer.iov_len);
     bytes = bytes.subspan(buffer.iov_len);

@@ -1,0 +1,288 @@
+#include "fuse_target/image_file.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <random>
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kKiB = 1024;
+constexpr size_t kMiB = 1024 * kKiB;
+
+class ImageFileTest : public ::testing::Test {
+ protected:
+  void use(size_t limit_bytes, bool consume = false, const char* spill_directory = nullptr) {
+    StoreOptions options{limit_bytes, 0, 0};
+    if (spill_directory != nullptr) {
+      auto spill = SpillDirectory::open(spill_directory);
+      ASSERT_TRUE(spill);
+      spill_ = std::move(*spill);
+      options.set_aside_bytes = 2 * kExtentBytes;
+    }
+    auto memory = StoreMemory::create(options, nullptr);
+    ASSERT_TRUE(memory) << memory.error().message;
+    memory_ = std::move(*memory);
+    storage_.emplace(ImageStorage{*memory_, spill_.get(), consume});
+    file_.emplace(*storage_);
+  }
+  ImageFile& file() { return *file_; }
+
+  Result<Landing> reserve(uint64_t offset, uint32_t length) {
+    Landing landing;
+    landing.offset = offset;
+    landing.length = length;
+    if (auto reserved = file().reserve(landing); !reserved) return failure(reserved.error());
+    return landing;
+  }
+  Status arrive(uint64_t offset, const std::string& bytes) {
+    const auto length = static_cast<uint32_t>(bytes.size());
+    if (auto announced = file().announce(offset, length); !announced) return announced;
+    auto landing = reserve(offset, length);
+    if (!landing) {
+      file().retract(offset, length);
+      return failure(landing.error());
+    }
+    const char* from = bytes.data();
+    for (uint32_t i = 0; i < landing->piece_count; ++i) {
+      std::memcpy(landing->pieces[i].data, from, landing->pieces[i].length);
+      from += landing->pieces[i].length;
+    }
+    return file().land(*landing, 1);
+  }
+  // "wait", "error N" or the bytes.
+  std::string read(uint64_t offset, size_t length) {
+    ReadPlan plan;
+    auto ready = file().read(offset, length, plan);
+    if (!ready) return "error " + std::to_string(ready.error().errno_value);
+    if (*ready == ImageFile::Readiness::kWait) return "wait";
+    EXPECT_TRUE(plan.make_ready());
+    std::string bytes;
+    for (const iovec& buffer : plan.buffers()) {
+      bytes.append(static_cast<const char*>(buffer.iov_base), buffer.iov_len);
+    }
+    return bytes;
+  }
+  size_t used_bytes() const { return memory_->counters().used_bytes; }
+
+  std::unique_ptr<SpillDirectory> spill_;
+  std::unique_ptr<StoreMemory> memory_;
+  std::optional<ImageStorage> storage_;
+  std::optional<ImageFile> file_;
+};
+
+std::string pattern(size_t length, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::string bytes(length, '\0');
+  for (char& c : bytes) c = static_cast<char>(random());
+  return bytes;
+}
+
+TEST_F(ImageFileTest, PiecesOfOneWindowLieSideBySideAtTheirOffsets) {
+  use(32 * kMiB);
+  auto first = reserve(4 * kMiB, kMiB);
+  auto second = reserve(5 * kMiB, kMiB);
+  ASSERT_TRUE(first && second);
+  ASSERT_EQ(first->piece_count, 1u);
+  EXPECT_EQ(first->pieces[0].data + kMiB, second->pieces[0].data);
+  file().give_up(*first);
+  file().give_up(*second);
+}
+
+TEST_F(ImageFileTest, AChunkAcrossWindowsHasTwoPieces) {
+  use(32 * kMiB);
+  const std::string bytes = pattern(kMiB, 1);
+  EXPECT_TRUE(arrive(2 * kMiB - 1000, bytes));
+  EXPECT_EQ(read(2 * kMiB - 1000, kMiB), bytes);
+}
+
+TEST_F(ImageFileTest, ASmallFileTakesASmallBlock) {
+  use(32 * kMiB);
+  EXPECT_TRUE(arrive(0, "small"));
+  ImageFile other(*storage_);
+  EXPECT_EQ(used_bytes(), kExtentBytes);
+  auto landing = reserve(5, 4091);
+  ASSERT_TRUE(landing);
+  EXPECT_EQ(landing->piece_count, 1u);
+  file().give_up(*landing);
+  EXPECT_EQ(used_bytes(), kExtentBytes);
+}
+
+TEST_F(ImageFileTest, ASmallFileThatGrowsKeepsItsBytes) {
+  use(32 * kMiB);
+  std::string whole;
+  for (uint32_t i = 0; i < 50; ++i) {
+    const std::string part = pattern(100'000, i);
+    ASSERT_TRUE(arrive(whole.size(), part));
+    whole += part;
+  }
+  file().close(whole.size());
+  EXPECT_EQ(read(0, whole.size()), whole);
+}
+
+TEST_F(ImageFileTest, AReadWaitsForWhatIsToComeAndNeverIsShort) {
+  use(32 * kMiB);
+  EXPECT_EQ(read(0, 4), "wait");
+  ASSERT_TRUE(arrive(0, "abcd"));
+  EXPECT_EQ(read(0, 4), "abcd");
+  EXPECT_EQ(read(0, 5), "wait");
+  file().close(4);
+  EXPECT_EQ(read(0, 5), "abcd");
+  EXPECT_EQ(read(4, 5), "");
+  EXPECT_EQ(read(100, 5), "");
+}
+
+TEST_F(ImageFileTest, ARangeThatIsWrittenAgainWaitsForTheNewBytes) {
+  use(32 * kMiB);
+  ASSERT_TRUE(arrive(0, "abcdef"));
+  ASSERT_TRUE(file().announce(2, 2));
+  EXPECT_EQ(read(0, 2), "ab");
+  EXPECT_EQ(read(0, 3), "wait");
+  file().retract(2, 2);
+  ASSERT_TRUE(arrive(2, "XY"));
+  EXPECT_EQ(read(0, 6), "abXYef");
+}
+
+TEST_F(ImageFileTest, HolesReadAsZerosWhenTheSizeIsFinal) {
+  use(32 * kMiB);
+  ASSERT_TRUE(arrive(5 * kMiB, "end"));
+  EXPECT_EQ(read(kMiB, 3), "wait");
+  file().close(5 * kMiB + 10);
+  EXPECT_EQ(read(kMiB, 3), std::string(3, '\0'));
+  EXPECT_EQ(read(5 * kMiB - 1, 100), std::string(1, '\0') + "end" + std::string(7, '\0'));
+}
+
+TEST_F(ImageFileTest, BytesOfAnEarlierFileAreNeverShown) {
+  use(kLimitMinBytes);
+  for (uint64_t window = 0; window < 8; ++window) {
+    ASSERT_TRUE(arrive(window * 2 * kMiB, std::string(2 * kMiB, 's')));
+  }
+  file_.emplace(*storage_);  // the earlier file is gone, its extents are taken again
+  ASSERT_TRUE(arrive(2 * kMiB, "x"));
+  ASSERT_TRUE(arrive(0, "y"));
+  file().close(4 * kMiB);
+  const std::string bytes = read(0, 4 * kMiB);
+  EXPECT_EQ(bytes.find('s'), std::string::npos);
+  EXPECT_EQ(bytes[0], 'y');
+  EXPECT_EQ(bytes[2 * kMiB], 'x');
+}
+
+TEST_F(ImageFileTest, TruncationCutsAndExtensionReadsAsZeros) {
+  use(32 * kMiB);
+  ASSERT_TRUE(arrive(0, std::string(3 * kMiB / 2, 'a')));
+  ASSERT_TRUE(arrive(3 * kMiB / 2, std::string(3 * kMiB / 2, 'b')));
+  EXPECT_EQ(file().facts().digest, 2u);
+  file().truncate(3);
+  EXPECT_EQ(file().facts().digest, 0u);
+  EXPECT_EQ(used_bytes(), kExtentBytes);
+  file().truncate(3 * kMiB);
+  file().close(3 * kMiB);
+  EXPECT_EQ(read(0, 3 * kMiB), "aaa" + std::string(3 * kMiB - 3, '\0'));
+}
+
+TEST_F(ImageFileTest, AHoleReadsAsZerosAndFreesItsMemory) {
+  use(32 * kMiB);
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(arrive(i * 2 * kMiB, std::string(2 * kMiB, 'a')));
+  file().punch_hole(kMiB, 5 * kMiB);
+  file().close(8 * kMiB);
+  EXPECT_EQ(read(kMiB - 1, 5 * kMiB + 2), "a" + std::string(5 * kMiB, '\0') + "a");
+  EXPECT_EQ(used_bytes(), 2 * kExtentBytes);
+}
+
+TEST_F(ImageFileTest, WithoutMemoryTheWriterIsRefused) {
+  use(kLimitMinBytes);
+  Status status;
+  uint64_t offset = 0;
+  while (status && offset < 64 * kMiB) {
+    status = arrive(offset, std::string(kMiB, 'a'));
+    if (status) offset += kMiB;
+  }
+  EXPECT_EQ(offset, kLimitMinBytes);
+  EXPECT_EQ(status.error().errno_value, ENOSPC);
+}
+
+TEST_F(ImageFileTest, AConsumingReaderFreesWhatIsBehindIt) {
+  use(kLimitMinBytes, /*consume=*/true);
+  uint64_t written = 0;
+  uint64_t read_end = 0;
+  for (int round = 0; round < 20; ++round) {
+    Status status;
+    while ((status = arrive(written, pattern(kMiB, static_cast<uint32_t>(written / kMiB))))) {
+      written += kMiB;
+    }
+    EXPECT_EQ(status.error().errno_value, EAGAIN);
+    for (; read_end < written; read_end += kMiB) {
+      ASSERT_EQ(read(read_end, kMiB), pattern(kMiB, static_cast<uint32_t>(read_end / kMiB)));
+    }
+    ASSERT_EQ(read(0, 1), "error " + std::to_string(ESPIPE));
+  }
+  file().close(written);
+  EXPECT_EQ(read(written, 10), "");
+  EXPECT_GT(written, 10 * kLimitMinBytes);
+}
+
+TEST_F(ImageFileTest, WhatFindsNoMemoryGoesToTheSpillFile) {
+  use(kLimitMinBytes + 2 * kExtentBytes, /*consume=*/false, ::testing::TempDir().c_str());
+  std::string whole;
+  for (uint32_t i = 0; i < 40; ++i) {
+    const std::string part = pattern(kMiB, i);
+    ASSERT_TRUE(arrive(whole.size(), part));
+    whole += part;
+  }
+  file().close(whole.size());
+  EXPECT_GE(spill_->spilled_bytes(), 20 * kMiB);
+  for (size_t offset = 0; offset < whole.size(); offset += 700'000) {
+    ASSERT_EQ(read(offset, 700'000), whole.substr(offset, 700'000));
+  }
+  ASSERT_TRUE(arrive(30 * kMiB + 5, "again"));
+  EXPECT_EQ(read(30 * kMiB + 5, 5), "again");
+  file_.reset();
+  EXPECT_EQ(spill_->spilled_bytes(), 0u);
+}
+
+TEST_F(ImageFileTest, ALandingOutlivesItsFilesTruncation) {
+  use(32 * kMiB);
+  ASSERT_TRUE(file().announce(4 * kMiB, 10));
+  auto landing = reserve(4 * kMiB, 10);
+  ASSERT_TRUE(landing);
+  file().truncate(0);
+  std::memset(landing->pieces[0].data, 'x', 10);
+  EXPECT_FALSE(file().land(*landing, 1));
+  EXPECT_EQ(used_bytes(), 0u);
+}
+
+TEST_F(ImageFileTest, AgreesWithAStringOverRandomSteps) {
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    use(64 * kMiB);
+    std::mt19937 random(seed);
+    std::string model;
+    for (int step = 0; step < 60; ++step) {
+      const uint64_t offset = random() % (6 * kMiB);
+      const size_t length = 1 + random() % (random() % 2 == 0 ? kMiB : 5000);
+      switch (random() % 6) {
+        case 0:
+          model.resize(offset);
+          file().truncate(offset);
+          break;
+        case 1:
+          for (size_t at = offset; at < std::min(model.size(), offset + length); ++at) model[at] = 0;
+          file().punch_hole(offset, length);
+          break;
+        default: {
+          const std::string bytes = pattern(length, random());
+          if (model.size() < offset + length) model.resize(offset + length);
+          model.replace(offset, length, bytes);
+          ASSERT_TRUE(arrive(offset, bytes)) << "seed " << seed;
+        }
+      }
+    }
+    file().close(model.size());
+    ASSERT_TRUE(read(0, 16 * kMiB) == model) << "seed " << seed;
+    file_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace ppmr

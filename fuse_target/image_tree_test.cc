@@ -1,0 +1,367 @@
+#include "fuse_target/image_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace ppmr {
+namespace {
+
+using wire::NodeType;
+constexpr SessionId kSession = 1;
+constexpr SessionId kOther = 2;
+constexpr uint64_t kTop = 10;
+
+class ImageTreeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    tree_.session_opened(kSession, "one");
+    tree_.session_opened(kOther, "two");
+  }
+  ~ImageTreeTest() override { parking_.close(); }
+
+  Status claim(const std::string& name, uint64_t node = kTop, SessionId session = kSession,
+               NodeType type = NodeType::kDirectory) {
+    wire::Claim message;
+    message.node = node;
+    message.type = type;
+    message.attributes.mode = 0755;
+    message.name = name;
+    return tree_.claim(session, message);
+  }
+  Status make(uint64_t parent, uint64_t node, const std::string& name,
+              NodeType type = NodeType::kFile, SessionId session = kSession) {
+    wire::Make message;
+    message.parent = parent;
+    message.node = node;
+    message.type = type;
+    message.attributes.mode = 0644;
+    message.name = name;
+    if (type == NodeType::kSymlink) message.link_target = "elsewhere";
+    return tree_.make(session, message);
+  }
+  Status arrive(uint64_t node, uint64_t offset, const std::string& bytes, uint64_t digest = 7,
+                SessionId session = kSession) {
+    const NodeKey key{session, node};
+    const auto length = static_cast<uint32_t>(bytes.size());
+    if (auto announced = tree_.announced(key, offset, length); !announced) return announced;
+    auto landing = tree_.reserve(key, offset, length);
+    if (!landing) return failure(landing.error());
+    const char* from = bytes.data();
+    for (uint32_t i = 0; i < landing->piece_count; ++i) {
+      std::memcpy(landing->pieces[i].data, from, landing->pieces[i].length);
+      from += landing->pieces[i].length;
+    }
+    return tree_.land(*landing, digest);
+  }
+  Status close(uint64_t node, uint64_t size) { return tree_.closed(kSession, {node, size}); }
+  Status entry(wire::ManifestEntry message) { return tree_.manifest_entry(kSession, message); }
+  Status seal(uint64_t count) { return tree_.seal(kSession, {1, kTop, count}); }
+  StoredState state(const std::string& name) { return tree_.checkpoint(name)->state; }
+  StoredNodePointer child(const StoredNodePointer& parent, const std::string& name) {
+    return tree_.look_up(parent, name, /*keep=*/false);
+  }
+  StoredNodePointer root() { return tree_.find(kRootInode); }
+
+  // A checkpoint 'c' with one file of five bytes, and its manifest.
+  void make_checkpoint() {
+    ASSERT_TRUE(claim("c"));
+    ASSERT_TRUE(make(kTop, 11, "file"));
+    ASSERT_TRUE(arrive(11, 0, "hello"));
+    ASSERT_TRUE(close(11, 5));
+  }
+  wire::ManifestEntry top_entry() {
+    return {kTop, kTop, 0, NodeType::kDirectory, 0755, 0, 0, "c"};
+  }
+  wire::ManifestEntry file_entry() { return {kTop, 11, kTop, NodeType::kFile, 0644, 5, 7, "file"}; }
+  std::string seal_error(wire::ManifestEntry file, uint64_t count = 2) {
+    EXPECT_TRUE(entry(top_entry()));
+    EXPECT_TRUE(entry(file));
+    const Status sealed = seal(count);
+    return sealed ? "" : sealed.error().message;
+  }
+
+  std::unique_ptr<StoreMemory> memory_ =
+      std::move(*StoreMemory::create({16 * kExtentBytes, 0, 0}, nullptr));
+  const ImageStorage storage_{*memory_};
+  ParkingLot parking_{[](pid_t) { return false; }};
+  ImageTree tree_{storage_, parking_};
+};
+
+TEST_F(ImageTreeTest, ANameBelongsToTheSourceThatClaimedIt) {
+  ASSERT_TRUE(claim("c"));
+  EXPECT_EQ(claim("c", 10, kOther).error().errno_value, EEXIST);
+  EXPECT_EQ(claim("c", 99).error().errno_value, EEXIST);
+  EXPECT_TRUE(claim("d", 10, kOther));
+}
+
+TEST_F(ImageTreeTest, TheNameOfAFailedCheckpointIsFreeAgain) {
+  make_checkpoint();
+  tree_.session_ended(kSession, "gone");
+  EXPECT_EQ(state("c"), StoredState::kFailed);
+  EXPECT_TRUE(claim("c", 10, kOther));
+  EXPECT_EQ(state("c"), StoredState::kOpen);
+  EXPECT_EQ(child(child(root(), "c"), "file"), nullptr);
+}
+
+TEST_F(ImageTreeTest, NamesThatWouldEscapeAreRefused) {
+  for (const std::string& name : {std::string("a/b"), std::string("."), std::string(".."), std::string(),
+                                  std::string("a\0b", 3), std::string(256, 'x')}) {
+    EXPECT_FALSE(claim(name)) << name;
+  }
+  EXPECT_TRUE(claim(std::string(255, 'x')));
+  EXPECT_FALSE(make(kTop, 11, "a/b"));
+  EXPECT_EQ(state(std::string(255, 'x')), StoredState::kFailed);
+}
+
+TEST_F(ImageTreeTest, AnIdIsKnownInItsOwnSessionOnly) {
+  make_checkpoint();
+  EXPECT_EQ(make(kTop, 12, "x", NodeType::kFile, kOther).error().errno_value, ENOENT);
+  EXPECT_EQ(arrive(11, 0, "x", 7, kOther).error().errno_value, ENOENT);
+  EXPECT_EQ(tree_.truncate(kOther, {11, 0}).error().errno_value, ENOENT);
+  EXPECT_EQ(state("c"), StoredState::kOpen) << "a stranger's mistake is not ours";
+}
+
+TEST_F(ImageTreeTest, ASourceThatBreaksTheRulesFailsItsCheckpoint) {
+  make_checkpoint();
+  EXPECT_FALSE(make(11, 12, "below a file"));
+  EXPECT_EQ(state("c"), StoredState::kFailed);
+  ASSERT_TRUE(claim("d", 20));
+  ASSERT_TRUE(make(20, 21, "x"));
+  EXPECT_FALSE(make(20, 21, "the same id"));
+  EXPECT_EQ(state("d"), StoredState::kFailed);
+}
+
+TEST_F(ImageTreeTest, AClosedInventoryCompletesTheCheckpoint) {
+  ASSERT_TRUE(claim("c"));
+  ASSERT_TRUE(make(kTop, 11, "inventory.img"));
+  EXPECT_EQ(state("c"), StoredState::kOpen);
+  ASSERT_TRUE(close(11, 0));
+  EXPECT_EQ(state("c"), StoredState::kComplete);
+}
+
+TEST_F(ImageTreeTest, AnInventoryFurtherDownDoesNot) {
+  ASSERT_TRUE(claim("c"));
+  ASSERT_TRUE(make(kTop, 12, "d", NodeType::kDirectory));
+  ASSERT_TRUE(make(12, 11, "inventory.img"));
+  ASSERT_TRUE(close(11, 0));
+  EXPECT_EQ(state("c"), StoredState::kOpen);
+}
+
+TEST_F(ImageTreeTest, SealedWhenEveryEntryAgrees) {
+  make_checkpoint();
+  EXPECT_EQ(seal_error(file_entry()), "");
+  EXPECT_EQ(state("c"), StoredState::kSealed);
+  EXPECT_TRUE(seal(2)) << "again is no mistake";
+  EXPECT_EQ(arrive(11, 0, "more").error().errno_value, EROFS);
+  tree_.session_ended(kSession, "gone");
+  EXPECT_EQ(state("c"), StoredState::kSealed);
+}
+
+TEST_F(ImageTreeTest, ADifferenceIsFoundAndNamed) {
+  make_checkpoint();
+  auto wrong = file_entry();
+  wrong.digest = 8;
+  EXPECT_NE(seal_error(wrong).find("'file': its digest"), std::string::npos);
+  wrong = file_entry();
+  wrong.size_bytes = 6;
+  EXPECT_NE(seal_error(wrong).find("'file': 5 bytes at the target, 6"), std::string::npos);
+  wrong = file_entry();
+  wrong.name = "elif";
+  EXPECT_NE(seal_error(wrong).find("another name"), std::string::npos);
+  wrong = file_entry();
+  wrong.mode = 0600;
+  EXPECT_NE(seal_error(wrong).find("another mode"), std::string::npos);
+  wrong = file_entry();
+  wrong.node = 12;
+  EXPECT_NE(seal_error(wrong).find("not at the target"), std::string::npos);
+  EXPECT_NE(seal_error(top_entry()).find("named twice"), std::string::npos);
+  EXPECT_NE(seal_error(file_entry(), 3).find("2 names at the target, 3"), std::string::npos);
+  EXPECT_EQ(state("c"), StoredState::kOpen);
+  EXPECT_EQ(seal_error(file_entry()), "");
+}
+
+TEST_F(ImageTreeTest, AnExtraNameAtTheTargetIsADifference) {
+  make_checkpoint();
+  ASSERT_TRUE(make(kTop, 12, "extra"));
+  EXPECT_NE(seal_error(file_entry()).find("3 names at the target, 2"), std::string::npos);
+}
+
+TEST_F(ImageTreeTest, WhatIsOpenOrUnderWayIsNotSealed) {
+  make_checkpoint();
+  ASSERT_TRUE(tree_.announced({kSession, 11}, 0, 5));
+  EXPECT_NE(seal_error(file_entry()).find("under way"), std::string::npos);
+  auto landing = tree_.reserve({kSession, 11}, 0, 5);
+  ASSERT_TRUE(landing);
+  ASSERT_TRUE(tree_.land(*landing, 0));
+  EXPECT_NE(seal_error(file_entry()).find("still open"), std::string::npos);
+}
+
+TEST_F(ImageTreeTest, MoreEntriesThanNodesDoNotFillTheMemory) {
+  make_checkpoint();
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(entry(file_entry()));
+  EXPECT_FALSE(seal(1000));
+}
+
+TEST_F(ImageTreeTest, AnEndedSessionFailsWhatIsOpenOrComplete) {
+  make_checkpoint();
+  ASSERT_TRUE(claim("complete", 20));
+  ASSERT_TRUE(make(20, 21, "inventory.img"));
+  ASSERT_TRUE(close(21, 0));
+  ASSERT_TRUE(claim("other", 10, kOther));
+  tree_.session_ended(kSession, "killed");
+  EXPECT_EQ(state("c"), StoredState::kFailed);
+  EXPECT_EQ(state("complete"), StoredState::kFailed);
+  EXPECT_EQ(state("other"), StoredState::kOpen);
+  EXPECT_EQ(tree_.checkpoint("c")->error, "killed");
+}
+
+TEST_F(ImageTreeTest, ALandingAfterTheEndOfItsSessionGivesItsMemoryBack) {
+  ASSERT_TRUE(claim("c"));
+  ASSERT_TRUE(make(kTop, 11, "file"));
+  ASSERT_TRUE(tree_.announced({kSession, 11}, 0, 100));
+  auto landing = tree_.reserve({kSession, 11}, 0, 100);
+  ASSERT_TRUE(landing);
+  tree_.session_ended(kSession, "killed");
+  EXPECT_FALSE(tree_.land(*landing, 1));
+  EXPECT_EQ(memory_->counters().used_bytes, 0u);
+}
+
+TEST_F(ImageTreeTest, RenameReplacesAndStaysInItsCheckpoint) {
+  make_checkpoint();
+  ASSERT_TRUE(make(kTop, 12, "other"));
+  ASSERT_TRUE(tree_.rename(kSession, {0, kTop, kTop, "file", "other"}));
+  EXPECT_EQ(child(child(root(), "c"), "file"), nullptr);
+  EXPECT_EQ(child(child(root(), "c"), "other")->key.node, 11u);
+  ASSERT_TRUE(claim("d", 20));
+  EXPECT_EQ(tree_.rename(kSession, {5, kTop, 20, "other", "x"}).error().errno_value, EXDEV);
+}
+
+TEST_F(ImageTreeTest, ADirectoryIsNotMovedIntoItself) {
+  ASSERT_TRUE(claim("c"));
+  ASSERT_TRUE(make(kTop, 11, "a", NodeType::kDirectory));
+  ASSERT_TRUE(make(11, 12, "b", NodeType::kDirectory));
+  EXPECT_EQ(tree_.rename(kSession, {0, kTop, 12, "a", "a"}).error().errno_value, EINVAL);
+}
+
+TEST_F(ImageTreeTest, ATopLevelRenameDoesNotTakeAnothersName) {
+  ASSERT_TRUE(claim("c"));
+  ASSERT_TRUE(claim("theirs", 10, kOther));
+  EXPECT_EQ(tree_.rename(kSession, {5, 0, 0, "c", "theirs"}).error().errno_value, EEXIST);
+  EXPECT_EQ(tree_.rename(kSession, {6, 0, 0, "theirs", "mine"}).error().errno_value, ENOENT);
+  EXPECT_TRUE(tree_.rename(kSession, {7, 0, 0, "c", "d"}));
+  EXPECT_EQ(state("d"), StoredState::kOpen);
+}
+
+TEST_F(ImageTreeTest, RemovalHereIsForWhatNobodyWritesAnyMore) {
+  make_checkpoint();
+  const auto top = child(root(), "c");
+  EXPECT_EQ(tree_.remove_entry(top, "file", false).error().errno_value, EBUSY);
+  EXPECT_EQ(tree_.remove_checkpoint("c").error().errno_value, EBUSY);
+  ASSERT_EQ(seal_error(file_entry()), "");
+  EXPECT_EQ(tree_.remove_entry(root(), "c", true).error().errno_value, ENOTEMPTY);
+  EXPECT_EQ(tree_.remove_entry(top, "file", true).error().errno_value, ENOTDIR);
+  auto removed = tree_.remove_entry(top, "file", false);
+  ASSERT_TRUE(removed);
+  EXPECT_FALSE(*removed);
+  EXPECT_EQ(memory_->counters().used_bytes, 0u);
+  removed = tree_.remove_entry(root(), "c", true);
+  ASSERT_TRUE(removed && *removed);
+  EXPECT_EQ((**removed).node, kTop);
+}
+
+TEST_F(ImageTreeTest, AnOpenFileKeepsItsBytesWhenItIsRemoved) {
+  make_checkpoint();
+  ASSERT_EQ(seal_error(file_entry()), "");
+  const auto file = child(child(root(), "c"), "file");
+  ASSERT_TRUE(tree_.open_file(*file));
+  ASSERT_TRUE(tree_.remove_checkpoint("c"));
+  ReadPlan plan;
+  EXPECT_TRUE(file->file->read(0, 5, plan));
+  EXPECT_EQ(plan.size_bytes(), 5u);
+  EXPECT_EQ(std::memcmp(plan.buffers()[0].iov_base, "hello", 5), 0);
+  plan.clear();
+  tree_.release_file(*file);
+  EXPECT_EQ(memory_->counters().used_bytes, 0u) << "though the kernel may still know the inode";
+  EXPECT_EQ(tree_.open_file(*file).error().errno_value, ESTALE);
+}
+
+TEST_F(ImageTreeTest, AFileRemovedAtTheSourceFreesItsMemory) {
+  make_checkpoint();
+  ASSERT_TRUE(tree_.remove(kSession, {kTop, "file"}));
+  EXPECT_TRUE(arrive(11, 5, "its writer goes on"));
+  ASSERT_TRUE(tree_.forget(kSession, {11}));
+  EXPECT_EQ(memory_->counters().used_bytes, 0u);
+  EXPECT_EQ(arrive(11, 0, "x").error().errno_value, ENOENT);
+}
+
+TEST_F(ImageTreeTest, WhatHasFailedGivesItsMemoryBackAndKeepsItsNames) {
+  make_checkpoint();
+  tree_.abandon_announced({kSession, 11}, 0, 1, Error{ENOSPC, "full"});
+  EXPECT_EQ(state("c"), StoredState::kFailed);
+  EXPECT_EQ(memory_->counters().used_bytes, 0u);
+  const auto file = child(child(root(), "c"), "file");
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(tree_.view(*file).size_bytes, 5u);
+  EXPECT_FALSE(tree_.read({kSession, 11}, 0, {}));
+}
+
+TEST_F(ImageTreeTest, TheSourceReadsBackWhatItWrote) {
+  make_checkpoint();
+  std::array<std::byte, 10> bytes{};
+  auto count = tree_.read({kSession, 11}, 1, bytes);
+  ASSERT_TRUE(count);
+  EXPECT_EQ(*count, 4u);
+  EXPECT_EQ(std::memcmp(bytes.data(), "ello", 4), 0);
+}
+
+TEST_F(ImageTreeTest, AVeryDeepTreeIsTakenAway) {
+  ASSERT_TRUE(claim("c"));
+  uint64_t parent = kTop;
+  for (uint64_t i = 0; i < 100'000; ++i) {
+    ASSERT_TRUE(make(parent, 100 + i, "d", NodeType::kDirectory));
+    parent = 100 + i;
+  }
+  tree_.session_ended(kSession, "gone");
+  EXPECT_TRUE(tree_.remove_checkpoint("c"));
+}
+
+TEST_F(ImageTreeTest, AParkedRequestHearsOfArrivalAndFailure) {
+  make_checkpoint();
+  const auto file = child(child(root(), "c"), "file");
+  std::string heard;
+  ParkedRequest request;
+  request.id = &heard;
+  request.subject = file->file.get();
+  request.checkpoint = file->checkpoint.get();
+  request.retry = [&] {
+    if (file->checkpoint->failed()) heard += "failed ";
+    if (file->file->facts().size_bytes > 5) heard += "more ";
+    return file->checkpoint->failed();
+  };
+  request.refuse = [](int) {};
+  parking_.park(std::move(request));
+  ASSERT_TRUE(arrive(11, 5, "x"));
+  EXPECT_EQ(heard, "more ");
+  tree_.session_ended(kSession, "gone");
+  EXPECT_EQ(heard, "more failed more ");
+  EXPECT_EQ(parking_.parked(), 0u);
+}
+
+TEST_F(ImageTreeTest, WaitingForACheckpointThatComesLater) {
+  std::thread source([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    make_checkpoint();
+    EXPECT_EQ(seal_error(file_entry()), "");
+  });
+  const auto report = tree_.wait_for(
+      "c", [](const auto& seen) { return seen && seen->state == StoredState::kSealed; },
+      std::chrono::seconds(10));
+  source.join();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->state, StoredState::kSealed);
+  EXPECT_EQ(report->files, 1u);
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,134 @@
+#include "fuse_target/parking_lot.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+namespace ppmr {
+namespace {
+
+constexpr pid_t kLiving = 1;
+constexpr pid_t kDying = 2;
+
+// A request whose answer can be told.
+struct FakeRequest {
+  std::atomic<bool> can_answer = false;
+  std::atomic<int> answers = 0;
+  std::atomic<int> refused_with = 0;
+  std::atomic<int> tries = 0;
+
+  ParkedRequest parked(const void* subject, const void* checkpoint, pid_t caller = kLiving) {
+    ParkedRequest request;
+    request.id = this;
+    request.caller = caller;
+    request.subject = subject;
+    request.checkpoint = checkpoint;
+    request.retry = [this] {
+      ++tries;
+      if (!can_answer) return false;
+      ++answers;
+      return true;
+    };
+    request.refuse = [this](int errno_value) { refused_with = errno_value; };
+    return request;
+  }
+};
+
+class ParkingLotTest : public ::testing::Test {
+ protected:
+  ~ParkingLotTest() override { lot_.close(); }
+  template <typename Condition>
+  bool soon(Condition condition) {
+    for (int i = 0; i < 500 && !condition(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return condition();
+  }
+
+  const int file_ = 0;
+  const int other_file_ = 0;
+  const int checkpoint_ = 0;
+  FakeRequest request_;
+  ParkingLot lot_{[](pid_t caller) { return caller == kDying; }};
+};
+
+TEST_F(ParkingLotTest, ARequestIsAnsweredWhenWhatItWaitsForChanges) {
+  lot_.park(request_.parked(&file_, &checkpoint_));
+  EXPECT_EQ(lot_.parked(), 1u);
+  lot_.changed(&file_);
+  EXPECT_EQ(request_.answers, 0) << "not yet";
+  request_.can_answer = true;
+  lot_.changed(&other_file_);
+  EXPECT_EQ(request_.answers, 0);
+  lot_.changed(&file_);
+  EXPECT_EQ(request_.answers, 1);
+  EXPECT_EQ(lot_.parked(), 0u);
+  lot_.changed(&file_);
+  EXPECT_EQ(request_.answers, 1);
+}
+
+TEST_F(ParkingLotTest, AChangeOfTheCheckpointCountsAsWell) {
+  lot_.park(request_.parked(&file_, &checkpoint_));
+  request_.can_answer = true;
+  lot_.changed(&checkpoint_);
+  EXPECT_EQ(request_.answers, 1);
+}
+
+TEST_F(ParkingLotTest, AChangeJustBeforeParkingIsNotLost) {
+  request_.can_answer = true;  // since the caller's own try
+  lot_.park(request_.parked(&file_, &checkpoint_));
+  EXPECT_EQ(request_.answers, 1);
+  EXPECT_EQ(lot_.parked(), 0u);
+}
+
+TEST_F(ParkingLotTest, AnInterruptedCallerStaysUnlessItIsDying) {
+  FakeRequest dying;
+  lot_.park(request_.parked(&file_, &checkpoint_, kLiving));
+  lot_.park(dying.parked(&file_, &checkpoint_, kDying));
+  lot_.interrupted(&request_);
+  lot_.interrupted(&dying);
+  EXPECT_TRUE(soon([&] { return dying.refused_with == EINTR; }));
+  EXPECT_EQ(request_.refused_with, 0);
+  EXPECT_EQ(lot_.parked(), 1u);
+  request_.can_answer = true;
+  lot_.changed(&file_);
+  EXPECT_EQ(request_.answers, 1);
+}
+
+TEST_F(ParkingLotTest, AWordAboutARequestThatIsGoneDoesNoHarm) {
+  lot_.interrupted(&request_);
+  lot_.park(request_.parked(&file_, &checkpoint_));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(request_.refused_with, 0);
+}
+
+TEST_F(ParkingLotTest, ClosingRefusesThoseWhoWaitAndThoseWhoCome) {
+  lot_.park(request_.parked(&file_, &checkpoint_));
+  lot_.close();
+  EXPECT_EQ(request_.refused_with, ENOTCONN);
+  FakeRequest late;
+  lot_.park(late.parked(&file_, &checkpoint_));
+  EXPECT_EQ(late.refused_with, ENOTCONN);
+  EXPECT_EQ(lot_.parked(), 0u);
+}
+
+TEST_F(ParkingLotTest, EachOfManyIsAnsweredOnceWhileThingsChange) {
+  constexpr int kRequests = 200;
+  std::vector<FakeRequest> requests(kRequests);
+  std::atomic<bool> done = false;
+  std::thread changer([&] {
+    while (!done) lot_.changed(&file_), lot_.changed(&checkpoint_);
+  });
+  std::thread parker([&] {
+    for (auto& request : requests) lot_.park(request.parked(&file_, &checkpoint_));
+  });
+  for (auto& request : requests) request.can_answer = true;
+  parker.join();
+  EXPECT_TRUE(soon([&] { return lot_.parked() == 0; }));
+  done = true;
+  changer.join();
+  for (auto& request : requests) EXPECT_EQ(request.answers, 1);
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,140 @@
+#include "fuse_target/store_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kLimit = 16 * kExtentBytes;
+
+std::unique_ptr<StoreMemory> make_store(StoreOptions options, std::function<void()> freed = nullptr) {
+  auto store = StoreMemory::create(options, std::move(freed));
+  EXPECT_TRUE(store);
+  return std::move(*store);
+}
+
+template <typename Condition>
+bool soon(Condition condition) {
+  for (int i = 0; i < 500 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return condition();
+}
+
+TEST(StoreMemory, ALimitBelowAFewExtentsIsRefused) {
+  auto store = StoreMemory::create({kLimitMinBytes - 1, 0, 0}, nullptr);
+  ASSERT_FALSE(store);
+  EXPECT_EQ(store.error().errno_value, EINVAL);
+}
+
+TEST(StoreMemory, GivesOutTheLimitAndNoMore) {
+  auto store = make_store({kLimit, 0, 0});
+  std::vector<BlockRef> blocks;
+  while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));
+  EXPECT_EQ(blocks.size(), kLimit / kExtentBytes);
+  EXPECT_FALSE(store->allocate(1));
+  EXPECT_EQ(store->counters().used_bytes, kLimit);
+}
+
+TEST(StoreMemory, WhatIsSetAsideIsForBounceOnly) {
+  auto store = make_store({kLimit, 0, 2 * kExtentBytes});
+  std::vector<BlockRef> blocks;
+  while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));
+  EXPECT_EQ(blocks.size(), kLimit / kExtentBytes - 2);
+  BlockRef first = store->allocate_bounce();
+  BlockRef second = store->allocate_bounce();
+  EXPECT_TRUE(first);
+  EXPECT_TRUE(second);
+  EXPECT_FALSE(store->allocate_bounce());
+}
+
+TEST(StoreMemory, TheLastExtentGivenBackIsTheFirstUsedAgain) {
+  auto store = make_store({kLimit, kLimit, 0});
+  BlockRef first = store->allocate(kExtentBytes);
+  BlockRef second = store->allocate(kExtentBytes);
+  std::byte* const place = first.bytes().data();
+  place[0] = std::byte{42};
+  first.reset();
+  BlockRef again = store->allocate(kExtentBytes);
+  EXPECT_EQ(again.bytes().data(), place);
+  EXPECT_EQ(place[0], std::byte{42}) << "not touched again";
+}
+
+TEST(StoreMemory, MemoryIsTouchedAheadOfNeed) {
+  auto store = make_store({kLimit, 4 * kExtentBytes, 0});
+  EXPECT_TRUE(soon([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
+  BlockRef block = store->allocate(kExtentBytes);
+  EXPECT_TRUE(soon([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
+}
+
+TEST(StoreMemory, SmallBlocksShareAnExtentAndDoNotOverlap) {
+  auto store = make_store({kLimit, 0, 0});
+  std::vector<BlockRef> blocks;
+  for (int i = 0; i < 512; ++i) blocks.push_back(store->allocate(4096));
+  EXPECT_EQ(store->counters().used_bytes, kExtentBytes);
+  for (int i = 0; i < 512; ++i) {
+    std::fill(blocks[i].bytes().begin(), blocks[i].bytes().end(), static_cast<std::byte>(i));
+  }
+  for (int i = 0; i < 512; ++i) {
+    ASSERT_EQ(blocks[i].bytes().size(), 4096u);
+    ASSERT_EQ(blocks[i].bytes().front(), static_cast<std::byte>(i));
+    ASSERT_EQ(blocks[i].bytes().back(), static_cast<std::byte>(i));
+  }
+  blocks.clear();
+  EXPECT_EQ(store->counters().used_bytes, 0u);
+}
+
+TEST(StoreMemory, ABlockLivesAsLongAsItsLastReference) {
+  auto store = make_store({kLimit, 0, 0});
+  BlockRef block = store->allocate(4096);
+  BlockRef copy = block;
+  block.reset();
+  EXPECT_EQ(store->counters().used_bytes, kExtentBytes);
+  const uint32_t id = copy.detach();
+  EXPECT_EQ(store->counters().used_bytes, kExtentBytes) << "held by its id";
+  store->adopt(id).reset();
+  EXPECT_EQ(store->counters().used_bytes, 0u);
+}
+
+TEST(StoreMemory, WhoFoundNoMemoryHearsOfTheNextFreeBlock) {
+  std::atomic<int> told = 0;
+  auto store = make_store({kLimit, 0, 0}, [&] { ++told; });
+  std::vector<BlockRef> blocks;
+  while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));
+  EXPECT_EQ(told, 0);
+  blocks.pop_back();
+  EXPECT_TRUE(soon([&] { return told == 1; }));
+  blocks.pop_back();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(told, 1) << "nobody had been refused since";
+}
+
+TEST(StoreMemory, ManyThreadsTakeAndGiveBack) {
+  auto store = make_store({kLimit, kLimit, 0});
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      std::vector<BlockRef> mine;
+      for (int i = 0; i < 2000; ++i) {
+        if (random() % 2 == 0 || mine.empty()) {
+          if (BlockRef block = store->allocate(size_t{4096} << (random() % 10))) {
+            block.bytes().front() = static_cast<std::byte>(seed);
+            mine.push_back(std::move(block));
+          }
+        } else {
+          const size_t i_gone = random() % mine.size();
+          EXPECT_EQ(mine[i_gone].bytes().front(), static_cast<std::byte>(seed));
+          mine.erase(mine.begin() + static_cast<ptrdiff_t>(i_gone));
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(store->counters().used_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace ppmr
