@@ -1,6 +1,7 @@
 // The one binary: picks a subcommand and nothing else.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
 
 #include "fuse_source/source_command.h"
 #include "fuse_target/target_command.h"
@@ -22,7 +23,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
     const std::string name = chosen.empty() ? "ppmr" : "ppmr " + chosen.front()->get_name();
-    std::fprintf(stderr, "%s: %s (%s --help says more)\n", name.c_str(), error.what(),
+    std::string what = error.what();
+    if (chosen.empty() && argc > 1) what = std::string(argv[1]) + " is not a subcommand";
+    std::fprintf(stderr, "%s: %s (%s --help says more)\n", name.c_str(), what.c_str(),
                  name.c_str());
     return ppmr::to_int(ppmr::ExitCode::kUsage);
   }
