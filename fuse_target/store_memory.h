@@ -8,8 +8,8 @@
 // backs it then: a thread of the store does it before a chunk needs the memory, and an extent given
 // back is handed out again before any other, as it is (readers are shown only bytes that arrived).
 //
-// Rejected: malloc per chunk (touched in the middle of the transfer, cannot be registered), a memfd
-// (twice the cost per first touch, and nothing here is shared with another process).
+// Rejected: malloc per chunk (touched in the middle of the transfer, cannot be registered); a memfd
+// (no huge pages by default, so a slower first touch, and nothing here is shared with a process).
 #pragma once
 
 #include <condition_variable>
