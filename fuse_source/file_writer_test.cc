@@ -24,7 +24,7 @@ class RecordingOutlet final : public Outlet {
                          std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
                          bytes.data()});
     chunk.file->announced();
-    chunk.file->verified(0);
+    chunk.file->verified(chunk.turn, 0);
   }
   Status send(const wire::Make&) override { return {}; }
   Status send(const wire::Remove&) override { return {}; }
