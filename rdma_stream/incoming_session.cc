@@ -263,7 +263,7 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
     if (overlaps_earlier_locked(announce.slot)) {
       entry.state = ChunkState::kHeldBack;
       held_back_.push_back(announce.slot);
-    } else if (inline_bytes.empty()) {
+    } else if (inline_bytes.empty() || behind_starved_locked(announce.slot)) {
       queue_locked(announce.slot);
     } else {
       entry.state = ChunkState::kPulling;
@@ -290,6 +290,15 @@ bool IncomingSession::overlaps_earlier_locked(uint32_t slot) const {
   return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& other) {
     return other.order != 0 && other.order < mine.order && other.node == mine.node &&
            other.begin < mine.end && mine.begin < other.end;
+  });
+}
+
+// Memory that is scarce goes to a file's bytes in the order of their offsets: a reader that
+// consumes the file frees nothing before it has got the first of them.
+bool IncomingSession::behind_starved_locked(uint32_t slot) const {
+  const Range& mine = ranges_[slot];
+  return starved_.any_of([&](uint32_t other) {
+    return ranges_[other].node == mine.node && ranges_[other].begin < mine.begin;
   });
 }
 
@@ -362,6 +371,10 @@ bool IncomingSession::take(Pull& pull, bool wait) {
     }
     const uint32_t slot = ring.pop_front();
     ChunkEntry& entry = chunks_[slot];
+    if (!entry.has_landing && behind_starved_locked(slot)) {
+      starved_.push_back(slot);
+      continue;
+    }
     entry.state = ChunkState::kPulling;
     ++pulling_;
     const uint64_t space_events = space_events_;
@@ -379,7 +392,7 @@ bool IncomingSession::take(Pull& pull, bool wait) {
       lock.lock();
       continue;
     }
-    // Behind it may be the very chunk whose reader will free memory: the others go on.
+    // Behind it may be the very chunk whose reader will free memory: other files' go on.
     lock.lock();
     entry.state = ChunkState::kQueued;
     --pulling_;

@@ -2,7 +2,7 @@
 // when, verifies what arrives and releases the slots.
 //
 // A chunk's way: announced -> (held back while an earlier one overlaps it) -> queued -> (starved
-// while the store has no memory for it: others go first) -> pulled by the mover -> verified ->
+// while the store has no memory for it: other files go first) -> pulled by the mover -> verified ->
 // landed -> released. Chunks small enough come with their announcement and go from announced to
 // verified at once; when they cannot, they are pulled like the others, as the source still holds
 // them: nothing is kept here outside of the store.
@@ -110,6 +110,7 @@ class IncomingSession final : private PullQueue {
   Status handle_read_back(const wire::ReadBack& message);
 
   bool overlaps_earlier_locked(uint32_t slot) const;
+  bool behind_starved_locked(uint32_t slot) const;
   void begin_waiting_locked();
   void queue_locked(uint32_t slot);
   Status reserve(ChunkEntry& entry);

@@ -69,7 +69,8 @@ class Sink {
   // A chunk was announced: until it lands (or is abandoned) readers of that range wait for it.
   virtual Status announced(NodeKey file, uint64_t offset, uint32_t length) = 0;
   // Memory for an announced chunk. Errors: EAGAIN when there is none now but some will be freed
-  // (Receiver::space_freed() is called then), ENOSPC when there is none, ENOENT for an unknown file.
+  // (Receiver::space_freed() is called then), ENOSPC when there is none, ENOENT for an unknown
+  // file.
   virtual Result<Landing> reserve(NodeKey file, uint64_t offset, uint32_t length) = 0;
   // The bytes are in the landing's memory and were verified: readers may have them. Errors: ENOSPC
   // (the spill disk is full), EIO.

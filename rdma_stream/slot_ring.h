@@ -35,6 +35,13 @@ class SlotRing {
     assert(size_ > 0);
     return slots_[(first_ + --size_) % slots_.size()];
   }
+  template <typename Predicate>
+  bool any_of(Predicate matches) const {
+    for (size_t i = 0; i < size_; ++i) {
+      if (matches(slots_[(first_ + i) % slots_.size()])) return true;
+    }
+    return false;
+  }
   // Moves the slots that `matches` to `other`, keeping the order of both.
   template <typename Predicate>
   void move_to(SlotRing& other, Predicate matches) {

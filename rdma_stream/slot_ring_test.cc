@@ -29,6 +29,15 @@ TEST(SlotRing, MovesWhatMatchesInOrder) {
   for (uint32_t slot : {0u, 2u, 4u}) EXPECT_EQ(from.pop_front(), slot);
 }
 
+TEST(SlotRing, FindsWhatItHolds) {
+  SlotRing ring(2);
+  ring.push_back(4);
+  ring.push_back(5);
+  ring.pop_front();
+  EXPECT_TRUE(ring.any_of([](uint32_t slot) { return slot == 5; }));
+  EXPECT_FALSE(ring.any_of([](uint32_t slot) { return slot == 4; }));
+}
+
 TEST(SlotRing, DoesWhatADequeDoes) {
   std::mt19937 random(1);
   SlotRing ring(5);

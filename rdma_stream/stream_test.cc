@@ -228,6 +228,27 @@ TEST_P(Stream, AChunkWithoutMemoryLetsTheOthersGoFirst) {
   EXPECT_TRUE(source.seal());
 }
 
+TEST_P(Stream, LaterBytesOfAFileDoNotTakeTheMemoryThatEarlierOnesWaitFor) {
+  RigOptions options;
+  options.sink = {.capacity_bytes = 2 * kChunk, .wait_for_space = true};
+  rig(options);
+  TestSource source(*rig_, {});
+  ASSERT_TRUE(source.claim("checkpoint"));
+  TestFile& file = **source.make_file("file");
+  const auto bytes = bytes_of(7, kChunk);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(source.write(file, i * kChunk, bytes));
+  ASSERT_TRUE(eventually([&] { return rig_->receiver().sessions()[0].waits_for_space > 0; }));
+  rig_->sink().raise_capacity(2 * kChunk + 20'000);
+  ASSERT_TRUE(source.write(file, 3 * kChunk, bytes_of(8, 18'000)));
+  ASSERT_TRUE(source.write(file, 4 * kChunk, bytes_of(9, 100)));  // travels inline
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(rig_->sink().content(file.node)->size(), 2 * kChunk);
+  rig_->sink().raise_capacity(1 << 30);
+  rig_->receiver().space_freed();
+  EXPECT_TRUE(source.seal());
+  EXPECT_EQ(rig_->sink().content(file.node), file.model);
+}
+
 TEST_P(Stream, AnIdleSessionStaysConnected) {
   RigOptions options;
   options.peer_timeout = milliseconds(300);
