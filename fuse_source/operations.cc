@@ -46,9 +46,11 @@ void init(void* userdata, fuse_conn_info* connection) {
   connection->max_write = static_cast<unsigned int>(mount.chunk_size_bytes());
   connection->max_background = 64;
   connection->time_gran = 1;
-  // Splicing would hide the bytes from the checksum; the writeback cache would copy them twice.
+  // Splicing would hide the bytes from the checksum; the writeback cache would copy them twice; a
+  // truncation is to come as a call of its own, not as a flag of open.
   connection->want &= ~static_cast<unsigned int>(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
-                                                 FUSE_CAP_SPLICE_MOVE | FUSE_CAP_WRITEBACK_CACHE);
+                                                 FUSE_CAP_SPLICE_MOVE | FUSE_CAP_WRITEBACK_CACHE |
+                                                 FUSE_CAP_ATOMIC_O_TRUNC);
   mount.buffers().set_ready();
 }
 
