@@ -84,6 +84,7 @@ std::string format_size(uint64_t size_bytes) {
 
 std::string format_time(std::chrono::microseconds time) {
   const auto us = time.count();
+  if (us < 10'000) return fmt::format("{:.1f} ms", static_cast<double>(us) / 1e3);
   if (us < 999'500) return fmt::format("{} ms", (us + 500) / 1000);
   if (us < 60'000'000) return fmt::format("{:.1f} s", static_cast<double>(us) / 1e6);
   const auto seconds = us / 1'000'000;

@@ -53,6 +53,7 @@ TEST(Format, ReadsWell) {
   EXPECT_EQ(format_size((1ull << 20) - 1), "1.0 MiB");
   EXPECT_EQ(format_size(1ull << 30), "1.0 GiB");
   EXPECT_EQ(format_size(UINT64_MAX), "16.0 EiB");
+  EXPECT_EQ(format_time(std::chrono::microseconds(420)), "0.4 ms");
   EXPECT_EQ(format_time(std::chrono::milliseconds(41)), "41 ms");
   EXPECT_EQ(format_time(std::chrono::microseconds(999'999)), "1.0 s");
   EXPECT_EQ(format_time(std::chrono::milliseconds(1234)), "1.2 s");

@@ -71,7 +71,7 @@ const std::array kAdvice = {
         "this node's processor lacks what the process was using: choose a node with the same kind "
         "of processor"},
     Advice{
-        R"(inventory)",
+        R"(inventory|empty-image)",
         "this is not a complete dump of this CRIU's making: look whether criu dump has succeeded"},
     Advice{
         R"(Input/output error)",

@@ -30,10 +30,14 @@ CommandError unreachable(const MountEntry& mount, const Error& error) {
       return {ExitCode::kDaemonSilent,
               daemon + " did not answer in time: is it stopped, or the machine overloaded?"};
     case ECONNREFUSED:
-    case ENOENT:
       return {
           ExitCode::kDaemonSilent,
           daemon + " has died: unmount what it left behind (umount -l " + mount.mountpoint + ")"};
+    case ENOENT:
+      return {ExitCode::kDaemonSilent,
+              daemon + " has ended, or lives where another /run is mounted: its control socket " +
+                  mount.source + " is not here (umount -l " + mount.mountpoint +
+                  " removes the mount)"};
     case ENODATA:
     case ECONNRESET:
     case EPIPE:
