@@ -8,12 +8,15 @@
 namespace ppmr::source_operations_detail {
 namespace {
 
-bool for_writing(const fuse_file_info* file) { return (file->flags & O_ACCMODE) != O_RDONLY; }
+// `fh` of a handle tells whether it counts as a writer: whoever creates a file does, as its size is
+// open until then.
+bool for_writing(const fuse_file_info* file) { return file->fh != 0; }
 
 void open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   const SourceNodePointer node = node_of(request, inode);
   if (!node) return;
   SourceMount& mount = mount_of(request);
+  file->fh = (file->flags & O_ACCMODE) != O_RDONLY ? 1 : 0;
   if (auto status = mount.opened(node, for_writing(file)); !status) {
     return reply_error(request, status.error());
   }

@@ -70,15 +70,15 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   SourceMount& mount = mount_of(request);
   auto node = mount.make(parent, name, wire::NodeType::kFile, new_attributes(request, mode), "");
   if (!node) return reply_error(request, node.error());
-  const bool for_writing = (file->flags & O_ACCMODE) != O_RDONLY;
-  if (auto status = mount.opened(*node, for_writing); !status) {
+  if (auto status = mount.opened(*node, /*for_writing=*/true); !status) {
     return reply_error(request, status.error());
   }
+  file->fh = 1;  // counts as a writer, see ops_files.cc
   file->direct_io = 1;
   const fuse_entry_param entry = entry_of(mount, *node);
   if (fuse_reply_create(request, &entry, file) != 0) {
     mount.tree().forget((*node)->id, 1);
-    mount.released(*node, for_writing);
+    mount.released(*node, /*for_writing=*/true);
   }
 }
 

@@ -8,17 +8,33 @@
 
 namespace ppmr {
 
+namespace {
+
+constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
+
+// What does not end a process that leaves it to its default (signal(7)).
+constexpr uint64_t kHarmless = bit(SIGCHLD) | bit(SIGCONT) | bit(SIGURG) | bit(SIGWINCH) |
+                               bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
+
+}  // namespace
+
+bool is_dying(std::istream& status) {
+  uint64_t pending = 0;
+  uint64_t survived = kHarmless;
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("Sig", 0) != 0 && line.rfind("Shd", 0) != 0) continue;
+    if (line.find('/') != std::string::npos) continue;  // SigQ: counts, not a set
+    const std::string name = line.substr(0, 6);
+    const uint64_t set = std::stoull(line.substr(7), nullptr, 16);
+    if (name == "SigPnd" || name == "ShdPnd") pending |= set;
+    if (name == "SigBlk" || name == "SigIgn" || name == "SigCgt") survived |= set;
+  }
+  return (pending & (~survived | bit(SIGKILL))) != 0;
+}
+
 bool caller_is_dying(pid_t caller) {
   std::ifstream status("/proc/" + std::to_string(caller) + "/status");
-  if (!status) return true;
-  for (std::string line; std::getline(status, line);) {
-    // Any signal that ends a process is turned into a pending SIGKILL of each of its threads
-    // (complete_signal() in the kernel's signal.c).
-    if (line.rfind("SigPnd:", 0) != 0 && line.rfind("ShdPnd:", 0) != 0) continue;
-    const uint64_t pending = std::stoull(line.substr(7), nullptr, 16);
-    if ((pending & (uint64_t{1} << (SIGKILL - 1))) != 0) return true;
-  }
-  return false;
+  return !status || is_dying(status);
 }
 
 bool request_is_futile(fuse_req_t request) {
