@@ -348,10 +348,10 @@ TEST_F(WrongSource, AChunkThatStaysDamagedIsAnErrorAndNeverLands) {
 // A source that announces and never gives.
 TEST(IdleSource, AnnouncingWithoutEverGivingEndsTheSession) {
   RigOptions options;
-  options.peer_timeout = milliseconds(100);
+  options.peer_timeout = milliseconds(500);
   StreamRig rig(options);
   ChannelOptions channel_options;
-  channel_options.heartbeat_interval = milliseconds(10);
+  channel_options.heartbeat_interval = milliseconds(20);
   Channel channel(channel_options, [](auto, auto) { return Status{}; });
   std::shared_ptr<Connection> connection = std::move(rig.connector()->connect(kPatience).value());
   ASSERT_TRUE(greet_target(*connection, Greeting::good_hello(), kPatience));
