@@ -38,6 +38,25 @@ nlohmann::json answer(SourceMount& mount, const nlohmann::json& request) {
   return refusal(Error{EOPNOTSUPP, "a source mount does not know '" + operation + "'"});
 }
 
+void check(const SourceOptions& options) {
+  if (options.target_address.empty() && !options.discard) {
+    throw CLI::RequiredError("--target HOST:PORT (or --discard)");
+  }
+  if (options.chunk_size_bytes < kChunkSizeMinBytes ||
+      options.chunk_size_bytes > kChunkSizeMaxBytes ||
+      options.chunk_size_bytes % kPageSizeBytes != 0) {
+    throw CLI::ValidationError("--chunk-size", format_size(options.chunk_size_bytes) +
+                                                   " is not 64 KiB to 1 MiB in steps of 4 KiB");
+  }
+  if (options.pool_size_bytes < options.chunk_size_bytes ||
+      options.pool_size_bytes > kPoolSizeMaxBytes) {
+    throw CLI::ValidationError("--pool-size", format_size(options.pool_size_bytes) +
+                                                  " is not between one chunk (" +
+                                                  format_size(options.chunk_size_bytes) +
+                                                  ") and 64 GiB");
+  }
+}
+
 ExitCode exit_code_of(const Error& error) {
   return error.errno_value == EINVAL || error.errno_value == ENOMEM ? ExitCode::kUsage
                                                                     : ExitCode::kPeerFailed;
@@ -84,21 +103,12 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   command->add_option("--streams", source.sender.stream_count, "data connections")
       ->check(CLI::Range(1u, wire::kStreamsMax))
       ->capture_default_str();
-  add_time_option(*command, "--peer-timeout", source.sender.peer_timeout,
-                  "silence of the target after which the session has failed")
-      ->check(CLI::Validator([](std::string& text) -> std::string {
-        auto time = parse_time(text);
-        if (!time) return time.error().message;
-        const bool in_range = *time >= std::chrono::milliseconds(100) && *time <= std::chrono::hours(24);
-        return in_range ? "" : "must be between 0.1 seconds and 24 hours";
-      }, "", ""));
+  add_peer_timeout_option(*command, source.sender.peer_timeout);
   command->add_flag("--allow-other", source.allow_other, "let other users in");
   command->add_option("--log-file", flags->log_file, "instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, &exit_code] {
-    if (flags->source.target_address.empty() && !flags->source.discard) {
-      throw CLI::RequiredError("--target HOST:PORT (or --discard)");
-    }
+    check(flags->source);
     exit_code = run_daemon({.name = "ppmr source",
                             .foreground = flags->foreground,
                             .log_file = flags->log_file},

@@ -93,14 +93,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                     "free what was read; every file is read once, front to back");
   command->add_flag("--wait-for-files", target.wait_for_files,
                     "a look-up in an unfinished checkpoint waits for the file");
-  add_time_option(*command, "--peer-timeout", target.peer_timeout,
-                  "silence of a source after which it has failed")
-      ->check(CLI::Validator([](std::string& text) -> std::string {
-        auto time = parse_time(text);
-        if (!time) return time.error().message;
-        const bool in_range = *time >= std::chrono::milliseconds(100) && *time <= std::chrono::hours(24);
-        return in_range ? "" : "must be between 0.1 seconds and 24 hours";
-      }, "", ""));
+  add_peer_timeout_option(*command, target.peer_timeout);
   command->add_flag("--allow-other", target.allow_other, "let other users in");
   command->add_option("--log-file", flags->log_file, "instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");

@@ -30,7 +30,9 @@ Result<size_t> available_memory_bytes() {
 Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options) {
   Parts parts;
   auto listener = tcp_listener(options.listen_address);
-  if (!listener) return failure(listener.error());
+  if (!listener) {
+    return failure(listener.error().errno_value, "--listen: " + listener.error().message);
+  }
   parts.listener = std::move(*listener);
   StoreOptions store;
   store.limit_bytes = options.limit_bytes;

@@ -129,4 +129,18 @@ CLI::Option* add_time_option(CLI::App& app, const std::string& name,
   return option;
 }
 
+CLI::Option* add_peer_timeout_option(CLI::App& app, std::chrono::milliseconds& time) {
+  return add_time_option(app, "--peer-timeout", time,
+                         "silence of the other side after which it has failed")
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            const auto parsed = parse_time(text);
+            if (!parsed) return parsed.error().message;
+            const bool in_range =
+                *parsed >= std::chrono::milliseconds(100) && *parsed <= std::chrono::hours(24);
+            return in_range ? "" : "must be between 0.1 seconds and 24 hours";
+          },
+          "", ""));
+}
+
 }  // namespace ppmr

@@ -29,5 +29,7 @@ CLI::Option* add_size_option(CLI::App& app, const std::string& name, size_t& siz
                              const std::string& description);
 CLI::Option* add_time_option(CLI::App& app, const std::string& name,
                              std::chrono::milliseconds& time, const std::string& description);
+// --peer-timeout of both daemons: 0.1 seconds to a day.
+CLI::Option* add_peer_timeout_option(CLI::App& app, std::chrono::milliseconds& time);
 
 }  // namespace ppmr

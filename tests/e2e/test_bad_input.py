@@ -236,7 +236,7 @@ def test_a_source_of_another_version_is_told_so(world):
     _, kind, length = struct.unpack("<HHI", heard[4:12])
     reason, text_length = struct.unpack("<HI", heard[12:18])
     assert (kind, reason) == (4, 1), "expected a rejection because of the version"
-    assert b"version" in heard[18:18 + text_length] and len(heard) == 12 + length
+    assert b"version" in heard[18:18 + text_length] and len(heard) == 12 + length + 4, "prefix, body, checksum"
     moves_a_file(world, world.source(target), target)
 
 
