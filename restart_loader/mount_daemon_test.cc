@@ -137,6 +137,7 @@ TEST_F(MountDaemon, ADaemonThatDoesNotAnswerIsNotWaitedForLong) {
   });
   const auto answer = ask(checkpoint.mount, {{"op", "status"}}, milliseconds(100));
   end = true;
+  server_.reset();  // its handler looks at `end`
   ASSERT_FALSE(answer.has_value());
   EXPECT_EQ(answer.error().exit_code, ExitCode::kDaemonSilent);
 }
