@@ -23,7 +23,8 @@ constexpr uint64_t piece_bit(size_t piece) { return uint64_t{1} << piece; }
 
 }  // namespace
 
-// ---- Where bytes lie -----------------------------------------------------------------------------
+// ---- Where bytes lie
+// -----------------------------------------------------------------------------
 
 ImageFile::Place ImageFile::place_locked(uint64_t offset) {
   if (offset < kExtentBytes && series_) {
@@ -56,7 +57,8 @@ void ImageFile::drop_segments_locked(Range range) {
   if (first < last) windows_.erase(windows_.lower_bound(first), windows_.lower_bound(last));
 }
 
-// ---- Arrival -------------------------------------------------------------------------------------
+// ---- Arrival
+// -------------------------------------------------------------------------------------
 
 Status ImageFile::announce(uint64_t offset, uint32_t length) {
   if (length == 0 || length > kChunkMaxBytes || offset > uint64_t{INT64_MAX} - length) {
@@ -76,7 +78,8 @@ void ImageFile::retract(uint64_t offset, uint32_t length) {
 }
 
 void ImageFile::retract_locked(uint64_t offset, uint32_t length) {
-  const auto found = std::find(under_way_.begin(), under_way_.end(), Range{offset, offset + length});
+  const auto found =
+      std::find(under_way_.begin(), under_way_.end(), Range{offset, offset + length});
   if (found != under_way_.end()) under_way_.erase(found);
 }
 
@@ -173,7 +176,8 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
     uint64_t at = landing.offset;
     for (uint32_t i = 0; i < landing.piece_count && status; ++i) {
       const Landing::Piece& piece = landing.pieces[i];
-      if ((landing.store_data & piece_bit(i)) != 0) status = spill_file->write(at, {piece.data, piece.length});
+      if ((landing.store_data & piece_bit(i)) != 0)
+        status = spill_file->write(at, {piece.data, piece.length});
       at += piece.length;
     }
   }
@@ -198,7 +202,8 @@ void ImageFile::give_up(const Landing& landing) {
   release(storage_.memory, landing);
 }
 
-// ---- Size ----------------------------------------------------------------------------------------
+// ---- Size
+// ----------------------------------------------------------------------------------------
 
 void ImageFile::truncate(uint64_t size_bytes) {
   std::unique_lock lock(mutex_);

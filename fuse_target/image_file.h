@@ -1,12 +1,12 @@
-// The bytes of one file of a checkpoint: where they lie, which of them have arrived, which are still
-// under way.
+// The bytes of one file of a checkpoint: where they lie, which of them have arrived, which are
+// still under way.
 //
 //   windows of 2 MiB      | 0             | 1             | 2 ...
 //   whole                 | one block     | one block     |
 //   a small file's first  |4K|4K|8K| 16K | ... | 1M |       made only where bytes arrive
 //
-// A block may hold bytes of an earlier file where nothing has arrived yet: a reader is given arrived
-// ranges from blocks, and zeros for everything else.
+// A block may hold bytes of an earlier file where nothing has arrived yet: a reader is given
+// arrived ranges from blocks, and zeros for everything else.
 //
 // Two files: image_file.cc (arrival), image_file_read.cc (reading, and freeing behind a reader).
 #pragma once
@@ -115,7 +115,7 @@ class ImageFile {
   uint64_t size_bytes_ = 0;
   bool closed_ = false;
   uint64_t digest_ = 0;
-  uint64_t consumed_end_ = 0;     // where the reader stopped
+  uint64_t consumed_end_ = 0;  // where the reader stopped
   bool order_complained_ = false;
 };
 

@@ -40,8 +40,10 @@ Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, Rea
   if (closed_) range.end = std::min(range.end, size_bytes_);
   if (storage_.consume && offset != consumed_end_ && !(closed_ && range.empty())) {
     if (!std::exchange(order_complained_, true)) {
-      spdlog::error("a reader wanted offset {} but had read up to {}: with --consume a file is read "
-                    "once, front to back", offset, consumed_end_);
+      spdlog::error(
+          "a reader wanted offset {} but had read up to {}: with --consume a file is read "
+          "once, front to back",
+          offset, consumed_end_);
     }
     return failure(ESPIPE, "read out of order");
   }

@@ -267,7 +267,8 @@ TEST_F(ImageFileTest, AgreesWithAStringOverRandomSteps) {
           file().truncate(offset);
           break;
         case 1:
-          for (size_t at = offset; at < std::min(model.size(), offset + length); ++at) model[at] = 0;
+          for (size_t at = offset; at < std::min(model.size(), offset + length); ++at)
+            model[at] = 0;
           file().punch_hole(offset, length);
           break;
         default: {

@@ -27,7 +27,8 @@ ImageTree::~ImageTree() {
   while (!root_->children.empty()) unlink_tree_locked(root_->children.begin()->second);
 }
 
-// ---- Sessions ------------------------------------------------------------------------------------
+// ---- Sessions
+// ------------------------------------------------------------------------------------
 
 void ImageTree::session_opened(SessionId session, const std::string& source_name) {
   std::lock_guard lock(mutex_);
@@ -64,7 +65,8 @@ Result<ImageTree::Session*> ImageTree::session_locked(SessionId session) {
   return &found->second;
 }
 
-// ---- Nodes ---------------------------------------------------------------------------------------
+// ---- Nodes
+// ---------------------------------------------------------------------------------------
 
 Result<StoredNodePointer> ImageTree::node_locked(SessionId session, uint64_t node) {
   auto known = session_locked(session);
@@ -91,7 +93,8 @@ Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64
   auto found = node_locked(session, node);
   if (!found) return found;
   const auto& checkpoint = (*found)->checkpoint;
-  if (checkpoint->failed()) return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
+  if (checkpoint->failed())
+    return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
   if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
   return found;
 }
@@ -131,9 +134,9 @@ void ImageTree::unlink_locked(const StoredNodePointer& node) {
   if (node->lookups == 0) inodes_.erase(node->inode);
 }
 
-// Away with the node and all below it, from every table: nobody may name them any more. No recursion:
-// how deep a tree is, is a stranger's choice.
-// True when a file among them was not closed.
+// Away with the node and all below it, from every table: nobody may name them any more. No
+// recursion: how deep a tree is, is a stranger's choice. True when a file among them was not
+// closed.
 bool ImageTree::unlink_tree_locked(StoredNodePointer node) {
   bool unfinished = false;
   std::vector<StoredNodePointer> path = {std::move(node)};
@@ -170,7 +173,8 @@ void ImageTree::discard_if_unused_locked(StoredNode& node) {
   if (node.is_file() && node.gone && node.handles == 0) node.file->discard();
 }
 
-// ---- States of checkpoints -----------------------------------------------------------------------
+// ---- States of checkpoints
+// -----------------------------------------------------------------------
 
 bool ImageTree::closes_checkpoint_locked(const StoredNode& node) const {
   const auto parent = node.parent.lock();
@@ -184,7 +188,8 @@ void ImageTree::fail(const StoredCheckpointPointer& checkpoint, const std::strin
   state_changed(*checkpoint);
 }
 
-// For errors that a source made: they end its checkpoint. tell_failures() comes once the lock is let go.
+// For errors that a source made: they end its checkpoint. tell_failures() comes once the lock is
+// let go.
 Status ImageTree::failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error) {
   if (checkpoint && checkpoint->advance(StoredState::kFailed, error.message)) {
     spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, error.message);

@@ -2,8 +2,8 @@
 // What comes through the Sink is a stranger's word and is checked here; what the mount reads comes
 // from the same tree.
 //
-// By the files that hold it: image_tree.cc (tables), sink_names.cc, sink_bytes.cc, sink_seal.cc (what
-// sources say), kernel_view.cc (what the mount and the control socket ask).
+// By the files that hold it: image_tree.cc (tables), sink_names.cc, sink_bytes.cc, sink_seal.cc
+// (what sources say), kernel_view.cc (what the mount and the control socket ask).
 //
 // Locks, outer to inner: tree mutex -> file table -> a file's mutex -> store memory. Landing bytes
 // takes no tree mutex. Parked requests are tried again with no lock held.
@@ -112,8 +112,8 @@ class ImageTree final : public Sink {
   std::vector<CheckpointReport> checkpoints() const;
   std::optional<CheckpointReport> checkpoint(const std::string& name) const;
   uint64_t landed_bytes() const { return landed_bytes_; }
-  // Waits until `done` (called with the tree's mutex held, so it asks nothing of the tree) likes the
-  // checkpoint, or `timeout`; returns what it was like then.
+  // Waits until `done` (called with the tree's mutex held, so it asks nothing of the tree) likes
+  // the checkpoint, or `timeout`; returns what it was like then.
   using Wanted = std::function<bool(const std::optional<CheckpointReport>&)>;
   std::optional<CheckpointReport> wait_for(const std::string& name, const Wanted& wanted,
                                            std::chrono::milliseconds timeout);

@@ -70,9 +70,7 @@ class ImageTreeTest : public ::testing::Test {
     ASSERT_TRUE(arrive(11, 0, "hello"));
     ASSERT_TRUE(close(11, 5));
   }
-  wire::ManifestEntry top_entry() {
-    return {kTop, kTop, 0, NodeType::kDirectory, 0755, 0, 0, "c"};
-  }
+  wire::ManifestEntry top_entry() { return {kTop, kTop, 0, NodeType::kDirectory, 0755, 0, 0, "c"}; }
   wire::ManifestEntry file_entry() { return {kTop, 11, kTop, NodeType::kFile, 0644, 5, 7, "file"}; }
   std::string seal_error(wire::ManifestEntry file, uint64_t count = 2) {
     EXPECT_TRUE(entry(top_entry()));
@@ -105,8 +103,8 @@ TEST_F(ImageTreeTest, TheNameOfAFailedCheckpointIsFreeAgain) {
 }
 
 TEST_F(ImageTreeTest, NamesThatWouldEscapeAreRefused) {
-  for (const std::string& name : {std::string("a/b"), std::string("."), std::string(".."), std::string(),
-                                  std::string("a\0b", 3), std::string(256, 'x')}) {
+  for (const std::string& name : {std::string("a/b"), std::string("."), std::string(".."),
+                                  std::string(), std::string("a\0b", 3), std::string(256, 'x')}) {
     EXPECT_FALSE(claim(name)) << name;
   }
   EXPECT_TRUE(claim(std::string(255, 'x')));

@@ -86,7 +86,8 @@ std::vector<ImageTree::Entry> ImageTree::entries(const StoredNodePointer& direct
   return entries;
 }
 
-// ---- Removal at the target -----------------------------------------------------------------------
+// ---- Removal at the target
+// -----------------------------------------------------------------------
 
 Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& parent,
                                                        const std::string& name,
@@ -136,7 +137,8 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
   return top->key;
 }
 
-// ---- Checkpoints, for people and tools -----------------------------------------------------------
+// ---- Checkpoints, for people and tools
+// -----------------------------------------------------------
 
 CheckpointReport ImageTree::report_locked(const std::string& name, const StoredNode& top) const {
   const StoredCheckpoint& checkpoint = *top.checkpoint;

@@ -14,14 +14,18 @@ timespec to_timespec(int64_t time_ns) {
 
 mode_t file_type(wire::NodeType type) {
   switch (type) {
-    case wire::NodeType::kDirectory: return S_IFDIR;
-    case wire::NodeType::kFile: return S_IFREG;
-    case wire::NodeType::kSymlink: return S_IFLNK;
+    case wire::NodeType::kDirectory:
+      return S_IFDIR;
+    case wire::NodeType::kFile:
+      return S_IFREG;
+    case wire::NodeType::kSymlink:
+      return S_IFLNK;
   }
   return S_IFREG;
 }
 
-// libfuse calls this with a lock of the request held, perhaps before fuse_req_interrupt_func() returns.
+// libfuse calls this with a lock of the request held, perhaps before fuse_req_interrupt_func()
+// returns.
 void interrupted(fuse_req_t request, void* lot) {
   static_cast<ParkingLot*>(lot)->interrupted(request);
 }

@@ -3,7 +3,8 @@
 //   all of it has arrived      -> one writev(2) from the blocks it lies in
 //   some of it is still to come -> parked, and asked for first at the source; tried again when
 //                                  something of the file lands or its size becomes final
-//   the checkpoint has failed  -> EIO, never fewer bytes: CRIU would loop for ever on 0 bytes in the
+//   the checkpoint has failed  -> EIO, never fewer bytes: CRIU would loop for ever on 0 bytes in
+//   the
 //                                 middle, and take an early end for the end
 #include <fcntl.h>
 #include <spdlog/spdlog.h>

@@ -55,7 +55,8 @@ void ParkingLot::try_entry(Entries::iterator entry) {
   }
 }
 
-// Takes the entry away, refused unless `errno_value` is 0; what its closures hold is let go without a lock.
+// Takes the entry away, refused unless `errno_value` is 0; what its closures hold is let go without
+// a lock.
 void ParkingLot::leave(Entries::iterator entry, int errno_value) {
   if (errno_value != 0) entry->request.refuse(errno_value);
   Entries gone;
@@ -102,7 +103,8 @@ void ParkingLot::close() {
   emptied_.wait(lock, [this] { return entries_.empty(); });
 }
 
-// ---- Interrupted callers -------------------------------------------------------------------------
+// ---- Interrupted callers
+// -------------------------------------------------------------------------
 
 void ParkingLot::interrupted(const void* id) {
   std::lock_guard lock(interrupts_mutex_);
@@ -110,9 +112,9 @@ void ParkingLot::interrupted(const void* id) {
   interrupt_arrived_.notify_all();
 }
 
-// The kernel tells of the first signal only, so an interrupted caller is looked at until its request
-// is answered. A late word about a request that is gone marks at worst another one, which is then
-// looked at in vain.
+// The kernel tells of the first signal only, so an interrupted caller is looked at until its
+// request is answered. A late word about a request that is gone marks at worst another one, which
+// is then looked at in vain.
 void ParkingLot::watch_interrupted() {
   bool some_interrupted = false;
   std::unique_lock interrupts_lock(interrupts_mutex_);
@@ -120,7 +122,8 @@ void ParkingLot::watch_interrupted() {
     if (some_interrupted) {
       interrupt_arrived_.wait_for(interrupts_lock, kLookInterval, [this] { return stopping_; });
     } else {
-      interrupt_arrived_.wait(interrupts_lock, [this] { return stopping_ || !interrupts_.empty(); });
+      interrupt_arrived_.wait(interrupts_lock,
+                              [this] { return stopping_ || !interrupts_.empty(); });
     }
     const std::vector<const void*> ids = std::exchange(interrupts_, {});
     interrupts_lock.unlock();

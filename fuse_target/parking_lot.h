@@ -26,7 +26,7 @@ struct ParkedRequest {
   // What it waits for: changed() of one of them tries it again.
   const void* subject = nullptr;
   const void* checkpoint = nullptr;
-  std::function<bool()> retry;              // answers if it can now; true when it did
+  std::function<bool()> retry;                  // answers if it can now; true when it did
   std::function<void(int errno_value)> refuse;  // answers with an error
 };
 
@@ -38,7 +38,8 @@ class ParkingLot {
   // close() was called.
   ~ParkingLot();
 
-  // Tries the request once more, so that a change between the caller's own try and this is not lost.
+  // Tries the request once more, so that a change between the caller's own try and this is not
+  // lost.
   void park(ParkedRequest request);
   void changed(const void* subject);
   // Its caller got a signal. May be called while the request is being answered, or afterwards.

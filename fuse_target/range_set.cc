@@ -5,7 +5,8 @@ namespace ppmr {
 void RangeSet::add(Range range) {
   if (range.empty()) return;
   // The common case, a file written front to back.
-  if (!ranges_.empty() && ranges_.back().begin <= range.begin && range.begin <= ranges_.back().end) {
+  if (!ranges_.empty() && ranges_.back().begin <= range.begin &&
+      range.begin <= ranges_.back().end) {
     ranges_.back().end = std::max(ranges_.back().end, range.end);
     return;
   }

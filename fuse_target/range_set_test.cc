@@ -44,7 +44,8 @@ TEST(RangeSet, AgreesWithASetOfPositions) {
       const uint64_t asked = random() % 60;
       const Range question{asked, asked + random() % 15};
       bool all = true;
-      for (uint64_t at = question.begin; at < question.end; ++at) all = all && positions.count(at) > 0;
+      for (uint64_t at = question.begin; at < question.end; ++at)
+        all = all && positions.count(at) > 0;
       ASSERT_EQ(set.contains(question), all) << "seed " << seed;
       uint64_t next = question.begin;
       set.for_each_part(question, [&](Range part, bool covered) {

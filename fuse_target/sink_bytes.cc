@@ -61,21 +61,23 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   bool completed = false;
   {
     std::lock_guard lock(mutex_);
-    completed = closes_checkpoint_locked(**node) &&
-                (*node)->checkpoint->advance(StoredState::kComplete);
+    completed =
+        closes_checkpoint_locked(**node) && (*node)->checkpoint->advance(StoredState::kComplete);
   }
   parking_.changed((*node)->file.get());
   if (completed) state_changed(*(*node)->checkpoint);
   return {};
 }
 
-// ---- Chunks --------------------------------------------------------------------------------------
+// ---- Chunks
+// --------------------------------------------------------------------------------------
 
 Status ImageTree::announced(NodeKey file, uint64_t offset, uint32_t length) {
   const auto found = record(file);
   if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
   const auto& checkpoint = found->checkpoint;
-  if (checkpoint->failed()) return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
+  if (checkpoint->failed())
+    return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
   if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
   const Status status = found->file->announce(offset, length);
   if (!status) fail(checkpoint, status.error().message);
@@ -129,7 +131,8 @@ void ImageTree::abandon_announced(NodeKey file, uint64_t offset, uint32_t length
 
 Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) {
   const auto found = record(file);
-  if (!found) return failure(ENOENT, "read back of node " + std::to_string(file.node) + ": unknown");
+  if (!found)
+    return failure(ENOENT, "read back of node " + std::to_string(file.node) + ": unknown");
   if (offset > uint64_t{INT64_MAX}) return failure(EINVAL, "read back: out of range");
   ReadPlan plan;
   if (auto planned = found->file->read_back(offset, bytes.size(), plan); !planned) {

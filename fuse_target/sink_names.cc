@@ -144,7 +144,8 @@ Status ImageTree::unlink_named_locked(SessionId session, const wire::Remove& mes
     return failure(EROFS, "remove '" + message.name + "': the checkpoint is sealed");
   }
   if (!there->children.empty()) {
-    return failed_in_locked(there->checkpoint, {ENOTEMPTY, "remove '" + message.name + "': not empty"});
+    return failed_in_locked(there->checkpoint,
+                            {ENOTEMPTY, "remove '" + message.name + "': not empty"});
   }
   node = there;
   unlink_locked(node);
@@ -159,7 +160,8 @@ Status ImageTree::rename(SessionId session, const wire::Rename& message) {
   const Status renamed = rename_locked(session, message, node, new_parent);
   bool completed = false;
   if (renamed) {
-    completed = closes_checkpoint_locked(*node) && node->checkpoint->advance(StoredState::kComplete);
+    completed =
+        closes_checkpoint_locked(*node) && node->checkpoint->advance(StoredState::kComplete);
   } else if (node && message.request == 0) {
     // The source waits for an answer only at the top; elsewhere it goes on as if it were done.
     (void)failed_in_locked(node->checkpoint, renamed.error());
@@ -189,7 +191,8 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
   }
   node = found->second;
   if (auto named = check_name(message.new_name); !named) return named;
-  if (!node->checkpoint->takes_changes()) return failure(EROFS, "rename '" + message.name + "': not open");
+  if (!node->checkpoint->takes_changes())
+    return failure(EROFS, "rename '" + message.name + "': not open");
   if (parent->checkpoint != new_parent->checkpoint) {
     return failure(EXDEV, "rename '" + message.name + "': to another checkpoint");
   }

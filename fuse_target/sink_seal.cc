@@ -1,5 +1,5 @@
-// Sealing: what the source says its checkpoint consists of is compared, entry by entry, with what is
-// here. Only when all of it agrees are the bytes the reader's for good.
+// Sealing: what the source says its checkpoint consists of is compared, entry by entry, with what
+// is here. Only when all of it agrees are the bytes the reader's for good.
 #include <spdlog/spdlog.h>
 
 #include <set>
@@ -36,7 +36,8 @@ std::string ImageTree::entry_difference_locked(const StoredCheckpoint& checkpoin
     return name + ": has another name or place at the target";
   }
   if (node.type != entry.type) return name + ": of another type at the target";
-  if (node.attributes.mode != (entry.mode & 07777)) return name + ": has another mode at the target";
+  if (node.attributes.mode != (entry.mode & 07777))
+    return name + ": has another mode at the target";
   if (!node.is_file()) return {};
   const ImageFile::Facts facts = node.file->facts();
   if (facts.under_way) return name + ": bytes are still under way";
@@ -75,9 +76,11 @@ Status ImageTree::seal(SessionId session, const wire::Seal& message) {
     if (!found) return failure(found.error());
     top = *found;
     StoredCheckpoint& checkpoint = *top->checkpoint;
-    if (!(checkpoint.top == top->key)) return failure(EINVAL, "'" + top->name + "': not a checkpoint");
+    if (!(checkpoint.top == top->key))
+      return failure(EINVAL, "'" + top->name + "': not a checkpoint");
     if (checkpoint.state() == StoredState::kSealed) return {};
-    if (checkpoint.failed()) return failure(EIO, "'" + top->name + "' has failed: " + checkpoint.error());
+    if (checkpoint.failed())
+      return failure(EIO, "'" + top->name + "' has failed: " + checkpoint.error());
     difference = manifest_difference_locked(checkpoint, message.entry_count);
     checkpoint.manifest = {};
     checkpoint.manifest_too_long = false;

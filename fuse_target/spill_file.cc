@@ -17,7 +17,8 @@ SpillFile::~SpillFile() { *spilled_bytes_ -= counted_bytes_.load(); }
 
 Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const ssize_t written =
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return system_failure("write", "spill file", written < 0 ? errno : EIO);
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -29,7 +30,8 @@ Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
 
 Status SpillFile::read(uint64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t count = ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const ssize_t count =
+        ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return system_failure("read", "spill file");
     if (count == 0) {

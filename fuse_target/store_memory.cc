@@ -40,7 +40,8 @@ struct StoreMemory::Region {
   std::array<StoreExtent, kExtentsPerRegion> extents;
 };
 
-// ---- References ----------------------------------------------------------------------------------
+// ---- References
+// ----------------------------------------------------------------------------------
 
 BlockRef::BlockRef(const BlockRef& other) : extent_(other.extent_), index_(other.index_) {
   if (extent_ != nullptr) extent_->references[index_].fetch_add(1, std::memory_order_relaxed);
@@ -70,15 +71,15 @@ uint32_t BlockRef::detach() {
   return block;
 }
 
-// ---- The store -----------------------------------------------------------------------------------
+// ---- The store
+// -----------------------------------------------------------------------------------
 
 Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
                                                          std::function<void()> space_freed) {
   if (options.limit_bytes < kLimitMinBytes + options.set_aside_bytes) {
-    return failure(EINVAL, "memory limit of " + std::to_string(options.limit_bytes) +
-                               " bytes: at least " +
-                               std::to_string(kLimitMinBytes + options.set_aside_bytes) +
-                               " are needed");
+    return failure(EINVAL,
+                   "memory limit of " + std::to_string(options.limit_bytes) + " bytes: at least " +
+                       std::to_string(kLimitMinBytes + options.set_aside_bytes) + " are needed");
   }
   return std::unique_ptr<StoreMemory>(new StoreMemory(options, std::move(space_freed)));
 }
@@ -129,7 +130,8 @@ BlockRef StoreMemory::allocate(size_t size_bytes) {
     extent->block_bytes = kSmallestBlockBytes << size_class;
     extent->free_blocks = extent->block_count();
     extent->free_map.fill(0);
-    for (size_t i = 0; i < extent->free_blocks; ++i) extent->free_map[i / 64] |= uint64_t{1} << (i % 64);
+    for (size_t i = 0; i < extent->free_blocks; ++i)
+      extent->free_map[i / 64] |= uint64_t{1} << (i % 64);
     with_room.push_back(extent);
   }
   StoreExtent* extent = with_room.back();
@@ -157,7 +159,8 @@ BlockRef StoreMemory::adopt(uint32_t block_id) {
   return BlockRef(&region.extents[number % kExtentsPerRegion], block_id % kBlocksPerExtentMax);
 }
 
-// ---- Extents -------------------------------------------------------------------------------------
+// ---- Extents
+// -------------------------------------------------------------------------------------
 
 StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
                                              size_t extents_max) {
@@ -189,7 +192,8 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   return extent;
 }
 
-// The next extent never used, its region mapped when it is the first of it; null when there is none.
+// The next extent never used, its region mapped when it is the first of it; null when there is
+// none.
 StoreExtent* StoreMemory::fresh_extent_locked() {
   if (fresh_next_ == limit_extents_) return nullptr;
   const size_t region_number = fresh_next_ / kExtentsPerRegion;
@@ -237,7 +241,8 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   }
 }
 
-// ---- The keeper ----------------------------------------------------------------------------------
+// ---- The keeper
+// ----------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
   return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < limit_extents_;

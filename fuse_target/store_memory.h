@@ -4,9 +4,10 @@
 //   region (64 MiB, registered whole by a device)  =  32 extents of 2 MiB
 //   extent  =  one block of 2 MiB,  or a slab of equal blocks of 4 KiB, 8 KiB ... 1 MiB
 //
-// The first touch of fresh memory is the most expensive thing on a virtual machine, because the host
-// backs it then: a thread of the store does it before a chunk needs the memory, and an extent given
-// back is handed out again before any other, as it is (readers are shown only bytes that arrived).
+// The first touch of fresh memory is the most expensive thing on a virtual machine, because the
+// host backs it then: a thread of the store does it before a chunk needs the memory, and an extent
+// given back is handed out again before any other, as it is (readers are shown only bytes that
+// arrived).
 //
 // Rejected: malloc per chunk (touched in the middle of the transfer, cannot be registered); a memfd
 // (no huge pages by default, so a slower first touch, and nothing here is shared with a process).
@@ -36,9 +37,9 @@ inline constexpr size_t kRegionBytes = size_t{64} << 20;
 inline constexpr size_t kSmallestBlockBytes = size_t{4} << 10;
 inline constexpr size_t kLimitMinBytes = 8 * kExtentBytes;
 
-// A counted reference to a block: the memory stays as long as one is left, so a reply or an RDMA READ
-// under way keeps its bytes while the file is removed.
-// Threads: one BlockRef belongs to one thread at a time; copies are independent.
+// A counted reference to a block: the memory stays as long as one is left, so a reply or an RDMA
+// READ under way keeps its bytes while the file is removed. Threads: one BlockRef belongs to one
+// thread at a time; copies are independent.
 class BlockRef {
  public:
   BlockRef() = default;
@@ -57,7 +58,8 @@ class BlockRef {
   uint32_t region() const;
   uint32_t id() const;  // of the block in its store
   void reset();
-  // Gives the reference into the caller's hand as the block's id; StoreMemory::adopt() takes it back.
+  // Gives the reference into the caller's hand as the block's id; StoreMemory::adopt() takes it
+  // back.
   uint32_t detach();
 
  private:
@@ -83,8 +85,8 @@ struct StoreCounters {
 // Threads: all members by any. The store outlives its blocks (asserted).
 class StoreMemory {
  public:
-  // `space_freed` is called, on a thread of the store with no lock held, when a block was given back
-  // after an allocation had failed. Errors: EINVAL for a limit below kLimitMinBytes.
+  // `space_freed` is called, on a thread of the store with no lock held, when a block was given
+  // back after an allocation had failed. Errors: EINVAL for a limit below kLimitMinBytes.
   static Result<std::unique_ptr<StoreMemory>> create(StoreOptions options,
                                                      std::function<void()> space_freed);
   ~StoreMemory();

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kLimit = 16 * kExtentBytes;
 
-std::unique_ptr<StoreMemory> make_store(StoreOptions options, std::function<void()> freed = nullptr) {
+std::unique_ptr<StoreMemory> make_store(StoreOptions options,
+                                        std::function<void()> freed = nullptr) {
   auto store = StoreMemory::create(options, std::move(freed));
   EXPECT_TRUE(store);
   return std::move(*store);
@@ -19,7 +20,8 @@ std::unique_ptr<StoreMemory> make_store(StoreOptions options, std::function<void
 
 template <typename Condition>
 bool soon(Condition condition) {
-  for (int i = 0; i < 500 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 500 && !condition(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return condition();
 }
 

@@ -4,10 +4,14 @@ namespace ppmr {
 
 std::string to_string(StoredState state) {
   switch (state) {
-    case StoredState::kOpen: return "open";
-    case StoredState::kComplete: return "complete";
-    case StoredState::kSealed: return "sealed";
-    case StoredState::kFailed: return "failed";
+    case StoredState::kOpen:
+      return "open";
+    case StoredState::kComplete:
+      return "complete";
+    case StoredState::kSealed:
+      return "sealed";
+    case StoredState::kFailed:
+      return "failed";
   }
   return "unknown";
 }
@@ -20,7 +24,8 @@ std::string StoredCheckpoint::error() const {
 bool StoredCheckpoint::advance(StoredState state, const std::string& error) {
   std::lock_guard lock(mutex_);
   const StoredState present = state_.load();
-  if (present == StoredState::kSealed || present == StoredState::kFailed || present == state) return false;
+  if (present == StoredState::kSealed || present == StoredState::kFailed || present == state)
+    return false;
   error_ = error;
   state_.store(state, std::memory_order_release);
   return true;

@@ -15,8 +15,9 @@
 
 namespace ppmr {
 
-// open -> complete -> sealed, or failed from the first two. Complete: a directory whose inventory.img
-// was closed; CRIU writes that file last, so a name that is missing then does not exist.
+// open -> complete -> sealed, or failed from the first two. Complete: a directory whose
+// inventory.img was closed; CRIU writes that file last, so a name that is missing then does not
+// exist.
 enum class StoredState { kOpen, kComplete, kSealed, kFailed };
 
 std::string to_string(StoredState state);
@@ -38,7 +39,9 @@ class StoredCheckpoint {
   // By any thread.
   StoredState state() const { return state_.load(std::memory_order_acquire); }
   bool failed() const { return state() == StoredState::kFailed; }
-  bool takes_changes() const { return state() == StoredState::kOpen || state() == StoredState::kComplete; }
+  bool takes_changes() const {
+    return state() == StoredState::kOpen || state() == StoredState::kComplete;
+  }
   std::string error() const;
   // False when it is too late: what is sealed stays sealed, what has failed stays failed.
   bool advance(StoredState state, const std::string& error = {});

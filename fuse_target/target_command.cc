@@ -32,7 +32,8 @@ Status check_mountpoint(const std::string& path) {
   std::error_code error;
   const auto found = std::filesystem::status(path, error);
   if (error.value() == ENOTCONN) {
-    return failure(EBUSY, "mount point " + path + ": a dead mount is there; remove it with fusermount3 -u");
+    return failure(
+        EBUSY, "mount point " + path + ": a dead mount is there; remove it with fusermount3 -u");
   }
   if (!std::filesystem::exists(found)) return system_failure("mount point", path, ENOENT);
   if (!std::filesystem::is_directory(found)) return system_failure("mount point", path, ENOTDIR);
@@ -98,10 +99,9 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   command->add_option("--log-file", flags->log_file, "instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, &exit_code] {
-    exit_code = run_daemon({.name = "ppmr target",
-                            .foreground = flags->foreground,
-                            .log_file = flags->log_file},
-                           [&](Daemon& daemon) { return run(daemon, flags->target); });
+    exit_code = run_daemon(
+        {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
+        [&](Daemon& daemon) { return run(daemon, flags->target); });
   });
   return command;
 }

@@ -38,7 +38,9 @@ nlohmann::json describe(const SessionReport& session) {
 }
 
 nlohmann::json success(const CheckpointReport& report) {
-  return {{"ok", true}, {"state", to_string(report.state)}, {"files", report.files},
+  return {{"ok", true},
+          {"state", to_string(report.state)},
+          {"files", report.files},
           {"bytes", report.bytes}};
 }
 
@@ -70,7 +72,8 @@ nlohmann::json TargetDaemon::status() const {
     stalls += session.waits_for_space;
   }
   auto checkpoints = nlohmann::json::array();
-  for (const CheckpointReport& report : tree_.checkpoints()) checkpoints.push_back(describe(report));
+  for (const CheckpointReport& report : tree_.checkpoints())
+    checkpoints.push_back(describe(report));
   return {{"ok", true},
           {"role", "target"},
           {"mountpoint", options_.mountpoint},
@@ -102,16 +105,18 @@ nlohmann::json TargetDaemon::commit(const nlohmann::json& request) {
       name,
       [&](const auto& report) {
         return !report || report->state == StoredState::kSealed ||
-               report->state == StoredState::kFailed || report->refused_seals > before->refused_seals;
+               report->state == StoredState::kFailed ||
+               report->refused_seals > before->refused_seals;
       },
       timeout);
   if (!after) return refusal(missing_error(name));
   if (after->state == StoredState::kSealed) return success(*after);
   if (after->state == StoredState::kFailed) return refusal(failed_error(*after));
   if (after->refused_seals > before->refused_seals) return refusal(Error{EIO, after->seal_error});
-  return refusal(Error{ETIMEDOUT, "commit of '" + name +
-                                      "': its source did not seal it in time (is a file in it still "
-                                      "open for writing there?)"});
+  return refusal(
+      Error{ETIMEDOUT, "commit of '" + name +
+                           "': its source did not seal it in time (is a file in it still "
+                           "open for writing there?)"});
 }
 
 // Waits for a checkpoint, which need not exist yet, to be complete or sealed.

@@ -46,11 +46,12 @@ Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options
     auto spill = SpillDirectory::open(options.spill_directory);
     if (!spill) return failure(spill.error());
     parts.spill = std::move(*spill);
-    const size_t extents = std::clamp<size_t>(store.limit_bytes / kExtentBytes / 4, 2, kBounceExtentsMax);
+    const size_t extents =
+        std::clamp<size_t>(store.limit_bytes / kExtentBytes / 4, 2, kBounceExtentsMax);
     store.set_aside_bytes = extents * kExtentBytes;
   }
-  auto memory = StoreMemory::create(
-      store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
+  auto memory =
+      StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());
   parts.memory = std::move(*memory);
   return std::unique_ptr<TargetDaemon>(new TargetDaemon(std::move(options), std::move(parts)));

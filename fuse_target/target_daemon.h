@@ -30,12 +30,13 @@ struct TargetOptions {
 // Threads: created, served and destroyed by one thread; stop() and the questions by any.
 class TargetDaemon {
  public:
-  // Everything but the mount: the address is taken, the store's memory is being touched, sources are
-  // accepted. Errors: EINVAL for options, EADDRINUSE, those of the spill directory.
+  // Everything but the mount: the address is taken, the store's memory is being touched, sources
+  // are accepted. Errors: EINVAL for options, EADDRINUSE, those of the spill directory.
   static Result<std::unique_ptr<TargetDaemon>> create(TargetOptions options);
   ~TargetDaemon();
 
-  // Mounts, calls `mounted`, and serves until the mount goes away or stop(). Errors: those of mounting.
+  // Mounts, calls `mounted`, and serves until the mount goes away or stop(). Errors: those of
+  // mounting.
   Status serve(const std::string& source_label, const std::function<void()>& mounted);
   void stop();
 
