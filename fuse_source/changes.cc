@@ -104,25 +104,33 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
   if (directory_wanted && !is_directory) return failure(ENOTDIR, "'" + name + "': not a directory");
   if (!directory_wanted && is_directory) return failure(EISDIR, "'" + name + "': a directory");
   bool told = false;
-  bool unused = false;
   {
     std::lock_guard lock(tree_.mutex());
     if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "': not empty");
     // What is sealed belongs to the target: here only its names are forgotten.
     told = node->checkpoint->state == CheckpointState::kOpen;
-    unused = node->open_handles == 0;
   }
   auto& outlet = *node->checkpoint->outlet;
   if (told && outlet.status()) {
     if (auto status = outlet.send(wire::Remove{wire_id(*parent), name}); !status) {
       spdlog::warn("remove '{}': {}", name, status.error().message);
     }
-    if (unused && node->type == wire::NodeType::kFile && node->writer->drain(nullptr)) {
-      (void)outlet.send(wire::Forget{node->id});
-    }
+  }
+  unlink(node);
+  return {};
+}
+
+// The last name of a node is gone; the target frees its memory unless somebody has it open here.
+void SourceMount::unlink(const SourceNodePointer& node) {
+  bool unused = false;
+  {
+    std::lock_guard lock(tree_.mutex());
+    unused = node->open_handles == 0 && node->checkpoint->state == CheckpointState::kOpen;
+  }
+  if (unused && node->type == wire::NodeType::kFile && node->writer->drain(nullptr)) {
+    (void)node->checkpoint->outlet->send(wire::Forget{node->id});
   }
   tree_.unlink(node);
-  return {};
 }
 
 Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t new_parent_id,
@@ -161,7 +169,7 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   message.name = name;
   message.new_name = new_name;
   if (auto status = node->checkpoint->outlet->rename(message); !status) return status;
-  if (replaced) tree_.unlink(replaced);
+  if (replaced) unlink(replaced);
   tree_.move(node, *new_parent, new_name);
   return {};
 }

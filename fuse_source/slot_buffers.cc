@@ -1,5 +1,7 @@
 #include "fuse_source/slot_buffers.h"
 
+#include <utility>
+
 namespace ppmr {
 
 namespace {
@@ -7,29 +9,33 @@ namespace {
 constexpr std::chrono::milliseconds kSlotPatience{20};
 }  // namespace
 
-std::span<std::byte> SlotBuffers::take() {
-  if (ready_) {
-    if (SlotLease lease = pool_.acquire(kSlotPatience)) {
-      const auto area = lease.request_area();
-      lent_[lease.index()] = std::move(lease);
-      return area;
-    }
-  }
-  return spare_.take();
-}
+class SlotBuffers::Buffer final : public RequestBuffer {
+ public:
+  explicit Buffer(SlotBuffers& owner) : owner_(owner) {}
 
-void SlotBuffers::give_back(std::span<std::byte> buffer) {
-  if (auto slot = pool_.slot_at(buffer.data())) {
-    // Not ours any more if the request adopted it.
-    if (lent_[*slot]) lent_[*slot].release();
-  } else {
-    spare_.give_back(buffer);
+  std::span<std::byte> take() override {
+    if (owner_.ready_) lease_ = owner_.pool_.acquire(kSlotPatience);
+    if (lease_) {
+      owner_.borrowers_[lease_.index()] = this;
+      return lease_.request_area();
+    }
+    if (!spare_) spare_.reset(new std::byte[kRequestMinBytes]);
+    return {spare_.get(), kRequestMinBytes};
   }
-}
+  void give_back() override { lease_.release(); }
+  SlotLease adopt() { return std::exchange(lease_, {}); }
+
+ private:
+  SlotBuffers& owner_;
+  SlotLease lease_;                     // until it is adopted
+  std::unique_ptr<std::byte[]> spare_;  // once there was no slot
+};
+
+std::unique_ptr<RequestBuffer> SlotBuffers::make() { return std::make_unique<Buffer>(*this); }
 
 SlotLease SlotBuffers::adopt(const void* payload) {
-  auto slot = pool_.slot_at(payload);
-  return slot ? std::move(lent_[*slot]) : SlotLease{};
+  const auto slot = pool_.slot_at(payload);
+  return slot ? borrowers_[*slot]->adopt() : SlotLease{};
 }
 
 }  // namespace ppmr

@@ -7,7 +7,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
+#include <memory>
 #include <vector>
 
 #include "buffer_pool/buffer_pool.h"
@@ -18,23 +18,26 @@ namespace ppmr {
 // Threads: any.
 class SlotBuffers final : public RequestBuffers {
  public:
-  explicit SlotBuffers(BufferPool& pool) : pool_(pool), lent_(pool.slot_count()) {}
+  explicit SlotBuffers(BufferPool& pool) : pool_(pool), borrowers_(pool.slot_count()) {}
 
-  std::span<std::byte> take() override;
-  void give_back(std::span<std::byte> buffer) override;
+  std::unique_ptr<RequestBuffer> make() override;
 
   // The lease of the slot in which `payload` was received; empty if it was a spare buffer. To be
-  // called by the thread that processes the request.
+  // called by the worker that processes the request.
   SlotLease adopt(const void* payload);
 
   // Until the mount's limits are agreed on, requests may be longer than a slot.
   void set_ready() { ready_ = true; }
 
  private:
+  class Buffer;
+
   BufferPool& pool_;
-  std::vector<SlotLease> lent_;  // by slot; an entry is its request's thread's
+  // By slot: the worker that received its last request there. A slot that was adopted may come back
+  // and be borrowed by another worker before the first has finished its request, so the lease itself
+  // lies with the worker.
+  std::vector<Buffer*> borrowers_;
   std::atomic<bool> ready_ = false;
-  HeapRequestBuffers spare_;
 };
 
 }  // namespace ppmr

@@ -92,6 +92,7 @@ class SourceMount {
   Result<std::shared_ptr<Outlet>> live_outlet_for_claim();
   Result<SourceNodePointer> directory(uint64_t id);
   Status check_writable(const SourceCheckpoint& checkpoint);
+  void unlink(const SourceNodePointer& node);
 
   // Files.
   Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint, const Interrupted& interrupted);

@@ -15,6 +15,11 @@ constexpr size_t kBlocksPerExtentMax = kExtentBytes / kSmallestBlockBytes;
 constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBytes);
 static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
 
+// The keeper fills up the reserve when nothing was taken for a while, or when less than this part of
+// it is left.
+constexpr std::chrono::milliseconds kQuiet{200};
+constexpr size_t kScarcePart = 8;
+
 }  // namespace
 
 // The metadata of an extent lies beside its region, preallocated: counting references and finding a
@@ -76,10 +81,11 @@ uint32_t BlockRef::detach() {
 
 Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
                                                          std::function<void()> space_freed) {
-  if (options.limit_bytes < kLimitMinBytes + options.set_aside_bytes) {
-    return failure(EINVAL,
-                   "memory limit of " + std::to_string(options.limit_bytes) + " bytes: at least " +
-                       std::to_string(kLimitMinBytes + options.set_aside_bytes) + " are needed");
+  assert(options.set_aside_bytes <= options.limit_bytes / 2 && "set aside within the limit");
+  if (options.limit_bytes < kLimitMinBytes) {
+    return failure(EINVAL, "memory limit of " + std::to_string(options.limit_bytes) +
+                               " bytes: at least " + std::to_string(kLimitMinBytes) +
+                               " are needed");
   }
   return std::unique_ptr<StoreMemory>(new StoreMemory(options, std::move(space_freed)));
 }
@@ -187,6 +193,7 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
     return nullptr;
   }
   ++used_extents_;
+  last_taken_ = std::chrono::steady_clock::now();
   extent->block_bytes = kExtentBytes;
   if (touch_due_locked()) changed_.notify_all();
   return extent;
@@ -241,8 +248,7 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   }
 }
 
-// ---- The keeper
-// ----------------------------------------------------------------------------------
+// ---- The keeper ----------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
   return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < limit_extents_;
@@ -257,6 +263,13 @@ void StoreMemory::keep_ready() {
       lock.unlock();
       if (space_freed_) space_freed_();
       lock.lock();
+      continue;
+    }
+    // While bytes arrive the cores are theirs, as long as there is something left to give.
+    const bool scarce = returned_.size() + touched_.size() < ready_extents_ / kScarcePart;
+    const auto quiet_at = last_taken_ + kQuiet;
+    if (!scarce && std::chrono::steady_clock::now() < quiet_at) {
+      changed_.wait_until(lock, quiet_at, [this] { return stopping_ || tell_freed_; });
       continue;
     }
     StoreExtent* extent = fresh_extent_locked();
@@ -277,7 +290,7 @@ void StoreMemory::keep_ready() {
 StoreCounters StoreMemory::counters() const {
   std::lock_guard lock(mutex_);
   return {limit_extents_ * kExtentBytes, used_extents_ * kExtentBytes,
-          (returned_.size() + touched_.size()) * kExtentBytes};
+          (returned_.size() + touched_.size()) * kExtentBytes, ready_extents_ * kExtentBytes};
 }
 
 }  // namespace ppmr

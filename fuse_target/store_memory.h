@@ -13,6 +13,7 @@
 // (no huge pages by default, so a slower first touch, and nothing here is shared with a process).
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +80,8 @@ struct StoreOptions {
 struct StoreCounters {
   size_t limit_bytes = 0;
   size_t used_bytes = 0;   // whole extents
-  size_t ready_bytes = 0;  // free and touched
+  size_t ready_bytes = 0;    // free and touched
+  size_t reserve_bytes = 0;  // what ready_bytes is brought to in quiet moments
 };
 
 // Threads: all members by any. The store outlives its blocks (asserted).
@@ -135,6 +137,7 @@ class StoreMemory {
   size_t fresh_next_ = 0;               // number of the first extent never touched nor used
   size_t used_extents_ = 0;
   bool touching_ = false;
+  std::chrono::steady_clock::time_point last_taken_;
   bool starved_ = false;  // an allocation failed since the last block came back
   bool tell_freed_ = false;
   bool stopping_ = false;

@@ -87,6 +87,7 @@ nlohmann::json TargetDaemon::status() const {
            {{"limit_bytes", store.limit_bytes},
             {"used_bytes", store.used_bytes},
             {"ready_bytes", store.ready_bytes},
+            {"reserve_bytes", store.reserve_bytes},
             {"spilled_bytes", spill_ ? spill_->spilled_bytes() : 0}}},
           {"peers", peers},
           {"checkpoints", checkpoints}};

@@ -18,21 +18,21 @@ void install_wake_handler() {
 
 }  // namespace
 
-HeapRequestBuffers::~HeapRequestBuffers() {
-  for (std::byte* buffer : free_) delete[] buffer;
-}
+namespace {
 
-std::span<std::byte> HeapRequestBuffers::take() {
-  std::lock_guard lock(mutex_);
-  if (free_.empty()) return {new std::byte[kRequestMinBytes], kRequestMinBytes};
-  std::byte* const buffer = free_.front();
-  free_.pop_front();
-  return {buffer, kRequestMinBytes};
-}
+class HeapRequestBuffer final : public RequestBuffer {
+ public:
+  std::span<std::byte> take() override { return {memory_.get(), kRequestMinBytes}; }
+  void give_back() override {}
 
-void HeapRequestBuffers::give_back(std::span<std::byte> buffer) {
-  std::lock_guard lock(mutex_);
-  free_.push_front(buffer.data());
+ private:
+  const std::unique_ptr<std::byte[]> memory_{new std::byte[kRequestMinBytes]};
+};
+
+}  // namespace
+
+std::unique_ptr<RequestBuffer> HeapRequestBuffers::make() {
+  return std::make_unique<HeapRequestBuffer>();
 }
 
 RequestLoop::RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopOptions options)
@@ -68,13 +68,13 @@ void RequestLoop::start_worker_locked() {
 }
 
 void RequestLoop::work() {
+  const std::unique_ptr<RequestBuffer> buffer = buffers_.make();
   std::unique_lock lock(mutex_);
   while (!stopping_ && receiving_.size() < options_.idle_workers_max) {
     const auto self = receiving_.insert(receiving_.end(), ::pthread_self());
     lock.unlock();
-    const std::span<std::byte> memory = buffers_.take();
     fuse_buf request{};
-    request.mem = memory.data();
+    request.mem = buffer->take().data();
     const int received = fuse_session_receive_buf(mount_.session(), &request);
     lock.lock();
     receiving_.erase(self);
@@ -86,7 +86,7 @@ void RequestLoop::work() {
     }
     lock.unlock();
     if (received > 0) fuse_session_process_buf(mount_.session(), &request);
-    buffers_.give_back(memory);
+    buffer->give_back();
     lock.lock();
   }
   --workers_;

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -16,29 +17,30 @@
 
 namespace ppmr {
 
-// Where requests are received to. Threads: any.
-class RequestBuffers {
+// Where one worker receives its requests. Threads: its worker's.
+class RequestBuffer {
  public:
-  virtual ~RequestBuffers() = default;
+  virtual ~RequestBuffer() = default;
   // Room for one request: the chunk (or kRequestMinBytes) and a page more.
   virtual std::span<std::byte> take() = 0;
   // The request received there has been processed.
-  virtual void give_back(std::span<std::byte> buffer) = 0;
+  virtual void give_back() = 0;
+};
+
+// Threads: any.
+class RequestBuffers {
+ public:
+  virtual ~RequestBuffers() = default;
+  virtual std::unique_ptr<RequestBuffer> make() = 0;
 };
 
 // libfuse reads up to 256 pages and a header page before it knows the mount's max_write.
 inline constexpr size_t kRequestMinBytes = (size_t{1} << 20) + 4096;
 
-// Buffers from the heap, kept for the next request: for mounts that are only read.
+// Plain memory, for mounts that are only read. Only what requests need of it is ever touched.
 class HeapRequestBuffers final : public RequestBuffers {
  public:
-  ~HeapRequestBuffers() override;
-  std::span<std::byte> take() override;
-  void give_back(std::span<std::byte> buffer) override;
-
- private:
-  std::mutex mutex_;
-  std::list<std::byte*> free_;  // guarded by mutex_
+  std::unique_ptr<RequestBuffer> make() override;
 };
 
 struct RequestLoopOptions {

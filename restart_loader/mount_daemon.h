@@ -13,7 +13,7 @@
 namespace ppmr {
 
 // A daemon that does not answer a plain question in this time is reported as silent.
-inline constexpr std::chrono::milliseconds kDaemonPatience{2000};
+inline constexpr std::chrono::milliseconds kDaemonPatience{1000};
 
 struct CheckpointPath {
   MountEntry mount;

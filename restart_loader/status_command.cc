@@ -1,4 +1,4 @@
-// `ppmr status`: asks the daemons of all mounts at the same time, each for at most two seconds,
+// `ppmr status`: asks the daemons of all mounts at the same time, each for at most a second,
 // twice: a rate takes two samples.
 #include "restart_loader/status_command.h"
 
