@@ -61,7 +61,9 @@ BufferPool::BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_si
   for (uint32_t slot = slot_count; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
 
-BufferPool::~BufferPool() { assert(free_slots_.size() == slot_count_ && "a lease outlived the pool"); }
+BufferPool::~BufferPool() {
+  assert(free_slots_.size() == slot_count_ && "a lease outlived the pool");
+}
 
 SlotLease BufferPool::take_locked() {
   const uint32_t slot = free_slots_.back();

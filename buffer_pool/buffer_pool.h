@@ -77,7 +77,8 @@ class BufferPool {
  public:
   // Takes and touches the memory. Errors: EINVAL when a size is out of range or the pool is smaller
   // than a chunk, ENOMEM.
-  static Result<std::unique_ptr<BufferPool>> create(size_t pool_size_bytes, size_t chunk_size_bytes);
+  static Result<std::unique_ptr<BufferPool>> create(size_t pool_size_bytes,
+                                                    size_t chunk_size_bytes);
   ~BufferPool();
 
   BufferPool(const BufferPool&) = delete;
@@ -100,7 +101,9 @@ class BufferPool {
  private:
   friend class SlotLease;
   BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_size_bytes);
-  std::byte* slot_start(uint32_t slot) const { return memory_.bytes().data() + slot * stride_bytes_; }
+  std::byte* slot_start(uint32_t slot) const {
+    return memory_.bytes().data() + slot * stride_bytes_;
+  }
   void give_back(uint32_t slot);
   SlotLease take_locked();
 

@@ -7,7 +7,8 @@
 namespace ppmr {
 
 Result<MappedMemory> MappedMemory::create(size_t size_bytes) {
-  const size_t size = (size_bytes + kHugePageSizeBytes - 1) / kHugePageSizeBytes * kHugePageSizeBytes;
+  const size_t size =
+      (size_bytes + kHugePageSizeBytes - 1) / kHugePageSizeBytes * kHugePageSizeBytes;
   // mmap aligns to 4 KiB only: take one huge page more and give back what sticks out.
   const size_t taken = size + kHugePageSizeBytes;
   void* start = ::mmap(nullptr, taken, PROT_READ | PROT_WRITE,

@@ -13,7 +13,8 @@ uint64_t wire_id(const SourceNodePointer& node) { return node->id == kSourceRoot
 
 // FUSE has checked the characters; the length is ours to check.
 Status check_name(const std::string& name) {
-  if (name.size() > wire::kNameMaxBytes) return failure(ENAMETOOLONG, "name '" + name + "': too long");
+  if (name.size() > wire::kNameMaxBytes)
+    return failure(ENAMETOOLONG, "name '" + name + "': too long");
   return {};
 }
 
@@ -148,7 +149,8 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   if (!node) return failure(ENOENT, "'" + name + "' does not exist");
   const SourceNodePointer replaced = tree_.child(*new_parent, new_name);
   if (replaced == node) return {};
-  if (replaced && (flags & RENAME_NOREPLACE) != 0) return failure(EEXIST, "'" + new_name + "' exists");
+  if (replaced && (flags & RENAME_NOREPLACE) != 0)
+    return failure(EEXIST, "'" + new_name + "' exists");
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   const bool top_level = parent_id == kSourceRoot;
   if (top_level != (new_parent_id == kSourceRoot) ||
@@ -158,8 +160,10 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   if (replaced) {
     const bool is_directory = node->type == wire::NodeType::kDirectory;
     const bool replaces_directory = replaced->type == wire::NodeType::kDirectory;
-    if (is_directory && !replaces_directory) return failure(ENOTDIR, "'" + new_name + "': not a directory");
-    if (!is_directory && replaces_directory) return failure(EISDIR, "'" + new_name + "': a directory");
+    if (is_directory && !replaces_directory)
+      return failure(ENOTDIR, "'" + new_name + "': not a directory");
+    if (!is_directory && replaces_directory)
+      return failure(EISDIR, "'" + new_name + "': a directory");
     std::lock_guard lock(tree_.mutex());
     if (!replaced->children.empty()) return failure(ENOTEMPTY, "'" + new_name + "': not empty");
   }

@@ -99,8 +99,8 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
   return report;
 }
 
-// At the end of the mount. What is complete is sealed for its owner; a checkpoint in which something
-// is open was cut off in the middle, and fails at the target.
+// At the end of the mount. What is complete is sealed for its owner; a checkpoint in which
+// something is open was cut off in the middle, and fails at the target.
 void SourceMount::commit_what_is_closed(bool unmounted) {
   if (options_.discard) return;
   std::vector<SourceNodePointer> tops;
@@ -126,7 +126,8 @@ void SourceMount::commit_what_is_closed(bool unmounted) {
   }
 }
 
-// ---- Commits asked for at the target -------------------------------------------------------------
+// ---- Commits asked for at the target
+// -------------------------------------------------------------
 
 void SourceMount::request_commit(uint64_t top_node) {
   std::lock_guard lock(commits_mutex_);

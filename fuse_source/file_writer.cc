@@ -35,8 +35,8 @@ bool FileWriter::adopt(SlotLease lease, std::span<const std::byte> bytes, uint64
     cut.add(stream_->cut(std::move(lease), slot_offset, length, offset));
     return false;
   }
-  gathered_ = Gathered{std::move(lease), slot_offset, length, offset,
-                       std::chrono::steady_clock::now()};
+  gathered_ =
+      Gathered{std::move(lease), slot_offset, length, offset, std::chrono::steady_clock::now()};
   return true;
 }
 

@@ -39,8 +39,8 @@ class FileWriter {
 
   // Copies `bytes` behind what is gathered, if they follow on and fit.
   bool append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
-  // Takes the slot in whose payload `bytes` lie. True when a gathered chunk was begun with it, which
-  // somebody has to send after a while.
+  // Takes the slot in whose payload `bytes` lie. True when a gathered chunk was begun with it,
+  // which somebody has to send after a while.
   bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
 
   // Sends what is gathered.

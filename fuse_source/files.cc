@@ -1,9 +1,9 @@
 // Files: from a write request to a chunk on its way, and back from the target.
-#include "fuse_source/source_mount.h"
-
 #include <spdlog/spdlog.h>
 
 #include <cstring>
+
+#include "fuse_source/source_mount.h"
 
 namespace ppmr {
 namespace {

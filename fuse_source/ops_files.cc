@@ -55,7 +55,8 @@ void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_
 void drain(fuse_req_t request, fuse_ino_t inode) {
   const SourceNodePointer node = node_of(request, inode);
   if (!node) return;
-  reply_status(request, mount_of(request).drain(node, [request] { return request_is_futile(request); }));
+  reply_status(request,
+               mount_of(request).drain(node, [request] { return request_is_futile(request); }));
 }
 
 void flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {

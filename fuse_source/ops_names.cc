@@ -1,4 +1,5 @@
-// lookup, forget, mkdir, mknod, create, symlink, readlink, unlink, rmdir, rename; and what is refused.
+// lookup, forget, mkdir, mknod, create, symlink, readlink, unlink, rmdir, rename; and what is
+// refused.
 #include "fuse_source/operations.h"
 
 namespace ppmr::source_operations_detail {
@@ -33,7 +34,8 @@ void forget(fuse_req_t request, fuse_ino_t inode, uint64_t lookups) {
 
 void make(fuse_req_t request, fuse_ino_t parent, const char* name, wire::NodeType type, mode_t mode,
           const char* link_target) {
-  auto node = mount_of(request).make(parent, name, type, new_attributes(request, mode), link_target);
+  auto node =
+      mount_of(request).make(parent, name, type, new_attributes(request, mode), link_target);
   if (node) {
     reply_entry(request, *node);
   } else {

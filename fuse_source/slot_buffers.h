@@ -34,8 +34,8 @@ class SlotBuffers final : public RequestBuffers {
 
   BufferPool& pool_;
   // By slot: the worker that received its last request there. A slot that was adopted may come back
-  // and be borrowed by another worker before the first has finished its request, so the lease itself
-  // lies with the worker.
+  // and be borrowed by another worker before the first has finished its request, so the lease
+  // itself lies with the worker.
   std::vector<Buffer*> borrowers_;
   std::atomic<bool> ready_ = false;
 };

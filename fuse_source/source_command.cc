@@ -50,10 +50,9 @@ void check(const SourceOptions& options) {
   }
   if (options.pool_size_bytes < options.chunk_size_bytes ||
       options.pool_size_bytes > kPoolSizeMaxBytes) {
-    throw CLI::ValidationError("--pool-size", format_size(options.pool_size_bytes) +
-                                                  " is not between one chunk (" +
-                                                  format_size(options.chunk_size_bytes) +
-                                                  ") and 64 GiB");
+    throw CLI::ValidationError(
+        "--pool-size", format_size(options.pool_size_bytes) + " is not between one chunk (" +
+                           format_size(options.chunk_size_bytes) + ") and 64 GiB");
   }
 }
 
@@ -109,10 +108,9 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, &exit_code] {
     check(flags->source);
-    exit_code = run_daemon({.name = "ppmr source",
-                            .foreground = flags->foreground,
-                            .log_file = flags->log_file},
-                           [&](Daemon& daemon) { return run(daemon, flags->source); });
+    exit_code = run_daemon(
+        {.name = "ppmr source", .foreground = flags->foreground, .log_file = flags->log_file},
+        [&](Daemon& daemon) { return run(daemon, flags->source); });
   });
   return command;
 }

@@ -54,7 +54,8 @@ class SourceMount {
 
   // ---- Changes of names, told to the target (changes.cc). Errors are what the caller gets.
   Result<SourceNodePointer> make(uint64_t parent, const std::string& name, wire::NodeType type,
-                                 const wire::Attributes& attributes, const std::string& link_target);
+                                 const wire::Attributes& attributes,
+                                 const std::string& link_target);
   Status remove(uint64_t parent, const std::string& name, bool directory);
   Status rename(uint64_t parent, const std::string& name, uint64_t new_parent,
                 const std::string& new_name, unsigned int flags);
@@ -69,7 +70,8 @@ class SourceMount {
   Status drain(const SourceNodePointer& node, const Interrupted& interrupted);
   Result<size_t> read(const SourceNodePointer& node, uint64_t offset, std::span<std::byte> bytes,
                       const Interrupted& interrupted);
-  Status truncate(const SourceNodePointer& node, uint64_t size_bytes, const Interrupted& interrupted);
+  Status truncate(const SourceNodePointer& node, uint64_t size_bytes,
+                  const Interrupted& interrupted);
   Status punch_hole(const SourceNodePointer& node, uint64_t offset, uint64_t length_bytes,
                     const Interrupted& interrupted);
   Status set_attributes(const SourceNodePointer& node, const wire::Attributes& attributes);
@@ -95,7 +97,8 @@ class SourceMount {
   void unlink(const SourceNodePointer& node);
 
   // Files.
-  Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint, const Interrupted& interrupted);
+  Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint,
+                                  const Interrupted& interrupted);
   void close_for_writing(const SourceNodePointer& node);
 
   // Checkpoints.

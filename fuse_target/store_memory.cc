@@ -15,8 +15,8 @@ constexpr size_t kBlocksPerExtentMax = kExtentBytes / kSmallestBlockBytes;
 constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBytes);
 static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
 
-// The keeper fills up the reserve when nothing was taken for a while, or when less than this part of
-// it is left.
+// The keeper fills up the reserve when nothing was taken for a while, or when less than this part
+// of it is left.
 constexpr std::chrono::milliseconds kQuiet{200};
 constexpr size_t kScarcePart = 8;
 
@@ -248,7 +248,8 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   }
 }
 
-// ---- The keeper ----------------------------------------------------------------------------------
+// ---- The keeper
+// ----------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
   return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < limit_extents_;

@@ -79,7 +79,7 @@ struct StoreOptions {
 
 struct StoreCounters {
   size_t limit_bytes = 0;
-  size_t used_bytes = 0;   // whole extents
+  size_t used_bytes = 0;     // whole extents
   size_t ready_bytes = 0;    // free and touched
   size_t reserve_bytes = 0;  // what ready_bytes is brought to in quiet moments
 };

@@ -9,9 +9,10 @@ namespace {
 
 bool dying(const std::string& pending, const std::string& blocked, const std::string& ignored,
            const std::string& caught) {
-  std::istringstream status("State:\tD (disk sleep)\nSigQ:\t2/95830\nSigPnd:\t0000000000000000\n"
-                            "ShdPnd:\t" + pending + "\nSigBlk:\t" + blocked + "\nSigIgn:\t" +
-                            ignored + "\nSigCgt:\t" + caught + "\n");
+  std::istringstream status(
+      "State:\tD (disk sleep)\nSigQ:\t2/95830\nSigPnd:\t0000000000000000\n"
+      "ShdPnd:\t" +
+      pending + "\nSigBlk:\t" + blocked + "\nSigIgn:\t" + ignored + "\nSigCgt:\t" + caught + "\n");
   return is_dying(status);
 }
 

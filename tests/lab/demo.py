@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lab.node import Lab, LabError  # noqa: E402
 from lab.peers import TarMove  # noqa: E402
-from lab.ppmr import Mounts, PpmrMove, bytes_below, find_number  # noqa: E402
+from lab.ppmr import Mounts, PpmrMove, bytes_below  # noqa: E402
 from lab.programs import SteadyWorker  # noqa: E402
 from lab.proofs import Before, prove  # noqa: E402
 
@@ -78,8 +78,8 @@ def run(size_mib):
             ppmr, claims = move_one(move, worker, "worker")
             failed += [f"{what} (with ppmr)" for what in show(claims)]
             ppmr.extra["bytes"] = bytes_below(target, mounts.in_ / "worker")
-            high_water = find_number(mounts.source.status(), "high_water")
-            facts = [("pool high-water mark, slots", "?" if high_water is None else high_water),
+            pool = mounts.source.status()["pool"]
+            facts = [("pool high-water mark", f"{pool['high_water_bytes'] // MIB} of {pool['slots'] * pool['chunk_size_bytes'] // MIB} MiB"),
                      ("source daemon, most memory", f"{mounts.source.memory_kib()['VmHWM'] // 1024} MiB"),
                      ("target daemon, most memory", f"{mounts.target.memory_kib()['VmHWM'] // 1024} MiB")]
             worker.end()

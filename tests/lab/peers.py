@@ -6,7 +6,7 @@ from . import criu
 from .migration import Move, now
 from .node import LabError, wait_until
 
-TAR_PORT = 7801
+TAR_PORT = 7901
 PAGE_PORT = 7802
 
 # tar straight on a socket: no nc, ssh or shell in between that would slow the peer down.

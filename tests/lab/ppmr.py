@@ -131,6 +131,13 @@ class Mounts:
     def __exit__(self, *_):
         self.close()
 
+    def await_ready(self, timeout=60):
+        """Until the target has touched the memory that it keeps ready: a daemon that has been up for some seconds."""
+        def ready():
+            store = self.target.status()["store"]
+            return store["ready_bytes"] >= store["reserve_bytes"]
+        wait_until(ready, timeout, "the target's memory is ready")
+
     def commit(self, name, timeout=60):
         self.source_at.run([find_ppmr(), "commit", self.out / name], timeout=timeout)
 
@@ -148,19 +155,6 @@ def bytes_below(at, directory):
     return sum(map(int, at.run(["find", directory, "-type", "f", "-printf", r"%s\n"]).stdout.split()))
 
 
-def find_number(status, word):
-    """The first number in a status whose key contains `word`, at any depth."""
-    if isinstance(status, dict):
-        for key, value in status.items():
-            if word in key and isinstance(value, (int, float)):
-                return value
-    for value in status.values() if isinstance(status, dict) else status if isinstance(status, list) else ():
-        found = find_number(value, word)
-        if found is not None:
-            return found
-    return None
-
-
 class PpmrMove(Move):
     """criu dump into the source mount; ppmr restart waits on the target before the dump begins."""
 
@@ -175,6 +169,7 @@ class PpmrMove(Move):
         self.label = label
         self._work_source, self._work_target = self.source.scratch(f"{label}-work"), self.target.scratch(f"{label}-work")
         self.source.run(["mkdir", self.mounts.out / label])
+        self.mounts.await_ready()
 
     def _start_restart(self, options):
         self._said = tempfile.TemporaryFile()
