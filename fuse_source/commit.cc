@@ -147,6 +147,8 @@ void SourceMount::serve_commit_requests() {
       if (auto sealed = seal(top); !sealed) {
         spdlog::warn("commit of '{}', asked for at the target: {}", top->name,
                      sealed.error().message);
+        (void)top->checkpoint->outlet->send(
+            wire::SealRefused{top_node, sealed.error().message.substr(0, 512)});
       }
     }
     lock.lock();

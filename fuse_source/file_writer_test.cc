@@ -36,10 +36,12 @@ class RecordingOutlet final : public Outlet {
   Status send(const wire::Forget&) override { return {}; }
   Status send(const wire::ManifestEntry&) override { return {}; }
   Status send(const wire::Abandon&) override { return {}; }
+  Status send(const wire::SealRefused&) override { return {}; }
   Status claim(wire::Claim) override { return {}; }
   Status rename(wire::Rename) override { return {}; }
   Status seal(wire::Seal) override { return {}; }
   Result<size_t> read_back(uint64_t, uint64_t, std::span<std::byte>) override { return 0; }
+  void fail(Error) override {}
   wire::Space space() const override { return {}; }
   Status status() const override { return {}; }
   OutletCounters counters() const override { return {}; }

@@ -87,7 +87,7 @@ Status SourceMount::write(const SourceNodePointer& node, std::span<const std::by
     if (!lease) {  // the request came to a spare buffer
       auto waited = wait_for_slot(checkpoint, interrupted);
       if (!waited) {
-        checkpoint.error->set(waited.error());
+        if (waited.error().errno_value != EINTR) give_up(checkpoint, waited.error());
         return failure(waited.error());
       }
       lease = std::move(*waited);
@@ -99,6 +99,12 @@ Status SourceMount::write(const SourceNodePointer& node, std::span<const std::by
   std::lock_guard lock(tree_.mutex());
   node->attributes.mtime_ns = node->ctime_ns = now_ns();
   return {};
+}
+
+// Bytes are lost: nothing more of the checkpoint is taken, and the target is told.
+void SourceMount::give_up(const SourceCheckpoint& checkpoint, const Error& error) {
+  checkpoint.error->set(error);
+  (void)checkpoint.outlet->send(wire::Abandon{checkpoint.top_node, error.message.substr(0, 512)});
 }
 
 Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& interrupted) {

@@ -5,6 +5,45 @@
 #include "rdma_stream/tcp_connection.h"
 
 namespace ppmr {
+namespace {
+
+// At the end of the mount a target that is silent for so long is not waited for any more, whatever
+// --peer-timeout says.
+constexpr std::chrono::seconds kEndPatience{3};
+constexpr std::chrono::milliseconds kLookInterval{100};
+
+// Ends the session of a silent target. Threads: one creates and destroys it.
+class Patience {
+ public:
+  explicit Patience(std::shared_ptr<Outlet> outlet)
+      : outlet_(std::move(outlet)), thread_([this] { watch(); }) {}
+  ~Patience() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kLookInterval, [this] { return done_; })) {
+      if (outlet_->counters().silence < kEndPatience) continue;
+      outlet_->fail(Error{EIO, "the mount ended while the target was silent"});
+      return;
+    }
+  }
+
+  const std::shared_ptr<Outlet> outlet_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;   // guarded by mutex_
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace
 
 Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options) {
   auto pool = BufferPool::create(options.pool_size_bytes, options.chunk_size_bytes);
@@ -77,15 +116,24 @@ Status SourceMount::serve(const std::string& source_label, const std::function<v
     if (stopping_) loop.stop();
   }
   mounted();
-  loop.run();
+  bool unmounted = false;
+  std::optional<Patience> patience;
+  loop.run([&] {
+    unmounted = !stopping_.exchange(true);
+    patience.emplace(present_outlet());
+  });
   {
     std::lock_guard lock(loop_mutex_);
     loop_ = nullptr;
   }
-  const bool unmounted = !stopping_.exchange(true);
   (*mount)->stop();
   commit_what_is_closed(unmounted);
   return {};
+}
+
+std::shared_ptr<Outlet> SourceMount::present_outlet() {
+  std::lock_guard lock(outlet_mutex_);
+  return outlet_;
 }
 
 void SourceMount::stop() {
@@ -94,13 +142,6 @@ void SourceMount::stop() {
   if (loop_ != nullptr) loop_->stop();
 }
 
-wire::Space SourceMount::space() {
-  std::shared_ptr<Outlet> outlet;
-  {
-    std::lock_guard lock(outlet_mutex_);
-    outlet = outlet_;
-  }
-  return outlet->space();
-}
+wire::Space SourceMount::space() { return present_outlet()->space(); }
 
 }  // namespace ppmr

@@ -92,6 +92,7 @@ class SourceMount {
   // Changes of names.
   Result<std::shared_ptr<Outlet>> connect();
   Result<std::shared_ptr<Outlet>> live_outlet_for_claim();
+  std::shared_ptr<Outlet> present_outlet();
   Result<SourceNodePointer> directory(uint64_t id);
   Status check_writable(const SourceCheckpoint& checkpoint);
   void unlink(const SourceNodePointer& node);
@@ -100,6 +101,7 @@ class SourceMount {
   Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint,
                                   const Interrupted& interrupted);
   void close_for_writing(const SourceNodePointer& node);
+  void give_up(const SourceCheckpoint& checkpoint, const Error& error);
 
   // Checkpoints.
   Result<CommitReport> seal(const SourceNodePointer& top);

@@ -19,11 +19,7 @@ const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state
 }  // namespace
 
 nlohmann::json SourceMount::status() {
-  std::shared_ptr<Outlet> outlet;
-  {
-    std::lock_guard lock(outlet_mutex_);
-    outlet = outlet_;
-  }
+  const std::shared_ptr<Outlet> outlet = present_outlet();
   const OutletCounters sent = outlet->counters();
   const PoolCounters pool = pool_->counters();
   nlohmann::json result = {

@@ -67,6 +67,7 @@ class ImageTree final : public Sink {
   Status manifest_entry(SessionId session, const wire::ManifestEntry& message) override;
   Status seal(SessionId session, const wire::Seal& message) override;
   Status abandon_checkpoint(SessionId session, const wire::Abandon& message) override;
+  Status seal_refused(SessionId session, const wire::SealRefused& message) override;
   wire::Space space() const override;
 
   // ---- What the mount asks.

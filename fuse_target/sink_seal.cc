@@ -114,4 +114,17 @@ Status ImageTree::abandon_checkpoint(SessionId session, const wire::Abandon& mes
   return {};
 }
 
+Status ImageTree::seal_refused(SessionId session, const wire::SealRefused& message) {
+  {
+    std::lock_guard lock(mutex_);
+    auto top = node_locked(session, message.checkpoint);
+    if (!top) return failure(top.error());
+    StoredCheckpoint& checkpoint = *(*top)->checkpoint;
+    ++checkpoint.refused_seals;
+    checkpoint.seal_error = "not sealed by its source: " + message.reason.substr(0, 512);
+  }
+  changed_.notify_all();
+  return {};
+}
+
 }  // namespace ppmr

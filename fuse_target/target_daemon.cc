@@ -93,7 +93,7 @@ Status TargetDaemon::serve(const std::string& source_label, const std::function<
     if (stopping_) loop.stop();
   }
   mounted();
-  loop.run();
+  loop.run([] {});  // no handler here waits
   {
     std::lock_guard lock(loop_mutex_);
     loop_ = nullptr;

@@ -40,10 +40,13 @@ RequestLoop::RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopO
   install_wake_handler();
 }
 
-void RequestLoop::run() {
+void RequestLoop::run(const std::function<void()>& ending) {
   std::unique_lock lock(mutex_);
   start_worker_locked();
   changed_.wait(lock, [this] { return stopping_; });
+  lock.unlock();
+  ending();
+  lock.lock();
   // A signal that comes just before read(2) is lost, so it is sent until everybody has left.
   while (workers_ > 0) {
     for (pthread_t worker : receiving_) ::pthread_kill(worker, kWakeSignal);

@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -53,9 +54,9 @@ class RequestLoop {
  public:
   RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopOptions options = {});
 
-  // Serves requests until the mount is unmounted or stop() is called; all workers have ended then,
-  // once those that wait have been answered.
-  void run();
+  // Serves requests until the mount is unmounted or stop() is called; then calls `ending`, whose
+  // business it is that handlers stop waiting, and returns when all workers have ended.
+  void run(const std::function<void()>& ending);
   void stop();
   size_t workers() const;
 

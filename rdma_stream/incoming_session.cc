@@ -187,6 +187,8 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       return apply_request(body, &Sink::seal);
     case MessageType::kAbandon:
       return apply(body, &Sink::abandon_checkpoint);
+    case MessageType::kSealRefused:
+      return apply(body, &Sink::seal_refused);
     case MessageType::kAnnounce: {
       auto message = wire::decode<wire::Announce>(body);
       return message ? handle_announce(*message, {}) : failure(message.error());

@@ -42,6 +42,7 @@ class Outlet {
   virtual Status send(const wire::Forget& message) = 0;
   virtual Status send(const wire::ManifestEntry& message) = 0;
   virtual Status send(const wire::Abandon& message) = 0;
+  virtual Status send(const wire::SealRefused& message) = 0;
 
   // These wait for the target's word; `request` is filled in here. Errors: the target's, or the
   // session's.
@@ -50,6 +51,9 @@ class Outlet {
   virtual Status seal(wire::Seal message) = 0;
   // The bytes at `offset` as the target holds them; fewer at the end of the file.
   virtual Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) = 0;
+
+  // Ends the session now: whoever waits for the target gets `error`.
+  virtual void fail(Error error) = 0;
 
   virtual wire::Space space() const = 0;
   // The error that ended the session, if it has ended.
@@ -71,10 +75,12 @@ class DiscardOutlet final : public Outlet {
   Status send(const wire::Forget&) override { return {}; }
   Status send(const wire::ManifestEntry&) override { return {}; }
   Status send(const wire::Abandon&) override { return {}; }
+  Status send(const wire::SealRefused&) override { return {}; }
   Status claim(wire::Claim) override { return {}; }
   Status rename(wire::Rename) override { return {}; }
   Status seal(wire::Seal) override;
   Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
+  void fail(Error) override {}
   wire::Space space() const override;
   Status status() const override { return {}; }
   OutletCounters counters() const override;

@@ -56,11 +56,13 @@ class Sender final : public Outlet, private SlotReader {
   Status send(const wire::Closed& message) override { return send_message(message); }
   Status send(const wire::Forget& message) override { return send_message(message); }
   Status send(const wire::ManifestEntry& message) override { return send_message(message); }
+  Status send(const wire::SealRefused& message) override { return channel_.send(message); }
   Status send(const wire::Abandon& message) override;
   Status claim(wire::Claim message) override;
   Status rename(wire::Rename message) override;
   Status seal(wire::Seal message) override;
   Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
+  void fail(Error error) override { channel_.fail(std::move(error)); }
   wire::Space space() const override;
   Status status() const override;
   OutletCounters counters() const override;

@@ -86,6 +86,7 @@ class Sink {
   virtual Status manifest_entry(SessionId session, const wire::ManifestEntry& message) = 0;
   virtual Status seal(SessionId session, const wire::Seal& message) = 0;
   virtual Status abandon_checkpoint(SessionId session, const wire::Abandon& message) = 0;
+  virtual Status seal_refused(SessionId session, const wire::SealRefused& message) = 0;
 
   virtual wire::Space space() const = 0;
 };

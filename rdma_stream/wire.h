@@ -130,6 +130,7 @@ enum class MessageType : uint16_t {
   kAbandon = 42,
   kReadBack = 43,
   kGoodbye = 44,
+  kSealRefused = 45,
   // Target -> source.
   kRelease = 60,
   kResult = 61,
@@ -343,6 +344,18 @@ struct Seal {
 
 struct Abandon {  // the checkpoint has failed at the source and will not be completed
   static constexpr MessageType kType = MessageType::kAbandon;
+  uint64_t checkpoint = 0;
+  std::string reason;
+  template <typename F>
+  void fields(F&& field) {
+    field(checkpoint), field(reason);
+  }
+};
+
+// A seal that the target asked for (SealRequest) and that the source cannot even begin: a file is
+// still open, say. The checkpoint goes on.
+struct SealRefused {
+  static constexpr MessageType kType = MessageType::kSealRefused;
   uint64_t checkpoint = 0;
   std::string reason;
   template <typename F>

@@ -36,8 +36,8 @@ class EachMessage : public testing::Test {};
 using Messages =
     testing::Types<HandshakePrefix, ControlHello, DataHello, Welcome, Reject, FrameHeader, Claim,
                    Make, Remove, Rename, SetAttributes, Truncate, PunchHole, OpenedForWrite, Closed,
-                   Forget, Announce, AnnounceInline, ManifestEntry, Seal, Abandon, ReadBack,
-                   Release, Outcome, ReadBackReply, Space, SealRequest, CheckpointRemoved,
+                   Forget, Announce, AnnounceInline, ManifestEntry, Seal, Abandon, SealRefused,
+                   ReadBack, Release, Outcome, ReadBackReply, Space, SealRequest, CheckpointRemoved,
                    ReadRequest, ReadResponse>;
 TYPED_TEST_SUITE(EachMessage, Messages);
 

@@ -53,6 +53,7 @@ class MemorySink final : public Sink {
   Status manifest_entry(SessionId session, const wire::ManifestEntry& message) override;
   Status seal(SessionId session, const wire::Seal& message) override;
   Status abandon_checkpoint(SessionId session, const wire::Abandon& message) override;
+  Status seal_refused(SessionId, const wire::SealRefused&) override { return {}; }
   wire::Space space() const override;
 
   // ---- For the test ----

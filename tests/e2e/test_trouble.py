@@ -417,3 +417,14 @@ def test_a_source_that_dies_does_not_disturb_another(world):
     living.succeeds()
     assert world.read(target.mountpoint / "living/pages-1.img").succeeds()["sha256"] == digest_of_written(64 * MIB)
     wait_until_failed(world, target.mountpoint, "dying")
+
+
+def test_a_commit_at_the_target_of_what_is_still_written_says_so(world):
+    source, target = world.pair()
+    directory = checkpoint(world, source)
+    with open(directory / "open.img", "wb") as still_open:
+        still_open.write(b"some")
+        still_open.flush()
+        answer = world.ppmr("commit", target.mountpoint / "moved", within=30)
+        assert answer.code != 0 and "open.img" in answer.said and "still open" in answer.said
+    world.succeeds([find_ppmr(), "commit", target.mountpoint / "moved"], within=30)
