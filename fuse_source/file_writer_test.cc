@@ -41,6 +41,7 @@ class RecordingOutlet final : public Outlet {
   Status rename(wire::Rename) override { return {}; }
   Status seal(wire::Seal) override { return {}; }
   Result<size_t> read_back(uint64_t, uint64_t, std::span<std::byte>) override { return 0; }
+  Status await_applied(uint64_t) override { return {}; }
   void fail(Error) override {}
   wire::Space space() const override { return {}; }
   Status status() const override { return {}; }

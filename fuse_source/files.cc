@@ -108,7 +108,12 @@ void SourceMount::give_up(const SourceCheckpoint& checkpoint, const Error& error
 }
 
 Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& interrupted) {
-  return node->writer->drain([&] { return stopping_ || interrupted(); });
+  auto drained = node->writer->drain([&] { return stopping_ || interrupted(); });
+  // Without bytes nothing was waited for, yet the name is to be there.
+  if (drained && node->writer->size_bytes() == 0 && !stopping_) {
+    return node->checkpoint->outlet->await_applied(node->id);
+  }
+  return drained;
 }
 
 Result<size_t> SourceMount::read(const SourceNodePointer& node, uint64_t offset,

@@ -27,8 +27,7 @@ ImageTree::~ImageTree() {
   while (!root_->children.empty()) unlink_tree_locked(root_->children.begin()->second);
 }
 
-// ---- Sessions
-// ------------------------------------------------------------------------------------
+// ---- Sessions -----------------------------------------------------------------------------------
 
 void ImageTree::session_opened(SessionId session, const std::string& source_name) {
   std::lock_guard lock(mutex_);
@@ -56,7 +55,7 @@ void ImageTree::session_ended(SessionId session, const std::string& reason) {
     std::lock_guard lock(files_mutex_);
     for (auto& [id, node] : nodes) files_.erase(node->key);
   }
-  for (auto& checkpoint : checkpoints) fail(checkpoint, reason);
+  for (auto& checkpoint : checkpoints) fail(checkpoint, Error{EIO, reason});
 }
 
 Result<ImageTree::Session*> ImageTree::session_locked(SessionId session) {
@@ -65,8 +64,7 @@ Result<ImageTree::Session*> ImageTree::session_locked(SessionId session) {
   return &found->second;
 }
 
-// ---- Nodes
-// ---------------------------------------------------------------------------------------
+// ---- Nodes --------------------------------------------------------------------------------------
 
 Result<StoredNodePointer> ImageTree::node_locked(SessionId session, uint64_t node) {
   auto known = session_locked(session);
@@ -94,7 +92,7 @@ Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64
   if (!found) return found;
   const auto& checkpoint = (*found)->checkpoint;
   if (checkpoint->failed())
-    return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
+    return failure(checkpoint->error());
   if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
   return found;
 }
@@ -173,8 +171,7 @@ void ImageTree::discard_if_unused_locked(StoredNode& node) {
   if (node.is_file() && node.gone && node.handles == 0) node.file->discard();
 }
 
-// ---- States of checkpoints
-// -----------------------------------------------------------------------
+// ---- States of checkpoints ----------------------------------------------------------------------
 
 bool ImageTree::closes_checkpoint_locked(const StoredNode& node) const {
   const auto parent = node.parent.lock();
@@ -182,16 +179,16 @@ bool ImageTree::closes_checkpoint_locked(const StoredNode& node) const {
          parent->key == node.checkpoint->top && node.file->facts().closed;
 }
 
-void ImageTree::fail(const StoredCheckpointPointer& checkpoint, const std::string& reason) {
-  if (!checkpoint->advance(StoredState::kFailed, reason)) return;
-  spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, reason);
+void ImageTree::fail(const StoredCheckpointPointer& checkpoint, const Error& error) {
+  if (!checkpoint->advance(StoredState::kFailed, error)) return;
+  spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, error.message);
   state_changed(*checkpoint);
 }
 
 // For errors that a source made: they end its checkpoint. tell_failures() comes once the lock is
 // let go.
 Status ImageTree::failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error) {
-  if (checkpoint && checkpoint->advance(StoredState::kFailed, error.message)) {
+  if (checkpoint && checkpoint->advance(StoredState::kFailed, error)) {
     spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, error.message);
     just_failed_.push_back(checkpoint);
   }

@@ -150,7 +150,7 @@ class ImageTree final : public Sink {
   void discard_if_unused_locked(StoredNode& node);
   void discard_failed_locked(const StoredCheckpoint& checkpoint);
   bool closes_checkpoint_locked(const StoredNode& node) const;
-  void fail(const StoredCheckpointPointer& checkpoint, const std::string& reason);
+  void fail(const StoredCheckpointPointer& checkpoint, const Error& error);
   Status failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error);
   void tell_failures();
   void state_changed(const StoredCheckpoint& checkpoint);

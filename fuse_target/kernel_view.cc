@@ -86,8 +86,7 @@ std::vector<ImageTree::Entry> ImageTree::entries(const StoredNodePointer& direct
   return entries;
 }
 
-// ---- Removal at the target
-// -----------------------------------------------------------------------
+// ---- Removal at the target ----------------------------------------------------------------------
 
 Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& parent,
                                                        const std::string& name,
@@ -112,7 +111,7 @@ Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& 
   changed_.notify_all();
   // What has not come by now will not come: its source can no longer name it.
   if (node->is_file() && !node->file->facts().closed) {
-    fail(node->checkpoint, "'" + name + "' was removed at the target before it was complete");
+    fail(node->checkpoint, Error{EIO, "'" + name + "' was removed at the target before it was complete"});
   }
   if (!top) return std::optional<NodeKey>();
   return std::optional<NodeKey>(node->key);
@@ -133,12 +132,11 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
   }
   changed_.notify_all();
   // Readers who have complete files open go on; the others would wait for ever.
-  if (unfinished) fail(top->checkpoint, "removed at the target before it was complete");
+  if (unfinished) fail(top->checkpoint, Error{EIO, "removed at the target before it was complete"});
   return top->key;
 }
 
-// ---- Checkpoints, for people and tools
-// -----------------------------------------------------------
+// ---- Checkpoints, for people and tools ----------------------------------------------------------
 
 CheckpointReport ImageTree::report_locked(const std::string& name, const StoredNode& top) const {
   const StoredCheckpoint& checkpoint = *top.checkpoint;
@@ -151,7 +149,7 @@ CheckpointReport ImageTree::report_locked(const std::string& name, const StoredN
   report.age = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - checkpoint.begun_at);
   report.source_name = checkpoint.source_name;
-  report.error = checkpoint.error();
+  report.error = checkpoint.error().message;
   report.refused_seals = checkpoint.refused_seals;
   report.seal_error = checkpoint.seal_error;
   return report;

@@ -14,7 +14,7 @@ Result<StoredNodePointer> ImageTree::change_file(SessionId session, uint64_t nod
   lock.unlock();
   if (found && !(*found)->is_file()) {
     const Error error{EISDIR, "node " + std::to_string(node) + ": not a file"};
-    fail((*found)->checkpoint, error.message);
+    fail((*found)->checkpoint, error);
     return failure(error);
   }
   return found;
@@ -24,7 +24,7 @@ Status ImageTree::truncate(SessionId session, const wire::Truncate& message) {
   auto node = change_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, "truncate: out of range");
+    fail((*node)->checkpoint, Error{EINVAL, "truncate: out of range"});
     return failure(EINVAL, "truncate: out of range");
   }
   (*node)->file->truncate(message.size_bytes);
@@ -36,7 +36,7 @@ Status ImageTree::punch_hole(SessionId session, const wire::PunchHole& message) 
   auto node = change_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.offset > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, "punch hole: out of range");
+    fail((*node)->checkpoint, Error{EINVAL, "punch hole: out of range"});
     return failure(EINVAL, "punch hole: out of range");
   }
   (*node)->file->punch_hole(message.offset, message.length_bytes);
@@ -54,7 +54,7 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   auto node = change_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, "close: size out of range");
+    fail((*node)->checkpoint, Error{EINVAL, "close: size out of range"});
     return failure(EINVAL, "close: size out of range");
   }
   (*node)->file->close(message.size_bytes);
@@ -69,18 +69,16 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   return {};
 }
 
-// ---- Chunks
-// --------------------------------------------------------------------------------------
+// ---- Chunks -------------------------------------------------------------------------------------
 
 Status ImageTree::announced(NodeKey file, uint64_t offset, uint32_t length) {
   const auto found = record(file);
   if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
   const auto& checkpoint = found->checkpoint;
-  if (checkpoint->failed())
-    return failure(EIO, "the checkpoint has failed: " + checkpoint->error());
+  if (checkpoint->failed()) return failure(checkpoint->error());
   if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
   const Status status = found->file->announce(offset, length);
-  if (!status) fail(checkpoint, status.error().message);
+  if (!status) fail(checkpoint, status.error());
   return status;
 }
 
@@ -88,7 +86,7 @@ Result<Landing> ImageTree::reserve(NodeKey file, uint64_t offset, uint32_t lengt
   const auto found = record(file);
   if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
   // No memory for what nobody will read.
-  if (found->checkpoint->failed()) return failure(EIO, "the checkpoint has failed");
+  if (found->checkpoint->failed()) return failure(found->checkpoint->error());
   Landing landing;
   landing.file = file;
   landing.offset = offset;
@@ -105,8 +103,8 @@ Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {
   }
   const Status status = found->file->land(landing, chunk_digest);
   if (!status) {
-    fail(found->checkpoint, status.error().message);
-    return status;
+    fail(found->checkpoint, status.error());
+    return failure(found->checkpoint->error());
   }
   landed_bytes_ += landing.length;
   found->checkpoint->landed_bytes += landing.length;
@@ -118,7 +116,7 @@ void ImageTree::abandon(const Landing& landing, const Error& error) {
   const auto found = record(landing.file);
   if (!found) return ImageFile::release(storage_.memory, landing);
   found->file->give_up(landing);
-  fail(found->checkpoint, error.message);
+  fail(found->checkpoint, error);
 }
 
 void ImageTree::abandon_announced(NodeKey file, uint64_t offset, uint32_t length,
@@ -126,7 +124,7 @@ void ImageTree::abandon_announced(NodeKey file, uint64_t offset, uint32_t length
   const auto found = record(file);
   if (!found) return;
   found->file->retract(offset, length);
-  fail(found->checkpoint, error.message);
+  fail(found->checkpoint, error);
 }
 
 Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) {

@@ -80,7 +80,7 @@ Status ImageTree::seal(SessionId session, const wire::Seal& message) {
       return failure(EINVAL, "'" + top->name + "': not a checkpoint");
     if (checkpoint.state() == StoredState::kSealed) return {};
     if (checkpoint.failed())
-      return failure(EIO, "'" + top->name + "' has failed: " + checkpoint.error());
+      return failure(EIO, "'" + top->name + "' has failed: " + checkpoint.error().message);
     difference = manifest_difference_locked(checkpoint, message.entry_count);
     checkpoint.manifest = {};
     checkpoint.manifest_too_long = false;
@@ -110,7 +110,7 @@ Status ImageTree::abandon_checkpoint(SessionId session, const wire::Abandon& mes
     if (!top) return failure(top.error());
     checkpoint = (*top)->checkpoint;
   }
-  fail(checkpoint, "given up by its source: " + message.reason.substr(0, 512));
+  fail(checkpoint, Error{EIO, "given up by its source: " + message.reason.substr(0, 512)});
   return {};
 }
 

@@ -16,17 +16,17 @@ std::string to_string(StoredState state) {
   return "unknown";
 }
 
-std::string StoredCheckpoint::error() const {
+Error StoredCheckpoint::error() const {
   std::lock_guard lock(mutex_);
   return error_;
 }
 
-bool StoredCheckpoint::advance(StoredState state, const std::string& error) {
+bool StoredCheckpoint::advance(StoredState state, Error error) {
   std::lock_guard lock(mutex_);
   const StoredState present = state_.load();
   if (present == StoredState::kSealed || present == StoredState::kFailed || present == state)
     return false;
-  error_ = error;
+  error_ = std::move(error);
   state_.store(state, std::memory_order_release);
   return true;
 }

@@ -42,9 +42,10 @@ class StoredCheckpoint {
   bool takes_changes() const {
     return state() == StoredState::kOpen || state() == StoredState::kComplete;
   }
-  std::string error() const;
+  // Why it has failed. Whatever else goes wrong with it then has the same reason.
+  Error error() const;
   // False when it is too late: what is sealed stays sealed, what has failed stays failed.
-  bool advance(StoredState state, const std::string& error = {});
+  bool advance(StoredState state, Error error = {.errno_value = 0, .message = {}});
   std::atomic<uint64_t> landed_bytes = 0;
 
   // Guarded by the tree's mutex.
@@ -58,7 +59,7 @@ class StoredCheckpoint {
  private:
   std::atomic<StoredState> state_ = StoredState::kOpen;
   mutable std::mutex mutex_;
-  std::string error_;  // guarded by mutex_
+  Error error_{0, {}};  // guarded by mutex_
 };
 using StoredCheckpointPointer = std::shared_ptr<StoredCheckpoint>;
 

@@ -52,6 +52,9 @@ class Outlet {
   // The bytes at `offset` as the target holds them; fewer at the end of the file.
   virtual Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) = 0;
 
+  // Waits until the target has acted on all that was sent about `node` so far.
+  virtual Status await_applied(uint64_t node) = 0;
+
   // Ends the session now: whoever waits for the target gets `error`.
   virtual void fail(Error error) = 0;
 
@@ -80,6 +83,7 @@ class DiscardOutlet final : public Outlet {
   Status rename(wire::Rename) override { return {}; }
   Status seal(wire::Seal) override;
   Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
+  Status await_applied(uint64_t) override { return {}; }
   void fail(Error) override {}
   wire::Space space() const override;
   Status status() const override { return {}; }

@@ -428,6 +428,14 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
   return filled;
 }
 
+// Messages are acted on in order: the answer to the last one comes after all others.
+Status Sender::await_applied(uint64_t node) {
+  std::byte byte;
+  auto answered = read_back(node, 0, {&byte, 1});
+  if (!answered) return failure(answered.error());
+  return {};
+}
+
 // ---- State
 // ---------------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class Sender final : public Outlet, private SlotReader {
   Status rename(wire::Rename message) override;
   Status seal(wire::Seal message) override;
   Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
+  Status await_applied(uint64_t node) override;
   void fail(Error error) override { channel_.fail(std::move(error)); }
   wire::Space space() const override;
   Status status() const override;
