@@ -126,7 +126,7 @@ void SourceMount::commit_what_is_closed(bool unmounted) {
   }
 }
 
-// ---- Commits asked for at the target ------------------------------------------------------------
+// ---- Commits asked for at the target -----------------------------------------------------------
 
 void SourceMount::request_commit(uint64_t top_node) {
   std::lock_guard lock(commits_mutex_);

@@ -23,7 +23,7 @@ constexpr uint64_t piece_bit(size_t piece) { return uint64_t{1} << piece; }
 
 }  // namespace
 
-// ---- Where bytes lie ----------------------------------------------------------------------------
+// ---- Where bytes lie ---------------------------------------------------------------------------
 
 ImageFile::Place ImageFile::place_locked(uint64_t offset) {
   if (offset < kExtentBytes && series_) {
@@ -56,7 +56,7 @@ void ImageFile::drop_segments_locked(Range range) {
   if (first < last) windows_.erase(windows_.lower_bound(first), windows_.lower_bound(last));
 }
 
-// ---- Arrival ------------------------------------------------------------------------------------
+// ---- Arrival -----------------------------------------------------------------------------------
 
 Status ImageFile::announce(uint64_t offset, uint32_t length) {
   if (length == 0 || length > kChunkMaxBytes || offset > uint64_t{INT64_MAX} - length) {
@@ -200,7 +200,7 @@ void ImageFile::give_up(const Landing& landing) {
   release(storage_.memory, landing);
 }
 
-// ---- Size ---------------------------------------------------------------------------------------
+// ---- Size --------------------------------------------------------------------------------------
 
 void ImageFile::truncate(uint64_t size_bytes) {
   std::unique_lock lock(mutex_);

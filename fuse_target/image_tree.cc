@@ -27,7 +27,7 @@ ImageTree::~ImageTree() {
   while (!root_->children.empty()) unlink_tree_locked(root_->children.begin()->second);
 }
 
-// ---- Sessions -----------------------------------------------------------------------------------
+// ---- Sessions ----------------------------------------------------------------------------------
 
 void ImageTree::session_opened(SessionId session, const std::string& source_name) {
   std::lock_guard lock(mutex_);
@@ -64,7 +64,7 @@ Result<ImageTree::Session*> ImageTree::session_locked(SessionId session) {
   return &found->second;
 }
 
-// ---- Nodes --------------------------------------------------------------------------------------
+// ---- Nodes -------------------------------------------------------------------------------------
 
 Result<StoredNodePointer> ImageTree::node_locked(SessionId session, uint64_t node) {
   auto known = session_locked(session);
@@ -91,8 +91,7 @@ Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64
   auto found = node_locked(session, node);
   if (!found) return found;
   const auto& checkpoint = (*found)->checkpoint;
-  if (checkpoint->failed())
-    return failure(checkpoint->error());
+  if (checkpoint->failed()) return failure(checkpoint->error());
   if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
   return found;
 }
@@ -171,7 +170,7 @@ void ImageTree::discard_if_unused_locked(StoredNode& node) {
   if (node.is_file() && node.gone && node.handles == 0) node.file->discard();
 }
 
-// ---- States of checkpoints ----------------------------------------------------------------------
+// ---- States of checkpoints ---------------------------------------------------------------------
 
 bool ImageTree::closes_checkpoint_locked(const StoredNode& node) const {
   const auto parent = node.parent.lock();

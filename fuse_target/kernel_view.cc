@@ -86,7 +86,7 @@ std::vector<ImageTree::Entry> ImageTree::entries(const StoredNodePointer& direct
   return entries;
 }
 
-// ---- Removal at the target ----------------------------------------------------------------------
+// ---- Removal at the target ---------------------------------------------------------------------
 
 Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& parent,
                                                        const std::string& name,
@@ -111,7 +111,8 @@ Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& 
   changed_.notify_all();
   // What has not come by now will not come: its source can no longer name it.
   if (node->is_file() && !node->file->facts().closed) {
-    fail(node->checkpoint, Error{EIO, "'" + name + "' was removed at the target before it was complete"});
+    fail(node->checkpoint,
+         Error{EIO, "'" + name + "' was removed at the target before it was complete"});
   }
   if (!top) return std::optional<NodeKey>();
   return std::optional<NodeKey>(node->key);
@@ -136,7 +137,7 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
   return top->key;
 }
 
-// ---- Checkpoints, for people and tools ----------------------------------------------------------
+// ---- Checkpoints, for people and tools ---------------------------------------------------------
 
 CheckpointReport ImageTree::report_locked(const std::string& name, const StoredNode& top) const {
   const StoredCheckpoint& checkpoint = *top.checkpoint;

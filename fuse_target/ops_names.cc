@@ -64,7 +64,7 @@ void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
   fuse_reply_none(request);
 }
 
-// ---- Directories: a handle lists what was there when it was opened ------------------------------
+// ---- Directories: a handle lists what was there when it was opened -----------------------------
 
 using Listing = std::vector<ImageTree::Entry>;
 

@@ -103,7 +103,7 @@ void ParkingLot::close() {
   emptied_.wait(lock, [this] { return entries_.empty(); });
 }
 
-// ---- Interrupted callers ------------------------------------------------------------------------
+// ---- Interrupted callers -----------------------------------------------------------------------
 
 void ParkingLot::interrupted(const void* id) {
   std::lock_guard lock(interrupts_mutex_);

@@ -69,7 +69,7 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   return {};
 }
 
-// ---- Chunks -------------------------------------------------------------------------------------
+// ---- Chunks ------------------------------------------------------------------------------------
 
 Status ImageTree::announced(NodeKey file, uint64_t offset, uint32_t length) {
   const auto found = record(file);

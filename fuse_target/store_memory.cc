@@ -45,7 +45,7 @@ struct StoreMemory::Region {
   std::array<StoreExtent, kExtentsPerRegion> extents;
 };
 
-// ---- References ---------------------------------------------------------------------------------
+// ---- References --------------------------------------------------------------------------------
 
 BlockRef::BlockRef(const BlockRef& other) : extent_(other.extent_), index_(other.index_) {
   if (extent_ != nullptr) extent_->references[index_].fetch_add(1, std::memory_order_relaxed);
@@ -75,7 +75,7 @@ uint32_t BlockRef::detach() {
   return block;
 }
 
-// ---- The store ----------------------------------------------------------------------------------
+// ---- The store ---------------------------------------------------------------------------------
 
 Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
                                                          std::function<void()> space_freed) {
@@ -163,7 +163,7 @@ BlockRef StoreMemory::adopt(uint32_t block_id) {
   return BlockRef(&region.extents[number % kExtentsPerRegion], block_id % kBlocksPerExtentMax);
 }
 
-// ---- Extents ------------------------------------------------------------------------------------
+// ---- Extents -----------------------------------------------------------------------------------
 
 StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
                                              size_t extents_max) {
@@ -245,7 +245,7 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   }
 }
 
-// ---- The keeper ---------------------------------------------------------------------------------
+// ---- The keeper --------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
   return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < limit_extents_;

@@ -27,6 +27,14 @@ HeaderBytes encode_header(const wire::FrameHeader& header) {
 
 }  // namespace
 
+ChannelOptions ChannelOptions::for_peer_timeout(std::chrono::milliseconds peer_timeout) {
+  ChannelOptions options;
+  options.heartbeat_interval =
+      std::clamp(peer_timeout / 10, std::chrono::milliseconds(5), std::chrono::milliseconds(1000));
+  options.silence_limit = peer_timeout / 2;
+  return options;
+}
+
 Channel::Channel(ChannelOptions options, Handler handler)
     : options_(options),
       handler_(std::move(handler)),
@@ -44,8 +52,7 @@ Channel::~Channel() {
   writer_.join();
 }
 
-// ---- The outbox
-// ----------------------------------------------------------------------------------
+// ---- The outbox --------------------------------------------------------------------------------
 
 void Channel::put(uint64_t position, std::span<const std::byte> bytes) {
   const size_t start = position % outbox_.size();
@@ -116,8 +123,7 @@ Status Channel::rewind_locked(uint64_t peer_received_sequence) {
   return {};
 }
 
-// ---- The writer thread
-// ---------------------------------------------------------------------------
+// ---- The writer thread -------------------------------------------------------------------------
 
 void Channel::write_frames() {
   std::unique_lock lock(mutex_);
@@ -184,8 +190,7 @@ void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-// ---- Receiving
-// -----------------------------------------------------------------------------------
+// ---- Receiving ---------------------------------------------------------------------------------
 
 Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence) {
   {
@@ -261,8 +266,7 @@ Error Channel::receive_frames(Connection& connection) {
   }
 }
 
-// ---- State
-// ---------------------------------------------------------------------------------------
+// ---- State -------------------------------------------------------------------------------------
 
 void Channel::disconnect() {
   std::lock_guard lock(mutex_);

@@ -28,6 +28,9 @@ struct ChannelOptions {
   std::chrono::milliseconds heartbeat_interval{500};
   // A connection on which nothing was heard for so long is given up (and another one tried).
   std::chrono::milliseconds silence_limit{5000};
+
+  // What fits a peer that has failed when it was not heard for `peer_timeout`.
+  static ChannelOptions for_peer_timeout(std::chrono::milliseconds peer_timeout);
 };
 
 // Threads: send(), fail() and the observers by any; run() by one thread at a time. The handler is

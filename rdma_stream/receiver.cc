@@ -56,8 +56,7 @@ Receiver::~Receiver() {
   reap_guests(/*all=*/true);
 }
 
-// ---- Connections
-// ---------------------------------------------------------------------------------
+// ---- Connections -------------------------------------------------------------------------------
 
 void Receiver::accept_connections() {
   for (;;) {
@@ -219,8 +218,7 @@ void Receiver::reap_guests(bool all) {
   }
 }
 
-// ---- Sessions
-// ------------------------------------------------------------------------------------
+// ---- Sessions ----------------------------------------------------------------------------------
 
 Receiver::SessionPointer Receiver::find(SessionId id) const {
   std::lock_guard lock(mutex_);

@@ -4,7 +4,6 @@
 
 #include <cassert>
 
-#include "buffer_pool/crc32c.h"
 #include "rdma_stream/handshake.h"
 
 namespace ppmr {
@@ -12,13 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-ChannelOptions channel_options(milliseconds peer_timeout) {
-  ChannelOptions options;
-  options.heartbeat_interval = std::clamp(peer_timeout / 10, milliseconds(5), milliseconds(1000));
-  options.silence_limit = peer_timeout / 2;
-  return options;
-}
 
 // A number of the target's that a FUSE caller gets to see.
 int errno_from_wire(int32_t value) {
@@ -28,8 +20,7 @@ int errno_from_wire(int32_t value) {
 
 }  // namespace
 
-// ---- Opening and closing
-// -------------------------------------------------------------------------
+// ---- Opening and closing -----------------------------------------------------------------------
 
 Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& pool,
                                              Connector& connector, SenderEvents events) {
@@ -69,7 +60,7 @@ Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, Se
       events_(std::move(events)),
       session_(session),
       slots_(pool.slot_count()),
-      channel_(channel_options(options_.peer_timeout),
+      channel_(ChannelOptions::for_peer_timeout(options_.peer_timeout),
                [this](wire::MessageType type, std::span<const std::byte> body) {
                  return handle(type, body);
                }) {}
@@ -183,131 +174,7 @@ void Sender::give_up(Error error) {
   for (auto& [id, promise] : requests) promise.set_value({failure(error), {}});
 }
 
-// ---- Chunks
-// --------------------------------------------------------------------------------------
-
-void Sender::announce(Chunk chunk) {
-  const auto bytes = chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
-  wire::Announce message;
-  message.node = chunk.file->node();
-  message.offset = chunk.offset;
-  message.length = chunk.length;
-  message.slot = chunk.lease.index();
-  message.generation = chunk.lease.generation();
-  message.slot_offset = chunk.slot_offset;
-  message.crc = crc32c(bytes);
-  const std::shared_ptr<FileStream> file = chunk.file;
-  announced_bytes_ += chunk.length;
-  ++chunks_;
-  file->await_turn(chunk.turn);
-  const bool inlined = message.length <= wire::kInlineMaxBytes;
-  std::optional<Error> closed;
-  {
-    std::lock_guard lock(slots_mutex_);
-    closed = slots_closed_;
-    if (!closed) {
-      SlotEntry& entry = slots_[message.slot];
-      entry.crc = message.crc;
-      entry.announced = true;
-      entry.readers = inlined ? 1 : 0;  // the copy into the message below
-      entry.chunk = std::move(chunk);
-    }
-  }
-  if (closed) {
-    file->announced();
-    chunk.lease.release();
-    file->failed(chunk.turn, *closed);
-    return;
-  }
-  // An error here is the end of the session: give_up() finishes the entry.
-  if (inlined) {
-    ++inline_chunks_;
-    wire::AnnounceInline with_bytes;
-    static_cast<wire::Announce&>(with_bytes) = message;
-    (void)channel_.send(with_bytes, bytes);
-    end_read(message.slot);
-  } else {
-    (void)channel_.send(message);
-  }
-  file->announced();
-}
-
-Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& request) {
-  std::lock_guard lock(slots_mutex_);
-  if (request.slot >= slots_.size() || !slots_[request.slot].announced || slots_closed_) {
-    return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
-                               ": nothing is announced there");
-  }
-  SlotEntry& entry = slots_[request.slot];
-  const Chunk& chunk = entry.chunk;
-  if (request.generation != chunk.lease.generation() || entry.release_due ||
-      request.slot_offset < chunk.slot_offset ||
-      uint64_t{request.slot_offset} + request.length > uint64_t{chunk.slot_offset} + chunk.length) {
-    return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
-                               ": not the bytes that are announced");
-  }
-  ++entry.readers;
-  return chunk.lease.payload().subspan(request.slot_offset, request.length);
-}
-
-void Sender::end_read(uint32_t slot) {
-  SlotEntry finished;
-  {
-    std::lock_guard lock(slots_mutex_);
-    SlotEntry& entry = slots_[slot];
-    if (--entry.readers > 0 || !entry.release_due) return;
-    finished = std::exchange(entry, {});
-  }
-  finish(std::move(finished));
-}
-
-Status Sender::handle_release(const wire::Release& release) {
-  SlotEntry finished;
-  {
-    std::lock_guard lock(slots_mutex_);
-    if (release.slot >= slots_.size() || !slots_[release.slot].announced ||
-        slots_[release.slot].release_due ||
-        slots_[release.slot].chunk.lease.generation() != release.generation) {
-      return failure(EPROTO, "the target released slot " + std::to_string(release.slot) +
-                                 ", which it was not given");
-    }
-    SlotEntry& entry = slots_[release.slot];
-    entry.errno_value = release.errno_value;
-    // A connection that was given up may still be reading for nobody.
-    if (entry.readers > 0) {
-      entry.release_due = true;
-      return {};
-    }
-    finished = std::exchange(entry, {});
-  }
-  finish(std::move(finished));
-  return {};
-}
-
-void Sender::finish(SlotEntry entry) {
-  Chunk& chunk = entry.chunk;
-  const uint64_t digest = wire::chunk_digest(chunk.offset, chunk.length, entry.crc);
-  const uint32_t length = chunk.length;
-  // The slot first: whoever waits for the file may need it.
-  chunk.lease.release();
-  if (entry.errno_value == 0) {
-    verified_bytes_ += length;
-    chunk.file->verified(chunk.turn, digest);
-  } else if (entry.errno_value == ENOSPC) {
-    chunk.file->failed(chunk.turn,
-                       Error{ENOSPC, "the target " + connector_.target() +
-                                         " is out of space: raise --memory-limit there, or give "
-                                         "it a --spill-dir with room"});
-  } else if (channel_.failed()) {
-    chunk.file->failed(chunk.turn, session_error());
-  } else {
-    chunk.file->failed(chunk.turn, Error{EIO, "the target could not take a chunk: " +
-                                                  std::string(std::strerror(entry.errno_value))});
-  }
-}
-
-// ---- Messages of the target
-// ----------------------------------------------------------------------
+// ---- Messages of the target --------------------------------------------------------------------
 
 Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
   switch (type) {
@@ -364,8 +231,7 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
   }
 }
 
-// ---- Requests
-// ------------------------------------------------------------------------------------
+// ---- Requests ----------------------------------------------------------------------------------
 
 template <typename Message>
 Result<std::vector<std::byte>> Sender::request_bytes(Message message) {
@@ -436,8 +302,7 @@ Status Sender::await_applied(uint64_t node) {
   return {};
 }
 
-// ---- State
-// ---------------------------------------------------------------------------------------
+// ---- State -------------------------------------------------------------------------------------
 
 wire::Space Sender::space() const {
   std::lock_guard lock(space_mutex_);

@@ -20,8 +20,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// ---- Handshakes
-// ------------------------------------------------------------------------------------
+// ---- Handshakes --------------------------------------------------------------------------------
 
 struct Greeting : testing::Test {
   std::unique_ptr<Connection> connect() {
@@ -151,8 +150,7 @@ TEST_F(Greeting, GarbageNeverOpensASession) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-// ---- A source that breaks the protocol
-// ---------------------------------------------------------------
+// ---- A source that breaks the protocol ---------------------------------------------------------
 
 // A source made of a bare channel, which says whatever it is told to.
 struct WrongSource : Greeting {
@@ -369,8 +367,7 @@ TEST(IdleSource, AnnouncingWithoutEverGivingEndsTheSession) {
   thread.join();
 }
 
-// ---- A target that breaks the protocol
-// ---------------------------------------------------------------
+// ---- A target that breaks the protocol ---------------------------------------------------------
 
 // A target made of bare channels: welcomes everybody and says whatever it is told to.
 struct WrongTarget : testing::Test {

@@ -330,8 +330,7 @@ TEST_P(Stream, ATargetThatEndsIsAnErrorAtTheSourceAndEverySlotIsBack) {
   EXPECT_EQ(source.pool().counters().free, source.pool().counters().slots);
 }
 
-// ---- Over the network in this process, whose link can be taken away
-// --------------------------------
+// ---- Over the network in this process, whose link can be taken away ----------------------------
 
 struct Outage : testing::Test {
   Outage() {
@@ -395,8 +394,7 @@ TEST_F(Outage, ClosingASourceDoesNotWaitForASilentTarget) {
   rig->network().set_link(true);
 }
 
-// ---- TCP alone
-// -------------------------------------------------------------------------------------
+// ---- TCP alone ---------------------------------------------------------------------------------
 
 TEST(TcpConnection, SaysWhatIsWrongWithAnAddress) {
   for (const char* address : {"", "host", "host:", "host:port", "host:99999", "host:123456"}) {

@@ -35,9 +35,10 @@ inline constexpr uint32_t kStreamsMax = 16;
 
 using Token = std::array<uint8_t, 16>;  // random; names a session or admits to it
 
-// ---- Handshake: the first bytes of every connection, outside the frames
-// -------------------------- The prefix (magic, version, kind, length) never changes, so that any
-// two versions can tell each other apart. The body follows, then the CRC32C of prefix and body.
+// ---- Handshake: the first bytes of every connection, outside the frames -------------------------
+//
+// The prefix (magic, version, kind, length) never changes, so that any two versions can tell each
+// other apart. The body follows, then the CRC32C of prefix and body.
 
 enum class HandshakeKind : uint16_t { kControl = 1, kData = 2, kWelcome = 3, kReject = 4 };
 
@@ -102,8 +103,7 @@ struct Reject {
   }
 };
 
-// ---- Frames on the control connection
-// ------------------------------------------------------------
+// ---- Frames on the control connection ----------------------------------------------------------
 
 enum class MessageType : uint16_t {
   // Carries an acknowledgement and the sequence of the frame sent last, so that a lost one is
@@ -446,8 +446,7 @@ struct CheckpointRemoved {  // rm -r at the target
 // they land, and changes when one is lost, doubled or lands elsewhere.
 uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc);
 
-// ---- Data connections: an RDMA READ in words
-// -----------------------------------------------------
+// ---- Data connections: an RDMA READ in words ---------------------------------------------------
 
 struct ReadRequest {  // target -> source
   uint32_t id = 0;    // the target's; comes back with the bytes
@@ -475,8 +474,7 @@ struct ReadResponse {  // source -> target; `length` bytes follow
 inline constexpr size_t kReadRequestBytes = 24;
 inline constexpr size_t kReadResponseBytes = 16;
 
-// ---- Writing and reading fields
-// ------------------------------------------------------------------
+// ---- Writing and reading fields ----------------------------------------------------------------
 
 // Appends fields to a fixed buffer. Overrunning it is our own bug: callers bound their strings.
 class Writer {

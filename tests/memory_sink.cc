@@ -15,8 +15,7 @@ std::string where(NodeKey key, uint64_t offset, uint32_t length) {
 
 MemorySink::~MemorySink() = default;
 
-// ---- Sessions and names
-// --------------------------------------------------------------------------
+// ---- Sessions and names ------------------------------------------------------------------------
 
 MemorySink::Session* MemorySink::live_locked(SessionId session, const char* call) {
   auto found = sessions_.find(session);
@@ -164,8 +163,7 @@ Status MemorySink::forget(SessionId session, const wire::Forget& message) {
   return {};
 }
 
-// ---- Bytes
-// ---------------------------------------------------------------------------------------
+// ---- Bytes -------------------------------------------------------------------------------------
 
 Status MemorySink::announced(NodeKey file, uint64_t offset, uint32_t length) {
   std::lock_guard lock(mutex_);
@@ -291,8 +289,7 @@ Result<size_t> MemorySink::read(NodeKey file, uint64_t offset, std::span<std::by
   return count;
 }
 
-// ---- Checkpoints
-// ---------------------------------------------------------------------------------
+// ---- Checkpoints -------------------------------------------------------------------------------
 
 Status MemorySink::manifest_entry(SessionId session, const wire::ManifestEntry& message) {
   std::lock_guard lock(mutex_);
@@ -333,8 +330,7 @@ wire::Space MemorySink::space() const {
           options_.capacity_bytes - std::min(used_bytes_, options_.capacity_bytes)};
 }
 
-// ---- For the test
-// --------------------------------------------------------------------------------
+// ---- For the test ------------------------------------------------------------------------------
 
 std::vector<std::string> MemorySink::violations() const {
   std::lock_guard lock(mutex_);
