@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kChunk = size_t{64} << 10;
 
 // Remembers what was announced, and says at once that it was verified.
-class RecordingOutlet final : public Outlet {
+class RecordingOutlet final : public DiscardOutlet {
  public:
   struct Announced {
     uint64_t offset;
@@ -26,27 +26,6 @@ class RecordingOutlet final : public Outlet {
     chunk.file->announced();
     chunk.file->verified(chunk.turn, 0);
   }
-  Status send(const wire::Make&) override { return {}; }
-  Status send(const wire::Remove&) override { return {}; }
-  Status send(const wire::SetAttributes&) override { return {}; }
-  Status send(const wire::Truncate&) override { return {}; }
-  Status send(const wire::PunchHole&) override { return {}; }
-  Status send(const wire::OpenedForWrite&) override { return {}; }
-  Status send(const wire::Closed&) override { return {}; }
-  Status send(const wire::Forget&) override { return {}; }
-  Status send(const wire::ManifestEntry&) override { return {}; }
-  Status send(const wire::Abandon&) override { return {}; }
-  Status send(const wire::SealRefused&) override { return {}; }
-  Status claim(wire::Claim) override { return {}; }
-  Status rename(wire::Rename) override { return {}; }
-  Status seal(wire::Seal) override { return {}; }
-  Result<size_t> read_back(uint64_t, uint64_t, std::span<std::byte>) override { return 0; }
-  Status await_applied(uint64_t) override { return {}; }
-  void fail(Error) override {}
-  wire::Space space() const override { return {}; }
-  Status status() const override { return {}; }
-  OutletCounters counters() const override { return {}; }
-
   std::vector<Announced> announced;
 };
 

@@ -65,7 +65,7 @@ class Outlet {
 };
 
 // Forgets every chunk at once.
-class DiscardOutlet final : public Outlet {
+class DiscardOutlet : public Outlet {
  public:
   void announce(Chunk chunk) override;
   Status send(const wire::Make&) override { return {}; }
