@@ -68,9 +68,16 @@ SourceMount::SourceMount(SourceOptions options, std::unique_ptr<BufferPool> pool
       pool_(std::move(pool)),
       connector_(std::move(connector)),
       buffers_(*pool_),
-      committer_([this] { serve_commit_requests(); }) {}
+      events_(std::make_shared<EventGate>()),
+      committer_([this] { serve_commit_requests(); }) {
+  events_->mount = this;
+}
 
 SourceMount::~SourceMount() {
+  {
+    std::lock_guard lock(events_->mutex);
+    events_->mount = nullptr;
+  }
   {
     std::lock_guard lock(commits_mutex_);
     commits_stopping_ = true;
@@ -82,8 +89,14 @@ SourceMount::~SourceMount() {
 Result<std::shared_ptr<Outlet>> SourceMount::connect() {
   if (options_.discard) return std::make_shared<DiscardOutlet>();
   SenderEvents events;
-  events.seal_requested = [this](uint64_t node) { request_commit(node); };
-  events.checkpoint_removed = [this](uint64_t node) { checkpoint_removed(node); };
+  events.seal_requested = [gate = events_](uint64_t node) {
+    std::lock_guard lock(gate->mutex);
+    if (gate->mount != nullptr) gate->mount->request_commit(node);
+  };
+  events.checkpoint_removed = [gate = events_](uint64_t node) {
+    std::lock_guard lock(gate->mutex);
+    if (gate->mount != nullptr) gate->mount->checkpoint_removed(node);
+  };
   auto sender = Sender::open(options_.sender, *pool_, *connector_, std::move(events));
   if (!sender) return failure(sender.error());
   return std::shared_ptr<Outlet>(std::move(*sender));

@@ -86,6 +86,13 @@ class SourceMount {
   size_t chunk_size_bytes() const { return options_.chunk_size_bytes; }
 
  private:
+  // What a session's thread calls. Sessions die with the last of their checkpoints, while the mount
+  // is being taken apart: it closes the gate before.
+  struct EventGate {
+    std::mutex mutex;
+    SourceMount* mount = nullptr;  // null: closed; guarded by mutex
+  };
+
   SourceMount(SourceOptions options, std::unique_ptr<BufferPool> pool,
               std::unique_ptr<Connector> connector);
 
@@ -106,7 +113,7 @@ class SourceMount {
   // Checkpoints.
   Result<CommitReport> seal(const SourceNodePointer& top);
   Status await_writers(const SourceNodePointer& top);
-  void commit_what_is_closed(bool all);
+  void commit_what_is_closed(bool unmounted);
   void request_commit(uint64_t top_node);
   void serve_commit_requests();
   void checkpoint_removed(uint64_t top_node);
@@ -119,6 +126,7 @@ class SourceMount {
 
   std::atomic<bool> stopping_ = false;
   std::mutex changes_;
+  const std::shared_ptr<EventGate> events_;
   std::mutex outlet_mutex_;
   std::shared_ptr<Outlet> outlet_;  // of the present session; guarded by outlet_mutex_
 

@@ -20,7 +20,6 @@ namespace ppmr::wire {
 
 inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
 inline constexpr uint16_t kVersion = 1;
-inline constexpr uint16_t kPort = 7440;  // default of --listen and --target
 
 // Everything but pages is small; a longer frame is an attack or noise.
 inline constexpr uint32_t kFrameBodyMaxBytes = 256 << 10;
