@@ -4,6 +4,8 @@
 
 Everything runs on this machine, as root, in two nodes made of namespaces and joined by a veth pair. Within a round every way gets its
 turn, the order rotating from round to round, each with a process that was started for it; one round beforehand warms up and is not counted.
+With --fresh-memory every way finds a machine whose free memory the host has not backed, as it is on a virtual machine that has just been
+started or has given its free memory back (see with_fresh_memory.py); without, memory that was in use a moment ago.
 """
 import argparse
 import json
@@ -14,6 +16,8 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from with_fresh_memory import FreshMemory
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -41,8 +45,9 @@ def environment():
 
 
 class Bench:
-    def __init__(self, size_mib, rate):
+    def __init__(self, size_mib, rate, fresh_memory=None):
         self.size_mib = size_mib
+        self.fresh_memory = fresh_memory
         self.seconds = {}        # what -> seconds, one per counted run
         self.memory_mib = {}
         self.labels = 0
@@ -60,6 +65,10 @@ class Bench:
         if self.counted:
             self.seconds.setdefault(what, []).append(seconds)
 
+    def await_fresh_memory(self):
+        if self.fresh_memory and not self.fresh_memory.renew():
+            raise LabError("the host does not take freed memory back: --fresh-memory cannot be had here")
+
     def label(self):
         self.labels += 1
         return f"run{self.labels}"
@@ -74,6 +83,7 @@ class Bench:
         worker = self.worker(label)
         try:
             move.prepare(label)
+            self.await_fresh_memory()
             timeline = move.move(worker)
             move.finish()
             check_continuity(worker.lines())
@@ -88,6 +98,7 @@ class Bench:
 
     def dump_only(self, what, worker, images, label, after=lambda: None):
         work = self.source.scratch(f"{label}-work")
+        self.await_fresh_memory()
         began = now()
         criu.dump(self.source, worker.pid, images, work, ["--leave-running"])
         dumped = now()
@@ -199,6 +210,7 @@ def main():
     parser.add_argument("--size-mib", type=int, default=1024, metavar="N")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="counted rounds (default: 5)")
     parser.add_argument("--rate", metavar="RATE", help="limit the link in both directions, e.g. 10gbit")
+    parser.add_argument("--fresh-memory", action="store_true", help="each way on memory that the host has not backed yet; some minutes longer")
     parser.add_argument("--only", choices=["moves", "dumps"], help="one half of the measurements")
     parser.add_argument("--source-option", action="append", default=[], metavar="OPTION", help="passed on to ppmr source, e.g. --source-option=--pool-size=8MiB")
     parser.add_argument("--target-option", action="append", default=[], metavar="OPTION", help="passed on to ppmr target")
@@ -209,7 +221,11 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up, like Ctrl-C
     try:
         about = {**environment(), "process": f"{arguments.size_mib} MiB of random memory", "link": arguments.rate or "veth, unlimited", "runs": arguments.runs}
-        bench = Bench(arguments.size_mib, arguments.rate)
+        memory = FreshMemory() if arguments.fresh_memory else None
+        if memory and not memory.found:
+            raise LabError(f"--fresh-memory: {memory}")
+        about["memory"] = str(memory) if memory else "as the round before left it"
+        bench = Bench(arguments.size_mib, arguments.rate, memory)
         try:
             if arguments.only != "dumps":
                 measure_moves(bench, arguments.runs, arguments.source_option, arguments.target_option)

@@ -9,14 +9,15 @@ that has just been started. On real hardware, and where the host backs everythin
 """
 import ctypes
 import mmap
-import os
 import subprocess
 import sys
 import time
 
 STEP = 256 << 20
-KEEP_FREE = 8 << 30  # for the command
-FRESH_SHARE = 0.5    # of the speed of the first steps: slower than this is fresh
+KEEP_FREE = 8 << 30       # for the command
+FRESH_SHARE = 0.5         # of the speed of the fastest step: slower than this is fresh
+SLOW_STEPS = 3            # in a row, before all that is left counts as fresh
+GIVE_BACK_SECONDS = 10    # the host takes freed memory back (free page reporting) within some seconds, save for a few GiB
 
 
 def available_bytes():
@@ -33,19 +34,41 @@ def touch():
     return memory, time.monotonic() - began
 
 
+class FreshMemory:
+    """Holds the memory that is fast already, so that whatever others take is fresh."""
+
+    def __init__(self):
+        self.fastest = float("inf")
+        self._hold()
+
+    def _hold(self):
+        self.held, slow_steps = [], 0
+        while slow_steps < SLOW_STEPS and available_bytes() > KEEP_FREE + STEP:
+            memory, self.last = touch()
+            self.held.append(memory)
+            self.fastest = min(self.fastest, self.last)
+            slow_steps = slow_steps + 1 if self.last * FRESH_SHARE > self.fastest else 0
+        self.found = slow_steps == SLOW_STEPS
+
+    def renew(self):
+        """What was in use since is fresh again, once the host has taken it back. False where that does not happen."""
+        self.held.clear()
+        time.sleep(GIVE_BACK_SECONDS)
+        self._hold()
+        return self.found
+
+    def __str__(self):
+        rate = STEP / self.fastest / 1e9, STEP / self.last / 1e9
+        found = "what follows is fresh" if self.found else "no fresh memory was found: everything is fast"
+        return f"holding {len(self.held) * STEP >> 20} MiB; first touch {rate[0]:.2f} GB/s at first, {rate[1]:.2f} GB/s at last; {found}"
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    held, fastest, slow_steps = [], float("inf"), 0
-    while slow_steps < 3 and available_bytes() > KEEP_FREE + STEP:
-        memory, seconds = touch()
-        held.append(memory)
-        fastest = min(fastest, seconds)
-        slow_steps = slow_steps + 1 if seconds * FRESH_SHARE > fastest else 0
-    found = "what follows is fresh" if slow_steps == 3 else "no fresh memory was found: everything is fast"
-    rate = STEP / fastest / 1e9, STEP / seconds / 1e9
-    print(f"holding {len(held) * STEP >> 20} MiB; first touch {rate[0]:.2f} GB/s at first, {rate[1]:.2f} GB/s at last; {found}", flush=True)
-    sys.exit(subprocess.run(sys.argv[1:], env={**os.environ}).returncode)
+    memory = FreshMemory()
+    print(memory, flush=True)
+    sys.exit(subprocess.run(sys.argv[1:]).returncode)
 
 
 if __name__ == "__main__":
