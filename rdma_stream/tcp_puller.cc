@@ -107,20 +107,23 @@ Status ask(Connection& connection, uint32_t id, const Pull& pull) {
   return connection.write(std::span<const std::byte>(bytes));
 }
 
+// Header and payload in one read: nobody looks at the pieces before the header was checked.
 Status receive(Connection& connection, uint32_t id, const Pull& pull) {
-  std::array<std::byte, wire::kReadResponseBytes> bytes;
-  if (auto read = connection.read(std::span<std::byte>(bytes)); !read) return read;
-  const auto response = *wire::decode<wire::ReadResponse>(bytes);
+  std::array<std::byte, wire::kReadResponseBytes> header;
+  std::array<iovec, 1 + Landing::kPiecesMax> buffers;
+  size_t count = 0;
+  buffers[count++] = {header.data(), header.size()};
+  for (const Landing::Piece& piece : pull.pieces) buffers[count++] = {piece.data, piece.length};
+  size_t received_bytes = 0;
+  if (auto read = connection.read(std::span(buffers).first(count), received_bytes); !read) {
+    return read;
+  }
+  const auto response = *wire::decode<wire::ReadResponse>(header);
   if (response.crc != wire::fields_crc(response) || response.id != id ||
       response.generation != pull.generation || response.length != pull.length) {
     return failure(EPROTO, "read response from " + connection.peer() + ": not what was asked for");
   }
-  std::array<iovec, Landing::kPiecesMax> buffers;
-  for (size_t i = 0; i < pull.pieces.size(); ++i) {
-    buffers[i] = {pull.pieces[i].data, pull.pieces[i].length};
-  }
-  size_t received_bytes = 0;
-  return connection.read(std::span(buffers).first(pull.pieces.size()), received_bytes);
+  return {};
 }
 
 }  // namespace
