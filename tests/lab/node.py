@@ -68,10 +68,13 @@ class Commands:
             done = subprocess.run(self.command(argv), timeout=timeout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
         except subprocess.TimeoutExpired as late:
             raise LabError(f"on {self.name}: '{' '.join(map(str, argv))}' did not end within {timeout} s") from late
+        self._check(argv, done, check)
+        return done
+
+    def _check(self, argv, done, check):
         if check and done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip() or "nothing")[-2000:]
             raise LabError(f"on {self.name}: '{' '.join(map(str, argv))}' ended with {done.returncode} and said: {said}")
-        return done
 
     def spawn(self, argv, log="/dev/null", directory="/"):
         """Starts a program that can be dumped: session of its own, standard input from /dev/null, output in the file `log`, no other

@@ -13,7 +13,7 @@ def find_program(name):
     """A binary of tests/programs: in $PPMR_PROGRAMS, else where Bazel puts it."""
     for directory in (os.environ.get("PPMR_PROGRAMS"), REPOSITORY / "bazel-bin/tests/programs"):
         if directory and (Path(directory) / name).exists():
-            return Path(directory) / name
+            return (Path(directory) / name).resolve()  # a node may not have the links on the way
     raise LabError(f"{name} is not built: bazel build //tests/programs:{name}, or say where it is in PPMR_PROGRAMS")
 
 

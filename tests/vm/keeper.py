@@ -1,0 +1,94 @@
+"""Starts and ends the machines of one laboratory; a process of its own, so that they end however their owner ends.
+
+    keeper.py DIRECTORY          DIRECTORY/machines.json: name -> command line of its QEMU
+
+Standard input is a pipe held by the owner. When it closes the machines are killed and DIRECTORY is removed. If this process is killed itself, the
+kernel kills the machines (the parent-death signal) and the next laboratory removes the directory, whose lock is then free.
+DIRECTORY/keeper.sock takes one request per connection: `boot NAME`, `kill NAME`, `state`.
+"""
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Keeper:
+    def __init__(self, directory):
+        self._directory = directory
+        self._commands = json.loads((directory / "machines.json").read_text())
+        self._running = {}  # name -> Popen
+
+    def _is_running(self, name):
+        return name in self._running and self._running[name].poll() is None
+
+    def boot(self, name):
+        if self._is_running(name):
+            return f"error {name} is running already"
+        home = self._directory / name
+        console = home / "console.log"
+        if console.exists():  # of the boot before
+            console.rename(home / f"console-{len(list(home.glob('console-*.log'))) + 1}.log")
+        with open(home / "qemu.log", "ab") as log:
+            self._running[name] = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *self._commands[name]], cwd=home,
+                                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return f"ok {self._running[name].pid}"
+
+    def kill(self, name):
+        if not self._is_running(name):
+            return f"error {name} is not running"
+        self._running[name].kill()
+        self._running[name].wait()
+        return "ok"
+
+    def state(self):
+        return "ok " + " ".join(name for name in self._commands if self._is_running(name))
+
+    def answer(self, words):
+        if words == ["state"]:
+            return self.state()
+        if len(words) == 2 and words[0] in ("boot", "kill") and words[1] in self._commands:
+            return {"boot": self.boot, "kill": self.kill}[words[0]](words[1])
+        return "error what?"
+
+    def close(self):
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def main():
+    directory = Path(sys.argv[1])
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a Ctrl-C is the owner's affair
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    keeper = Keeper(directory)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(directory / "keeper.sock"))
+            listener.listen(8)
+            print("ready", flush=True)
+            while True:
+                readable, _, _ = select.select([0, listener], [], [])
+                if 0 in readable and not os.read(0, 1):
+                    return
+                if listener in readable:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.settimeout(5)
+                        try:
+                            connection.sendall(keeper.answer(connection.recv(200).decode().split()).encode())
+                        except OSError as error:
+                            print(f"keeper: {error}", file=sys.stderr)
+    finally:
+        keeper.close()
+
+
+if __name__ == "__main__":
+    main()
