@@ -184,6 +184,13 @@ Result<std::vector<Mapping>> read_mappings(pid_t pid) {
   return parse_mappings(*text);
 }
 
+Result<std::vector<pid_t>> read_threads(pid_t pid) {
+  std::vector<pid_t> threads;
+  if (int error = for_each_number(path_of(pid, "task"), [&](int id) { threads.push_back(id); }))
+    return gone_or(pid, "task", error);
+  return threads;
+}
+
 Result<std::string> read_command_line(pid_t pid) {
   auto text = read_process_file(pid, "cmdline");
   if (!text) return text;

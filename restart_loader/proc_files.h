@@ -71,6 +71,7 @@ Result<ProcessStat> read_process_stat(pid_t pid);
 Result<ProcessStatus> read_process_status(pid_t pid);
 Result<std::vector<Descriptor>> read_descriptors(pid_t pid);
 Result<std::vector<Mapping>> read_mappings(pid_t pid);
+Result<std::vector<pid_t>> read_threads(pid_t pid);
 Result<std::string> read_command_line(pid_t pid);  // words separated by spaces
 
 // All processes at this moment, by pid. One that ends meanwhile is not among them.
