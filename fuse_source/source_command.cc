@@ -8,6 +8,7 @@
 
 #include "fuse_source/source_mount.h"
 #include "mount/control_socket.h"
+#include "mount/credential_options.h"
 #include "mount/daemon.h"
 #include "mount/size_option.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 struct Flags {
   SourceOptions source;
+  Credentials credentials;
   std::string transport = "auto";
   std::string log_file;
   bool foreground = false;
@@ -57,11 +59,15 @@ void check(const SourceOptions& options) {
 }
 
 ExitCode exit_code_of(const Error& error) {
-  return error.errno_value == EINVAL || error.errno_value == ENOMEM ? ExitCode::kUsage
-                                                                    : ExitCode::kPeerFailed;
+  const bool usage = error.errno_value == EINVAL || error.errno_value == ENOMEM ||
+                     error.errno_value == EPERM;  // plain text to another machine
+  return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
 }
 
-ExitCode run(Daemon& daemon, SourceOptions options) {
+ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentials) {
+  auto security = Security::load(credentials);
+  if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
+  options.security = *security;
   options.mountpoint = std::filesystem::absolute(options.mountpoint).string();
   options.sender.source_name = host_name();
   auto mount = SourceMount::create(options);
@@ -74,6 +80,9 @@ ExitCode run(Daemon& daemon, SourceOptions options) {
     daemon.ready();
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);
+    if (const auto warning = options.security->warning(); !warning.empty() && !options.discard) {
+      spdlog::warn("{}", warning);
+    }
   });
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
   control->reset();  // before the mount that it asks
@@ -102,6 +111,7 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   command->add_option("--streams", source.sender.stream_count, "data connections")
       ->check(CLI::Range(1u, wire::kStreamsMax))
       ->capture_default_str();
+  add_credential_options(*command, flags->credentials);
   add_peer_timeout_option(*command, source.sender.peer_timeout);
   command->add_flag("--allow-other", source.allow_other, "let other users in");
   command->add_option("--log-file", flags->log_file, "instead of syslog");
@@ -110,7 +120,7 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
     check(flags->source);
     exit_code = run_daemon(
         {.name = "ppmr source", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, flags->source); });
+        [&](Daemon& daemon) { return run(daemon, flags->source, flags->credentials); });
   });
   return command;
 }

@@ -2,8 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include "rdma_stream/tcp_connection.h"
-
 namespace ppmr {
 namespace {
 
@@ -50,7 +48,7 @@ Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options) 
   if (!pool) return failure(pool.error());
   std::unique_ptr<Connector> connector;
   if (!options.discard) {
-    auto made = tcp_connector(options.target_address);
+    auto made = options.security->connector(options.target_address);
     if (!made) return failure(made.error());
     connector = std::move(*made);
   }

@@ -18,6 +18,7 @@
 #include "fuse_source/slot_buffers.h"
 #include "fuse_source/source_tree.h"
 #include "mount/request_loop.h"
+#include "rdma_stream/security.h"
 #include "rdma_stream/sender.h"
 
 namespace ppmr {
@@ -25,6 +26,7 @@ namespace ppmr {
 struct SourceOptions {
   std::string mountpoint;
   std::string target_address;  // empty with discard
+  std::shared_ptr<const Security> security = Security::none();
   bool discard = false;
   bool allow_other = false;
   size_t chunk_size_bytes = size_t{1} << 20;

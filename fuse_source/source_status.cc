@@ -44,9 +44,13 @@ nlohmann::json SourceMount::status() {
         {"waits", pool.waits},
         {"wait_time_us", pool.wait_time_us}}},
   };
-  nlohmann::json peer = {{"name", sent.peer_name},          {"address", sent.peer},
-                         {"connected", sent.connected},     {"silence_ms", sent.silence.count()},
-                         {"age_ms", ms_since(started_at_)}, {"bytes", sent.verified_bytes}};
+  nlohmann::json peer = {{"name", sent.peer_name},
+                         {"address", sent.peer},
+                         {"security", sent.security},
+                         {"connected", sent.connected},
+                         {"silence_ms", sent.silence.count()},
+                         {"age_ms", ms_since(started_at_)},
+                         {"bytes", sent.verified_bytes}};
   if (auto status = outlet->status(); !status) peer["error"] = status.error().message;
   result["peers"] = nlohmann::json::array({peer});
 

@@ -8,6 +8,7 @@
 
 #include "fuse_target/target_daemon.h"
 #include "mount/control_socket.h"
+#include "mount/credential_options.h"
 #include "mount/daemon.h"
 #include "mount/size_option.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 struct Flags {
   TargetOptions target;
+  Credentials credentials;
   std::string transport = "auto";
   std::string log_file;
   bool foreground = false;
@@ -45,7 +47,7 @@ ExitCode exit_code_of(const Error& error) {
                                                                                : ExitCode::kUsage;
 }
 
-ExitCode run(Daemon& daemon, TargetOptions options) {
+ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
   }
@@ -53,6 +55,9 @@ ExitCode run(Daemon& daemon, TargetOptions options) {
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
   }
+  auto security = Security::load(credentials);
+  if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
+  options.security = *security;
   options.target_name = host_name();
   auto target = TargetDaemon::create(options);
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
@@ -64,6 +69,9 @@ ExitCode run(Daemon& daemon, TargetOptions options) {
     daemon.ready();
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
                  (*target)->listen_address());
+    if (const auto warning = options.security->warning(); !warning.empty()) {
+      spdlog::warn("{}", warning);
+    }
   });
   (*target)->stop_answering();
   control->reset();  // before the target that it asks
@@ -94,6 +102,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                     "free what was read; every file is read once, front to back");
   command->add_flag("--wait-for-files", target.wait_for_files,
                     "a look-up in an unfinished checkpoint waits for the file");
+  add_credential_options(*command, flags->credentials);
   add_peer_timeout_option(*command, target.peer_timeout);
   command->add_flag("--allow-other", target.allow_other, "let other users in");
   command->add_option("--log-file", flags->log_file, "instead of syslog");
@@ -101,7 +110,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   command->callback([flags, &exit_code] {
     exit_code = run_daemon(
         {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, flags->target); });
+        [&](Daemon& daemon) { return run(daemon, flags->target, flags->credentials); });
   });
   return command;
 }

@@ -28,6 +28,7 @@ nlohmann::json describe(const CheckpointReport& report) {
 nlohmann::json describe(const SessionReport& session) {
   return {{"name", session.source_name},
           {"address", session.peer},
+          {"security", session.security},
           {"connected", session.connected},
           {"silence_ms", session.silence.count()},
           {"age_ms", session.age.count()},

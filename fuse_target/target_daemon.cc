@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "mount/caller.h"
-#include "rdma_stream/tcp_connection.h"
 
 namespace ppmr {
 namespace {
@@ -29,7 +28,7 @@ Result<size_t> available_memory_bytes() {
 
 Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options) {
   Parts parts;
-  auto listener = tcp_listener(options.listen_address);
+  auto listener = options.security->listener(options.listen_address);
   if (!listener) {
     return failure(listener.error().errno_value, "--listen: " + listener.error().message);
   }

@@ -11,12 +11,14 @@
 #include "mount/exit_code.h"
 #include "mount/request_loop.h"
 #include "rdma_stream/receiver.h"
+#include "rdma_stream/security.h"
 
 namespace ppmr {
 
 struct TargetOptions {
   std::string mountpoint;
   std::string listen_address;
+  std::shared_ptr<const Security> security = Security::none();
   size_t ready_bytes = size_t{1} << 30;
   size_t limit_bytes = 0;  // 0: half of the memory that is available at start
   std::string spill_directory;

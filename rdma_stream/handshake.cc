@@ -4,10 +4,28 @@
 
 #include <cctype>
 
+#include "rdma_stream/session_proof.h"
+
 namespace ppmr {
 namespace {
 
-// What a foreign peer said, so that a person recognises the protocol ("SSH-2.0-Open").
+constexpr size_t kRejectTextMaxBytes = 512;
+
+template <typename Welcome>
+Result<Welcome> await_welcome(Connection& connection, std::chrono::milliseconds timeout) {
+  auto answer = receive_handshake(connection, timeout);
+  if (!answer) return failure(answer.error());
+  if (answer->kind == wire::HandshakeKind::kReject) {
+    return failure(rejection(connection, *answer));
+  }
+  if (answer->kind != wire::HandshakeKind::kWelcome) {
+    return failure(EPROTO, "the peer at " + connection.peer() + " is not a ppmr target");
+  }
+  return wire::decode<Welcome>(answer->body);
+}
+
+}  // namespace
+
 std::string readable(std::span<const std::byte> bytes) {
   std::string text;
   for (std::byte b : bytes) {
@@ -17,24 +35,21 @@ std::string readable(std::span<const std::byte> bytes) {
   return text;
 }
 
-Result<wire::Welcome> await_welcome(Connection& connection, std::chrono::milliseconds timeout) {
-  auto answer = receive_handshake(connection, timeout);
-  if (!answer) return failure(answer.error());
-  if (answer->kind == wire::HandshakeKind::kReject) {
-    auto reject = wire::decode<wire::Reject>(answer->body);
-    if (!reject) return failure(reject.error());
-    int errno_value = ECONNREFUSED;
-    if (reject->reason == wire::RejectReason::kUnknownSession) errno_value = ESTALE;
-    if (reject->reason == wire::RejectReason::kVersion) errno_value = EPROTONOSUPPORT;
-    return failure(errno_value, "the target at " + connection.peer() + " refused: " + reject->text);
-  }
-  if (answer->kind != wire::HandshakeKind::kWelcome) {
-    return failure(EPROTO, "the peer at " + connection.peer() + " is not a ppmr target");
-  }
-  return wire::decode<wire::Welcome>(answer->body);
+void send_reject(Connection& connection, wire::RejectReason reason, const std::string& text) {
+  (void)send_handshake(connection, wire::HandshakeKind::kReject,
+                       wire::Reject{reason, text.substr(0, kRejectTextMaxBytes)});
 }
 
-}  // namespace
+Error rejection(const Connection& connection, const Handshake& answer) {
+  auto reject = wire::decode<wire::Reject>(answer.body);
+  if (!reject) return reject.error();
+  int errno_value = ECONNREFUSED;
+  if (reject->reason == wire::RejectReason::kUnknownSession) errno_value = ESTALE;
+  if (reject->reason == wire::RejectReason::kVersion) errno_value = EPROTONOSUPPORT;
+  if (reject->reason == wire::RejectReason::kNotAuthenticated) errno_value = EACCES;
+  return {errno_value, "the target at " + connection.peer() +
+                           " refused: " + readable(std::as_bytes(std::span(reject->text)))};
+}
 
 Result<Handshake> receive_handshake(Connection& connection, std::chrono::milliseconds timeout) {
   connection.set_read_timeout(timeout);
@@ -81,16 +96,23 @@ Result<wire::Welcome> greet_target(Connection& connection, const wire::ControlHe
   if (auto sent = send_handshake(connection, wire::HandshakeKind::kControl, hello); !sent) {
     return failure(sent.error());
   }
-  return await_welcome(connection, timeout);
+  return await_welcome<wire::Welcome>(connection, timeout);
 }
 
-Status greet_target(Connection& connection, const wire::DataHello& hello,
+Status greet_target(Connection& connection, wire::DataHello hello, const wire::Token& token,
                     std::chrono::milliseconds timeout) {
+  hello.proof = session_proof(Prover::kSource, token, hello.session, hello.stream, hello.attempt);
   if (auto sent = send_handshake(connection, wire::HandshakeKind::kData, hello); !sent) {
     return failure(sent.error());
   }
-  auto welcome = await_welcome(connection, timeout);
+  auto welcome = await_welcome<wire::DataWelcome>(connection, timeout);
   if (!welcome) return failure(welcome.error());
+  const wire::Proof expected =
+      session_proof(Prover::kTarget, token, hello.session, hello.stream, hello.attempt);
+  if (!equal_secrets(welcome->proof, expected)) {
+    return failure(EACCES, "data connection: the peer at " + connection.peer() +
+                               " does not know the session: not our target");
+  }
   return {};
 }
 

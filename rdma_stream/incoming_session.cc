@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rdma_stream/handshake.h"
+#include "rdma_stream/session_proof.h"
 
 namespace ppmr {
 namespace {
@@ -27,6 +28,7 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
       queue_(options_.hello.slot_count),
       held_back_(options_.hello.slot_count),
       starved_(options_.hello.slot_count),
+      last_attempts_(options_.hello.stream_count),
       channel_(ChannelOptions::for_peer_timeout(options_.peer_timeout),
                [this](wire::MessageType type, std::span<const std::byte> body) {
                  return handle(type, body);
@@ -56,6 +58,20 @@ Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
   const Error reason = channel_.run(std::move(connection), source_received_sequence);
   if (!over()) spdlog::info("connection from {} lost: {}", peer, reason.message);
   return {};
+}
+
+bool IncomingSession::proves(const wire::DataHello& hello) const {
+  return hello.session == session_token() &&
+         equal_secrets(hello.proof, session_proof(Prover::kSource, token(), hello.session,
+                                                  hello.stream, hello.attempt));
+}
+
+bool IncomingSession::use_up(const wire::DataHello& hello) {
+  std::lock_guard lock(mutex_);
+  if (hello.stream >= last_attempts_.size()) return true;  // attach_stream() says what is wrong
+  if (hello.attempt <= last_attempts_[hello.stream]) return false;
+  last_attempts_[hello.stream] = hello.attempt;
+  return true;
 }
 
 Status IncomingSession::attach_stream(uint32_t stream, std::shared_ptr<Connection> connection) {
@@ -230,6 +246,7 @@ SessionReport IncomingSession::report() const {
   report.id = options_.id;
   report.source_name = options_.hello.source_name;
   report.peer = channel_.peer();
+  report.security = options_.identity.text();
   report.connected = channel_.connected();
   const auto now = Clock::now();
   report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_heard());

@@ -26,6 +26,7 @@ struct SessionReport {
   SessionId id = 0;
   std::string source_name;
   std::string peer;
+  std::string security;  // PeerIdentity::text()
   bool connected = false;
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds age{0};
@@ -44,6 +45,7 @@ class IncomingSession final : private PullQueue {
     SessionId id = 0;
     wire::ControlHello hello;
     wire::Token token{};
+    PeerIdentity identity;
     std::chrono::milliseconds peer_timeout{10'000};
   };
   // `hello` was checked. The sink hears session_opened() from the caller.
@@ -54,6 +56,10 @@ class IncomingSession final : private PullQueue {
   // not sent; what over() says.
   Status run_control(std::shared_ptr<Connection> connection, uint64_t source_received_sequence,
                      const std::string& target_name);
+  // Whether a data hello that names this session is of its source. Each is admitted once: its
+  // number is used up.
+  bool proves(const wire::DataHello& hello) const;
+  bool use_up(const wire::DataHello& hello);
   Status attach_stream(uint32_t stream, std::shared_ptr<Connection> connection);
 
   // Memory that reserve() had to wait for may be there.
@@ -74,6 +80,7 @@ class IncomingSession final : private PullQueue {
   SessionId id() const { return options_.id; }
   const wire::Token& session_token() const { return options_.hello.session; }
   const wire::Token& token() const { return options_.token; }
+  const PeerIdentity& identity() const { return options_.identity; }
   uint64_t received_sequence() const { return channel_.received_sequence(); }
   SessionReport report() const;
 
@@ -136,7 +143,8 @@ class IncomingSession final : private PullQueue {
   size_t pulling_ = 0;
   uint64_t space_events_ = 0;
   std::chrono::steady_clock::time_point
-      pull_progress_;  // when a chunk last came, or was first asked for
+      pull_progress_;                    // when a chunk last came, or was first asked for
+  std::vector<uint64_t> last_attempts_;  // of data hellos, by stream
   bool ended_ = false;
   std::optional<Error> over_;
 

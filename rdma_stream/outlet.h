@@ -21,6 +21,7 @@ struct OutletCounters {
   bool connected = false;
   std::string peer;
   std::string peer_name;
+  std::string security;                  // PeerIdentity::text(), of the target
   std::chrono::milliseconds silence{0};  // since the peer was last heard
 };
 

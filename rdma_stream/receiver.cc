@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rdma_stream/session_proof.h"
+
 namespace ppmr {
 namespace {
 
@@ -22,11 +24,6 @@ Status check(const wire::ControlHello& hello) {
     return failure(EPROTO, "hello with numbers out of range");
   }
   return {};
-}
-
-void reject(Connection& connection, wire::RejectReason reason, const std::string& text) {
-  (void)send_handshake(connection, wire::HandshakeKind::kReject,
-                       wire::Reject{reason, text.substr(0, 512)});
 }
 
 }  // namespace
@@ -81,60 +78,79 @@ void Receiver::accept_connections() {
 }
 
 void Receiver::welcome(Guest& guest) {
-  const auto connection = guest.connection;
-  auto handshake =
-      receive_handshake(*connection, std::min(kHandshakeTimeout, options_.peer_timeout));
-  {
-    std::lock_guard lock(mutex_);
-    guest.greeted = true;
+  if (auto served = serve(guest); !served) {
+    spdlog::warn("connection from {}: {}", guest.connection->peer(), served.error().message);
   }
-  Status served;
-  if (!handshake) {
-    const auto reason = handshake.error().errno_value == EPROTONOSUPPORT
-                            ? wire::RejectReason::kVersion
-                            : wire::RejectReason::kBadHello;
-    reject(*connection, reason, handshake.error().message);
-    served = failure(handshake.error());
-  } else if (handshake->kind == wire::HandshakeKind::kControl) {
-    served = welcome_control(connection, *handshake);
-  } else if (handshake->kind == wire::HandshakeKind::kData) {
-    served = welcome_data(connection, *handshake);
-  } else {
-    served = failure(EPROTO, "not a hello");
-    reject(*connection, wire::RejectReason::kBadHello, served.error().message);
-  }
-  if (!served) spdlog::warn("connection from {}: {}", connection->peer(), served.error().message);
   std::lock_guard lock(mutex_);
   guest.connection = nullptr;
   guest.done = true;
   changed_.notify_all();
 }
 
+Status Receiver::serve(Guest& guest) {
+  const milliseconds timeout = std::min(kHandshakeTimeout, options_.peer_timeout);
+  auto identified = listener_->identify(guest.connection, timeout);
+  if (!identified) return failure(identified.error());
+  const std::shared_ptr<Connection> connection = std::move(*identified);
+  auto handshake = receive_handshake(*connection, timeout);
+  {
+    std::lock_guard lock(mutex_);
+    guest.greeted = true;
+  }
+  if (!handshake) {
+    const auto reason = handshake.error().errno_value == EPROTONOSUPPORT
+                            ? wire::RejectReason::kVersion
+                            : wire::RejectReason::kBadHello;
+    send_reject(*connection, reason, handshake.error().message);
+    return failure(handshake.error());
+  }
+  if (handshake->kind == wire::HandshakeKind::kReject) {
+    auto reject = wire::decode<wire::Reject>(handshake->body);
+    if (!reject) return failure(reject.error());
+    return failure(ECONNREFUSED,
+                   "the source refused: " + readable(std::as_bytes(std::span(reject->text))));
+  }
+  if (handshake->kind == wire::HandshakeKind::kData) return welcome_data(connection, *handshake);
+  if (listener_->authenticates() && !connection->peer_identity().authenticated()) {
+    const std::string text =
+        "a source in plain text, but this target wants to know who it is: give the source the same "
+        "--key-file, or a certificate";
+    send_reject(*connection, wire::RejectReason::kNotAuthenticated, text);
+    return failure(EACCES, text);
+  }
+  if (handshake->kind == wire::HandshakeKind::kControl) {
+    return welcome_control(connection, *handshake);
+  }
+  send_reject(*connection, wire::RejectReason::kBadHello, "not a hello");
+  return failure(EPROTO, "not a hello");
+}
+
 Status Receiver::welcome_control(std::shared_ptr<Connection> connection,
                                  const Handshake& handshake) {
   auto hello = wire::decode<wire::ControlHello>(handshake.body);
   if (!hello) {
-    reject(*connection, wire::RejectReason::kBadHello, hello.error().message);
+    send_reject(*connection, wire::RejectReason::kBadHello, hello.error().message);
     return failure(hello.error());
   }
   if (auto checked = check(*hello); !checked) {
-    reject(*connection, wire::RejectReason::kBadHello, checked.error().message);
+    send_reject(*connection, wire::RejectReason::kBadHello, checked.error().message);
     return checked;
   }
   SessionPointer session;
   if (hello->token == wire::Token{}) {
-    auto opened = open_session(*hello);
+    auto opened = open_session(*hello, connection->peer_identity());
     if (!opened) {
-      reject(*connection, wire::RejectReason::kBusy, opened.error().message);
+      send_reject(*connection, wire::RejectReason::kBusy, opened.error().message);
       return failure(opened.error());
     }
     session = *opened;
-    spdlog::info("source {} connected from {}", hello->source_name, connection->peer());
+    spdlog::info("source {} connected from {}, security {}", hello->source_name, connection->peer(),
+                 connection->peer_identity().text());
   } else {
-    session = find(hello->session, hello->token);
+    session = find(*hello, connection->peer_identity());
     if (!session) {
       const std::string text = why_unknown(*hello);
-      reject(*connection, wire::RejectReason::kUnknownSession, text);
+      send_reject(*connection, wire::RejectReason::kUnknownSession, text);
       return failure(ESTALE, text);
     }
     spdlog::info("source {} connected again from {}", hello->source_name, connection->peer());
@@ -142,16 +158,18 @@ Status Receiver::welcome_control(std::shared_ptr<Connection> connection,
   session->tell_space(sink_.space());
   auto served = session->run_control(connection, hello->received_sequence, options_.target_name);
   if (auto reason = session->over(); !served && reason) {
-    reject(*connection, wire::RejectReason::kUnknownSession,
-           "the session was ended here: " + reason->message);
+    send_reject(*connection, wire::RejectReason::kUnknownSession,
+                "the session was ended here: " + reason->message);
   }
   return served;
 }
 
-Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello& hello) {
+Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello& hello,
+                                                        const PeerIdentity& identity) {
   IncomingSession::Options options;
   options.hello = hello;
   options.token = random_token();
+  options.identity = identity;
   options.peer_timeout = options_.peer_timeout;
   {
     std::lock_guard lock(mutex_);
@@ -176,7 +194,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
 std::string Receiver::why_unknown(const wire::ControlHello& hello) const {
   std::lock_guard lock(mutex_);
   for (const EndedSession& ended : ended_) {
-    if (ended.session == hello.session && ended.token == hello.token) {
+    if (ended.session == hello.session && equal_secrets(ended.token, hello.token)) {
       return "the session was ended here: " + ended.reason;
     }
   }
@@ -185,13 +203,15 @@ std::string Receiver::why_unknown(const wire::ControlHello& hello) const {
 
 Status Receiver::welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake) {
   auto hello = wire::decode<wire::DataHello>(handshake.body);
-  SessionPointer session = hello ? find(hello->session, hello->token) : nullptr;
-  if (!session) {
-    const std::string text = "data connection without a session";
-    reject(*connection, wire::RejectReason::kUnknownSession, text);
+  SessionPointer session = hello ? find(*hello) : nullptr;
+  if (!session || !session->use_up(*hello)) {
+    const std::string text = session ? "data connection with a hello that was used before"
+                                     : "data connection without a session, or with a wrong proof";
+    send_reject(*connection, wire::RejectReason::kUnknownSession, text);
     return failure(ESTALE, text);
   }
-  const wire::Welcome welcome{session->token(), 0, options_.target_name};
+  const wire::DataWelcome welcome{session_proof(Prover::kTarget, session->token(), hello->session,
+                                                hello->stream, hello->attempt)};
   if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
     return sent;
   }
@@ -226,11 +246,23 @@ Receiver::SessionPointer Receiver::find(SessionId id) const {
   return found == sessions_.end() ? nullptr : found->second;
 }
 
-Receiver::SessionPointer Receiver::find(const wire::Token& session,
-                                        const wire::Token& token) const {
+// A session goes on with the peer that opened it alone.
+Receiver::SessionPointer Receiver::find(const wire::ControlHello& hello,
+                                        const PeerIdentity& identity) const {
   std::lock_guard lock(mutex_);
   for (auto& [id, candidate] : sessions_) {
-    if (candidate->session_token() == session && candidate->token() == token) return candidate;
+    if (candidate->session_token() == hello.session &&
+        equal_secrets(candidate->token(), hello.token) && candidate->identity() == identity) {
+      return candidate;
+    }
+  }
+  return nullptr;
+}
+
+Receiver::SessionPointer Receiver::find(const wire::DataHello& hello) const {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, candidate] : sessions_) {
+    if (candidate->proves(hello)) return candidate;
   }
   return nullptr;
 }

@@ -57,11 +57,14 @@ class Receiver {
 
   void accept_connections();
   void welcome(Guest& guest);
+  Status serve(Guest& guest);
   Status welcome_control(std::shared_ptr<Connection> connection, const Handshake& handshake);
   Status welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
   SessionPointer find(SessionId id) const;
-  SessionPointer find(const wire::Token& session, const wire::Token& token) const;
-  Result<SessionPointer> open_session(const wire::ControlHello& hello);
+  SessionPointer find(const wire::ControlHello& hello, const PeerIdentity& identity) const;
+  SessionPointer find(const wire::DataHello& hello) const;
+  Result<SessionPointer> open_session(const wire::ControlHello& hello,
+                                      const PeerIdentity& identity);
   std::string why_unknown(const wire::ControlHello& hello) const;
   void watch_sessions();
   void end_session(const SessionPointer& session, const Error& reason);

@@ -37,6 +37,7 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
   auto& [connection, welcome] = *greeting;
   sender->token_ = welcome.token;
   sender->target_name_ = welcome.target_name;
+  sender->target_identity_ = connection->peer_identity();
   TcpResponder::Options responder;
   responder.session = sender->session_;
   responder.token = sender->token_;
@@ -330,6 +331,7 @@ OutletCounters Sender::counters() const {
   counters.connected = channel_.connected();
   counters.peer = connector_.target();
   counters.peer_name = target_name_;
+  counters.security = target_identity_.text();
   counters.silence = std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_heard());
   return counters;
 }

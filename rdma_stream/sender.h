@@ -117,6 +117,7 @@ class Sender final : public Outlet, private SlotReader {
   const wire::Token session_;
   wire::Token token_{};  // the target's; constant after open()
   std::string target_name_;
+  PeerIdentity target_identity_;
 
   mutable std::mutex slots_mutex_;
   std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_

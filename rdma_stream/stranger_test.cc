@@ -7,6 +7,7 @@
 
 #include "buffer_pool/crc32c.h"
 #include "rdma_stream/handshake.h"
+#include "rdma_stream/session_proof.h"
 #include "tests/stream_rig.h"
 
 namespace ppmr {
@@ -121,12 +122,14 @@ TEST_F(Greeting, ADataConnectionNeedsTheTokenOfItsSession) {
            {random_token(), welcome->token, ESTALE},
            {hello.session, welcome->token, 0}}) {
     auto data = connect();
-    const Status greeted = greet_target(*data, wire::DataHello{session, token, 0}, kPatience);
+    const Status greeted =
+        greet_target(*data, {.session = session, .attempt = 1}, token, kPatience);
     EXPECT_EQ(greeted ? 0 : greeted.error().errno_value, errno_value);
   }
   // The right token, but a stream that the session does not have: closed.
   auto data = connect();
-  (void)greet_target(*data, wire::DataHello{hello.session, welcome->token, 7}, kPatience);
+  (void)greet_target(*data, {.session = hello.session, .stream = 7, .attempt = 1}, welcome->token,
+                     kPatience);
   data->set_read_timeout(kPatience);
   std::byte byte{};
   EXPECT_EQ(data->read(std::span(&byte, 1)).error().errno_value, ECONNRESET);
@@ -184,7 +187,7 @@ struct WrongSource : Greeting {
   // Answers read requests, each with one byte wrong, as often as told; then rightly.
   void serve_data(std::span<const std::byte> bytes, int wrong_answers) {
     auto data = connect();
-    ASSERT_TRUE(greet_target(*data, wire::DataHello{greeting.session, token, 0}, kPatience));
+    ASSERT_TRUE(greet_target(*data, {.session = greeting.session, .attempt = 1}, token, kPatience));
     data->set_read_timeout(milliseconds(500));
     for (;; --wrong_answers) {
       std::array<std::byte, wire::kReadRequestBytes> request_bytes;
@@ -405,16 +408,21 @@ struct WrongTarget : testing::Test {
       auto hello = receive_handshake(*shared, kPatience);
       if (!hello) continue;
       const bool control = hello->kind == wire::HandshakeKind::kControl;
-      const wire::Welcome welcome{.token = wire::Token{1},
-                                  .received_sequence = control ? channel.received_sequence() : 0};
-      (void)send_handshake(*shared, wire::HandshakeKind::kWelcome, welcome);
       if (control) {
+        (void)send_handshake(
+            *shared, wire::HandshakeKind::kWelcome,
+            wire::Welcome{.token = kToken, .received_sequence = channel.received_sequence()});
         if (!threads.empty()) {  // the session was given up: it does not come back
           shared->shut_down();
           continue;
         }
         threads.emplace_back([this, shared] { channel.run(shared, 0); });
       } else {
+        const auto data_hello = *wire::decode<wire::DataHello>(hello->body);
+        (void)send_handshake(
+            *shared, wire::HandshakeKind::kWelcome,
+            wire::DataWelcome{session_proof(Prover::kTarget, kToken, data_hello.session,
+                                            data_hello.stream, data_hello.attempt)});
         std::lock_guard lock(mutex);
         data.push_back(shared);
       }
@@ -456,6 +464,7 @@ struct WrongTarget : testing::Test {
     EXPECT_NE(error.message.find(reason), std::string::npos) << error.message;
   }
 
+  static constexpr wire::Token kToken{1};
   FaultyNetwork network;
   std::unique_ptr<Listener> listener;
   std::unique_ptr<Connector> connector;

@@ -89,6 +89,13 @@ class TcpConnection final : public Connection {
     return {};
   }
 
+  Result<size_t> read_some(std::span<std::byte> bytes) override { return receive(bytes, 0); }
+  Result<std::byte> peek() override {
+    std::byte byte{};
+    if (auto received = receive({&byte, 1}, MSG_PEEK); !received) return failure(received.error());
+    return byte;
+  }
+
   Status write(std::span<iovec> buffers) override {
     while (!buffers.empty()) {
       msghdr message{};
@@ -119,6 +126,18 @@ class TcpConnection final : public Connection {
   const std::string& peer() const override { return peer_; }
 
  private:
+  Result<size_t> receive(std::span<std::byte> bytes, int flags) {
+    ssize_t count = 0;
+    do {
+      count = ::recv(socket_.get(), bytes.data(), bytes.size(), flags);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) {
+      const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
+      return system_failure("receive from", peer_, late ? ETIMEDOUT : errno);
+    }
+    if (count == 0) return failure(ECONNRESET, "receive from " + peer_ + ": connection closed");
+    return static_cast<size_t>(count);
+  }
   void set_option(int level, int option, int value) {
     ::setsockopt(socket_.get(), level, option, &value, sizeof value);
   }
@@ -191,6 +210,25 @@ Result<AddressList> resolve(const std::string& address, int flags) {
   return AddressList(list, &::freeaddrinfo);
 }
 
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return (ntohl(v4->sin_addr.s_addr) >> IN_CLASSA_NSHIFT) == IN_LOOPBACKNET;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  const bool mapped_v4 = IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&v6) || mapped_v4;
+}
+
+Status check_reach(const addrinfo& info, TcpReach reach, const std::string& address) {
+  if (reach == TcpReach::kAnywhere || is_loopback(info.ai_addr)) return {};
+  return failure(EPERM, "address " + address +
+                            " is not of this machine alone, and without a key anybody there could "
+                            "write images or read them: give --key-file (ppmr keygen makes one) or "
+                            "--tls-cert, or --insecure on a network that you trust");
+}
+
 std::string printable(const sockaddr* address, socklen_t length) {
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
@@ -226,13 +264,16 @@ Result<UniqueFd> connect_to(const addrinfo& info, std::chrono::milliseconds time
 
 class TcpConnector final : public Connector {
  public:
-  explicit TcpConnector(std::string address) : address_(std::move(address)) {}
+  TcpConnector(std::string address, TcpReach reach) : address_(std::move(address)), reach_(reach) {}
 
   Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) override {
     auto list = resolve(address_, 0);
     if (!list) return failure(list.error());
     Error last{EHOSTUNREACH, "connect to " + address_ + ": no address"};
     for (const addrinfo* info = list->get(); info != nullptr; info = info->ai_next) {
+      if (auto allowed = check_reach(*info, reach_, address_); !allowed) {
+        return failure(allowed.error());
+      }
       auto socket = connect_to(*info, timeout, address_);
       if (socket) return std::make_unique<TcpConnection>(std::move(*socket), address_);
       last = socket.error();
@@ -243,6 +284,7 @@ class TcpConnector final : public Connector {
 
  private:
   const std::string address_;
+  const TcpReach reach_;
 };
 
 class TcpListener final : public Listener {
@@ -281,15 +323,16 @@ class TcpListener final : public Listener {
 
 }  // namespace
 
-Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address) {
+Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address, TcpReach reach) {
   if (auto parts = split_address(address); !parts) return failure(parts.error());
-  return std::make_unique<TcpConnector>(address);
+  return std::make_unique<TcpConnector>(address, reach);
 }
 
-Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address) {
+Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpReach reach) {
   auto list = resolve(address, AI_PASSIVE);
   if (!list) return failure(list.error());
   const addrinfo& info = **list;
+  if (auto allowed = check_reach(info, reach, address); !allowed) return failure(allowed.error());
   UniqueFd socket(
       ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
   if (!socket) return system_failure("socket for", address);

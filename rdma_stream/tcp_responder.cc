@@ -28,17 +28,20 @@ void TcpResponder::stop() {
 }
 
 void TcpResponder::serve_stream(uint32_t stream) {
-  const wire::DataHello hello{options_.session, options_.token, stream};
+  wire::DataHello hello;
+  hello.session = options_.session;
+  hello.stream = stream;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     lock.unlock();
-    auto connected = connector_.connect(options_.connect_timeout);
+    auto connected = connector_.connect_data(options_.connect_timeout);
     lock.lock();
     if (connected && !stopping_) {
       const std::shared_ptr<Connection> connection = std::move(*connected);
       connections_[stream] = connection;
       lock.unlock();
-      Status ended = greet_target(*connection, hello, options_.handshake_timeout);
+      ++hello.attempt;
+      Status ended = greet_target(*connection, hello, options_.token, options_.handshake_timeout);
       if (ended) ended = serve_connection(*connection);
       spdlog::debug("stream {} ended: {}", stream, ended.error().message);
       connection->shut_down();

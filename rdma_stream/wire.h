@@ -19,7 +19,7 @@
 namespace ppmr::wire {
 
 inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 
 // Everything but pages is small; a longer frame is an attack or noise.
 inline constexpr uint32_t kFrameBodyMaxBytes = 256 << 10;
@@ -33,6 +33,7 @@ inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of the smallest chunks,
 inline constexpr uint32_t kStreamsMax = 16;
 
 using Token = std::array<uint8_t, 16>;  // random; names a session or admits to it
+using Proof = std::array<uint8_t, 32>;  // that a token is known: session_proof.h
 
 // ---- Handshake: the first bytes of every connection, outside the frames -------------------------
 //
@@ -73,11 +74,21 @@ struct ControlHello {
 // Source -> target: this connection carries stream `stream` of the session.
 struct DataHello {
   Token session{};
-  Token token{};
   uint32_t stream = 0;
+  uint64_t attempt = 0;  // 1, 2, 3 ... per stream: none is admitted twice
+  Proof proof{};
   template <typename F>
   void fields(F&& field) {
-    field(session), field(token), field(stream);
+    field(session), field(stream), field(attempt), field(proof);
+  }
+};
+
+// The answer, with the target's own proof: the source gives its bytes to nobody else.
+struct DataWelcome {
+  Proof proof{};
+  template <typename F>
+  void fields(F&& field) {
+    field(proof);
   }
 };
 
@@ -91,7 +102,13 @@ struct Welcome {
   }
 };
 
-enum class RejectReason : uint16_t { kVersion = 1, kUnknownSession = 2, kBadHello = 3, kBusy = 4 };
+enum class RejectReason : uint16_t {
+  kVersion = 1,
+  kUnknownSession = 2,
+  kBadHello = 3,
+  kBusy = 4,
+  kNotAuthenticated = 5,  // may come in plain text, then for people alone: anybody can send it
+};
 
 struct Reject {
   RejectReason reason = RejectReason::kBadHello;

@@ -6,6 +6,7 @@
 #include "mount/size_option.h"
 #include "restart_loader/command_error.h"
 #include "restart_loader/commit_command.h"
+#include "restart_loader/keygen_command.h"
 #include "restart_loader/restart_command.h"
 #include "restart_loader/status_command.h"
 
@@ -84,12 +85,21 @@ void add_status(CLI::App& app, int& exit_code) {
   sub.add_flag("--watch", command->watch, "again each second");
 }
 
+void add_keygen(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "keygen", "Make the key file by which nodes know each other; give it to all of them");
+  auto command = make_command<KeygenCommand>(sub, exit_code);
+  sub.add_option("FILE", command->path, "a new file; it gets mode 0600")->required();
+  sub.add_flag("--json", command->json, "print one JSON object");
+}
+
 }  // namespace
 
 void add_restart_commands(CLI::App& app, int& exit_code) {
   add_commit(app, exit_code);
   add_restart(app, exit_code);
   add_status(app, exit_code);
+  add_keygen(app, exit_code);
 }
 
 }  // namespace ppmr

@@ -1,11 +1,11 @@
-// `ppmr commit`, `ppmr restart` and `ppmr status`.
+// `ppmr commit`, `ppmr restart`, `ppmr status` and `ppmr keygen`.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
 namespace ppmr {
 
-// Adds the three subcommands; running one sets `exit_code`.
+// Adds the subcommands; running one sets `exit_code`.
 void add_restart_commands(CLI::App& app, int& exit_code);
 
 }  // namespace ppmr

@@ -72,9 +72,11 @@ std::string peer_line(const json& peer) {
     who += (who.empty() ? "" : " at ") + address;
   }
   const std::string error = text(peer, "error");
+  const std::string security = text(peer, "security");
   return line("peer",
-              fmt::format("{}, {}, heard {} ago, {} in {}{}", who.empty() ? "unknown" : who,
+              fmt::format("{}, {}{}, heard {} ago, {} in {}{}", who.empty() ? "unknown" : who,
                           truth(peer, "connected") ? "connected" : "NOT CONNECTED",
+                          security.empty() ? "" : ", security: " + security,
                           format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
                           format_size(number(peer, "bytes")), age(peer),
                           error.empty() ? "" : ": " + error));

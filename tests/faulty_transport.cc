@@ -94,16 +94,21 @@ class Pair {
                     data + position);
         position += count;
         received_bytes += count;
-        in.front_used += count;
-        in.in_flight_bytes -= count;
-        if (in.front_used == segment.bytes.size()) {
-          in.segments.pop_front();
-          in.front_used = 0;
-        }
-        network_->changed.notify_all();
+        use_front_locked(in, count);
       }
     }
     return {};
+  }
+
+  Result<size_t> read_some(size_t side, std::span<std::byte> bytes, bool keep) {
+    std::unique_lock lock(network_->mutex);
+    Direction& in = directions_[1 - side];
+    if (auto ready = await_bytes(lock, in, side); !ready) return failure(ready.error());
+    Segment& segment = in.segments.front();
+    const size_t count = std::min(bytes.size(), segment.bytes.size() - in.front_used);
+    std::copy_n(segment.bytes.begin() + static_cast<ptrdiff_t>(in.front_used), count, bytes.data());
+    if (!keep) use_front_locked(in, count);
+    return count;
   }
 
   void set_read_timeout(size_t side, milliseconds timeout) {
@@ -136,6 +141,16 @@ class Pair {
     milliseconds write_timeout{0};
   };
   static constexpr milliseconds kForever{3'600'000};
+
+  void use_front_locked(Direction& in, size_t count) {
+    in.front_used += count;
+    in.in_flight_bytes -= count;
+    if (in.front_used == in.segments.front().bytes.size()) {
+      in.segments.pop_front();
+      in.front_used = 0;
+    }
+    network_->changed.notify_all();
+  }
 
   bool chance(Direction& out, double probability) {
     return std::uniform_real_distribution<>()(out.random) < probability && network_->take_fault();
@@ -212,6 +227,16 @@ class FaultyConnection final : public Connection {
   using Connection::write;
   Status read(std::span<iovec> buffers, size_t& received_bytes) override {
     return pair_->read(side_, buffers, received_bytes);
+  }
+  Result<size_t> read_some(std::span<std::byte> bytes) override {
+    return pair_->read_some(side_, bytes, /*keep=*/false);
+  }
+  Result<std::byte> peek() override {
+    std::byte byte{};
+    if (auto got = pair_->read_some(side_, {&byte, 1}, /*keep=*/true); !got) {
+      return failure(got.error());
+    }
+    return byte;
   }
   Status write(std::span<iovec> buffers) override { return pair_->write(side_, buffers); }
   void set_read_timeout(milliseconds timeout) override { pair_->set_read_timeout(side_, timeout); }

@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 
 StreamRig::StreamRig(RigOptions options)
     : options_(std::move(options)), network_(options_.faults), sink_(options_.sink) {
-  std::unique_ptr<Listener> listener =
-      options_.tcp ? std::move(tcp_listener("127.0.0.1:0").value()) : network_.listen();
+  std::unique_ptr<Listener> listener = options_.security->secure(
+      options_.tcp ? std::move(tcp_listener("127.0.0.1:0").value()) : network_.listen());
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = "target";
@@ -26,8 +26,8 @@ StreamRig::StreamRig(RigOptions options)
 StreamRig::~StreamRig() = default;
 
 std::unique_ptr<Connector> StreamRig::connector() {
-  if (options_.tcp) return std::move(tcp_connector(receiver_->address()).value());
-  return network_.connector();
+  return options_.security->secure(
+      options_.tcp ? std::move(tcp_connector(receiver_->address()).value()) : network_.connector());
 }
 
 TestSource::TestSource(StreamRig& rig, SourceOptions options)

@@ -13,6 +13,7 @@
 
 #include "buffer_pool/buffer_pool.h"
 #include "rdma_stream/receiver.h"
+#include "rdma_stream/security.h"
 #include "rdma_stream/sender.h"
 #include "tests/faulty_transport.h"
 #include "tests/memory_sink.h"
@@ -21,6 +22,7 @@ namespace ppmr {
 
 struct RigOptions {
   bool tcp = false;
+  std::shared_ptr<const Security> security = Security::none();
   FaultOptions faults;
   MemorySinkOptions sink;
   std::chrono::milliseconds peer_timeout{5000};

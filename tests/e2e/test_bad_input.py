@@ -181,6 +181,9 @@ def stranger():
         server.close()
 
 
+VERSION = 2
+
+
 def prefix(version, kind, length, magic=b"PPMR"):
     """The start of every handshake, the same in all versions (rdma_stream/wire.h)."""
     return magic + struct.pack("<HHI", version, kind, length)
@@ -194,7 +197,7 @@ def test_a_peer_with_a_banner_of_another_protocol_is_named(world, stranger, bann
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"", b"P", b"PPMR", b"\0" * 4096, b"\xff" * 65536,
-                                    prefix(1, 3, 0xffffffff), prefix(1, 3, 4) + b"abcd", prefix(1, 77, 0), prefix(1, 4, 6) + b"\1\0\xff\xff\xff\xff"],
+                                    prefix(VERSION, 3, 0xffffffff), prefix(VERSION, 3, 4) + b"abcd", prefix(VERSION, 77, 0), prefix(VERSION, 4, 6) + b"\1\0\xff\xff\xff\xff"],
                          ids=["http", "hangs-up", "one-byte", "magic-only", "zeroes", "ones", "endless-welcome", "short-welcome", "unknown-kind", "broken-reject"])
 def test_a_peer_that_answers_nonsense_is_refused(world, stranger, answer):
     server = stranger(answer, after_hearing=True)
@@ -240,8 +243,8 @@ def test_a_source_of_another_version_is_told_so(world):
     moves_a_file(world, world.source(target), target)
 
 
-@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\0" * 100_000, b"\x16\x03\x01\x02\x00" + bytes(500), prefix(1, 1, 0xffffffff),
-                                   prefix(1, 1, 0), prefix(1, 1, 70) + b"\xff" * 70, prefix(1, 2, 36) + bytes(36), prefix(1, 9, 0), prefix(1, 3, 0), b"PP", b""],
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\0" * 100_000, b"\x16\x03\x01\x02\x00" + bytes(500), prefix(VERSION, 1, 0xffffffff),
+                                   prefix(VERSION, 1, 0), prefix(VERSION, 1, 70) + b"\xff" * 70, prefix(VERSION, 2, 60) + bytes(60), prefix(VERSION, 9, 0), prefix(VERSION, 3, 0), b"PP", b""],
                          ids=["http", "ssh", "zeroes", "tls", "endless-hello", "empty-hello", "hello-of-ones", "data-of-no-session", "unknown-kind", "welcome", "half-a-prefix", "nothing"])
 def test_a_stranger_at_the_targets_port_is_sent_away_and_disturbs_nobody(world, words):
     source, target = world.pair()

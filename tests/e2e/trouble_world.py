@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from lab.node import HOST, free_port, wait_until  # noqa: E402
-from lab.ppmr import MOUNT_TYPE, Daemon, find_ppmr  # noqa: E402
+from lab.ppmr import CREDENTIALS, MOUNT_TYPE, Daemon, find_ppmr, make_key  # noqa: E402
 
 MIB = 1 << 20
 PEER_TIMEOUT = 3     # seconds, where a test waits for it
@@ -128,6 +128,7 @@ class World:
     def __init__(self, directory):
         self.directory = Path(directory)
         self.started, self.daemons, self.background_pids, self._names = [], [], [], 0
+        self._key = None
 
     # -- commands and jobs
 
@@ -190,15 +191,22 @@ class World:
         path.mkdir()
         return path
 
+    def credentials(self, options):
+        """What a daemon needs to know the others of this world by, unless its options say how else."""
+        if any(option in CREDENTIALS for option in options):
+            return []
+        self._key = self._key or make_key(self.directory / "key", HOST)
+        return self._key
+
     def target(self, *options, at=HOST, port=None, peer_timeout=PEER_TIMEOUT):
         port = port or free_port()
-        daemon = Daemon(at, "target", self.mountpoint("in"), ["--listen", f"{at.address}:{port}", "--peer-timeout", str(peer_timeout), *options])
+        daemon = Daemon(at, "target", self.mountpoint("in"), ["--listen", f"{at.address}:{port}", "--peer-timeout", str(peer_timeout), *self.credentials(options), *options])
         daemon.port, daemon.peer_address = port, f"{at.address}:{port}"
         self.daemons.append(daemon)
         return daemon
 
     def source(self, target, *options, at=HOST, peer_timeout=PEER_TIMEOUT):
-        daemon = Daemon(at, "source", self.mountpoint("out"), ["--target", target.peer_address, "--peer-timeout", str(peer_timeout), *options])
+        daemon = Daemon(at, "source", self.mountpoint("out"), ["--target", target.peer_address, "--peer-timeout", str(peer_timeout), *self.credentials(options), *options])
         self.daemons.append(daemon)
         return daemon
 

@@ -25,6 +25,20 @@ def find_ppmr():
     return path
 
 
+CREDENTIALS = ("--key-file", "--tls-cert", "--insecure")
+
+
+def make_key(path, *nodes):
+    """A new key file for these nodes, at the same path on each (HOST, or a node that sees its directory, once is enough). Returns what to tell the daemons."""
+    for at in nodes:
+        at.run(["mkdir", "-p", Path(path).parent])
+    nodes[0].run([find_ppmr(), "keygen", path])
+    key = nodes[0].run(["cat", path]).stdout
+    for at in nodes[1:]:
+        at.run(["sh", "-c", 'umask 077; [ -e "$0" ] || cat >"$0"', path], input=key)
+    return ["--key-file", str(path)]
+
+
 class Daemon:
     """`ppmr target` or `ppmr source`, kept in front (-f) so that its end can be seen. Mounted when the constructor returns."""
     def __init__(self, at, role, mountpoint, options, timeout=30, wait=True):
@@ -108,6 +122,8 @@ class Mounts:
         with Mounts(source_node, target_node, directory) as mounts:
             mounts.out, mounts.in_        the mount points, as their nodes see them
             mounts.source, mounts.target  the daemons
+
+    They know each other by a key of their own, unless the options say how else (`CREDENTIALS`).
     """
 
     def __init__(self, source_at, target_at, directory, source_options=(), target_options=(), name="mnt"):
@@ -118,6 +134,9 @@ class Mounts:
         target_at.run(["mkdir", "-p", self.in_])
         self.port = free_port() if target_at is HOST else PORT + next(_numbers)
         self.address = f"{target_at.address}:{self.port}"
+        if not any(option in CREDENTIALS for option in (*source_options, *target_options)):
+            key = make_key(Path(directory) / f"{name}-key", source_at, target_at)
+            source_options, target_options = [*key, *source_options], [*key, *target_options]
         try:
             self.target = Daemon(target_at, "target", self.in_, ["--listen", self.address, *target_options])
             self.source = Daemon(source_at, "source", self.out, ["--target", self.address, *source_options])

@@ -1,0 +1,26 @@
+// `ppmr keygen FILE`: makes the key that all nodes share.
+#include "restart_loader/keygen_command.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "rdma_stream/secret_file.h"
+#include "restart_loader/command_error.h"
+
+namespace ppmr {
+
+int KeygenCommand::run() const {
+  const auto key = create_key_file(path);
+  if (!key) return report("keygen", {ExitCode::kUsage, key.error().message}, json);
+  if (json) {
+    fmt::print("{}\n",
+               nlohmann::json({{"ok", true}, {"file", path}, {"key_id", key_id(*key)}}).dump());
+  } else {
+    fmt::print("{}: a new key, {}; copy it to the other nodes by a safe way (scp -p)\n", path,
+               key_id(*key));
+  }
+  return to_int(ExitCode::kSuccess);
+}
+
+}  // namespace ppmr

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+namespace ppmr {
+
+struct KeygenCommand {
+  std::string path;
+  bool json = false;
+
+  int run() const;  // the exit code
+};
+
+}  // namespace ppmr
