@@ -127,6 +127,7 @@ class TcpConnection final : public Connection {
 
  private:
   Result<size_t> receive(std::span<std::byte> bytes, int flags) {
+    set_low_water_mark(1);
     ssize_t count = 0;
     do {
       count = ::recv(socket_.get(), bytes.data(), bytes.size(), flags);
