@@ -156,6 +156,7 @@ void SourceMount::serve_commit_requests() {
 
 void SourceMount::checkpoint_removed(uint64_t top_node) {
   if (const SourceNodePointer top = tree_.find(top_node)) {
+    top->checkpoint->removed_at_target = true;
     top->checkpoint->error->set(Error{EIO, "the checkpoint was removed at the target"});
   }
 }

@@ -12,6 +12,7 @@ int64_t ms_since(std::chrono::steady_clock::time_point start) {
 }
 
 const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state) {
+  if (checkpoint.removed_at_target) return "removed";
   if (state == CheckpointState::kSealed) return "sealed";
   return checkpoint.status() ? "open" : "failed";
 }

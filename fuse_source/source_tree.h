@@ -28,6 +28,7 @@ struct SourceCheckpoint {
   std::shared_ptr<StickyError> error = std::make_shared<StickyError>();
   std::chrono::steady_clock::time_point begun_at = std::chrono::steady_clock::now();
   CheckpointState state = CheckpointState::kOpen;  // guarded by the tree's mutex
+  std::atomic<bool> removed_at_target = false;
 
   // A value while the checkpoint is well.
   Status status() const {

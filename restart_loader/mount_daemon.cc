@@ -59,11 +59,13 @@ CommandResult<json> judge(Result<json> answer, const MountEntry& mount) {
   return std::move(*answer);
 }
 
-bool has_checkpoint(const json& status, const std::string& name) {
-  for (const json& checkpoint : status.value("checkpoints", json::array())) {
-    if (checkpoint.value("name", "") == name) return true;
+const json* find_in(const json& status, const std::string& name) {
+  const auto checkpoints = status.find("checkpoints");
+  if (checkpoints == status.end()) return nullptr;
+  for (const json& checkpoint : *checkpoints) {
+    if (checkpoint.value("name", "") == name) return &checkpoint;
   }
-  return false;
+  return nullptr;
 }
 
 bool a_source_is_connected(const json& status) {
@@ -130,8 +132,12 @@ CommandResult<json> ask_at_length(const MountEntry& mount, json request,
 
 CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
                                         std::optional<milliseconds> timeout,
-                                        const std::function<void(const std::string&)>& notice) {
+                                        const std::function<void(const std::string&)>& notice,
+                                        milliseconds quiet_limit) {
   const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
+  std::optional<uint64_t> bytes_before;
+  Clock::time_point last_growth = Clock::now();
+  bool quiet_noticed = false;
   milliseconds slice{0};  // first just look
   std::string noticed;
   for (;;) {
@@ -150,7 +156,8 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
 
     const auto status = ask(checkpoint.mount, {{"op", "status"}});
     if (!status) return tl::unexpected(status.error());
-    const bool exists = has_checkpoint(*status, checkpoint.name);
+    const json* found = find_in(*status, checkpoint.name);
+    const bool exists = found != nullptr;
     if (!exists && !timeout && !a_source_is_connected(*status)) {
       return command_failure(ExitCode::kCheckpointFailed,
                              "there is no checkpoint " + checkpoint.name + " in " +
@@ -166,7 +173,18 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
     }
     if (noticed != what) notice("waiting for " + checkpoint.path + " to " + what);
     noticed = what;
-    slice = std::chrono::ceil<milliseconds>(std::min<Clock::duration>(left, kWaitSlice));
+    const uint64_t bytes = exists ? found->value("bytes", uint64_t{0}) : 0;
+    if (std::exchange(bytes_before, bytes) != bytes) {
+      last_growth = Clock::now();
+      quiet_noticed = false;
+    }
+    if (exists && !quiet_noticed && Clock::now() - last_growth >= quiet_limit) {
+      quiet_noticed = true;
+      notice("nothing has come for " + checkpoint.path + " in " + format_time(quiet_limit) +
+             ": if its dump has failed, end this and remove it (rm -r)");
+    }
+    slice = std::chrono::ceil<milliseconds>(
+        std::min<Clock::duration>({left, kWaitSlice, std::max(quiet_limit, kRetryInterval)}));
     if (verdict.error().errno_value != ETIMEDOUT) {  // the daemon does not wait for this one
       std::this_thread::sleep_for(std::min<Clock::duration>(left, kRetryInterval));
     }

@@ -14,6 +14,8 @@ namespace ppmr {
 
 // A daemon that does not answer a plain question in this time is reported as silent.
 inline constexpr std::chrono::milliseconds kDaemonPatience{1000};
+// Nothing new of a checkpoint for so long is worth a word.
+inline constexpr std::chrono::milliseconds kQuietLimit{10'000};
 
 struct CheckpointPath {
   MountEntry mount;
@@ -37,9 +39,11 @@ CommandResult<nlohmann::json> ask_at_length(const MountEntry& mount, nlohmann::j
 
 // Waits until the checkpoint is complete or sealed: with a timeout so long, also for one that does
 // not exist yet; without, as long as there is a source that could deliver. `notice` is called with
-// a sentence for people when there is something to wait for. Returns whether it had to wait.
+// a sentence for people when there is something to wait for, and once more when nothing has come
+// for `quiet_limit`: nobody tells us of a dump that failed. Returns whether it had to wait.
 CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
                                         std::optional<std::chrono::milliseconds> timeout,
-                                        const std::function<void(const std::string&)>& notice);
+                                        const std::function<void(const std::string&)>& notice,
+                                        std::chrono::milliseconds quiet_limit = kQuietLimit);
 
 }  // namespace ppmr

@@ -36,9 +36,10 @@ class MountDaemon : public testing::Test {
   }
 
   void notice(const std::string& sentence) { notices_.push_back(sentence); }
-  CommandResult<bool> wait(const CheckpointPath& checkpoint, std::optional<milliseconds> timeout) {
-    return wait_until_complete(checkpoint, timeout,
-                               [&](const std::string& sentence) { notice(sentence); });
+  CommandResult<bool> wait(const CheckpointPath& checkpoint, std::optional<milliseconds> timeout,
+                           milliseconds quiet_limit = kQuietLimit) {
+    return wait_until_complete(
+        checkpoint, timeout, [&](const std::string& sentence) { notice(sentence); }, quiet_limit);
   }
 
   std::string directory_;
@@ -74,6 +75,23 @@ TEST_F(MountDaemon, AnOpenCheckpointIsWaitedForAndSaidSoOnce) {
   ASSERT_TRUE(waited.has_value());
   EXPECT_TRUE(*waited);
   EXPECT_THAT(notices_, testing::ElementsAre("waiting for /mnt/in/ck1 to be complete"));
+}
+
+TEST_F(MountDaemon, ACheckpointThatNoLongerGrowsIsMentionedOnce) {
+  std::atomic<int> asked = 0;
+  const auto checkpoint = checkpoint_of([&](const json& request) -> json {
+    if (request.at("op") == "status") {
+      json status = status_with(true, true);
+      status["checkpoints"][0]["bytes"] = std::min<int>(asked, 2);
+      return status;
+    }
+    std::this_thread::sleep_for(milliseconds(request.at("timeout_ms").get<int>()));
+    if (++asked > 8) return {{"ok", true}, {"state", "complete"}};
+    return refusal({ETIMEDOUT, "not yet"});
+  });
+  ASSERT_TRUE(wait(checkpoint, std::nullopt, milliseconds(30)).has_value());
+  EXPECT_THAT(notices_, testing::ElementsAre("waiting for /mnt/in/ck1 to be complete",
+                                             HasSubstr("nothing has come for /mnt/in/ck1 in 30")));
 }
 
 TEST_F(MountDaemon, AFailedCheckpointIsReportedWithItsReason) {

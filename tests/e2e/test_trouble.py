@@ -9,7 +9,7 @@ from lab import criu
 from lab.node import HOST, LabError, free_port, wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import SteadyWorker, check_continuity
-from trouble_world import GRACE, MIB, NEVER, PEER_TIMEOUT, World, digest_of_written, wait_for_mount_to_go, wait_until_failed
+from trouble_world import GRACE, MIB, NEVER, PEER_TIMEOUT, World, checkpoint_in, digest_of_written, wait_for_mount_to_go, wait_until_failed
 
 BIG = 4096 * MIB  # more than any of these tests lets through
 GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # of a mount whose own daemon has ended
@@ -65,6 +65,14 @@ def test_a_full_spill_disk_is_enospc_at_the_writer(world):
     world.succeeds(["rm", "-r", directory])
     world.write(checkpoint(world, source, "smaller") / "file", 8 * MIB).succeeds()
     assert target.running()
+
+
+def test_a_checkpoint_removed_at_the_target_is_called_removed_at_the_source(world):
+    source, target = world.pair()
+    directory = checkpoint(world, source)
+    world.write(directory / "file", MIB).succeeds()
+    world.succeeds(["rm", "-r", target.mountpoint / "moved"])
+    wait_until(lambda: checkpoint_in(world.status(source.mountpoint), "moved")["state"] == "removed", 5, "the source to say that it was removed")
 
 
 # -- a daemon killed in the middle
