@@ -181,7 +181,7 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
     if (exists && !quiet_noticed && Clock::now() - last_growth >= quiet_limit) {
       quiet_noticed = true;
       notice("nothing has come for " + checkpoint.path + " in " + format_time(quiet_limit) +
-             ": if its dump has failed, end this and remove it (rm -r)");
+             ": if its dump has failed, remove it at the source (rm -r)");
     }
     slice = std::chrono::ceil<milliseconds>(
         std::min<Clock::duration>({left, kWaitSlice, std::max(quiet_limit, kRetryInterval)}));

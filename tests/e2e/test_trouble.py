@@ -71,6 +71,7 @@ def test_a_checkpoint_removed_at_the_target_is_called_removed_at_the_source(worl
     source, target = world.pair()
     directory = checkpoint(world, source)
     world.write(directory / "file", MIB).succeeds()
+    world.succeeds([find_ppmr(), "commit", directory])
     world.succeeds(["rm", "-r", target.mountpoint / "moved"])
     wait_until(lambda: checkpoint_in(world.status(source.mountpoint), "moved")["state"] == "removed", 5, "the source to say that it was removed")
 
