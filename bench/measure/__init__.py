@@ -1,0 +1,1 @@
+"""What ./run measures, how its figures are kept, and how they are told."""

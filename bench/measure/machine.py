@@ -1,0 +1,106 @@
+"""Where figures come from: machine, kernel, versions, commit, build mode; and what the whole machine did meanwhile."""
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import criu
+from lab.node import LabError
+from lab.ppmr import find_ppmr
+from lab.programs import REPOSITORY
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def _said(*command):
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=REPOSITORY, check=True, timeout=20)
+        return done.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _field(path, name):
+    return next((line.split(":", 1)[1].strip() for line in Path(path).read_text().splitlines() if line.startswith(name)), "unknown")
+
+
+def build_mode(binary):
+    return next((part.rsplit("-", 1)[1] for part in binary.parts if part.startswith("k8-")), "unknown")
+
+
+def environment():
+    memory = int(_field("/proc/meminfo", "MemTotal").split()[0]) // (1 << 20)
+    changed = _said("git", "status", "--porcelain", "-uno", "--", ".", ":!bench", ":!README.md")
+    ppmr = find_ppmr()
+    try:
+        criu_version = _said(criu.find_criu(), "--version").split("\n")[0].split()[-1]
+    except LabError:
+        criu_version = "none"
+    return {
+        "host": f"{platform.node()}: {os.cpu_count()} x {_field('/proc/cpuinfo', 'model name')}, {memory} GiB",
+        "kernel": platform.release(),
+        "commit": _said("git", "rev-parse", "--short", "HEAD") + ("+" if changed else ""),
+        "build": build_mode(ppmr),
+        "criu": criu_version,
+        "libfuse": _said("dpkg-query", "-W", "-f", "${Version}", "libfuse3-3"),
+        "iperf3": _said("dpkg-query", "-W", "-f", "${Version}", "iperf3"),
+    }
+
+
+def load_average():
+    return os.getloadavg()[0]
+
+
+def total_memory_bytes():
+    return int(_field("/proc/meminfo", "MemTotal").split()[0]) * 1024
+
+
+def available_memory_bytes():
+    return int(_field("/proc/meminfo", "MemAvailable").split()[0]) * 1024
+
+
+@dataclass
+class MachineTime:
+    """CPU seconds of the whole machine."""
+    busy: float
+    softirq: float
+    idle: float
+
+    def __sub__(self, other):
+        return MachineTime(self.busy - other.busy, self.softirq - other.softirq, self.idle - other.idle)
+
+
+def machine_time():
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / TICK for word in Path("/proc/stat").read_text().split()[1:9])
+    return MachineTime(user + nice + system + irq + softirq, irq + softirq, idle + iowait + steal)
+
+
+@dataclass
+class ProcessCost:
+    """What a process has used so far: CPU seconds, and how often its threads went to sleep."""
+    user: float = 0.0
+    system: float = 0.0
+    sleeps: int = 0
+
+    @property
+    def cpu(self):
+        return self.user + self.system
+
+    def __sub__(self, other):
+        return ProcessCost(self.user - other.user, self.system - other.system, self.sleeps - other.sleeps)
+
+    def __add__(self, other):
+        return ProcessCost(self.user + other.user, self.system + other.system, self.sleeps + other.sleeps)
+
+
+def process_cost(pid):
+    """CPU of all threads that ever were; sleeps of those that still are."""
+    words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    sleeps = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            sleeps += int(_field(task / "status", "voluntary_ctxt_switches"))
+        except (OSError, ValueError):
+            continue  # the thread has ended meanwhile
+    return ProcessCost(int(words[11]) / TICK, int(words[12]) / TICK, sleeps)

@@ -1,0 +1,117 @@
+"""One Markdown page of a run: what was reached, every series as a table with medians, extremes and ratios, and the pictures."""
+from . import pictures
+from .spread import figure, ratio, spread
+from .targets import TARGETS, number
+
+CHAPTERS = {
+    "ceilings": "What this machine gives at most, measured by itself.",
+    "aggregation": "Writers -> source mount -> pool, the chunks discarded. The null sink is a FUSE file system of its own that forgets every byte.",
+    "network": "Pool -> image store over TCP, no FUSE. iperf3 with as many streams, on the same path.",
+    "pipeline": "Writers -> source mount -> stream -> target mount -> readers, until the last reader has seen the end of its file.",
+    "restore": "CRIU's restore by itself, from images that are in memory already.",
+    "moves": "A whole move: from the beginning of the dump until the program has written its first line on the target.",
+    "application": "Run time of an MPI program, undisturbed and with migrations.",
+    "growth": "What the daemons cost as the checkpoint grows in bytes and files.",
+}
+FASTER_IS = {"GB/s": "more", "s": "less"}
+
+
+def cell(samples):
+    found = spread(samples)
+    if found.count == 1:
+        return f"{figure(found.median)}"
+    return f"{figure(found.median)} ({figure(found.low)} to {figure(found.high)})"
+
+
+def compared(ours, other, unit):
+    """How ppmr's samples stand to another's."""
+    quotient = ratio(other, ours) if FASTER_IS.get(unit) == "less" else ratio(ours, other)
+    if quotient is None:
+        return ""
+    return f"{figure(quotient)} x" if FASTER_IS.get(unit) == "less" else f"{100 * quotient:.0f}%"
+
+
+def columns_of(rows, what):
+    return list(dict.fromkeys(name for row in rows for name in row[what]))
+
+
+def table(head, lines):
+    return "\n".join(["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |",
+                      *("| " + " | ".join(line) + " |" for line in lines)])
+
+
+def series_table(rows):
+    """Rows of one series: a column per way, and how the first way stands to each other one."""
+    unit, ways = rows[0]["unit"], columns_of(rows, "results")
+    if len(rows) == 1:
+        row = rows[0]
+        own = row["results"][ways[0]]
+        lines = [[way, cell(row["results"][way]), "" if way == ways[0] or row["section"] == "ceilings" else compared(own, row["results"][way], unit)] for way in ways]
+        return table([row["key"].rsplit("/", 1)[1], unit, f"{ways[0]} is faster by" if unit == "s" else f"{ways[0]} reaches" if row["section"] != "ceilings" else ""], lines)
+    head = [rows[0]["series"], *(f"{way}, {unit}" for way in ways)]
+    peers = ways[1:] if rows[0]["section"] != "ceilings" else []
+    head += [f"{way} / {ways[0]}" if unit == "s" else f"{ways[0]} / {way}" for way in peers]
+    lines = []
+    for row in rows:
+        line = [row["key"].rsplit("/", 1)[1]]
+        line += [cell(row["results"][way]) if row["results"].get(way) else "-" for way in ways]
+        line += [compared(row["results"].get(ways[0]), row["results"].get(way), unit) for way in peers]
+        lines.append(line)
+    return table(head, lines)
+
+
+def facts_table(rows):
+    names = columns_of(rows, "facts")
+    if not names:
+        return ""
+    # More rows than figures: rows go down.
+    if len(rows) > len(names):
+        return table([rows[0]["series"], *names], [[row["key"].rsplit("/", 1)[1], *(figure(row["facts"][name]) if name in row["facts"] else "-" for name in names)] for row in rows])
+    return table(["", *(row["key"].rsplit("/", 1)[1] for row in rows)], [[name, *(figure(row["facts"][name]) if name in row["facts"] else "-" for row in rows)] for name in names])
+
+
+def not_measured(rows):
+    reasons = {}
+    for row in rows:
+        for way, why in row["not_measured"].items():
+            reasons.setdefault((way, why), []).append(row["key"])
+    return [f"- {way}: not measured: {why}" for way, why in reasons]
+
+
+def targets_table(rows):
+    lines = []
+    for target in TARGETS:
+        verdict = target.verdict(rows)
+        found = number(verdict.value, target.unit) if verdict.value is not None else "-"
+        lines.append([target.what, ("at least " if target.at_least else "at most ") + number(target.wanted, target.unit), found, verdict.text()])
+    return table(["what", "wanted", "measured", ""], lines)
+
+
+def write(rows, directory):
+    """Writes report.md and pictures/ there; returns the path of the report and a sentence about the pictures."""
+    drawn, word = pictures.draw(rows, directory / "pictures")
+    text = ["# ppmr: measured", ""]
+    text += ["\n".join(f"- {name}: {value}" for name, value in rows.environment.items()), ""]
+    text += ["Medians, with the lowest and highest sample in brackets. Ratios are of medians of one run; they travel between machines, the figures themselves do not.", ""]
+    if not rows.environment.get("effort", "").startswith("full"):
+        text += ["**This was not a full run**: few samples of few bytes. It shows that everything works; it does not say how fast ppmr is.", ""]
+    text += ["## Wanted and reached", "", targets_table(rows), ""]
+    for chapter, sentence in CHAPTERS.items():
+        found = rows.of(chapter)
+        if not found:
+            continue
+        text += [f"## {chapter.capitalize()}", "", sentence, ""]
+        for series in dict.fromkeys(row["series"] for row in found):
+            of_series = rows.of(chapter, series)
+            text += [f"### {series}", ""]
+            if any(row["results"] for row in of_series):
+                text += [series_table([row for row in of_series if row["results"]]), ""]
+            text += [*not_measured(of_series), ""] if not_measured(of_series) else []
+            facts = facts_table(of_series)
+            text += [facts, ""] if facts else []
+            text += [f"![{title}](pictures/{name})\n" for (where, name, title) in drawn if where == (chapter, series)]
+    if word:
+        text += [word, ""]
+    path = directory / "report.md"
+    path.write_text("\n".join(text).rstrip() + "\n")
+    return path, word

@@ -1,0 +1,111 @@
+"""What ppmr wants to reach, each as a ratio of medians in one run, and whether these rows say that it does.
+
+A figure that was not measured in this run is said to be so; it is never taken from another."""
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+from .spread import figure, ratio, spread
+
+
+@dataclass(frozen=True)
+class Target:
+    what: str
+    wanted: float
+    value: Callable               # rows -> number, or None where it was not measured
+    at_least: bool = True
+    unit: str = "x"               # x, %, s, CPU-s/GB
+    bound: str = ""               # what bounds it where it is missed, if that is known
+
+    def verdict(self, rows):
+        value = self.value(rows)
+        if value is None:
+            return Verdict(self, None, None)
+        return Verdict(self, value, value >= self.wanted if self.at_least else value <= self.wanted)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    value: Optional[float]
+    reached: Optional[bool]
+
+    def text(self):
+        if self.value is None:
+            return "not measured in this run"
+        if self.reached:
+            return "reached"
+        short = abs(self.target.wanted - self.value) / self.target.wanted
+        return f"missed by {100 * short:.0f}%"
+
+
+def number(value, unit):
+    if unit == "%":
+        return f"{100 * value:.0f}%"
+    return f"{figure(value)} x" if unit == "x" else f"{figure(value)} {unit}"
+
+
+def _ratio(key, of, against):
+    def value(rows):
+        row = rows.get(key)
+        return row and ratio(row["results"].get(of), row["results"].get(against))
+    return value
+
+
+def _of_null_sink(name):
+    return _ratio(f"aggregation/writers and write size/{name}", "ppmr", "null sink")
+
+
+def _of_iperf(section, series, name):
+    return _ratio(f"{section}/{series}/{name}", "ppmr", "iperf3")
+
+
+def _pool_insensitivity(rows):
+    """The slowest pool of 8 MiB or more against the fastest, with full chunks."""
+    medians = [spread(row["results"]["ppmr"]).median for row in rows.of("aggregation", "chunk and pool size")
+               if row["parameters"]["chunk"] == 1 << 20 and row["parameters"]["pool"] >= 8 << 20]
+    return min(medians) / max(medians) if len(medians) > 2 else None
+
+
+def _source_cost_without_tcp(rows):
+    row = rows.get("pipeline/links and writers/veth, 1")
+    return row and row["facts"]["source daemon, CPU-s/GB"] - row["facts"]["iperf3 sender, CPU-s/GB"]
+
+
+def _move(key, way, against="ppmr, lazy"):
+    def value(rows):
+        row = rows.get(key)
+        return row and ratio(row["results"].get(way), row["results"].get(against))
+    return value
+
+
+def _fact(key, name):
+    def value(rows):
+        row = rows.get(key)
+        return row and row["facts"].get(name)
+    return value
+
+
+ONE_GIB = "moves/size/1024 MiB"
+EIGHT = "moves/processes/8"
+
+TARGETS = (
+    Target("aggregation, 1 writer, 1 MiB writes, of the null sink", 0.85, _of_null_sink("1 x 1 MiB"), unit="%"),
+    Target("aggregation, 1 writer, 1 MiB writes, against a first write to tmpfs", 5, _ratio("aggregation/writers and write size/1 x 1 MiB", "ppmr", "tmpfs, first write")),
+    Target("aggregation, 1 writer, 128 KiB writes, of the null sink", 0.80, _of_null_sink("1 x 128 KiB"), unit="%"),
+    Target("aggregation, 1 writer, 4 KiB writes, of the null sink", 0.60, _of_null_sink("1 x 4 KiB"), unit="%"),
+    Target("aggregation, pools from 8 MiB up: slowest of fastest", 0.90, _pool_insensitivity, unit="%"),
+    Target("network, veth unlimited, of iperf3", 0.90, _of_iperf("network", "links and streams", "veth, 2"), unit="%"),
+    Target("network, 10 Gb/s, of iperf3", 0.97, _of_iperf("network", "links and streams", "10 Gb/s, 2"), unit="%"),
+    Target("network, 1 Gb/s, of iperf3", 0.97, _of_iperf("network", "links and streams", "1 Gb/s, 2"), unit="%"),
+    Target("pipeline, 10 Gb/s, of iperf3", 0.95, _of_iperf("pipeline", "links and writers", "10 Gb/s, 1"), unit="%"),
+    Target("pipeline, veth unlimited, of iperf3", 0.55, _of_iperf("pipeline", "links and writers", "veth, 1"), unit="%"),
+    Target("move of 1 GiB against Local", 10.7, _move(ONE_GIB, "Local")),
+    Target("move of 1 GiB against tmpfs + tar", 10, _move(ONE_GIB, "tmpfs + tar")),
+    Target("move of 1 GiB against the page server", 5, _move(ONE_GIB, "CRIU page server")),
+    Target("move of 8 processes of 128 MiB against Local", 10.7, _move(EIGHT, "Local")),
+    Target("move of 8 processes of 128 MiB against tmpfs + tar", 10, _move(EIGHT, "tmpfs + tar")),
+    Target("move of 8 processes of 128 MiB against the page server", 5, _move(EIGHT, "CRIU page server")),
+    Target("eager restore from the target mount against one from tmpfs", 1.05, _ratio("restore/from memory/eager", "target mount", "tmpfs"), at_least=False),
+    Target("lazy restore from the target mount, until it runs", 0.06, lambda rows: (row := rows.get("restore/from memory/lazy")) and spread(row["results"]["target mount"]).median, at_least=False, unit="s"),
+    Target("source daemon with its kernel work, without TCP's share", 0.35, _source_cost_without_tcp, at_least=False, unit="CPU-s/GB"),
+)

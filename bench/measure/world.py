@@ -1,0 +1,104 @@
+"""What all measurements share: how much of it to do, and the two nodes, made when they are first needed."""
+import itertools
+from dataclasses import dataclass
+
+from lab.node import Lab, LabError
+
+GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
+
+LINKS = {"loopback": None, "veth": None, "10 Gb/s": "10gbit", "1 Gb/s": "1gbit"}
+BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thorough a run is. What it leaves out is left out of the plan, not estimated."""
+    name: str
+    runs: int               # counted rounds
+    bytes: int              # written in one sample where nothing limits the rate
+    limited_seconds: float  # of a sample on a limited link
+    iperf_seconds: int
+    sweep: int              # values of each sweep: 1 the first, 2 both ends, more all
+    move_mib: tuple         # sizes of the process that is moved
+    move_runs: int
+    crowd_mib: int          # of memory in all for 1, 2, 4, 8 processes
+    application_runs: int
+
+    @property
+    def sweeps(self):
+        return self.sweep > 2
+
+    def thin(self, values):
+        values = list(values)
+        return values if self.sweeps else list(dict.fromkeys([values[0], values[-1]]))[:self.sweep]
+
+
+EFFORTS = {
+    "full": Effort("full", 5, GIB, 2.0, 3, 3, (64, 256, 1024, 4096), 5, 1024, 3),
+    "quick": Effort("quick", 2, 256 * MIB, 0.5, 1, 2, (256,), 1, 256, 0),
+    "tiny": Effort("tiny", 1, 8 * MIB, 0.1, 1, 1, (16,), 1, 16, 0),
+}
+
+
+class World:
+    def __init__(self, effort, source_options=(), target_options=(), shared_directory=None, disk_directory=None):
+        self.effort = effort
+        self.source_options, self.target_options = list(source_options), list(target_options)
+        self.shared_directory = shared_directory  # a network file system that both nodes see
+        self.disk_directory = disk_directory      # a directory on a disk file system
+        self._lab = None
+        self._labels = itertools.count(1)
+        self._ports = itertools.count(20000)
+
+    @property
+    def lab(self):
+        if self._lab is None:
+            self._lab = Lab()
+            try:
+                self._source, self._target = self._lab.node("source"), self._lab.node("target")
+                self._link = self._lab.join(self._source, self._target)
+            except (OSError, LabError):
+                self.close()
+                raise
+            self._rate = None
+        return self._lab
+
+    @property
+    def source(self):
+        return self.lab and self._source
+
+    @property
+    def target(self):
+        return self.lab and self._target
+
+    @property
+    def private(self):
+        return self.lab.directory / "private"
+
+    def nodes(self, link):
+        """(where the source is, where the target is) with a link of that kind between them."""
+        self.lab
+        if link == "loopback":
+            return self._target, self._target
+        if LINKS[link] != self._rate:
+            self._link.limit(LINKS[link])
+            self._rate = LINKS[link]
+        return self._source, self._target
+
+    def label(self, what="run"):
+        return f"{what}{next(self._labels)}"
+
+    def port(self):
+        return next(self._ports)
+
+    def bytes_for(self, link):
+        """How much to send over a link for one sample, in whole MiB."""
+        if link not in BYTES_PER_SECOND:
+            return self.effort.bytes
+        wanted = BYTES_PER_SECOND[link] * self.effort.limited_seconds
+        return int(max(4 * MIB, min(self.effort.bytes, wanted)) // MIB * MIB)
+
+    def close(self):
+        if self._lab is not None:
+            self._lab.close()
+            self._lab = None

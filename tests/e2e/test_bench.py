@@ -1,0 +1,199 @@
+"""The benchmark driver: what it makes of samples, how it goes on after an interruption, and that a tiny run works from end to end."""
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "bench"))
+
+from lab.node import LabError  # noqa: E402
+from measure import plan, report  # noqa: E402
+from measure.rounds import alternate  # noqa: E402
+from measure.rows import Rows, RowsError  # noqa: E402
+from measure.targets import Target  # noqa: E402
+from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
+
+MACHINE = {"host": "a machine", "commit": "abc"}
+
+
+def row(key, **changes):
+    return {"key": key, "section": "s", "series": "t", "parameters": {}, "unit": "GB/s", "results": {"ppmr": [1.0]}, "facts": {}, "not_measured": {}, **changes}
+
+
+def item(name, measure, guess=1.0):
+    return plan.Item("s", "t", name, {}, "GB/s", measure, guess)
+
+
+def test_a_spread_is_the_median_and_the_extremes():
+    found = spread([3, 1, 2, 10])
+    assert (found.median, found.low, found.high, found.count) == (2.5, 1, 10, 4)
+    assert found.relative == pytest.approx(9 / 2 / 2.5)
+
+
+@pytest.mark.parametrize("samples", [[], [math.nan], [1, math.inf]])
+def test_what_is_no_measurement_has_no_spread(samples):
+    with pytest.raises(ValueError):
+        spread(samples)
+
+
+def test_a_ratio_is_of_medians_and_none_without_samples():
+    assert ratio([2, 4, 100], [1, 2, 3]) == 2
+    assert ratio([], [1]) is None
+    assert ratio([1], []) is None
+
+
+def test_figures_for_people():
+    assert [figure(value) for value in (0, 12.345, 0.12345, 1234.5, 0.00012)] == ["0", "12.3", "0.123", "1234", "0.0001"]
+    assert [size_text(value) for value in (4096, 1 << 20, 3 << 29, 100)] == ["4 KiB", "1 MiB", "1.5 GiB", "100 B"]
+    assert [duration(value) for value in (59.4, 61, 3725)] == ["59 s", "1 min 01 s", "1 h 02 min"]
+
+
+def test_rounds_alternate_and_the_first_is_not_counted():
+    order = []
+
+    def way(name):
+        def sample():
+            order.append(name)
+            return len(order)
+        return sample
+    samples = alternate({"a": way("a"), "b": way("b")}, runs=2)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert samples == {"a": [4, 5], "b": [3, 6]}
+
+
+def test_rows_survive_and_another_machine_is_refused(tmp_path):
+    Rows(tmp_path / "rows", MACHINE).add(row("one"))
+    again = Rows(tmp_path / "rows", MACHINE)
+    assert "one" in again and again.get("one")["results"] == {"ppmr": [1.0]}
+    with pytest.raises(RowsError, match="another commit"):
+        Rows(tmp_path / "rows", {**MACHINE, "commit": "def"})
+
+
+def test_a_line_cut_short_is_forgotten(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    rows.add(row("one"))
+    with open(rows.path, "a") as file:
+        file.write('{"key": "two", "sec')
+    again = Rows(rows.path, MACHINE)
+    assert [found["key"] for found in again] == ["one"]
+    again.add(row("two"))
+    assert [json.loads(line).get("key") for line in rows.path.read_text().splitlines()] == [None, "one", "two"]
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "rows").write_text("not ours\n")
+    with pytest.raises(RowsError, match="not a file of figures"):
+        Rows(tmp_path / "rows", MACHINE)
+    with pytest.raises(RowsError, match="no figures"):
+        Rows(tmp_path / "none")
+
+
+def test_a_row_without_samples_must_say_why(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    with pytest.raises(RowsError, match="no samples"):
+        rows.add(row("empty", results={"ppmr": []}))
+    rows.add(row("empty", results={}, not_measured={"Shared": "no network file system"}))
+
+
+def test_a_plan_goes_on_after_a_failure_and_a_resumed_one_tries_it_again(tmp_path):
+    measured = []
+
+    def works(name):
+        def measure():
+            measured.append(name)
+            return plan.Outcome({"ppmr": [1.0]})
+        return measure
+
+    def fails():
+        raise LabError("the cable is out")
+    rows = Rows(tmp_path / "rows", MACHINE)
+    quiet = plan.Progress([], io.StringIO())
+    assert plan.run([item("one", works("one")), item("two", fails), item("three", works("three"))], rows, quiet) == ["s/t/two"]
+    assert plan.run([item("one", works("one")), item("two", works("two"))], Rows(rows.path, MACHINE), quiet) == []
+    assert measured == ["one", "three", "two"]
+
+
+def test_a_plan_with_a_key_twice_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="twice"):
+        plan.run([item("one", None), item("one", None)], Rows(tmp_path / "rows", MACHINE))
+
+
+def test_time_left_follows_how_long_rows_really_take():
+    items = [item(str(number), None, guess=2.0) for number in range(4)]
+    progress = plan.Progress(items, io.StringIO())
+    assert progress.left() == 8
+    progress.begin(items[0])
+    progress.end(items[0], 4.0)  # twice as long as guessed
+    assert progress.left() == 12
+
+
+def test_a_target_is_reached_missed_or_not_measured(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    half = Target("half", 0.5, lambda rows: 0.5, unit="%")
+    assert (half.verdict(rows).reached, half.verdict(rows).text()) == (True, "reached")
+    assert Target("all", 1.0, lambda rows: 0.5, unit="%").verdict(rows).text() == "missed by 50%"
+    assert Target("little", 0.25, lambda rows: 0.5, at_least=False).verdict(rows).text() == "missed by 100%"
+    assert Target("none", 1.0, lambda rows: None).verdict(rows).text() == "not measured in this run"
+
+
+def test_a_report_tells_medians_ratios_and_what_was_not_measured(tmp_path):
+    rows = Rows(tmp_path / "rows", {**MACHINE, "effort": "quick"})
+    rows.add(row("aggregation/writers and write size/1 x 1 MiB", section="aggregation", series="writers and write size",
+                 parameters={"writers": 1, "request": 1 << 20}, results={"ppmr": [3.0, 4.0, 5.0], "null sink": [8.0]}))
+    rows.add(row("moves/size/64 MiB", section="moves", series="size", unit="s", results={"ppmr, lazy": [0.1], "Local": [1.5]},
+                 not_measured={"Shared": "no network file system"}))
+    path, _ = report.write(rows, tmp_path)
+    text = path.read_text()
+    assert "| ppmr | 4.00 (3.00 to 5.00) |  |\n| null sink | 8.00 | 50% |" in text
+    assert "| Local | 1.50 | 15.0 x |" in text
+    assert "- Shared: not measured: no network file system" in text
+    assert "aggregation, 1 writer, 1 MiB writes, of the null sink | at least 85% | 50% | missed by 41% |" in text
+    assert "This was not a full run" in text
+
+
+def test_pictures_are_drawn_of_what_is_there(tmp_path):
+    pytest.importorskip("matplotlib", reason="python3-matplotlib is not installed")
+    rows = Rows(tmp_path / "rows", MACHINE)
+    for request in (4096, 1 << 20):
+        rows.add(row(f"aggregation/writers and write size/1 x {request}", section="aggregation", series="writers and write size",
+                     parameters={"writers": 1, "request": request}, results={"ppmr": [1.0, 2.0], "null sink": [3.0]}))
+    rows.add(row("moves/size/64 MiB", section="moves", series="size", unit="s", parameters={"size_mib": 64}, results={"ppmr, lazy": [0.1], "Local": [1.5]},
+                 spans={"ppmr, lazy": [["dump", 0.0, 0.1], ["downtime", 0.0, 0.1]], "Local": [["dump", 0.0, 1.0]]}))
+    path, word = report.write(rows, tmp_path)
+    assert word == ""
+    names = {file.name for file in (tmp_path / "pictures").iterdir()}
+    assert names == {"aggregation-writes.svg", "moves-size.svg", "timeline-size-64-MiB.svg"}
+    for name in names:
+        assert f"(pictures/{name})" in path.read_text()
+        assert (tmp_path / "pictures" / name).read_text().startswith("<?xml")
+
+
+def bench(*options):
+    return subprocess.run([REPOSITORY / "bench/run", *map(str, options)], capture_output=True, text=True, timeout=150)
+
+
+def test_a_tiny_run_measures_and_a_second_one_has_nothing_to_do(ppmr, tmp_path):
+    options = ("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "ceilings", "--only", "aggregation", "--only", "network", "--only", "pipeline")
+    first = bench(*options)
+    assert first.returncode == 0, first.stderr
+    rows = Rows(tmp_path / "out/rows.jsonl")
+    assert {found["section"] for found in rows} == {"ceilings", "aggregation", "network", "pipeline"}
+    for found in rows:
+        for samples in found["results"].values():
+            assert spread(samples).low > 0
+    assert (tmp_path / "out/report.md").exists()
+    before = (tmp_path / "out/rows.jsonl").read_text()
+    second = bench(*options)
+    assert second.returncode == 0, second.stderr
+    assert (tmp_path / "out/rows.jsonl").read_text() == before
+
+
+def test_wrong_options_are_refused():
+    assert bench("--only", "nothing").returncode == 2
+    assert "no figures here" in bench("--report", "/nonexistent").stderr
