@@ -328,7 +328,12 @@ void judge_file(const TreeFacts& tree, const FileFact& file, FileVerdict verdict
                                     : "has open";
   const std::string subject =
       fmt::format("{}, which {} {},", file.path, tree.name_of(file.pid), use);
-  if (verdict == FileVerdict::kMissing) {
+  if (file.filesystem == "tmpfs" && file.mapped && file.writable) {
+    findings.stop(
+        subject + " is in memory, and what is in files does not move with a process",
+        "keep it on a file system of both nodes, let the program do without (MPI: over TCP "
+        "instead), or move it with a mount namespace of its own");
+  } else if (verdict == FileVerdict::kMissing) {
     std::string remedy = file.mapped ? "install it there in the same version"
                                      : "copy it there, or keep it on a file system of both nodes";
     if (is_network_filesystem(file.filesystem))

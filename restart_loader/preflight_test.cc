@@ -363,6 +363,15 @@ TEST_F(Obstacles, AFileOpenForWritingThatIsNotShared) {
   verdicts_["/data/out"] = FileVerdict::kShared;
   EXPECT_THAT(find(), IsEmpty());
 }
+TEST_F(Obstacles, SharedMemoryInAFileOfTheNode) {
+  FileFact& file = add_file("/dev/shm/segment");
+  file.filesystem = "tmpfs";
+  file.mapped = file.writable = true;
+  expect_stop("/dev/shm/segment, which 412 (worker) runs or has mapped, is in memory",
+              "mount namespace");
+  verdicts_["/dev/shm/segment"] = FileVerdict::kShared;
+  EXPECT_THAT(find(), IsEmpty());
+}
 TEST_F(Obstacles, ALogMayBeOfAnotherLength) {
   FileFact& log = add_file("/var/log/w");
   log.writable = log.append_only = true;

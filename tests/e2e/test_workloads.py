@@ -1,0 +1,197 @@
+"""Programs that people run move while they work: redis under load, a JVM, Python with numpy, a shell pipeline, an MPI job.
+
+Each writes numbered lines with the name of its node; what they have to say is computed here once more.
+"""
+import importlib.util
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.node import wait_until
+from lab.ppmr import Mounts, PpmrMove
+
+WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
+PYTHON = "/usr/bin/python3"
+TCP = ["--tcp-established", "--network-lock", "skip"]
+MODULUS = 1_000_003
+
+
+@pytest.fixture
+def move(lab, nodes):
+    # Little memory kept ready: what these programs need is less, and touching a GiB would take longer than their moves.
+    with Mounts(nodes.source, nodes.target, lab.directory / "private", target_options=["--pool-size", "64MiB"]) as mounts:
+        way = PpmrMove(nodes.source, nodes.target, mounts)
+        way.prepare("moved")
+        yield way
+        way.clean()
+
+
+class Lines:
+    """The numbered lines of a workload; the last word of each is the node it was written on."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def read(self):
+        text = self.path.read_text() if self.path.exists() else ""
+        return [line.split() for line in text[:text.rfind("\n") + 1].splitlines()]
+
+    def wait_for(self, count, node, check=lambda: None, timeout=15):
+        """Waits until `count` lines were written on `node`."""
+        def there():
+            check()
+            return sum(line[-1] == node.name for line in self.read()) >= count
+        wait_until(there, timeout, f"{count} lines from node {node.name}", interval=0.01)
+
+    def check(self, expected, left, right):
+        """Numbers without a gap, first from one node, then from the other, each line as `expected(number)` says."""
+        lines = self.read()
+        nodes = [line[-1] for line in lines]
+        moved_at = nodes.index(right.name)
+        assert set(nodes[:moved_at]) == {left.name} and set(nodes[moved_at:]) == {right.name}
+        for number, line in enumerate(lines, start=1):
+            assert (int(line[0]), line[1]) == (number, expected(number))
+
+
+def move_and_check(move, pid, lines, expected, dump_options=(), restore_options=()):
+    lines.wait_for(30, move.source)
+    move.move_tree(pid, dump_options, restore_options)
+    lines.wait_for(30, move.target, check=move.check)
+    move.finish()
+    assert move.target.alive(pid) and not move.source.alive(pid)
+    lines.check(expected, move.source, move.target)
+    move.target.signal(pid, signal.SIGKILL)
+
+
+def chain():
+    """sum(n) = sum(n - 1) * 31 + n, remembered."""
+    sums = [0]
+
+    def at(number):
+        while len(sums) <= number:
+            sums.append((sums[-1] * 31 + len(sums)) % MODULUS)
+        return sums[number]
+    return at
+
+
+def test_redis_under_load_moves_with_its_address(lab, nodes, move, need_command):
+    """The client on a third node keeps its connection and notices a pause; every write that redis has acknowledged is there."""
+    need_command("redis-server")
+    address, client_address, port = "10.77.100.1", "10.77.101.1", 6390
+    third = lab.node("third")
+    third.run(["ip", "address", "add", f"{client_address}/32", "dev", "lo"])
+    near = {}
+    for node in (nodes.source, nodes.target):
+        near[node], far = (end[2] for end in lab.join(node, third).ends)
+        node.run(["ip", "route", "add", f"{client_address}/32", "via", far])
+
+    def lead_to(node):
+        """Packets for the address that moves go to `node` now, or nowhere."""
+        third.run(["ip", "route", "replace", *([f"{address}/32", "via", near[node], "src", client_address] if node else ["blackhole", f"{address}/32"])])
+
+    nodes.source.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
+    lead_to(nodes.source)
+    directory = lab.home / "redis"
+    directory.mkdir()
+    pid = nodes.source.spawn(["redis-server", "--port", port, "--bind", address, "--protected-mode", "no", "--save", "", "--appendonly", "no",
+                              "--dir", directory], log=directory / "log")
+
+    def cli(node, *words, **options):
+        return node.run(["redis-cli", "-h", address, "-p", port, *words], check=False, **options).stdout
+    wait_until(lambda: cli(nodes.source, "ping") == "PONG\n", 15, "redis to answer")
+    acknowledged = directory / "acknowledged"
+    client = third.spawn([PYTHON, WORKLOADS / "redis_client.py", address, port, acknowledged], log=directory / "client-log")
+
+    def written():
+        text = acknowledged.read_text() if acknowledged.exists() else ""
+        return text[:text.rfind("\n") + 1].splitlines()
+    wait_until(lambda: len(written()) > 1000, 10, "1000 writes")
+
+    lead_to(None)  # whatever the source's kernel says from now on reaches nobody
+    nodes.target.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
+    before = len(written())
+    move.move_tree(pid, TCP, TCP)
+    wait_until(lambda: move.check() or nodes.target.alive(pid), 20, "redis to run on the target")
+    lead_to(nodes.target)
+    wait_until(lambda: move.check() or len(written()) > before + 1000, 15, "1000 more writes of the same client")
+    move.finish()
+    third.signal(client, signal.SIGTERM)
+    wait_until(lambda: not third.alive(client), 5, "the client to end")
+
+    lines = written()
+    assert not lines[-1].startswith("lost"), lines[-1]
+    assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
+    shown = cli(nodes.target, input="".join(f"GET key:{number}\n" for number in range(1, len(lines) + 1))).splitlines()
+    assert shown == [f"value-{number * 2654435761 % (1 << 32):08x}" for number in range(1, len(lines) + 1)]
+    assert not nodes.source.alive(pid)
+    nodes.target.signal(pid, signal.SIGKILL)
+
+
+def test_a_jvm(lab, nodes, move, need_command):
+    output = lab.home / "lines"
+    pid = nodes.source.spawn([need_command("java"), "-Xmx128m", "-XX:-UsePerfData", WORKLOADS / "Counter.java", output], log=lab.home / "log")
+
+    def expected(number):
+        total = 0
+        for i in range(1, number + 1):
+            total = (total * 31 + i) % MODULUS
+        return str(total)
+    sums = chain()
+    assert str(sums(100)) == expected(100)
+    move_and_check(move, pid, Lines(output), lambda number: str(sums(number)))
+
+
+def test_python_with_numpy(lab, nodes, move):
+    specification = importlib.util.spec_from_file_location("numpy_worker", WORKLOADS / "numpy_worker.py")
+    worker = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(worker)
+    except ImportError as missing:
+        pytest.skip(f"python3-numpy is not installed ({missing}) in {sys.executable}")
+    rows, output = 500, lab.home / "lines"
+    pid = nodes.source.spawn([PYTHON, WORKLOADS / "numpy_worker.py", output, rows], log=lab.home / "log")
+    state = {"step": 0, "matrix": worker.first(rows)}
+
+    def expected(step):
+        assert step == state["step"] + 1
+        state.update(step=step, matrix=worker.following(state["matrix"], step))
+        return worker.digest(state["matrix"])
+    move_and_check(move, pid, Lines(output), expected)
+
+
+def test_a_shell_pipeline(lab, nodes, move):
+    """Three programs and their shell, with bytes under way in the pipes between them."""
+    output = lab.home / "lines"
+    script = r"""
+        { n=0; while :; do n=$((n + 1)); echo $n; done; } |
+        awk '{ sum = (sum * 31 + $1) % 1000003; print $1, sum; fflush() }' |
+        while read number sum; do
+          read node </proc/sys/kernel/hostname
+          echo $number $sum $node
+        done >"$0" """
+    pid = nodes.source.spawn(["bash", "-c", script, output])
+    sums = chain()
+    move_and_check(move, pid, Lines(output), lambda number: str(sums(number)))
+
+
+def test_a_whole_mpi_job(lab, nodes, move, need_command):
+    """mpirun and its three ranks with the connections between them become those of another node.
+
+    The ranks speak TCP over loopback, which every node has: Open MPI's segments in /dev/shm are files of the node, and what is in files does not move."""
+    need_command("mpirun")
+    if nodes.source.run([PYTHON, "-c", "import mpi4py"], check=False).returncode != 0:
+        pytest.skip("python3-mpi4py is not installed")
+    output, ranks = lab.home / "lines", 3
+    pid = nodes.source.spawn(["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo",
+                              "--mca", "oob_tcp_if_include", "lo", "-np", ranks, PYTHON, WORKLOADS / "mpi_ring.py", output], log=lab.home / "log")
+    tokens = [0]
+
+    def expected(number):
+        while len(tokens) <= number:
+            tokens.append(((tokens[-1] * 31 + len(tokens)) % MODULUS + sum(range(1, ranks))) % MODULUS)
+        return str(tokens[number])
+    options = [*TCP, "--file-locks", "--ghost-limit", "64M"]
+    restore = [*TCP, "--file-locks"]
+    move_and_check(move, pid, Lines(output), expected, options, restore)
