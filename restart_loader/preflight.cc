@@ -319,6 +319,15 @@ void judge_content(const std::string& subject, const FileFact& file, FileVerdict
   }
 }
 
+std::string remedy_for_shared_memory(const FileFact& file) {
+  if (file.path.find("/hsperfdata_") != std::string::npos)
+    return "start java with -XX:-UsePerfData";
+  if (file.path.find("/vader_segment.") != std::string::npos)
+    return "start mpirun with --mca btl self,tcp";
+  return "keep it on a file system of both nodes, let the program do without it, or move it with a "
+         "mount namespace of its own (a container)";
+}
+
 void judge_file(const TreeFacts& tree, const FileFact& file, FileVerdict verdict,
                 Findings& findings) {
   if (verdict == FileVerdict::kShared) return;
@@ -328,11 +337,11 @@ void judge_file(const TreeFacts& tree, const FileFact& file, FileVerdict verdict
                                     : "has open";
   const std::string subject =
       fmt::format("{}, which {} {},", file.path, tree.name_of(file.pid), use);
-  if (file.filesystem == "tmpfs" && file.mapped && file.writable) {
-    findings.stop(
-        subject + " is in memory, and what is in files does not move with a process",
-        "keep it on a file system of both nodes, let the program do without (MPI: over TCP "
-        "instead), or move it with a mount namespace of its own");
+  if (file.mapped_for_writing && (file.filesystem == "tmpfs" || verdict != FileVerdict::kSame)) {
+    findings.stop(fmt::format("{}, which {} has mapped to write into it, is not shared with the "
+                              "target, and what is in files does not move with a process",
+                              file.path, tree.name_of(file.pid)),
+                  remedy_for_shared_memory(file));
   } else if (verdict == FileVerdict::kMissing) {
     std::string remedy = file.mapped ? "install it there in the same version"
                                      : "copy it there, or keep it on a file system of both nodes";

@@ -366,11 +366,22 @@ TEST_F(Obstacles, AFileOpenForWritingThatIsNotShared) {
 TEST_F(Obstacles, SharedMemoryInAFileOfTheNode) {
   FileFact& file = add_file("/dev/shm/segment");
   file.filesystem = "tmpfs";
-  file.mapped = file.writable = true;
-  expect_stop("/dev/shm/segment, which 412 (worker) runs or has mapped, is in memory",
+  file.mapped = file.mapped_for_writing = file.writable = true;
+  expect_stop("/dev/shm/segment, which 412 (worker) has mapped to write into it, is not shared",
               "mount namespace");
-  verdicts_["/dev/shm/segment"] = FileVerdict::kShared;
+  file.path = "/tmp/hsperfdata_root/412";
+  expect_stop("/tmp/hsperfdata_root/412, which 412 (worker) has mapped to write into it",
+              "-XX:-UsePerfData");
+  verdicts_[file.path] = FileVerdict::kShared;
   EXPECT_THAT(find(), IsEmpty());
+}
+TEST_F(Obstacles, AMappedFileThatIsTheSameForNow) {
+  FileFact& file = add_file("/data/table");
+  file.filesystem = "ext4";
+  file.mapped = file.mapped_for_writing = file.writable = true;
+  expect_warning("/data/table, which 412 (worker) runs or has mapped, is not shared", "copy");
+  verdicts_["/data/table"] = FileVerdict::kUnchecked;
+  expect_stop("has mapped to write into it, is not shared", "file system of both nodes");
 }
 TEST_F(Obstacles, ALogMayBeOfAnotherLength) {
   FileFact& log = add_file("/var/log/w");

@@ -276,7 +276,8 @@ Status Gathering::look_at_mappings(pid_t pid) {
       continue;
     }
     file->mapped = true;
-    file->writable |= mapping.shared && mapping.writable;
+    file->mapped_for_writing |= mapping.shared && mapping.writable;
+    file->writable |= file->mapped_for_writing;
   }
   return {};
 }

@@ -32,10 +32,11 @@ struct FileFact {
   std::string digest;    // SHA-256, hexadecimal; empty: not taken
   std::string build_id;  // of programs and libraries
   bool mapped = false;
-  bool writable = false;     // open for writing, or mapped shared and writable
-  bool append_only = false;  // only ever opened to append
-  bool deleted = false;      // has no name any more: it travels with the checkpoint
-  pid_t pid = 0;             // one that uses it
+  bool mapped_for_writing = false;  // what is written into the memory is written into the file
+  bool writable = false;            // open for writing, or mapped shared and writable
+  bool append_only = false;         // only ever opened to append
+  bool deleted = false;             // has no name any more: it travels with the checkpoint
+  pid_t pid = 0;                    // one that uses it
 };
 
 // Something about a process that CRIU treats in a special way, or not at all.
@@ -88,7 +89,7 @@ Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
 // JSON with the members' names. from_json() may throw nlohmann::json::exception.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileFact, path, type, filesystem, size_bytes, mode, links,
                                    modified_ns, inode, filesystem_id, digest, build_id, mapped,
-                                   writable, append_only, deleted, pid)
+                                   writable, append_only, deleted, pid, mapped_for_writing)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Peculiarity, kind, object, pid)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InternetSocket, protocol, local_address, local_port,
                                    remote_address, remote_port, state, inode)

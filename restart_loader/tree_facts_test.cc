@@ -109,6 +109,8 @@ TEST_F(Facts, OpenFilesAreToldApart) {
   EXPECT_EQ(file_of(facts, gone).size_bytes, 5u);
   EXPECT_EQ(file_of(facts, gone).links, 0u);
   EXPECT_TRUE(file_of(facts, mapped).mapped && file_of(facts, mapped).writable);
+  EXPECT_TRUE(file_of(facts, mapped).mapped_for_writing);
+  EXPECT_FALSE(file_of(facts, written).mapped_for_writing);
 }
 
 TEST_F(Facts, PeculiaritiesAreNoticed) {
