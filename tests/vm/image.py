@@ -11,9 +11,8 @@ from lab.node import LabError
 HERE = Path(__file__).resolve().parent
 BUSYBOX = Path("/bin/busybox")
 
-# What has to be there before the root file system is: the PCI bus of QEMU, 9p, overlay. `guest_start` loads the others from the root.
-EARLY_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net")
-LATE_MODULES = ("rdma_rxe", "ib_uverbs", "rdma_ucm", "fuse")
+# Others are loaded by the kernel on demand, from the root file system.
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "crc32_pclmul", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "fuse", "tun")
 
 
 class CannotRun(LabError):
@@ -92,7 +91,7 @@ def _lacking(modules):
         known = set(_dependencies(modules)) | _built_in(modules)
     except OSError as error:
         return [str(error)]
-    return [name for name in (*EARLY_MODULES, *LATE_MODULES) if name not in known]
+    return [name for name in MODULES if name not in known]
 
 
 def _in_order(names, modules):
@@ -113,17 +112,17 @@ def _in_order(names, modules):
 
 
 def make_initramfs(modules, settings, directory):
-    """Writes directory/initramfs.cpio; `settings` become the shell variables that initramfs_init and guest_start read."""
+    """Writes directory/initramfs.cpio; `settings` become the shell variables that initramfs_init and the agent read."""
     tree = Path(directory) / "initramfs"
-    for name in ("bin", "modules", "proc", "sys", "dev", "lower", "upper", "root"):
+    for name in ("bin", "modules"):
         (tree / name).mkdir(parents=True)
     shutil.copy(BUSYBOX, tree / "bin/busybox")
     shutil.copy(HERE / "initramfs_init", tree / "init")
     (tree / "init").chmod(0o755)
-    files = _in_order(EARLY_MODULES, modules)
+    files = _in_order(MODULES, modules)
     for file in files:
         shutil.copy(file, tree / "modules")
-    settings = {"early_modules": " ".join(file.name for file in files), "late_modules": " ".join(LATE_MODULES), **settings}
+    settings = {"modules": " ".join(file.name for file in files), **settings}
     (tree / "settings").write_text("".join(f"export {key}={shlex.quote(str(value))}\n" for key, value in settings.items()))
     image = Path(directory) / "initramfs.cpio"
     names = "\n".join(str(path.relative_to(tree)) for path in [tree, *sorted(tree.rglob("*"))])

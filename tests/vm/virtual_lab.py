@@ -260,7 +260,7 @@ class VirtualLab:
             node.directory.mkdir()
             settings = {
                 "name": node.name, "address": node.address, "link_mac": _mac(0, number),
-                "agent_address": AGENT_ADDRESS, "agent_mac": _mac(1, number), "agent_program": HERE / "guest_agent.py", "start": HERE / "guest_start",
+                "agent_address": AGENT_ADDRESS, "agent_mac": _mac(1, number), "agent_program": HERE / "guest_agent.py",
                 "token": self.token, "shares": " ".join(f"{tag} {mode} {shlex.quote(str(path))}" for tag, mode, path in shares)}
             initramfs = image.make_initramfs(modules, settings, node.directory)
             commands[node.name] = _qemu(node.directory, peer.directory, number, kernel, initramfs, shares, memory_mib, cpus)
