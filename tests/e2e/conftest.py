@@ -5,6 +5,7 @@
     nodes             two nodes, `nodes.source` and `nodes.target`, joined by `nodes.link`
     mounts            both ppmr mounts on these nodes
     loopback_mounts   both mounts in the host's own namespaces, joined over 127.0.0.1: plain paths, `loopback_mounts.out` and `.in_`
+    machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`; one laboratory for the whole run, whole before each test
     make_loopback_mounts(source_options=[], target_options=[])    the same with options; several may be up at once
 
 A test that needs CRIU, root or a program that is missing is skipped and says so. `--way=tmpfs` runs the moves by tmpfs and tar instead of ppmr:
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lab import node as lab_node  # noqa: E402
 from lab import ppmr as lab_ppmr  # noqa: E402
+from vm.image import CannotRun  # noqa: E402
+from vm.virtual_lab import VirtualLab  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -84,3 +87,19 @@ def need_command():
             pytest.skip(f"{name} is not installed")
         return name
     return need
+
+
+@pytest.fixture(scope="session")
+def virtual_lab(root):
+    try:
+        lab = VirtualLab(results=Path(__file__).resolve().parents[2] / "test-results/vm")
+    except CannotRun as why:
+        pytest.skip(f"NOTHING WAS TESTED ON TWO MACHINES: {why}")
+    with lab:
+        yield lab
+
+
+@pytest.fixture
+def machines(virtual_lab):
+    virtual_lab.make_whole()
+    return virtual_lab

@@ -4,15 +4,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from .node import LabError, wait_until
+from .node import HOST, LabError, wait_until
 
 
 class CriuError(LabError):
     pass
 
 
-def find_criu():
+def find_criu(at=HOST):
     """The CRIU that ppmr itself would use."""
+    if at.criu:
+        return at.criu
     for place in (os.environ.get("PPMR_CRIU"), "/opt/ppmr/criu/usr/sbin/criu"):
         if place and Path(place).exists():
             return place
@@ -23,18 +25,18 @@ def _no_criu():
     raise CriuError("no criu found: set PPMR_CRIU or run third_party/install")
 
 
-def _errors(log):
+def _errors(at, log):
     try:
-        lines = log.read_text(errors="replace").splitlines()
+        lines = at.read_text(log).splitlines()
     except OSError:
         return f"(no log {log})"
     return "\n".join([line for line in lines if "Error" in line][-12:] or lines[-5:])
 
 
 def _run(at, argv, work, log, what, timeout):
-    done = at.run([find_criu(), *argv, "-W", work, "-o", log], check=False, timeout=timeout)
+    done = at.run([find_criu(at), *argv, "-W", work, "-o", log], check=False, timeout=timeout)
     if done.returncode != 0:
-        raise CriuError(f"{what} on {at.name} failed with {done.returncode}:\n{_errors(at.host_path(work) / log)}\n{done.stderr.strip()}".strip())
+        raise CriuError(f"{what} on {at.name} failed with {done.returncode}:\n{_errors(at, work / log)}\n{done.stderr.strip()}".strip())
 
 
 def dump(at, pid, images, work, options=(), timeout=120):
@@ -51,13 +53,13 @@ class LazyPages:
 
     def __init__(self, at, images, work):
         self._at, self._work = at, work
-        self._process = at.popen([find_criu(), "lazy-pages", "-D", images, "-W", work, "-o", "lazy-pages.log"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        socket = at.host_path(work) / "lazy-pages.socket"
-        wait_until(lambda: socket.exists() or self._process.poll() is not None, 10, "criu lazy-pages to listen", interval=0.001)
+        self._process = at.popen([find_criu(at), "lazy-pages", "-D", images, "-W", work, "-o", "lazy-pages.log"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        socket = work / "lazy-pages.socket"
+        wait_until(lambda: at.exists(socket) or self._process.poll() is not None, 10, "criu lazy-pages to listen", interval=0.001)
 
     def finish(self, timeout=120):
         if self._process.wait(timeout=timeout) != 0:
-            raise CriuError(f"criu lazy-pages failed:\n{_errors(self._at.host_path(self._work) / 'lazy-pages.log')}")
+            raise CriuError(f"criu lazy-pages failed:\n{_errors(self._at, self._work / 'lazy-pages.log')}")
 
 
 def restore_lazily(at, images, work, options=(), timeout=120):
@@ -71,7 +73,7 @@ class PageServer:
 
     def __init__(self, at, images, work, port):
         self._at, self._work = at, work
-        self._process = at.popen([find_criu(), "page-server", "-D", images, "-W", work, "-o", "page-server.log", "--port", port],
+        self._process = at.popen([find_criu(at), "page-server", "-D", images, "-W", work, "-o", "page-server.log", "--port", port],
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         hexadecimal = f":{port:04X} 00000000:0000 0A"
         wait_until(lambda: hexadecimal in at.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout or self._process.poll() is not None,
@@ -79,4 +81,4 @@ class PageServer:
 
     def finish(self, timeout=120):
         if self._process.wait(timeout=timeout) != 0:
-            raise CriuError(f"criu page-server failed:\n{_errors(self._at.host_path(self._work) / 'page-server.log')}")
+            raise CriuError(f"criu page-server failed:\n{_errors(self._at, self._work / 'page-server.log')}")

@@ -51,7 +51,8 @@ class Commands:
 
     name = "host"
     address = "127.0.0.1"
-    mountinfo = Path("/proc/self/mountinfo")
+    criu = None              # where it is, if it is another than the host's
+    has_pids_of_its_own = False
 
     def command(self, argv):
         return [str(word) for word in argv]
@@ -79,6 +80,8 @@ class Commands:
     def spawn(self, argv, log="/dev/null", directory="/"):
         """Starts a program that can be dumped: session of its own, standard input from /dev/null, output in the file `log`, no other
         descriptor, a child of the node's init. Returns its pid as the node sees it."""
+        if self.has_pids_of_its_own:
+            self.run(["sh", "-c", f'f=/proc/sys/kernel/ns_last_pid; read last <$f; [ $last -ge {FIRST_PROGRAM_PID} ] || echo {FIRST_PROGRAM_PID} >$f'])
         script = 'cd "$2" && exec >>"$1" 2>&1 && shift 2 && exec "$@"'
         told = self.run(["sh", "-c", 'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null', script, log, directory, *argv], timeout=10)
         return int(told.stdout)
@@ -87,23 +90,47 @@ class Commands:
         """Where `path` of the node can be opened from here."""
         return Path(path)
 
-    def proc(self, pid):
-        """/proc/PID of a process of the node, readable from here."""
-        return self.host_path(f"/proc/{pid}")
+    def read_text(self, path):
+        return self.host_path(path).read_text(errors="replace")
+
+    def exists(self, path):
+        return self.host_path(path).exists()
+
+    def names(self, path):
+        """What is in a directory."""
+        return os.listdir(self.host_path(path))
+
+    def readlink(self, path):
+        return os.readlink(self.host_path(path))
 
     def alive(self, pid):
         try:
-            return "\nState:\tZ" not in (self.proc(pid) / "status").read_text()
+            return "\nState:\tZ" not in self.read_text(f"/proc/{pid}/status")
         except OSError:
             return False
 
     def signal(self, pid, number=signal.SIGTERM):
         self.run(["kill", f"-{int(number)}", pid], check=False, timeout=10)
 
+    def host_pid(self, process):
+        """The pid, on the host, of what `popen` started."""
+        return process.pid
+
+    def signal_process(self, process, number):
+        """Sends a signal to what `popen` started."""
+        os.kill(self.host_pid(process), number)
+
+    def process_memory_kib(self, process):
+        """memory_kib of what `popen` started."""
+        return HOST.memory_kib(self.host_pid(process))
+
+    def mountinfo(self):
+        return Path("/proc/self/mountinfo").read_text()
+
     def mounts(self, kind=None):
         """(mount point, type) of every mount the node sees, or of those of one type."""
         found = []
-        for line in self.mountinfo.read_text().splitlines():
+        for line in self.mountinfo().splitlines():
             left, right = line.split(" - ", 1)
             point = left.split()[4].encode().decode("unicode_escape")
             if kind is None or right.split()[0] == kind:
@@ -112,7 +139,7 @@ class Commands:
 
     def memory_kib(self, pid):
         """VmRSS and VmHWM of a process of the node, in KiB."""
-        fields = dict(line.split(":", 1) for line in (self.proc(pid) / "status").read_text().splitlines() if ":" in line)
+        fields = dict(line.split(":", 1) for line in self.read_text(f"/proc/{pid}/status").splitlines() if ":" in line)
         return {key: int(fields[key].split()[0]) for key in ("VmRSS", "VmHWM") if key in fields}
 
 
@@ -120,6 +147,8 @@ HOST = Commands()
 
 
 class Node(Commands):
+    has_pids_of_its_own = True
+
     def __init__(self, name, private, all_private):
         self.name = name
         self.private = private  # a directory only this node sees the contents of
@@ -133,17 +162,21 @@ class Node(Commands):
             raise LabError(f"node {name} did not come up: making namespaces needs root")
         pid = self._helper.pid
         self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
-        self.mountinfo = Path(f"/proc/{self.init_pid}/mountinfo")
 
     def command(self, argv):
         return ["nsenter", f"--target={self.init_pid}", "--pid", "--mount", "--net", "--uts", "--ipc", "--wd=/", "--", *map(str, argv)]
 
-    def spawn(self, argv, log="/dev/null", directory="/"):
-        self.run(["sh", "-c", f'f=/proc/sys/kernel/ns_last_pid; read last <$f; [ $last -ge {FIRST_PROGRAM_PID} ] || echo {FIRST_PROGRAM_PID} >$f'])
-        return super().spawn(argv, log, directory)
-
     def host_path(self, path):
         return Path(f"/proc/{self.init_pid}/root{path}")
+
+    def host_pid(self, process):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if not children:
+            raise LabError(f"on {self.name}: '{' '.join(process.args)}' has ended")
+        return int(children[0])
+
+    def mountinfo(self):
+        return Path(f"/proc/{self.init_pid}/mountinfo").read_text()
 
     def scratch(self, name, tmpfs=False):
         """A fresh private directory of the node, with a tmpfs of its own if asked (see `drop_scratch`)."""

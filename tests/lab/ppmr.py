@@ -44,11 +44,11 @@ class Daemon:
     def __init__(self, at, role, mountpoint, options, timeout=30, wait=True):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
         self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
-        command = at.command([find_ppmr(), role, mountpoint, *options, "-f"])
+        command = [find_ppmr(), role, mountpoint, *options, "-f"]
         if at is HOST:  # on a node it goes with the node
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self.process = at.popen(command, stdout=log, stderr=subprocess.STDOUT)
         if wait:
             try:
                 wait_until(lambda: self.mounted() or self.process.poll() is not None, timeout, f"ppmr {role} to mount {mountpoint}", interval=0.002)
@@ -64,24 +64,19 @@ class Daemon:
     def said(self):
         return self.log.read_text(errors="replace").strip()[-2000:] or "nothing"
 
-    @property
-    def host_pid(self):
-        if self.at is HOST:
-            return self.process.pid
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        if not children:
-            raise LabError(f"ppmr {self.role} on {self.at.name} has ended; it said: {self.said()}")
-        return int(children[0])
-
     def running(self):
         return self.process.poll() is None
 
+    @property
+    def host_pid(self):
+        return self.at.host_pid(self.process)
+
     def memory_kib(self):
         """VmRSS and VmHWM of the daemon."""
-        return HOST.memory_kib(self.host_pid)
+        return self.at.process_memory_kib(self.process)
 
     def signal(self, number):
-        os.kill(self.host_pid, number)
+        self.at.signal_process(self.process, number)
 
     def status(self, timeout=10):
         return json.loads(self.at.run([find_ppmr(), "status", self.mountpoint, "--json"], timeout=timeout).stdout)
@@ -221,14 +216,11 @@ class PpmrMove(Move):
     def clean(self):
         if self._restart:
             if self._restart.poll() is None:
-                children = Path(f"/proc/{self._restart.pid}/task/{self._restart.pid}/children").read_text().split()
-                for child in children:
-                    os.kill(int(child), signal.SIGTERM)
+                self.target.signal_process(self._restart, signal.SIGTERM)
                 try:
                     self._restart.wait(timeout=10)
                 except subprocess.TimeoutExpired:
-                    for child in children:
-                        os.kill(int(child), signal.SIGKILL)
+                    self.target.signal_process(self._restart, signal.SIGKILL)
                     self._restart.wait()
             self._said.close()
             self._restart = None

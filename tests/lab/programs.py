@@ -105,17 +105,17 @@ class SteadyWorker(Program):
     def offset(self):
         """Offset of the descriptor it writes its lines through."""
         output = str(self.directory / "output")
-        for fd in self.node.host_path(f"/proc/{self.pid}/fd").iterdir():
+        for fd in self.node.names(f"/proc/{self.pid}/fd"):
             try:
-                if os.readlink(fd) == output:
-                    info = self.node.host_path(f"/proc/{self.pid}/fdinfo/{fd.name}").read_text()
+                if self.node.readlink(f"/proc/{self.pid}/fd/{fd}") == output:
+                    info = self.node.read_text(f"/proc/{self.pid}/fdinfo/{fd}")
                     return int(info.split("pos:")[1].split()[0])
             except FileNotFoundError:
                 continue
         raise LabError(f"process {self.pid} does not have {output} open")
 
     def thread_count(self):
-        return len(list(self.node.host_path(f"/proc/{self.pid}/task").iterdir()))
+        return len(self.node.names(f"/proc/{self.pid}/task"))
 
 
 def gap_between(lines, left, right):

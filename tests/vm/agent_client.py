@@ -16,15 +16,9 @@ class NotRunning(LabError):
     """The machine is not there to answer."""
 
 
-class AgentError(LabError, OSError):
-    """The agent tried and failed: an OSError with the guest's errno."""
-
-    def __init__(self, what, failure):
-        OSError.__init__(self, failure["errno"], failure["message"])
-        self._what = what
-
-    def __str__(self):
-        return f"{self._what}: {self.strerror}"
+def _os_error(what, failure):
+    """What the agent tried and failed at, as if it had been tried here: FileNotFoundError, ProcessLookupError, ..."""
+    return OSError(failure["errno"], f"{what}: {failure['message']}")
 
 
 class Agent:
@@ -56,7 +50,7 @@ class Agent:
             raise NotRunning(f"machine {self.name} closed the connection at '{what}'")
         kind, payload = frame
         if kind == FAILED:
-            raise AgentError(f"on {self.name}: {what} {words}", json.loads(payload))
+            raise _os_error(f"on {self.name}: {what} {words}", json.loads(payload))
         assert kind == ANSWER, kind
         return json.loads(payload)
 
@@ -96,7 +90,7 @@ class Agent:
                 if kind == EXIT:
                     return subprocess.CompletedProcess(argv, json.loads(payload), b"".join(out[STDOUT]), b"".join(out[STDERR]))
                 if kind == FAILED:
-                    raise AgentError(f"on {self.name}: '{' '.join(argv)}' could not be started", json.loads(payload))
+                    raise _os_error(f"on {self.name}: '{' '.join(argv)}' could not be started", json.loads(payload))
                 if kind != PID:
                     out[kind].append(payload)
 

@@ -188,6 +188,7 @@ ANSWERS = {
     "hello": lambda request: None,
     "set_clock": lambda request: set_clock(request["host_ns"]),
     "clock": lambda request: time.time_ns(),
+    "signal": lambda request: os.kill(request["pid"], request["number"]),
     "read": lambda request: read_file(request["path"]),
     "exists": lambda request: os.path.exists(request["path"]),
     "names": lambda request: os.listdir(request["path"]),

@@ -18,6 +18,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -38,11 +39,14 @@ READY = "ppmr-vm: ready"
 AGENT_ADDRESS = "10.0.2.15"  # in QEMU's own little network; nothing outside can be reached from it
 LINK_MTU = 9000              # room for RDMA's largest path MTU, 4096
 MEMORY_MIB = 2048
-CPUS = 2
+CPUS = 1
 
 
 class VirtualNode(Commands):
-    """A machine, with the interface of lab.node.Node as far as it makes sense."""
+    """A machine, with the interface of lab.node.Node; only `host_path` and `host_pid` have no meaning here."""
+
+    criu = "/usr/sbin/criu"  # Debian 12's own, made for this kernel
+    has_pids_of_its_own = True
 
     def __init__(self, lab, name, number):
         self.name, self.address = name, f"{SUBNET}.{number}"
@@ -84,8 +88,14 @@ class VirtualNode(Commands):
         self._check(argv, done, check)
         return done
 
+    def signal(self, pid, number=signal.SIGTERM):
+        """Nothing happens if the process or the whole machine is gone."""
+        try:
+            self.agent.ask("signal", pid=pid, number=int(number))
+        except (ProcessLookupError, NotRunning):
+            pass
+
     def signal_process(self, process, number):
-        """Sends a signal to what `popen` started."""
         self.signal(process.guest_pid(), number)
 
     def process_memory_kib(self, process):
@@ -104,6 +114,18 @@ class VirtualNode(Commands):
 
     def readlink(self, path):
         return self.agent.ask("readlink", path=str(path))
+
+    def mountinfo(self):
+        try:
+            return self.read_text("/proc/self/mountinfo")
+        except NotRunning:
+            return ""
+
+    def host_path(self, path):
+        raise LabError(f"{path} of machine {self.name} cannot be opened from the host: read_text, exists, names, readlink, pull")
+
+    def host_pid(self, process):
+        raise LabError(f"a process of machine {self.name} has no pid on the host: signal_process, process_memory_kib")
 
     def push(self, host_path, path, timeout=120):
         """Copies a file of the host into the machine."""
@@ -286,6 +308,15 @@ class VirtualLab:
         for node in self.nodes:
             if node.running():
                 node.set_link(True)
+
+    def make_whole(self):
+        """Boots what is off, and restores the link."""
+        off = [node for node in self.nodes if not node.running()]
+        for node in off:
+            node.start()
+        for node in off:
+            node.await_ready()
+        self.restore_link()
 
     def close(self):
         if not self._lock:

@@ -1,0 +1,168 @@
+"""The two-machine laboratory itself (tests/vm): what tests of RDMA rely on."""
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.node import LabError, wait_until
+from lab.programs import REPOSITORY
+from vm import measures
+from vm.virtual_lab import remove_stale
+
+
+def reaches(node, other):
+    return node.run(["busybox", "ping", "-c", "1", "-W", "2", other.address], check=False).returncode == 0
+
+
+def test_each_machine_has_an_rdma_device(machines):
+    for node in machines.nodes:
+        shown = node.run(["ibv_devinfo"]).stdout
+        assert "rxe0" in shown and "PORT_ACTIVE" in shown and "active_mtu:\t\t4096" in shown
+        assert node.run(["hostname"]).stdout.strip() == node.name
+        interfaces = sorted(node.names("/sys/class/net"))
+        assert interfaces == ["link0", "lo"], "the way to the host must not be seen"
+
+
+def test_rdma_travels_between_the_machines(machines):
+    measures.rping(machines)
+    assert measures.read_bandwidth(machines, size=128 << 10, queue_pairs=2, seconds=1) > 0
+
+
+def test_commands(machines):
+    a = machines.a
+    done = a.run(["sh", "-c", "cat; echo no >&2; exit 3"], input="yes", check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("yes", "no\n", 3)
+    assert a.run(["sh", "-c", "kill -9 $$"], check=False).returncode == -signal.SIGKILL
+    with pytest.raises(LabError, match="ended with 1"):
+        a.run(["false"])
+    with pytest.raises(FileNotFoundError):
+        a.run(["/no/such/program"])
+
+    codes = []
+    threads = [threading.Thread(target=lambda n=n: codes.append(a.run(["sh", "-c", f"sleep 0.2; exit {n}"], check=False).returncode)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == list(range(8))
+
+
+def test_what_takes_too_long_is_killed_in_the_machine(machines):
+    a = machines.a
+    with pytest.raises(LabError, match="did not end within 1 s"):
+        a.run(["sleep", "1234"], timeout=1)
+    wait_until(lambda: "sleep\x001234" not in command_lines(a), 10, "the sleep to be killed", interval=0.1)
+
+
+def command_lines(node):
+    return node.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"], check=False).stdout
+
+
+def test_processes_in_the_background(machines):
+    a = machines.a
+    pid = a.spawn(["sleep", "1000"])
+    assert a.alive(pid)
+    a.signal(pid, signal.SIGKILL)
+    wait_until(lambda: not a.alive(pid), 5, "the sleep to end")
+
+    process = a.popen(["sleep", "1000"])
+    pid = process.guest_pid()
+    assert a.alive(pid)
+    a.signal_process(process, signal.SIGTERM)
+    assert process.wait(timeout=10) == 128 + signal.SIGTERM
+
+    process = a.popen(["sleep", "1000"])
+    pid = process.guest_pid()
+    process.kill()
+    process.wait()
+    wait_until(lambda: not a.alive(pid), 10, "the command to go with the process that stands for it")
+
+
+def test_files(machines, tmp_path):
+    a, b = machines.nodes
+    content = os.urandom(3 << 20)
+    (tmp_path / "one").write_bytes(content)
+    a.push(tmp_path / "one", "/tmp/one")
+    a.run(["cp", "/tmp/one", machines.home / "two"])
+    assert (machines.home / "two").read_bytes() == content
+    b.pull(machines.home / "two", tmp_path / "three")
+    assert (tmp_path / "three").read_bytes() == content
+    assert not b.exists("/tmp/one")
+    with pytest.raises(LabError):
+        a.run(["touch", REPOSITORY / "written-by-a-machine"])
+    a.run(["touch", "/etc/written-by-a-machine"])
+    assert not Path("/etc/written-by-a-machine").exists()
+
+
+def test_the_clocks_agree(machines):
+    for node in machines.nodes:
+        asked = time.time()
+        there = node.agent.ask("clock") / 1e9
+        assert asked - 0.5 < there < time.time() + 0.5
+
+
+def test_the_link_is_cut_and_restored(machines):
+    a, b = machines.nodes
+    assert reaches(a, b)
+    machines.cut_link()
+    assert not reaches(a, b)
+    assert "state DOWN" in a.run(["rdma", "link"]).stdout
+    assert a.run(["echo", "still there"]).stdout == "still there\n"
+    machines.restore_link()
+    wait_until(lambda: reaches(a, b), 20, "the link to come back")
+    assert "state ACTIVE" in a.run(["rdma", "link"]).stdout
+    measures.rping(machines)
+
+
+def test_a_machine_loses_its_power_and_comes_back(machines):
+    a, b = machines.nodes
+    b.run(["touch", "/tmp/lost"])
+    process = b.popen(["sleep", "1000"], stderr=subprocess.DEVNULL)
+    process.guest_pid()
+    b.kill()
+    assert process.wait(timeout=10) == 125
+    assert not reaches(a, b)
+    with pytest.raises(LabError, match="not running"):
+        b.run(["true"])
+    b.boot()
+    assert not b.exists("/tmp/lost")
+    measures.rping(machines)
+
+
+@pytest.mark.parametrize("keeper_dies_too", [False, True], ids=["runner", "runner and keeper"])
+def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, keeper_dies_too):
+    runner = subprocess.Popen([REPOSITORY / "tests/vm/lab", "up"], stderr=subprocess.PIPE, text=True)
+    try:
+        directory = Path(runner.stderr.readline().rsplit(", ", 1)[1].strip().rstrip(")"))
+        assert directory.is_dir()
+        wait_until(lambda: len(processes_of(directory, "qemu")) == 2, 30, "both machines to be started")
+        keepers = processes_of(directory, "keeper.py")
+        runner.kill()
+        if keeper_dies_too:
+            for pid in keepers:
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not processes_of(directory, ""), 10, "everything to end")
+        if keeper_dies_too:
+            remove_stale()  # what the next laboratory does first
+        wait_until(lambda: not directory.exists(), 10, f"{directory} to be removed")
+    finally:
+        runner.kill()
+        runner.wait()
+        runner.stderr.close()
+
+
+def processes_of(directory, what):
+    """Pids of the host's processes with the directory and `what` on their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in words and what in words:
+            found.append(int(process.parent.name))
+    return found
