@@ -12,7 +12,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{128} << 20;
+constexpr size_t kBufferBytes = size_t{64} << 20;
 constexpr size_t kStepBytes = size_t{1} << 20;  // a full chunk
 constexpr int kThreadsMax = 2;
 

@@ -42,7 +42,7 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
             ways = {"ppmr": into(daemon_at), "null sink": into(sink.mountpoint)}
             if tmpfs:
                 ways["tmpfs, first write"] = into_tmpfs
-            samples = alternate(ways, effort.runs)
+            samples = alternate(ways, effort.runs, effort.warm_ups)
             counters = daemon.status()["pool"]
             return Outcome(samples, {"pool, most in use (MiB)": counters["high_water_bytes"] / MIB, "source daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024})
     finally:

@@ -42,7 +42,7 @@ def plan(world):
             return Outcome(results, facts)
         return measure
 
-    yield Item(SECTION, "memory", "1 MiB steps over 128 MiB", {}, "GB/s", memory, 2 + 2 * effort.runs)
+    yield Item(SECTION, "memory", "1 MiB steps over 64 MiB", {}, "GB/s", memory, 2 + 2 * effort.runs)
     yield Item(SECTION, "tmpfs", "1 MiB writes", {}, "GB/s", tmpfs, 1 + effort.runs)
     yield Item(SECTION, "FUSE", "1 MiB writes", {}, "GB/s", null_sink, 1 + effort.runs / 2)
     for link in LINKS if effort.sweeps else ["veth"]:

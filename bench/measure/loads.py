@@ -20,6 +20,11 @@ def find_bench_program(name):
     raise LabError(f"{name} is not built: bazel build //bench:{name}, or say where it is in PPMR_BENCH_PROGRAMS")
 
 
+def mortal(argv):
+    """A command that ends when its nsenter is killed: nsenter passes no signal on."""
+    return ["setpriv", "--pdeathsig", "KILL", *argv]
+
+
 def _json_of(done, what):
     try:
         return json.loads(done)
@@ -32,7 +37,7 @@ class Load:
 
     def __init__(self, at, words):
         self._what = f"file_load {' '.join(map(str, words[:2]))} on {at.name}"
-        self._process = at.popen([find_bench_program("file_load"), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = at.popen(mortal([find_bench_program("file_load"), *words]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.said = self._process.stderr.readline()
         if self.said.strip() != "ready":
             self.said += self._process.communicate()[1]
@@ -49,7 +54,6 @@ class Load:
         return _json_of(out, self._what)
 
     def kill(self):
-        """nsenter has become file_load, so the signal reaches it; its processes go with it."""
         self._process.kill()
         self._process.communicate()
 
@@ -78,7 +82,7 @@ class NullSink:
     def __init__(self, at, mountpoint, max_write=MIB, threads=1):
         self.at, self.mountpoint = at, Path(mountpoint)
         at.run(["mkdir", "-p", mountpoint])
-        self._process = at.popen([find_bench_program("null_sink"), mountpoint, "--max-write", max_write, "--threads", threads],
+        self._process = at.popen(mortal([find_bench_program("null_sink"), mountpoint, "--max-write", max_write, "--threads", threads]),
                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: self._mounted() or self._process.poll() is not None, 10, f"the null sink to mount {mountpoint}", interval=0.002)
         if self._process.poll() is not None:
@@ -93,7 +97,7 @@ class NullSink:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self.at.run(["umount", "-l", self.mountpoint], check=False)
-            self._process.kill()  # pid 1 of the node takes what nsenter has started
+            self._process.kill()
             self._process.wait()
         self._process.stderr.close()
 
@@ -106,7 +110,7 @@ class NullSink:
 
 def iperf(source_at, target_at, address, port, streams, seconds):
     """GB/s as the receiver counts it, and the CPU seconds per GB of both sides."""
-    server = target_at.popen(["iperf3", "-s", "-1", "-p", port, "-B", address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = target_at.popen(mortal(["iperf3", "-s", "-1", "-p", port, "-B", address]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     hexadecimal = f":{port:04X} "
     try:
         wait_until(lambda: any(hexadecimal in line and " 0A " in line for line in target_at.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout.splitlines()),
@@ -118,7 +122,7 @@ def iperf(source_at, target_at, address, port, streams, seconds):
         server.wait(timeout=15)
     finally:
         if server.poll() is None:
-            server.terminate()
+            server.kill()
             server.wait()
     end = report["end"]
     bytes_per_second = end["sum_received"]["bits_per_second"] / 8
@@ -154,7 +158,7 @@ class StreamTarget:
 
     def __init__(self, at, address, port, store_bytes):
         self.address = f"{address}:{port}"
-        self._process = at.popen(["setpriv", "--pdeathsig", "KILL", find_bench_program("network_benchmark"), "--serve", self.address, "--store", store_bytes],
+        self._process = at.popen(mortal([find_bench_program("network_benchmark"), "--serve", self.address, "--store", store_bytes]),
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self._process.stdout.readline().strip() != "listening":
             raise LabError(f"network_benchmark --serve {self.address}: {self._process.communicate()[1].strip()}")

@@ -65,15 +65,17 @@ def bars(pyplot, rows, title):
 
 
 def phases(pyplot, row, title):
-    """A way per line, its phases one after the other on one clock, ppmr's overlap drawn as it was; and the time in which nobody ran."""
+    """The phases of each way on one clock, each phase on a track of its own so that overlap shows, and the time in which nobody ran."""
     spans = row["spans"]
-    figure, axes = pyplot.subplots(figsize=(8, 0.6 * len(spans) + 1.5))
-    names = list(dict.fromkeys(name for phases_of_way in spans.values() for name, _, _ in phases_of_way))
-    for place, (way, phases_of_way) in enumerate(spans.items()):
-        for name, begin, end in phases_of_way:
-            track = 0.28 if name == "downtime" else 0.0
-            axes.barh(place + track, end - begin, left=begin, height=0.2 if track else 0.4, color=COLOURS[names.index(name) % len(COLOURS)], alpha=0.8,
-                      label=name if place == next(i for i, of_way in enumerate(spans.values()) if any(one[0] == name for one in of_way)) else None)
+    figure, axes = pyplot.subplots(figsize=(8, 0.7 * len(spans) + 1.5))
+    names = list(dict.fromkeys(name for of_way in spans.values() for name, _, _ in of_way))
+    labelled = set()
+    for place, of_way in enumerate(spans.values()):
+        height = 0.8 / len(of_way)
+        for track, (name, begin, end) in enumerate(of_way):
+            axes.barh(place - 0.4 + (track + 0.5) * height, end - begin, left=begin, height=height, color=COLOURS[names.index(name) % len(COLOURS)],
+                      label=None if name in labelled else name)
+            labelled.add(name)
     axes.set_yticks(range(len(spans)), list(spans))
     axes.invert_yaxis()
     axes.set_xlabel("seconds since the dump began")
@@ -96,7 +98,7 @@ def _pictures(pyplot, rows):
             figure = curves(pyplot, found, "pool", "chunk", lambda chunk: f"chunks of {size_text(chunk)}", "pool", title)
             yield (chapter, "chunk and pool size"), f"{chapter}-pool.svg", title, figure
     for chapter, series in (("network", "links and streams"), ("pipeline", "links and writers"), ("pipeline", "write size"), ("moves", "size"), ("moves", "processes"),
-                            ("moves, downtime", "size"), ("application", "run time")):
+                            ("restore", "from memory"), ("application", "run time")):
         found = [row for row in rows.of(chapter, series) if row["results"]]
         if found:
             title = f"{chapter.capitalize()}: {series}"

@@ -89,11 +89,12 @@ def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, strea
     with mounts_for(world, link, chunk, pool, streams) as mounts:
         mounts.await_ready()
         at, to = mounts.source_at, mounts.target_at
-        for number in range(effort.runs + 1):
-            rate = sample(world, mounts, writers, each, request, costs=costs if number else None)
-            if number:
+        for number in range(effort.warm_ups + effort.runs):
+            counts = number >= effort.warm_ups
+            rate = sample(world, mounts, writers, each, request, costs=costs if counts else None)
+            if counts:
                 ppmr.append(rate)
-                if number % 2:
+                if len(ppmr) % 2:
                     tcp.append(iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds))
         facts = costs.facts(writers)
         facts["iperf3 sender, CPU-s/GB"] = spread([one["sender_cpu"] for one in tcp]).median

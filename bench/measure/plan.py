@@ -30,6 +30,7 @@ class Outcome:
     facts: dict = field(default_factory=dict)
     not_measured: dict = field(default_factory=dict)
     spans: dict = field(default_factory=dict)
+    also: dict = field(default_factory=dict)
 
 
 class Progress:
@@ -82,7 +83,7 @@ def run(items, rows, progress=None):
             failed.append(item.key)
         else:
             rows.add({"key": item.key, "section": item.section, "series": item.series, "parameters": item.parameters, "unit": item.unit,
-                      "results": outcome.results, "facts": outcome.facts, "not_measured": outcome.not_measured, "spans": outcome.spans,
+                      "results": outcome.results, "facts": outcome.facts, "not_measured": outcome.not_measured, "spans": outcome.spans, "also": outcome.also,
                       "seconds_spent": round(time.monotonic() - began, 1)})
         progress.end(item, time.monotonic() - began)
     progress.close()

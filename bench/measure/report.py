@@ -32,7 +32,7 @@ def compared(ours, other, unit):
 
 
 def columns_of(rows, what):
-    return list(dict.fromkeys(name for row in rows for name in row[what]))
+    return list(dict.fromkeys(name for row in rows for name in row.get(what, ())))
 
 
 def table(head, lines):
@@ -45,6 +45,10 @@ def series_table(rows):
     unit, ways = rows[0]["unit"], columns_of(rows, "results")
     if len(rows) == 1:
         row = rows[0]
+        if row["section"] == "application":
+            return table([row["key"].rsplit("/", 1)[1], "s", "longer by"],
+                         [[way, cell(samples), "" if way == "undisturbed" else f"{100 * (ratio(samples, row['results']['undisturbed']) - 1):.1f}%"]
+                          for way, samples in row["results"].items()])
         own = row["results"][ways[0]]
         lines = [[way, cell(row["results"][way]), "" if way == ways[0] or row["section"] == "ceilings" else compared(own, row["results"][way], unit)] for way in ways]
         return table([row["key"].rsplit("/", 1)[1], unit, f"{ways[0]} is faster by" if unit == "s" else f"{ways[0]} reaches" if row["section"] != "ceilings" else ""], lines)
@@ -106,6 +110,8 @@ def write(rows, directory):
             text += [f"### {series}", ""]
             if any(row["results"] for row in of_series):
                 text += [series_table([row for row in of_series if row["results"]]), ""]
+            for name in columns_of(of_series, "also"):
+                text += [f"{name}:", "", series_table([{**row, "results": row["also"][name]} for row in of_series if row.get("also", {}).get(name)]), ""]
             text += [*not_measured(of_series), ""] if not_measured(of_series) else []
             facts = facts_table(of_series)
             text += [facts, ""] if facts else []

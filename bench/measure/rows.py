@@ -10,6 +10,7 @@ The first line names the machine, kernel, commit and build that all rows come fr
     results      who -> samples, ppmr's own first; the others are its ceilings and peers, of the same minutes
     facts        further figures of the same runs: name -> number
     not_measured who -> why not
+    also         further samples of the same runs, in the same unit: name -> who -> samples
     spans        who -> [[phase, begin, end], ...] of one sample, in seconds since the dump began
 """
 import json

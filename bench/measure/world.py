@@ -15,6 +15,7 @@ class Effort:
     """How thorough a run is. What it leaves out is left out of the plan, not estimated."""
     name: str
     runs: int               # counted rounds
+    warm_ups: int           # rounds before them
     bytes: int              # written in one sample where nothing limits the rate
     limited_seconds: float  # of a sample on a limited link
     iperf_seconds: int
@@ -34,18 +35,19 @@ class Effort:
 
 
 EFFORTS = {
-    "full": Effort("full", 5, GIB, 2.0, 3, 3, (64, 256, 1024, 4096), 5, 1024, 3),
-    "quick": Effort("quick", 2, 256 * MIB, 0.5, 1, 2, (256,), 1, 256, 0),
-    "tiny": Effort("tiny", 1, 8 * MIB, 0.1, 1, 1, (16,), 1, 16, 0),
+    "full": Effort("full", 5, 1, GIB, 2.0, 3, 3, (64, 256, 1024, 4096), 5, 1024, 3),
+    "quick": Effort("quick", 2, 1, 256 * MIB, 0.5, 1, 2, (256,), 1, 256, 0),
+    "tiny": Effort("tiny", 1, 0, 8 * MIB, 0.1, 1, 1, (16,), 1, 16, 0),
 }
 
 
 class World:
-    def __init__(self, effort, source_options=(), target_options=(), shared_directory=None, disk_directory=None):
+    def __init__(self, effort, source_options=(), target_options=(), shared_directory=None, disk_directory=None, fresh_memory=None):
         self.effort = effort
         self.source_options, self.target_options = list(source_options), list(target_options)
         self.shared_directory = shared_directory  # a network file system that both nodes see
         self.disk_directory = disk_directory      # a directory on a disk file system
+        self.fresh_memory = fresh_memory          # FreshMemory: each move finds memory that the host has not backed
         self._lab = None
         self._labels = itertools.count(1)
         self._ports = itertools.count(20000)
@@ -84,6 +86,10 @@ class World:
             self._link.limit(LINKS[link])
             self._rate = LINKS[link]
         return self._source, self._target
+
+    def await_fresh_memory(self):
+        if self.fresh_memory and not self.fresh_memory.renew():
+            raise LabError("the host does not take freed memory back: --fresh-memory cannot be had here")
 
     def label(self, what="run"):
         return f"{what}{next(self._labels)}"

@@ -194,6 +194,17 @@ def test_a_tiny_run_measures_and_a_second_one_has_nothing_to_do(ppmr, tmp_path):
     assert (tmp_path / "out/rows.jsonl").read_text() == before
 
 
+def test_a_tiny_move_goes_by_every_way(ppmr, tmp_path):
+    done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "moves")
+    assert done.returncode == 0, done.stderr
+    row = Rows(tmp_path / "out/rows.jsonl").get("moves/size/16 MiB")
+    assert {"ppmr, lazy", "ppmr, eager", "tmpfs + tar", "tmpfs + rsync", "CRIU page server", "CRIU lazy pages", "Local", "RDMA+Local (bytes over TCP)"} <= set(row["results"]), row["not_measured"]
+    for way, spans in row["spans"].items():
+        assert all(begin <= end for _, begin, end in spans), (way, spans)
+        assert row["also"]["downtime"][way][0] > 0
+        assert row["also"]["complete"][way][0] >= row["results"][way][0]
+
+
 def test_wrong_options_are_refused():
     assert bench("--only", "nothing").returncode == 2
     assert "no figures here" in bench("--report", "/nonexistent").stderr

@@ -51,9 +51,9 @@ def restore(at, images, work, options=(), timeout=120):
 class LazyPages:
     """The daemon that serves page faults of a lazily restored tree; it ends by itself when every page is in place."""
 
-    def __init__(self, at, images, work):
+    def __init__(self, at, images, work, options=()):
         self._at, self._work = at, work
-        self._process = at.popen([find_criu(at), "lazy-pages", "-D", images, "-W", work, "-o", "lazy-pages.log"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = at.popen([find_criu(at), "lazy-pages", "-D", images, "-W", work, "-o", "lazy-pages.log", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         socket = work / "lazy-pages.socket"
         wait_until(lambda: at.exists(socket) or self._process.poll() is not None, 10, "criu lazy-pages to listen", interval=0.001)
 

@@ -1,0 +1,46 @@
+"""What the daemons cost, and how that grows with the bytes of a checkpoint, the number of its files, and the number of writers."""
+from lab.node import LabError
+
+from .machine import available_memory_bytes
+from .pipeline import Costs, mounts_for, sample
+from .plan import Item, Outcome
+from .spread import size_text
+from .world import GIB, KIB, MIB
+
+SECTION = "growth"
+SIZES = (64 * MIB, 256 * MIB, GIB, 4 * GIB)
+FILES = (1, 10, 100, 1000)
+
+
+def measure(world, bytes_, writers=1, files=1, request=MIB):
+    if available_memory_bytes() < 1.5 * bytes_:
+        raise LabError(f"{size_text(bytes_)} of images do not fit into {size_text(available_memory_bytes())} of free memory")
+    costs, rates = Costs(), []
+    with mounts_for(world, "veth") as mounts:
+        mounts.await_ready()
+        at_rest = {daemon.role: daemon.memory_kib()["VmRSS"] / 1024 for daemon in (mounts.source, mounts.target)}
+        for number in range(world.effort.warm_ups + world.effort.runs):
+            rate = sample(world, mounts, writers, bytes_ // writers // files, request, files, costs if number >= world.effort.warm_ups else None)
+            if number >= world.effort.warm_ups:
+                rates.append(rate)
+        facts = costs.facts(writers)
+        for daemon in (mounts.source, mounts.target):
+            facts[f"{daemon.role} daemon at rest (MiB)"] = at_rest[daemon.role]
+            facts[f"{daemon.role} daemon, most memory (MiB)"] = daemon.memory_kib()["VmHWM"] / 1024
+    return Outcome({"ppmr": rates}, facts)
+
+
+def plan(world):
+    effort = world.effort
+
+    def item(series, name, parameters):
+        seconds = 3 + (effort.runs + 1) * (0.7 + parameters["bytes_"] / 8e8 + parameters.get("files", 1) / 500)
+        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters), seconds)
+
+    for size in SIZES if effort.sweeps else [min(SIZES[1], effort.bytes)]:
+        yield item("size", size_text(size), {"bytes_": size})
+    for files in FILES[1:] if effort.sweeps else [10]:
+        yield item("files", str(files), {"bytes_": min(effort.bytes, GIB), "files": files})
+    # Small files: the cost of a name, not of bytes.
+    for files in (1000,) if effort.sweeps else []:
+        yield item("small files", f"{files} x 64 KiB", {"bytes_": files * 64 * KIB, "files": files})

@@ -1,0 +1,170 @@
+"""A whole move of real processes, by every way there is, each move checked before its time counts.
+
+Times are CLOCK_REALTIME, the clock that a restored program shares with the observer. *Whole move* ends with the first line that the program
+itself writes on the target; with several processes, with the last of them to do so. *Downtime* is from the last line on the source (of the
+first process to stop) to that moment. *Complete* is when nothing at the source is needed any more.
+"""
+import sys
+
+from lab.migration import now
+from lab.node import LabError, wait_until
+from lab.ppmr import Mounts
+from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
+
+from .machine import available_memory_bytes
+from .plan import Item, Outcome
+from .rounds import rotate
+from .spread import spread
+from .ways import all_ways, room_in_pipes
+from .world import MIB
+
+SECTION = "moves"
+PROCESSES = (1, 2, 4, 8)
+THREADS = 4
+LINES_BEFORE = 20
+
+
+class Member(SteadyWorker):
+    """A steady worker that a shell has started."""
+
+    def __init__(self, node, directory):
+        self.node, self.directory, self.threads = node, directory, THREADS
+        self.pid = None
+
+    def learn_pid(self):
+        self.pid = self.lines()[-1]["pid"]
+
+
+class Crowd:
+    """Steady workers under one shell: a job of several processes in one tree."""
+
+    def __init__(self, node, directory, count, mib_each):
+        self.node = node
+        self.workers = [Member(node, directory / f"worker{number}") for number in range(count)]
+        for worker in self.workers:
+            worker.directory.mkdir(parents=True)
+        script = 'program=$1 size=$2; shift 2; for directory in "$@"; do "$program" "$directory" "$size" ' + str(THREADS) + ' & done; wait'
+        self.pid = node.spawn(["sh", "-c", script, "crowd", find_program("steady_worker"), mib_each, *(worker.directory for worker in self.workers)],
+                              log=directory / "log")
+        # Filling memory that the host has to provide first can be as slow as half a GiB a second.
+        wait_until(lambda: all((worker.directory / "ready").exists() for worker in self.workers) or not node.alive(self.pid), 60 + count * mib_each / 64,
+                   f"{count} workers to get under way")
+        if not node.alive(self.pid):
+            raise LabError(f"the workers ended at once and said: {(directory / 'log').read_text().strip()}")
+        for worker in self.workers:
+            worker.wait_for_lines(LINES_BEFORE)
+            worker.learn_pid()
+
+    def moved_to(self, node):
+        self.node = node
+        for worker in self.workers:
+            worker.node = node
+
+    def check(self):
+        for worker in self.workers:
+            check_continuity(worker.lines())
+            audit = worker.audit()
+            if audit["wrong_words"] or audit["digest"] != audit["expected"]:
+                raise LabError(f"{audit['wrong_words']} words of memory are wrong after the move")
+
+    def end(self):
+        for worker in self.workers:
+            if worker.pid:
+                worker.end()
+        self.node.signal(self.pid, 9)
+
+
+def move_crowd(move, crowd):
+    """Moves it and waits until everybody has written a few lines over there. Returns the timeline."""
+    timeline = move.move_tree(crowd.pid)
+    crowd.moved_to(move.target)
+    gaps = []
+    for worker in crowd.workers:
+        worker.wait_for_lines(3, move.target, timeout=60, check=move.check)
+        gaps.append(gap_between(worker.lines(), move.source, move.target))
+    timeline.frozen = min(last["real_ns"] for last, _ in gaps) / 1e9
+    timeline.running = max(first["real_ns"] for _, first in gaps) / 1e9
+    move.finish()
+    timeline.extra["complete"] = max(now(), timeline.running) if move.lazily or move.name == "CRIU lazy pages" else timeline.running
+    return timeline
+
+
+def spans_of(timeline, streams):
+    """The phases of one move since its dump began. With a stream, bytes travel while the dump goes on."""
+    def since(moment):
+        return round(moment - timeline.dump_began, 4)
+    spans = [["dump", 0.0, since(timeline.dump_done)]]
+    spans.append(["transfer", 0.0 if streams else since(timeline.dump_done), since(timeline.arrived)])
+    spans.append(["restore", since(min(timeline.arrived, timeline.running)), since(timeline.running)])
+    if timeline.extra["complete"] > timeline.running:
+        spans.append(["pages still to come", since(timeline.running), since(timeline.extra["complete"])])
+    spans.append(["nobody runs", since(timeline.frozen), since(timeline.running)])
+    return spans
+
+
+def whole_move(world, way, count, mib_each):
+    """One checked move; its timeline."""
+    label = world.label("move")
+    crowd = None
+    try:
+        crowd = Crowd(world.source, world.lab.home / label, count, mib_each)
+        way.move.prepare(label)
+        try:
+            world.await_fresh_memory()
+            timeline = move_crowd(way.move, crowd)
+            crowd.check()
+        finally:
+            crowd.end()
+            crowd = None
+            way.move.clean()
+        return timeline
+    finally:
+        if crowd:
+            crowd.end()
+
+
+def measure(world, count, mib_each):
+    effort = world.effort
+    total = count * mib_each * MIB
+    # The process, its images at the source, at the target, and itself again there.
+    if available_memory_bytes() < 4.5 * total:
+        return Outcome(not_measured={"all ways": f"{total / MIB:.0f} MiB of processes need {4.5 * total / (1 << 30):.1f} GiB of free memory with images in tmpfs on both nodes of one machine"})
+    world.nodes("veth")
+    with Mounts(world.source, world.target, world.private, world.source_options, ["--pool-size", max(256 * MIB, total + 64 * MIB), *world.target_options],
+                name=world.label("moves")) as mounts, room_in_pipes():
+        ways, why_not = all_ways(world, mounts)
+        timelines = {way.name: [] for way in ways}
+        for number in range(effort.warm_ups + effort.move_runs):
+            for way in rotate(ways, number):
+                if way.name in why_not:
+                    continue
+                try:
+                    timeline = whole_move(world, way, count, mib_each)
+                except LabError as error:
+                    # A peer that does not work here is said so; ppmr itself failing is a failure of the row.
+                    if way.name.startswith("ppmr"):
+                        raise
+                    why_not[way.name] = str(error).splitlines()[0][:300]
+                    print(f"\nbench: {way.name} does not work here: {error}", file=sys.stderr, flush=True)
+                    continue
+                if number >= effort.warm_ups:
+                    timelines[way.name].append(timeline)
+        memory = {f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024 for daemon in (mounts.source, mounts.target)}
+    timelines = {way: found for way, found in timelines.items() if found}
+    spans = {way: spans_of(sorted(found, key=lambda one: one.whole_move)[len(found) // 2], way.startswith(("ppmr", "RDMA"))) for way, found in timelines.items()}
+    return Outcome({way: [one.whole_move for one in found] for way, found in timelines.items()}, memory, why_not, spans,
+                   {"downtime": {way: [one.downtime for one in found] for way, found in timelines.items()},
+                    "complete": {way: [one.extra["complete"] - one.dump_began for one in found] for way, found in timelines.items()}})
+
+
+def plan(world):
+    effort = world.effort
+
+    def item(series, name, parameters):
+        mib = parameters["count"] * parameters["mib_each"]
+        return Item(SECTION, series, name, parameters, "s", lambda: measure(world, **parameters), (effort.move_runs + effort.warm_ups) * 8 * (1.5 + mib / 350))
+
+    for mib in effort.move_mib:
+        yield item("size", f"{mib} MiB", {"count": 1, "mib_each": mib})
+    for count in PROCESSES[1:] if effort.sweeps else []:
+        yield item("processes", str(count), {"count": count, "mib_each": effort.crowd_mib // count})
