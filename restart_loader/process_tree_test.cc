@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
@@ -22,6 +23,7 @@
 namespace ppmr {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -196,6 +198,24 @@ TEST_F(Trees, ASocketPairWithinATreeTiesItToNobody) {
   const auto parent = parent_of({[&] { close(ends[0]); }, [&] { close(ends[1]); }}, children,
                                 [&] { ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0); });
   EXPECT_THAT(select({parent->pid()}).findings, IsEmpty());
+}
+
+TEST_F(Trees, ConnectionsInAnotherNetworkNamespaceAreFoundThere) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root: makes a network namespace";
+  std::vector<pid_t> children;
+  int ends[2];
+  const auto parent = parent_of({[&] { close(ends[0]); }, [&] { close(ends[1]); }}, children, [&] {
+    if (unshare(CLONE_NEWNET) != 0) _exit(1);
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  });
+  EXPECT_THAT(select({parent->pid()}).findings, IsEmpty());
+  // The children have one end each, the parent has both.
+  const TreeSelection selection = select({children[0]});
+  ASSERT_THAT(selection.findings, SizeIs(3));
+  EXPECT_THAT(selection.findings,
+              testing::Contains(testing::Field(
+                  &Finding::sentence, AllOf(HasSubstr("is connected over a Unix socket with"),
+                                            HasSubstr(std::to_string(children[1]))))));
 }
 
 TEST_F(Trees, SharedMemoryIsFound) {
