@@ -67,7 +67,7 @@ void Receiver::accept_connections() {
       continue;
     }
     std::lock_guard lock(mutex_);
-    if (guests_.size() >= kGuestsMax) {
+    if (guests_.size() >= kGuestsMax && !send_away_stranger_locked()) {
       spdlog::warn("connection from {} refused: too many connections", (*connection)->peer());
       continue;
     }
@@ -75,6 +75,17 @@ void Receiver::accept_connections() {
     guest.connection = std::move(*connection);
     guest.thread = std::thread([this, &guest] { welcome(guest); });
   }
+}
+
+// Who has been silent for longest makes room: strangers cannot keep a source out.
+bool Receiver::send_away_stranger_locked() {
+  for (Guest& guest : guests_) {  // in the order of their coming
+    if (guest.greeted || guest.sent_away || !guest.connection) continue;
+    guest.connection->shut_down();
+    guest.sent_away = true;
+    return true;
+  }
+  return false;
 }
 
 void Receiver::welcome(Guest& guest) {

@@ -47,6 +47,7 @@ class Receiver {
     std::thread thread;
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
     bool greeted = false;  // has said its hello
+    bool sent_away = false;
     bool done = false;
   };
   struct EndedSession {
@@ -56,6 +57,7 @@ class Receiver {
   };
 
   void accept_connections();
+  bool send_away_stranger_locked();
   void welcome(Guest& guest);
   Status serve(Guest& guest);
   Status welcome_control(std::shared_ptr<Connection> connection, const Handshake& handshake);

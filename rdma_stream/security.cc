@@ -119,15 +119,20 @@ Result<std::shared_ptr<const Security>> Security::load(const Credentials& creden
   if (!credentials.key_file.empty()) {
     auto key = read_key_file(credentials.key_file);
     if (!key) return failure(key.error().errno_value, "--key-file: " + key.error().message);
-    auto made = TlsContext::with_shared_key(*key);
-    if (!made) return failure(made.error());
-    tls = std::move(*made);
-  } else if (!credentials.certificate.certificate.empty()) {
+    return with_shared_key(*key);
+  }
+  if (!credentials.certificate.certificate.empty()) {
     auto made = TlsContext::with_certificate(credentials.certificate, credentials.allowed_peers);
     if (!made) return failure(made.error());
     tls = std::move(*made);
   }
   return std::shared_ptr<const Security>(new Security(std::move(tls), credentials.insecure));
+}
+
+Result<std::shared_ptr<const Security>> Security::with_shared_key(const SharedKey& key) {
+  auto tls = TlsContext::with_shared_key(key);
+  if (!tls) return failure(tls.error());
+  return std::shared_ptr<const Security>(new Security(std::move(*tls), /*insecure=*/false));
 }
 
 std::shared_ptr<const Security> Security::none() {

@@ -8,6 +8,7 @@
 
 #include "rdma_stream/connection.h"
 #include "rdma_stream/credentials.h"
+#include "rdma_stream/secret_file.h"
 
 namespace ppmr {
 
@@ -19,6 +20,7 @@ class Security {
   // Reads the files, once. Errors: those of read_key_file() and TlsContext; EINVAL for credentials
   // that contradict each other or are not complete.
   static Result<std::shared_ptr<const Security>> load(const Credentials& credentials);
+  static Result<std::shared_ptr<const Security>> with_shared_key(const SharedKey& key);
   // Plain text on this machine alone.
   static std::shared_ptr<const Security> none();
 

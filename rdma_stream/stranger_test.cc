@@ -135,6 +135,59 @@ TEST_F(Greeting, ADataConnectionNeedsTheTokenOfItsSession) {
   EXPECT_EQ(data->read(std::span(&byte, 1)).error().errno_value, ECONNRESET);
 }
 
+TEST_F(Greeting, ADataHelloIsAdmittedOnce) {
+  auto control = connect();
+  const auto hello = good_hello();
+  auto welcome = greet_target(*control, hello, kPatience);
+  ASSERT_TRUE(welcome);
+  const auto greet = [&](uint64_t attempt) {
+    auto data = connect();
+    const Status greeted = greet_target(*data, {.session = hello.session, .attempt = attempt},
+                                        welcome->token, kPatience);
+    return greeted ? std::string() : greeted.error().message;
+  };
+  EXPECT_EQ(greet(1), "");
+  EXPECT_NE(greet(1).find("used before"), std::string::npos);  // heard on the way, said again
+  EXPECT_EQ(greet(5), "");
+  EXPECT_NE(greet(4).find("used before"), std::string::npos);  // kept back on the way
+  EXPECT_EQ(greet(6), "");
+}
+
+TEST_F(Greeting, AProofIsOfOneStreamAndOneAttemptAlone) {
+  auto control = connect();
+  auto hello = good_hello();
+  hello.stream_count = 2;
+  auto welcome = greet_target(*control, hello, kPatience);
+  ASSERT_TRUE(welcome);
+  const auto proof = session_proof(Prover::kSource, welcome->token, hello.session, 0, 1);
+  for (const wire::DataHello& stolen :
+       {wire::DataHello{hello.session, 1, 1, proof}, wire::DataHello{hello.session, 0, 2, proof},
+        wire::DataHello{hello.session, 0, 1,
+                        session_proof(Prover::kTarget, welcome->token, hello.session, 0, 1)}}) {
+    auto data = connect();
+    ASSERT_TRUE(send_handshake(*data, wire::HandshakeKind::kData, stolen));
+    EXPECT_EQ(receive_handshake(*data, kPatience)->kind, wire::HandshakeKind::kReject);
+  }
+}
+
+TEST_F(Greeting, TheTokenIsNeverSaidOnADataConnection) {
+  auto control = connect();
+  const auto hello = good_hello();
+  auto welcome = greet_target(*control, hello, kPatience);
+  ASSERT_TRUE(welcome);
+  auto data = connect();
+  wire::DataHello data_hello{.session = hello.session, .attempt = 1};
+  data_hello.proof = session_proof(Prover::kSource, welcome->token, hello.session, 0, 1);
+  ASSERT_TRUE(send_handshake(*data, wire::HandshakeKind::kData, data_hello));
+  auto answer = receive_handshake(*data, kPatience);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->kind, wire::HandshakeKind::kWelcome);
+  const auto token = std::as_bytes(std::span(welcome->token));
+  for (const auto& said : {wire::encode(data_hello), answer->body}) {
+    EXPECT_EQ(std::search(said.begin(), said.end(), token.begin(), token.end()), said.end());
+  }
+}
+
 TEST_F(Greeting, GarbageNeverOpensASession) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 200; ++round) {
@@ -507,6 +560,24 @@ TEST_F(WrongTarget, ReadsNothingElse) {
     EXPECT_FALSE(read(request));
   }
   EXPECT_TRUE(sender->status()) << "a late request is no breach";
+}
+
+// Whoever took the target's address gets no bytes of a process.
+TEST(Sender, ATargetThatDoesNotKnowTheSessionGetsNoData) {
+  FaultyNetwork network;
+  auto listener = network.listen();
+  auto connection = network.connector()->connect(kPatience);
+  std::thread impostor([&] {
+    std::shared_ptr<Connection> data = std::move(*listener->accept());
+    auto hello = receive_handshake(*data, kPatience);
+    const auto said = *wire::decode<wire::DataHello>(hello->body);
+    (void)send_handshake(*data, wire::HandshakeKind::kWelcome, wire::DataWelcome{said.proof});
+  });
+  const Status greeted = greet_target(**connection, {.session = random_token(), .attempt = 1},
+                                      random_token(), kPatience);
+  impostor.join();
+  ASSERT_FALSE(greeted);
+  EXPECT_EQ(greeted.error().errno_value, EACCES);
 }
 
 TEST_F(WrongTarget, AReleaseOfAnotherGenerationEndsTheSession) {

@@ -18,6 +18,7 @@ constexpr size_t kRecordMaxBytes = SSL3_RT_MAX_PLAIN_LENGTH;
 // Several records are sent with one system call and come with one.
 constexpr size_t kSendAtOnceBytes = 128 << 10;
 constexpr size_t kFetchAtOnceBytes = 64 << 10;
+constexpr size_t kFetchFromStrangerBytes = 4 << 10;  // whoever has proved nothing costs little
 // RFC 8446, 5.5: AES-GCM protects 2^24.5 full records with one key; far below, and a new key costs
 // next to nothing.
 constexpr uint64_t kRecordsPerKey = 1 << 20;
@@ -27,7 +28,7 @@ constexpr uint8_t kAlertRecord = SSL3_RT_ALERT;
 constexpr uint8_t kHandshakeRecord = SSL3_RT_HANDSHAKE;
 
 // What a peer means that ends the handshake with an alert.
-std::string alert_text(int alert) {
+std::string alert_text(int alert, bool shares_key) {
   std::string text = "TLS alert '" + std::string(::SSL_alert_desc_string_long(alert)) + "'";
   switch (alert) {
     case SSL_AD_CERTIFICATE_EXPIRED:
@@ -39,7 +40,10 @@ std::string alert_text(int alert) {
     case SSL_AD_HANDSHAKE_FAILURE:
     case SSL_AD_ILLEGAL_PARAMETER:
     case SSL_AD_DECRYPT_ERROR:
-      return text + ": most likely it has another key than we";
+      return text + (shares_key
+                         ? ": most likely it has another key than we"
+                         : ": our certificate was not signed by its authority, or it wants a "
+                           "key");
     default:
       return text;
   }
@@ -53,8 +57,7 @@ TlsConnection::TlsConnection(SslPointer ssl, std::shared_ptr<Connection> connect
       ssl_(std::move(ssl)),
       incoming_(::BIO_new(::BIO_s_mem())),
       outgoing_(::BIO_new(::BIO_s_mem())),
-      fetched_(kFetchAtOnceBytes) {
-  to_send_.reserve(kSendAtOnceBytes + 2 * kRecordMaxBytes);
+      fetched_(kFetchFromStrangerBytes) {
   ::SSL_set_bio(ssl_.get(), incoming_, outgoing_);
   SSL_set_app_data(ssl_.get(), &notes_);
 }
@@ -84,7 +87,12 @@ Status TlsConnection::shake_hands(milliseconds timeout) {
     if (advanced || said_something_) {
       if (auto sent = send_out(); !sent && advanced) advanced = sent;
     }
-    if (!advanced || done) return advanced;
+    if (!advanced) return advanced;
+    if (done) {
+      fetched_.resize(kFetchAtOnceBytes);
+      to_send_.reserve(kSendAtOnceBytes + 2 * kRecordMaxBytes);
+      return {};
+    }
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (left <= milliseconds(0)) {
       return failure(ETIMEDOUT, "TLS handshake with " + peer() + ": not done within " +
@@ -137,9 +145,10 @@ Error TlsConnection::what_failed_locked(const char* operation) {
   const std::string where = std::string(operation) + " with " + peer() + ": ";
   const unsigned long code = ::ERR_peek_error();  // NOLINT(runtime/int): OpenSSL's
   const int reason = ERR_GET_REASON(code);
+  const bool shares_key = ::SSL_get_privatekey(ssl_.get()) == nullptr;
   if (ERR_GET_LIB(code) == ERR_LIB_SSL && reason >= SSL_AD_REASON_OFFSET) {
-    return {EACCES,
-            where + "the other side refused us: " + alert_text(reason - SSL_AD_REASON_OFFSET)};
+    return {EACCES, where + "the other side refused us: " +
+                        alert_text(reason - SSL_AD_REASON_OFFSET, shares_key)};
   }
   if (!notes_.reason.empty()) return {EACCES, where + notes_.reason};
   const char* text = code != 0 ? ::ERR_reason_error_string(code) : nullptr;

@@ -82,6 +82,8 @@ TlsContext::TlsContext() : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_fr
   ::SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
   ::SSL_CTX_set_options(context,
                         SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+  // What is sent is what the certificate's file holds: a peer knows its authority without us.
+  ::SSL_CTX_set_mode(context, SSL_MODE_NO_AUTO_CHAIN);
   ::SSL_CTX_set_num_tickets(context, 0);
   ::SSL_CTX_set_max_early_data(context, 0);
   ::SSL_CTX_set_recv_max_early_data(context, 0);

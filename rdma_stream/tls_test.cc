@@ -1,22 +1,23 @@
 // TLS over a connection: who is let in, who is not and hears why, and a stream that stays one.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "rdma_stream/handshake.h"
 #include "rdma_stream/security.h"
 #include "rdma_stream/tls_connection.h"
 #include "rdma_stream/tls_context.h"
+#include "tests/certificates.h"
 #include "tests/stream_rig.h"
 
 namespace ppmr {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::HasSubstr;
 
 constexpr milliseconds kPatience{5000};
 
@@ -74,6 +75,142 @@ TEST_F(Tls, AnotherKeyIsRefusedAndBothSidesSaySo) {
         << message;
   }
 }
+
+// ---- Certificates ------------------------------------------------------------------------------
+
+struct Certificates : Tls {
+  std::shared_ptr<const TlsContext> context(const CertificateFiles& files,
+                                            std::vector<std::string> allowed) {
+    auto made = TlsContext::with_certificate(files, std::move(allowed));
+    EXPECT_TRUE(made) << made.error().message;
+    return *made;
+  }
+  // The target is always a good one that lets `node1` in, and trusts `authority`.
+  Handshakes shake_with_target(const TlsContext& at_source) {
+    return shake(at_source, *context(authority.issue({.common_name = "target"}), {"node1"}));
+  }
+  static void expect_refusal(const Handshakes& result, const std::string& target_says) {
+    ASSERT_FALSE(result.target);
+    EXPECT_EQ(result.target.error().errno_value, EACCES);
+    EXPECT_THAT(result.target.error().message, HasSubstr(target_says));
+  }
+  // A source whose handshake is done before the target refuses it hears of it when it reads.
+  static std::string heard_by(Handshakes& result) {
+    if (!result.source) return result.source.error().message;
+    (*result.source)->set_read_timeout(kPatience);
+    auto answer = receive_handshake(**result.source, kPatience);
+    return answer ? rejection(**result.source, *answer).message : answer.error().message;
+  }
+
+  TestAuthority authority;
+};
+
+TEST_F(Certificates, APeerIsLetInByItsCommonNameOrADnsName) {
+  for (const CertificateWishes& wishes :
+       {CertificateWishes{.common_name = "node1"},
+        CertificateWishes{.common_name = "x", .dns_names = {"a", "node1"}}}) {
+    auto result = shake_with_target(*context(authority.issue(wishes), {"target"}));
+    ASSERT_TRUE(result.source) << result.source.error().message;
+    ASSERT_TRUE(result.target) << result.target.error().message;
+    EXPECT_EQ((*result.target)->peer_identity().text(), "tls-cert node1");
+    EXPECT_EQ((*result.source)->peer_identity().text(), "tls-cert target");
+  }
+}
+
+TEST_F(Certificates, AValidOneOfAPeerThatIsNotAllowedIsRefused) {
+  for (const CertificateWishes& wishes :
+       {CertificateWishes{.common_name = "node2"}, CertificateWishes{.common_name = "NODE1"},
+        CertificateWishes{.common_name = "node1.", .dns_names = {"*", "node1.example"}},
+        CertificateWishes{.common_name = std::string("node1\0.evil", 11)}}) {
+    auto result = shake_with_target(*context(authority.issue(wishes), {"target"}));
+    expect_refusal(result, "none of its names is allowed");
+    EXPECT_THAT(heard_by(result), HasSubstr("none of its names is allowed"));
+  }
+}
+
+TEST_F(Certificates, AnExpiredOneIsRefused) {
+  const auto expired = authority.issue(
+      {.common_name = "node1", .valid_from_seconds = -7200, .valid_until_seconds = -3600});
+  auto result = shake_with_target(*context(expired, {"target"}));
+  expect_refusal(result, "certificate 'node1' of the other side: certificate has expired");
+  EXPECT_THAT(heard_by(result), HasSubstr("certificate expired"));
+}
+
+TEST_F(Certificates, OneOfTheFutureIsRefused) {
+  const auto early = authority.issue(
+      {.common_name = "node1", .valid_from_seconds = 3600, .valid_until_seconds = 7200});
+  auto result = shake_with_target(*context(early, {"target"}));
+  expect_refusal(result, "not yet valid");
+  EXPECT_THAT(heard_by(result), HasSubstr("refused us"));
+}
+
+TEST_F(Certificates, OneOfAForeignAuthorityIsRefusedByBothSides) {
+  TestAuthority foreign("foreign");
+  auto files = foreign.issue({.common_name = "node1"});
+  auto distrusting = shake_with_target(*context(files, {"target"}));
+  ASSERT_FALSE(distrusting.source);
+  EXPECT_THAT(distrusting.source.error().message, HasSubstr("certificate 'target' of the other"));
+  expect_refusal(distrusting, "unknown CA");
+
+  files.authority = authority.issue({.common_name = "other"}).authority;  // it trusts us
+  auto distrusted = shake_with_target(*context(files, {"target"}));
+  expect_refusal(distrusted, "certificate 'node1' of the other side: unable to get local issuer");
+  EXPECT_THAT(heard_by(distrusted), HasSubstr("unknown CA"));
+}
+
+TEST_F(Certificates, OneOfAnAuthorityThatOnlyHasTheSameNameIsRefused) {
+  TestAuthority imitation;
+  auto files = imitation.issue({.common_name = "node1"});
+  files.authority = authority.issue({.common_name = "other"}).authority;
+  auto result = shake_with_target(*context(files, {"target"}));
+  expect_refusal(result, "certificate 'node1' of the other side: certificate signature failure");
+  EXPECT_THAT(heard_by(result), HasSubstr("not signed by its authority"));
+}
+
+TEST_F(Certificates, ATargetThatIsNotAllowedIsRefusedAndHearsWhy) {
+  auto result = shake_with_target(*context(authority.issue({.common_name = "node1"}), {"another"}));
+  ASSERT_FALSE(result.source);
+  EXPECT_THAT(result.source.error().message, HasSubstr("none of its names is allowed"));
+  ASSERT_TRUE(result.target);  // it hears of it with the first message
+  auto word = receive_handshake(**result.target, kPatience);
+  ASSERT_TRUE(word) << word.error().message;
+  EXPECT_EQ(word->kind, wire::HandshakeKind::kReject);
+}
+
+TEST_F(Certificates, AKeyOnOneSideAndACertificateOnTheOtherDoNotMeet) {
+  const auto certificate = context(authority.issue({.common_name = "node1"}), {"node1"});
+  auto key_at_source = shake(*context_with(1), *certificate);
+  EXPECT_FALSE(key_at_source.source);
+  EXPECT_FALSE(key_at_source.target);
+  EXPECT_THAT(key_at_source.source.error().message, HasSubstr("has a certificate, we have a"));
+  EXPECT_THAT(key_at_source.target.error().message, HasSubstr("it wants a key"));
+  auto key_at_target = shake(*certificate, *context_with(1));
+  EXPECT_FALSE(key_at_target.source);
+  EXPECT_FALSE(key_at_target.target);
+  EXPECT_THAT(heard_by(key_at_target), HasSubstr("TLS handshake"));
+}
+
+TEST_F(Certificates, FilesThatDoNotFitAreNamed) {
+  const auto files = authority.issue({.common_name = "node1"});
+  const auto other = authority.issue({.common_name = "node2"});
+  const auto error_of = [](const CertificateFiles& wrong) {
+    auto made = TlsContext::with_certificate(wrong, {"x"});
+    return made ? "" : made.error().message;
+  };
+  EXPECT_THAT(error_of({files.certificate, other.private_key, files.authority}),
+              HasSubstr("is not that of the certificate"));
+  EXPECT_THAT(error_of({files.private_key, files.private_key, files.authority}),
+              HasSubstr("certificate " + files.private_key));
+  EXPECT_THAT(error_of({files.certificate, files.certificate, files.authority}),
+              HasSubstr("private key " + files.certificate));
+  EXPECT_THAT(error_of({files.certificate, files.private_key, "/missing"}), HasSubstr("/missing"));
+  ::chmod(files.private_key.c_str(), 0644);
+  EXPECT_THAT(error_of(files), HasSubstr("others can use it"));
+  ::chmod(files.private_key.c_str(), 0640);
+  EXPECT_EQ(error_of(files), "");
+}
+
+// ---- The stream --------------------------------------------------------------------------------
 
 TEST_F(Tls, BothSidesReadAndWriteAtTheSameTimeAcrossNewKeys) {
   auto [source, target] = shake(*context_with(1), *context_with(1));
@@ -175,18 +312,7 @@ TEST(TlsOverFaults, ADamagedByteEndsTheConnectionAndIsNeverDelivered) {
 // ---- Sessions ----------------------------------------------------------------------------------
 
 std::shared_ptr<const Security> security_with_key(uint8_t byte) {
-  const auto directory = std::filesystem::path(testing::TempDir());
-  static std::atomic<int> number = 0;
-  const auto path = directory / ("key-" + std::to_string(++number));
-  {
-    std::ofstream file(path);
-    for (int i = 0; i < 64; ++i) file << byte % 10;
-  }
-  ::chmod(path.c_str(), 0600);
-  auto security = Security::load({.key_file = path});
-  std::filesystem::remove(path);
-  EXPECT_TRUE(security) << security.error().message;
-  return std::move(*security);
+  return std::move(Security::with_shared_key(key_of(byte)).value());
 }
 
 TEST(SecureSession, MovesAFileAndSurvivesCutConnections) {
@@ -233,6 +359,48 @@ TEST(SecureSession, ASourceWithAKeyIsToldThatTheTargetHasNone) {
   EXPECT_EQ(connection.error().errno_value, EACCES);
   EXPECT_NE(connection.error().message.find("this target has none"), std::string::npos)
       << connection.error().message;
+}
+
+// A stranger that is silent, or whose bytes trickle, holds up nobody.
+TEST(SecureSession, SilentAndTricklingStrangersHoldUpNobody) {
+  StreamRig rig({.security = security_with_key(1), .peer_timeout = milliseconds(1000)});
+  std::vector<std::unique_ptr<Connection>> strangers;
+  const std::byte tls_record{SSL3_RT_HANDSHAKE};
+  for (int i = 0; i < 300; ++i) {  // more than a target serves at once
+    strangers.push_back(std::move(rig.network().connector()->connect(kPatience).value()));
+    if (i % 2 == 0) (void)strangers.back()->write(std::span(&tls_record, 1));
+  }
+  TestSource source(rig, {});
+  ASSERT_TRUE(source.opened()) << source.opened().error().message;
+  ASSERT_TRUE(source.claim("checkpoint"));
+  TestFile& file = *source.make_file("file").value();
+  std::mt19937_64 random(1);
+  ASSERT_TRUE(source.write(file, 0, 300'000, random));
+  ASSERT_TRUE(source.seal());
+  EXPECT_EQ(rig.sink().content(file.node), file.model);
+}
+
+TEST(SecureSession, AnotherPeerCannotGoOnWithASession) {
+  TestAuthority authority;
+  const auto secure = [&](const std::string& name) {
+    return std::move(Security::load({.certificate = authority.issue({.common_name = name}),
+                                     .allowed_peers = {"node1", "node2", "target"}})
+                         .value());
+  };
+  StreamRig rig({.security = secure("target")});
+  wire::ControlHello hello{
+      .session = random_token(), .slot_count = 1, .chunk_size_bytes = 65536, .stream_count = 1};
+  const auto greet = [&](const std::string& name) {
+    auto connection = secure(name)->secure(rig.network().connector())->connect(kPatience);
+    return greet_target(**connection, hello, kPatience);
+  };
+  auto opened = greet("node1");
+  ASSERT_TRUE(opened) << opened.error().message;
+  hello.token = opened->token;
+  auto stolen = greet("node2");
+  ASSERT_FALSE(stolen);
+  EXPECT_EQ(stolen.error().errno_value, ESTALE);
+  EXPECT_TRUE(greet("node1"));
 }
 
 }  // namespace

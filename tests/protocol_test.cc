@@ -24,8 +24,10 @@ using std::chrono::milliseconds;
 
 #ifdef __SANITIZE_THREAD__
 constexpr uint64_t kSeedsUsual = 400;  // each takes ten times as long
+constexpr uint64_t kSeedsOverTls = 120;
 #else
 constexpr uint64_t kSeedsUsual = 1200;
+constexpr uint64_t kSeedsOverTls = 300;
 #endif
 constexpr int kRunnersAtOnce = 12;  // a session mostly waits: for delays, outages, time-outs
 constexpr milliseconds kPeerTimeout{400};
@@ -170,10 +172,12 @@ Status move_checkpoint(StreamRig& rig, TestSource& source, std::mt19937_64& rand
   return source.seal();
 }
 
-Outcome run_seed(uint64_t seed) {
+Outcome run_seed(uint64_t seed, const std::shared_ptr<const Security>& security) {
   std::mt19937_64 random(seed);
   Outcome outcome;
-  StreamRig rig(rig_options(seed, random));
+  RigOptions rig_choice = rig_options(seed, random);
+  rig_choice.security = security;
+  StreamRig rig(rig_choice);
   {
     SourceOptions options;
     options.pool_slots = 1 + random() % 8;
@@ -243,13 +247,13 @@ class Watchdog {
   std::map<uint64_t, Clock::time_point> running_;  // guarded by mutex_
 };
 
-TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccess) {
+void run_seeds(const std::shared_ptr<const Security>& security, uint64_t seeds_usual) {
   spdlog::set_level(spdlog::level::off);
   const uint64_t only_seed = number_from_environment("PPMR_SEED", UINT64_MAX);
   const bool alone = only_seed != UINT64_MAX;
   if (alone) spdlog::set_level(spdlog::level::debug);
   const uint64_t first = alone ? only_seed : 0;
-  const uint64_t end = alone ? first + 1 : number_from_environment("PPMR_SEEDS", kSeedsUsual);
+  const uint64_t end = alone ? first + 1 : number_from_environment("PPMR_SEEDS", seeds_usual);
 
   std::thread([] {}).join();  // a sanitizer starts a thread of its own with the first one
   const size_t threads_before = threads_of_this_process();
@@ -262,7 +266,7 @@ TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccess) {
   auto run_some = [&] {
     for (uint64_t seed; (seed = next++) < end;) {
       watchdog.begin(seed);
-      const Outcome outcome = run_seed(seed);
+      const Outcome outcome = run_seed(seed, security);
       watchdog.end(seed);
       std::lock_guard lock(mutex);
       (outcome.succeeded ? succeeded : failed) += 1;
@@ -308,6 +312,18 @@ TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccess) {
                         faults.corrupted, faults.outages}) {
     EXPECT_GT(kind, seeds / 10);
   }
+}
+
+TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccess) {
+  run_seeds(Security::none(), kSeedsUsual);
+}
+
+// The control connection's faults hit TLS first: what is damaged, lost or reordered there ends the
+// connection, and the session goes on over another one.
+TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccessOverTls) {
+  SharedKey key;
+  key.fill(42);
+  run_seeds(std::move(Security::with_shared_key(key).value()), kSeedsOverTls);
 }
 
 }  // namespace
