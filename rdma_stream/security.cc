@@ -63,7 +63,14 @@ class SecureListener final : public Listener {
                                                milliseconds timeout) override {
     connection->set_read_timeout(timeout);
     auto first = connection->peek();
-    if (!first || *first != kTlsHandshakeRecord) return connection;  // its hello says the rest
+    if (!first) {
+      Error silent = first.error();
+      if (silent.errno_value == ETIMEDOUT) {
+        silent.message = "said nothing within " + std::to_string(timeout.count()) + " ms";
+      }
+      return failure(silent);
+    }
+    if (*first != kTlsHandshakeRecord) return connection;  // its hello says the rest
     if (tls_ == nullptr) {
       const std::string text =
           "a source with a key or a certificate, but this target has none: start it with the same "

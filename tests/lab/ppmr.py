@@ -130,7 +130,7 @@ class Mounts:
         self.port = free_port() if target_at is HOST else PORT + next(_numbers)
         self.address = f"{target_at.address}:{self.port}"
         if not any(option in CREDENTIALS for option in (*source_options, *target_options)):
-            key = make_key(Path(directory) / f"{name}-key", source_at, target_at)
+            key = make_key(Path(directory) / f"{name}-key-{next(_numbers)}", source_at, target_at)
             source_options, target_options = [*key, *source_options], [*key, *target_options]
         try:
             self.target = Daemon(target_at, "target", self.in_, ["--listen", self.address, *target_options])
