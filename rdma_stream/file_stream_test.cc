@@ -39,12 +39,16 @@ TEST_F(FileStreamTest, ChunksAreAnnouncedInTheOrderInWhichTheyWereCut) {
 
 TEST_F(FileStreamTest, DrainWaitsForEveryChunkCutBeforeAndNoOther) {
   const Chunk first = cut(), second = cut();
+  std::atomic<bool> waits = false;
   std::atomic<bool> drained = false;
   std::thread waiter([&] {
-    EXPECT_TRUE(file->drain(nullptr));
+    EXPECT_TRUE(file->drain([&] {
+      waits = true;
+      return false;
+    }));
     drained = true;
   });
-  std::this_thread::sleep_for(milliseconds(20));
+  while (!waits) std::this_thread::sleep_for(milliseconds(1));
   const Chunk later = cut(), latest = cut();
   file->verified(later.turn, 1);  // by another stream: not one of those waited for
   file->verified(second.turn, 2);
