@@ -49,8 +49,10 @@ sigset_t stop_signal_set() {
 // Memory of this process holds other processes' memory: no core dumps, no ptrace by other than
 // root.
 void keep_secrets() {
-  const rlimit none{0, 0};
-  setrlimit(RLIMIT_CORE, &none);
+  rlimit core{};
+  getrlimit(RLIMIT_CORE, &core);
+  core.rlim_cur = 0;  // the hard limit stays: processes restored below us could not get theirs back
+  setrlimit(RLIMIT_CORE, &core);
   prctl(PR_SET_DUMPABLE, 0);
 }
 

@@ -366,14 +366,19 @@ void check_limits(const TreeFacts& tree, const NodeFacts& target, Findings& find
     std::from_chars(text.data(), text.data() + text.size(), value);
     return value;
   };
+  std::set<std::string> told;
   for (const ProcessFact& process : tree.processes) {
     for (const auto& [name, limit] : process.hard_limits) {
       const auto there = target.hard_limits.find(name);
-      if (there == target.hard_limits.end() || number(limit) <= number(there->second)) continue;
-      findings.stop(fmt::format("{} has the hard limit '{}' of {}, and the target's daemon may go "
-                                "up to {} only",
-                                tree.name_of(process.pid), name, limit, there->second),
-                    "raise the limit of the target daemon, or give it CAP_SYS_RESOURCE");
+      if (there == target.hard_limits.end() || number(limit) <= number(there->second) ||
+          !told.insert(name).second)
+        continue;
+      findings.warn(
+          fmt::format("{} has the hard limit '{}' of {}, and the target's daemon may go "
+                      "up to {} only",
+                      tree.name_of(process.pid), name, limit, there->second),
+          "CRIU restores it with the lower one; to keep it, raise the limit of the target "
+          "daemon, or give it CAP_SYS_RESOURCE");
     }
   }
 }
