@@ -5,7 +5,7 @@ from .loads import NullSink, rate, scratch, write_files
 from .plan import Item, Outcome
 from .rounds import alternate
 from .spread import size_text
-from .world import KIB, MIB
+from .world import KIB, MIB, flags
 
 SECTION = "aggregation"
 WRITERS = (1, 2, 4, 8, 16)
@@ -22,7 +22,7 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
     each = max(request, total // writers // request * request)
     daemon_at, sink_at = world.private / "aggregation", world.private / "null"
     node.run(["mkdir", "-p", daemon_at])
-    daemon = Daemon(node, "source", daemon_at, ["--discard", "--chunk-size", chunk, "--pool-size", pool, *world.source_options])
+    daemon = Daemon(node, "source", daemon_at, flags({"--discard": None, "--chunk-size": chunk, "--pool-size": pool}, world.source_options))
     try:
         # As many threads as can work at once; one writer has one request under way at a time.
         with NullSink(node, sink_at, max_write=chunk, threads=1 if writers == 1 else 2) as sink:

@@ -41,6 +41,8 @@ def plan(world):
         yield item("size", size_text(size), {"bytes_": size})
     for files in FILES[1:] if effort.sweeps else [10]:
         yield item("files", str(files), {"bytes_": min(effort.bytes, GIB), "files": files})
+    for writers in (4, 16) if effort.sweeps else []:
+        yield item("writers", str(writers), {"bytes_": GIB, "writers": writers})
     # Small files: the cost of a name, not of bytes.
     for files in (1000,) if effort.sweeps else []:
         yield item("small files", f"{files} x 64 KiB", {"bytes_": files * 64 * KIB, "files": files})

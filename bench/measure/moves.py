@@ -16,7 +16,7 @@ from .plan import Item, Outcome
 from .rounds import rotate
 from .spread import spread
 from .ways import all_ways, room_in_pipes
-from .world import MIB
+from .world import MIB, flags
 
 SECTION = "moves"
 PROCESSES = (1, 2, 4, 8)
@@ -123,16 +123,17 @@ def whole_move(world, way, count, mib_each):
             crowd.end()
 
 
-def measure(world, count, mib_each):
+def measure(world, count, mib_each, only=()):
     effort = world.effort
     total = count * mib_each * MIB
     # The process, its images at the source, at the target, and itself again there.
     if available_memory_bytes() < 4.5 * total:
         return Outcome(not_measured={"all ways": f"{total / MIB:.0f} MiB of processes need {4.5 * total / (1 << 30):.1f} GiB of free memory with images in tmpfs on both nodes of one machine"})
     world.nodes("veth")
-    with Mounts(world.source, world.target, world.private, world.source_options, ["--pool-size", max(256 * MIB, total + 64 * MIB), *world.target_options],
+    with Mounts(world.source, world.target, world.private, world.source_options, flags({"--pool-size": max(256 * MIB, total + 64 * MIB)}, world.target_options),
                 name=world.label("moves")) as mounts, room_in_pipes():
         ways, why_not = all_ways(world, mounts)
+        ways = [way for way in ways if not only or way.name in only]
         timelines = {way.name: [] for way in ways}
         for number in range(effort.warm_ups + effort.move_runs):
             for way in rotate(ways, number):

@@ -9,7 +9,7 @@ from .loads import GB, Load, iperf, read_words, write_words
 from .machine import ProcessCost, machine_time, process_cost
 from .plan import Item, Outcome
 from .spread import size_text, spread
-from .world import BYTES_PER_SECOND, KIB, LINKS, MIB
+from .world import BYTES_PER_SECOND, KIB, LINKS, MIB, flags
 
 SECTION = "pipeline"
 WRITERS = (1, 2, 4, 8, 16)
@@ -78,8 +78,8 @@ def sample(world, mounts, writers, each, request, files=1, costs=None):
 def mounts_for(world, link, chunk=MIB, pool=64 * MIB, streams=2):
     at, to = world.nodes(link)
     ready = max(256 * MIB, world.bytes_for(link))
-    return Mounts(at, to, world.private, ["--chunk-size", chunk, "--pool-size", pool, "--streams", streams, *world.source_options],
-                  ["--wait-for-files", "--pool-size", ready, *world.target_options], name=world.label("pipeline"))
+    return Mounts(at, to, world.private, flags({"--chunk-size": chunk, "--pool-size": pool, "--streams": streams}, world.source_options),
+                  flags({"--wait-for-files": None, "--pool-size": ready}, world.target_options), name=world.label("pipeline"))
 
 
 def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, streams=2):

@@ -8,6 +8,7 @@ CHAPTERS = {
     "aggregation": "Writers -> source mount -> pool, the chunks discarded. The null sink is a FUSE file system of its own that forgets every byte.",
     "network": "Pool -> image store over TCP, no FUSE. iperf3 with as many streams, on the same path.",
     "pipeline": "Writers -> source mount -> stream -> target mount -> readers, until the last reader has seen the end of its file.",
+    "dumps": "`criu dump` of a process that stays, into each place.",
     "restore": "CRIU's restore by itself, from images that are in memory already.",
     "moves": "A whole move: from the beginning of the dump until the program has written its first line on the target.",
     "application": "Run time of an MPI program, undisturbed and with migrations.",

@@ -11,14 +11,14 @@ from lab.programs import SteadyWorker
 from .loads import scratch
 from .plan import Item, Outcome
 from .rounds import alternate
-from .world import MIB
+from .world import MIB, flags
 
 SECTION = "restore"
 
 
 def measure(world, mib, lazily):
     source, target = world.nodes("veth")
-    with Mounts(source, target, world.private, world.source_options, ["--pool-size", max(256 * MIB, (mib + 64) * MIB), *world.target_options],
+    with Mounts(source, target, world.private, world.source_options, flags({"--pool-size": max(256 * MIB, (mib + 64) * MIB)}, world.target_options),
                 name=world.label("restore")) as mounts, scratch(target, world.label("images"), tmpfs=True) as in_tmpfs:
         mounts.await_ready()
         label = world.label("worker")

@@ -14,16 +14,16 @@ BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
 class Effort:
     """How thorough a run is. What it leaves out is left out of the plan, not estimated."""
     name: str
-    runs: int               # counted rounds
-    warm_ups: int           # rounds before them
-    bytes: int              # written in one sample where nothing limits the rate
-    limited_seconds: float  # of a sample on a limited link
-    iperf_seconds: int
-    sweep: int              # values of each sweep: 1 the first, 2 both ends, more all
-    move_mib: tuple         # sizes of the process that is moved
-    move_runs: int
-    crowd_mib: int          # of memory in all for 1, 2, 4, 8 processes
-    application_runs: int
+    runs: int                      # counted rounds
+    warm_ups: int = 1              # rounds before them
+    bytes: int = GIB               # written in one sample where nothing limits the rate
+    limited_seconds: float = 2.0   # of a sample on a limited link
+    iperf_seconds: int = 3
+    sweep: int = 3                 # values of each sweep: 1 the first, 2 both ends, more all
+    move_mib: tuple = (64, 256, 1024, 4096)  # sizes of the process that is moved
+    move_runs: int = 5
+    crowd_mib: int = 1024          # of memory in all for 2, 4, 8 processes
+    application_runs: int = 3
 
     @property
     def sweeps(self):
@@ -35,18 +35,29 @@ class Effort:
 
 
 EFFORTS = {
-    "full": Effort("full", 5, 1, GIB, 2.0, 3, 3, (64, 256, 1024, 4096), 5, 1024, 3),
-    "quick": Effort("quick", 2, 1, 256 * MIB, 0.5, 1, 2, (256,), 1, 256, 0),
-    "tiny": Effort("tiny", 1, 0, 8 * MIB, 0.1, 1, 1, (16,), 1, 16, 0),
+    "full": Effort("full", runs=5),
+    "quick": Effort("quick", runs=2, bytes=256 * MIB, limited_seconds=0.5, iperf_seconds=1, sweep=2, move_mib=(256,), move_runs=1, application_runs=1),
+    "tiny": Effort("tiny", runs=1, warm_ups=0, bytes=8 * MIB, limited_seconds=0.1, iperf_seconds=1, sweep=1, move_mib=(16,), move_runs=1, application_runs=0),
 }
 
 
+def flags(defaults, given):
+    """Command line words: the defaults {flag: value or None} that are not given otherwise, then what is given ("--flag", "--flag=value")."""
+    names = {word.split("=", 1)[0] for word in given}
+    words = []
+    for flag, value in defaults.items():
+        if flag not in names:
+            words += [flag] if value is None else [flag, value]
+    return [*words, *given]
+
+
 class World:
-    def __init__(self, effort, source_options=(), target_options=(), shared_directory=None, disk_directory=None, fresh_memory=None):
+    def __init__(self, effort, source_options=(), target_options=(), shared_directory=None, disk_directory=None, fresh_memory=None, rate=None):
         self.effort = effort
         self.source_options, self.target_options = list(source_options), list(target_options)
         self.shared_directory = shared_directory  # a network file system that both nodes see
         self.disk_directory = disk_directory      # a directory on a disk file system
+        self.rate = rate                          # of the link that is unlimited otherwise
         self.fresh_memory = fresh_memory          # FreshMemory: each move finds memory that the host has not backed
         self._lab = None
         self._labels = itertools.count(1)
@@ -62,7 +73,7 @@ class World:
             except (OSError, LabError):
                 self.close()
                 raise
-            self._rate = None
+            self._limit = None
         return self._lab
 
     @property
@@ -82,9 +93,10 @@ class World:
         self.lab
         if link == "loopback":
             return self._target, self._target
-        if LINKS[link] != self._rate:
-            self._link.limit(LINKS[link])
-            self._rate = LINKS[link]
+        rate = LINKS[link] or self.rate
+        if rate != self._limit:
+            self._link.limit(rate)
+            self._limit = rate
         return self._source, self._target
 
     def await_fresh_memory(self):

@@ -17,6 +17,7 @@ from measure import plan, report  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.targets import Target  # noqa: E402
+from measure.world import flags  # noqa: E402
 from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
@@ -46,6 +47,11 @@ def test_a_ratio_is_of_medians_and_none_without_samples():
     assert ratio([2, 4, 100], [1, 2, 3]) == 2
     assert ratio([], [1]) is None
     assert ratio([1], []) is None
+
+
+def test_options_given_by_hand_replace_the_plans_own():
+    assert flags({"--pool-size": 1, "--discard": None}, []) == ["--pool-size", 1, "--discard"]
+    assert flags({"--pool-size": 1, "--discard": None}, ["--pool-size=8MiB"]) == ["--discard", "--pool-size=8MiB"]
 
 
 def test_figures_for_people():

@@ -1,0 +1,172 @@
+"""What moving costs an application: the run time of a real MPI program on one node, undisturbed and with three moves one after the other.
+
+LAMMPS melts a Lennard-Jones crystal with two ranks under Open MPI; the whole job (mpirun, its ranks, the connections between them over
+loopback) moves to the other node and back. The last line of its thermodynamics must be that of an undisturbed run, to the digit.
+"""
+import shutil
+from contextlib import ExitStack
+
+from lab.migration import now
+from lab.node import LabError, wait_until
+from lab.peers import TarMove
+from lab.ppmr import Mounts, PpmrMove
+
+from .plan import Item, Outcome
+from .spread import ratio
+from .ways import LandedMove, LocalMove, filesystem_of
+from .world import MIB, flags
+
+SECTION = "application"
+RANKS = 2
+MOVES = 3
+TCP = ["--tcp-established", "--network-lock", "skip", "--file-locks"]
+
+MELT = """
+units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 {edge} 0 {edge} 0 {edge}
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify every 20 delay 0 check no
+fix 1 all nve
+thermo {every}
+run {steps}
+"""
+
+
+class Job:
+    """mpirun with its ranks on a node."""
+
+    def __init__(self, world, node, edge, steps):
+        self.node = node
+        self.directory = world.lab.home / world.label("melt")
+        self.directory.mkdir()
+        (self.directory / "in.melt").write_text(MELT.format(edge=edge, steps=steps, every=max(1, steps // 10)))
+        self.log = self.directory / "log"
+        self.began = now()
+        self.pid = node.spawn(["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo",
+                               "--mca", "oob_tcp_if_include", "lo", "-np", RANKS, "lmp", "-in", self.directory / "in.melt", "-log", "none"],
+                              log=self.log, directory=self.directory)
+
+    def said(self):
+        return self.log.read_text(errors="replace")
+
+    def finished(self):
+        return "Total wall time" in self.said()
+
+    def wait_until_running(self):
+        self._wait(lambda: "\nStep " in self.said(), 60, "the melt to begin")
+
+    def wait_until_finished(self, timeout):
+        """Seconds since the start."""
+        self._wait(self.finished, timeout, "the melt to end")
+        took = now() - self.began
+        wait_until(lambda: not self.node.alive(self.pid), 20, "mpirun to end")
+        return took
+
+    def _wait(self, condition, timeout, what):
+        def there():
+            if condition():
+                return True
+            if not self.node.alive(self.pid):
+                raise LabError(f"waiting for {what}: mpirun is not there any more on {self.node.name}; it said: {self.said().strip()[-1000:] or 'nothing'}")
+            return False
+        wait_until(there, timeout, what, interval=0.01)
+
+    def result(self):
+        """The thermodynamics after the last step."""
+        lines = self.said().splitlines()
+        ends = [number for number, line in enumerate(lines) if line.startswith("Loop time")]
+        if not ends:
+            raise LabError(f"LAMMPS has not finished its run; it said: {self.said().strip()[-1000:]}")
+        return lines[ends[-1] - 1].split()
+
+    def end(self):
+        # mpirun takes its ranks with it; if it is stuck, the ranks get it directly.
+        self.node.signal(self.pid, 9)
+        self.node.run(["pkill", "-KILL", "-f", str(self.directory / "in.melt")], check=False)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class RoundTrip:
+    """One way, with everything it needs to go from either node to the other."""
+
+    def __init__(self, there, back):
+        self.moves = (there, back)
+
+    def move(self, job, number, label):
+        move = self.moves[number % 2]
+        move.prepare(label)
+        try:
+            move.move_tree(job.pid, [*TCP, "--ghost-limit", "64M"], TCP)
+            job.node = move.target
+            wait_until(lambda: move.check() or job.node.alive(job.pid), 60, f"the job to run on {job.node.name}")
+            move.finish()
+        finally:
+            move.clean()
+
+
+def round_trips(world, stack):
+    source, target = world.nodes("veth")
+    options = flags({"--pool-size": 512 * MIB}, world.target_options)
+    there = stack.enter_context(Mounts(source, target, world.private, world.source_options, options, name=world.label("there")))
+    back = stack.enter_context(Mounts(target, source, world.private, world.source_options, options, name=world.label("back")))
+    trips = {"ppmr, lazy": RoundTrip(PpmrMove(source, target, there), PpmrMove(target, source, back)),
+             "ppmr, eager": RoundTrip(PpmrMove(source, target, there, lazily=False), PpmrMove(target, source, back, lazily=False)),
+             "tmpfs + tar": RoundTrip(TarMove(source, target), TarMove(target, source))}
+    disk = world.disk_directory
+    if filesystem_of(source, disk) not in ("tmpfs", "ramfs"):
+        trips["RDMA+Local (bytes over TCP)"] = RoundTrip(LandedMove(source, target, there, disk), LandedMove(target, source, back, disk))
+        trips["Local"] = RoundTrip(LocalMove(source, target, disk), LocalMove(target, source, disk))
+    return trips
+
+
+def measure(world, edge, steps, runs):
+    source, _ = world.nodes("veth")
+    if source.run(["sh", "-c", "command -v mpirun && command -v lmp"], check=False).returncode != 0:
+        return Outcome(not_measured={"all ways": "mpirun or lmp is not there: third_party/install brings openmpi-bin and lammps"})
+    times, undisturbed = {}, []
+    with ExitStack() as stack:
+        trips = round_trips(world, stack)
+
+        def run(trip, expected):
+            job = Job(world, source, edge, steps)
+            try:
+                job.wait_until_running()
+                if trip:
+                    pause = sorted(undisturbed)[len(undisturbed) // 2] / (MOVES + 1)
+                    for number in range(MOVES):
+                        wait_until(lambda: now() > job.began + pause * (number + 1), 2 * pause * (number + 1) + 60, "the time of a move")
+                        if job.finished():
+                            raise LabError(f"the job ended before its move number {number + 1}: give it more steps")
+                        trip.move(job, number, world.label("melt"))
+                took = job.wait_until_finished(600)
+                if expected and job.result() != expected:
+                    raise LabError(f"the result of LAMMPS is {' '.join(job.result())} after {MOVES} moves, undisturbed it is {' '.join(expected)}")
+                return took, job.result()
+            finally:
+                job.end()
+
+        _, expected = run(None, None)
+        for _ in range(runs):
+            undisturbed.append(run(None, expected)[0])
+            for name, trip in trips.items():
+                times.setdefault(name, []).append(run(trip, expected)[0])
+    results = {"undisturbed": undisturbed, **times}
+    facts = {f"{name}: longer by, %": 100 * (ratio(samples, undisturbed) - 1) for name, samples in times.items()}
+    return Outcome(results, facts)
+
+
+def plan(world):
+    runs = world.effort.application_runs
+    if runs:
+        # Long enough that three moves fit in well, on two quiet cores: some 40 s, or some seconds.
+        edge, steps, guess = (40, 400, 50) if world.effort.sweeps else (16, 300, 6)
+        yield Item(SECTION, "run time", f"LAMMPS, {RANKS} ranks, {MOVES} moves", {"edge": edge, "steps": steps, "runs": runs}, "s",
+                   lambda: measure(world, edge, steps, runs), (runs * 6 + 1) * guess)
