@@ -6,7 +6,7 @@
         pid = source.spawn([program, lab.home])     # a session of its own, a child of the node's init
         target.run(["ping", "-c1", source.address])
 
-What the nodes share, as on a cluster, is the root file system and so `lab.home`. Private to each are /run, /dev/shm and `node.private`.
+What the nodes share, as on a cluster, is the root file system and so `lab.home`. Private to each are /run, /dev/shm, /dev/pts and `node.private`.
 Closing the lab kills everything in its nodes; namespaces, mounts and links go with the processes. The same happens if the python that made
 them dies. Nothing is ever made in the host's own namespaces.
 """
