@@ -6,9 +6,9 @@ from lab.node import LabError, wait_until
 
 PERFTEST_PORT = 18515
 IPERF_PORT = 5201
-# The time-out of a queue pair, 4.096 us x 2^18 = 1 s: emulated machines are slower than perftest's 67 ms allows for, and every time-out sends the
+# The time-out of a queue pair, 4.096 us x 2^20 = 4 s: emulated machines are slower than perftest's 67 ms allows for, and every time-out sends the
 # whole window again.
-QP_TIMEOUT = 18
+QP_TIMEOUT = 20
 
 
 def _await_listener(node, port, process):

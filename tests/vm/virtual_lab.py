@@ -385,7 +385,7 @@ def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_m
         "-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check tsc=reliable rdinit=/init",
         "-serial", f"file:{quoted(directory / 'console.log')}", "-qmp", f"unix:{quoted(directory / 'qmp.sock')},server=on,wait=off",
         "-netdev", f"dgram,id=link,local.type=unix,local.path={quoted(directory / 'link.sock')},remote.type=unix,remote.path={quoted(peer_directory / 'link.sock')}",
-        "-device", f"virtio-net-pci,id=link0,netdev=link,mac={_mac(0, number)},host_mtu={LINK_MTU},romfile=",
+        "-device", f"virtio-net-pci,id=link0,netdev=link,mac={_mac(0, number)},host_mtu={LINK_MTU},rx_queue_size=1024,romfile=",
         "-netdev", f"user,id=agent,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-{AGENT_ADDRESS}:1",
         "-device", f"virtio-net-pci,netdev=agent,mac={_mac(1, number)},romfile="]
     for tag, mode, path in [("root", "ro", "/"), *shares]:
