@@ -22,6 +22,7 @@ SECTION = "moves"
 PROCESSES = (1, 2, 4, 8)
 THREADS = 4
 LINES_BEFORE = 20
+LARGE_MIB, LARGE_RUNS = 1024, 3  # a machine may need half a minute for each move of more
 
 
 class Member(SteadyWorker):
@@ -125,6 +126,7 @@ def whole_move(world, way, count, mib_each):
 
 def measure(world, count, mib_each, only=()):
     effort = world.effort
+    runs = effort.move_runs if count * mib_each <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS)
     total = count * mib_each * MIB
     # The process, its images at the source, at the target, and itself again there.
     if available_memory_bytes() < 4.5 * total:
@@ -135,7 +137,7 @@ def measure(world, count, mib_each, only=()):
         ways, why_not = all_ways(world, mounts)
         ways = [way for way in ways if not only or way.name in only]
         timelines = {way.name: [] for way in ways}
-        for number in range(effort.warm_ups + effort.move_runs):
+        for number in range(effort.warm_ups + runs):
             for way in rotate(ways, number):
                 if way.name in why_not:
                     continue
@@ -163,7 +165,8 @@ def plan(world):
 
     def item(series, name, parameters):
         mib = parameters["count"] * parameters["mib_each"]
-        return Item(SECTION, series, name, parameters, "s", lambda: measure(world, **parameters), (effort.move_runs + effort.warm_ups) * 8 * (1.5 + mib / 350))
+        rounds = effort.warm_ups + (effort.move_runs if mib <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS))
+        return Item(SECTION, series, name, parameters, "s", lambda: measure(world, **parameters), rounds * 8 * (1.5 + mib / 300))
 
     for mib in effort.move_mib:
         yield item("size", f"{mib} MiB", {"count": 1, "mib_each": mib})

@@ -1,6 +1,7 @@
 """The pictures of a report, as SVG, with matplotlib: the paper's figures with our data and the peers' in one plot.
 
 Without matplotlib there are none, and the report says so."""
+from .rows import name_of
 from .spread import size_text, spread
 
 # Distinguishable in grey and by people who see fewer colours (Okabe and Ito).
@@ -57,7 +58,7 @@ def bars(pyplot, rows, title):
                 found = spread(row["results"][way])
                 axes.bar(place + number * width, found.median, width, color=COLOURS[number % len(COLOURS)], label=way if place == 0 else None,
                          yerr=[[found.median - found.low], [found.high - found.median]], capsize=2)
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(rows))], [row["key"].rsplit("/", 1)[1] for row in rows], rotation=30, ha="right")
+    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(rows))], [name_of(row) for row in rows], rotation=30, ha="right")
     axes.set_ylabel(rows[0]["unit"])
     axes.set_title(title)
     axes.legend(fontsize=7)
@@ -105,8 +106,8 @@ def _pictures(pyplot, rows):
             yield (chapter, series), f"{chapter}-{series.replace(' ', '-')}.svg", title, bars(pyplot, found, title)
     for row in rows.of("moves"):
         if row.get("spans"):
-            name = row["key"].split("/", 1)[1].replace("/", "-").replace(" ", "-")
-            title = f"A move on one clock: {row['key'].split('/', 1)[1].replace('/', ', ')}"
+            name = f"{row['series']}-{name_of(row)}".replace(" ", "-")
+            title = f"A move on one clock: {row['series']} {name_of(row)}"
             yield ("moves", row["series"]), f"timeline-{name}.svg", title, phases(pyplot, row, title)
 
 

@@ -1,5 +1,6 @@
 """One Markdown page of a run: what was reached, every series as a table with medians, extremes and ratios, and the pictures."""
 from . import pictures
+from .rows import name_of
 from .spread import figure, ratio, spread
 from .targets import TARGETS, number
 
@@ -47,18 +48,18 @@ def series_table(rows):
     if len(rows) == 1:
         row = rows[0]
         if row["section"] == "application":
-            return table([row["key"].rsplit("/", 1)[1], "s", "longer by"],
+            return table([name_of(row), "s", "longer by"],
                          [[way, cell(samples), "" if way == "undisturbed" else f"{100 * (ratio(samples, row['results']['undisturbed']) - 1):.1f}%"]
                           for way, samples in row["results"].items()])
         own = row["results"][ways[0]]
         lines = [[way, cell(row["results"][way]), "" if way == ways[0] or row["section"] == "ceilings" else compared(own, row["results"][way], unit)] for way in ways]
-        return table([row["key"].rsplit("/", 1)[1], unit, f"{ways[0]} is faster by" if unit == "s" else f"{ways[0]} reaches" if row["section"] != "ceilings" else ""], lines)
+        return table([name_of(row), unit, f"{ways[0]} is faster by" if unit == "s" else f"{ways[0]} reaches" if row["section"] != "ceilings" else ""], lines)
     head = [rows[0]["series"], *(f"{way}, {unit}" for way in ways)]
     peers = ways[1:] if rows[0]["section"] != "ceilings" else []
     head += [f"{way} / {ways[0]}" if unit == "s" else f"{ways[0]} / {way}" for way in peers]
     lines = []
     for row in rows:
-        line = [row["key"].rsplit("/", 1)[1]]
+        line = [name_of(row)]
         line += [cell(row["results"][way]) if row["results"].get(way) else "-" for way in ways]
         line += [compared(row["results"].get(ways[0]), row["results"].get(way), unit) for way in peers]
         lines.append(line)
@@ -71,8 +72,8 @@ def facts_table(rows):
         return ""
     # More rows than figures: rows go down.
     if len(rows) > len(names):
-        return table([rows[0]["series"], *names], [[row["key"].rsplit("/", 1)[1], *(figure(row["facts"][name]) if name in row["facts"] else "-" for name in names)] for row in rows])
-    return table(["", *(row["key"].rsplit("/", 1)[1] for row in rows)], [[name, *(figure(row["facts"][name]) if name in row["facts"] else "-" for row in rows)] for name in names])
+        return table([rows[0]["series"], *names], [[name_of(row), *(figure(row["facts"][name]) if name in row["facts"] else "-" for name in names)] for row in rows])
+    return table(["", *(name_of(row) for row in rows)], [[name, *(figure(row["facts"][name]) if name in row["facts"] else "-" for row in rows)] for name in names])
 
 
 def not_measured(rows):

@@ -18,6 +18,11 @@ import os
 from pathlib import Path
 
 
+def name_of(row):
+    """A row's name within its series."""
+    return row["key"][len(f"{row['section']}/{row['series']}/"):]
+
+
 class RowsError(Exception):
     pass
 
