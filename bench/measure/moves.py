@@ -15,7 +15,7 @@ from .machine import available_memory_bytes
 from .plan import Item, Outcome
 from .rounds import rotate
 from .spread import spread
-from .ways import all_ways, room_in_pipes
+from .ways import LazyPagesMove, all_ways, can_migrate, room_in_pipes
 from .world import MIB, flags
 
 SECTION = "moves"
@@ -86,7 +86,9 @@ def move_crowd(move, crowd):
     timeline.frozen = min(last["real_ns"] for last, _ in gaps) / 1e9
     timeline.running = max(first["real_ns"] for _, first in gaps) / 1e9
     move.finish()
-    timeline.extra["complete"] = max(now(), timeline.running) if move.lazily or move.name == "CRIU lazy pages" else timeline.running
+    if "complete" not in timeline.extra:
+        timeline.extra["complete"] = now() if move.lazily or move.name == LazyPagesMove.name else timeline.running
+    timeline.extra["complete"] = max(timeline.extra["complete"], timeline.running)
     return timeline
 
 
@@ -132,9 +134,13 @@ def measure(world, count, mib_each, only=()):
     if available_memory_bytes() < 4.5 * total:
         return Outcome(not_measured={"all ways": f"{total / MIB:.0f} MiB of processes need {4.5 * total / (1 << 30):.1f} GiB of free memory with images in tmpfs on both nodes of one machine"})
     world.nodes("veth")
-    with Mounts(world.source, world.target, world.private, world.source_options, flags({"--pool-size": max(256 * MIB, total + 64 * MIB)}, world.target_options),
+    defaults = {"--pool-size": max(256 * MIB, total + 64 * MIB)}
+    migrating = can_migrate(world.source)
+    if migrating:
+        defaults |= {"--allow-restart": None, "--state-dir": world.target.scratch(world.label("state"))}
+    with Mounts(world.source, world.target, world.private, world.source_options, flags(defaults, world.target_options),
                 name=world.label("moves")) as mounts, room_in_pipes():
-        ways, why_not = all_ways(world, mounts)
+        ways, why_not = all_ways(world, mounts, migrating)
         ways = [way for way in ways if not only or way.name in only]
         timelines = {way.name: [] for way in ways}
         for number in range(effort.warm_ups + runs):

@@ -5,6 +5,7 @@ sockets, restores are eager unless the way is a lazy one. What makes a baseline 
 disk, and neither side may find them in its page cache afterwards.
 """
 import contextlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ from lab import criu
 from lab.migration import Move, now
 from lab.node import LabError
 from lab.peers import PageServerMove, TarCopy, TarMove, _PeerMove
-from lab.ppmr import PpmrMove
+from lab.ppmr import PpmrMove, find_ppmr
 
 from .loads import mortal
 
@@ -175,6 +176,38 @@ class LandedMove(PpmrMove):
         super().clean()
 
 
+def can_migrate(at):
+    """Has this ppmr the command that does a whole migration?"""
+    return "--allow-restart" in at.run([find_ppmr(), "target", "--help"], check=False).stdout
+
+
+class MigrateMove(Move):
+    """`ppmr migrate`: one command, and a process that never runs twice nor is lost; CRIU waits at both ends while both nodes write that down."""
+
+    name = "ppmr migrate"
+
+    def __init__(self, source, target, mounts, lazily=True):
+        super().__init__(source, target, lazily)
+        self.mounts = mounts
+
+    def prepare(self, label):
+        self._state = self.source.scratch(f"{label}-state")
+        self.mounts.await_ready()
+
+    def _transfer(self, pid, timeline, dump_options, restore_options):
+        timeline.dump_began = now()
+        done = self.source.run([find_ppmr(), "migrate", "--mount", self.mounts.out, "--pid", pid, "--state-dir", self._state, "--json", *([] if self.lazily else ["--eager"]),
+                         *(["--", *dump_options] if dump_options else [])], timeout=300)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        when = {event["event"]: event["time_ns"] / 1e9 for event in events}
+        timeline.dump_done = timeline.arrived = when["sealed"]
+        timeline.extra["complete"] = when["complete"] if self.lazily else when["running"]
+
+    def clean(self):
+        self.target.run(["sh", "-c", 'rm -rf "$0"/*', self.mounts.in_], check=False)
+        self.source.drop_scratch(self._state)
+
+
 class RsyncMove(_PeerMove):
     """Images in tmpfs, copied by rsync to an rsync daemon: no ssh in between, whole files, no checksums of its own."""
 
@@ -262,12 +295,14 @@ def room_in_pipes():
             limit.write_text(f"{before}\n")
 
 
-def all_ways(world, mounts):
-    """([ways], {name: why not}). The first is what the others are compared with."""
+def all_ways(world, mounts, migrating=False):
+    """([ways], {name: why not}); `migrating`: the target of these mounts restarts processes. The first is what the others are compared with."""
     at, to, disk = world.source, world.target, world.disk_directory
     ways = [Named("ppmr, lazy", PpmrMove(at, to, mounts)), Named("ppmr, eager", PpmrMove(at, to, mounts, lazily=False)),
             Named("tmpfs + tar", TarMove(at, to)), Named("tmpfs + rsync", RsyncMove(at, to)), Named(PageServerMove.name, PageServerMove(at, to)),
             Named(LazyPagesMove.name, LazyPagesMove(at, to))]
+    if migrating:
+        ways[2:2] = [Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, kind == "lazy")) for kind in ("lazy", "eager")]
     why_not = {"criu-image-streamer": "not a Debian package, and this driver has no way for it"}
     kind = filesystem_of(at, disk)
     if kind in ("tmpfs", "ramfs"):
