@@ -171,6 +171,7 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
       std::lock_guard lock(mutex_);
       spill_file = spill_file_;
     }
+    if (!spill_file) status = failure(EIO, "the file was given up while its bytes were under way");
     uint64_t at = landing.offset;
     for (uint32_t i = 0; i < landing.piece_count && status; ++i) {
       const Landing::Piece& piece = landing.pieces[i];

@@ -223,6 +223,25 @@ TEST_F(ImageFileTest, AConsumingReaderFreesWhatIsBehindIt) {
   EXPECT_GT(written, 10 * kLimitMinBytes);
 }
 
+// A checkpoint fails, because the spill disk is full say, while other chunks of it are under way.
+TEST_F(ImageFileTest, AChunkForTheSpillFileThatComesAfterTheFileWasGivenUpIsAnError) {
+  use(kLimitMinBytes + 2 * kExtentBytes, /*consume=*/false, ::testing::TempDir().c_str());
+  uint64_t offset = 0;
+  while (spill_->spilled_bytes() == 0) {
+    ASSERT_LT(offset, 40 * kMiB) << "nothing was spilled";
+    ASSERT_TRUE(arrive(offset, pattern(kMiB, 1)));
+    offset += kMiB;
+  }
+  ASSERT_TRUE(file().announce(offset, kMiB));
+  const auto landing = reserve(offset, kMiB);
+  ASSERT_TRUE(landing);
+  ASSERT_NE(landing->store_data, 0u);
+  file().discard();
+  const Status landed = file().land(*landing, 1);
+  ASSERT_FALSE(landed);
+  EXPECT_EQ(landed.error().errno_value, EIO);
+}
+
 TEST_F(ImageFileTest, WhatFindsNoMemoryGoesToTheSpillFile) {
   use(kLimitMinBytes + 2 * kExtentBytes, /*consume=*/false, ::testing::TempDir().c_str());
   std::string whole;
