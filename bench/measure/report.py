@@ -1,4 +1,6 @@
 """One Markdown page of a run: what was reached, every series as a table with medians, extremes and ratios, and the pictures."""
+import datetime
+
 from . import pictures
 from .rows import name_of
 from .spread import figure, ratio, spread
@@ -93,6 +95,27 @@ def targets_table(rows):
     return table(["what", "wanted", "measured", ""], lines)
 
 
+RESULTS_HEAD = ("date, commit", "machine", "move: ppmr", "tmpfs + tar", "page server", "dump: mount / null sink / tmpfs", "source daemon, most memory")
+
+
+def results_row(rows, today):
+    """The row of this run for the table in bench/README.md; None where its measurements are not there."""
+    move, dump = rows.get("moves/size/1024 MiB"), rows.get("dumps/one process/1024 MiB")
+    if not move or not dump or not {"ppmr, lazy", "tmpfs + tar", "CRIU page server"} <= set(move["results"]):
+        return None
+
+    def median(row, way):
+        return spread(row["results"][way]).median
+
+    def peer(way):
+        return f"{median(move, way):.2f} ({median(move, way) / median(move, 'ppmr, lazy'):.1f} x)"
+    memory = max(row["facts"]["source daemon, most memory (MiB)"] for row in (move, dump))
+    environment = rows.environment
+    return [f"{today}, {environment['commit']}", f"{environment['host'].split(': ', 1)[-1]}, Linux {environment['kernel'].split('-')[0]}, veth unlimited",
+            f"{median(move, 'ppmr, lazy'):.2f}", peer("tmpfs + tar"), peer("CRIU page server"),
+            " / ".join(f"{median(dump, place):.2f}" for place in ("source mount, streaming", "ppmr source --discard", "fresh tmpfs")), f"{memory:.0f} MiB"]
+
+
 def write(rows, directory):
     """Writes report.md and pictures/ there; returns the path of the report and a sentence about the pictures."""
     drawn, word = pictures.draw(rows, directory / "pictures")
@@ -118,6 +141,8 @@ def write(rows, directory):
             facts = facts_table(of_series)
             text += [facts, ""] if facts else []
             text += [f"![{title}](pictures/{name})\n" for (where, name, title) in drawn if where == (chapter, series)]
+    if row := results_row(rows, datetime.date.fromtimestamp(rows.path.stat().st_mtime)):
+        text += ["## For the table in bench/README.md", "", table(RESULTS_HEAD, [row]), ""]
     if word:
         text += [word, ""]
     path = directory / "report.md"

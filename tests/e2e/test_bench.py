@@ -16,9 +16,9 @@ from lab.node import LabError  # noqa: E402
 from measure import plan, report  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
+from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
 from measure.targets import Target  # noqa: E402
 from measure.world import flags  # noqa: E402
-from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
 
@@ -161,6 +161,17 @@ def test_a_report_tells_medians_ratios_and_what_was_not_measured(tmp_path):
     assert "- Shared: not measured: no network file system" in text
     assert "aggregation, 1 writer, 1 MiB writes, of the null sink | at least 85% | 50% | missed by 41% |" in text
     assert "This was not a full run" in text
+
+
+def test_a_report_offers_the_row_of_the_results_table(tmp_path):
+    rows = Rows(tmp_path / "rows", {"host": "vm: 2 x CPU, 4 GiB", "kernel": "6.1.0-40-amd64", "commit": "abc", "effort": "full"})
+    rows.add(row("moves/size/1024 MiB", section="moves", series="size", unit="s", results={"ppmr, lazy": [0.5], "tmpfs + tar": [2.0], "CRIU page server": [1.0]},
+                 facts={"source daemon, most memory (MiB)": 70.0}))
+    assert "For the table" not in report.write(rows, tmp_path)[0].read_text()
+    rows.add(row("dumps/one process/1024 MiB", section="dumps", series="one process", unit="s",
+                 results={"source mount, streaming": [0.6], "null FUSE sink": [0.2], "ppmr source --discard": [0.3], "fresh tmpfs": [0.9]},
+                 facts={"source daemon, most memory (MiB)": 77.0}))
+    assert ", abc | 2 x CPU, 4 GiB, Linux 6.1.0, veth unlimited | 0.50 | 2.00 (4.0 x) | 1.00 (2.0 x) | 0.60 / 0.30 / 0.90 | 77 MiB |" in report.write(rows, tmp_path)[0].read_text()
 
 
 def test_pictures_are_drawn_of_what_is_there(tmp_path):
