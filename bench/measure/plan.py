@@ -64,6 +64,13 @@ class Progress:
             print("\r\033[K", end="", file=self._stream, flush=True)
 
 
+def was_interrupted(error):
+    """Ctrl-C ends the nodes, too, so that the clean-up may fail on what is gone already."""
+    while error and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def run(items, rows, progress=None):
     """Measures what is not in `rows` yet. A row that cannot be measured says why and the others go on. Returns the keys of those that failed."""
     keys = [item.key for item in items]
@@ -78,6 +85,8 @@ def run(items, rows, progress=None):
         try:
             outcome = item.measure()
         except LabError as error:
+            if was_interrupted(error):
+                raise
             # Not written down: a resumed run tries it again.
             print(f"\nbench: {item.key}: {error}", file=sys.stderr, flush=True)
             failed.append(item.key)

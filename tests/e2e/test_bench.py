@@ -125,6 +125,18 @@ def test_a_plan_goes_on_after_a_failure_and_a_resumed_one_tries_it_again(tmp_pat
     assert measured == ["one", "three", "two"]
 
 
+def test_an_interrupted_plan_ends_though_its_clean_up_fails(tmp_path):
+    def interrupted():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise LabError("the node is gone")
+    with pytest.raises(LabError) as caught:
+        plan.run([item("one", interrupted), item("two", None)], Rows(tmp_path / "rows", MACHINE), plan.Progress([], io.StringIO()))
+    assert plan.was_interrupted(caught.value)
+    assert not plan.was_interrupted(LabError("the cable is out"))
+
+
 def test_a_plan_with_a_key_twice_is_refused(tmp_path):
     with pytest.raises(ValueError, match="twice"):
         plan.run([item("one", None), item("one", None)], Rows(tmp_path / "rows", MACHINE))
