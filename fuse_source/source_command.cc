@@ -11,6 +11,7 @@
 #include "mount/credential_options.h"
 #include "mount/daemon.h"
 #include "mount/size_option.h"
+#include "mount/transport_option.h"
 
 namespace ppmr {
 namespace {
@@ -18,7 +19,6 @@ namespace {
 struct Flags {
   SourceOptions source;
   Credentials credentials;
-  std::string transport = "auto";
   std::string log_file;
   bool foreground = false;
 };
@@ -59,6 +59,7 @@ void check(const SourceOptions& options) {
 }
 
 ExitCode exit_code_of(const Error& error) {
+  if (error.errno_value == ENODEV) return ExitCode::kFailure;  // no RDMA device
   const bool usage = error.errno_value == EINVAL || error.errno_value == ENOMEM ||
                      error.errno_value == EPERM;  // plain text to another machine
   return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
@@ -101,14 +102,18 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   auto* discard = command->add_flag("--discard", source.discard,
                                     "forget what is written: measures aggregation alone");
   target->excludes(discard);
-  command->add_option("--transport", flags->transport, "how bytes travel")
-      ->check(CLI::IsMember({"auto", "tcp"}))
+  add_transport_options(*command, source.transport);
+  command
+      ->add_option("--port", source.transport.rails.port,
+                   "where targets connect for RDMA reads; 0: a free one")
       ->capture_default_str();
   add_size_option(*command, "--chunk-size", source.chunk_size_bytes,
                   "bytes a slot holds, also the largest write request: 64KiB to 1MiB");
   add_size_option(*command, "--pool-size", source.pool_size_bytes,
                   "registered memory for bytes under way");
-  command->add_option("--streams", source.sender.stream_count, "data connections")
+  command
+      ->add_option("--streams", source.sender.stream_count,
+                   "data connections: of TCP, or RDMA queue pairs")
       ->check(CLI::Range(1u, wire::kStreamsMax))
       ->capture_default_str();
   add_credential_options(*command, flags->credentials);

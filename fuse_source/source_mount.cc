@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include "rdma_stream/verbs_fabric.h"
+
 namespace ppmr {
 namespace {
 
@@ -44,27 +46,50 @@ class Patience {
 }  // namespace
 
 Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options) {
+  Parts parts;
   auto pool = BufferPool::create(options.pool_size_bytes, options.chunk_size_bytes);
   if (!pool) return failure(pool.error());
-  std::unique_ptr<Connector> connector;
+  parts.pool = std::move(*pool);
   if (!options.discard) {
     auto made = options.security->connector(options.target_address);
     if (!made) return failure(made.error());
-    connector = std::move(*made);
+    parts.connector = std::move(*made);
+    if (auto opened = open_verbs(options, parts); !opened) return failure(opened.error());
   }
-  std::unique_ptr<SourceMount> mount(
-      new SourceMount(std::move(options), std::move(*pool), std::move(connector)));
+  std::unique_ptr<SourceMount> mount(new SourceMount(std::move(options), std::move(parts)));
   auto outlet = mount->connect();
   if (!outlet) return failure(outlet.error());
   mount->outlet_ = *outlet;
   return mount;
 }
 
-SourceMount::SourceMount(SourceOptions options, std::unique_ptr<BufferPool> pool,
-                         std::unique_ptr<Connector> connector)
+// Finds and opens the RDMA devices, and has the sender offer them.
+Status SourceMount::open_verbs(SourceOptions& options, Parts& parts) {
+  SourceTransport transport;
+  transport.mode = options.transport.mode;
+  if (transport.mode != TransportMode::kTcp) {
+    parts.fabric = make_verbs_fabric(parts.pool->memory().size());
+    auto verbs = VerbsSource::create(*parts.fabric, options.transport.rails);
+    if (verbs) {
+      parts.verbs = std::move(*verbs);
+    } else if (transport.mode == TransportMode::kVerbs ||
+               !options.transport.rails.devices.empty()) {
+      return failure(verbs.error());
+    } else {
+      transport.why_no_verbs = verbs.error().message;
+    }
+  }
+  transport.verbs = parts.verbs.get();
+  options.sender.transport = transport;
+  return {};
+}
+
+SourceMount::SourceMount(SourceOptions options, Parts parts)
     : options_(std::move(options)),
-      pool_(std::move(pool)),
-      connector_(std::move(connector)),
+      pool_(std::move(parts.pool)),
+      connector_(std::move(parts.connector)),
+      fabric_(std::move(parts.fabric)),
+      verbs_(std::move(parts.verbs)),
       buffers_(*pool_),
       events_(std::make_shared<EventGate>()),
       committer_([this] { serve_commit_requests(); }) {

@@ -18,6 +18,7 @@
 #include "fuse_source/slot_buffers.h"
 #include "fuse_source/source_tree.h"
 #include "mount/request_loop.h"
+#include "mount/transport_option.h"
 #include "rdma_stream/security.h"
 #include "rdma_stream/sender.h"
 
@@ -31,7 +32,8 @@ struct SourceOptions {
   bool allow_other = false;
   size_t chunk_size_bytes = size_t{1} << 20;
   size_t pool_size_bytes = size_t{64} << 20;
-  SenderOptions sender;
+  TransportOptions transport;
+  SenderOptions sender;  // but for its transport
 };
 
 struct CommitReport {
@@ -95,8 +97,14 @@ class SourceMount {
     SourceMount* mount = nullptr;  // null: closed; guarded by mutex
   };
 
-  SourceMount(SourceOptions options, std::unique_ptr<BufferPool> pool,
-              std::unique_ptr<Connector> connector);
+  struct Parts {  // what can fail to be made
+    std::unique_ptr<BufferPool> pool;
+    std::unique_ptr<Connector> connector;
+    std::unique_ptr<Fabric> fabric;
+    std::unique_ptr<VerbsSource> verbs;
+  };
+  SourceMount(SourceOptions options, Parts parts);
+  static Status open_verbs(SourceOptions& options, Parts& parts);
 
   // Changes of names.
   Result<std::shared_ptr<Outlet>> connect();
@@ -124,6 +132,8 @@ class SourceMount {
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
   const std::unique_ptr<BufferPool> pool_;
   const std::unique_ptr<Connector> connector_;
+  const std::unique_ptr<Fabric> fabric_;
+  const std::unique_ptr<VerbsSource> verbs_;  // null: bytes travel over TCP
   SlotBuffers buffers_;
 
   std::atomic<bool> stopping_ = false;

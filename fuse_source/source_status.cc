@@ -51,9 +51,20 @@ nlohmann::json SourceMount::status() {
                          {"connected", sent.connected},
                          {"silence_ms", sent.silence.count()},
                          {"age_ms", ms_since(started_at_)},
-                         {"bytes", sent.verified_bytes}};
+                         {"bytes", sent.verified_bytes},
+                         {"transport", options_.discard ? "none" : to_string(sent.transport)},
+                         {"transport_why", sent.transport_why}};
   if (auto status = outlet->status(); !status) peer["error"] = status.error().message;
   result["peers"] = nlohmann::json::array({peer});
+
+  if (verbs_) {
+    const VerbsSource::Counters rdma = verbs_->counters();
+    result["rdma"] = {{"rails", rdma.rails},
+                      {"registered_bytes", rdma.registered_bytes},
+                      {"registered_regions", rdma.registered_regions},
+                      {"connections_admitted", rdma.admitted},
+                      {"connections_refused", rdma.refused}};
+  }
 
   std::vector<SourceNodePointer> tops;
   {

@@ -85,13 +85,14 @@ Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
                                " bytes: at least " + std::to_string(kLimitMinBytes) +
                                " are needed");
   }
-  return std::unique_ptr<StoreMemory>(new StoreMemory(options, std::move(space_freed)));
+  return std::unique_ptr<StoreMemory>(new StoreMemory(std::move(options), std::move(space_freed)));
 }
 
 StoreMemory::StoreMemory(StoreOptions options, std::function<void()> space_freed)
     : limit_extents_(options.limit_bytes / kExtentBytes),
       ready_extents_(std::min(options.ready_bytes, options.limit_bytes) / kExtentBytes),
       set_aside_extents_(options.set_aside_bytes / kExtentBytes),
+      region_mapped_(std::move(options.region_mapped)),
       space_freed_(std::move(space_freed)),
       regions_((limit_extents_ + kExtentsPerRegion - 1) / kExtentsPerRegion),
       slabs_(kSlabClasses) {
@@ -215,6 +216,9 @@ StoreExtent* StoreMemory::fresh_extent_locked() {
       extent.data = region->memory.bytes().data() + i * kExtentBytes;
       extent.region = static_cast<uint32_t>(region_number);
       extent.number = static_cast<uint32_t>(first + i);
+    }
+    if (region_mapped_) {
+      region_mapped_(static_cast<uint32_t>(region_number), region->memory.bytes());
     }
   }
   return &region->extents[fresh_next_++ % kExtentsPerRegion];

@@ -75,6 +75,8 @@ struct StoreOptions {
   size_t limit_bytes = size_t{1} << 30;
   size_t ready_bytes = size_t{1} << 30;  // kept touched ahead of need, within the limit
   size_t set_aside_bytes = 0;            // of the limit: only allocate_bounce() may have it
+  // A region was taken, and stays until the end: to be registered. Called with the store's lock.
+  std::function<void(uint32_t region, std::span<std::byte> memory)> region_mapped;
 };
 
 struct StoreCounters {
@@ -125,6 +127,7 @@ class StoreMemory {
   const size_t limit_extents_;
   const size_t ready_extents_;
   const size_t set_aside_extents_;
+  const std::function<void(uint32_t, std::span<std::byte>)> region_mapped_;
   const std::function<void()> space_freed_;
 
   mutable std::mutex mutex_;

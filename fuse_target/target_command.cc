@@ -11,6 +11,7 @@
 #include "mount/credential_options.h"
 #include "mount/daemon.h"
 #include "mount/size_option.h"
+#include "mount/transport_option.h"
 
 namespace ppmr {
 namespace {
@@ -18,7 +19,6 @@ namespace {
 struct Flags {
   TargetOptions target;
   Credentials credentials;
-  std::string transport = "auto";
   std::string log_file;
   bool foreground = false;
 };
@@ -43,8 +43,9 @@ Status check_mountpoint(const std::string& path) {
 }
 
 ExitCode exit_code_of(const Error& error) {
-  return error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ? ExitCode::kFailure
-                                                                               : ExitCode::kUsage;
+  const bool elsewhere = error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ||
+                         error.errno_value == ENODEV;  // no RDMA device
+  return elsewhere ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
 ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
@@ -89,9 +90,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   command->add_option("MOUNTPOINT", target.mountpoint, "an empty directory")->required();
   command->add_option("--listen", target.listen_address, "HOST:PORT for sources to connect to")
       ->required();
-  command->add_option("--transport", flags->transport, "how bytes travel")
-      ->check(CLI::IsMember({"auto", "tcp"}))
-      ->capture_default_str();
+  add_transport_options(*command, target.transport);
   add_size_option(*command, "--pool-size", target.ready_bytes,
                   "memory kept touched ahead of need, at most the limit");
   add_size_option(*command, "--memory-limit", target.limit_bytes,

@@ -35,7 +35,22 @@ nlohmann::json describe(const SessionReport& session) {
           {"bytes", session.received_bytes},
           {"queued_chunks", session.queued_chunks},
           {"pulling_chunks", session.pulling_chunks},
-          {"pulled_again", session.pulled_again}};
+          {"pulled_again", session.pulled_again},
+          {"transport", to_string(session.transport)},
+          {"transport_why", session.transport_why}};
+}
+
+nlohmann::json describe(const VerbsCounters& counters, const VerbsTraffic& traffic) {
+  return {{"rails", counters.rails},
+          {"registered_bytes", counters.registered_bytes},
+          {"registered_regions", counters.registered_regions},
+          {"connections", traffic.connections.load()},
+          {"connections_made", traffic.connected.load()},
+          {"reads_posted", traffic.reads_posted.load()},
+          {"bytes_read", traffic.bytes_read.load()},
+          {"completions_by_poll", traffic.completions_by_poll.load()},
+          {"completions_by_event", traffic.completions_by_event.load()},
+          {"strange_completions", traffic.strange_completions.load()}};
 }
 
 nlohmann::json success(const CheckpointReport& report) {
@@ -75,23 +90,25 @@ nlohmann::json TargetDaemon::status() const {
   auto checkpoints = nlohmann::json::array();
   for (const CheckpointReport& report : tree_.checkpoints())
     checkpoints.push_back(describe(report));
-  return {{"ok", true},
-          {"role", "target"},
-          {"mountpoint", options_.mountpoint},
-          {"pid", ::getpid()},
-          {"age_ms", ms_since(started_at_)},
-          {"bytes", tree_.landed_bytes()},
-          {"parked_readers", parking_.parked()},
-          {"stalls", stalls},
-          {"listen", receiver_->address()},
-          {"store",
-           {{"limit_bytes", store.limit_bytes},
-            {"used_bytes", store.used_bytes},
-            {"ready_bytes", store.ready_bytes},
-            {"reserve_bytes", store.reserve_bytes},
-            {"spilled_bytes", spill_ ? spill_->spilled_bytes() : 0}}},
-          {"peers", peers},
-          {"checkpoints", checkpoints}};
+  nlohmann::json status = {{"ok", true},
+                           {"role", "target"},
+                           {"mountpoint", options_.mountpoint},
+                           {"pid", ::getpid()},
+                           {"age_ms", ms_since(started_at_)},
+                           {"bytes", tree_.landed_bytes()},
+                           {"parked_readers", parking_.parked()},
+                           {"stalls", stalls},
+                           {"listen", receiver_->address()},
+                           {"store",
+                            {{"limit_bytes", store.limit_bytes},
+                             {"used_bytes", store.used_bytes},
+                             {"ready_bytes", store.ready_bytes},
+                             {"reserve_bytes", store.reserve_bytes},
+                             {"spilled_bytes", spill_ ? spill_->spilled_bytes() : 0}}},
+                           {"peers", peers},
+                           {"checkpoints", checkpoints}};
+  if (verbs_) status["rdma"] = describe(verbs_->counters(), verbs_->traffic());
+  return status;
 }
 
 // Asks the source to seal, and waits for what comes of it.

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "mount/caller.h"
+#include "rdma_stream/verbs_fabric.h"
 
 namespace ppmr {
 namespace {
@@ -49,6 +50,15 @@ Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options
         std::clamp<size_t>(store.limit_bytes / kExtentBytes / 4, 2, kBounceExtentsMax);
     store.set_aside_bytes = extents * kExtentBytes;
   }
+  if (auto opened = open_verbs(options, store.limit_bytes, parts); !opened) {
+    return failure(opened.error());
+  }
+  if (parts.verbs) {
+    store.region_mapped = [verbs = parts.verbs.get()](uint32_t region,
+                                                      std::span<std::byte> memory) {
+      verbs->region_mapped(region, memory);
+    };
+  }
   auto memory =
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());
@@ -56,10 +66,30 @@ Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options
   return std::unique_ptr<TargetDaemon>(new TargetDaemon(std::move(options), std::move(parts)));
 }
 
+// Finds and opens the RDMA devices. The store's memory is registered as it is taken.
+Status TargetDaemon::open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts) {
+  if (options.transport.mode == TransportMode::kTcp) return {};
+  parts.fabric = make_verbs_fabric(limit_bytes);
+  auto verbs = VerbsTarget::create(*parts.fabric, options.transport.rails,
+                                   (limit_bytes + kRegionBytes - 1) / kRegionBytes);
+  if (verbs) {
+    parts.verbs = std::move(*verbs);
+    return {};
+  }
+  if (options.transport.mode == TransportMode::kVerbs || !options.transport.rails.devices.empty()) {
+    return failure(verbs.error());
+  }
+  parts.why_no_verbs = verbs.error().message;
+  spdlog::info("bytes come over tcp only: {}", parts.why_no_verbs);
+  return {};
+}
+
 TargetDaemon::TargetDaemon(TargetOptions options, Parts parts)
     : options_(std::move(options)),
       upstream_(std::move(parts.upstream)),
       spill_(std::move(parts.spill)),
+      fabric_(std::move(parts.fabric)),
+      verbs_(std::move(parts.verbs)),
       memory_(std::move(parts.memory)),
       storage_{*memory_, spill_.get(), options_.consume},
       parking_(caller_is_dying),
@@ -68,6 +98,7 @@ TargetDaemon::TargetDaemon(TargetOptions options, Parts parts)
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = options_.target_name;
+  receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
   receiver_ = std::make_unique<Receiver>(receiver, std::move(parts.listener), tree_);
   upstream_->attach(receiver_.get());
 }
@@ -76,6 +107,7 @@ TargetDaemon::~TargetDaemon() {
   parking_.close();
   upstream_->detach();  // the store's thread may be telling the sources of free space
   receiver_.reset();
+  if (verbs_) verbs_->close();  // before the memory that is registered
 }
 
 Status TargetDaemon::serve(const std::string& source_label, const std::function<void()>& mounted) {

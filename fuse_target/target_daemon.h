@@ -10,6 +10,7 @@
 #include "fuse_target/operations.h"
 #include "mount/exit_code.h"
 #include "mount/request_loop.h"
+#include "mount/transport_option.h"
 #include "rdma_stream/receiver.h"
 #include "rdma_stream/security.h"
 
@@ -27,6 +28,7 @@ struct TargetOptions {
   bool allow_other = false;
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
+  TransportOptions transport;
 };
 
 // Threads: created, served and destroyed by one thread; stop() and the questions by any.
@@ -54,8 +56,12 @@ class TargetDaemon {
     std::unique_ptr<Upstream> upstream = std::make_unique<Upstream>();
     std::unique_ptr<Listener> listener;
     std::unique_ptr<SpillDirectory> spill;
+    std::unique_ptr<Fabric> fabric;
+    std::unique_ptr<VerbsTarget> verbs;
+    std::string why_no_verbs = "--transport tcp";
     std::unique_ptr<StoreMemory> memory;
   };
+  static Status open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts);
   TargetDaemon(TargetOptions options, Parts parts);
   nlohmann::json status() const;
   nlohmann::json commit(const nlohmann::json& request);
@@ -69,6 +75,8 @@ class TargetDaemon {
   // the memory its files lie in.
   const std::unique_ptr<Upstream> upstream_;
   const std::unique_ptr<SpillDirectory> spill_;
+  const std::unique_ptr<Fabric> fabric_;
+  const std::unique_ptr<VerbsTarget> verbs_;  // null: bytes come over TCP
   const std::unique_ptr<StoreMemory> memory_;
   const ImageStorage storage_;
   ParkingLot parking_;

@@ -110,7 +110,15 @@ void IncomingSession::queue_locked(uint32_t slot) {
   begin_waiting_locked();
   entry.state = ChunkState::kQueued;
   (entry.announce.length <= kUrgentMaxBytes ? urgent_queue_ : queue_).push_back(slot);
-  queue_changed_.notify_one();
+  wake_mover_locked();
+}
+
+void IncomingSession::wake_mover_locked() {
+  if (transport_ != wire::Transport::kVerbs) {
+    queue_changed_.notify_one();
+  } else if (verbs_puller_) {
+    verbs_puller_->pulls_queued();
+  }
 }
 
 void IncomingSession::hurry(uint64_t node, uint64_t offset, uint64_t length) {
@@ -122,6 +130,7 @@ void IncomingSession::hurry(uint64_t node, uint64_t offset, uint64_t length) {
   };
   queue_.move_to(urgent_queue_, wanted);
   starved_.move_to(urgent_queue_, wanted);  // the store may have something left for a reader
+  wake_mover_locked();
   queue_changed_.notify_all();
 }
 
@@ -133,6 +142,7 @@ void IncomingSession::space_freed() {
     const uint32_t slot = starved_.pop_back();
     (chunks_[slot].announce.length <= kUrgentMaxBytes ? urgent_queue_ : queue_).push_front(slot);
   }
+  wake_mover_locked();
   queue_changed_.notify_all();
 }
 
@@ -156,10 +166,15 @@ Status IncomingSession::reserve(ChunkEntry& entry) {
   return {};
 }
 
-bool IncomingSession::take(Pull& pull, bool wait) {
+bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (ended_) return false;
+    if (mover != transport_) {
+      if (!wait) return false;
+      queue_changed_.wait(lock);
+      continue;
+    }
     SlotRing& ring = urgent_queue_.empty() ? queue_ : urgent_queue_;
     if (ring.empty()) {
       if (!wait) return false;
@@ -212,7 +227,7 @@ void IncomingSession::pull_again(uint32_t slot) {
   chunks_[slot].state = ChunkState::kQueued;
   --pulling_;
   urgent_queue_.push_front(slot);
-  queue_changed_.notify_one();
+  wake_mover_locked();
 }
 
 void IncomingSession::completed(const Pull& pull) {

@@ -36,7 +36,7 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
   TcpPuller::Options puller;
   puller.stream_count = options_.hello.stream_count;
   puller.read_timeout = options_.peer_timeout / 4;
-  puller_ = std::make_unique<TcpPuller>(puller, static_cast<PullQueue&>(*this));
+  tcp_puller_ = std::make_unique<TcpPuller>(puller, tcp_port_);
 }
 
 IncomingSession::~IncomingSession() { end(Error{ECANCELED, "the target was closed"}); }
@@ -75,7 +75,7 @@ bool IncomingSession::use_up(const wire::DataHello& hello) {
 }
 
 Status IncomingSession::attach_stream(uint32_t stream, std::shared_ptr<Connection> connection) {
-  return puller_->attach(stream, std::move(connection));
+  return tcp_puller_->attach(stream, std::move(connection));
 }
 
 std::optional<Error> IncomingSession::over() const {
@@ -108,7 +108,9 @@ void IncomingSession::end(const Error& reason) {
   }
   queue_changed_.notify_all();
   channel_.fail(reason);
-  puller_->finish();
+  tcp_puller_->finish();
+  // Nobody sets it any more.
+  if (verbs_puller_) verbs_puller_->finish();
   std::lock_guard control(control_mutex_);
   for (ChunkEntry& entry : chunks_) {
     if (entry.state == ChunkState::kIdle) continue;
@@ -202,6 +204,10 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       auto message = wire::decode<wire::ReadBack>(body);
       return message ? handle_read_back(*message) : failure(message.error());
     }
+    case MessageType::kTransportOffer: {
+      auto message = wire::decode<wire::TransportOffer>(body);
+      return message ? handle_transport_offer(*message) : failure(message.error());
+    }
     case MessageType::kGoodbye: {
       std::lock_guard lock(mutex_);
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
@@ -256,6 +262,8 @@ SessionReport IncomingSession::report() const {
   report.pulled_again = pulled_again_;
   report.waits_for_space = waits_for_space_;
   std::lock_guard lock(mutex_);
+  report.transport = transport_;
+  report.transport_why = transport_why_;
   report.queued_chunks = queue_.size() + urgent_queue_.size() + held_back_.size() + starved_.size();
   report.pulling_chunks = pulling_;
   return report;

@@ -19,14 +19,25 @@
 #include "rdma_stream/sink.h"
 #include "rdma_stream/slot_ring.h"
 #include "rdma_stream/tcp_puller.h"
+#include "rdma_stream/transport.h"
+#include "rdma_stream/verbs_puller.h"
 
 namespace ppmr {
+
+// How bytes may travel to this target.
+struct TargetTransport {
+  TransportMode mode = TransportMode::kAuto;
+  VerbsTarget* verbs = nullptr;  // null: there is no RDMA here
+  std::string why_no_verbs = "not set up";
+};
 
 struct SessionReport {
   SessionId id = 0;
   std::string source_name;
   std::string peer;
   std::string security;  // PeerIdentity::text()
+  wire::Transport transport = wire::Transport::kTcp;
+  std::string transport_why;  // and why not the other
   bool connected = false;
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds age{0};
@@ -39,7 +50,7 @@ struct SessionReport {
 };
 
 // Threads: any, but for run_control() (one at a time).
-class IncomingSession final : private PullQueue {
+class IncomingSession final {
  public:
   struct Options {
     SessionId id = 0;
@@ -47,10 +58,11 @@ class IncomingSession final : private PullQueue {
     wire::Token token{};
     PeerIdentity identity;
     std::chrono::milliseconds peer_timeout{10'000};
+    TargetTransport transport;
   };
   // `hello` was checked. The sink hears session_opened() from the caller.
   IncomingSession(Options options, Sink& sink);
-  ~IncomingSession() override;
+  ~IncomingSession();
 
   // Welcomes the source and serves the control connection until it is lost. Errors: the welcome was
   // not sent; what over() says.
@@ -101,10 +113,24 @@ class IncomingSession final : private PullQueue {
     uint64_t order = 0;  // of its announcement in the session; 0: no chunk
   };
 
-  // PullQueue, for the mover.
-  bool take(Pull& pull, bool wait) override;
-  void completed(const Pull& pull) override;
-  void lost(const Pull& pull) override;
+  // What a mover sees of the session: pulls come to the one that is chosen.
+  class Port final : public PullQueue {
+   public:
+    Port(IncomingSession& session, wire::Transport transport)
+        : session_(session), transport_(transport) {}
+    bool take(Pull& pull, bool wait) override { return session_.take(transport_, pull, wait); }
+    void completed(const Pull& pull) override { session_.completed(pull); }
+    void lost(const Pull& pull) override { session_.lost(pull); }
+
+   private:
+    IncomingSession& session_;
+    const wire::Transport transport_;
+  };
+
+  bool take(wire::Transport mover, Pull& pull, bool wait);
+  void completed(const Pull& pull);
+  void lost(const Pull& pull);
+  void wake_mover_locked();
 
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   template <typename Message>
@@ -115,6 +141,9 @@ class IncomingSession final : private PullQueue {
                        Status (Sink::*operation)(SessionId, const Message&));
   Status handle_announce(const wire::Announce& announce, std::span<const std::byte> inline_bytes);
   Status handle_read_back(const wire::ReadBack& message);
+  Status handle_transport_offer(const wire::TransportOffer& offer);
+  Status start_verbs(const wire::TransportOffer& offer, bool verbs_only);
+  Status choose_transport(wire::Transport transport, const std::string& why);
 
   bool overlaps_earlier_locked(uint32_t slot) const;
   bool behind_starved_locked(uint32_t slot) const;
@@ -131,7 +160,7 @@ class IncomingSession final : private PullQueue {
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
 
   mutable std::mutex mutex_;
-  std::condition_variable queue_changed_;
+  std::condition_variable queue_changed_;  // for those who wait in take()
   // Guarded by mutex_.
   std::vector<ChunkEntry> chunks_;  // by slot; while kPulling an entry is its puller's
   std::vector<Range> ranges_;       // by slot
@@ -147,6 +176,9 @@ class IncomingSession final : private PullQueue {
   std::vector<uint64_t> last_attempts_;  // of data hellos, by stream
   bool ended_ = false;
   std::optional<Error> over_;
+  bool offered_ = false;
+  wire::Transport transport_ = wire::Transport::kTcp;
+  std::string transport_why_;
 
   std::atomic<size_t> fetching_ = 0;  // of those pulling: waiting for their bytes
   std::atomic<uint64_t> received_bytes_ = 0;
@@ -157,7 +189,10 @@ class IncomingSession final : private PullQueue {
   // Destroyed from the last to the first: threads end before what they use.
   Channel channel_;
   std::mutex control_mutex_;  // held by run_control()
-  std::unique_ptr<TcpPuller> puller_;
+  Port tcp_port_{*this, wire::Transport::kTcp};
+  Port verbs_port_{*this, wire::Transport::kVerbs};
+  std::unique_ptr<TcpPuller> tcp_puller_;
+  std::unique_ptr<VerbsPuller> verbs_puller_;  // after an offer; set with mutex_
 };
 
 }  // namespace ppmr

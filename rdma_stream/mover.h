@@ -19,6 +19,9 @@ struct Pull {
   std::span<const Landing::Piece> pieces;
 };
 
+// A mover that sleeps in take() is woken there. One that sleeps elsewhere asks without waiting, and
+// is told by pulls_queued() of what came since.
+//
 // Threads: any. The order in which pulls come is the receiver's choice (urgent ones first), made as
 // late as possible: a mover takes a pull only when it can start it.
 class PullQueue {

@@ -19,6 +19,8 @@ struct OutletCounters {
   uint64_t inline_chunks = 0;
   uint64_t reconnections = 0;
   bool connected = false;
+  wire::Transport transport = wire::Transport::kTcp;
+  std::string transport_why;  // and why not the other
   std::string peer;
   std::string peer_name;
   std::string security;                  // PeerIdentity::text(), of the target

@@ -182,6 +182,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   options.token = random_token();
   options.identity = identity;
   options.peer_timeout = options_.peer_timeout;
+  options.transport = options_.transport;
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the target ends");

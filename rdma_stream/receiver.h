@@ -20,6 +20,7 @@ struct ReceiverOptions {
   // A source that was not heard for so long has failed.
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
+  TargetTransport transport;
 };
 
 // Threads: any. The sink outlives the receiver. No lock is held while the sink is called, so the

@@ -46,10 +46,17 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
       std::clamp(sender->options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
   responder.connect_timeout = sender->options_.peer_timeout / 5;
   responder.handshake_timeout = sender->options_.peer_timeout / 2;
-  sender->responder_ =
-      std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
+  const auto& transport = sender->options_.transport;
+  if (!transport || transport->mode != TransportMode::kVerbs) {
+    sender->responder_ =
+        std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
+  }
+  if (transport) sender->offer_transport();
   sender->control_ = std::thread(
       [self = sender.get(), connection, welcome] { self->run_control(connection, welcome); });
+  if (transport) {
+    if (auto chosen = sender->await_transport(); !chosen) return failure(chosen.error());
+  }
   return sender;
 }
 
@@ -150,7 +157,13 @@ void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome w
 void Sender::give_up(Error error) {
   error.errno_value = EIO;
   channel_.fail(error);
-  responder_->stop();
+  {
+    std::lock_guard lock(transport_mutex_);  // whoever waits for a choice looks again
+  }
+  transport_chosen_.notify_all();
+  // Nobody reads the slots any more when they are given back.
+  loan_.reset();
+  if (responder_) responder_->stop();
   std::vector<SlotEntry> unfinished;
   {
     std::lock_guard lock(slots_mutex_);
@@ -213,6 +226,10 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
       std::lock_guard lock(space_mutex_);
       space_ = *message;
       return {};
+    }
+    case wire::MessageType::kTransportChoice: {
+      auto message = wire::decode<wire::TransportChoice>(body);
+      return message ? handle_transport_choice(*message) : failure(message.error());
     }
     case wire::MessageType::kSealRequest: {
       auto message = wire::decode<wire::SealRequest>(body);
@@ -329,6 +346,13 @@ OutletCounters Sender::counters() const {
   counters.inline_chunks = inline_chunks_;
   counters.reconnections = reconnections_;
   counters.connected = channel_.connected();
+  {
+    std::lock_guard lock(transport_mutex_);
+    if (transport_) {
+      counters.transport = transport_->transport;
+      counters.transport_why = transport_->why;
+    }
+  }
   counters.peer = connector_.target();
   counters.peer_name = target_name_;
   counters.security = target_identity_.text();

@@ -20,14 +20,25 @@
 #include "rdma_stream/outlet.h"
 #include "rdma_stream/slot_reader.h"
 #include "rdma_stream/tcp_responder.h"
+#include "rdma_stream/transport.h"
+#include "rdma_stream/verbs_source.h"
 
 namespace ppmr {
+
+// How bytes may travel from this source.
+struct SourceTransport {
+  TransportMode mode = TransportMode::kAuto;
+  VerbsSource* verbs = nullptr;  // null: there is no RDMA here; it outlives the sessions
+  std::string why_no_verbs = "not set up";
+};
 
 struct SenderOptions {
   uint32_t stream_count = 2;
   // Without a word from the target for so long the session has failed.
   std::chrono::milliseconds peer_timeout{10'000};
   std::string source_name;
+  // What is offered to the target, which chooses. Nothing: bytes travel over TCP.
+  std::optional<SourceTransport> transport;
 };
 
 // What the target asks for on its own. Called on the control thread: must not wait for the target.
@@ -39,8 +50,9 @@ struct SenderEvents {
 // Threads: any.
 class Sender final : public Outlet, private SlotReader {
  public:
-  // Opens a session. Errors: those of Connector::connect and of the handshake; EINVAL for a pool of
-  // more slots than a session may have.
+  // Opens a session and waits for the target's choice of transport. Errors: those of
+  // Connector::connect and of the handshake; EINVAL for a pool of more slots than a session may
+  // have; EIO when the two sides find no transport.
   static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
                                               Connector& connector, SenderEvents events);
   // Ends the session: what is not sealed then has failed at the target. All slots are back.
@@ -94,6 +106,9 @@ class Sender final : public Outlet, private SlotReader {
       std::chrono::milliseconds timeout);
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   Status handle_release(const wire::Release& release);
+  void offer_transport();
+  Status await_transport();
+  Status handle_transport_choice(const wire::TransportChoice& choice);
   void finish(SlotEntry entry);
   void give_up(Error error);
   // Whatever ended the session is EIO to those who write.
@@ -134,6 +149,10 @@ class Sender final : public Outlet, private SlotReader {
   mutable std::mutex space_mutex_;
   wire::Space space_;  // guarded by space_mutex_
 
+  mutable std::mutex transport_mutex_;
+  std::condition_variable transport_chosen_;
+  std::optional<wire::TransportChoice> transport_;  // guarded by transport_mutex_
+
   std::atomic<uint64_t> announced_bytes_ = 0;
   std::atomic<uint64_t> verified_bytes_ = 0;
   std::atomic<uint64_t> chunks_ = 0;
@@ -147,7 +166,8 @@ class Sender final : public Outlet, private SlotReader {
 
   // Destroyed from the last to the first: threads end before what they use.
   Channel channel_;
-  std::unique_ptr<TcpResponder> responder_;
+  std::unique_ptr<PoolLoan> loan_;           // while the target may read by RDMA
+  std::unique_ptr<TcpResponder> responder_;  // null with --transport verbs
   std::thread control_;
 };
 

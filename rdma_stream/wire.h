@@ -31,6 +31,7 @@ inline constexpr uint32_t kLinkTargetMaxBytes = 4095;
 inline constexpr size_t kTextMaxBytes = 1024;   // of an error, for people
 inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of the smallest chunks, 64 of the largest
 inline constexpr uint32_t kStreamsMax = 16;
+inline constexpr uint32_t kRailsMax = 8;  // RDMA ports used together
 
 using Token = std::array<uint8_t, 16>;  // random; names a session or admits to it
 using Proof = std::array<uint8_t, 32>;  // that a token is known: session_proof.h
@@ -147,6 +148,7 @@ enum class MessageType : uint16_t {
   kReadBack = 43,
   kGoodbye = 44,
   kSealRefused = 45,
+  kTransportOffer = 50,
   // Target -> source.
   kRelease = 60,
   kResult = 61,
@@ -154,6 +156,7 @@ enum class MessageType : uint16_t {
   kSpace = 63,
   kSealRequest = 64,
   kCheckpointRemoved = 65,
+  kTransportChoice = 70,
 };
 
 struct FrameHeader {
@@ -457,6 +460,65 @@ struct CheckpointRemoved {  // rm -r at the target
     field(checkpoint);
   }
 };
+
+// ---- RDMA ---------------------------------------------------------------------------------------
+
+enum class Transport : uint16_t { kNone = 0, kVerbs = 1, kTcp = 2 };
+
+struct Rail {                         // an RDMA port where the source listens
+  std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped into it (RFC 4291, 2.5.5.2)
+  uint16_t port = 0;                  // of the RDMA connection manager
+  uint32_t key = 0;                   // of the pool's memory, when it is read over this port
+  template <typename F>
+  void fields(F&& field) {
+    field(address), field(port), field(key);
+  }
+};
+
+// Source -> target, once, first of all: whether and where the pool can be read by RDMA. Slot i's
+// payload begins at pool_address + i * slot_stride.
+struct TransportOffer {
+  static constexpr MessageType kType = MessageType::kTransportOffer;
+  uint16_t mode = 0;  // a TransportMode
+  Token secret{};     // admits RDMA connections to this session
+  uint64_t pool_address = 0;
+  uint64_t slot_stride = 0;
+  uint32_t rail_count = 0;  // of `rails`, those in front; the rest is zeros
+  std::array<Rail, kRailsMax> rails{};
+  std::string why_no_rails;
+  template <typename F>
+  void fields(F&& field) {
+    field(mode), field(secret), field(pool_address), field(slot_stride), field(rail_count);
+    for (Rail& rail : rails) field(rail);
+    field(why_no_rails);
+  }
+};
+
+// Target -> source: how bytes travel from now on; the answer to an offer, and again when it
+// changes. kNone: the session ends, because one side wants verbs only and they cannot be had.
+struct TransportChoice {
+  static constexpr MessageType kType = MessageType::kTransportChoice;
+  Transport transport = Transport::kNone;
+  std::string why;
+  template <typename F>
+  void fields(F&& field) {
+    field(transport), field(why);
+  }
+};
+
+// The first bytes of the private data of an RDMA connection: who is it that wants to read? At most
+// 56 bytes (the InfiniBand request, 92 - 36 of the IP address header).
+struct RdmaHello {
+  std::array<char, 4> magic = kMagic;
+  uint16_t version = kVersion;
+  uint16_t stream = 0;  // a later connection of the same stream replaces an earlier one
+  Token secret{};       // of the offer
+  template <typename F>
+  void fields(F&& field) {
+    field(magic), field(version), field(stream), field(secret);
+  }
+};
+inline constexpr size_t kRdmaHelloBytes = 24;
 
 // One chunk's part of its file's digest. The sum over a file's chunks is the same in whatever order
 // they land, and changes when one is lost, doubled or lands elsewhere.

@@ -6,6 +6,7 @@
 #include "mount/size_option.h"
 #include "restart_loader/command_error.h"
 #include "restart_loader/commit_command.h"
+#include "restart_loader/devices_command.h"
 #include "restart_loader/keygen_command.h"
 #include "restart_loader/restart_command.h"
 #include "restart_loader/status_command.h"
@@ -93,6 +94,13 @@ void add_keygen(CLI::App& app, int& exit_code) {
   sub.add_flag("--json", command->json, "print one JSON object");
 }
 
+void add_devices(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "devices", "Show the RDMA devices of this machine, and whether ppmr can use them");
+  auto command = make_command<DevicesCommand>(sub, exit_code);
+  sub.add_flag("--json", command->json, "print one JSON object a line, one for each port");
+}
+
 }  // namespace
 
 void add_restart_commands(CLI::App& app, int& exit_code) {
@@ -100,6 +108,7 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_restart(app, exit_code);
   add_status(app, exit_code);
   add_keygen(app, exit_code);
+  add_devices(app, exit_code);
 }
 
 }  // namespace ppmr

@@ -73,13 +73,27 @@ std::string peer_line(const json& peer) {
   }
   const std::string error = text(peer, "error");
   const std::string security = text(peer, "security");
+  const std::string transport = text(peer, "transport");
   return line("peer",
-              fmt::format("{}, {}{}, heard {} ago, {} in {}{}", who.empty() ? "unknown" : who,
+              fmt::format("{}, {}{}{}, heard {} ago, {} in {}{}", who.empty() ? "unknown" : who,
                           truth(peer, "connected") ? "connected" : "NOT CONNECTED",
+                          transport.empty() ? "" : " over " + transport,
                           security.empty() ? "" : ", security: " + security,
                           format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
                           format_size(number(peer, "bytes")), age(peer),
                           error.empty() ? "" : ": " + error));
+}
+
+std::string rdma_line(const json& rdma) {
+  std::string what = fmt::format("{} in {} regions registered on {} rails",
+                                 format_size(number(rdma, "registered_bytes")),
+                                 number(rdma, "registered_regions"), number(rdma, "rails"));
+  if (rdma.contains("reads_posted")) {
+    what += fmt::format("; {} connections, {} in {} reads, {} of them waited for asleep",
+                        number(rdma, "connections"), format_size(number(rdma, "bytes_read")),
+                        number(rdma, "reads_posted"), number(rdma, "completions_by_event"));
+  }
+  return line("rdma", what);
 }
 
 using Row = std::array<std::string, 7>;
@@ -134,6 +148,8 @@ std::string status_text(const json& status, const MountEntry& mount) {
     page += pool_line(*pool);
   if (const auto store = status.find("store"); store != status.end() && store->is_object())
     page += store_line(*store);
+  if (const auto rdma = status.find("rdma"); rdma != status.end() && rdma->is_object())
+    page += rdma_line(*rdma);
   for (const json& peer : objects(status, "peers")) page += peer_line(peer);
   if (objects(status, "peers").empty()) page += line("peer", "none");
 

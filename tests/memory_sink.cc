@@ -13,7 +13,18 @@ std::string where(NodeKey key, uint64_t offset, uint32_t length) {
 
 }  // namespace
 
+MemorySink::MemorySink(MemorySinkOptions options)
+    : options_(options), arena_(std::move(MappedMemory::create(kArenaBytes).value())) {}
+
 MemorySink::~MemorySink() = default;
+
+// Zeros. What a file gives up is not used again: late bytes would be seen in nobody else's.
+MemorySink::Block MemorySink::take_block_locked() {
+  assert(arena_used_bytes_ + kBlockBytes <= arena_.bytes().size());
+  const Block block = arena_.bytes().subspan(arena_used_bytes_, kBlockBytes);
+  arena_used_bytes_ += kBlockBytes;
+  return block;
+}
 
 // ---- Sessions and names ------------------------------------------------------------------------
 
@@ -123,7 +134,7 @@ Status MemorySink::truncate(SessionId session, const wire::Truncate& message) {
     const size_t rest = message.size_bytes % kBlockBytes;
     auto last = node->blocks.find(message.size_bytes / kBlockBytes);
     if (last != node->blocks.end()) {
-      std::fill(last->second->begin() + static_cast<ptrdiff_t>(rest), last->second->end(),
+      std::fill(last->second.begin() + static_cast<ptrdiff_t>(rest), last->second.end(),
                 std::byte{0});
     }
   }
@@ -184,11 +195,11 @@ std::list<MemorySink::UnderWay>::iterator MemorySink::find_locked(Node& node, ui
 }
 
 std::byte* MemorySink::bytes_locked(Node& node, uint64_t offset, size_t& run_bytes) {
-  auto& block = node.blocks[offset / kBlockBytes];
-  if (!block) block = std::make_unique<Block>();  // zeros
+  Block& block = node.blocks[offset / kBlockBytes];
+  if (block.empty()) block = take_block_locked();
   const size_t start = offset % kBlockBytes;
   run_bytes = kBlockBytes - start;
-  return block->data() + start;
+  return block.data() + start;
 }
 
 Result<Landing> MemorySink::reserve(NodeKey file, uint64_t offset, uint32_t length) {
@@ -377,7 +388,7 @@ std::optional<std::vector<std::byte>> MemorySink::content(uint64_t number) const
     for (auto& [index, block] : found->second.blocks) {
       const size_t start = index * kBlockBytes;
       if (start >= bytes.size()) break;
-      std::copy_n(block->begin(), std::min(kBlockBytes, bytes.size() - start),
+      std::copy_n(block.begin(), std::min(kBlockBytes, bytes.size() - start),
                   bytes.begin() + static_cast<ptrdiff_t>(start));
     }
     return bytes;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "buffer_pool/mapped_memory.h"
 #include "rdma_stream/sink.h"
 
 namespace ppmr {
@@ -28,7 +29,7 @@ struct MemorySinkOptions {
 // Threads: any.
 class MemorySink final : public Sink {
  public:
-  explicit MemorySink(MemorySinkOptions options = {}) : options_(options) {}
+  explicit MemorySink(MemorySinkOptions options = {});
   ~MemorySink() override;
 
   void session_opened(SessionId session, const std::string& source_name) override;
@@ -67,12 +68,15 @@ class MemorySink final : public Sink {
   std::optional<std::vector<std::byte>> content(uint64_t node) const;
   std::vector<std::string> names_made() const;  // in the order of their coming
   void raise_capacity(uint64_t capacity_bytes);
+  // All that landings point into: region 0.
+  std::span<std::byte> memory() const { return arena_.bytes(); }
   // Called at the beginning of every land(), without any lock: a slow disk.
   void set_before_land(std::function<void()> hook) { before_land_ = std::move(hook); }
 
  private:
   static constexpr size_t kBlockBytes = 16 << 10;
-  using Block = std::array<std::byte, kBlockBytes>;
+  static constexpr size_t kArenaBytes = size_t{1} << 30;  // of addresses; touched as it is used
+  using Block = std::span<std::byte>;                     // of the arena
 
   struct UnderWay {
     uint64_t offset = 0;
@@ -86,7 +90,7 @@ class MemorySink final : public Sink {
     std::string name;
     uint64_t size_bytes = 0;
     uint64_t digest = 0;
-    std::map<uint64_t, std::unique_ptr<Block>> blocks;
+    std::map<uint64_t, Block> blocks;
     std::list<UnderWay> under_way;
   };
   struct Session {
@@ -103,8 +107,11 @@ class MemorySink final : public Sink {
   std::byte* bytes_locked(Node& node, uint64_t offset, size_t& run_bytes);
   void violation_locked(std::string text) { violations_.push_back(std::move(text)); }
 
+  Block take_block_locked();
+
   MemorySinkOptions options_;
   std::function<void()> before_land_;
+  const MappedMemory arena_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
@@ -112,6 +119,7 @@ class MemorySink final : public Sink {
   std::vector<std::string> violations_;
   std::vector<std::string> names_made_;
   std::string end_reason_;
+  size_t arena_used_bytes_ = 0;
   uint64_t used_bytes_ = 0;
   uint64_t last_order_ = 0;
 };

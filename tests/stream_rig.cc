@@ -20,6 +20,13 @@ StreamRig::StreamRig(RigOptions options)
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = "target";
+  if (options_.verbs) {
+    verbs_ = std::make_unique<FaultyVerbs>(options_.verbs->fabric);
+    verbs_source_ = std::move(VerbsSource::create(verbs_->source(), {}).value());
+    verbs_target_ = std::move(VerbsTarget::create(verbs_->target(), {}, 1).value());
+    verbs_target_->region_mapped(0, sink_.memory());
+    receiver.transport = {options_.verbs->target, verbs_target_.get(), ""};
+  }
   receiver_ = std::make_unique<Receiver>(receiver, std::move(listener), sink_);
 }
 
@@ -40,6 +47,9 @@ TestSource::TestSource(StreamRig& rig, SourceOptions options)
   sender.stream_count = options_.stream_count;
   sender.peer_timeout = rig.options().peer_timeout;
   sender.source_name = options_.name;
+  if (rig.options().verbs) {
+    sender.transport = SourceTransport{rig.options().verbs->source, rig.verbs_source(), ""};
+  }
   auto opened = Sender::open(sender, *pool_, *connector_, options_.events);
   if (opened) {
     sender_ = std::move(*opened);

@@ -16,13 +16,22 @@
 #include "rdma_stream/security.h"
 #include "rdma_stream/sender.h"
 #include "tests/faulty_transport.h"
+#include "tests/faulty_verbs.h"
 #include "tests/memory_sink.h"
 
 namespace ppmr {
 
+// RDMA on both sides, or on none.
+struct RigVerbs {
+  FaultyVerbsOptions fabric;
+  TransportMode source = TransportMode::kAuto;
+  TransportMode target = TransportMode::kAuto;
+};
+
 struct RigOptions {
   bool tcp = false;
   std::shared_ptr<const Security> security = Security::none();
+  std::optional<RigVerbs> verbs;
   FaultOptions faults;
   MemorySinkOptions sink;
   std::chrono::milliseconds peer_timeout{5000};
@@ -40,11 +49,17 @@ class StreamRig {
   Receiver& receiver() { return *receiver_; }
   std::unique_ptr<Connector> connector();
   void end_receiver() { receiver_.reset(); }
+  FaultyVerbs& verbs() { return *verbs_; }
+  VerbsTarget& verbs_target() { return *verbs_target_; }
+  VerbsSource* verbs_source() { return verbs_source_.get(); }
 
  private:
   const RigOptions options_;
   FaultyNetwork network_;
   MemorySink sink_;
+  std::unique_ptr<FaultyVerbs> verbs_;
+  std::unique_ptr<VerbsTarget> verbs_target_;
+  std::unique_ptr<VerbsSource> verbs_source_;
   std::unique_ptr<Receiver> receiver_;  // last: ends before what it uses
 };
 

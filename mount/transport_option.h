@@ -1,0 +1,18 @@
+// The options about RDMA that both daemons have: --transport, --device, --gid-index.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "rdma_stream/transport.h"
+#include "rdma_stream/verbs.h"
+
+namespace ppmr {
+
+struct TransportOptions {
+  TransportMode mode = TransportMode::kAuto;
+  RailChoice rails;
+};
+
+void add_transport_options(CLI::App& app, TransportOptions& options);
+
+}  // namespace ppmr
