@@ -20,6 +20,17 @@ constexpr int kReleaseIntervalMs = 20;
 // Of the private data of a rejection, for people.
 constexpr size_t kRejectTextMaxBytes = 100;
 
+// The kernel does not remove a device before everybody has closed it (but for drivers that can do
+// without), and librdmacm keeps the context that it once opened: what that has open is exchanged
+// for nothing. While an identifier is there, librdmacm does not close it, so the numbers are the
+// right ones.
+void let_go(const ibv_context& context) {
+  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!nothing) return;
+  ::dup3(nothing.get(), context.cmd_fd, O_CLOEXEC);
+  ::dup3(nothing.get(), context.async_fd, O_CLOEXEC);
+}
+
 void reject(VerbsPointer<rdma_cm_id> id, const std::string& why) {
   (void)rdma_reject(id.get(), why.data(),
                     static_cast<uint8_t>(std::min(why.size(), kRejectTextMaxBytes)));
@@ -105,13 +116,10 @@ void VerbsRail::watch() {
     anchor_ = nullptr;
   }
   if (events_->lost) events_->lost(index_, lost);
-  // The kernel removes a device when nobody has it open any more. librdmacm has, until nothing of
-  // ours is left and it looks for devices again.
-  const std::weak_ptr<Anchor> last = anchor;
-  anchor = nullptr;
+  // With all that was made of it gone, nobody but this holds the device.
   pollfd stop{stop_.fd(), POLLIN, 0};
-  while (!last.expired() && ::poll(&stop, 1, kReleaseIntervalMs) == 0) continue;
-  if (ibv_context** const devices = rdma_get_devices(nullptr)) rdma_free_devices(devices);
+  while (anchor.use_count() > 1 && ::poll(&stop, 1, kReleaseIntervalMs) == 0) continue;
+  if (anchor.use_count() == 1) let_go(*anchor->context());
 }
 
 std::string VerbsRail::hear_connections(Anchor& anchor) {
