@@ -21,6 +21,10 @@ constexpr uint8_t kRetries = 7;
 // Less than 7, which would be for ever.
 constexpr uint8_t kReceiverNotReadyRetries = 6;
 
+// A read may take so many times longer than connecting before its queue pair gives up: under load
+// an answer is late, and each retry asks for the whole window again.
+constexpr int kAnswerFactor = 4;
+
 // The local ACK timeout (4.096 us * 2^value) with which all retries together take `time`.
 uint8_t ack_timeout(milliseconds time) {
   const auto units = static_cast<uint64_t>(time.count()) * 1000 / (kRetries + 1) / 4;
@@ -303,7 +307,7 @@ Result<std::unique_ptr<ReadQueue>> VerbsDomain::connect(const RailAddress& own,
   if (id->verbs != context()) {
     return failure(ENETUNREACH, parts.description + ": the way leads over another device");
   }
-  uint8_t timeout = ack_timeout(options.timeout);
+  uint8_t timeout = ack_timeout(kAnswerFactor * options.timeout);
   (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
   if (rdma_resolve_route(id, resolve_ms) != 0) {
     return system_failure("resolve the route of", parts.description);

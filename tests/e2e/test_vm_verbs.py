@@ -1,105 +1,73 @@
 """RDMA for real: the verbs mover between the two machines of tests/vm, whose devices are software but whose verbs are the kernel's."""
 import json
-import shutil
-import sys
+import itertools
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from lab.node import LabError, wait_until  # noqa: E402
-from lab.ppmr import find_ppmr  # noqa: E402
-from lab.programs import Line, chain_state, find_program  # noqa: E402
-from vm.virtual_lab import VirtualLab  # noqa: E402
+from lab.node import LabError, wait_until
+from lab.ppmr import Daemon, Mounts, PpmrMove, find_ppmr
+from lab.programs import SteadyWorker, check_continuity
 
 MIB = 1 << 20
 PEER_TIMEOUT = 6
-FIRST_PID = 20000  # of programs: free on both machines
-CRIU = "/usr/sbin/criu"
+_numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def machines():
-    if not shutil.which("qemu-system-x86_64"):
-        pytest.skip("RDMA IS NOT TESTED: no qemu-system-x86_64 (third_party/install)")
-    with VirtualLab() as lab:
-        yield lab
-
-
-class Pair:
-    """Both mounts: the source on machine a, the target on b. `with` ends them, whatever state they are in."""
-    number = 0
+class Pair(Mounts):
+    """The source on machine a, the target on b, small enough for both."""
 
     def __init__(self, machines, source_options=(), target_options=()):
-        Pair.number += 1
-        self.source, self.target = machines.a, machines.b
-        self.out, self.in_ = f"/tmp/out-{Pair.number}", f"/tmp/in-{Pair.number}"
-        self.address = f"{self.target.address}:{7500 + Pair.number}"
-        both = ["--insecure", "--peer-timeout", PEER_TIMEOUT]
-        self.pids = {}
-        try:
-            self._start(self.target, "target", self.in_, ["--listen", self.address, "--memory-limit", "768MiB", "--pool-size", "256MiB", *both, *target_options])
-            self._start(self.source, "source", self.out, ["--target", self.address, "--pool-size", "16MiB", *both, *source_options])
-        except BaseException:
-            self.close()
-            raise
+        both = ["--peer-timeout", PEER_TIMEOUT, "--insecure"]  # the pairing by keys has its own tests
+        self._source_options = ["--pool-size", "16MiB", *both, *source_options]
+        super().__init__(machines.a, machines.b, "/tmp/verbs", self._source_options,
+                         ["--memory-limit", "768MiB", "--pool-size", "192MiB", *both, *target_options], name=f"pair{next(_numbers)}")
+        self.slots_of_the_receive_loop = self.source.status()["pool"]["in_use"]
 
-    def _start(self, node, role, mountpoint, options):
-        node.run(["mkdir", mountpoint])
-        node.run([find_ppmr(), role, mountpoint, *options, "--log-file", f"{mountpoint}.log"])
-        self.pids[role] = self.status(node, mountpoint)["pid"]
-
-    def status(self, node=None, mountpoint=None):
-        node = node or self.target
-        mountpoint = mountpoint or (self.in_ if node is self.target else self.out)
-        return json.loads(node.run([find_ppmr(), "status", mountpoint, "--json"], timeout=20).stdout)
+    def mount_source_again(self):
+        self.source.stop()
+        self.source.close()
+        self.source = Daemon(self.source_at, "source", self.out, ["--target", self.address, *self._source_options])
 
     def transports(self):
-        return [self.status(node)["peers"][0]["transport"] for node in (self.source, self.target)]
+        return [daemon.status()["peers"][0]["transport"] for daemon in (self.source, self.target)]
 
     def rdma(self):
-        return self.status()["rdma"]
+        return self.target.status()["rdma"]
 
-    def log(self, node):
-        return node.read_text((self.in_ if node is self.target else self.out) + ".log")
+    def assert_all_given_back(self):
+        """At the source: slots, but for those that wait for requests; regions."""
+        status = self.source.status()
+        assert status["pool"]["in_use"] <= self.slots_of_the_receive_loop and status["rdma"]["registered_regions"] == 0, status
 
-    def write(self, name, size, check=True, timeout=240, rate=""):
-        """Writes random bytes, and returns their digest."""
-        script = f'head -c {size} /dev/urandom | tee {self.out}/{name} | sha256sum'
-        done = self.source.run(["bash", "-c", f"set -o pipefail; {script}"], timeout=timeout, check=check)
+    def write(self, name, size_mib, check=True, timeout=300):
+        """Writes bytes that are everywhere different, and returns their digest; None if that failed and need not succeed."""
+        script = f"""set -e -o pipefail
+            [ -e /tmp/verbs/seed ] || head -c 1M /dev/urandom >/tmp/verbs/seed
+            for i in $(seq {size_mib}); do echo $i | dd bs=16 conv=sync status=none; tail -c +17 /tmp/verbs/seed; done |
+                tee >(sha256sum >/tmp/verbs/digest) | dd of={self.out}/{name} bs=1M iflag=fullblock status=none conv=fsync
+            sleep 0.1; cat /tmp/verbs/digest"""
+        done = self.source_at.run(["bash", "-c", script], timeout=timeout, check=check)
         return done.stdout.split()[0] if done.returncode == 0 else None
 
-    def digest(self, name, timeout=240):
-        return self.target.run(["sha256sum", f"{self.in_}/{name}"], timeout=timeout).stdout.split()[0]
+    def digest(self, name, timeout=300):
+        return self.target_at.run(["sha256sum", self.in_ / name], timeout=timeout).stdout.split()[0]
 
-    def move(self, name, size):
-        assert self.write(name, size) == self.digest(name)
+    def move(self, name, size_mib):
+        assert self.write(name, size_mib) == self.digest(name)
 
-    def remove(self, name):
-        self.source.run([find_ppmr(), "commit", f"{self.out}/{name}"])
-        self.target.run(["rm", f"{self.in_}/{name}"])
+    def drop(self, name):
+        self.commit(name)
+        self.remove(name)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def end(self, node, role, mountpoint):
-        """Unmounts; the daemon has to end by itself."""
-        node.run(["fusermount3", "-u", mountpoint])
-        wait_until(lambda: not node.exists(f"/proc/{self.pids[role]}"), 15, f"ppmr {role} to end")
-
-    def close(self):
-        for node, role, mountpoint in ((self.source, "source", self.out), (self.target, "target", self.in_)):
-            if not node.running():
-                continue
-            if role in self.pids:
-                node.run(["sh", "-c", f"kill {self.pids[role]} 2>/dev/null; for i in $(seq 100); do [ -d /proc/{self.pids[role]} ] || exit 0; sleep 0.1; done; kill -9 {self.pids[role]}"], check=False)
-            node.run(["umount", "-l", mountpoint], check=False)
+    def under_way(self, size_mib=64):
+        """A writer in the background, once bytes flow: (thread, where its digest will be)."""
+        result, before = {}, self.rdma()["bytes_read"]
+        thread = threading.Thread(target=lambda: result.update(digest=self.write("file", size_mib, check=False)), daemon=True)
+        thread.start()
+        wait_until(lambda: self.rdma()["bytes_read"] > before + 4 * MIB, 60, "bytes to flow", interval=0.02)
+        return thread, result
 
 
 @pytest.fixture
@@ -110,15 +78,15 @@ def pair(machines):
         made.append(Pair(machines, source_options, target_options))
         return made[-1]
     yield make
+    machines.make_whole()
     for one in made:
         one.close()
 
 
 def resources(node):
-    """What the kernel holds for RDMA: queue pairs of users, regions, protection domains, identifiers."""
-    shown = node.run(["rdma", "-j", "resource", "show"]).stdout
-    device = next(entry for entry in json.loads(shown) if entry["ifname"] == "rxe0")
-    return {key: device[key] for key in ("qp", "cq", "mr", "pd", "cm_id") if key in device}
+    """What the kernel holds for RDMA: queue pairs, completion queues, regions, protection domains, identifiers."""
+    shown = json.loads(node.run(["rdma", "-j", "resource", "show"]).stdout)
+    return {key: count for key, count in next(entry for entry in shown if entry["ifname"] == "rxe0").items() if key in ("qp", "cq", "mr", "pd", "cm_id", "ctx")}
 
 
 def test_devices_are_shown_with_what_matters(machines):
@@ -129,35 +97,28 @@ def test_devices_are_shown_with_what_matters(machines):
     assert "can be used" in machines.a.run([find_ppmr(), "devices"]).stdout
 
 
-def test_a_large_file_travels_by_reads_and_registers_nothing(pair):
+def test_a_large_file_travels_by_reads_and_what_is_registered_stays_the_same(pair):
     both = pair()
-    assert both.transports() == ["verbs", "verbs"], (both.log(both.source), both.log(both.target))
-    wait_until(lambda: both.rdma()["registered_regions"] == 12 or both.status()["store"]["ready_bytes"] >= 256 * MIB, 60, "the target's memory")
-    both.move("small", 3 * MIB)
-    both.remove("small")
-    source_before = both.status(both.source)["rdma"]
-    both.move("large", 512 * MIB)
+    assert both.transports() == ["verbs", "verbs"], (both.source.said(), both.target.said())
+    assert "come over verbs, not tcp" in both.target.said() and "rxe0" in both.target.said()
+    both.move("large", 512)
     rdma = both.rdma()
-    assert rdma["bytes_read"] >= 515 * MIB - 1 and rdma["strange_completions"] == 0
+    assert rdma["bytes_read"] == 512 * MIB and rdma["reads_posted"] >= 512 and rdma["strange_completions"] == 0
     assert rdma["connections_made"] == rdma["connections"] == 2
-    assert both.status(both.source)["rdma"] == source_before
-    # Every byte was registered memory of the store, which is what it was.
     assert rdma["registered_bytes"] <= 768 * MIB and rdma["registered_bytes"] % (64 * MIB) == 0
-    said = both.log(both.target)
-    assert "come over verbs, not tcp" in said and "rxe0" in said
-    # A stream through bounded memory: what is registered stays the same.
-    both.remove("large")
-    before = both.rdma()
-    both.move("another", 256 * MIB)
+    source = both.source.status()["rdma"]
+    both.drop("large")
+    both.move("another", 64)
     after = both.rdma()
-    assert (after["registered_bytes"], after["registered_regions"]) == (before["registered_bytes"], before["registered_regions"])
+    assert (after["registered_bytes"], after["registered_regions"]) == (rdma["registered_bytes"], rdma["registered_regions"])
+    assert both.source.status()["rdma"] == source
 
 
 def test_each_side_may_ask_for_tcp(pair):
     both = pair(["--transport", "tcp"])
     assert both.transports() == ["tcp", "tcp"]
-    assert "the source has --transport tcp" in both.log(both.target)
-    both.move("file", 8 * MIB)
+    assert "the source has --transport tcp" in both.target.said()
+    both.move("file", 4)
     assert both.rdma()["bytes_read"] == 0
 
 
@@ -173,59 +134,34 @@ def test_a_device_that_is_not_there_is_named(pair):
 
 # ---- Processes ------------------------------------------------------------------------------------------------------------------
 
-class Worker:
-    """A steady_worker of tests/programs in a machine; its directory is seen by both machines and here."""
-
-    def __init__(self, machines, node, name, size_mib):
-        self.directory, self.node = machines.home / name, node
-        self.directory.mkdir()
-        node.run(["sh", "-c", f"f=/proc/sys/kernel/ns_last_pid; read last <$f; [ $last -ge {FIRST_PID} ] || echo {FIRST_PID} >$f"])
-        self.pid = node.spawn([find_program("steady_worker"), self.directory, size_mib, 2, 1], log=self.directory / "log")
-        wait_until((self.directory / "ready").exists, 90, "steady_worker to get under way", interval=0.05)
-
-    def lines(self):
-        text = (self.directory / "output").read_text()
-        return [Line(line) for line in text[:text.rfind("\n") + 1].splitlines()]
-
-    def check_moved(self, machines, before):
-        """It runs on machine b alone, and goes on where it was."""
-        wait_until(lambda: len(self.lines()) >= before + 5, 60, "lines from the restored process", interval=0.05)
-        lines = self.lines()
-        assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
-        for line in lines:
-            for thread, (steps, state) in enumerate(zip(line["steps"], line["states"])):
-                assert state == chain_state(thread, steps)
-        assert not machines.a.exists(f"/proc/{self.pid}") and machines.b.exists(f"/proc/{self.pid}")
-        audits = self.directory / "audits"
-        seen = audits.read_text().count("\n")
-        machines.b.run(["kill", "-USR1", self.pid])
-        wait_until(lambda: audits.read_text().count("\n") > seen, 120, "the audit of the memory", interval=0.05)
-        audit = Line(audits.read_text().splitlines()[seen])
-        assert audit["digest"] == audit["expected"], audit
-        machines.b.run(["kill", "-KILL", self.pid])
-
-
 def move_workers(machines, both, names, size_mib):
-    workers = [Worker(machines, machines.a, name, size_mib) for name in names]
-    counts = [len(worker.lines()) for worker in workers]
+    workers = [SteadyWorker(machines.a, machines.home / name, size_mib, threads=2) for name in names]
+    moves = [PpmrMove(machines.a, machines.b, both, lazily=False) for _ in names]
     failures = []
+    for move, name in zip(moves, names):
+        move.prepare(name)
 
-    def move(worker, name):
+    def run(worker, move):
         try:
-            machines.a.run(["mkdir", f"{both.out}/{name}", f"/tmp/work-{name}"])
-            machines.a.run([CRIU, "dump", "-t", worker.pid, "-D", f"{both.out}/{name}", "-W", f"/tmp/work-{name}", "-o", "dump.log"], timeout=120)
-            machines.a.run([find_ppmr(), "commit", f"{both.out}/{name}"], timeout=60)
-            machines.b.run(["env", f"PPMR_CRIU={CRIU}", find_ppmr(), "restart", f"{both.in_}/{name}", "--eager", "--remove"], timeout=120)
+            move.move(worker)
+            move.finish()
         except Exception as error:  # pylint: disable=broad-except
-            failures.append(f"{name}: {error}")
-    threads = [threading.Thread(target=move, args=pair) for pair in zip(workers, names)]
+            failures.append(f"{move.label}: {error}")
+    threads = [threading.Thread(target=run, args=each) for each in zip(workers, moves)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures, failures
-    for worker, count in zip(workers, counts):
-        worker.check_moved(machines, count)
+    try:
+        assert not failures, failures
+        for worker in workers:
+            check_continuity(worker.lines())
+            audit = worker.audit()
+            assert audit["digest"] == audit["expected"], audit
+    finally:
+        for worker, move in zip(workers, moves):
+            worker.end()
+            move.clean()
 
 
 def test_a_process_dumped_on_one_machine_goes_on_on_the_other(machines, pair):
@@ -242,86 +178,73 @@ def test_several_processes_move_at_once(machines, pair):
 
 # ---- Trouble --------------------------------------------------------------------------------------------------------------------
 
-def under_way(both, size=96 * MIB):
-    """A writer in the background; returns (thread, its results) once bytes flow."""
-    results = {}
-    before = both.rdma()["bytes_read"]
-    thread = threading.Thread(target=lambda: results.update(digest=both.write("file", size, check=False)))
-    thread.start()
-    wait_until(lambda: both.rdma()["bytes_read"] > before + 4 * MIB, 60, "bytes to flow", interval=0.02)
-    return thread, results
-
-
 def test_a_link_that_is_cut_for_less_than_the_time_out_costs_nothing(machines, pair):
     both = pair(["--transport", "verbs"])
-    thread, results = under_way(both)
+    thread, result = both.under_way()
     machines.cut_link()
     time.sleep(PEER_TIMEOUT / 2)
     machines.restore_link()
     thread.join(timeout=240)
-    assert results["digest"] and results["digest"] == both.digest("file")
+    assert result["digest"] and result["digest"] == both.digest("file")
     assert both.transports() == ["verbs", "verbs"]
 
 
 def test_a_link_that_stays_cut_fails_both_sides_and_gives_all_back(machines, pair):
-    idle = [resources(node) for node in (machines.a, machines.b)]
+    idle = [resources(node) for node in machines.nodes]
     both = pair()
-    thread, results = under_way(both)
+    thread, result = both.under_way()
     machines.cut_link()
-    try:
-        thread.join(timeout=120)
-        assert results["digest"] is None  # EIO
-        done = both.target.run(["cat", f"{both.in_}/file"], check=False, timeout=60)
-        assert done.returncode != 0 and "Input/output error" in done.stderr
-        pool = both.status(both.source)["pool"]
-        assert pool["free"] == pool["slots"]
-        assert both.status(both.source)["rdma"]["registered_regions"] == 0
-        wait_until(lambda: both.rdma()["connections"] == 0, 30, "the target's connections to end")
-    finally:
-        machines.restore_link()
-    both.move("again", 4 * MIB)  # a new session
+    thread.join(timeout=120)
+    assert result["digest"] is None  # EIO
+    done = machines.b.run(["cat", both.in_ / "file"], check=False, timeout=60, text=False)
+    assert done.returncode != 0 and b"Input/output error" in done.stderr
+    both.assert_all_given_back()
+    wait_until(lambda: both.rdma()["connections"] == 0, 30, "the target's connections to end")
+    machines.restore_link()
+    both.move("again", 4)  # a new session
     both.close()
-    assert [resources(node) for node in (machines.a, machines.b)] == idle
+    assert [resources(node) for node in machines.nodes] == idle
 
 
 def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
     both = pair()
-    thread, results = under_way(both)
+    thread, result = both.under_way()
     machines.b.run(["rdma", "link", "delete", "rxe0"], timeout=30)
     try:
         thread.join(timeout=240)
-        assert results["digest"] and results["digest"] == both.digest("file")
+        assert result["digest"] and result["digest"] == both.digest("file")
         assert both.transports() == ["tcp", "tcp"]
-        assert "rxe0 lost" in both.log(both.target)
+        assert "rxe0 lost" in both.target.said()
     finally:
         machines.b.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "link0"])
 
 
-def test_twenty_mounts_and_sessions_leave_nothing_behind(machines, pair):
-    before = [resources(node) for node in (machines.a, machines.b)]
-    first = pair()
-    descriptors = lambda: len(first.target.names(f"/proc/{first.pids['target']}/fd"))  # noqa: E731
-    first.move("warm-up", MIB)
-    first.end(first.source, "source", first.out)
-    wait_until(lambda: not first.status()["peers"], 20, "the session to end")
-    baseline, registered = descriptors(), first.rdma()["registered_bytes"]
-    for number in range(20):
-        first._start(first.source, "source", first.out + str(number), ["--target", first.address, "--insecure", "--pool-size", "8MiB", "--transport", "verbs"])
-        first.source.run(["sh", "-c", f"head -c 1M /dev/urandom > {first.out}{number}/file-{number}"])
-        first.end(first.source, "source", first.out + str(number))
-    wait_until(lambda: not first.status()["peers"], 20, "the sessions to end")
-    assert descriptors() == baseline and first.rdma()["registered_bytes"] == registered and first.rdma()["connections"] == 0
-    first.end(first.target, "target", first.in_)
-    assert [resources(node) for node in (machines.a, machines.b)] == before
-
-
-def test_a_node_that_dies_is_an_error_at_the_other(machines, pair):  # the last: machine b comes back without its mounts
+def test_sessions_leave_nothing_behind(machines, pair):
+    idle = [resources(node) for node in machines.nodes]
     both = pair(["--transport", "verbs"])
-    thread, results = under_way(both)
+
+    def held():
+        wait_until(lambda: len(both.target.status()["peers"]) == 1, 20, "the earlier session to end", interval=0.1)
+        rdma = both.rdma()
+        return (len(machines.b.names(f"/proc/{both.target.status()['pid']}/fd")), len(machines.b.names(f"/proc/{both.target.status()['pid']}/task")),
+                rdma["registered_bytes"], rdma["connections"], resources(machines.b), resources(machines.a))
+    both.await_ready()
+    both.move("warm-up", 1)
+    both.mount_source_again()
+    before = held()
+    for number in range(10):
+        both.move(f"file-{number}", 1)
+        both.mount_source_again()
+    assert held() == before
+    assert both.rdma()["connections_made"] == 2 * 12
+    both.close()
+    assert [resources(node) for node in machines.nodes] == idle
+
+
+def test_a_node_that_dies_is_an_error_at_the_other(machines, pair):
+    both = pair(["--transport", "verbs"])
+    thread, result = both.under_way()
     machines.b.kill()
     thread.join(timeout=120)
-    assert results["digest"] is None
-    assert both.status(both.source)["rdma"]["registered_regions"] == 0
-    pool = both.status(both.source)["pool"]
-    assert pool["free"] == pool["slots"]
-    machines.b.boot()
+    assert result["digest"] is None
+    both.assert_all_given_back()
