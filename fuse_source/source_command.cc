@@ -50,11 +50,12 @@ void check(const SourceOptions& options) {
     throw CLI::ValidationError("--chunk-size", format_size(options.chunk_size_bytes) +
                                                    " is not 64 KiB to 1 MiB in steps of 4 KiB");
   }
-  if (options.pool_size_bytes < options.chunk_size_bytes ||
+  // A slot for the request that is being received, and one that collects small writes.
+  if (options.pool_size_bytes < 2 * options.chunk_size_bytes ||
       options.pool_size_bytes > kPoolSizeMaxBytes) {
     throw CLI::ValidationError(
-        "--pool-size", format_size(options.pool_size_bytes) + " is not between one chunk (" +
-                           format_size(options.chunk_size_bytes) + ") and 64 GiB");
+        "--pool-size", format_size(options.pool_size_bytes) + " is not between two chunks (" +
+                           format_size(options.chunk_size_bytes) + " each) and 64 GiB");
   }
 }
 

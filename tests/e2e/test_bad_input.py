@@ -48,6 +48,7 @@ WRONG_WORDS = [
     *[([*DISCARD, "--pool-size", value], "--pool-size") for value in ("lots", "0", "-5MiB", "", "64MB2", "99999999TiB", "99999999999999999999999")],
     ([*DISCARD, "--pool-size", "512KiB", "--chunk-size", "1MiB"], "--pool-size"),
     ([*DISCARD, "--pool-size", "64KiB"], "--pool-size"),
+    ([*DISCARD, "--pool-size", "1MiB", "--chunk-size", "1MiB"], "--pool-size"),
     *[([*DISCARD, "--streams", value], "--streams") for value in ("0", "-1", "many", "100000", "1.5")],
     *[([*SOURCE, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0", "")],
     *[([*TARGET, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0")],

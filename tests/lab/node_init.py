@@ -20,6 +20,14 @@ def reap():
             return
 
 
+def let_go_of_copied_mounts():
+    """A FUSE mount ends with its last copy: those that came along from outside must not be kept alive by this node."""
+    with open("/proc/self/mountinfo") as mounts:
+        copies = [line.split()[4] for line in mounts if " - fuse.ppmr " in line]
+    for mountpoint in copies:
+        subprocess.run(["umount", "-l", mountpoint], check=False)
+
+
 def main():
     name, *private_directories = sys.argv[1:]
     for command in (["mount", "--make-rprivate", "/"],
@@ -28,6 +36,7 @@ def main():
                     ["hostname", name],
                     ["ip", "link", "set", "lo", "up"]):
         subprocess.run(command, check=True)
+    let_go_of_copied_mounts()
     child_ended, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(child_ended, False)
