@@ -1,16 +1,15 @@
-// Processes that write files as a checkpoint tool does, or read them as a restart does, and nothing
-// else; the time they take, in one line of JSON.
+// Processes that write files as a checkpoint tool does, or read them as a restart does, and no
+// more; the time they take, in one line of JSON.
 //
 //   file_load write DIR --writers 4 --bytes 256MiB --request 1MiB      DIR/file-0 ... DIR/file-3
 //   file_load read  DIR --readers 4 --bytes 256MiB --request 1MiB --stamps 1MiB
 //
 // Each process is forked, takes and touches its memory, and waits for the others; the clock runs
-// from their common start to the end of the last one, with its last close (the source mount's close
-// means that the bytes were verified at the target). Plain write(2) and read(2) on the memory of
-// the process: with direct I/O that is what a mount sees. A writer goes round a stretch of memory
-// larger than the caches, as a dump does, and stamps the first eight bytes of each request with the
-// number of the file and the offset. A reader waits for its file to appear, and checks the stamps
-// and the length.
+// from their common start to the end of the last one, with its last close (at the source mount:
+// the bytes were verified at the target). Plain write(2) and read(2) on the memory of the process:
+// with direct I/O that is what a mount sees. A writer goes round a stretch of memory larger than
+// the caches, as a dump does, and stamps the first eight bytes of each request with file and
+// offset. A reader waits for its file to appear, and checks the stamps and the length.
 //
 // Times in the output are CLOCK_MONOTONIC, so that those of writers and readers compare.
 

@@ -5,8 +5,8 @@
 //   network_benchmark --target HOST:PORT [--bytes 512MiB] [--writers 1] [--chunk-size 1MiB]
 //       [--pool-size 64MiB] [--streams 2] [--benchmark_...]        what is timed
 //
-// Two processes, so that they can stand on two nodes. The clock runs from the first chunk handed to
-// the sender until the target has verified the last; checksums are computed and compared as
+// Two processes, so that they can stand on two nodes. The clock runs from the first chunk that the
+// sender gets until the target has verified the last; checksums are computed and compared as
 // always. Between two rounds the files are removed, and their memory is used again.
 
 #include <benchmark/benchmark.h>
