@@ -29,8 +29,25 @@ std::string host_name() {
   return name;
 }
 
-nlohmann::json answer(SourceMount& mount, const nlohmann::json& request) {
+// How `ppmr migrate` reaches the agent of the target's node: as this daemon reaches the target.
+nlohmann::json describe_way(const SourceOptions& options, const Credentials& credentials) {
+  const auto absolute = [](const std::string& path) {
+    return path.empty() ? path : std::filesystem::absolute(path).string();
+  };
+  return {{"ok", true},
+          {"target", options.target_address},
+          {"key_file", absolute(credentials.key_file)},
+          {"tls_cert", absolute(credentials.certificate.certificate)},
+          {"tls_key", absolute(credentials.certificate.private_key)},
+          {"tls_ca", absolute(credentials.certificate.authority)},
+          {"allowed_peers", credentials.allowed_peers},
+          {"insecure", credentials.insecure}};
+}
+
+nlohmann::json answer(SourceMount& mount, const nlohmann::json& way,
+                      const nlohmann::json& request) {
   const std::string operation = request.at("op");
+  if (operation == "way") return way;
   if (operation == "status") return mount.status();
   if (operation == "commit") {
     auto report = mount.commit(request.at("checkpoint"));
@@ -72,13 +89,14 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
   options.security = *security;
   options.mountpoint = std::filesystem::absolute(options.mountpoint).string();
   options.sender.source_name = host_name();
+  const nlohmann::json way = describe_way(options, credentials);  // before we leave the directory
   auto mount = SourceMount::create(options);
   if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
   StopSignals signals([&](int) { (*mount)->stop(); });
   const auto served = (*mount)->serve((*control)->path(), [&] {
-    (*control)->serve([&](const nlohmann::json& request) { return answer(**mount, request); });
+    (*control)->serve([&](const nlohmann::json& request) { return answer(**mount, way, request); });
     daemon.ready();
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);

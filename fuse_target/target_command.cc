@@ -59,6 +59,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
   options.security = *security;
+  options.state_directory = std::filesystem::absolute(options.state_directory).string();
   options.target_name = host_name();
   auto target = TargetDaemon::create(options);
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
@@ -102,6 +103,12 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   command->add_flag("--wait-for-files", target.wait_for_files,
                     "a look-up in an unfinished checkpoint waits for the file");
   add_credential_options(*command, flags->credentials);
+  command->add_flag("--allow-restart", target.allow_restart,
+                    "let sources restart processes here with ppmr migrate");
+  command
+      ->add_option("--state-dir", target.state_directory,
+                   "where the records of migrations are kept")
+      ->capture_default_str();
   add_peer_timeout_option(*command, target.peer_timeout);
   command->add_flag("--allow-other", target.allow_other, "let other users in");
   command->add_option("--log-file", flags->log_file, "instead of syslog");

@@ -99,6 +99,7 @@ nlohmann::json TargetDaemon::status() const {
                            {"parked_readers", parking_.parked()},
                            {"stalls", stalls},
                            {"listen", receiver_->address()},
+                           {"allow_restart", options_.allow_restart},
                            {"store",
                             {{"limit_bytes", store.limit_bytes},
                              {"used_bytes", store.used_bytes},

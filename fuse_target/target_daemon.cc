@@ -94,17 +94,24 @@ TargetDaemon::TargetDaemon(TargetOptions options, Parts parts)
       storage_{*memory_, spill_.get(), options_.consume},
       parking_(caller_is_dying),
       tree_(storage_, parking_),
+      agents_({.mountpoint = options_.mountpoint, .state_directory = options_.state_directory}),
       context_{tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files} {
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = options_.target_name;
   receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
+  if (options_.allow_restart) {
+    receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {
+      return agents_.serve(connection, node_name);
+    };
+  }
   receiver_ = std::make_unique<Receiver>(receiver, std::move(parts.listener), tree_);
   upstream_->attach(receiver_.get());
 }
 
 TargetDaemon::~TargetDaemon() {
   parking_.close();
+  agents_.stop();
   upstream_->detach();  // the store's thread may be telling the sources of free space
   receiver_.reset();
   if (verbs_) verbs_->close();  // before the memory that is registered

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "fuse_target/agent_bridge.h"
 #include "fuse_target/operations.h"
 #include "mount/exit_code.h"
 #include "mount/request_loop.h"
@@ -29,6 +30,8 @@ struct TargetOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TransportOptions transport;
+  bool allow_restart = false;  // processes that sources migrate are restarted here
+  std::string state_directory = "/var/lib/ppmr";
 };
 
 // Threads: created, served and destroyed by one thread; stop() and the questions by any.
@@ -81,6 +84,7 @@ class TargetDaemon {
   const ImageStorage storage_;
   ParkingLot parking_;
   ImageTree tree_;
+  AgentBridge agents_;
   TargetMountContext context_;
   std::unique_ptr<Receiver> receiver_;
 

@@ -15,7 +15,9 @@ enum class ExitCode : int {
   kTimedOut = 8,          // the time given with --timeout is over
   kRestoreFailed = 9,     // CRIU did not restore the process: nothing runs here
   kPagesLost = 10,        // the process was restored, but not all of its memory reached it
-  kInterrupted = 130,     // SIGINT or SIGTERM (128 + SIGINT, as shells have it)
+  kMigrationAborted = 11,  // the migration failed: the processes run on where they were
+  kMigrationOpen = 12,     // its outcome is not on record on both nodes: ppmr migrate --recover
+  kInterrupted = 130,      // SIGINT or SIGTERM (128 + SIGINT, as shells have it)
 };
 
 constexpr int to_int(ExitCode exit_code) { return static_cast<int>(exit_code); }

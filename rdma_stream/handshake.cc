@@ -116,6 +116,14 @@ Status greet_target(Connection& connection, wire::DataHello hello, const wire::T
   return {};
 }
 
+Result<wire::Welcome> greet_target(Connection& connection, const wire::AgentHello& hello,
+                                   std::chrono::milliseconds timeout) {
+  if (auto sent = send_handshake(connection, wire::HandshakeKind::kAgent, hello); !sent) {
+    return failure(sent.error());
+  }
+  return await_welcome<wire::Welcome>(connection, timeout);
+}
+
 wire::Token random_token() {
   wire::Token token;
   size_t filled = 0;

@@ -37,13 +37,15 @@ void send_reject(Connection& connection, wire::RejectReason reason, const std::s
 // for a peer that must prove who it is and cannot, EPROTONOSUPPORT, ECONNREFUSED.
 Error rejection(const Connection& connection, const Handshake& answer);
 
-// The source's side of both kinds of connection: sends the hello, gives the welcome or, as an
+// The source's side of all kinds of connection: sends the hello, gives the welcome or, as an
 // error, why the target said no. A data connection is shown to be of the session that `token`
 // admits to, by both sides (EACCES: the target's proof is wrong).
 Result<wire::Welcome> greet_target(Connection& connection, const wire::ControlHello& hello,
                                    std::chrono::milliseconds timeout);
 Status greet_target(Connection& connection, wire::DataHello hello, const wire::Token& token,
                     std::chrono::milliseconds timeout);
+Result<wire::Welcome> greet_target(Connection& connection, const wire::AgentHello& hello,
+                                   std::chrono::milliseconds timeout);
 
 // What a stranger said, fit for a log: "SSH-2.0-Open".
 std::string readable(std::span<const std::byte> bytes);

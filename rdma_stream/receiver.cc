@@ -132,6 +132,7 @@ Status Receiver::serve(Guest& guest) {
   if (handshake->kind == wire::HandshakeKind::kControl) {
     return welcome_control(connection, *handshake);
   }
+  if (handshake->kind == wire::HandshakeKind::kAgent) return welcome_agent(*connection, *handshake);
   send_reject(*connection, wire::RejectReason::kBadHello, "not a hello");
   return failure(EPROTO, "not a hello");
 }
@@ -228,6 +229,28 @@ Status Receiver::welcome_data(std::shared_ptr<Connection> connection, const Hand
     return sent;
   }
   return session->attach_stream(hello->stream, std::move(connection));
+}
+
+Status Receiver::welcome_agent(Connection& connection, const Handshake& handshake) {
+  auto hello = wire::decode<wire::AgentHello>(handshake.body);
+  Status checked;
+  if (!hello || hello->node_name.size() > 255) {
+    checked = failure(EPROTO, "malformed hello to the agent");
+  } else if (!options_.serve_agent) {
+    checked = failure(EPERM,
+                      "this target restarts nothing on behalf of others: start ppmr target with "
+                      "--allow-restart");
+  }
+  if (!checked) {
+    send_reject(connection, wire::RejectReason::kBadHello, checked.error().message);
+    return checked;
+  }
+  wire::Welcome welcome;
+  welcome.target_name = options_.target_name;
+  if (auto sent = send_handshake(connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
+    return sent;
+  }
+  return options_.serve_agent(connection, hello->node_name);
 }
 
 void Receiver::reap_guests(bool all) {

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -21,6 +22,9 @@ struct ReceiverOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TargetTransport transport;
+  // Serves a connection that said an agent's hello, until it ends; empty: such are refused. Called
+  // on a thread of its own; the connection is shut down when the receiver ends.
+  std::function<Status(Connection&, const std::string& node_name)> serve_agent;
 };
 
 // Threads: any. The sink outlives the receiver. No lock is held while the sink is called, so the
@@ -63,6 +67,7 @@ class Receiver {
   Status serve(Guest& guest);
   Status welcome_control(std::shared_ptr<Connection> connection, const Handshake& handshake);
   Status welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
+  Status welcome_agent(Connection& connection, const Handshake& handshake);
   SessionPointer find(SessionId id) const;
   SessionPointer find(const wire::ControlHello& hello, const PeerIdentity& identity) const;
   SessionPointer find(const wire::DataHello& hello) const;

@@ -26,5 +26,6 @@ uint32_t fields_crc(Message message) {
 template uint32_t fields_crc(FrameHeader);
 template uint32_t fields_crc(ReadRequest);
 template uint32_t fields_crc(ReadResponse);
+template uint32_t fields_crc(AgentFrameHeader);
 
 }  // namespace ppmr::wire

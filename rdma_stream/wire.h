@@ -41,7 +41,13 @@ using Proof = std::array<uint8_t, 32>;  // that a token is known: session_proof.
 // The prefix (magic, version, kind, length) never changes, so that any two versions can tell each
 // other apart. The body follows, then the CRC32C of prefix and body.
 
-enum class HandshakeKind : uint16_t { kControl = 1, kData = 2, kWelcome = 3, kReject = 4 };
+enum class HandshakeKind : uint16_t {
+  kControl = 1,
+  kData = 2,
+  kWelcome = 3,
+  kReject = 4,
+  kAgent = 5,
+};
 
 struct HandshakePrefix {
   std::array<char, 4> magic = kMagic;
@@ -90,6 +96,15 @@ struct DataWelcome {
   template <typename F>
   void fields(F&& field) {
     field(proof);
+  }
+};
+
+// `ppmr migrate` -> target: this connection asks the agent of the node, see agent_frames.h.
+struct AgentHello {
+  std::string node_name;  // for people
+  template <typename F>
+  void fields(F&& field) {
+    field(node_name);
   }
 };
 
@@ -552,6 +567,20 @@ struct ReadResponse {  // source -> target; `length` bytes follow
 inline constexpr size_t kReadRequestBytes = 24;
 inline constexpr size_t kReadResponseBytes = 16;
 
+// ---- Agent connections: one JSON object a frame
+// --------------------------------------------------
+
+struct AgentFrameHeader {  // the body follows
+  uint32_t body_length = 0;
+  uint32_t body_crc = 0;
+  uint32_t crc = 0;  // of the fields above
+  template <typename F>
+  void fields(F&& field) {
+    field(body_length), field(body_crc), field(crc);
+  }
+};
+inline constexpr size_t kAgentFrameHeaderBytes = 12;
+
 // ---- Writing and reading fields ----------------------------------------------------------------
 
 // Appends fields to a fixed buffer. Overrunning it is our own bug: callers bound their strings.
@@ -669,8 +698,8 @@ Result<Message> decode(std::span<const std::byte> body,
   return message;
 }
 
-// The checksum of a FrameHeader's, ReadRequest's or ReadResponse's fields before `crc`, which is
-// last.
+// The checksum of a FrameHeader's, ReadRequest's, ReadResponse's or AgentFrameHeader's fields
+// before `crc`, which is last.
 template <typename Message>
 uint32_t fields_crc(Message message);
 

@@ -110,6 +110,8 @@ bool ChildProcess::ended() {
   return wait_status_.has_value();
 }
 
+bool ChildProcess::was_killed() const { return wait_status_ && WIFSIGNALED(*wait_status_); }
+
 std::string ChildProcess::how_it_ended() const {
   if (!wait_status_) return "is running";
   if (WIFSIGNALED(*wait_status_)) {

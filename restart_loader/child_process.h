@@ -40,6 +40,7 @@ class ChildProcess {
   // Reaps the child if it has ended.
   bool ended();
   bool succeeded() const { return wait_status_ && *wait_status_ == 0; }
+  bool was_killed() const;  // by a signal
   // For people: "ended with exit code 1", "was killed by signal 9 (Killed)", "is running".
   std::string how_it_ended() const;
   // Kills it and all of its descendants, also those it would leave behind as orphans.

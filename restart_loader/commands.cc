@@ -8,8 +8,14 @@
 #include "restart_loader/commit_command.h"
 #include "restart_loader/devices_command.h"
 #include "restart_loader/keygen_command.h"
+#include "restart_loader/migrate_command.h"
+#include "restart_loader/migration_agent.h"
+#include "restart_loader/migration_hook.h"
+#include "restart_loader/passed_options.h"
+#include "restart_loader/recover_command.h"
 #include "restart_loader/restart_command.h"
 #include "restart_loader/status_command.h"
+#include "restart_loader/tree_restore.h"
 
 namespace ppmr {
 namespace {
@@ -101,14 +107,116 @@ void add_devices(CLI::App& app, int& exit_code) {
   sub.add_flag("--json", command->json, "print one JSON object a line, one for each port");
 }
 
+// Two commands in one: with --recover it looks at what is there, without it moves processes.
+struct MigrateOrRecover {
+  MigrateCommand migrate;
+  bool recover = false;
+  std::string recover_id;
+  std::optional<std::chrono::milliseconds> timeout;
+  bool json = false;
+
+  int run() {
+    if (recover) {
+      return RecoverCommand{recover_id, migrate.state_directory, timeout, json}.run();
+    }
+    migrate.timeout = timeout;
+    migrate.json = json;
+    return migrate.run();
+  }
+};
+
+void add_migrate(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "migrate",
+      "Move running processes to the target of a source mount: they run on there, or, "
+      "if anything goes wrong, here");
+  auto command = make_command<MigrateOrRecover>(sub, exit_code);
+  MigrateCommand& migrate = command->migrate;
+  auto* pid = sub.add_option("--pid", migrate.pids,
+                             "a process; it moves with all of its descendants (may be repeated)")
+                  ->check(CLI::PositiveNumber)
+                  ->allow_extra_args(false)  // what follows may be --
+                  ->take_all();
+  auto* mount = sub.add_option("--mount", migrate.mountpoint, "a source mount; its target it is");
+  auto* recover =
+      sub.add_option("--recover", command->recover_id,
+                     "finish or undo interrupted migrations (or the one with this ID) by the "
+                     "records of both nodes")
+          ->expected(0, 1)
+          ->type_name("ID");
+  recover->excludes(pid)->excludes(mount);
+  sub.add_flag("--eager", migrate.eager, "let it run there only when all of its memory is there");
+  sub.add_flag("--independent", migrate.independent,
+               "each process by itself; without it all move or all stay");
+  sub.add_option("--pre-copy", migrate.pre_copy,
+                 "copy the memory in up to so many rounds while the process runs, and freeze it "
+                 "only for the rest")
+      ->type_name("ROUNDS")
+      ->check(CLI::Range(1, 100));
+  sub.add_flag("--leave-running", migrate.leave_running,
+               "make a copy: the process runs on here, and the copy runs there in a pid namespace "
+               "of its own");
+  sub.add_flag("--dry-run", migrate.dry_run, "only say what would stop it, on both nodes");
+  sub.add_option("--jobs", migrate.jobs, "how many are dumped at once")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  sub.add_option("--state-dir", migrate.state_directory, "where the records of migrations are kept")
+      ->capture_default_str();
+  add_timeout(sub, command,
+              "how long a process may be frozen before the migration is given up (120); with "
+              "--recover, how long to try to reach the other node");
+  sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
+  auto* passed =
+      sub.add_option("CRIU-OPTIONS", migrate.criu_options,
+                     "after --: passed on to CRIU on both nodes; of " + passed_options_text())
+          ->take_all();
+  recover->excludes(passed);
+  sub.parse_complete_callback([command, recover, pid, mount] {
+    command->recover = recover->count() > 0;
+    if (!command->recover && (pid->count() == 0 || mount->count() == 0)) {
+      throw CLI::RequiredError("--pid PID --mount MOUNTPOINT (or --recover)");
+    }
+  });
+}
+
+template <typename Command>
+std::shared_ptr<Command> add_internal(CLI::App& app, const std::string& name, int& exit_code,
+                                      CLI::App*& sub) {
+  sub = app.add_subcommand(name)->group("");  // not in --help
+  auto command = std::make_shared<Command>();
+  sub->callback([command, &exit_code] { exit_code = command->run(); });
+  return command;
+}
+
+// What the daemons, CRIU and migrate itself start.
+void add_internal_commands(CLI::App& app, int& exit_code) {
+  CLI::App* sub = nullptr;
+  auto agent = add_internal<MigrationAgent>(app, "migration-agent", exit_code, sub);
+  sub->add_option("--fd", agent->fd)->required();
+  sub->add_option("--state-dir", agent->state_directory)->required();
+  sub->add_option("--mountpoint", agent->mountpoint)->required();
+  sub->add_option("--peer", agent->peer)->required();
+  auto restore = add_internal<TreeRestoreCommand>(app, "migration-restore", exit_code, sub);
+  sub->add_option("--state-dir", restore->state_directory)->required();
+  sub->add_option("--id", restore->id)->required();
+  sub->add_option("--tree", restore->tree)->required();
+  auto hook = add_internal<MigrationHook>(app, "migration-hook", exit_code, sub);
+  sub->add_option("--state-dir", hook->state_directory)->required();
+  sub->add_option("--id", hook->id)->required();
+  sub->add_option("--role", hook->role)->required()->check(CLI::IsMember({"source", "target"}));
+  sub->add_option("--tree", hook->tree)->required();
+}
+
 }  // namespace
 
 void add_restart_commands(CLI::App& app, int& exit_code) {
   add_commit(app, exit_code);
   add_restart(app, exit_code);
+  add_migrate(app, exit_code);
   add_status(app, exit_code);
   add_keygen(app, exit_code);
   add_devices(app, exit_code);
+  add_internal_commands(app, exit_code);
 }
 
 }  // namespace ppmr

@@ -1,4 +1,5 @@
-// `ppmr commit`, `ppmr restart`, `ppmr status` and `ppmr keygen`.
+// `ppmr commit`, `restart`, `migrate`, `status` and `keygen`, and the internal subcommands of
+// migrations.
 #pragma once
 
 #include <CLI/CLI.hpp>

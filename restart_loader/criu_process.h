@@ -7,6 +7,7 @@
 #pragma once
 
 #include <poll.h>
+#include <signal.h>
 
 #include <functional>
 #include <memory>
@@ -43,9 +44,14 @@ class CriuProcess {
   bool ended() const { return ended_; }
   bool succeeded() const { return ended_ && child_.succeeded(); }
   bool ready() const { return ready_; }  // it wrote its byte to the status fd
+  bool was_killed() const { return ended_ && child_.was_killed(); }
   std::string how_it_ended() const { return child_.how_it_ended(); }
   CriuErrors& errors() { return errors_; }
   void end() { child_.end(), process(); }
+  // Should somebody have stopped it.
+  void resume() const {
+    if (!ended_) kill(child_.pid(), SIGCONT);
+  }
 
  private:
   CriuProcess() = default;

@@ -135,7 +135,7 @@ Status Restore::serve_until(const std::function<bool()>& done) {
 Error Restore::explain(const std::string& what, CriuProcess& process) {
   std::string message = what + " " + process.how_it_ended();
   if (const std::string why = process.errors().summary(); !why.empty()) message += ": " + why;
-  return {ECHILD, std::move(message)};
+  return {process.was_killed() ? EOWNERDEAD : ECHILD, std::move(message)};
 }
 
 Result<pid_t> Restore::read_pid() const {

@@ -36,7 +36,8 @@ class Restore {
 
   // Returns once the process runs. The pid is -1 where CRIU did not tell it (the caller's options
   // have a --pidfile that cannot be read). Errors, with nothing left running: EINTR when a signal
-  // came, else ECHILD with CRIU's first error and what to do about it.
+  // came, else ECHILD (EOWNERDEAD where CRIU was killed) with CRIU's first error and what to do
+  // about it.
   Result<pid_t> run();
   // Waits until every page is in place. Signals are noted but not followed: the process needs its
   // pages. Errors: EFAULT, its memory is lost.

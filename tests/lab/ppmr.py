@@ -41,14 +41,14 @@ def make_key(path, *nodes):
 
 class Daemon:
     """`ppmr target` or `ppmr source`, kept in front (-f) so that its end can be seen. Mounted when the constructor returns."""
-    def __init__(self, at, role, mountpoint, options, timeout=30, wait=True):
+    def __init__(self, at, role, mountpoint, options, timeout=30, wait=True, environment=None):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
         self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
         command = [find_ppmr(), role, mountpoint, *options, "-f"]
         if at is HOST:  # on a node it goes with the node
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         with open(self.log, "wb") as log:
-            self.process = at.popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = at.popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})})
         if wait:
             try:
                 wait_until(lambda: self.mounted() or self.process.poll() is not None, timeout, f"ppmr {role} to mount {mountpoint}", interval=0.002)
@@ -121,7 +121,8 @@ class Mounts:
     They know each other by a key of their own, unless the options say how else (`CREDENTIALS`).
     """
 
-    def __init__(self, source_at, target_at, directory, source_options=(), target_options=(), name="mnt"):
+    def __init__(self, source_at, target_at, directory, source_options=(), target_options=(), name="mnt", environment=None):
+        self._environment = environment
         self.source_at, self.target_at = source_at, target_at
         self.out, self.in_ = Path(directory) / f"{name}-out", Path(directory) / f"{name}-in"
         self.source = self.target = None
@@ -132,12 +133,24 @@ class Mounts:
         if not any(option in CREDENTIALS for option in (*source_options, *target_options)):
             key = make_key(Path(directory) / f"{name}-key-{next(_numbers)}", source_at, target_at)
             source_options, target_options = [*key, *source_options], [*key, *target_options]
+        self._target_options = ["--listen", self.address, *target_options]
+        self._source_options = ["--target", self.address, *source_options]
         try:
-            self.target = Daemon(target_at, "target", self.in_, ["--listen", self.address, *target_options])
-            self.source = Daemon(source_at, "source", self.out, ["--target", self.address, *source_options])
+            self.restart_dead()
         except BaseException:
             self.close()
             raise
+
+    def restart_dead(self):
+        """Starts what is not running (any more); the mount that a dead daemon left is taken away."""
+        if self.target is None or not self.target.running():
+            if self.target:
+                self.target.close()
+            self.target = Daemon(self.target_at, "target", self.in_, self._target_options, environment=self._environment)
+        if self.source is None or not self.source.running():
+            if self.source:
+                self.source.close()
+            self.source = Daemon(self.source_at, "source", self.out, self._source_options, environment=self._environment)
 
     def __enter__(self):
         return self

@@ -1,0 +1,155 @@
+"""Several processes over a limited link with `ppmr migrate`: what the pipeline costs above the bytes alone, beside one after the other.
+
+    /usr/bin/python3 bench/pipelined_moves.py [--processes 8] [--size-mib 128] [--rate 2500mbit] [--runs 3] [--jobs 2] [--timeline FILE.svg]
+
+Everything runs on this machine, as root, in two nodes made of namespaces. Within a run: iperf3 over the very link says what its bytes alone would
+need; the processes move with one command (`--independent`, so that each is frozen for its own share only); the same number moves with one command
+after the other. Times are CLOCK_REALTIME, from what the programs themselves wrote: the last line at the source, the first at the target. The
+timeline is drawn from the JSON of the tool.
+"""
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from lab.migrate import MigrationWorld  # noqa: E402
+from lab.node import Lab, LabError, wait_until  # noqa: E402
+from lab.programs import SteadyWorker, check_continuity, gap_between  # noqa: E402
+from migrate_vs_peers import environment  # noqa: E402
+
+
+def link_bits_per_second(source, target, seconds=3):
+    server = target.popen(["iperf3", "-s", "-1", "-B", target.address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: ":1451 " in target.run(["cat", "/proc/net/tcp"]).stdout, 5, "iperf3 to listen")
+    said = json.loads(source.run(["iperf3", "-c", target.address, "-t", seconds, "-O", 1, "-J"], timeout=60).stdout)
+    server.wait(timeout=10)
+    return said["end"]["sum_received"]["bits_per_second"]
+
+
+class Bench:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.lab = Lab()
+        self.source, self.target = self.lab.node("source"), self.lab.node("target")
+        self.link = self.lab.join(self.source, self.target)
+        self.world = MigrationWorld(self.source, self.target, self.lab.directory / "private")
+        self.world.mounts.await_ready()
+        self.link.limit(arguments.rate)
+        self._groups = 0
+
+    def close(self):
+        self.world.close()
+        self.lab.close()
+
+    def workers(self):
+        self._groups += 1
+        made = [SteadyWorker(self.source, self.lab.home / f"group{self._groups}-{number}", self.arguments.size_mib, threads=1, seed=number + 1)
+                for number in range(self.arguments.processes)]
+        for worker in made:
+            worker.wait_for_lines(10)
+        return made
+
+    def measure(self, how, workers):
+        """Moves them; {"whole": first freeze until the last runs, "frozen": mean, "bytes": all}, and the trees of the summaries."""
+        try:
+            trees = how(workers)
+            last, first = [], []
+            for worker in workers:
+                worker.node = self.target
+                worker.wait_for_lines(3, self.target)
+                lines = worker.lines()
+                left, right = gap_between(lines, self.source, self.target)
+                check_continuity(lines)
+                last.append(left["real_ns"] / 1e9)
+                first.append(right["real_ns"] / 1e9)
+                if worker.audit()["wrong_words"]:
+                    raise LabError("words of memory are wrong after the move")
+            return {"whole": max(first) - min(last), "frozen": statistics.mean(b - a for a, b in zip(last, first)),
+                    "bytes": sum(tree["bytes"] for tree in trees)}, trees
+        finally:
+            for worker in workers:
+                worker.node = self.target
+                worker.end()
+                self.source.signal(worker.pid, 9)
+
+    def pipelined(self, workers):
+        done = self.world.migrate(*[worker.pid for worker in workers], timeout=300, options=["--independent", "--jobs", self.arguments.jobs]).ok()
+        return done.summary["trees"]
+
+    def one_by_one(self, workers):
+        return [self.world.migrate(worker.pid, timeout=300).ok().summary["trees"][0] for worker in workers]
+
+
+def draw(trees, path, title):
+    """The timeline of a summary: dumping, sealing, restarting, filling in; one row a process."""
+    parts = [("freeze_began_ns", "held_ns", "#c44", "dumped (frozen)"), ("held_ns", "sealed_ns", "#d90", "sealed (frozen)"),
+             ("sealed_ns", "running_ns", "#36c", "restarted (frozen)"), ("running_ns", "complete_ns", "#7b7", "runs, memory still coming in")]
+    begin = min(tree["freeze_began_ns"] for tree in trees)
+    end = max(tree["complete_ns"] for tree in trees)
+    width, row, left, top = 900, 24, 150, 60
+    scale = (width - left - 20) / (end - begin)
+    height = top + row * len(trees) + 50
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
+           f'<rect width="{width}" height="{height}" fill="white"/><text x="10" y="20" font-size="14">{title}</text>']
+    for number, (_, _, colour, name) in enumerate(parts):
+        out.append(f'<rect x="{10 + number * 210}" y="30" width="12" height="12" fill="{colour}"/><text x="{27 + number * 210}" y="41">{name}</text>')
+    for number, tree in enumerate(sorted(trees, key=lambda tree: tree["freeze_began_ns"])):
+        y = top + number * row
+        out.append(f'<text x="10" y="{y + 14}">{tree["name"]} {tree["pid"]}</text>')
+        for since, until, colour, _ in parts:
+            x, w = left + (tree[since] - begin) * scale, max((tree[until] - tree[since]) * scale, 0.5)
+            out.append(f'<rect x="{x:.1f}" y="{y}" width="{w:.1f}" height="{row - 6}" fill="{colour}"/>')
+    ticks = 10
+    for tick in range(ticks + 1):
+        x = left + (end - begin) * scale * tick / ticks
+        out.append(f'<line x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{top + row * len(trees)}" stroke="#ccc"/>')
+        out.append(f'<text x="{x:.1f}" y="{top + row * len(trees) + 18}" text-anchor="middle">{(end - begin) / 1e9 * tick / ticks:.2f} s</text>')
+    Path(path).write_text("\n".join([*out, "</svg>"]) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--size-mib", type=int, default=128)
+    parser.add_argument("--rate", default="2500mbit")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--timeline", help="write the timeline of the last run to this SVG file")
+    arguments = parser.parse_args()
+    for key, value in environment().items():
+        print(f"{key:8} {value}")
+    bench = Bench(arguments)
+    figures = {"pipelined": [], "one by one": []}
+    ratios = []
+    try:
+        bench.measure(bench.pipelined, bench.workers())  # warms up, not counted
+        for run in range(arguments.runs):
+            ways = [("pipelined", bench.pipelined), ("one by one", bench.one_by_one)]
+            rate = link_bits_per_second(bench.source, bench.target)
+            for name, way in ways if run % 2 == 0 else reversed(ways):
+                figure, trees = bench.measure(way, bench.workers())
+                figures[name].append(figure)
+                if name == "pipelined":
+                    alone = figure["bytes"] * 8 / rate
+                    ratios.append(figure["whole"] / alone)
+                    print(f"run {run + 1}: link {rate / 1e9:.2f} Gb/s, its bytes alone {alone:.2f} s; pipelined {figure['whole']:.2f} s ({ratios[-1]:.2f} x), "
+                          f"each frozen {figure['frozen']:.2f} s", flush=True)
+                    if arguments.timeline:
+                        draw(trees, arguments.timeline, f"{arguments.processes} processes of {arguments.size_mib} MiB, ppmr migrate --independent --jobs {arguments.jobs}, "
+                                                        f"link of {rate / 1e9:.2f} Gb/s")
+                else:
+                    print(f"run {run + 1}: one by one {figure['whole']:.2f} s, each frozen {figure['frozen']:.2f} s", flush=True)
+    finally:
+        bench.close()
+    print(f"\n{'':12} {'first freeze until last runs':>30} {'frozen, mean':>14}")
+    for name, runs in figures.items():
+        print(f"{name:12} {statistics.median(run['whole'] for run in runs):28.2f} s {statistics.median(run['frozen'] for run in runs):12.2f} s")
+    print(f"pipelined / what the link needs for the bytes alone: {statistics.median(ratios):.2f} (median of {len(ratios)}; {min(ratios):.2f} to {max(ratios):.2f})")
+
+
+if __name__ == "__main__":
+    main()

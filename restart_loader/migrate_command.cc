@@ -1,0 +1,238 @@
+// `ppmr migrate`: finds out what is to be moved and whither, runs the migrations, and says what
+// became of them.
+#include "restart_loader/migrate_command.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+
+#include "mount/size_option.h"
+#include "restart_loader/migration.h"
+#include "restart_loader/migration_progress.h"
+#include "restart_loader/migration_report.h"
+#include "restart_loader/mount_daemon.h"
+#include "restart_loader/passed_options.h"
+#include "restart_loader/preflight.h"
+#include "restart_loader/recover_command.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultHoldLimit{120'000};
+constexpr milliseconds kPreflightPatience{30'000};
+
+// SIGINT, SIGTERM and SIGHUP as a flag. Threads started while it lives have them blocked.
+class Interruption {
+ public:
+  Interruption() {
+    sigemptyset(&set_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, number);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    signals_ = UniqueFd(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  const std::atomic<bool>& flag() const { return flag_; }
+  void look(milliseconds wait) {
+    pollfd fd{signals_.get(), POLLIN, 0};
+    if (poll(&fd, 1, static_cast<int>(wait.count())) <= 0) return;
+    signalfd_siginfo info;
+    if (read(signals_.get(), &info, sizeof info) == sizeof info) flag_ = true;
+  }
+
+ private:
+  sigset_t set_;
+  UniqueFd signals_;
+  std::atomic<bool> flag_{false};
+};
+
+class Migrate {
+ public:
+  explicit Migrate(const MigrateCommand& command) : command_(command) {}
+  int run();
+
+ private:
+  CommandResult<void> find_way();
+  CommandResult<void> find_trees();
+  CommandResult<void> check_both_sides();
+  void tell_findings();
+  std::vector<MigrationOutcome> migrate(const RecordStore& store);
+
+  const MigrateCommand& command_;
+  MigrationSettings settings_;
+  MoveOptions move_options_;
+  std::vector<ProcessTree> trees_;
+  std::vector<Finding> findings_;
+  std::vector<uint64_t> memory_bytes_;  // of each tree, about
+};
+
+CommandResult<void> Migrate::find_way() {
+  auto mount = find_mount(command_.mountpoint);
+  if (!mount || !mount->remainder.empty()) {
+    return command_failure(ExitCode::kNotMounted, command_.mountpoint +
+                                                      " is not the mount point of a ppmr source "
+                                                      "(ppmr status lists the mounts)");
+  }
+  settings_.mount = mount->mount;
+  auto way = ask(settings_.mount, {{"op", "way"}});
+  if (!way) {
+    auto status = ask(settings_.mount, {{"op", "status"}});
+    if (status && status->value("role", "") != "source") {
+      return command_failure(ExitCode::kUsage,
+                             command_.mountpoint +
+                                 " is a target mount: migrate runs on the node where the processes "
+                                 "are, with the source mount");
+    }
+    return tl::unexpected(way.error());
+  }
+  way->erase("ok");
+  settings_.way = *way;
+  if (read_way(settings_.way).address.empty()) {
+    return command_failure(ExitCode::kUsage,
+                           command_.mountpoint + " has no target (it was started with --discard)");
+  }
+  auto criu = find_criu();
+  if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
+  settings_.criu = *criu;
+  if (auto passed = check_passed_options(command_.criu_options); !passed) {
+    return command_failure(ExitCode::kUsage, passed.error().message);
+  }
+  settings_.criu_options = command_.criu_options;
+  settings_.lazily = !command_.eager;
+  settings_.leave_running = command_.leave_running;
+  settings_.pre_copy_rounds_max = command_.pre_copy;
+  settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
+  return {};
+}
+
+// Errors: what cannot be moved, or not without others.
+CommandResult<void> Migrate::find_trees() {
+  MoveOptions& options = move_options_;
+  options.lazily = settings_.lazily;
+  options.own_pid_namespace = settings_.leave_running;
+  options.pre_copy = command_.pre_copy > 0;
+  options.read(command_.criu_options);
+  auto selection =
+      select_trees({command_.pids.begin(), command_.pids.end()}, options.tree_options());
+  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  trees_ = std::move(selection->trees);
+  findings_ = std::move(selection->findings);
+  return {};
+}
+
+// What would stop it, here or at the target.
+CommandResult<void> Migrate::check_both_sides() {
+  std::vector<TreeFacts> facts;
+  for (const ProcessTree& tree : trees_) {
+    auto gathered = gather_tree_facts(tree);
+    if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
+    memory_bytes_.push_back(gathered->memory_bytes);
+    facts.push_back(std::move(*gathered));
+  }
+  const PreflightQuestions questions = questions_about(facts, move_options_);
+  AgentClient agent(read_way(settings_.way));
+  json request = to_request(questions);
+  request["op"] = "preflight";
+  auto answer = agent.ask(request, kPreflightPatience);
+  if (!answer) return command_failure(ExitCode::kPeerFailed, answer.error().message);
+  auto answers = read_answers(*answer, questions);
+  if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
+  auto obstacles =
+      find_obstacles(move_options_, gather_node_facts(settings_.criu), facts, questions, *answers);
+  findings_.insert(findings_.end(), obstacles.begin(), obstacles.end());
+  return {};
+}
+
+void Migrate::tell_findings() {
+  for (const Finding& finding : findings_) {
+    const bool stops = finding.severity == Severity::kStops;
+    if (command_.json) {
+      fmt::print("{}\n", json({{"event", "finding"},
+                               {"stops", stops},
+                               {"sentence", finding.sentence},
+                               {"remedy", finding.remedy}})
+                             .dump());
+    } else {
+      fmt::print(stderr, "{}: {}\n", stops ? "stops the move" : "note", text_of(finding));
+    }
+  }
+}
+
+std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
+  Interruption interruption;  // before there are threads
+  const ProgressStyle style = command_.json           ? ProgressStyle::kJson
+                              : isatty(STDERR_FILENO) ? ProgressStyle::kTerminal
+                                                      : ProgressStyle::kLines;
+  MigrationProgress progress(settings_.mount, style);
+  settings_.tell = [&](const json& event) { progress.note(event); };
+  std::vector<TreePlan> trees;
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    trees.push_back({trees_[i].root, trees_[i].processes.front().name});
+    progress.expect(trees.back().root, trees.back().name, memory_bytes_[i]);
+  }
+  progress.start();
+  JobSlots slots(static_cast<std::ptrdiff_t>(std::max(command_.jobs, 1u)));
+  std::vector<std::unique_ptr<Migration>> migrations;
+  if (command_.independent) {
+    for (const TreePlan& tree : trees) {
+      migrations.push_back(std::make_unique<Migration>(
+          store, settings_, std::vector<TreePlan>{tree}, slots, interruption.flag()));
+    }
+  } else {
+    migrations.push_back(std::make_unique<Migration>(store, settings_, std::move(trees), slots,
+                                                     interruption.flag()));
+  }
+  std::vector<MigrationOutcome> outcomes(migrations.size());
+  std::vector<std::thread> threads;
+  std::atomic<size_t> left = migrations.size();
+  for (size_t i = 0; i < migrations.size(); ++i) {
+    threads.emplace_back([&, i] {
+      outcomes[i] = migrations[i]->run();
+      --left;
+    });
+  }
+  while (left > 0) interruption.look(milliseconds(20));
+  for (std::thread& thread : threads) thread.join();
+  progress.stop();
+  return outcomes;
+}
+
+int Migrate::run() {
+  const auto failed = [&](const CommandError& error) {
+    return report("migrate", error, command_.json);
+  };
+  auto store = RecordStore::open(command_.state_directory);
+  if (!store) return failed({ExitCode::kFailure, store.error().message});
+  if (auto way = find_way(); !way) return failed(way.error());
+  if (auto trees = find_trees(); !trees) return failed(trees.error());
+  if (auto checked = check_both_sides(); !checked) return failed(checked.error());
+  tell_findings();
+  if (stops(findings_)) {
+    return failed({ExitCode::kMigrationAborted, "not begun: see above what would stop it"});
+  }
+  if (command_.dry_run) {
+    if (!command_.json) fmt::print("nothing was found that would stop the move\n");
+    return to_int(ExitCode::kSuccess);
+  }
+  // What is left of earlier migrations and certain would only be in the way over there.
+  settle_aborted(*store, settings_.way);
+  const auto outcomes = migrate(*store);
+  store->prune();
+  fmt::print("{}", command_.json ? summary_json(outcomes) : summary_text(outcomes));
+  ExitCode worst = ExitCode::kSuccess;
+  for (const MigrationOutcome& outcome : outcomes) {
+    if (outcome.exit_code == ExitCode::kSuccess) continue;
+    (void)report("migrate", {outcome.exit_code, outcome.message}, false);
+    if (worst != ExitCode::kMigrationOpen) worst = outcome.exit_code;
+  }
+  return to_int(worst);
+}
+
+}  // namespace
+
+int MigrateCommand::run() const { return Migrate(*this).run(); }
+
+}  // namespace ppmr

@@ -1,0 +1,292 @@
+#include "restart_loader/migration_hook.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <climits>
+#include <fstream>
+#include <thread>
+
+#include "restart_loader/decision.h"
+#include "restart_loader/frozen_tasks.h"
+#include "restart_loader/restorer_wait.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// The other things that a hook looks at (who is still alive) are looked at so often.
+constexpr milliseconds kLookInterval{200};
+// How long a hook whose coordinator died tries to tell the target what was decided.
+constexpr milliseconds kTellPatience{10'000};
+
+constexpr int kLetCriuGoOn = 0;
+constexpr int kStopCriu = 1;
+
+void say(const std::string& sentence) { fmt::print(stderr, "ppmr hook: {}\n", sentence); }
+
+std::string shell_quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+Result<std::string> own_path() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0 || length == sizeof path) return system_failure("find", "our own binary");
+  return std::string(path, static_cast<size_t>(length));
+}
+
+// One run of a hook.
+class Hold {
+ public:
+  Hold(RecordStore store, std::string id, MigrationRole role, size_t tree)
+      : store_(std::move(store)),
+        id_(std::move(id)),
+        role_(role),
+        tree_(tree),
+        criu_(identify(getppid()).value_or(ProcessIdentity{})) {}
+
+  int at_source();
+  int at_target();
+
+ private:
+  Result<OwnershipRecord> change(const RecordStore::Change& change) const {
+    return store_.change(id_, role_, change);
+  }
+  Status note_held(OwnershipRecord& record) const;
+  Status note_ready(OwnershipRecord& record) const;
+  bool too_long(const OwnershipRecord& record) const {
+    return Clock::now() - began_ > milliseconds(record.hold_limit_ms);
+  }
+  std::string why_give_up(const OwnershipRecord& record) const;
+  int give_up(const std::string& why);
+  int let_run_on(const OwnershipRecord& record) const;
+  int finish_committed(OwnershipRecord record);
+  Result<FrozenTasks> our_tasks(const OwnershipRecord& record) const {
+    return FrozenTasks::open(record.trees[tree_].tasks);
+  }
+
+  const RecordStore store_;
+  const std::string id_;
+  const MigrationRole role_;
+  const size_t tree_;
+  const ProcessIdentity criu_;
+  const Clock::time_point began_ = Clock::now();
+};
+
+// In a process of its own, because CRIU goes on only when the hook has ended.
+void tell_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
+  if (fork() != 0) return;
+  setsid();
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
+  AgentClient agent(read_way(record.way));
+  (void)tell_target(store, agent, record, kTellPatience);
+  _exit(0);
+}
+
+Status Hold::note_held(OwnershipRecord& record) const {
+  if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
+  if (record.state != MigrationState::kDumping) {
+    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
+  }
+  TreeRecord& tree = record.trees[tree_];
+  auto tasks = tasks_of_tree(tree.root);
+  if (!tasks) return failure(tasks.error());
+  tree.tasks = std::move(*tasks);
+  tree.criu = criu_;
+  tree.phase = TreePhase::kHeld;
+  tree.held_ns = realtime_ns();
+  if (record.all_trees(TreePhase::kHeld)) record.state = MigrationState::kFrozen;
+  return {};
+}
+
+int Hold::at_source() {
+  auto record = change([&](OwnershipRecord& latest) { return note_held(latest); });
+  if (!record) {
+    say(record.error().message);
+    return kStopCriu;
+  }
+  if (record->leave_running) return kLetCriuGoOn;  // which then lets it run
+  for (;;) {
+    switch (record->state) {
+      case MigrationState::kAborted:
+        return let_run_on(*record);
+      case MigrationState::kCommitted:
+      case MigrationState::kFinished:
+        return finish_committed(*record);
+      default:
+        break;
+    }
+    if (const std::string why = why_give_up(*record); !why.empty()) return give_up(why);
+    auto next = store_.wait(id_, role_, record->version, kLookInterval);
+    if (next) {
+      record = std::move(next);
+    } else {
+      // Nothing was decided by us, and nobody can tell us that anything was.
+      say(next.error().message);
+      std::this_thread::sleep_for(kLookInterval);
+    }
+  }
+}
+
+std::string Hold::why_give_up(const OwnershipRecord& record) const {
+  if (!is_alive(record.coordinator)) {
+    return fmt::format("ppmr migrate (pid {}) died before the decision", record.coordinator.pid);
+  }
+  if (getppid() != criu_.pid) return "CRIU died before the decision";
+  if (too_long(record)) {
+    return fmt::format("nothing was decided within {} s (--timeout)", record.hold_limit_ms / 1000);
+  }
+  return "";
+}
+
+int Hold::give_up(const std::string& why) {
+  auto aborted =
+      store_.advance(id_, role_, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
+        record.error = why;
+        return {};
+      });
+  if (aborted) {
+    say("the process runs on here: " + why);
+    const int verdict = let_run_on(*aborted);
+    tell_target_in_background(store_, *aborted);
+    return verdict;
+  }
+  auto record = store_.read(id_, role_);
+  if (record && record->state == MigrationState::kAborted) return let_run_on(*record);
+  if (record) return finish_committed(*record);
+  say(record.error().message);
+  return kStopCriu;
+}
+
+int Hold::let_run_on(const OwnershipRecord& record) const {
+  if (record.tasks_stopped) {
+    if (auto tasks = our_tasks(record)) tasks->let_go();
+  }
+  return kStopCriu;
+}
+
+// The coordinator kills the tasks. When it does not, that is ours to do.
+int Hold::finish_committed(OwnershipRecord record) {
+  while (record.trees[tree_].phase != TreePhase::kComplete && is_alive(record.coordinator) &&
+         getppid() == criu_.pid && !too_long(record)) {
+    if (auto next = store_.wait(id_, role_, record.version, kLookInterval)) record = *next;
+  }
+  if (record.trees[tree_].phase == TreePhase::kComplete) return kLetCriuGoOn;
+  if (auto tasks = our_tasks(record)) tasks->kill();
+  auto killed = change([&](OwnershipRecord& latest) -> Status {
+    latest.trees[tree_].phase = TreePhase::kComplete;
+    return {};
+  });
+  if (killed && killed->all_trees(TreePhase::kComplete) && !killed->peer_told) {
+    tell_target_in_background(store_, *killed);
+  }
+  return kLetCriuGoOn;
+}
+
+Status Hold::note_ready(OwnershipRecord& record) const {
+  if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
+  if (is_over(record.state)) {
+    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
+  }
+  const char* root = std::getenv("CRTOOLS_INIT_PID");
+  if (root == nullptr) return failure(EINVAL, "CRIU did not tell the pid of the restored process");
+  auto tasks = tasks_of_tree(std::atoi(root));
+  if (!tasks) return failure(tasks.error());
+  TreeRecord& tree = record.trees[tree_];
+  tree.waiting_at.clear();
+  for (const ProcessIdentity& task : *tasks) tree.waiting_at.push_back(await_in_restorer(task.pid));
+  tree.tasks = std::move(*tasks);
+  tree.criu = criu_;
+  if (tree.phase < TreePhase::kReady) tree.held_ns = realtime_ns();
+  tree.phase = std::max(tree.phase, TreePhase::kReady);
+  if (record.state == MigrationState::kRestoring && record.all_trees(TreePhase::kReady)) {
+    record.state = MigrationState::kReady;
+  }
+  return {};
+}
+
+int Hold::at_target() {
+  auto record = change([&](OwnershipRecord& latest) { return note_ready(latest); });
+  if (!record) {
+    say(record.error().message);
+    return kStopCriu;
+  }
+  for (;;) {
+    switch (record->state) {
+      case MigrationState::kAborted:
+        return kStopCriu;
+      case MigrationState::kRunning:
+      case MigrationState::kFinished:
+        return kLetCriuGoOn;
+      case MigrationState::kRestoring:
+        // Not all trees have voted yet: this node may still decide for itself.
+        if (too_long(*record)) {
+          (void)store_.advance(id_, role_, MigrationState::kAborted, [&](auto& latest) -> Status {
+            latest.error = "not all processes were restored in time";
+            return {};
+          });
+        }
+        break;
+      default:
+        break;  // in doubt: waits, for as long as it takes
+    }
+    if (getppid() != criu_.pid) return kStopCriu;
+    auto next = store_.wait(id_, role_, record->version, kLookInterval);
+    if (next) record = std::move(next);
+  }
+}
+
+}  // namespace
+
+Result<std::string> write_hook_script(const RecordStore& store, const std::string& id,
+                                      MigrationRole role, size_t tree,
+                                      const std::string& work_directory) {
+  auto ppmr = own_path();
+  if (!ppmr) return failure(ppmr.error());
+  const std::string hook =
+      fmt::format("exec {} migration-hook --state-dir {} --id {} --role {} --tree {}",
+                  shell_quoted(*ppmr), shell_quoted(store.directory()), id, to_string(role), tree);
+  std::string script = "#!/bin/sh\ncase \"$CRTOOLS_SCRIPT_ACTION\" in\n";
+  if (role == MigrationRole::kSource) {
+    script += "pre-dump) date +%s%N >" + shell_quoted(work_directory + "/freeze-began") + " ;;\n";
+    script += "post-dump) " + hook + " ;;\n";
+  } else {
+    script += "post-restore) " + hook + " ;;\n";
+    // From here on the tree may run its own code.
+    script += "pre-resume) : >" + shell_quoted(work_directory + "/resumed") + " ;;\n";
+  }
+  script += "esac\n";
+  const std::string path = work_directory + "/hook";
+  unlink(path.c_str());
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700));
+  if (!file) return system_failure("create", path);
+  if (write(file.get(), script.data(), script.size()) != static_cast<ssize_t>(script.size())) {
+    return system_failure("write", path);
+  }
+  return path;
+}
+
+int64_t read_freeze_began_ns(const std::string& work_directory) {
+  std::ifstream file(work_directory + "/freeze-began");
+  int64_t at = 0;
+  return file >> at ? at : 0;
+}
+
+int MigrationHook::run() const {
+  auto store = RecordStore::open(state_directory);
+  if (!store) {
+    say(store.error().message);
+    return kStopCriu;
+  }
+  if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree).at_source();
+  return Hold(*store, id, MigrationRole::kTarget, tree).at_target();
+}
+
+}  // namespace ppmr

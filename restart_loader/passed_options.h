@@ -1,0 +1,20 @@
+// The options of CRIU that `ppmr migrate ... -- CRIU-OPTIONS` passes on, to the dump here and to
+// the restore at the target: a fixed list, checked on both sides. The target runs CRIU as root on
+// behalf of a peer, so nothing is on it that names a program to run, a file to write, or another
+// root.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+// Errors: EINVAL for the first option that is not on the list, or that lacks its value.
+Status check_passed_options(const std::vector<std::string>& options);
+
+// The list, for --help and the documentation.
+std::string passed_options_text();
+
+}  // namespace ppmr

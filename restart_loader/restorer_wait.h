@@ -1,0 +1,27 @@
+// Whether a restored process runs its own code yet. While CRIU restores it, it executes CRIU's
+// restorer, whose last steps wait in a system call for CRIU's word. When CRIU dies, such a process
+// waits for ever; its own code has not run, so it can be killed and restored again.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "restart_loader/ownership_record.h"
+
+namespace ppmr {
+
+// Where the process waits in a system call (an address), after giving it a moment to get there; 0
+// when it is busy or is gone.
+uint64_t await_in_restorer(pid_t pid);
+
+enum class RestoredTasks {
+  kWaiting,       // none has run its own code
+  kRunning,       // all have left the restorer, or have run and ended
+  kUndetermined,  // some of each: it must not be touched
+  kGone,          // there is none of them
+};
+// Of a tree at the target whose CRIU has ended.
+RestoredTasks look_at_restored(const TreeRecord& tree);
+
+}  // namespace ppmr

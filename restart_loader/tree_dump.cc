@@ -1,0 +1,202 @@
+#include "restart_loader/tree_dump.h"
+
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "restart_loader/criu_options.h"
+#include "restart_loader/migration_hook.h"
+#include "restart_loader/mount_daemon.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kSource;
+constexpr milliseconds kPollInterval{250};
+// What is left after a round of pre-copy is worth another round above this.
+constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
+// A CRIU that has not ended so long after the end was decided may wait for a mount whose daemon is
+// stopped.
+constexpr milliseconds kEndPatience{5000};
+constexpr milliseconds kDaemonSilence{5000};
+
+}  // namespace
+
+TreeDump::TreeDump(const RecordStore& store, TreeDumpOptions options)
+    : store_(store), options_(std::move(options)) {}
+
+TreeDump::~TreeDump() { wait_for_end(); }
+
+Status TreeDump::make_directories() {
+  auto work = store_.make_work_directory(options_.id, kRole, options_.tree);
+  if (!work) return failure(work.error());
+  work_ = *work;
+  // A mount whose daemon is stopped would make us wait inside of it.
+  if (auto alive = ask(options_.mount, {{"op", "status"}}); !alive) {
+    return failure(EIO, alive.error().message);
+  }
+  top_ = options_.mount.mountpoint + "/" + options_.record.checkpoint;
+  if (mkdir(top_.c_str(), 0700) != 0) return system_failure("begin checkpoint", top_);
+  return {};
+}
+
+// Rounds while the tree runs: everything, then what was written to since the round before; until
+// little is left, or what is left does not get less any more.
+Status TreeDump::pre_copy() {
+  uint64_t first_bytes = 0;
+  uint64_t last_bytes = 0;
+  for (; rounds_ < options_.pre_copy_rounds_max;) {
+    auto bytes = pre_dump(rounds_);
+    if (!bytes) return failure(bytes.error());
+    if (options_.tell_round) options_.tell_round(rounds_, *bytes);
+    if (rounds_++ == 0) {
+      first_bytes = last_bytes = *bytes;
+      continue;
+    }
+    const bool little = *bytes <= std::max(kLittleBytes, first_bytes / 64);
+    const bool stuck = *bytes > last_bytes / 10 * 9;
+    last_bytes = *bytes;
+    if (little || stuck) break;
+  }
+  return {};
+}
+
+// Gives the bytes of memory that this round wrote.
+Result<uint64_t> TreeDump::pre_dump(unsigned round) {
+  const std::string images = top_ + "/" + std::to_string(round);
+  if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin a round", images);
+  const std::string log = fmt::format("pre-dump-{}.log", round);
+  std::vector<std::string> argv = {
+      options_.criu, "pre-dump", "-t",  std::to_string(options_.record.root),
+      "-D",          images,     "-W",  work_,
+      "-o",          log,        "-v2", "--track-mem"};
+  if (round > 0) {
+    argv.insert(argv.end(), {"--prev-images-dir", "../" + std::to_string(round - 1)});
+  }
+  argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
+  auto criu = CriuProcess::start(
+      {.argv = std::move(argv), .log_file = work_ + "/pre-dump.out", .background = true});
+  if (!criu) return failure(criu.error());
+  while (!(*criu)->ended()) {
+    std::vector<pollfd> fds;
+    (*criu)->add_to(fds);
+    poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
+    (*criu)->process();
+    // Nothing holds the tree between rounds: one that was given up needs no more of them.
+    auto record = store_.read(options_.id, kRole);
+    if (record && is_over(record->state)) return failure(ECANCELED, record->error);
+  }
+  if (!(*criu)->succeeded()) return failure(explain(**criu, "criu pre-dump", work_ + "/" + log));
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(images, error)) {
+    if (entry.path().filename().string().starts_with("pages-")) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+Status TreeDump::start() {
+  auto script = write_hook_script(store_, options_.id, kRole, options_.tree, work_);
+  if (!script) return failure(script.error());
+  std::string images = top_;
+  if (!options_.record.images.empty()) {
+    images += "/" + options_.record.images;
+    if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
+  }
+  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
+  std::vector<std::string> argv = {options_.criu,
+                                   "dump",
+                                   "-t",
+                                   std::to_string(options_.record.root),
+                                   "-D",
+                                   images,
+                                   "-W",
+                                   work_,
+                                   "-o",
+                                   "dump.log",
+                                   "--action-script",
+                                   *script};
+  if (options_.leave_running) argv.push_back("--leave-running");
+  if (rounds_ > 0) {
+    argv.insert(argv.end(),
+                {"--track-mem", "--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
+  }
+  if (!read_criu_options(options_.criu_options).verbosity) argv.push_back("-v2");
+  argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
+  auto criu = CriuProcess::start(
+      {.argv = std::move(argv), .log_file = work_ + "/dump.out", .background = true});
+  if (!criu) return failure(criu.error());
+  criu_ = std::move(*criu);
+  return {};
+}
+
+// Whether the hook holds it; false: CRIU has ended.
+Result<bool> TreeDump::await_held() {
+  auto watch = RecordWatch::open(store_, options_.id, kRole);
+  if (!watch) return failure(watch.error());
+  for (;;) {
+    auto record = store_.read(options_.id, kRole);
+    if (!record) return failure(record.error());
+    if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
+    if (criu_->ended()) return false;
+    std::vector<pollfd> fds = {{watch->fd(), POLLIN, 0}};
+    criu_->add_to(fds);
+    poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
+    watch->drain();
+    criu_->process();
+  }
+}
+
+Result<SealedTree> TreeDump::dump_and_seal() {
+  if (Status made = make_directories(); !made) return failure(made.error());
+  if (Status copied = pre_copy(); !copied) return failure(copied.error());
+  if (Status started = start(); !started) return failure(started.error());
+  auto held = await_held();
+  if (!held) return failure(held.error());
+  if (!*held) return failure(explain(*criu_, "criu dump", work_ + "/dump.log"));
+  const auto sealed =
+      ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", options_.record.checkpoint}},
+                    options_.seal_patience);
+  if (!sealed) return failure(EIO, "seal its checkpoint: " + sealed.error().message);
+  return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
+}
+
+void TreeDump::wait_for_end() {
+  auto patience_ends = Clock::now() + kEndPatience;
+  while (criu_ && !criu_->ended()) {
+    std::vector<pollfd> fds;
+    criu_->add_to(fds);
+    poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
+    criu_->process();
+    if (Clock::now() < patience_ends) continue;
+    patience_ends = Clock::now() + kEndPatience;
+    auto record = store_.read(options_.id, kRole);
+    const bool decided =
+        record && (is_over(record->state) || record->state == MigrationState::kCommitted);
+    if (!decided) continue;
+    // Stopped by somebody: what it holds would stay frozen.
+    criu_->resume();
+    if (!ask(options_.mount, {{"op", "status"}}, kDaemonSilence)) {
+      // Its requests would keep CRIU, and the frozen tree with it, for as long as the daemon
+      // sleeps. Forced, the kernel answers them all with an error; that the mount is busy does not
+      // matter.
+      (void)umount2(options_.mount.mountpoint.c_str(), MNT_FORCE);
+    }
+  }
+}
+
+Error TreeDump::explain(CriuProcess& criu, const std::string& what, const std::string& log) {
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) criu.errors().note(line);
+  std::string message = what + " " + criu.how_it_ended();
+  if (const std::string why = criu.errors().summary(); !why.empty()) message += ": " + why;
+  return {ECHILD, message + " (log: " + log + ")"};
+}
+
+}  // namespace ppmr

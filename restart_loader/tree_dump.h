@@ -1,0 +1,62 @@
+// One tree at the source: dumped into the mount, held by the post-dump hook, sealed; until CRIU has
+// ended. What becomes of the tree is decided by the record alone.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "mount/mount_table.h"
+#include "restart_loader/criu_process.h"
+#include "restart_loader/record_store.h"
+
+namespace ppmr {
+
+struct TreeDumpOptions {
+  std::string criu;
+  MountEntry mount;
+  std::string id;
+  size_t tree = 0;
+  TreeRecord record;
+  std::vector<std::string> criu_options;
+  bool leave_running = false;
+  unsigned pre_copy_rounds_max = 0;  // 0: the tree is frozen for all of its memory
+  std::function<void(unsigned round, uint64_t bytes)> tell_round;
+  std::chrono::milliseconds seal_patience{0};
+};
+
+struct SealedTree {
+  uint64_t bytes = 0;
+  uint64_t files = 0;
+};
+
+// Threads: one.
+class TreeDump {
+ public:
+  TreeDump(const RecordStore& store, TreeDumpOptions options);
+  ~TreeDump();
+
+  // Returns once the target has verified the checkpoint. Errors: why there is none; CRIU is on its
+  // way to let the tree run on, see wait_for_end().
+  Result<SealedTree> dump_and_seal();
+  // Until CRIU has ended, which it does once the record is aborted or committed.
+  void wait_for_end();
+
+  const std::string& work_directory() const { return work_; }
+
+ private:
+  Status make_directories();
+  Status pre_copy();
+  Result<uint64_t> pre_dump(unsigned round);
+  Status start();
+  Result<bool> await_held();
+  static Error explain(CriuProcess& criu, const std::string& what, const std::string& log);
+
+  const RecordStore& store_;
+  const TreeDumpOptions options_;
+  std::string work_;
+  std::string top_;      // of the checkpoint in the mount
+  unsigned rounds_ = 0;  // of pre-copy, done
+  std::unique_ptr<CriuProcess> criu_;
+};
+
+}  // namespace ppmr

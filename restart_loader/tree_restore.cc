@@ -1,0 +1,360 @@
+// Restores, and restores again when CRIU died before the tree ran: the checkpoint stays until the
+// tree has all of its memory. What must never happen is a second copy: so before every attempt the
+// remains of the last one are looked at, and killed only if none of them has run its own code.
+//
+// All that CRIU makes here are our descendants, also what it leaves behind when it is killed,
+// because this process is their subreaper until the tree runs.
+#include "restart_loader/tree_restore.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "mount/control_client.h"
+#include "mount/exit_code.h"
+#include "mount/mount_table.h"
+#include "restart_loader/frozen_tasks.h"
+#include "restart_loader/migration_hook.h"
+#include "restart_loader/own_namespace.h"
+#include "restart_loader/restore.h"
+#include "restart_loader/restorer_wait.h"
+
+extern char** environ;
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kTarget;
+constexpr milliseconds kSealSlice{250};
+constexpr milliseconds kDaemonPatience{2000};
+constexpr milliseconds kRemovePatience{10'000};
+constexpr int kAttemptsMax = 3;
+constexpr milliseconds kBetweenAttempts{500};
+
+void say(const std::string& sentence) {
+  fmt::print("{}\n", sentence);
+  std::fflush(stdout);
+}
+
+class TreeRestore {
+ public:
+  TreeRestore(RecordStore store, const TreeRestoreCommand& command)
+      : store_(std::move(store)), id_(command.id), tree_(command.tree) {}
+  int run();
+
+ private:
+  int keep();
+  Result<OwnershipRecord> read() const { return store_.read(id_, kRole); }
+  Result<OwnershipRecord> change(const std::function<void(OwnershipRecord&)>& change) const {
+    return store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
+      change(record);
+      return {};
+    });
+  }
+  Result<std::string> control_socket() const;
+  std::string images() const {
+    const TreeRecord& tree = record_.trees[tree_];
+    const std::string top = record_.mountpoint + "/" + tree.checkpoint;
+    return tree.images.empty() ? top : top + "/" + tree.images;
+  }
+  Status await_sealed();
+  bool can_be_lazy();
+  Result<std::unique_ptr<Restore>> restore_once();
+  // What has become of a restore that failed. An error ends it all.
+  Status judge_remains();
+  void note_running(pid_t pid);
+  int finish(const std::string& lost);
+  int give_up(const Error& error);
+  void remove_checkpoint() const;
+
+  const RecordStore store_;
+  const std::string id_;
+  const size_t tree_;
+  OwnershipRecord record_;
+  std::string work_;
+  std::string criu_;
+  bool lazily_ = true;
+  bool runs_ = false;            // or has run and ended
+  bool criu_was_killed_ = true;  // as far as we know
+};
+
+void kill_all_children() {
+  // Killed one generation after the other: what a killed process leaves behind becomes our child.
+  for (int generation = 0; generation < 64; ++generation) {
+    auto all = tasks_of_tree(getpid());
+    if (!all || all->size() <= 1) return;
+    for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
+    while (waitpid(-1, nullptr, 0) > 0) {
+    }
+  }
+}
+
+Result<std::string> TreeRestore::control_socket() const {
+  auto mount = find_mount(record_.mountpoint);
+  if (!mount) return failure(mount.error());
+  return mount->mount.source;
+}
+
+// Errors: ECANCELED when the migration was aborted meanwhile.
+Status TreeRestore::await_sealed() {
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  for (;;) {
+    auto record = read();
+    if (!record) return failure(record.error());
+    if (record->state == MigrationState::kAborted) {
+      return failure(ECANCELED, "aborted: " + record->error);
+    }
+    const json request = {{"op", "wait"},
+                          {"checkpoint", record_.trees[tree_].checkpoint},
+                          {"until", "sealed"},
+                          {"timeout_ms", kSealSlice.count()}};
+    const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
+    if (!answer) return failure(answer.error());
+    const Status verdict = accepted(*answer);
+    if (verdict) return {};
+    if (verdict.error().errno_value != ETIMEDOUT) return verdict;
+    const int64_t age_ms = (realtime_ns() - record->history.front().at_ns) / 1'000'000;
+    if (age_ms > record->hold_limit_ms) {
+      return failure(ETIMEDOUT, verdict.error().message + ", and the time given is over");
+    }
+  }
+}
+
+// Asked while the source still dumps. It also leaves CRIU's knowledge of this kernel in
+// /run/criu.kdat, where that is a tmpfs, which makes each start of CRIU 25 ms shorter.
+bool TreeRestore::can_be_lazy() {
+  auto check = CriuProcess::start(
+      {.argv = {criu_, "check", "--feature", "uffd-noncoop"}, .background = true});
+  if (!check) return false;
+  while (!(*check)->ended()) {
+    std::vector<pollfd> fds;
+    (*check)->add_to(fds);
+    poll(fds.data(), fds.size(), -1);
+    (*check)->process();
+  }
+  if (!(*check)->succeeded()) say("restoring eagerly: " + (*check)->errors().summary());
+  return (*check)->succeeded();
+}
+
+Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
+  auto script = write_hook_script(store_, id_, kRole, tree_, work_);
+  if (!script) return failure(script.error());
+  std::vector<std::string> options = record_.criu_options;
+  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
+  options.insert(options.end(), {"--action-script", *script, "-o", "restore.log"});
+  auto restore = Restore::create({.criu = criu_,
+                                  .images = images(),
+                                  .work = work_,
+                                  .lazily = lazily_,
+                                  .criu_options = std::move(options),
+                                  .show_line = say,
+                                  .show_notice = say});
+  if (!restore) return failure(restore.error());
+  const auto pid = (*restore)->run();
+  if (!pid) return failure(pid.error());
+  note_running(*pid);
+  return std::move(*restore);
+}
+
+Status TreeRestore::judge_remains() {
+  auto record = read();
+  if (!record) return failure(record.error());
+  record_ = std::move(*record);
+  const TreeRecord& tree = record_.trees[tree_];
+  // Of a keeper that died: its CRIU must not let anything go while we look.
+  if (auto criu = FrozenTasks::open({tree.criu}); criu && criu->count() > 0) {
+    criu->kill();
+    while (is_alive(tree.criu)) std::this_thread::sleep_for(milliseconds(1));
+  }
+  // Before the hook may have let it go, nothing of it can have run.
+  const bool may_have_run =
+      record_.state == MigrationState::kRunning || record_.state == MigrationState::kFinished;
+  const RestoredTasks remains = may_have_run ? look_at_restored(tree) : RestoredTasks::kWaiting;
+  switch (remains) {
+    case RestoredTasks::kWaiting:
+      if (auto tasks = FrozenTasks::open(tree.tasks)) tasks->kill();
+      kill_all_children();
+      break;
+    case RestoredTasks::kRunning:
+      runs_ = true;
+      return {};
+    case RestoredTasks::kGone:
+      // What has run and ended must not begin again. CRIU kills what it cannot let go.
+      runs_ = criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0;
+      break;
+    case RestoredTasks::kUndetermined:
+      return failure(EUCLEAN,
+                     fmt::format("UNDETERMINED: CRIU died while it let process {} go; some of its "
+                                 "tasks run, others wait for CRIU. They are left as they are: "
+                                 "look at them, then kill them and restore from {} by hand",
+                                 tree.root, tree.checkpoint));
+  }
+  return {};
+}
+
+void TreeRestore::note_running(pid_t pid) {
+  runs_ = true;
+  say(fmt::format("running: pid {}", pid));
+  const int64_t now = realtime_ns();
+  (void)change([&](OwnershipRecord& record) {
+    record.trees[tree_].phase = TreePhase::kRunning;
+    record.trees[tree_].running_ns = now;
+    record.trees[tree_].lazily = lazily_;
+  });
+  // Orphans among the tree's processes belong to init again.
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+void TreeRestore::remove_checkpoint() const {
+  auto socket = control_socket();
+  if (!socket) return;
+  const json request = {{"op", "remove"}, {"checkpoint", record_.trees[tree_].checkpoint}};
+  const auto removed = call(*socket, request, kRemovePatience);
+  if (!removed) say(removed.error().message);
+}
+
+// Nothing is left to do for the tree. `lost` says what it has lost.
+int TreeRestore::finish(const std::string& lost) {
+  const int64_t now = realtime_ns();
+  (void)change([&](OwnershipRecord& record) {
+    if (!lost.empty()) {
+      record.error = fmt::format(
+          "MEMORY LOST: process {} runs, but {} before all of its pages were in place. It will "
+          "stop or die at the first that is missing. Logs: {}",
+          record.trees[tree_].root, lost, work_);
+    }
+    record.trees[tree_].phase = TreePhase::kComplete;
+    record.trees[tree_].complete_ns = now;
+    if (record.all_trees(TreePhase::kComplete) && record.state == MigrationState::kRunning) {
+      record.state = MigrationState::kFinished;
+    }
+  });
+  if (!lost.empty()) return to_int(ExitCode::kPagesLost);
+  remove_checkpoint();
+  return to_int(ExitCode::kSuccess);
+}
+
+int TreeRestore::give_up(const Error& error) {
+  say(error.message);
+  (void)change([&](OwnershipRecord& record) {
+    if (record.error.empty()) {
+      record.error = fmt::format("process {}: {}. Logs at the target: {}", record.trees[tree_].root,
+                                 error.message, work_);
+    }
+    // Not voted for yet: this node may still say no.
+    if (record.state == MigrationState::kRestoring) record.state = MigrationState::kAborted;
+  });
+  if (auto record = read(); record && record->state == MigrationState::kAborted) {
+    remove_checkpoint();
+  }
+  return to_int(ExitCode::kRestoreFailed);
+}
+
+int TreeRestore::run() {
+  auto begun = store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
+    if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
+    if (is_alive(record.trees[tree_].keeper)) return failure(EBUSY, "it has a keeper already");
+    record.trees[tree_].keeper = identify_self();
+    return {};
+  });
+  if (!begun) return say(begun.error().message), to_int(ExitCode::kFailure);
+  record_ = std::move(*begun);
+  if (!record_.leave_running) return keep();
+  auto kept = run_in_own_pid_namespace(record_.mountpoint, [this] { return keep(); });
+  return kept ? *kept : give_up(kept.error());
+}
+
+int TreeRestore::keep() {
+  auto work = store_.make_work_directory(id_, kRole, tree_);
+  if (!work) return give_up(work.error());
+  work_ = *work;
+  auto criu = find_criu();
+  if (!criu) return give_up(criu.error());
+  criu_ = *criu;
+  lazily_ = record_.lazily && can_be_lazy();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+  // A keeper before this one may have died in the middle.
+  const TreeRecord& tree = record_.trees[tree_];
+  if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
+  if (tree.phase == TreePhase::kRunning) {
+    return finish(tree.lazily
+                      ? "the process that kept it (" + std::to_string(tree.keeper.pid) + ") died"
+                      : "");
+  }
+  if (Status judged = judge_remains(); !judged) return give_up(judged.error());
+  if (runs_) return note_running(record_.trees[tree_].root), finish("");
+  if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
+  for (int attempt = 1;; ++attempt) {
+    unlink((work_ + "/resumed").c_str());
+    auto restore = restore_once();
+    if (restore) {
+      const Status pages = (*restore)->finish_pages();
+      return finish(pages ? "" : pages.error().message);
+    }
+    say(restore.error().message);
+    criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
+    if (Status judged = judge_remains(); !judged) return give_up(judged.error());
+    if (runs_) {
+      note_running(record_.trees[tree_].root);
+      return finish(lazily_ ? "CRIU died" : "");
+    }
+    const bool promised = record_.state != MigrationState::kRestoring && !is_over(record_.state);
+    if (!promised || attempt == kAttemptsMax) return give_up(restore.error());
+    std::this_thread::sleep_for(kBetweenAttempts);
+  }
+}
+
+}  // namespace
+
+int TreeRestoreCommand::run() const {
+  auto store = RecordStore::open(state_directory);
+  if (!store) {
+    say(store.error().message);
+    return to_int(ExitCode::kFailure);
+  }
+  return TreeRestore(*store, *this).run();
+}
+
+Status start_tree_restore(const RecordStore& store, const std::string& id, size_t tree) {
+  auto work = store.make_work_directory(id, kRole, tree);
+  if (!work) return failure(work.error());
+  const std::string log = *work + "/keeper.log";
+  const std::vector<std::string> arguments = {
+      "ppmr",   "migration-restore", "--state-dir", store.directory(), "--id", id,
+      "--tree", std::to_string(tree)};
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(),
+                                   O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
+  pid_t pid = -1;
+  const int errno_value =
+      posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, argv.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (errno_value != 0) return system_failure("start", "ppmr migration-restore", errno_value);
+  return {};
+}
+
+}  // namespace ppmr

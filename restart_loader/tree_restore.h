@@ -1,0 +1,23 @@
+// `ppmr migration-restore`: the process that owns the restore of one tree at the target, from the
+// wait for its checkpoint until all of its memory is in place. The agent starts it; it depends
+// neither on the agent nor, but for the images themselves, on the daemon.
+#pragma once
+
+#include <string>
+
+#include "restart_loader/record_store.h"
+
+namespace ppmr {
+
+struct TreeRestoreCommand {
+  std::string state_directory;
+  std::string id;
+  size_t tree = 0;
+
+  int run() const;  // the exit code; what people want to know is in the record
+};
+
+// Starts it in a session of its own, with its output in the work directory. Errors: of starting it.
+Status start_tree_restore(const RecordStore& store, const std::string& id, size_t tree);
+
+}  // namespace ppmr

@@ -1,0 +1,298 @@
+"""`ppmr migrate`: one command moves running processes, and whatever goes wrong, exactly one copy runs."""
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.criu import find_criu
+from lab.migrate import MigrationWorld
+from lab.node import wait_until
+from lab.ppmr import Mounts, find_ppmr
+from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
+from lab.proofs import Before, prove
+
+MOVED, ABORTED, OPEN = 0, 11, 12
+
+
+@pytest.fixture
+def world(lab, nodes):
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
+        yield world
+
+
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
+def test_a_worker_with_everything_moves_with_one_command(lab, nodes, world, options):
+    worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=96)
+    worker.wait_for_lines(30)
+    before = Before(worker)
+    done = world.migrate(worker.pid, options=options).ok()
+    worker.node = nodes.target
+    worker.wait_for_lines(30, nodes.target)
+    claims = prove(worker, before, nodes.source, nodes.target)
+    worker.end()
+    assert [claim for claim in claims if not claim[1]] == []
+    tree = done.summary["trees"][0]
+    assert tree["result"] == "moved" and tree["pid"] == worker.pid and tree["bytes"] > 96 << 20
+    assert tree["lazily"] == (options == [])
+    last, first = gap_between(worker.lines(), nodes.source, nodes.target)
+    seen = (first["real_ns"] - last["real_ns"]) / 1e9
+    assert 0 < tree["downtime_s"] <= seen + 0.2, "the downtime that is told is the one that the program saw"
+    for role in ("source", "target"):
+        record = world.records(role)[-1]
+        assert (record["state"], record["owner"]) == ("finished", "target")
+    assert nodes.target.run(["ls", world.mounts.in_]).stdout == "", "the checkpoint is removed at the end"
+
+
+def start_workers(lab, nodes, count, size_mib=16):
+    workers = [SteadyWorker(nodes.source, lab.home / f"worker-{number}", size_mib=size_mib, threads=1, seed=number + 1) for number in range(count)]
+    for worker in workers:
+        worker.wait_for_lines(10)
+    return workers
+
+
+def check_moved(worker, nodes):
+    worker.node = nodes.target
+    worker.wait_for_lines(10, nodes.target)
+    gap_between(worker.lines(), nodes.source, nodes.target)
+    check_continuity(worker.lines())
+    assert nodes.target.alive(worker.pid) and not nodes.source.alive(worker.pid)
+
+
+def check_stayed(worker, nodes):
+    worker.wait_for_lines(10, nodes.source)
+    check_continuity(worker.lines())
+    assert nodes.source.alive(worker.pid) and not nodes.target.alive(worker.pid)
+    assert {line["node"] for line in worker.lines()} == {nodes.source.name}
+
+
+def test_several_processes_move_together(lab, nodes, world):
+    workers = start_workers(lab, nodes, 3)
+    done = world.migrate(*[worker.pid for worker in workers]).ok()
+    for worker in workers:
+        check_moved(worker, nodes)
+        worker.end()
+    assert len(world.records("source")) == 1, "they share one record and one fate"
+    assert [tree["result"] for tree in done.summary["trees"]] == ["moved"] * 3
+
+
+def test_of_several_one_that_cannot_be_restored_keeps_all_at_the_source(lab, nodes, world):
+    workers = start_workers(lab, nodes, 3)
+    # What makes it fail is not to be seen by the checks before: the pid is taken while they are dumped.
+    taken = workers[1].pid
+    running = world.start_migrate(*[worker.pid for worker in workers], environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))})
+    world.wait_until_paused("source", "dumping", running)
+    take_pid(nodes.target, taken)
+    world.go_on("source", "dumping")
+    done = running.wait()
+    assert done.code == ABORTED, done.said
+    assert str(taken) in done.err, "the message names the process"
+    nodes.target.signal(taken, signal.SIGKILL)
+    for worker in workers:
+        check_stayed(worker, nodes)
+    assert {record["state"] for role in ("source", "target") for record in world.records(role)} == {"aborted"}
+    wait_until(lambda: nodes.target.run(["ls", world.mounts.in_]).stdout == "", 10, "the checkpoints to be removed")
+    world.migrate(*[worker.pid for worker in workers]).ok()
+    for worker in workers:
+        check_moved(worker, nodes)
+        worker.end()
+
+
+def test_independent_ones_have_a_fate_each(lab, nodes, world):
+    workers = start_workers(lab, nodes, 3)
+    running = world.start_migrate(*[worker.pid for worker in workers], options=["--independent", "--jobs", 3],
+                                  environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))})
+    wait_until(lambda: len(world.paused("source", "dumping")) == 3, 20, "all three to begin")
+    take_pid(nodes.target, workers[1].pid)
+    world.go_on("source", "dumping")
+    done = running.wait()
+    assert done.code == ABORTED, done.said
+    results = {tree["pid"]: tree["result"] for tree in done.summary["trees"]}
+    assert results == {workers[0].pid: "moved", workers[1].pid: "stayed", workers[2].pid: "moved"}
+    nodes.target.signal(workers[1].pid, signal.SIGKILL)
+    check_moved(workers[0], nodes)
+    check_stayed(workers[1], nodes)
+    check_moved(workers[2], nodes)
+    for worker in workers:
+        worker.end()
+
+
+def take_pid(node, pid):
+    """Something else runs under this pid; pids of what is started later are elsewhere."""
+    node.run(["sh", "-c", f"f=/proc/sys/kernel/ns_last_pid; echo {pid - 1} >$f; sleep 60 >/dev/null 2>&1 & [ $! = {pid} ] && echo 20000 >$f"])
+
+
+def pause_file(lab, states):
+    path = lab.directory / "pauses"
+    path.write_text(states)
+    return path
+
+
+def test_ctrl_c_before_the_decision_leaves_the_process_where_it_was(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))})
+    world.wait_until_paused("source", "frozen", running)
+    running.signal(signal.SIGINT)
+    world.go_on("source", "frozen")
+    done = running.wait()
+    assert done.code in (ABORTED, MOVED), done.said
+    (check_stayed if done.code == ABORTED else check_moved)(worker, nodes)
+    worker.end()
+
+
+def test_a_target_without_allow_restart_restarts_nothing(lab, nodes):
+    with Mounts(nodes.source, nodes.target, lab.directory / "private") as mounts:
+        [worker] = start_workers(lab, nodes, 1)
+        done = nodes.source.run([find_ppmr(), "migrate", "--pid", worker.pid, "--mount", mounts.out, "--state-dir", nodes.source.scratch("state")],
+                                check=False)
+        assert done.returncode != 0 and "--allow-restart" in done.stderr
+        check_stayed(worker, nodes)
+        worker.end()
+
+
+def test_what_would_stop_it_is_said_before_anything_is_touched(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    take_pid(nodes.target, worker.pid)
+    for options in (["--dry-run"], []):
+        done = world.migrate(worker.pid, options=options)
+        assert done.code == ABORTED
+        finding = next(event for event in done.events if event.get("event") == "finding" and event["stops"])
+        assert str(worker.pid) in finding["sentence"]
+    nodes.target.signal(worker.pid, signal.SIGKILL)
+    assert world.migrate(worker.pid, options=["--dry-run"]).code == 0
+    assert world.records("source") == world.records("target") == []
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["--action-script", "/bin/true"], "not passed on"),
+    (["--root", "/tmp"], "not passed on"),
+    (["--external", "file[/etc/passwd]:x"], "not passed on"),
+])
+def test_options_of_criu_that_are_not_on_the_list_are_refused(lab, nodes, world, words, sentence):
+    [worker] = start_workers(lab, nodes, 1)
+    done = world.migrate(worker.pid, criu_options=words)
+    assert done.code == 2 and sentence in done.said
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+def test_wrong_pids_and_mounts_are_refused_in_plain_words(lab, nodes, world):
+    assert "999999" in world.migrate(999999).said
+    done = nodes.source.run([find_ppmr(), "migrate", "--pid", 1, "--mount", world.mounts.out, "--state-dir", world.states["source"]], check=False)
+    assert done.returncode == 2
+    done = nodes.target.run([find_ppmr(), "migrate", "--pid", 3000, "--mount", world.mounts.in_, "--state-dir", world.states["target"]], check=False)
+    assert done.returncode == 2 and "target mount" in done.stderr
+    done = nodes.source.run([find_ppmr(), "migrate", "--pid", 3000, "--mount", "/", "--state-dir", world.states["source"]], check=False)
+    assert done.returncode == 5
+    assert world.recover().code == 0
+    assert world.recover(options=["--recover", "0" * 32], check=False).code == 2
+
+
+def test_recover_finishes_what_was_decided(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, options=["--eager"], environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))})
+    world.wait_until_paused("source", "committed", running)
+    # Neither the coordinator nor a hook can do it.
+    criu = nodes.source.run(["pgrep", "-f", "criu dump"]).stdout.split()
+    nodes.source.run(["pkill", "-9", "-f", "migration-hook"])
+    running.signal(signal.SIGKILL)
+    for pid in criu:
+        nodes.source.signal(pid, signal.SIGKILL)
+    assert world.records("target")[0]["state"] == "ready"
+    assert world.recover("target", check=False).code == OPEN, "the target does not decide"
+    done = world.recover()
+    assert done.events[0]["owner"] == "target" and not done.events[0]["open"]
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_recover_undoes_what_was_not_decided(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))})
+    world.wait_until_paused("source", "sealed", running)
+    nodes.source.run(["pkill", "-9", "-f", "migration-hook"])
+    running.signal(signal.SIGKILL)
+    world.recover()
+    check_stayed(worker, nodes)
+    wait_until(lambda: not nodes.target.alive(worker.pid), 10, "the restored copy to go")
+    assert world.recover("target").code == 0
+    world.migrate(worker.pid).ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
+    """PPMR_ABORTS=200 for the long run."""
+    count = int(os.environ.get("PPMR_ABORTS", "12"))
+    broken = tmp_path / "criu"
+    broken.write_text(f'#!/bin/sh\n[ "$1" = restore ] && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}\nexec {find_criu()} "$@"\n')
+    broken.chmod(0o755)
+    (tmp_path / "fail").touch()
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", target_options=["--pool-size", "64MiB"],
+                        environment={"PPMR_CRIU": str(broken)}) as world:
+        [worker] = start_workers(lab, nodes, 1, size_mib=8)
+
+        def footprint():
+            found = {}
+            for daemon in (world.mounts.source, world.mounts.target):
+                node = daemon.at
+                found[daemon.role] = {
+                    "descriptors": len(list(Path(f"/proc/{daemon.host_pid}/fd").iterdir())),
+                    "threads": len(list(Path(f"/proc/{daemon.host_pid}/task").iterdir())),
+                    "mounts": len(node.mounts()),
+                    "processes": len(node.run(["ps", "-e", "-o", "pid="]).stdout.split()),
+                }
+            found["slots"] = world.mounts.source.status()["pool"]["in_use"]
+            found["stored"] = world.mounts.target.status()["store"]["used_bytes"]
+            found["checkpoints"] = len(world.mounts.target.status()["checkpoints"])
+            return found
+
+        def abort(times):
+            for _ in range(times):
+                done = world.migrate(worker.pid)
+                assert done.code == ABORTED and "no restore today" in done.said
+        abort(3)  # whatever is made once is there then
+        time.sleep(1)
+        before, memory = footprint(), [daemon.memory_kib()["VmRSS"] for daemon in (world.mounts.source, world.mounts.target)]
+        abort(count)
+        wait_until(lambda: footprint() == before, 15, f"everything to be back at {before}; it is {footprint()}", interval=0.3)
+        grown = [daemon.memory_kib()["VmRSS"] - was for daemon, was in zip((world.mounts.source, world.mounts.target), memory)]
+        assert all(kib < 4096 + 20 * count for kib in grown), f"the daemons have grown by {grown} KiB in {count} migrations"
+        check_stayed(worker, nodes)
+        (tmp_path / "fail").unlink()
+        world.migrate(worker.pid).ok()
+        check_moved(worker, nodes)
+        worker.end()
+
+
+def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, world):
+    # A witness has no file open whose growth would make CRIU refuse the copy.
+    directory = lab.home / "witness"
+    directory.mkdir()
+    pid = nodes.source.spawn([find_program("witness"), directory])
+    wait_until(lambda: (directory / "log").exists(), 10, "the witness to get under way")
+
+    def lines_of(node):
+        return (directory / "log").read_text().count(f" {node.name} ")
+    world.migrate(pid, options=["--leave-running"]).ok()
+    for node in (nodes.source, nodes.target):
+        before = lines_of(node)
+        wait_until(lambda: lines_of(node) > before + 50, 10, f"lines from {node.name}")
+    assert nodes.source.alive(pid) and not nodes.target.alive(pid), "the copy has a pid namespace of its own"
+    assert nodes.target.run(["umount", world.mounts.in_], check=False).returncode == 0, "the copy does not keep the mount busy"
+    nodes.target.run(["pkill", "-9", "-x", "witness"])
+    nodes.source.signal(pid, signal.SIGKILL)
+
+
+def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes, world):
+    if nodes.source.run([find_criu(), "check", "--feature", "mem_dirty_track"], check=False).returncode == 0:
+        pytest.skip("this kernel tracks memory")
+    [worker] = start_workers(lab, nodes, 1)
+    done = world.migrate(worker.pid, options=["--pre-copy", 3])
+    assert done.code == ABORTED and "track" in done.said
+    assert world.records("source") == []
+    check_stayed(worker, nodes)
+    worker.end()
