@@ -193,7 +193,9 @@ void TreeDump::wait_for_end() {
 
 Error TreeDump::explain(CriuProcess& criu, const std::string& what, const std::string& log) {
   std::ifstream file(log);
-  for (std::string line; std::getline(file, line);) criu.errors().note(line);
+  for (std::string line; std::getline(file, line);) {
+    if (!is_harmless(parse_criu_line(line))) criu.errors().note(line);
+  }
   std::string message = what + " " + criu.how_it_ended();
   if (const std::string why = criu.errors().summary(); !why.empty()) message += ": " + why;
   return {ECHILD, message + " (log: " + log + ")"};

@@ -216,9 +216,8 @@ class Arena:
     # -- the oracle
 
     def _judge(self, witness, said, lazy_window):
-        records = {role: [record for record in self.world.records(role) if record["trees"][0]["root"] == witness.pid] for role in ("source", "target")}
-        source = records["source"][-1] if records["source"] else None
-        target = records["target"][-1] if records["target"] else None
+        source = next((record for record in self._records("source", witness)), None)
+        target = next((record for record in self._records("target", witness) if source and record["id"] == source["id"]), None)
         moved = source is not None and source["state"] == "finished"
         if source and source["state"] not in ("finished", "aborted"):
             raise LabError(f"the source's record says {source['state']}")
@@ -254,12 +253,15 @@ class Arena:
         witness.check_log()
         return "stayed"
 
+    def _records(self, role, witness):
+        """Of the migrations of this witness: those before it may have had the same pid."""
+        return [record for record in self.world.records(role) if record["history"][0][1] > witness.began_ns]
+
     def _evidence(self, witness):
         said = []
         for role in ("source", "target"):
-            for record in self.world.records(role):
-                if record["trees"][0]["root"] == witness.pid:
-                    said.append(f"{role}: {record['state']} {[h[0] for h in record['history']]} error={record['error']!r} told={record['peer_told']} tree={record['trees'][0]['phase']}")
+            for record in self._records(role, witness):
+                said.append(f"{role}: {record['state']} {[h[0] for h in record['history']]} error={record['error']!r} told={record['peer_told']} tree={record['trees'][0]['phase']}")
         return "\n".join([*said, self.world.logs(newest=1)])
 
 
@@ -270,6 +272,7 @@ class Witness:
         self.directory = arena.lab.home / f"witness-{arena.number}-{arena._witnesses}"
         self.directory.mkdir()
         self.log = self.directory / "log"
+        self.began_ns = time.time_ns()
         self.pid = arena.source.spawn([find_program("witness"), self.directory])
         wait_until(lambda: self.log.exists() and self.log.stat().st_size > 500, 10, "the witness to get under way")
 
