@@ -255,10 +255,12 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
                 done = world.migrate(worker.pid)
                 assert done.code == ABORTED and "no restore today" in done.said
         abort(3)  # whatever is made once is there then
+        world.mounts.await_ready()  # the store's memory is touched again in quiet moments
         time.sleep(1)
         before, memory = footprint(), [daemon.memory_kib()["VmRSS"] for daemon in (world.mounts.source, world.mounts.target)]
         abort(count)
         wait_until(lambda: footprint() == before, 15, f"everything to be back at {before}; it is {footprint()}", interval=0.3)
+        world.mounts.await_ready()
         grown = [daemon.memory_kib()["VmRSS"] - was for daemon, was in zip((world.mounts.source, world.mounts.target), memory)]
         assert all(kib < 4096 + 20 * count for kib in grown), f"the daemons have grown by {grown} KiB in {count} migrations"
         check_stayed(worker, nodes)

@@ -16,6 +16,7 @@ import signal
 import time
 from pathlib import Path
 
+from .criu import find_criu
 from .migrate import MigrationWorld
 from .node import LabError, wait_until
 from .programs import REPOSITORY, chain_state, find_program
@@ -75,7 +76,11 @@ class Arena:
         self.link = lab.join(self.source, self.target)
         self.pauses = lab.directory / f"pauses-{number}"
         self.pauses.write_text("")
-        self._environment = {"PPMR_PAUSE_FILE": str(self.pauses)}
+        self._no_restore = lab.directory / f"no-restore-{number}"
+        criu = lab.directory / f"criu-{number}"
+        criu.write_text(f'#!/bin/sh\n[ "$1" = restore ] && [ -e {self._no_restore} ] && {{ echo "Error (criu/x.c:1): no restore"; exit 1; }}\nexec {find_criu()} "$@"\n')
+        criu.chmod(0o755)
+        self._environment = {"PPMR_PAUSE_FILE": str(self.pauses), "PPMR_CRIU": str(criu)}
         self.world = None
         self._witnesses = 0
 
@@ -99,11 +104,10 @@ class Arena:
         try:
             abort_first = stop.endswith(":aborted")
             self.pauses.write_text(stop)
+            if abort_first:
+                self._no_restore.touch()  # an abort needs a reason
             running = self.world.start_migrate(witness.pid, options=["--timeout", HOLD_LIMIT, *(["--eager"] if eager else [])],
                                                environment=self._environment)
-            if abort_first:
-                # An abort needs a reason: the dump's CRIU is killed as soon as it is there.
-                self._end_first_criu(running)
             try:
                 self.world.wait_until_paused(*stop.split(":"), running, timeout=15)
             except LabError as error:
@@ -121,11 +125,11 @@ class Arena:
                         self._signal(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
                     result = None
             self.pauses.write_text("")
+            self._no_restore.unlink(missing_ok=True)
             self.world.go_on(*stop.split(":"))
             if what in VICTIMS and victims and how != "kill":
                 time.sleep(LONG if how == "stop" else 0.3)
-                for pid in victims:
-                    self._signal(pid, signal.SIGCONT)
+                self._let_go(victims, running)
             if cut and how == "blink":
                 self._mend()
                 cut = None
@@ -141,6 +145,7 @@ class Arena:
         except LabError as error:
             raise Wrong(f"{stop}, {what}, {how}, {'eager' if eager else 'lazy'}: {error}\n{self._evidence(witness)}") from error
         finally:
+            self._no_restore.unlink(missing_ok=True)
             self.pauses.write_text("")
             for role in ("source", "target"):
                 for state in STOPS:
@@ -150,13 +155,6 @@ class Arena:
             if cut:
                 self._mend()
             witness.end()
-
-    def _end_first_criu(self, running):
-        def there():
-            return self._find("source criu", running) or not running.running()
-        wait_until(there, 10, "a CRIU to end")
-        for pid in self._find("source criu", running):
-            self._signal(pid, signal.SIGKILL)
 
     def _find(self, what, running):
         """Pids (of the host) of a victim; several CRIUs are all of them."""
@@ -182,6 +180,13 @@ class Arena:
             except (OSError, ValueError, IndexError):
                 continue
         return [pid for pid, parent in found.items() if parent not in found]  # not the tasks that it restores
+
+    def _let_go(self, victims, running):
+        for pid in victims:
+            self._signal(pid, signal.SIGCONT)
+        # nsenter stops when its child does, and does not go on by itself.
+        for process in (running.process, self.world.mounts.source.process, self.world.mounts.target.process):
+            self._signal(process.pid, signal.SIGCONT)
 
     @staticmethod
     def _signal(pid, number):
