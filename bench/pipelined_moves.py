@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from lab.migrate import MigrationWorld  # noqa: E402
 from lab.node import Lab, LabError, wait_until  # noqa: E402
 from lab.programs import SteadyWorker, check_continuity, gap_between  # noqa: E402
-from migrate_vs_peers import environment  # noqa: E402
+from measure.machine import environment  # noqa: E402
 
 
 def link_bits_per_second(source, target, seconds=3):
@@ -143,6 +143,9 @@ def main():
                                                         f"link of {rate / 1e9:.2f} Gb/s")
                 else:
                     print(f"run {run + 1}: one by one {figure['whole']:.2f} s, each frozen {figure['frozen']:.2f} s", flush=True)
+    except LabError:
+        print(bench.world.logs(newest=1), file=sys.stderr)
+        raise
     finally:
         bench.close()
     print(f"\n{'':12} {'first freeze until last runs':>30} {'frozen, mean':>14}")
