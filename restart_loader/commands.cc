@@ -7,6 +7,7 @@
 #include "restart_loader/command_error.h"
 #include "restart_loader/commit_command.h"
 #include "restart_loader/devices_command.h"
+#include "restart_loader/evacuate_command.h"
 #include "restart_loader/keygen_command.h"
 #include "restart_loader/migrate_command.h"
 #include "restart_loader/migration_agent.h"
@@ -125,6 +126,67 @@ struct MigrateOrRecover {
   }
 };
 
+// What migrate and evacuate have in common.
+template <typename Command>
+CLI::Option* add_move_options(CLI::App& sub, std::shared_ptr<Command> command,
+                              MigrateCommand& migrate) {
+  sub.add_flag("--eager", migrate.eager, "let it run there only when all of its memory is there");
+  sub.add_option("--pre-copy", migrate.pre_copy,
+                 "copy the memory in up to so many rounds while the process runs, and freeze it "
+                 "only for the rest")
+      ->type_name("ROUNDS")
+      ->check(CLI::Range(1, 100));
+  sub.add_flag("--dry-run", migrate.dry_run, "only say what would stop it, on both nodes");
+  sub.add_option("--jobs", migrate.jobs, "how many are dumped at once")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  sub.add_option("--state-dir", migrate.state_directory, "where the records of migrations are kept")
+      ->capture_default_str();
+  return sub
+      .add_option("CRIU-OPTIONS", migrate.criu_options,
+                  "after --: passed on to CRIU on both nodes; of " + passed_options_text())
+      ->take_all();
+}
+
+struct EvacuateOptions {
+  EvacuateCommand evacuate;
+  std::optional<std::chrono::milliseconds> timeout;
+  bool json = false;
+
+  int run() {
+    evacuate.migrate.timeout = timeout;
+    evacuate.migrate.json = json;
+    return evacuate.run();
+  }
+};
+
+void add_evacuate(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "evacuate",
+      "Move all matching processes off this node to the target of a source mount; each moves or "
+      "stays by itself");
+  auto command = make_command<EvacuateOptions>(sub, exit_code);
+  EvacuateCommand& evacuate = command->evacuate;
+  sub.add_option("--mount", evacuate.migrate.mountpoint, "a source mount; its target it is")
+      ->required();
+  auto* cgroup = sub.add_option("--cgroup", evacuate.selector.cgroup,
+                                "processes of this control group and those below it");
+  auto* user = sub.add_option("--user", evacuate.selector.user, "processes of this user");
+  auto* match = sub.add_option("--match", evacuate.selector.pattern,
+                               "processes whose command line matches this extended regular "
+                               "expression; what is given several ways must match all of them");
+  sub.add_flag("--together", evacuate.together, "all move or all stay");
+  add_move_options(sub, command, evacuate.migrate);
+  add_timeout(sub, command,
+              "how long a process may be frozen before its migration is given up (120)");
+  sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
+  sub.parse_complete_callback([cgroup, user, match] {
+    if (cgroup->count() + user->count() + match->count() == 0) {
+      throw CLI::RequiredError("--cgroup G, --user U or --match PATTERN");
+    }
+  });
+}
+
 void add_migrate(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "migrate",
@@ -145,31 +207,16 @@ void add_migrate(CLI::App& app, int& exit_code) {
           ->expected(0, 1)
           ->type_name("ID");
   recover->excludes(pid)->excludes(mount);
-  sub.add_flag("--eager", migrate.eager, "let it run there only when all of its memory is there");
+  auto* passed = add_move_options(sub, command, migrate);
   sub.add_flag("--independent", migrate.independent,
                "each process by itself; without it all move or all stay");
-  sub.add_option("--pre-copy", migrate.pre_copy,
-                 "copy the memory in up to so many rounds while the process runs, and freeze it "
-                 "only for the rest")
-      ->type_name("ROUNDS")
-      ->check(CLI::Range(1, 100));
   sub.add_flag("--leave-running", migrate.leave_running,
                "make a copy: the process runs on here, and the copy runs there in a pid namespace "
                "of its own");
-  sub.add_flag("--dry-run", migrate.dry_run, "only say what would stop it, on both nodes");
-  sub.add_option("--jobs", migrate.jobs, "how many are dumped at once")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  sub.add_option("--state-dir", migrate.state_directory, "where the records of migrations are kept")
-      ->capture_default_str();
   add_timeout(sub, command,
               "how long a process may be frozen before the migration is given up (120); with "
               "--recover, how long to try to reach the other node");
   sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
-  auto* passed =
-      sub.add_option("CRIU-OPTIONS", migrate.criu_options,
-                     "after --: passed on to CRIU on both nodes; of " + passed_options_text())
-          ->take_all();
   recover->excludes(passed);
   sub.parse_complete_callback([command, recover, pid, mount] {
     command->recover = recover->count() > 0;
@@ -213,6 +260,7 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_commit(app, exit_code);
   add_restart(app, exit_code);
   add_migrate(app, exit_code);
+  add_evacuate(app, exit_code);
   add_status(app, exit_code);
   add_keygen(app, exit_code);
   add_devices(app, exit_code);

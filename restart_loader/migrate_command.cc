@@ -58,6 +58,7 @@ class Migrate {
   CommandResult<void> find_way();
   CommandResult<void> find_trees();
   CommandResult<void> check_both_sides();
+  CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
   void tell_findings();
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
@@ -67,6 +68,7 @@ class Migrate {
   std::vector<ProcessTree> trees_;
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // of each tree, about
+  std::vector<std::string> stays_;      // of independent trees: what cannot move, by name
 };
 
 CommandResult<void> Migrate::find_way() {
@@ -123,10 +125,36 @@ CommandResult<void> Migrate::find_trees() {
   return {};
 }
 
-// What would stop it, here or at the target.
+// What would stop it, here or at the target. Of trees that move independently, one that cannot
+// stays and does not hold the others.
 CommandResult<void> Migrate::check_both_sides() {
-  std::vector<TreeFacts> facts;
+  if (!command_.independent) return check(trees_, findings_);
+  std::vector<ProcessTree> can_move;
+  std::vector<uint64_t> their_memory_bytes;
   for (const ProcessTree& tree : trees_) {
+    std::vector<Finding> own;
+    if (auto checked = check({tree}, own); !checked) return checked;
+    const bool stays = stops(own);
+    for (Finding& finding : own) {
+      if (stays) finding.severity = Severity::kWarns;
+      findings_.push_back(std::move(finding));
+    }
+    if (stays) {
+      stays_.push_back(fmt::format("{} ({})", tree.root, tree.processes.front().name));
+    } else {
+      can_move.push_back(tree);
+      their_memory_bytes.push_back(memory_bytes_.back());
+    }
+  }
+  trees_ = std::move(can_move);
+  memory_bytes_ = std::move(their_memory_bytes);
+  return {};
+}
+
+CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
+                                   std::vector<Finding>& findings) {
+  std::vector<TreeFacts> facts;
+  for (const ProcessTree& tree : trees) {
     auto gathered = gather_tree_facts(tree);
     if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
     memory_bytes_.push_back(gathered->memory_bytes);
@@ -142,7 +170,7 @@ CommandResult<void> Migrate::check_both_sides() {
   if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
   auto obstacles =
       find_obstacles(move_options_, gather_node_facts(settings_.criu), facts, questions, *answers);
-  findings_.insert(findings_.end(), obstacles.begin(), obstacles.end());
+  findings.insert(findings.end(), obstacles.begin(), obstacles.end());
   return {};
 }
 
@@ -210,19 +238,24 @@ int Migrate::run() {
   if (auto trees = find_trees(); !trees) return failed(trees.error());
   if (auto checked = check_both_sides(); !checked) return failed(checked.error());
   tell_findings();
-  if (stops(findings_)) {
+  for (const std::string& tree : stays_) {
+    (void)report("migrate", {ExitCode::kMigrationAborted, tree + " stays: see above"}, false);
+  }
+  if (stops(findings_) || trees_.empty()) {
     return failed({ExitCode::kMigrationAborted, "not begun: see above what would stop it"});
   }
   if (command_.dry_run) {
-    if (!command_.json) fmt::print("nothing was found that would stop the move\n");
-    return to_int(ExitCode::kSuccess);
+    if (!command_.json && stays_.empty()) {
+      fmt::print("nothing was found that would stop the move\n");
+    }
+    return to_int(stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted);
   }
   // What is left of earlier migrations and certain would only be in the way over there.
   settle_aborted(*store, settings_.way);
   const auto outcomes = migrate(*store);
   store->prune();
   fmt::print("{}", command_.json ? summary_json(outcomes) : summary_text(outcomes));
-  ExitCode worst = ExitCode::kSuccess;
+  ExitCode worst = stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
     (void)report("migrate", {outcome.exit_code, outcome.message}, false);

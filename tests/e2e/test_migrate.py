@@ -298,3 +298,36 @@ def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes,
     assert world.records("source") == []
     check_stayed(worker, nodes)
     worker.end()
+
+
+def test_evacuate_moves_what_matches_and_leaves_the_rest(lab, nodes, world):
+    workers = start_workers(lab, nodes, 3)
+    first, second, third = workers
+    done = world.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ", "--dry-run")
+    assert done.code == MOVED and all(nodes.source.alive(worker.pid) for worker in workers)
+    done = world.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ").ok()
+    selection = next(event for event in done.events if event.get("event") == "selection")
+    assert sorted(tree["pid"] for tree in selection["leave"]) == sorted([first.pid, second.pid])
+    for worker in (first, second):
+        check_moved(worker, nodes)
+        worker.end()
+    assert len(world.records("source")) == 2, "each moves by itself"
+    check_stayed(third, nodes)
+    third.end()
+
+
+def test_evacuate_moves_the_others_when_one_cannot(lab, nodes, world):
+    stuck, free = start_workers(lab, nodes, 2)
+    take_pid(nodes.target, stuck.pid)
+    done = world.evacuate("--match", f"steady_worker {lab.home}/worker-")
+    assert done.code == ABORTED and str(stuck.pid) in done.said
+    nodes.target.signal(stuck.pid, signal.SIGKILL)
+    check_moved(free, nodes)
+    check_stayed(stuck, nodes)
+    for worker in (stuck, free):
+        worker.end()
+
+
+def test_evacuate_without_a_match_moves_nothing(world):
+    done = world.evacuate("--match", "no such program at all")
+    assert done.code == MOVED and world.records("source") == []

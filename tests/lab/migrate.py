@@ -39,6 +39,10 @@ class MigrationWorld:
     def migrate(self, *pids, timeout=60, **options):
         return self.start_migrate(*pids, **options).wait(timeout)
 
+    def evacuate(self, *options, timeout=60):
+        words = [find_ppmr(), "evacuate", "--mount", self.mounts.out, "--state-dir", self.states["source"], "--json", *options]
+        return Running(self.source, words, {**os.environ, **self.environment}).wait(timeout)
+
     def recover(self, role="source", timeout=60, options=(), check=True):
         done = Running(self.node(role), [find_ppmr(), "migrate", "--recover", "--state-dir", self.states[role], "--json", *options]).wait(timeout)
         return done.ok() if check else done
