@@ -7,6 +7,7 @@
 //
 // Each prints one JSON object.
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -206,6 +207,7 @@ int run_source(const SourceFlags& flags) {
 }  // namespace ppmr
 
 int main(int argc, char** argv) {
+  spdlog::set_level(spdlog::level::err);  // standard output is for the result
   CLI::App app("ppmr's stream between two machines, without mounts");
   app.require_subcommand(1);
   std::string listen;

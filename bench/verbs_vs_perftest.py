@@ -27,6 +27,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 READS_MAX, WINDOW_BYTES = 16, 4 * MIB  # of the mover: rdma_stream/verbs_window.h
 DEVICE, GID_INDEX = "rxe0", "1"
+USUAL_RATE = 40 * MIB  # a second, of these machines
 
 
 def find_mover():
@@ -69,10 +70,14 @@ class Bench:
         self.port += 1
         return self.port
 
+    def iterations(self, chunk, streams):
+        """Of each queue pair. (A duration would have perftest work before and after what it reports, and its cost could not be told.)"""
+        return max(4 * depth(chunk), self.seconds * USUAL_RATE // chunk // streams)
+
     def perftest(self, chunk, streams):
         """The target reads, as with ppmr."""
         port = self.next_port()
-        options = ["ib_read_bw", "-d", DEVICE, "-x", GID_INDEX, "-F", "-s", chunk, "-q", streams, "-t", depth(chunk), "-D", self.seconds, "-p", port, "--report_gbits"]
+        options = ["ib_read_bw", "-d", DEVICE, "-x", GID_INDEX, "-F", "-s", chunk, "-q", streams, "-t", depth(chunk), "-n", self.iterations(chunk, streams), "-p", port, "-u", 18, "--report_gbits"]  # -u: emulated machines answer late
         server = self.source.popen(options, stdout=-3, stderr=-3)
         try:
             self.await_listener(self.source, port)
@@ -95,7 +100,7 @@ class Bench:
             self.await_listener(self.target, port)
             with Cost(self.lab) as cost:
                 said = json.loads(self.source.run([mover, "source", address, "--chunk-size", chunk, "--streams", streams, "--transport", transport,
-                                                   "--seconds", self.seconds], timeout=60 + self.seconds * 3).stdout)
+                                                   "--seconds", self.seconds], timeout=60 + self.seconds * 3).stdout.splitlines()[-1])
             if said["transport"] != transport:
                 raise LabError(f"the mover took {said['transport']} instead of {transport}")
         finally:
