@@ -211,6 +211,7 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
     case MessageType::kGoodbye: {
       std::lock_guard lock(mutex_);
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
+      if (verbs_puller_) verbs_puller_->stop();  // else it would take the end for a fault
       return {};
     }
     default:

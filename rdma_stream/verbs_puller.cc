@@ -65,9 +65,13 @@ Result<std::unique_ptr<VerbsPuller>> VerbsPuller::create(Options options, VerbsT
   return puller;
 }
 
-void VerbsPuller::finish() {
+void VerbsPuller::stop() {
   stopping_ = true;
   for (auto& stream : streams_) stream->bell.ring();
+}
+
+void VerbsPuller::finish() {
+  stop();
   for (auto& thread : threads_) {
     if (thread.joinable()) thread.join();
   }

@@ -21,7 +21,7 @@
 
 namespace ppmr {
 
-// Threads: pulls_queued() and finish() by any; the rest is its own.
+// Threads: pulls_queued(), stop() and finish() by any; the rest is its own.
 class VerbsPuller {
  public:
   struct Options {
@@ -51,7 +51,9 @@ class VerbsPuller {
 
   // Something can be taken from the queue. Cheap: may be called with locks held.
   void pulls_queued();
-  // Gives all pulls back; no thread uses the queue when it returns.
+  // The session is over: no connection is made any more, those there are end.
+  void stop();
+  // The same, and gives all pulls back; no thread uses the queue when it returns.
   void finish();
 
  private:

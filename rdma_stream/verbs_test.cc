@@ -78,7 +78,8 @@ TEST_F(Verbs, BytesArriveByReadsAlone) {
     EXPECT_GE(counts.bytes_copied + sent.inline_chunks * wire::kInlineMaxBytes,
               sent.verified_bytes);
     EXPECT_LE(counts.bytes_copied, sent.verified_bytes);
-    EXPECT_EQ(rig_->network().counts().connections, 1u + 2u);  // control, and idle streams
+    // Control, and the streams of TCP, which stay idle.
+    EXPECT_LE(rig_->network().counts().connections, 1u + 2u);
   }
 }
 
@@ -88,6 +89,7 @@ TEST_F(Verbs, WhatIsRegisteredStaysTheSameHoweverMuchPasses) {
   ASSERT_TRUE(source.opened()) << source.opened().error().message;
   ASSERT_TRUE(source.claim("checkpoint"));
   move_file(source, "first", 4);
+  ASSERT_TRUE(eventually([&] { return rig_->verbs().counts().live_queues == 2; }));
   const auto before = rig_->verbs().counts();
   EXPECT_EQ(before.live_regions, 2u);  // the pool and the store
   EXPECT_EQ(before.live_bytes, source.pool().memory().size() + rig_->sink().memory().size());
@@ -179,7 +181,6 @@ TEST_F(Verbs, EachSideHasItsSay) {
     verbs.target = choice.target;
     rig(verbs);
     TestSource source(*rig_, {});
-    ASSERT_TRUE(source.opened()) << source.opened().error().message;
     if (choice.expected == wire::Transport::kNone) {
       ASSERT_FALSE(source.opened());
       EXPECT_NE(source.opened().error().message.find("--transport verbs"), std::string::npos)
@@ -283,6 +284,7 @@ TEST_F(Verbs, StrangeCompletionsAreCountedAndIgnored) {
   ASSERT_TRUE(source.opened()) << source.opened().error().message;
   ASSERT_TRUE(source.claim("checkpoint"));
   move_file(source, "first", 3);
+  ASSERT_TRUE(eventually([&] { return rig_->verbs().counts().live_queues == 2; }));
   const uint64_t connections = rig_->verbs().counts().connections;
   rig_->verbs().plan({ReadFault::kDuplicate, ReadFault::kStranger, ReadFault::kDuplicate});
   move_file(source, "second", 10);
