@@ -19,6 +19,7 @@ constexpr milliseconds kFirstContact{3000};
 constexpr milliseconds kLookSlice{1000};
 // How long the target may be out of reach before the decision.
 constexpr milliseconds kReachPatience{5000};
+constexpr milliseconds kSecondOpinionPatience{500};  // the processes are frozen meanwhile
 constexpr milliseconds kTellAbortPatience{5000};
 // Also how soon a signal is noticed.
 constexpr milliseconds kLookInterval{250};
@@ -184,10 +185,24 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
   return record;
 }
 
+// A target that gives up removes the checkpoints, and the dumps that still go on fail at that: its
+// reason is the one to be told.
+Error Migration::what_came_first(const Error& own) {
+  auto target = look_at_target(milliseconds(0), kSecondOpinionPatience);
+  if (target && target->state == MigrationState::kAborted && !target->error.empty()) {
+    return {ECHILD, "the target gave up: " + target->error};
+  }
+  return own;
+}
+
 Status Migration::await_all_sealed() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (failed_) return failure(*failed_);
+    if (failed_) {
+      const Error own = *failed_;
+      lock.unlock();
+      return failure(what_came_first(own));
+    }
     if (stop_) return failure(EINTR, "interrupted");
     size_t sealed = 0;
     for (const Tree& tree : trees_) sealed += tree.is_sealed ? 1 : 0;

@@ -69,6 +69,7 @@ class Migration {
   // The steps. An error is why the migration is to be aborted.
   Status prepare();
   void dump(Tree& tree, size_t number);
+  Error what_came_first(const Error& own);
   Status await_all_sealed();
   Status await_ready();
   Status commit();
