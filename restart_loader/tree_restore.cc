@@ -120,8 +120,7 @@ Status TreeRestore::await_sealed() {
                           {"until", "sealed"},
                           {"timeout_ms", kSealSlice.count()}};
     const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
-    if (!answer) return failure(answer.error());
-    const Status verdict = accepted(*answer);
+    const Status verdict = answer ? accepted(*answer) : failure(answer.error());
     if (verdict) return {};
     if (verdict.error().errno_value != ETIMEDOUT) return verdict;
     const int64_t age_ms = (realtime_ns() - record->history.front().at_ns) / 1'000'000;

@@ -62,7 +62,8 @@ class MigrationWorld:
 
     def wait_until_paused(self, role, state, running=None, timeout=20):
         def there():
-            if running and not running.running():
+            ended = running and not running.running()
+            if ended and not self.paused(role, state):
                 raise LabError(f"ppmr migrate ended before {role}:{state}: {running.wait(1).said}")
             return self.paused(role, state)
         return wait_until(there, timeout, f"the migration to be {role}:{state}")
