@@ -83,7 +83,10 @@ def main():
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in tally.most_common()) + f"; seed {arguments.seed}")
     for text in wrong:
         print(f"\nWRONG {text}")
-    sys.exit(1 if wrong else 0)
+    missed = tally[matrix.NOT_REACHED]
+    if missed * 20 > arguments.migrations:
+        print(f"\n{missed} migrations ended before the state they were to be stopped at: too many, the machine is too busy")
+    sys.exit(1 if wrong or missed * 20 > arguments.migrations else 0)
 
 
 if __name__ == "__main__":
