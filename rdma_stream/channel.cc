@@ -25,6 +25,10 @@ HeaderBytes encode_header(const wire::FrameHeader& header) {
   return bytes;
 }
 
+bool closed_by_peer(const Error& error) {
+  return error.errno_value == EPIPE || error.errno_value == ECONNRESET;
+}
+
 }  // namespace
 
 ChannelOptions ChannelOptions::for_peer_timeout(std::chrono::milliseconds peer_timeout) {
@@ -140,9 +144,9 @@ void Channel::write_frames() {
     }
     // Bytes that trickle in without ever completing a frame are no sign of life.
     const Clock::time_point body_began{Clock::duration(body_began_.load())};
-    if (connection_ && body_began != Clock::time_point{} &&
+    if (reading_ && body_began != Clock::time_point{} &&
         Clock::now() - body_began > options_.silence_limit) {
-      connection_->shut_down();
+      reading_->shut_down();
     }
   }
 }
@@ -154,19 +158,7 @@ void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
   const size_t first = std::min<size_t>(length, outbox_.size() - start);
   std::array<iovec, 2> buffers = {iovec{outbox_.data() + start, first},
                                   iovec{outbox_.data(), length - first}};
-  const auto connection = connection_;
-  writing_ = true;
-  writing_position_ = begin + length;
-  acknowledgement_due_ = false;
-  lock.unlock();
-  const Status written = connection->write(std::span(buffers).first(length > first ? 2 : 1));
-  if (!written) connection->shut_down();  // run() notices and says why
-  lock.lock();
-  writing_ = false;
-  last_written_ = Clock::now();
-  sent_position_ = writing_position_;
-  if (!written && connection_ == connection) connection_ = nullptr;
-  changed_.notify_all();
+  write(lock, std::span(buffers).first(length > first ? 2 : 1), begin + length);
 }
 
 void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
@@ -175,17 +167,27 @@ void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   header.acknowledged = received_sequence_.load();
   header.body_crc = crc32c({});
   header.crc = wire::fields_crc(header);
-  const HeaderBytes bytes = encode_header(header);
+  HeaderBytes bytes = encode_header(header);
+  iovec buffer{bytes.data(), bytes.size()};
+  write(lock, {&buffer, 1}, sent_position_);
+}
+
+// Writes `buffers` without the lock; everything before `end_position` is sent then.
+void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers,
+                    uint64_t end_position) {
   const auto connection = connection_;
   writing_ = true;
-  writing_position_ = sent_position_;
+  writing_position_ = end_position;
   acknowledgement_due_ = false;
   lock.unlock();
-  const Status written = connection->write(std::span<const std::byte>(bytes));
-  if (!written) connection->shut_down();
+  const Status written = connection->write(buffers);
+  // A peer that has closed may have said something before, its goodbye above all: run() reads to
+  // the end of the stream. Otherwise it notices, and says why.
+  if (!written && !closed_by_peer(written.error())) connection->shut_down();
   lock.lock();
   writing_ = false;
   last_written_ = Clock::now();
+  sent_position_ = end_position;
   if (!written && connection_ == connection) connection_ = nullptr;
   changed_.notify_all();
 }
@@ -197,7 +199,7 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
     std::lock_guard lock(mutex_);
     if (failed_) return *failed_;
     if (auto rewound = rewind_locked(peer_received_sequence); !rewound) return rewound.error();
-    connection_ = connection;
+    connection_ = reading_ = connection;
     peer_ = connection->peer();
     last_written_ = Clock::now();
   }
@@ -212,7 +214,7 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
   if (last_heard_ == connected_at) last_heard_ = heard_before;
   connection->shut_down();
   std::unique_lock lock(mutex_);
-  connection_ = nullptr;
+  connection_ = reading_ = nullptr;
   changed_.notify_all();
   changed_.wait(lock, [this] { return !writing_; });
   return failed_.value_or(reason);
@@ -270,13 +272,13 @@ Error Channel::receive_frames(Connection& connection) {
 
 void Channel::disconnect() {
   std::lock_guard lock(mutex_);
-  if (connection_) connection_->shut_down();
+  if (reading_) reading_->shut_down();
 }
 
 void Channel::fail(Error error) {
   std::lock_guard lock(mutex_);
   if (!failed_) failed_ = std::move(error);
-  if (connection_) connection_->shut_down();
+  if (reading_) reading_->shut_down();
   changed_.notify_all();
 }
 

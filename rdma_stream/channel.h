@@ -95,6 +95,7 @@ class Channel {
   void write_frames();
   void write_outbox(std::unique_lock<std::mutex>& lock);
   void write_heartbeat(std::unique_lock<std::mutex>& lock);
+  void write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers, uint64_t end_position);
 
   const ChannelOptions options_;
   const Handler handler_;
@@ -111,7 +112,8 @@ class Channel {
   uint64_t appended_position_ = 0;
   uint64_t acknowledged_sequence_ = 0;
   uint64_t appended_sequence_ = 0;
-  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Connection> connection_;  // none once a write to it has failed
+  std::shared_ptr<Connection> reading_;     // the same, until run() has come to its end
   std::string peer_;
   bool writing_ = false;
   bool acknowledgement_due_ = false;

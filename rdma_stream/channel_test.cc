@@ -246,6 +246,24 @@ TEST(Channel, BytesThatTrickleInAreNoSignOfLife) {
   guard.join();
 }
 
+// The goodbye of a source: a heartbeat that fails meanwhile must not throw it away.
+TEST(Channel, WhatAPeerSaidBeforeItClosedIsHeard) {
+  Ends ends;
+  auto [a, b] = ends.connections();
+  ends.network.set_link(false);  // b hears nothing yet
+  wire::FrameHeader header;
+  header.type = wire::MessageType::kForget;
+  header.sequence = 1;
+  ASSERT_TRUE(a->write(frame(header, wire::encode(wire::Forget{1}))));
+  a->shut_down();
+  std::thread right([&, b = b] { ends.right.run(b, 0); });
+  EXPECT_TRUE(eventually([&] { return ends.right.connected(); }));
+  EXPECT_TRUE(eventually([&] { return !ends.right.connected(); }));  // a heartbeat failed
+  ends.network.set_link(true);
+  right.join();
+  EXPECT_EQ(ends.received, std::vector<uint64_t>{1});
+}
+
 TEST(Channel, SilenceEndsTheConnection) {
   ChannelOptions options;
   options.heartbeat_interval = milliseconds(10);
