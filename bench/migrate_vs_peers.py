@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from lab.node import LabError  # noqa: E402
-from measure import dumps, machine, moves  # noqa: E402
+from measure import dumps, loads, machine, moves  # noqa: E402
 from measure.spread import spread  # noqa: E402
 from measure.world import Effort, World, flags  # noqa: E402
 from with_fresh_memory import FreshMemory  # noqa: E402
@@ -100,6 +100,7 @@ def main():
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up, like Ctrl-C
     try:
+        loads.check_built()
         about = {**machine.environment(), "process": f"{arguments.size_mib} MiB of random memory", "link": arguments.rate or "veth, unlimited", "runs": arguments.runs}
         memory = FreshMemory() if arguments.fresh_memory else None
         if memory and not memory.found:

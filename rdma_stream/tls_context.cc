@@ -233,13 +233,8 @@ Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) con
                              " is valid, but none of its names is allowed here (--allow-peer)");
 }
 
-Result<std::unique_ptr<Connection>> TlsContext::connect(std::shared_ptr<Connection> connection,
-                                                        milliseconds timeout) const {
-  TlsConnection::SslPointer ssl(::SSL_new(context_.get()), &::SSL_free);
-  if (!ssl) return failure(ENOMEM, "TLS with " + connection->peer() + ": " + openssl_reason());
-  ::SSL_set_connect_state(ssl.get());
-  auto tls = std::make_unique<TlsConnection>(std::move(ssl), std::move(connection));
-  if (auto agreed = tls->shake_hands(timeout); !agreed) return failure(agreed.error());
+// Of either side, after the handshake: the connection to who is there, if he may be.
+Result<std::unique_ptr<Connection>> TlsContext::admit(std::unique_ptr<TlsConnection> tls) const {
   auto identity = identify(tls->ssl(), tls->peer());
   if (!identity) {
     send_reject(*tls, wire::RejectReason::kNotAuthenticated, identity.error().message);
@@ -247,6 +242,16 @@ Result<std::unique_ptr<Connection>> TlsContext::connect(std::shared_ptr<Connecti
   }
   tls->set_peer_identity(std::move(*identity));
   return tls;
+}
+
+Result<std::unique_ptr<Connection>> TlsContext::connect(std::shared_ptr<Connection> connection,
+                                                        milliseconds timeout) const {
+  TlsConnection::SslPointer ssl(::SSL_new(context_.get()), &::SSL_free);
+  if (!ssl) return failure(ENOMEM, "TLS with " + connection->peer() + ": " + openssl_reason());
+  ::SSL_set_connect_state(ssl.get());
+  auto tls = std::make_unique<TlsConnection>(std::move(ssl), std::move(connection));
+  if (auto agreed = tls->shake_hands(timeout); !agreed) return failure(agreed.error());
+  return admit(std::move(tls));
 }
 
 Result<std::unique_ptr<Connection>> TlsContext::accept(std::shared_ptr<Connection> connection,
@@ -261,13 +266,7 @@ Result<std::unique_ptr<Connection>> TlsContext::accept(std::shared_ptr<Connectio
     }
     return failure(agreed.error());
   }
-  auto identity = identify(tls->ssl(), tls->peer());
-  if (!identity) {
-    send_reject(*tls, wire::RejectReason::kNotAuthenticated, identity.error().message);
-    return failure(identity.error());
-  }
-  tls->set_peer_identity(std::move(*identity));
-  return tls;
+  return admit(std::move(tls));
 }
 
 }  // namespace ppmr

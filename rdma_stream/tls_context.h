@@ -18,6 +18,8 @@
 
 namespace ppmr {
 
+class TlsConnection;
+
 // Threads: any.
 class TlsContext {
  public:
@@ -51,6 +53,7 @@ class TlsContext {
   static int check_certificate(int valid, X509_STORE_CTX* store);
   SSL_SESSION* key_session(SSL* ssl) const;
   Result<PeerIdentity> identify(SSL* ssl, const std::string& peer) const;
+  Result<std::unique_ptr<Connection>> admit(std::unique_ptr<TlsConnection> tls) const;
 
   const ContextPointer context_;
   bool shares_key_ = false;

@@ -7,17 +7,25 @@ import subprocess
 from pathlib import Path
 
 from lab.node import LabError, wait_until
-from lab.programs import REPOSITORY
+from lab.programs import REPOSITORY, find_program
 
 GB = 1e9
 MIB = 1 << 20
+BENCH_PROGRAMS = ("file_load", "memory_benchmark", "network_benchmark", "null_sink")
 
 
 def find_bench_program(name):
     for directory in (os.environ.get("PPMR_BENCH_PROGRAMS"), REPOSITORY / "bazel-bin/bench"):
         if directory and (Path(directory) / name).exists():
             return (Path(directory) / name).resolve()
-    raise LabError(f"{name} is not built: bazel build //bench:{name}, or say where it is in PPMR_BENCH_PROGRAMS")
+    raise LabError(f"{name} is not built: bazel build //..., or say where it is in PPMR_BENCH_PROGRAMS")
+
+
+def check_built():
+    """What is missing is said before an hour of measuring, not after it."""
+    for name in BENCH_PROGRAMS:
+        find_bench_program(name)
+    find_program("steady_worker")
 
 
 def mortal(argv):

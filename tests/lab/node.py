@@ -53,6 +53,7 @@ class Commands:
     address = "127.0.0.1"
     criu = None              # where it is, if it is another than the host's
     has_pids_of_its_own = False
+    private = None           # a directory that no other node sees
 
     def command(self, argv):
         return [str(word) for word in argv]
@@ -85,6 +86,17 @@ class Commands:
         script = 'cd "$2" && exec >>"$1" 2>&1 && shift 2 && exec "$@"'
         told = self.run(["sh", "-c", 'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null', script, log, directory, *argv], timeout=10)
         return int(told.stdout)
+
+    def scratch(self, name, tmpfs=False):
+        """A fresh private directory of the node, with a tmpfs of its own if asked (see `drop_scratch`)."""
+        path = self.private / name
+        self.run(["mkdir", "-p", path])
+        if tmpfs:
+            self.run(["mount", "-t", "tmpfs", "-o", "size=90%,mode=0755", "scratch", path])
+        return path
+
+    def drop_scratch(self, path):
+        self.run(["sh", "-c", 'umount "$0" 2>/dev/null; rm -rf "$0"', path])
 
     def host_path(self, path):
         """Where `path` of the node can be opened from here."""
@@ -177,17 +189,6 @@ class Node(Commands):
 
     def mountinfo(self):
         return Path(f"/proc/{self.init_pid}/mountinfo").read_text()
-
-    def scratch(self, name, tmpfs=False):
-        """A fresh private directory of the node, with a tmpfs of its own if asked (see `drop_scratch`)."""
-        path = self.private / name
-        self.run(["mkdir", "-p", path])
-        if tmpfs:
-            self.run(["mount", "-t", "tmpfs", "-o", "size=90%,mode=0755", "scratch", path])
-        return path
-
-    def drop_scratch(self, path):
-        self.run(["sh", "-c", 'umount "$0" 2>/dev/null; rm -rf "$0"', path])
 
     def close(self):
         """Kills everything in the node."""

@@ -199,17 +199,6 @@ class VirtualNode(Commands):
                 return int(words[3])
         raise LabError(f"QEMU of machine {self.name} does not forward to its agent: {shown}")
 
-    def scratch(self, name, tmpfs=False):
-        """A fresh private directory of the machine, with a tmpfs of its own if asked (see `drop_scratch`)."""
-        path = self.private / name
-        self.run(["mkdir", "-p", path])
-        if tmpfs:
-            self.run(["mount", "-t", "tmpfs", "-o", "size=90%,mode=0755", "scratch", path])
-        return path
-
-    def drop_scratch(self, path):
-        self.run(["sh", "-c", 'umount "$0" 2>/dev/null; rm -rf "$0"', path])
-
 
 def _required_pid(pid, node, argv):
     if not pid:

@@ -1,0 +1,116 @@
+// The first bytes of every connection, outside the frames.
+//
+// The prefix (magic, version, kind, length) never changes, so that any two versions can tell each
+// other apart. The body follows, then the CRC32C of prefix and body.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace ppmr::wire {
+
+inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
+inline constexpr uint16_t kVersion = 1;
+
+inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of the smallest chunks, 64 of the largest
+inline constexpr uint32_t kStreamsMax = 16;
+
+using Token = std::array<uint8_t, 16>;  // random; names a session or admits to it
+using Proof = std::array<uint8_t, 32>;  // that a token is known: session_proof.h
+
+enum class HandshakeKind : uint16_t {
+  kControl = 1,
+  kData = 2,
+  kWelcome = 3,
+  kReject = 4,
+  kAgent = 5,
+};
+
+struct HandshakePrefix {
+  std::array<char, 4> magic = kMagic;
+  uint16_t version = kVersion;
+  HandshakeKind kind = HandshakeKind::kControl;
+  uint32_t length = 0;  // of what follows
+  template <typename F>
+  void fields(F&& field) {
+    field(magic), field(version), field(kind), field(length);
+  }
+};
+inline constexpr size_t kHandshakePrefixBytes = 12;
+inline constexpr uint32_t kHandshakeBodyMaxBytes = 1024;
+
+// Source -> target, opens or resumes a session.
+struct ControlHello {
+  Token session{};                 // chosen by the source
+  Token token{};                   // zero to open; the target's answer to the opening, to resume
+  uint64_t received_sequence = 0;  // the last frame of the target's that the source has
+  uint32_t slot_count = 0;
+  uint32_t chunk_size_bytes = 0;
+  uint32_t stream_count = 0;
+  std::string source_name;
+  template <typename F>
+  void fields(F&& field) {
+    field(session), field(token), field(received_sequence), field(slot_count),
+        field(chunk_size_bytes), field(stream_count), field(source_name);
+  }
+};
+
+// Source -> target: this connection carries stream `stream` of the session.
+struct DataHello {
+  Token session{};
+  uint32_t stream = 0;
+  uint64_t attempt = 0;  // 1, 2, 3 ... per stream: none is admitted twice
+  Proof proof{};
+  template <typename F>
+  void fields(F&& field) {
+    field(session), field(stream), field(attempt), field(proof);
+  }
+};
+
+// The answer, with the target's own proof: the source gives its bytes to nobody else.
+struct DataWelcome {
+  Proof proof{};
+  template <typename F>
+  void fields(F&& field) {
+    field(proof);
+  }
+};
+
+// `ppmr migrate` -> target: this connection asks the agent of the node, see agent_frames.h.
+struct AgentHello {
+  std::string node_name;  // for people
+  template <typename F>
+  void fields(F&& field) {
+    field(node_name);
+  }
+};
+
+struct Welcome {
+  Token token{};
+  uint64_t received_sequence = 0;  // the last frame of the source's that the target has
+  std::string target_name;
+  template <typename F>
+  void fields(F&& field) {
+    field(token), field(received_sequence), field(target_name);
+  }
+};
+
+enum class RejectReason : uint16_t {
+  kVersion = 1,
+  kUnknownSession = 2,
+  kBadHello = 3,
+  kBusy = 4,
+  kNotAuthenticated = 5,  // may come in plain text, then for people alone: anybody can send it
+};
+
+struct Reject {
+  RejectReason reason = RejectReason::kBadHello;
+  std::string text;
+  template <typename F>
+  void fields(F&& field) {
+    field(reason), field(text);
+  }
+};
+
+}  // namespace ppmr::wire
