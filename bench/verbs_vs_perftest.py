@@ -27,7 +27,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 READS_MAX, WINDOW_BYTES = 16, 4 * MIB  # of the mover: rdma_stream/verbs_window.h
 DEVICE, GID_INDEX = "rxe0", "1"
-USUAL_RATE = 40 * MIB  # a second, of these machines
+USUAL_RATE = 80 * MIB  # a second, of these machines
 
 
 def find_mover():

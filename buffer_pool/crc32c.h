@@ -1,4 +1,5 @@
-// CRC32C (Castagnoli, RFC 3720 appendix B.4) by ISA-L: the checksum of every chunk and every frame.
+// CRC32C (Castagnoli, RFC 3720 appendix B.4): the checksum of every chunk and every frame. By ISA-L
+// with the processor's instruction, by a table on one that has none.
 #pragma once
 
 #include <cstddef>
@@ -9,5 +10,8 @@ namespace ppmr {
 
 // The checksum of `bytes`, continuing from `previous` (the checksum of what came before them).
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t previous = 0);
+
+// The same without the instruction; for tests.
+uint32_t crc32c_by_table(std::span<const std::byte> bytes, uint32_t previous = 0);
 
 }  // namespace ppmr

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 BUSYBOX = Path("/bin/busybox")
 
 # Others are loaded by the kernel on demand, from the root file system.
-MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "crc32_pclmul", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "fuse", "tun")
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "fuse", "tun")
 
 
 class CannotRun(LabError):
