@@ -89,9 +89,9 @@ class Program:
 
 
 class SteadyWorker(Program):
-    def __init__(self, node, directory, size_mib=64, threads=4, seed=1):
+    def __init__(self, node, directory, size_mib=64, threads=4, seed=1, pages_per_s=0):
         # Filling memory that the host has to provide first can be as slow as half a GiB a second.
-        super().__init__(node, "steady_worker", [directory, size_mib, threads, seed], directory, timeout=60 + size_mib / 64)
+        super().__init__(node, "steady_worker", [directory, size_mib, threads, seed, pages_per_s], directory, timeout=60 + size_mib / 64)
         self.threads = threads
 
     def audit(self, timeout=120):

@@ -7,8 +7,11 @@
 //   every 10 ms child     behind a pair of pipes; answers number n with mix(n) and how many numbers
 //   it has answered node      each line names the node (UTS host name) it was written on
 //
-// Usage: steady_worker DIR [SIZE_MIB [THREADS [SEED]]]      writes DIR/output, DIR/audits;
-// DIR/ready appears when it is under way
+//   writer    if asked: the first word of one page after the other is written anew, so many pages a
+//   second, round and round; an audit knows which value each must have by now
+//
+// Usage: steady_worker DIR [SIZE_MIB [THREADS [SEED [PAGES_PER_S]]]]      writes DIR/output,
+// DIR/audits; DIR/ready appears when it is under way
 
 #include <pthread.h>
 #include <signal.h>
@@ -49,10 +52,12 @@ class Memory {
   struct Audit {
     uint64_t digest = 0, expected = 0, wrong_words = 0;
   };
-  Audit audit() const {
+  Audit audit() {
+    std::lock_guard lock(mutex_);
     Audit audit;
     for (size_t i = 0; i < word_count_; ++i) {
-      const uint64_t should_be = memory_word(seed_, i);
+      const uint64_t should_be =
+          i % kPageWords == 0 ? first_word(i / kPageWords) : memory_word(seed_, i);
       audit.wrong_words += words_[i] != should_be;
       audit.digest = digest_add(audit.digest, words_[i]);
       audit.expected = digest_add(audit.expected, should_be);
@@ -60,7 +65,27 @@ class Memory {
     return audit;
   }
 
+  // Writes to the next `count` pages.
+  void dirty(size_t count) {
+    std::lock_guard lock(mutex_);
+    const size_t pages = word_count_ / kPageWords;
+    for (; count > 0; --count) {
+      const size_t page = dirtied_++ % pages;
+      words_[page * kPageWords] = first_word(page);
+    }
+  }
+
  private:
+  static constexpr size_t kPageWords = 4096 / sizeof(uint64_t);
+  // How it must be now: of another seed for each time that the page was written to.
+  uint64_t first_word(size_t page) const {
+    const size_t pages = word_count_ / kPageWords;
+    const uint64_t rounds = dirtied_ / pages + (page < dirtied_ % pages ? 1 : 0);
+    return memory_word(seed_ + rounds, page * kPageWords);
+  }
+
+  std::mutex mutex_;
+  uint64_t dirtied_ = 0;  // pages
   size_t word_count_;
   uint64_t seed_;
   uint64_t* words_ = nullptr;
@@ -150,7 +175,13 @@ void start_timer() {
   if (timer_settime(timer, 0, &every, nullptr) != 0) die("timer_settime");
 }
 
-[[noreturn]] void audit_when_asked(const Memory& memory, LineFile& audits, sigset_t asked) {
+[[noreturn]] void dirty_steadily(Memory& memory, uint64_t pages_per_s) {
+  const int64_t pages_per_tick =
+      static_cast<int64_t>(pages_per_s) * kTickIntervalNs / 1'000'000'000;
+  for (Pace pace(kTickIntervalNs);; pace.wait()) memory.dirty(static_cast<size_t>(pages_per_tick));
+}
+
+[[noreturn]] void audit_when_asked(Memory& memory, LineFile& audits, sigset_t asked) {
   for (uint64_t number = 1;; ++number) {
     int signal = 0;
     if (sigwait(&asked, &signal) != 0) die("sigwait");
@@ -163,9 +194,10 @@ void start_timer() {
   }
 }
 
-int run(const std::string& directory, size_t size_mib, size_t thread_count, uint64_t seed) {
+int run(const std::string& directory, size_t size_mib, size_t thread_count, uint64_t seed,
+        uint64_t pages_per_s) {
   Child child;  // before any thread exists
-  const Memory memory(size_mib, seed);
+  Memory memory(size_mib, seed);
   LineFile output(directory + "/output"), audits(directory + "/audits");
 
   sigset_t tick_and_audit,
@@ -176,6 +208,8 @@ int run(const std::string& directory, size_t size_mib, size_t thread_count, uint
   sigaddset(&tick_and_audit, SIGRTMIN);
   pthread_sigmask(SIG_BLOCK, &tick_and_audit, nullptr);
   std::thread auditor([&] { audit_when_asked(memory, audits, audit_only); });
+  std::thread writer;
+  if (pages_per_s > 0) writer = std::thread([&] { dirty_steadily(memory, pages_per_s); });
   std::vector<std::unique_ptr<Walker>> walkers;
   for (size_t i = 0; i < thread_count; ++i) walkers.push_back(std::make_unique<Walker>(i));
   sigset_t tick;
@@ -208,12 +242,12 @@ int run(const std::string& directory, size_t size_mib, size_t thread_count, uint
 }  // namespace ppmr_programs
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 5) {
-    fprintf(stderr, "usage: %s DIR [SIZE_MIB [THREADS [SEED]]]\n", argv[0]);
+  if (argc < 2 || argc > 6) {
+    fprintf(stderr, "usage: %s DIR [SIZE_MIB [THREADS [SEED [PAGES_PER_S]]]]\n", argv[0]);
     return 2;
   }
   const auto number = [&](int i, uint64_t otherwise) {
     return i < argc ? strtoull(argv[i], nullptr, 0) : otherwise;
   };
-  return ppmr_programs::run(argv[1], number(2, 64), number(3, 4), number(4, 1));
+  return ppmr_programs::run(argv[1], number(2, 64), number(3, 4), number(4, 1), number(5, 0));
 }
