@@ -101,8 +101,8 @@ std::string filesystem_id_of(int fd) {
 
 bool is_network_filesystem(const std::string& type) {
   static const std::set<std::string_view> kTypes = {
-      "nfs",    "nfs4", "cifs",  "smb3", "ceph",       "lustre",        "gpfs",
-      "beegfs", "afs",  "pvfs2", "gfs2", "fuse.sshfs", "fuse.glusterfs"};
+      "nfs",    "nfs4", "cifs",  "smb3", "ceph", "lustre",     "gpfs",
+      "beegfs", "afs",  "pvfs2", "gfs2", "9p",   "fuse.sshfs", "fuse.glusterfs"};
   return kTypes.contains(type);
 }
 
