@@ -24,7 +24,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultHoldLimit{120'000};
-constexpr milliseconds kPreflightPatience{30'000};
+constexpr milliseconds kPreflightPatience{60'000};
 
 // SIGINT, SIGTERM and SIGHUP as a flag. Threads started while it lives have them blocked.
 class Interruption {

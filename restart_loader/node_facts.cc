@@ -1,5 +1,6 @@
 #include "restart_loader/node_facts.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kCriuPatience{15};
+constexpr std::chrono::seconds kCriuPatience{30};
 
 // x86: flags of /proc/cpuinfo that stand for instructions or state that user programs see.
 // Everything else (bugs, virtualisation, clocks, power) may differ.
@@ -80,6 +81,9 @@ class CriuChecks {
   bool succeeded(size_t i) const { return running_[i] && running_[i]->succeeded(); }
   std::string why_not(size_t i) const {
     if (!running_[i]) return "it could not be run";
+    if (!running_[i]->ended()) {
+      return fmt::format("it has not ended within {} s", kCriuPatience.count());
+    }
     const std::string why = running_[i]->errors().summary();
     return why.empty() ? "it " + running_[i]->how_it_ended() : why;
   }

@@ -1,6 +1,7 @@
 """RDMA for real: the verbs mover between the two machines of tests/vm, whose devices are software but whose verbs are the kernel's."""
-import json
 import itertools
+import json
+import os
 import threading
 import time
 
@@ -103,6 +104,12 @@ def resources(node):
     """What the kernel holds for RDMA: queue pairs, completion queues, regions, protection domains, identifiers."""
     shown = json.loads(node.run(["rdma", "-j", "resource", "show"]).stdout)
     return {key: count for key, count in next(entry for entry in shown if entry["ifname"] == "rxe0").items() if key in ("qp", "cq", "mr", "pd", "cm_id", "ctx")}
+
+
+def memory_of(node, pid):
+    """KiB of each kind, from /proc/PID/status."""
+    lines = (line.split() for line in node.read_text(f"/proc/{pid}/status").splitlines() if line.startswith("Vm"))
+    return {words[0].rstrip(":"): int(words[1]) for words in lines}
 
 
 def test_devices_are_shown_with_what_matters(machines):
@@ -235,24 +242,46 @@ def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
         machines.b.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "link0"])
 
 
-def test_sessions_leave_nothing_behind(machines, pair):
+# In the machine itself: every command from outside would cost as much as a whole cycle.
+CYCLES = """
+out=$1 count=$2 first=$3
+shift 3
+for number in $(seq "$first" $((first + count - 1))); do
+  "$@" || exit
+  dd if=/dev/urandom of="$out/file-$number" bs=256K count=2 conv=fsync status=none || exit
+  fusermount3 -u "$out" || exit
+done
+"""
+
+
+def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines, pair):
+    """$PPMR_CYCLES of them (25)."""
+    count = int(os.environ.get("PPMR_CYCLES", "25"))
     idle = [resources(node) for node in machines.nodes]
     both = pair(["--transport", "verbs"])
+    target = both.target.status()["pid"]
+    both.await_ready()
+    both.source.stop()
+
+    def cycle(count, first):
+        source = [find_ppmr(), "source", both.out, "--target", both.address, "--insecure", "--transport", "verbs", "--pool-size", "8MiB", "--peer-timeout", PEER_TIMEOUT]
+        machines.a.run(["sh", "-c", CYCLES, "cycles", both.out, count, first, *source], timeout=60 + 10 * count)
+        wait_until(lambda: both.target.status()["peers"] == [] and both.rdma()["connections"] == 0, 30, "the last session to end", interval=0.1)
 
     def held():
-        wait_until(lambda: len(both.target.status()["peers"]) == 1, 20, "the earlier session to end", interval=0.1)
-        rdma = both.rdma()
-        return (len(machines.b.names(f"/proc/{both.target.status()['pid']}/fd")), len(machines.b.names(f"/proc/{both.target.status()['pid']}/task")),
-                rdma["registered_bytes"], rdma["connections"], resources(machines.b), resources(machines.a))
-    both.await_ready()
-    both.move("warm-up", 1)
-    both.mount_source_again()
-    before = held()
-    for number in range(10):
-        both.move(f"file-{number}", 1)
-        both.mount_source_again()
+        rdma, memory = both.rdma(), memory_of(machines.b, target)
+        return {"fds": len(machines.b.names(f"/proc/{target}/fd")), "threads": len(machines.b.names(f"/proc/{target}/task")),
+                "pinned": memory["VmPin"], "locked": memory["VmLck"], "registered": (rdma["registered_bytes"], rdma["registered_regions"]),
+                "at a": resources(machines.a), "at b": resources(machines.b)}
+    cycle(3, 1)  # what is made once is there now
+    before, resident = held(), memory_of(machines.b, target)["VmRSS"]
+    assert before["pinned"] * 1024 >= before["registered"][0] > 0, "what is registered is pinned, and would be seen"
+    assert before["at a"] == idle[0], "the source has taken all with it"
+    cycle(count, 4)
     assert held() == before
-    assert both.rdma()["connections_made"] == 2 * 12
+    assert memory_of(machines.b, target)["VmRSS"] - resident < 4096 + 16 * count, "KiB: not a session's worth each"
+    status = both.target.status()
+    assert status["rdma"]["connections_made"] >= 2 * (count + 3) and status["rdma"]["bytes_read"] >= (count + 3) * MIB // 2 - INLINE_MAX
     both.close()
     assert [resources(node) for node in machines.nodes] == idle
 

@@ -49,11 +49,14 @@ class MigrationWorld:
 
     def records(self, role):
         """The latest version of every record of a node, oldest first."""
-        found = []
-        for directory in self.node(role).host_path(self.states[role]).glob(f"*.{role}"):
-            versions = [int(path.stem) for path in directory.glob("*.json")]
+        found, node = [], self.node(role)
+        for name in node.names(self.states[role]):
+            if not name.endswith(f".{role}"):
+                continue
+            directory = self.states[role] / name
+            versions = [int(version.removesuffix(".json")) for version in node.names(directory) if version.endswith(".json")]
             if versions:
-                found.append(json.loads((directory / f"{max(versions)}.json").read_text()))
+                found.append(json.loads(node.read_text(directory / f"{max(versions)}.json")))
         return sorted(found, key=lambda record: record["history"][0][1])
 
     def paused(self, role, state):
