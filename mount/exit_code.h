@@ -14,7 +14,7 @@ enum class ExitCode : int {
   kCheckpointFailed = 7,  // the checkpoint is not there, has failed, or could not be verified
   kTimedOut = 8,          // the time given with --timeout is over
   kRestoreFailed = 9,     // CRIU did not restore the process: nothing runs here
-  kPagesLost = 10,        // the process was restored, but not all of its memory reached it
+  kPagesLost = 10,        // restored, but not all of its memory reached it: killed
   kMigrationAborted = 11,  // the migration failed: the processes run on where they were
   kMigrationOpen = 12,     // its outcome is not on record on both nodes: ppmr migrate --recover
   kInterrupted = 130,      // SIGINT or SIGTERM (128 + SIGINT, as shells have it)

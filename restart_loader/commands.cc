@@ -12,6 +12,7 @@
 #include "restart_loader/migrate_command.h"
 #include "restart_loader/migration_agent.h"
 #include "restart_loader/migration_hook.h"
+#include "restart_loader/pages_guard.h"
 #include "restart_loader/passed_options.h"
 #include "restart_loader/recover_command.h"
 #include "restart_loader/restart_command.h"
@@ -247,6 +248,8 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();
   sub->add_option("--tree", restore->tree)->required();
+  auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);
+  sub->add_option("--work", guard->work_directory)->required();
   auto hook = add_internal<MigrationHook>(app, "migration-hook", exit_code, sub);
   sub->add_option("--state-dir", hook->state_directory)->required();
   sub->add_option("--id", hook->id)->required();

@@ -45,6 +45,7 @@ class CriuProcess {
   bool succeeded() const { return ended_ && child_.succeeded(); }
   bool ready() const { return ready_; }  // it wrote its byte to the status fd
   bool was_killed() const { return ended_ && child_.was_killed(); }
+  pid_t pid() const { return child_.pid(); }
   std::string how_it_ended() const { return child_.how_it_ended(); }
   CriuErrors& errors() { return errors_; }
   void end() { child_.end(), process(); }

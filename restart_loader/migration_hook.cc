@@ -10,7 +10,9 @@
 
 #include "restart_loader/decision.h"
 #include "restart_loader/frozen_tasks.h"
+#include "restart_loader/pages_guard.h"
 #include "restart_loader/restorer_wait.h"
+#include "restart_loader/shell_script.h"
 
 namespace ppmr {
 namespace {
@@ -27,12 +29,6 @@ constexpr int kLetCriuGoOn = 0;
 constexpr int kStopCriu = 1;
 
 void say(const std::string& sentence) { fmt::print(stderr, "ppmr hook: {}\n", sentence); }
-
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 Result<std::string> own_path() {
   char path[PATH_MAX];
@@ -258,19 +254,14 @@ Result<std::string> write_hook_script(const RecordStore& store, const std::strin
     script += "pre-dump) date +%s%N >" + shell_quoted(work_directory + "/freeze-began") + " ;;\n";
     script += "post-dump) " + hook + " ;;\n";
   } else {
-    script += "post-restore) " + hook + " ;;\n";
+    auto guard = guard_pages_line(work_directory);
+    if (!guard) return failure(guard.error());
+    script += "post-restore) " + *guard + "; " + hook + " ;;\n";
     // From here on the tree may run its own code.
     script += "pre-resume) : >" + shell_quoted(work_directory + "/resumed") + " ;;\n";
   }
   script += "esac\n";
-  const std::string path = work_directory + "/hook";
-  unlink(path.c_str());
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700));
-  if (!file) return system_failure("create", path);
-  if (write(file.get(), script.data(), script.size()) != static_cast<ssize_t>(script.size())) {
-    return system_failure("write", path);
-  }
-  return path;
+  return write_script(work_directory + "/hook", script);
 }
 
 int64_t read_freeze_began_ns(const std::string& work_directory) {

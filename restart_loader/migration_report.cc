@@ -26,6 +26,8 @@ const char* result_of(const MigrationOutcome& outcome) {
       return "moved";
     case ExitCode::kMigrationOpen:
       return "OPEN";
+    case ExitCode::kPagesLost:
+      return "LOST";
     default:
       return "stayed";
   }

@@ -9,6 +9,7 @@
 
 #include "mount/size_option.h"
 #include "restart_loader/mount_daemon.h"
+#include "restart_loader/pages_guard.h"
 #include "restart_loader/restore.h"
 #include "restart_loader/work_directory.h"
 
@@ -115,11 +116,17 @@ bool Restart::can_be_lazy() {
 
 CommandResult<void> Restart::restore(WorkDirectory& work) {
   lazily_ = can_be_lazy();
+  std::vector<std::string> options = command_.criu_options;
+  if (lazily_) {
+    auto script = write_guard_script(work.path());
+    if (!script) return command_failure(ExitCode::kFailure, script.error().message);
+    options.insert(options.end(), {"--action-script", *script});
+  }
   auto restore = Restore::create({.criu = criu_,
                                   .images = checkpoint_.path,
                                   .work = work.path(),
                                   .lazily = lazily_,
-                                  .criu_options = command_.criu_options,
+                                  .criu_options = std::move(options),
                                   .show_line = show_criu_line,
                                   .show_notice = say});
   if (!restore) return command_failure(ExitCode::kFailure, restore.error().message);
@@ -141,11 +148,11 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
     if (!command_.json) fmt::print("\n");
     return command_failure(ExitCode::kPagesLost,
                            fmt::format("MEMORY LOST: process {} was restored, but {} before all of "
-                                       "its pages were in place. It will stop or "
-                                       "die of SIGBUS at the first one that is missing. End it "
-                                       "(kill -9 {}); the checkpoint was not removed, "
-                                       "so it can be restarted, also with --eager. Logs: {}",
-                                       pid_, pages.error().message, pid_, work.path()));
+                                       "its pages were in place; it was killed, because it would "
+                                       "have found zeros in their place. The checkpoint was not "
+                                       "removed, so it can be restarted, also with --eager. "
+                                       "Logs: {}",
+                                       pid_, pages.error().message, work.path()));
   }
   pages_after_ = since(complete_at_);
   return {};

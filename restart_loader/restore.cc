@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "restart_loader/criu_options.h"
+#include "restart_loader/pages_guard.h"
 
 namespace ppmr {
 namespace {
@@ -34,6 +35,7 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   // Left over from another restore with the same work directory.
   unlink((work + "/lazy-pages.socket").c_str());
   unlink(restore->pid_file_.c_str());
+  forget_pages_server(work);
   const sigset_t set = ending_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   restore->signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -60,8 +62,10 @@ Result<pid_t> Restore::run() {
 }
 
 Status Restore::start_lazy_pages() {
-  auto started = CriuProcess::start({.argv = {options_.criu, "lazy-pages", "-D", options_.images,
-                                              "-W", options_.work, "-v2", "--status-fd", "3"},
+  const std::vector<std::string> argv = {options_.criu,   "lazy-pages",  "-D",
+                                         options_.images, "-W",          options_.work,
+                                         "-v2",           "--status-fd", "3"};
+  auto started = CriuProcess::start({.argv = with_exit_code_left(argv, options_.work),
                                      .log_file = options_.work + "/lazy-pages.log",
                                      .show = options_.show_line,
                                      .status_fd = true,
@@ -74,7 +78,7 @@ Status Restore::start_lazy_pages() {
     return waited;
   }
   if (!lazy_pages_->ready()) return failure(explain("criu lazy-pages", *lazy_pages_));
-  return {};
+  return note_pages_server(options_.work, lazy_pages_->pid());
 }
 
 Status Restore::start_restore() {
@@ -90,7 +94,15 @@ Status Restore::start_restore() {
       CriuProcess::start({.argv = std::move(argv), .log_file = copy, .show = options_.show_line});
   if (!started) return failure(started.error());
   restore_ = std::move(*started);
-  if (Status waited = serve_until([&] { return restore_->ended(); }); !waited) return waited;
+  const auto lost = [&] {
+    return lazy_pages_ && lazy_pages_->ended() && !lazy_pages_->succeeded();
+  };
+  const Status waited = serve_until([&] { return restore_->ended() || lost(); });
+  if (!waited) return waited;
+  if (lost()) {  // the guard kills what was restored; CRIU would wait for it
+    restore_->end();
+    return failure(ECHILD, explain("criu lazy-pages", *lazy_pages_).message);
+  }
   if (restore_->succeeded()) return {};
   if (!users_log_.empty()) {
     std::ifstream log(users_log_);

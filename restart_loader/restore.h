@@ -23,7 +23,9 @@ struct RestoreOptions {
   std::string images;  // absolute
   std::string work;    // absolute: CRIU's work directory, outside of the mount; gets the logs
   bool lazily = true;
-  std::vector<std::string> criu_options;                // for `criu restore`, after ours
+  // For `criu restore`, after ours. Lazily, an --action-script among them has to guard_pages_line()
+  // at post-restore.
+  std::vector<std::string> criu_options;
   std::function<void(const std::string&)> show_line;    // each line of CRIU's
   std::function<void(const std::string&)> show_notice;  // for people, about signals
 };
@@ -40,7 +42,8 @@ class Restore {
   // about it.
   Result<pid_t> run();
   // Waits until every page is in place. Signals are noted but not followed: the process needs its
-  // pages. Errors: EFAULT, its memory is lost.
+  // pages. Errors: EFAULT: its memory is lost, and
+  // its guard (pages_guard.h) kills it.
   Status finish_pages();
 
  private:

@@ -229,8 +229,8 @@ int TreeRestore::finish(const std::string& lost) {
   (void)change([&](OwnershipRecord& record) {
     if (!lost.empty()) {
       record.error = fmt::format(
-          "MEMORY LOST: process {} runs, but {} before all of its pages were in place. It will "
-          "stop or die at the first that is missing. Logs: {}",
+          "MEMORY LOST: process {} ran, but {} before all of its pages were in place; it was "
+          "killed, because it would have found zeros in their place. Logs: {}",
           record.trees[tree_].root, lost, work_);
     }
     record.trees[tree_].phase = TreePhase::kComplete;

@@ -13,7 +13,7 @@ from lab.ppmr import Mounts, find_ppmr
 from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
 from lab.proofs import Before, prove
 
-MOVED, ABORTED, OPEN = 0, 11, 12
+MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
 
 
 @pytest.fixture
@@ -268,6 +268,44 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
         world.migrate(worker.pid).ok()
         check_moved(worker, nodes)
         worker.end()
+
+
+def lazy_pages_of(node):
+    return node.run(["pgrep", "-f", "^[^ ]*criu lazy-pages"], check=False).stdout.split()
+
+
+@pytest.mark.parametrize("victim", ["criu lazy-pages", "target daemon"])
+def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(lab, nodes, world, victim):
+    worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=384, threads=1)
+    worker.wait_for_lines(10)
+    running = world.start_migrate(worker.pid, options=["--timeout", 10])
+    worker.wait_for_lines(1, nodes.target)
+    pages = lazy_pages_of(nodes.target)
+    assert pages, "it got all of its memory before anything could fail"
+    if victim == "target daemon":
+        world.mounts.target.kill()
+    else:
+        nodes.target.signal(pages[0], signal.SIGKILL)
+    wait_until(lambda: not nodes.target.alive(worker.pid), 10, "the process that lacks its memory to be ended")
+    check_continuity(worker.lines())
+    assert not nodes.source.alive(worker.pid)
+    world.mounts.restart_dead()
+    done = running.wait()
+    wait_until(lambda: "MEMORY LOST" in world.records("target")[0]["error"], 10, "the record to say so")
+    assert done.code in (LOST, OPEN) and (victim == "target daemon" or done.summary["trees"][0]["result"] == "LOST")
+    wait_until(lambda: nodes.target.run(["pgrep", "-f", "guard-pages"], check=False).stdout == "", 5, "the guard to go, too")
+
+
+def test_lazy_pages_that_dies_before_the_process_runs_is_started_again(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))})
+    world.wait_until_paused("source", "sealed", running)
+    wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
+    nodes.target.signal(lazy_pages_of(nodes.target)[0], signal.SIGKILL)
+    world.go_on("source", "sealed")
+    running.wait().ok()
+    check_moved(worker, nodes)
+    worker.end()
 
 
 def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, world):
