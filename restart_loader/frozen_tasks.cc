@@ -1,5 +1,6 @@
 #include "restart_loader/frozen_tasks.h"
 
+#include <poll.h>
 #include <sys/syscall.h>
 
 #include <filesystem>
@@ -34,6 +35,14 @@ void FrozenTasks::signal(int number) const {
   // The only error there can be: it has ended.
   for (const Task& task : tasks_) {
     (void)syscall(SYS_pidfd_send_signal, task.pidfd.get(), number, nullptr, 0);
+  }
+}
+
+void FrozenTasks::await_end() const {
+  for (const Task& task : tasks_) {
+    pollfd fd{task.pidfd.get(), POLLIN, 0};
+    while (poll(&fd, 1, -1) < 0 && errno == EINTR) {
+    }
   }
 }
 

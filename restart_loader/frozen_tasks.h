@@ -27,6 +27,8 @@ class FrozenTasks {
   void let_go() const { signal(SIGCONT); }
   // A task with SIGKILL pending never executes an instruction of its own again.
   void kill() const { signal(SIGKILL); }
+  // Until the last of them has ended. For tasks that were killed: others may take for ever.
+  void await_end() const;
   // Whether every thread of every task is still held by `tracer`. Asked after stop(): then none of
   // them has run since CRIU froze it, and none of them will. Errors: EBUSY and who is not held.
   Status check_held_by(pid_t tracer) const;

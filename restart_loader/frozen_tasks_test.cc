@@ -92,7 +92,8 @@ TEST(FrozenTasks, AStopHoldsWhenTheTracerDies) {
   }
   int status = 0;
   while (sleeper.state() != 't') {
-    if (waitpid(tracer, &status, WNOHANG) == tracer) GTEST_SKIP() << "ptrace is not allowed here";
+    if (waitpid(tracer, &status, WNOHANG) == tracer)
+      GTEST_SKIP() << "NOT TESTED: what a tracer holds; ptrace is not allowed here";
     std::this_thread::sleep_for(milliseconds(1));
   }
   const auto tasks = FrozenTasks::open({sleeper.identity()});
@@ -107,6 +108,16 @@ TEST(FrozenTasks, AStopHoldsWhenTheTracerDies) {
   tasks->kill();
   siginfo_t info{};
   EXPECT_EQ(waitid(P_PID, static_cast<id_t>(sleeper.pid()), &info, WEXITED | WNOWAIT), 0);
+}
+
+TEST(FrozenTasks, TheEndOfAKilledOneIsAwaited) {
+  const Sleeper sleeper;
+  const ProcessIdentity process = sleeper.identity();
+  const auto tasks = FrozenTasks::open({process});
+  ASSERT_TRUE(tasks);
+  tasks->kill();
+  tasks->await_end();
+  EXPECT_FALSE(is_alive(process));
 }
 
 TEST(FrozenTasks, OneThatHasEndedIsLeftOut) {

@@ -201,7 +201,8 @@ TEST_F(Trees, ASocketPairWithinATreeTiesItToNobody) {
 }
 
 TEST_F(Trees, ConnectionsInAnotherNetworkNamespaceAreFoundThere) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root: makes a network namespace";
+  if (geteuid() != 0)
+    GTEST_SKIP() << "NOT TESTED: sockets of another network namespace; making one needs root";
   std::vector<pid_t> children;
   int ends[2];
   const auto parent = parent_of({[&] { close(ends[0]); }, [&] { close(ends[1]); }}, children, [&] {

@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 
 #include "restart_loader/criu_options.h"
@@ -13,6 +14,12 @@
 
 namespace ppmr {
 namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kEndsTogether{500};
+constexpr milliseconds kLookInterval{20};
 
 sigset_t ending_signals() {
   sigset_t set;
@@ -99,7 +106,15 @@ Status Restore::start_restore() {
   };
   const Status waited = serve_until([&] { return restore_->ended() || lost(); });
   if (!waited) return waited;
-  if (lost()) {  // the guard kills what was restored; CRIU would wait for it
+  // A restore that fails takes lazy-pages along; then it is the one that tells why.
+  const auto deadline = Clock::now() + kEndsTogether;
+  while (!restore_->ended() && Clock::now() < deadline) {
+    std::vector<pollfd> fds;
+    restore_->add_to(fds);
+    poll(fds.data(), fds.size(), static_cast<int>(kLookInterval.count()));
+    restore_->process();
+  }
+  if (!restore_->ended()) {  // the guard kills what was restored; CRIU would wait for it
     restore_->end();
     return failure(ECHILD, explain("criu lazy-pages", *lazy_pages_).message);
   }

@@ -63,13 +63,14 @@ class RestoreWithAScript : public testing::Test {
 constexpr const char* kReady = "printf '\\0' >&3; exec 3>&-;";
 
 TEST_F(RestoreWithAScript, StartsTheRestoreOnlyWhenLazyPagesListens) {
-  auto restore =
-      restore_with(std::string("sleep 0.1; touch listening;") + kReady + "sleep 0.2; touch filled",
-                   "[ -e listening ] && echo 4711 > pidfile");
+  auto restore = restore_with(std::string("sleep 0.1; touch listening;") + kReady +
+                                  "while [ ! -e enough ]; do sleep 0.01; done; touch filled",
+                              "[ -e listening ] && echo 4711 > pidfile");
   const auto pid = restore->run();
   ASSERT_TRUE(pid.has_value()) << pid.error().message;
   EXPECT_EQ(*pid, 4711);
   EXPECT_FALSE(std::filesystem::exists(work_ + "/filled"));
+  std::ofstream(work_ + "/enough") << "yes";
   const Status finished = restore->finish_pages();
   EXPECT_TRUE(finished.has_value());
   EXPECT_TRUE(std::filesystem::exists(work_ + "/filled"));
@@ -116,14 +117,31 @@ TEST_F(RestoreWithAScript, LazyPagesThatFailsAtOnceIsTheFailure) {
 }
 
 TEST_F(RestoreWithAScript, LosingLazyPagesAfterTheRestoreIsAnError) {
-  auto restore = restore_with(
-      std::string(kReady) + "while [ ! -e pidfile ]; do sleep 0.01; done; sleep 0.1; kill -9 $$",
-      "echo 5 > pidfile");
+  auto restore =
+      restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; kill -9 $$",
+                   "echo 5 > pidfile");
   ASSERT_TRUE(restore->run().has_value());
+  std::ofstream(work_ + "/enough") << "yes";
   const Status finished = restore->finish_pages();
   ASSERT_FALSE(finished.has_value());
   EXPECT_EQ(finished.error().errno_value, EFAULT);
   EXPECT_THAT(finished.error().message, HasSubstr("killed by signal 9"));
+  // What the guard goes by, whoever else has died.
+  EXPECT_EQ(read("pages-ended"), "137\n");
+  EXPECT_NE(read("pages-server"), "");
+}
+
+TEST_F(RestoreWithAScript, LosingLazyPagesBeforeTheProcessRunsEndsTheRestore) {
+  auto restore =
+      restore_with(std::string(kReady) + "while [ ! -e restoring ]; do sleep 0.01; done; exit 1",
+                   "touch restoring; sleep 100");
+  const auto began = std::chrono::steady_clock::now();
+  const auto pid = restore->run();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_EQ(pid.error().errno_value, ECHILD) << "not as if CRIU's restore had been killed";
+  EXPECT_THAT(pid.error().message, HasSubstr("criu lazy-pages ended with exit code 1"));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(50));
+  EXPECT_EQ(read("pages-ended"), "1\n");
 }
 
 TEST_F(RestoreWithAScript, DoesNotWaitForAPipeThatSomebodyKeepsOpen) {

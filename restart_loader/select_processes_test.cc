@@ -82,7 +82,9 @@ TEST_F(SelectProcesses, AControlGroupIsNamedAsThePathOfItsDirectoryOrBelowItsHie
     group = line.substr(path + 1);
     controllers = line.substr(line.find(':') + 1, path - line.find(':') - 1);
   }
-  if (group.empty()) GTEST_SKIP() << "this process is in the topmost control group only";
+  if (group.empty())
+    GTEST_SKIP()
+        << "NOT TESTED: selecting by control group; this process is in the topmost one only";
   std::vector<std::string> names = {group, group.substr(1), group + "/"};
   const std::string directory = "/sys/fs/cgroup/" + controllers + group;
   if (std::filesystem::exists(directory)) names.push_back(directory);

@@ -174,7 +174,7 @@ Status TreeRestore::judge_remains() {
   // Of a keeper that died: its CRIU must not let anything go while we look.
   if (auto criu = FrozenTasks::open({tree.criu}); criu && criu->count() > 0) {
     criu->kill();
-    while (is_alive(tree.criu)) std::this_thread::sleep_for(milliseconds(1));
+    criu->await_end();
   }
   // Before the hook may have let it go, nothing of it can have run.
   const bool may_have_run =
@@ -191,6 +191,7 @@ Status TreeRestore::judge_remains() {
     case RestoredTasks::kGone:
       // What has run and ended must not begin again. CRIU kills what it cannot let go.
       runs_ = criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0;
+      if (!runs_) kill_all_children();  // reaps them, too: a dead one still has its pid
       break;
     case RestoredTasks::kUndetermined:
       return failure(EUCLEAN,

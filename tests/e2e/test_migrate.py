@@ -13,6 +13,7 @@ from lab.ppmr import Mounts, find_ppmr
 from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
 from lab.proofs import Before, prove
 
+GROWTH_MAX_KIB = 4096  # in any number of migrations: arenas of malloc, one a thread
 MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
 
 
@@ -250,6 +251,11 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
             found["checkpoints"] = len(world.mounts.target.status()["checkpoints"])
             return found
 
+        def memory_kib():
+            """Without what the store keeps touched: as much as checkpoints once had at the same time, and the reserve beside it."""
+            ready = world.mounts.target.status()["store"]["ready_bytes"] // 1024
+            return [world.mounts.source.memory_kib()["VmRSS"], world.mounts.target.memory_kib()["VmRSS"] - ready]
+
         def abort(times):
             for _ in range(times):
                 done = world.migrate(worker.pid)
@@ -257,12 +263,13 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
         abort(3)  # whatever is made once is there then
         world.mounts.await_ready()  # the store's memory is touched again in quiet moments
         time.sleep(1)
-        before, memory = footprint(), [daemon.memory_kib()["VmRSS"] for daemon in (world.mounts.source, world.mounts.target)]
+        before, memory = footprint(), memory_kib()
         abort(count)
         wait_until(lambda: footprint() == before, 15, f"everything to be back at {before}; it is {footprint()}", interval=0.3)
         world.mounts.await_ready()
-        grown = [daemon.memory_kib()["VmRSS"] - was for daemon, was in zip((world.mounts.source, world.mounts.target), memory)]
-        assert all(kib < 4096 + 20 * count for kib in grown), f"the daemons have grown by {grown} KiB in {count} migrations"
+        grown = [now - was for now, was in zip(memory_kib(), memory)]
+        print(f"the daemons have grown by {grown} KiB in {count} migrations")
+        assert all(kib < GROWTH_MAX_KIB for kib in grown), f"the daemons have grown by {grown} KiB in {count} migrations"
         check_stayed(worker, nodes)
         (tmp_path / "fail").unlink()
         world.migrate(worker.pid).ok()
@@ -329,7 +336,7 @@ def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, world):
 
 def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes, world):
     if nodes.source.run([find_criu(), "check", "--feature", "mem_dirty_track"], check=False).returncode == 0:
-        pytest.skip("this kernel tracks memory")
+        pytest.skip("NOT TESTED: the refusal of --pre-copy; this kernel tracks memory, so it is not refused")
     [worker] = start_workers(lab, nodes, 1)
     done = world.migrate(worker.pid, options=["--pre-copy", 3])
     assert done.code == ABORTED and "track" in done.said
