@@ -1,5 +1,5 @@
 // CRC32C (Castagnoli, RFC 3720 appendix B.4): the checksum of every chunk and every frame. By ISA-L
-// with the processor's instruction, by a table on one that has none.
+// with the processor's instruction, by crcutil on one that has none.
 #pragma once
 
 #include <cstddef>
