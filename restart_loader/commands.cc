@@ -6,6 +6,7 @@
 #include "mount/size_option.h"
 #include "restart_loader/command_error.h"
 #include "restart_loader/commit_command.h"
+#include "restart_loader/criu_relay.h"
 #include "restart_loader/devices_command.h"
 #include "restart_loader/evacuate_command.h"
 #include "restart_loader/keygen_command.h"
@@ -200,6 +201,12 @@ void add_migrate(CLI::App& app, int& exit_code) {
                   ->check(CLI::PositiveNumber)
                   ->allow_extra_args(false)  // what follows may be --
                   ->take_all();
+  auto* runc = sub.add_option("--runc", migrate.containers,
+                              "a container of runc's, whose bundle is on both nodes (may be "
+                              "repeated)")
+                   ->type_name("NAME")
+                   ->allow_extra_args(false)
+                   ->take_all();
   auto* mount = sub.add_option("--mount", migrate.mountpoint, "a source mount; its target it is");
   auto* recover =
       sub.add_option("--recover", command->recover_id,
@@ -207,7 +214,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
                      "records of both nodes")
           ->expected(0, 1)
           ->type_name("ID");
-  recover->excludes(pid)->excludes(mount);
+  recover->excludes(pid)->excludes(runc)->excludes(mount);
   auto* passed = add_move_options(sub, command, migrate);
   sub.add_flag("--independent", migrate.independent,
                "each process by itself; without it all move or all stay");
@@ -219,10 +226,11 @@ void add_migrate(CLI::App& app, int& exit_code) {
               "--recover, how long to try to reach the other node");
   sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
   recover->excludes(passed);
-  sub.parse_complete_callback([command, recover, pid, mount] {
+  sub.parse_complete_callback([command, recover, pid, runc, mount] {
     command->recover = recover->count() > 0;
-    if (!command->recover && (pid->count() == 0 || mount->count() == 0)) {
-      throw CLI::RequiredError("--pid PID --mount MOUNTPOINT (or --recover)");
+    const bool named = pid->count() + runc->count() > 0;
+    if (!command->recover && (!named || mount->count() == 0)) {
+      throw CLI::RequiredError("--pid PID or --runc NAME, and --mount MOUNTPOINT (or --recover)");
     }
   });
 }
@@ -250,6 +258,14 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--tree", restore->tree)->required();
   auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);
   sub->add_option("--work", guard->work_directory)->required();
+  auto relay = add_internal<CriuRelay>(app, "migration-relay", exit_code, sub);
+  sub->add_option("--state-dir", relay->state_directory)->required();
+  sub->add_option("--id", relay->id)->required();
+  sub->add_option("--role", relay->role)->required()->check(CLI::IsMember({"source", "target"}));
+  sub->add_option("--tree", relay->tree)->required();
+  sub->add_option("--criu", relay->criu)->required();
+  sub->add_option("--work-dir", relay->work_directory)->required();
+  sub->add_option("arguments", relay->arguments)->take_all();
   auto hook = add_internal<MigrationHook>(app, "migration-hook", exit_code, sub);
   sub->add_option("--state-dir", hook->state_directory)->required();
   sub->add_option("--id", hook->id)->required();

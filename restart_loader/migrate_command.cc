@@ -7,6 +7,7 @@
 #include <sys/signalfd.h>
 
 #include <algorithm>
+#include <map>
 
 #include "mount/size_option.h"
 #include "restart_loader/migration.h"
@@ -56,6 +57,7 @@ class Migrate {
 
  private:
   CommandResult<void> find_way();
+  CommandResult<void> find_containers();
   CommandResult<void> find_trees();
   CommandResult<void> check_both_sides();
   CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
@@ -66,6 +68,7 @@ class Migrate {
   MigrationSettings settings_;
   MoveOptions move_options_;
   std::vector<ProcessTree> trees_;
+  std::map<pid_t, ContainerFacts> containers_;  // by root
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // of each tree, about
   std::vector<std::string> stays_;      // of independent trees: what cannot move, by name
@@ -110,6 +113,25 @@ CommandResult<void> Migrate::find_way() {
   return {};
 }
 
+CommandResult<void> Migrate::find_containers() {
+  if (command_.containers.empty()) return {};
+  const auto refuse = [](const std::string& why) {
+    return command_failure(ExitCode::kUsage, "--runc: " + why);
+  };
+  if (command_.leave_running) return refuse("a container has one name, so there is no copying it");
+  if (command_.pre_copy > 0) return refuse("a container is moved without --pre-copy");
+  if (auto options = runc_options(command_.criu_options); !options) {
+    return refuse(options.error().message);
+  }
+  for (const std::string& name : command_.containers) {
+    auto facts = gather_container_facts(name);
+    if (!facts) return refuse(facts.error().message);
+    if (facts->state.pid <= 0) return refuse(name + " is " + facts->state.status);
+    containers_.emplace(facts->state.pid, std::move(*facts));
+  }
+  return {};
+}
+
 // Errors: what cannot be moved, or not without others.
 CommandResult<void> Migrate::find_trees() {
   MoveOptions& options = move_options_;
@@ -117,8 +139,10 @@ CommandResult<void> Migrate::find_trees() {
   options.own_pid_namespace = settings_.leave_running;
   options.pre_copy = command_.pre_copy > 0;
   options.read(command_.criu_options);
-  auto selection =
-      select_trees({command_.pids.begin(), command_.pids.end()}, options.tree_options());
+  if (auto found = find_containers(); !found) return found;
+  std::vector<pid_t> roots(command_.pids.begin(), command_.pids.end());
+  for (const auto& [root, container] : containers_) roots.push_back(root);
+  auto selection = select_trees(roots, options.tree_options());
   if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
   trees_ = std::move(selection->trees);
   findings_ = std::move(selection->findings);
@@ -158,6 +182,9 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
     auto gathered = gather_tree_facts(tree);
     if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
     memory_bytes_.push_back(gathered->memory_bytes);
+    if (const auto container = containers_.find(tree.root); container != containers_.end()) {
+      set_container(*gathered, container->second);
+    }
     facts.push_back(std::move(*gathered));
   }
   const PreflightQuestions questions = questions_about(facts, move_options_);
@@ -198,7 +225,13 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   settings_.tell = [&](const json& event) { progress.note(event); };
   std::vector<TreePlan> trees;
   for (size_t i = 0; i < trees_.size(); ++i) {
-    trees.push_back({trees_[i].root, trees_[i].processes.front().name});
+    TreePlan plan{trees_[i].root, trees_[i].processes.front().name, {}};
+    if (const auto found = containers_.find(plan.root); found != containers_.end()) {
+      const ContainerState& state = found->second.state;
+      plan.name = state.name;
+      plan.container = {state.name, state.bundle, state.created};
+    }
+    trees.push_back(std::move(plan));
     progress.expect(trees.back().root, trees.back().name, memory_bytes_[i]);
   }
   progress.start();

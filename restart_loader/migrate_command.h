@@ -11,6 +11,7 @@ namespace ppmr {
 
 struct MigrateCommand {
   std::vector<int> pids;
+  std::vector<std::string> containers;  // of runc's, by name
   std::string mountpoint;
   bool eager = false;
   bool independent = false;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "mount/control_client.h"
+#include "restart_loader/container_fate.h"
 #include "restart_loader/decision.h"
 #include "restart_loader/frozen_tasks.h"
 #include "restart_loader/migration_hook.h"
@@ -92,6 +93,7 @@ Status Migration::prepare() {
     TreeRecord entry;
     entry.root = tree.plan.root;
     entry.name = tree.plan.name;
+    entry.container = tree.plan.container;
     entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
     if (settings_.pre_copy_rounds_max > 0) entry.images = "last";
     record.trees.push_back(std::move(entry));
@@ -310,6 +312,12 @@ void Migration::kill_tasks() {
 void Migration::join_dumps() {
   for (Tree& tree : trees_) {
     if (tree.thread.joinable()) tree.thread.join();
+  }
+  const auto end = store_.read(id_, kRole);
+  for (size_t i = 0; end && i < trees_.size(); ++i) {
+    if (Status settled = settle_container_at_source(*end, end->trees[i]); !settled) {
+      tell({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
+    }
   }
 }
 

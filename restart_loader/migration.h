@@ -31,6 +31,7 @@ struct MigrationSettings {
 struct TreePlan {
   pid_t root = 0;
   std::string name;
+  ContainerRecord container;
 };
 
 // What has become of one tree, for the summary. Times in seconds; negative: unknown.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <climits>
+#include <csignal>
 #include <fstream>
 #include <thread>
 
@@ -30,22 +31,15 @@ constexpr int kStopCriu = 1;
 
 void say(const std::string& sentence) { fmt::print(stderr, "ppmr hook: {}\n", sentence); }
 
-Result<std::string> own_path() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0 || length == sizeof path) return system_failure("find", "our own binary");
-  return std::string(path, static_cast<size_t>(length));
-}
-
 // One run of a hook.
 class Hold {
  public:
-  Hold(RecordStore store, std::string id, MigrationRole role, size_t tree)
+  Hold(RecordStore store, std::string id, MigrationRole role, size_t tree, pid_t criu)
       : store_(std::move(store)),
         id_(std::move(id)),
         role_(role),
         tree_(tree),
-        criu_(identify(getppid()).value_or(ProcessIdentity{})) {}
+        criu_(identify(criu).value_or(ProcessIdentity{})) {}
 
   int at_source();
   int at_target();
@@ -135,7 +129,7 @@ std::string Hold::why_give_up(const OwnershipRecord& record) const {
   if (!is_alive(record.coordinator)) {
     return fmt::format("ppmr migrate (pid {}) died before the decision", record.coordinator.pid);
   }
-  if (getppid() != criu_.pid) return "CRIU died before the decision";
+  if (!is_alive(criu_)) return "CRIU died before the decision";
   if (too_long(record)) {
     return fmt::format("nothing was decided within {} s (--timeout)", record.hold_limit_ms / 1000);
   }
@@ -171,7 +165,7 @@ int Hold::let_run_on(const OwnershipRecord& record) const {
 // The coordinator kills the tasks. When it does not, that is ours to do.
 int Hold::finish_committed(OwnershipRecord record) {
   while (record.trees[tree_].phase != TreePhase::kComplete && is_alive(record.coordinator) &&
-         getppid() == criu_.pid && !too_long(record)) {
+         is_alive(criu_) && !too_long(record)) {
     if (auto next = store_.wait(id_, role_, record.version, kLookInterval)) record = *next;
   }
   if (record.trees[tree_].phase == TreePhase::kComplete) return kLetCriuGoOn;
@@ -233,13 +227,20 @@ int Hold::at_target() {
       default:
         break;  // in doubt: waits, for as long as it takes
     }
-    if (getppid() != criu_.pid) return kStopCriu;
+    if (!is_alive(criu_)) return kStopCriu;
     auto next = store_.wait(id_, role_, record->version, kLookInterval);
     if (next) record = std::move(next);
   }
 }
 
 }  // namespace
+
+Result<std::string> own_path() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0 || length == sizeof path) return system_failure("find", "our own binary");
+  return std::string(path, static_cast<size_t>(length));
+}
 
 Result<std::string> write_hook_script(const RecordStore& store, const std::string& id,
                                       MigrationRole role, size_t tree,
@@ -270,14 +271,21 @@ int64_t read_freeze_began_ns(const std::string& work_directory) {
   return file >> at ? at : 0;
 }
 
+void note_freeze_begins(const std::string& work_directory) {
+  std::ofstream(work_directory + "/freeze-began") << realtime_ns() << "\n";
+}
+
 int MigrationHook::run() const {
+  // What it says goes to its coordinator, which may be dead.
+  std::signal(SIGPIPE, SIG_IGN);
   auto store = RecordStore::open(state_directory);
   if (!store) {
     say(store.error().message);
     return kStopCriu;
   }
-  if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree).at_source();
-  return Hold(*store, id, MigrationRole::kTarget, tree).at_target();
+  const pid_t held = criu != 0 ? criu : getppid();
+  if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree, held).at_source();
+  return Hold(*store, id, MigrationRole::kTarget, tree, held).at_target();
 }
 
 }  // namespace ppmr

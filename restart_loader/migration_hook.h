@@ -15,14 +15,19 @@ Result<std::string> write_hook_script(const RecordStore& store, const std::strin
                                       MigrationRole role, size_t tree,
                                       const std::string& work_directory);
 
+// Our own binary, for such scripts.
+Result<std::string> own_path();
+
 // Where the script leaves the moment at which CRIU began to freeze the tree; 0 when it did not.
 int64_t read_freeze_began_ns(const std::string& work_directory);
+void note_freeze_begins(const std::string& work_directory);
 
 struct MigrationHook {
   std::string state_directory;
   std::string id;
   std::string role;  // "source" or "target"
   size_t tree = 0;
+  pid_t criu = 0;  // whom it holds; 0: its parent
 
   // The exit code for CRIU. At the source 0: kill the tree, else: let it run on. At the target 0:
   // let it run, else: kill it.

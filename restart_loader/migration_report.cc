@@ -50,6 +50,7 @@ std::string event_text(const json& event) {
                        format_size(event.value("bytes", uint64_t{0})));
   }
   if (what == "running") return who + ": runs at the target";
+  if (what == "warning") return who + ": " + event.value("sentence", "");
   if (what == "complete") return who + ": all of its memory is there";
   return "";
 }

@@ -16,6 +16,9 @@ constexpr std::array<const char*, kMigrationStateCount> kStateNames = {
     "ready",     "owned",   "running", "finished", "aborted"};
 constexpr std::array<const char*, 7> kPhaseNames = {"waiting", "dumping", "held",    "sealed",
                                                     "ready",   "running", "complete"};
+constexpr size_t kNameMaxBytes = 255;
+constexpr std::string_view kNameCharacters =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
 constexpr size_t kTreesMax = 4096;
 constexpr size_t kTasksMax = 65536;
 
@@ -36,6 +39,17 @@ ProcessIdentity unpack_process(const json& packed) {
   return {packed.at(0).get<pid_t>(), packed.at(1).get<uint64_t>()};
 }
 
+// Throws like the next one.
+Result<ContainerRecord> unpack_container(const json& packed) {
+  const ContainerRecord container{packed.at("name"), packed.at("bundle"), packed.at("created")};
+  const bool none = container.name.empty() && container.bundle.empty();
+  if (none || (is_container_name(container.name) && container.bundle.starts_with('/') &&
+               container.bundle.find('\0') == std::string::npos)) {
+    return container;
+  }
+  return failure(EPROTO, "container '" + container.name + "' in '" + container.bundle + "'");
+}
+
 // Throws nlohmann::json::exception where a field is missing or of another type.
 Result<TreeRecord> unpack_tree(const json& packed) {
   TreeRecord tree;
@@ -43,6 +57,9 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.name = packed.at("name");
   tree.checkpoint = packed.at("checkpoint");
   tree.images = packed.at("images");
+  auto container = unpack_container(packed.at("container"));
+  if (!container) return failure(container.error());
+  tree.container = std::move(*container);
   auto phase = parse_phase(packed.at("phase"));
   if (!phase) return failure(phase.error());
   tree.phase = *phase;
@@ -186,6 +203,10 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"name", tree.name},
             {"checkpoint", tree.checkpoint},
             {"images", tree.images},
+            {"container",
+             {{"name", tree.container.name},
+              {"bundle", tree.container.bundle},
+              {"created", tree.container.created}}},
             {"phase", to_string(tree.phase)},
             {"tasks", tasks},
             {"waiting_at", tree.waiting_at},
@@ -235,6 +256,11 @@ Result<OwnershipRecord> parse_record(const json& packed) {
   } catch (const json::exception& error) {
     return failure(EPROTO, std::string("record of a migration: ") + error.what());
   }
+}
+
+bool is_container_name(const std::string& name) {
+  return !name.empty() && name.size() <= kNameMaxBytes && name != "." && name != ".." &&
+         name[0] != '-' && name.find_first_not_of(kNameCharacters) == std::string::npos;
 }
 
 std::string random_migration_id() {

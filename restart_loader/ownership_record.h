@@ -60,11 +60,19 @@ MigrationState first_state(MigrationRole role);
 bool may_change(MigrationRole role, MigrationState from, MigrationState to);
 bool is_over(MigrationState state);
 
+// A container of runc's that a tree is; without a name: it is none.
+struct ContainerRecord {
+  std::string name;
+  std::string bundle;   // its directory, the same on both nodes
+  std::string created;  // source: tells it from a later one of the same name
+};
+
 struct TreeRecord {
   pid_t root = 0;
   std::string name;        // of the root's program, for people
   std::string checkpoint;  // the top-level entry of the mounts
-  std::string images;      // where in it the last dump is: "", or a directory behind rounds
+  ContainerRecord container;
+  std::string images;  // where in it the last dump is: "", or a directory behind rounds
   TreePhase phase = TreePhase::kWaiting;
   std::vector<ProcessIdentity> tasks;  // once they are frozen (source) or restored (target)
   std::vector<uint64_t> waiting_at;    // target: where in CRIU's restorer each of them waits
@@ -113,6 +121,9 @@ void to_json(nlohmann::json& json, const OwnershipRecord& record);
 void to_json(nlohmann::json& json, const TreeRecord& tree);
 // What a disk or a peer gave us. Errors: EPROTO and which field is wrong.
 Result<OwnershipRecord> parse_record(const nlohmann::json& json);
+
+// What runc lets a container be called. What a peer sends must not lead anywhere else.
+bool is_container_name(const std::string& name);
 
 std::string random_migration_id();
 bool is_migration_id(const std::string& text);

@@ -24,6 +24,7 @@ OwnershipRecord record_of_two_trees() {
   tree.waiting_at = {0x7fff00001234, 0};
   tree.phase = TreePhase::kHeld;
   record.trees = {tree, tree};
+  record.trees[1].container = {"job", "/srv/job", "2026-01-02T03:04:05Z"};
   return record;
 }
 
@@ -105,6 +106,12 @@ TEST(OwnershipRecord, NamesThatLeadElsewhereAreRefused) {
     record = record_of_two_trees();
     record["trees"][0]["images"] = name;
     EXPECT_FALSE(parse_record(record)) << name;
+  }
+  for (const auto& [name, bundle] : {std::pair{"../job", "/srv"}, {"job", "srv"}, {"", "/srv"}}) {
+    nlohmann::json record = record_of_two_trees();
+    record["trees"][1]["container"]["name"] = name;
+    record["trees"][1]["container"]["bundle"] = bundle;
+    EXPECT_FALSE(parse_record(record)) << name << " in " << bundle;
   }
   for (const char* id : {"", "../../etc/passwd", "0123", "ABCDEF00000000000000000000000000"}) {
     nlohmann::json record = record_of_two_trees();

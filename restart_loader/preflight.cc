@@ -120,6 +120,7 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
   for (const TreeFacts& tree : trees) {
     check_privileges(tree, source, "source", Severity::kStops, findings);
     check_tree(options, tree, findings);
+    if (tree.container) check_container(tree, findings);
   }
 }
 
@@ -153,6 +154,7 @@ PreflightQuestions questions_about(const std::vector<TreeFacts>& trees,
   std::set<std::string> addresses;
   std::map<std::string, FileFact> files;
   for (const TreeFacts& tree : trees) {
+    if (tree.container) questions.containers.push_back(question_about(*tree.container));
     if (!tree.has_namespace("pid") && !options.own_pid_namespace) {
       for (const ProcessFact& process : tree.processes) {
         pids.insert(process.pid);
@@ -160,7 +162,7 @@ PreflightQuestions questions_about(const std::vector<TreeFacts>& trees,
       }
     }
     for (const FileFact& file : tree.files) {
-      if (!tree.has_namespace("mnt") && !file.deleted && file.type != "other")
+      if (tree.files_are_known_here() && !file.deleted && file.type != "other")
         files.emplace(file.path, file);
     }
     if (tree.has_namespace("net")) continue;
@@ -191,6 +193,8 @@ Result<PreflightAnswers> read_answers(const json& answer, const PreflightQuestio
     auto answers = answer.at("answers").get<PreflightAnswers>();
     if (answers.files.size() != questions.files.size())
       return failure(EPROTO, "the target's answer does not fit what it was asked");
+    if (answers.containers.size() != questions.containers.size())
+      return failure(EPROTO, "the target's answer does not fit what it was asked of containers");
     for (FileVerdict verdict : answers.files) {
       if (verdict < FileVerdict::kSame || verdict >= FileVerdict::kVerdictCount)
         return failure(EPROTO, "the target judged a file in a way that this ppmr does not know");

@@ -49,6 +49,7 @@ struct PreflightQuestions {
   std::vector<FileFact> files;  // directories, too
   std::vector<std::string> addresses;
   std::vector<ListenerQuestion> listeners;
+  std::vector<ContainerQuestion> containers;  // in the order of the trees
 };
 
 // What there is instead of an expected file.
@@ -71,6 +72,7 @@ struct PreflightAnswers {
   std::vector<FileVerdict> files;  // in the order of the questions
   std::vector<std::string> addresses_missing;
   std::vector<ListenerQuestion> listeners_taken;
+  std::vector<ContainerAnswer> containers;  // in the order of the questions
 };
 
 // What the daemon that answers knows of itself.

@@ -27,12 +27,14 @@ using nlohmann::json;
 constexpr size_t kPidsMax = 100'000;
 constexpr size_t kFilesMax = 100'000;
 constexpr size_t kSocketsMax = 100'000;
+constexpr size_t kContainersMax = 1000;
 constexpr size_t kPathMaxBytes = 4096;
 constexpr uint64_t kReadMaxBytes = 4ULL << 30;  // for all digests of one request
 
 Status check(const PreflightQuestions& questions) {
   if (questions.pids.size() > kPidsMax || questions.files.size() > kFilesMax ||
-      questions.addresses.size() > kSocketsMax || questions.listeners.size() > kSocketsMax)
+      questions.addresses.size() > kSocketsMax || questions.listeners.size() > kSocketsMax ||
+      questions.containers.size() > kContainersMax)
     return failure(E2BIG, "the request asks about too much at once");
   for (const FileFact& file : questions.files) {
     if (!file.path.starts_with('/') || file.path.size() > kPathMaxBytes ||
@@ -175,6 +177,15 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   return answers;
 }
 
+Status answer_about_containers(const PreflightQuestions& questions, PreflightAnswers& answers) {
+  for (const ContainerQuestion& question : questions.containers) {
+    auto answer = answer_about(question);
+    if (!answer) return failure(answer.error());
+    answers.containers.push_back(std::move(*answer));
+  }
+  return {};
+}
+
 json refuse(const std::string& why) { return {{"ok", false}, {"error", why}}; }
 
 }  // namespace
@@ -186,7 +197,10 @@ json answer_preflight(const json& request, const TargetContext& context) {
                                 kPreflightVersion, version));
     const auto questions = request.at("questions").get<PreflightQuestions>();
     if (Status checked = check(questions); !checked) return refuse(checked.error().message);
-    return {{"ok", true}, {"answers", answer(questions, context)}};
+    PreflightAnswers answers = answer(questions, context);
+    if (Status answered = answer_about_containers(questions, answers); !answered)
+      return refuse(answered.error().message);
+    return {{"ok", true}, {"answers", answers}};
   } catch (const json::exception& error) {
     return refuse(std::string("the request is not to be understood: ") + error.what());
   }

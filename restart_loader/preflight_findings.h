@@ -53,6 +53,10 @@ void check_privileges(const TreeFacts& tree, const NodeFacts& node, const std::s
                       Severity severity, Findings& findings);
 // Of one tree: what stops its dump (preflight_tree.cc).
 void check_tree(const MoveOptions& options, const TreeFacts& tree, Findings& findings);
+// Of a tree that is a container (preflight_container.cc).
+void check_container(const TreeFacts& tree, Findings& findings);
+void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& answer,
+                               Findings& findings);
 // What has to be the same, or free, at the target (preflight_target.cc).
 void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions& questions,
                    const PreflightAnswers& answers, Findings& findings);

@@ -136,7 +136,11 @@ void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions
       if (tree.contains(file.pid)) judge_file(tree, file, answers.files[i], findings);
     }
   }
+  size_t container = 0;
   for (const TreeFacts& tree : trees) {
+    if (tree.container) {
+      check_container_at_target(tree, answers.containers[container++], findings);
+    }
     check_limits(tree, answers.node, findings);
     check_privileges(tree, answers.node, "target", Severity::kWarns, findings);
   }

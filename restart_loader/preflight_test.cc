@@ -420,5 +420,66 @@ TEST(MoveOptions, AreReadFromThoseOfCriu) {
   EXPECT_TRUE(options.tree_options().external_unix_sockets);
 }
 
+class ContainerObstacles : public Obstacles {
+ protected:
+  ContainerObstacles() {
+    tree_.own_namespaces = {"mnt", "pid"};
+    tree_.processes[0].namespace_pids = {412, 1};
+    ContainerFacts container{.state = {"job", "running", 412, "/srv/job", "/srv/job/rootfs", "now"},
+                             .runc_version = "1.1.5"};
+    container.bundle.directory = "/srv/job";
+    container.bundle.root_file_system = "/srv/job/rootfs";
+    container.bundle.mounts = {{"/home", ""}};
+    set_container(tree_, container);
+    answers_.containers = {{.runc_version = "1.1.5", .bundle = BundleVerdict::kSame}};
+  }
+  ContainerFacts& container() { return *tree_.container; }
+  ContainerAnswer& answer() { return answers_.containers[0]; }
+};
+
+TEST_F(ContainerObstacles, NoneWhereTheBundleIsTheSame) { EXPECT_THAT(find(), IsEmpty()); }
+
+TEST_F(ContainerObstacles, ItsFilesAreComparedByTheirPathsOnTheNode) {
+  verdicts_["/srv/job/rootfs/opt/worker"] = FileVerdict::kOtherContent;
+  expect_stop("/srv/job/rootfs/opt/worker", "same version");
+}
+
+TEST_F(ContainerObstacles, WhatTheTargetLacks) {
+  answer().bundle = BundleVerdict::kMissing;
+  expect_stop("the bundle /srv/job of the container job is not at the target", "copy it there");
+  answer().bundle = BundleVerdict::kOther;
+  expect_stop("config.json of the container job is another one", "copy the bundle");
+  answer().bundle = BundleVerdict::kSame;
+  answer().name_taken = true;
+  expect_stop("the container job is there at the target already", "runc delete job");
+  answer().name_taken = false;
+  answer().paths_missing = {"/srv/data"};
+  expect_stop("the container job needs /srv/data", "make them there");
+  answer().paths_missing.clear();
+  answer().unified_cgroups = true;
+  expect_stop("control groups are of version 1 here and of version 2", "unified_cgroup_hierarchy");
+  answer().unified_cgroups = false;
+  answer().runc_problem = "no runc found in PATH";
+  expect_stop("runc does not work at the target: no runc found", "install");
+}
+
+TEST_F(ContainerObstacles, WhatItIsLikeHere) {
+  container().state.status = "paused";
+  expect_stop("the container job is paused", "runc resume");
+  container().state.status = "running";
+  container().bundle.terminal = true;
+  expect_stop("has a terminal", "\"terminal\": false");
+  container().bundle.terminal = false;
+  container().outsiders = {500};
+  expect_stop("the processes 500 were put into the container job", "let them end");
+}
+
+TEST_F(ContainerObstacles, AnAnswerAboutFewerContainersDoesNotFit) {
+  const PreflightQuestions questions = questions_about({tree_}, options_);
+  ASSERT_EQ(questions.containers.size(), 1u);
+  nlohmann::json answers = {{"ok", true}, {"answers", nlohmann::json::object()}};
+  EXPECT_FALSE(read_answers(answers, questions));
+}
+
 }  // namespace
 }  // namespace ppmr

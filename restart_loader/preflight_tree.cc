@@ -35,7 +35,7 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                   "move the first process of that namespace, with all that is in it, or run ppmr "
                   "inside of it");
   }
-  if (tree.has_namespace("mnt")) {
+  if (!tree.files_are_known_here()) {
     findings.warn(fmt::format("{} has a mount namespace of its own", tree.name_of(root.pid)),
                   "its files were not compared with those of the target; what is mounted in it has "
                   "to be there, too");

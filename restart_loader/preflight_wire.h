@@ -6,11 +6,12 @@
 
 namespace ppmr {
 
-inline constexpr int kPreflightVersion = 1;
+inline constexpr int kPreflightVersion = 2;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenerQuestion, protocol, address, port)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightQuestions, boot_id, pids, files, addresses, listeners)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightQuestions, boot_id, pids, files, addresses, listeners,
+                                   containers)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightAnswers, node, pids_taken, files, addresses_missing,
-                                   listeners_taken)
+                                   listeners_taken, containers)
 
 }  // namespace ppmr

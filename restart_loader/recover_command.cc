@@ -8,6 +8,7 @@
 
 #include "mount/exit_code.h"
 #include "restart_loader/command_error.h"
+#include "restart_loader/container_fate.h"
 #include "restart_loader/decision.h"
 #include "restart_loader/frozen_tasks.h"
 #include "restart_loader/proc_files.h"
@@ -27,6 +28,8 @@ struct Finding {
   std::string what;
 };
 
+void warn(const Error& error) { fmt::print(stderr, "ppmr migrate: {}\n", error.message); }
+
 bool stopped_by_us(const ProcessIdentity& task) {
   auto stat = read_process_stat(task.pid);
   return stat && stat->start_time_ticks == task.start_time && stat->state == 'T';
@@ -34,6 +37,9 @@ bool stopped_by_us(const ProcessIdentity& task) {
 
 // The hooks do this. Here for the case that they were killed, too.
 void let_source_run_on(const OwnershipRecord& record) {
+  for (const TreeRecord& tree : record.trees) {
+    if (Status settled = settle_container_at_source(record, tree); !settled) warn(settled.error());
+  }
   if (!record.tasks_stopped) return;
   for (const TreeRecord& tree : record.trees) {
     for (const ProcessIdentity& task : tree.tasks) {
@@ -54,6 +60,9 @@ void kill_source(const RecordStore& store, OwnershipRecord& record) {
     return {};
   });
   if (killed) record = std::move(*killed);
+  for (const TreeRecord& tree : record.trees) {
+    if (Status settled = settle_container_at_source(record, tree); !settled) warn(settled.error());
+  }
 }
 
 std::string pids_of(const OwnershipRecord& record) {

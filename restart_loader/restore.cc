@@ -90,12 +90,17 @@ Status Restore::start_lazy_pages() {
 
 Status Restore::start_restore() {
   const CriuOptions told = read_criu_options(options_.criu_options);
-  std::vector<std::string> argv = {options_.criu, "restore",           "-D", options_.images, "-W",
-                                   options_.work, "--restore-detached"};
-  if (options_.lazily) argv.push_back("--lazy-pages");
-  if (!told.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
-  if (!told.verbosity) argv.push_back("-v2");
-  argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
+  std::vector<std::string> argv = options_.command;
+  if (!argv.empty()) {
+    if (options_.lazily) argv.insert(argv.end() - 1, "--lazy-pages");
+  } else {
+    argv = {options_.criu, "restore",           "-D", options_.images, "-W",
+            options_.work, "--restore-detached"};
+    if (options_.lazily) argv.push_back("--lazy-pages");
+    if (!told.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
+    if (!told.verbosity) argv.push_back("-v2");
+    argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
+  }
   const std::string copy = options_.work + (told.log_file ? "/restore.out" : "/restore.log");
   auto started =
       CriuProcess::start({.argv = std::move(argv), .log_file = copy, .show = options_.show_line});
@@ -123,7 +128,7 @@ Status Restore::start_restore() {
     std::ifstream log(users_log_);
     for (std::string line; std::getline(log, line);) restore_->errors().note(line);
   }
-  return failure(explain("criu restore", *restore_));
+  return failure(explain(options_.command.empty() ? "criu restore" : "runc restore", *restore_));
 }
 
 Status Restore::finish_pages() {

@@ -26,6 +26,10 @@ struct RestoreOptions {
   // For `criu restore`, after ours. Lazily, an --action-script among them has to guard_pages_line()
   // at post-restore.
   std::vector<std::string> criu_options;
+  // Instead of `criu restore`: a command that restores from `images` and writes the pid to
+  // `work`/pidfile; it is also given --lazy-pages where that is wanted, before its last word,
+  // and has to guard the pages like an action script.
+  std::vector<std::string> command;
   std::function<void(const std::string&)> show_line;    // each line of CRIU's
   std::function<void(const std::string&)> show_notice;  // for people, about signals
 };

@@ -8,8 +8,11 @@
 #include <fstream>
 
 #include "restart_loader/criu_options.h"
+#include "restart_loader/criu_relay.h"
+#include "restart_loader/frozen_tasks.h"
 #include "restart_loader/migration_hook.h"
 #include "restart_loader/mount_daemon.h"
+#include "restart_loader/runc.h"
 
 namespace ppmr {
 namespace {
@@ -101,15 +104,10 @@ Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   return bytes;
 }
 
-Status TreeDump::start() {
-  auto script = write_hook_script(store_, options_.id, kRole, options_.tree, work_);
+// A log file rather than our pipe: CRIU must be able to go on when this process has died.
+Result<std::vector<std::string>> TreeDump::dump_command(const std::string& images) const {
+  const auto script = write_hook_script(store_, options_.id, kRole, options_.tree, work_);
   if (!script) return failure(script.error());
-  std::string images = top_;
-  if (!options_.record.images.empty()) {
-    images += "/" + options_.record.images;
-    if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
-  }
-  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
   std::vector<std::string> argv = {options_.criu,
                                    "dump",
                                    "-t",
@@ -129,8 +127,35 @@ Status TreeDump::start() {
   }
   if (!read_criu_options(options_.criu_options).verbosity) argv.push_back("-v2");
   argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
+  return argv;
+}
+
+// runc knows what CRIU has to be told of a container, and notes that it has gone.
+Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
+  const Status relay =
+      write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu, work_);
+  if (!relay) return failure(relay.error());
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto options = runc_options(options_.criu_options);
+  if (!options) return options;
+  std::vector<std::string> words = {"checkpoint", "--image-path", images, "--work-path", work_};
+  words.insert(words.end(), options->begin(), options->end());
+  words.push_back(options_.record.container.name);
+  return runc->command(work_, words);
+}
+
+Status TreeDump::start() {
+  std::string images = top_;
+  if (!options_.record.images.empty()) {
+    images += "/" + options_.record.images;
+    if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
+  }
+  auto argv =
+      options_.record.container.name.empty() ? dump_command(images) : checkpoint_command(images);
+  if (!argv) return failure(argv.error());
   auto criu = CriuProcess::start(
-      {.argv = std::move(argv), .log_file = work_ + "/dump.out", .background = true});
+      {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
   if (!criu) return failure(criu.error());
   criu_ = std::move(*criu);
   return {};
@@ -159,7 +184,11 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (Status started = start(); !started) return failure(started.error());
   auto held = await_held();
   if (!held) return failure(held.error());
-  if (!*held) return failure(explain(*criu_, "criu dump", work_ + "/dump.log"));
+  if (!*held) {
+    const bool is_container = !options_.record.container.name.empty();
+    return failure(
+        explain(*criu_, is_container ? "runc checkpoint" : "criu dump", work_ + "/dump.log"));
+  }
   const auto sealed =
       ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", options_.record.checkpoint}},
                     options_.seal_patience);
@@ -182,6 +211,9 @@ void TreeDump::wait_for_end() {
     if (!decided) continue;
     // Stopped by somebody: what it holds would stay frozen.
     criu_->resume();
+    if (auto behind_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
+      behind_runc->let_go();
+    }
     if (!ask(options_.mount, {{"op", "status"}}, kDaemonSilence)) {
       // Its requests would keep CRIU, and the frozen tree with it, for as long as the daemon
       // sleeps. Forced, the kernel answers them all with an error; that the mount is busy does not

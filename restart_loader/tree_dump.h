@@ -48,6 +48,8 @@ class TreeDump {
   Status pre_copy();
   Result<uint64_t> pre_dump(unsigned round);
   Status start();
+  Result<std::vector<std::string>> dump_command(const std::string& images) const;
+  Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
   Result<bool> await_held();
   static Error explain(CriuProcess& criu, const std::string& what, const std::string& log);
 

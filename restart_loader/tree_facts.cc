@@ -328,4 +328,18 @@ Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
   return Gathering(tree).run();
 }
 
+void set_container(TreeFacts& tree, ContainerFacts container) {
+  std::vector<FileFact> files;
+  for (FileFact& file : tree.files) {
+    if (!file.deleted) {
+      const auto path = container.bundle.host_path(file.path);
+      if (!path) continue;  // in a file system of its own, which travels with it
+      file.path = *path;
+    }
+    files.push_back(std::move(file));
+  }
+  tree.files = std::move(files);
+  tree.container = std::move(container);
+}
+
 }  // namespace ppmr

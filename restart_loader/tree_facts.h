@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "restart_loader/container_facts.h"
 #include "restart_loader/process_tree.h"
 #include "restart_loader/sockets.h"
 
@@ -77,14 +79,19 @@ struct TreeFacts {
   std::vector<Peculiarity> peculiarities;
   std::vector<std::string> own_namespaces;  // of the root, unlike ours: "net", "mnt", ...
   uint64_t memory_bytes = 0;                // at most so much goes over: shared pages count twice
+  std::optional<ContainerFacts> container;  // where the tree is one of runc's
 
   bool has_namespace(const std::string& name) const;
   bool contains(pid_t pid) const;
+  // Whether `files` has paths of this node: of a mount namespace that we do not know it has not.
+  bool files_are_known_here() const { return container.has_value() || !has_namespace("mnt"); }
   std::string name_of(pid_t pid) const;  // "412 (worker)"
 };
 
 // Looks at a tree without touching it. Errors: ESRCH when its root has ended, EACCES.
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
+// The same tree as a container: its files get the paths that they have on this node.
+void set_container(TreeFacts& tree, ContainerFacts container);
 
 // JSON with the members' names. from_json() may throw nlohmann::json::exception.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileFact, path, type, filesystem, size_bytes, mode, links,

@@ -19,11 +19,14 @@
 #include "mount/control_client.h"
 #include "mount/exit_code.h"
 #include "mount/mount_table.h"
+#include "restart_loader/container_fate.h"
+#include "restart_loader/criu_relay.h"
 #include "restart_loader/frozen_tasks.h"
 #include "restart_loader/migration_hook.h"
 #include "restart_loader/own_namespace.h"
 #include "restart_loader/restore.h"
 #include "restart_loader/restorer_wait.h"
+#include "restart_loader/runc.h"
 
 extern char** environ;
 
@@ -69,6 +72,8 @@ class TreeRestore {
   }
   Status await_sealed();
   bool can_be_lazy();
+  Status set_criu_command(RestoreOptions& options) const;
+  Status set_runc_command(RestoreOptions& options) const;
   Result<std::unique_ptr<Restore>> restore_once();
   // What has become of a restore that failed. An error ends it all.
   Status judge_remains();
@@ -146,19 +151,46 @@ bool TreeRestore::can_be_lazy() {
   return (*check)->succeeded();
 }
 
-Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
+Status TreeRestore::set_criu_command(RestoreOptions& options) const {
   auto script = write_hook_script(store_, id_, kRole, tree_, work_);
   if (!script) return failure(script.error());
-  std::vector<std::string> options = record_.criu_options;
+  options.criu_options = record_.criu_options;
+  options.criu_options.insert(options.criu_options.end(), {"--action-script", *script});
+  return {};
+}
+
+// Then the container is known to runc here, with its control groups.
+Status TreeRestore::set_runc_command(RestoreOptions& options) const {
+  const ContainerRecord& container = record_.trees[tree_].container;
+  if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
+    return relay;
+  }
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto passed = runc_options(record_.criu_options);
+  if (!passed) return failure(passed.error());
+  std::vector<std::string> words = {
+      "restore",      "--detach",    "--bundle", container.bundle, "--image-path",
+      options.images, "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
+  words.insert(words.end(), passed->begin(), passed->end());
+  words.push_back(container.name);
+  options.command = runc->command(work_, words);
+  return {};
+}
+
+Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
+  RestoreOptions options{.criu = criu_,
+                         .images = images(),
+                         .work = work_,
+                         .lazily = lazily_,
+                         .show_line = say,
+                         .show_notice = say};
+  const bool is_container = !record_.trees[tree_].container.name.empty();
+  Status set = is_container ? set_runc_command(options) : set_criu_command(options);
+  if (!set) return failure(set.error());
   // A log file rather than our pipe: CRIU must be able to go on when this process has died.
-  options.insert(options.end(), {"--action-script", *script, "-o", "restore.log"});
-  auto restore = Restore::create({.criu = criu_,
-                                  .images = images(),
-                                  .work = work_,
-                                  .lazily = lazily_,
-                                  .criu_options = std::move(options),
-                                  .show_line = say,
-                                  .show_notice = say});
+  options.criu_options.insert(options.criu_options.end(), {"-o", "restore.log"});
+  auto restore = Restore::create(std::move(options));
   if (!restore) return failure(restore.error());
   const auto pid = (*restore)->run();
   if (!pid) return failure(pid.error());
@@ -184,6 +216,7 @@ Status TreeRestore::judge_remains() {
     case RestoredTasks::kWaiting:
       if (auto tasks = FrozenTasks::open(tree.tasks)) tasks->kill();
       kill_all_children();
+      if (Status gone = forget_container_at_target(tree, work_); !gone) return gone;
       break;
     case RestoredTasks::kRunning:
       runs_ = true;

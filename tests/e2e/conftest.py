@@ -6,6 +6,8 @@
     mounts            both ppmr mounts on these nodes
     loopback_mounts   both mounts in the host's own namespaces, joined over 127.0.0.1: plain paths, `loopback_mounts.out` and `.in_`
     machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`; one laboratory for the whole run, whole before each test
+    root_file_system  what a container needs: a shell, sleep and somewhere to write
+    own_cgroup        a name for control groups; to be asked for before the nodes
     make_loopback_mounts(source_options=[], target_options=[])    the same with options; several may be up at once
 
 A test that needs CRIU, root or a program that is missing is skipped and says so. `--way=tmpfs` runs the moves by tmpfs and tar instead of ppmr:
@@ -23,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lab import node as lab_node  # noqa: E402
 from lab import ppmr as lab_ppmr  # noqa: E402
+from lab.node import wait_until  # noqa: E402
 from vm.image import CannotRun  # noqa: E402
 from vm.virtual_lab import VirtualLab  # noqa: E402
 
@@ -87,6 +90,35 @@ def need_command():
             pytest.skip(f"{name} is not installed")
         return name
     return need
+
+
+@pytest.fixture
+def root_file_system(lab, need_command):
+    """What a container needs: a shell, sleep and somewhere to write."""
+    root = lab.home / "rootfs"
+    for directory in ("bin", "data", "dev", "etc", "proc", "run", "sys", "tmp", "var"):
+        (root / directory).mkdir(parents=True)
+    shutil.copy(shutil.which(need_command("busybox")), root / "bin/busybox")
+    (root / "bin/sh").symlink_to("busybox")
+    return root
+
+
+@pytest.fixture
+def own_cgroup():
+    """A name for control groups: the one thing here that is not a node's own, and the tools leave some of it behind. To be asked for before
+    the nodes, so that it goes after what runs in it."""
+    name = f"ppmr-test-{os.getpid()}"
+    yield name
+
+    def removed():
+        left = [Path(place) for top in Path("/sys/fs/cgroup").glob(f"**/{name}*") for place, _, _ in os.walk(top)]
+        for directory in sorted(left, key=lambda path: -len(path.parts)):
+            try:
+                directory.rmdir()
+            except OSError:
+                return False  # what is in it has not quite ended
+        return True
+    wait_until(removed, 10, f"the control groups {name} to be empty")
 
 
 @pytest.fixture(scope="session")

@@ -1,91 +1,26 @@
 """Containers and copies through the mounts, with the very commands of the README."""
 import hashlib
 import json
-import os
 import random
 import shutil
-from pathlib import Path
 
 import pytest
 
-from lab.node import LabError, wait_until
+from lab.containers import COUNT, Counter, make_bundle
+from lab.node import LabError
 from lab.ppmr import Mounts
 from lab.readme import commands_of, environment, run_command, run_section
-
-COUNT = "n=0; while :; do n=$((n + 1)); echo $n; busybox sleep 0.01; done >/data/lines 2>/dev/null"
-
-
-class Counter:
-    """A container that counts into a file of `data`, which both nodes see: one unbroken sequence, or something was lost or done twice."""
-
-    def __init__(self, data):
-        self.file = data / "lines"
-
-    def lines(self):
-        text = self.file.read_text() if self.file.exists() else ""
-        return text[:text.rfind("\n") + 1].split()
-
-    def wait_for(self, more):
-        wanted = len(self.lines()) + more
-        wait_until(lambda: len(self.lines()) >= wanted, 20, f"the container to count to {wanted}")
-
-    def check(self):
-        lines = self.lines()
-        assert lines == [str(number) for number in range(1, len(lines) + 1)]
-
-
-@pytest.fixture
-def root_file_system(lab, need_command):
-    """What a container needs: a shell, sleep and somewhere to write."""
-    root = lab.home / "rootfs"
-    for directory in ("bin", "data", "dev", "etc", "proc", "run", "sys", "tmp", "var"):
-        (root / directory).mkdir(parents=True)
-    shutil.copy(shutil.which(need_command("busybox")), root / "bin/busybox")
-    (root / "bin/sh").symlink_to("busybox")
-    return root
-
-
-@pytest.fixture
-def own_cgroup():
-    """A name for control groups: the one thing here that is not a node's own, and the tools leave some of it behind. To be asked for before
-    the nodes, so that it goes after what runs in it."""
-    name = f"ppmr-test-{os.getpid()}"
-    yield name
-
-    def removed():
-        left = [Path(place) for top in Path("/sys/fs/cgroup").glob(f"**/{name}*") for place, _, _ in os.walk(top)]
-        for directory in sorted(left, key=lambda path: -len(path.parts)):
-            try:
-                directory.rmdir()
-            except OSError:
-                return False  # what is in it has not quite ended
-        return True
-    wait_until(removed, 10, f"the control groups {name} to be empty")
-
-
-def runc_bundle(node, directory, root, data, cgroup):
-    directory.mkdir()
-    node.run(["runc", "spec", "--bundle", directory])
-    config = json.loads((directory / "config.json").read_text())
-    config["process"].update(terminal=False, args=["sh", "-c", COUNT])
-    config["root"] = {"path": str(root), "readonly": True}
-    config["mounts"].append({"destination": "/data", "type": "bind", "source": str(data), "options": ["bind", "rw"]})
-    config["linux"]["cgroupsPath"] = f"/{cgroup}"
-    # Nodes have a network of their own already; one more, with its loopback alone, needs iptables to be moved.
-    config["linux"]["namespaces"] = [entry for entry in config["linux"]["namespaces"] if entry["type"] != "network"]
-    (directory / "config.json").write_text(json.dumps(config))
-
 
 def test_runc(own_cgroup, lab, nodes, mounts, need_command, root_file_system):
     need_command("runc")
     data, bundle = lab.home / "data", lab.home / "bundle"
     data.mkdir()
-    runc_bundle(nodes.source, bundle, root_file_system, data, own_cgroup)
+    make_bundle(nodes.source, bundle, root_file_system, data, own_cgroup)
     counter = Counter(data)
     try:
         run_command(mounts, "source", f"runc run --detach --bundle {bundle} job >/dev/null 2>&1")
         counter.wait_for(30)
-        run_section(mounts, "With runc", BUNDLE=bundle)
+        run_section(mounts, "With runc by hand", BUNDLE=bundle)
         assert '"job"' not in run_command(mounts, "source", "runc list --format json"), "the container is still on the source"
         assert json.loads(run_command(mounts, "target", "runc list --format json"))[0]["status"] == "running"
         counter.wait_for(30)
