@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from lab.moving_address import MovingAddress
 from lab.node import wait_until
 from lab.peers import TarMove
 from lab.ppmr import Mounts, PpmrMove
@@ -118,31 +119,16 @@ def test_a_tcp_connection_inside_the_tree(lab, nodes, move):
 
 def test_a_tcp_connection_to_another_node(lab, nodes, move):
     """The server moves with its address; the client on a third node stays and notices a pause, nothing else."""
-    address, client_address = "10.77.100.1", "10.77.101.1"
-    third = lab.node("third")
-    third.run(["ip", "address", "add", f"{client_address}/32", "dev", "lo"])
-    near = {}
-    for node in (nodes.source, nodes.target):
-        near[node], far = (end[2] for end in lab.join(node, third).ends)
-        node.run(["ip", "route", "add", f"{client_address}/32", "via", far])
-
-    def lead_to(node):
-        """Packets for the address that moves go to `node` now, or nowhere."""
-        where = [f"{address}/32", "via", near[node], "src", client_address] if node else ["blackhole", f"{address}/32"]
-        third.run(["ip", "route", "replace", *where])
-
-    nodes.source.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
-    lead_to(nodes.source)
-    server = Program(nodes.source, "conversation", ["serve", lab.home / "server", address, 7000], lab.home / "server")
-    client = Program(third, "conversation", ["ask", lab.home / "client", address, 7000], lab.home / "client")
+    moving = MovingAddress(lab, nodes.source, nodes.target)
+    server = Program(nodes.source, "conversation", ["serve", lab.home / "server", moving.address, 7000], lab.home / "server")
+    client = Program(moving.third, "conversation", ["ask", lab.home / "client", moving.address, 7000], lab.home / "client")
     client.wait_for_lines(30)
     before = client.lines()[-1]["line"]
 
-    lead_to(None)  # whatever the source's kernel says from now on reaches nobody
-    nodes.target.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
+    moving.leave()
     move.move_tree(server.pid, TCP, TCP)
     wait_until(lambda: move.check() or nodes.target.alive(server.pid), 20, "the server to run on the target")
-    lead_to(nodes.target)
+    moving.arrive()
     move.finish()
     client.wait_for_lines(30)
     lines = client.lines()

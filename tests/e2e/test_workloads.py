@@ -1,4 +1,4 @@
-"""Programs that people run move while they work: redis under load, a JVM, Python with numpy, a shell pipeline, an MPI job.
+"""Programs that people run move with `ppmr migrate` while they work: redis under load, a JVM, Python with numpy, a shell pipeline, an MPI job.
 
 Each writes numbered lines with the name of its node; what they have to say is computed here once more.
 """
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.migrate import MigrationWorld
+from lab.moving_address import MovingAddress
 from lab.node import wait_until
-from lab.ppmr import Mounts, PpmrMove
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 PYTHON = "/usr/bin/python3"
@@ -19,13 +20,11 @@ MODULUS = 1_000_003
 
 
 @pytest.fixture
-def move(lab, nodes):
+def world(lab, nodes):
     # Little memory kept ready: what these programs need is less, and touching a GiB would take longer than their moves.
-    with Mounts(nodes.source, nodes.target, lab.directory / "private", target_options=["--pool-size", "64MiB"]) as mounts:
-        way = PpmrMove(nodes.source, nodes.target, mounts)
-        way.prepare("moved")
-        yield way
-        way.clean()
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", target_options=["--pool-size", "64MiB"]) as world:
+        world.mounts.await_ready()
+        yield world
 
 
 class Lines:
@@ -38,12 +37,9 @@ class Lines:
         text = self.path.read_text() if self.path.exists() else ""
         return [line.split() for line in text[:text.rfind("\n") + 1].splitlines()]
 
-    def wait_for(self, count, node, check=lambda: None, timeout=15):
+    def wait_for(self, count, node, timeout=15):
         """Waits until `count` lines were written on `node`."""
-        def there():
-            check()
-            return sum(line[-1] == node.name for line in self.read()) >= count
-        wait_until(there, timeout, f"{count} lines from node {node.name}", interval=0.01)
+        wait_until(lambda: sum(line[-1] == node.name for line in self.read()) >= count, timeout, f"{count} lines from node {node.name}", interval=0.01)
 
     def check(self, expected, left, right):
         """Numbers without a gap, first from one node, then from the other, each line as `expected(number)` says."""
@@ -55,14 +51,13 @@ class Lines:
             assert (int(line[0]), line[1]) == (number, expected(number))
 
 
-def move_and_check(move, pid, lines, expected, dump_options=(), restore_options=()):
-    lines.wait_for(30, move.source)
-    move.move_tree(pid, dump_options, restore_options)
-    lines.wait_for(30, move.target, check=move.check)
-    move.finish()
-    assert move.target.alive(pid) and not move.source.alive(pid)
-    lines.check(expected, move.source, move.target)
-    move.target.signal(pid, signal.SIGKILL)
+def move_and_check(world, pid, lines, expected, criu_options=()):
+    lines.wait_for(30, world.source)
+    world.migrate(pid, criu_options=criu_options).ok()
+    lines.wait_for(30, world.target)
+    assert world.target.alive(pid) and not world.source.alive(pid)
+    lines.check(expected, world.source, world.target)
+    world.target.signal(pid, signal.SIGKILL)
 
 
 def chain():
@@ -76,49 +71,33 @@ def chain():
     return at
 
 
-def test_redis_under_load_moves_with_its_address(lab, nodes, move, need_command):
+def test_redis_under_load_moves_with_its_address(lab, nodes, world, need_command):
     """The client on a third node keeps its connection and notices a pause; every write that redis has acknowledged is there."""
     need_command("redis-server")
-    address, client_address, port = "10.77.100.1", "10.77.101.1", 6390
-    third = lab.node("third")
-    third.run(["ip", "address", "add", f"{client_address}/32", "dev", "lo"])
-    near = {}
-    for node in (nodes.source, nodes.target):
-        near[node], far = (end[2] for end in lab.join(node, third).ends)
-        node.run(["ip", "route", "add", f"{client_address}/32", "via", far])
-
-    def lead_to(node):
-        """Packets for the address that moves go to `node` now, or nowhere."""
-        third.run(["ip", "route", "replace", *([f"{address}/32", "via", near[node], "src", client_address] if node else ["blackhole", f"{address}/32"])])
-
-    nodes.source.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
-    lead_to(nodes.source)
+    moving, port = MovingAddress(lab, nodes.source, nodes.target), 6390
     directory = lab.home / "redis"
     directory.mkdir()
-    pid = nodes.source.spawn(["redis-server", "--port", port, "--bind", address, "--protected-mode", "no", "--save", "", "--appendonly", "no",
+    pid = nodes.source.spawn(["redis-server", "--port", port, "--bind", moving.address, "--protected-mode", "no", "--save", "", "--appendonly", "no",
                               "--dir", directory], log=directory / "log")
 
     def cli(node, *words, **options):
-        return node.run(["redis-cli", "-h", address, "-p", port, *words], check=False, **options).stdout
+        return node.run(["redis-cli", "-h", moving.address, "-p", port, *words], check=False, **options).stdout
     wait_until(lambda: cli(nodes.source, "ping") == "PONG\n", 15, "redis to answer")
     acknowledged = directory / "acknowledged"
-    client = third.spawn([PYTHON, WORKLOADS / "redis_client.py", address, port, acknowledged], log=directory / "client-log")
+    client = moving.third.spawn([PYTHON, WORKLOADS / "redis_client.py", moving.address, port, acknowledged], log=directory / "client-log")
 
     def written():
         text = acknowledged.read_text() if acknowledged.exists() else ""
         return text[:text.rfind("\n") + 1].splitlines()
     wait_until(lambda: len(written()) > 1000, 10, "1000 writes")
 
-    lead_to(None)  # whatever the source's kernel says from now on reaches nobody
-    nodes.target.run(["ip", "address", "add", f"{address}/32", "dev", "lo"])
+    moving.leave()
     before = len(written())
-    move.move_tree(pid, TCP, TCP)
-    wait_until(lambda: move.check() or nodes.target.alive(pid), 20, "redis to run on the target")
-    lead_to(nodes.target)
-    wait_until(lambda: move.check() or len(written()) > before + 1000, 15, "1000 more writes of the same client")
-    move.finish()
-    third.signal(client, signal.SIGTERM)
-    wait_until(lambda: not third.alive(client), 5, "the client to end")
+    world.migrate(pid, criu_options=TCP).ok()
+    moving.arrive()
+    wait_until(lambda: len(written()) > before + 1000, 15, "1000 more writes of the same client")
+    moving.third.signal(client, signal.SIGTERM)
+    wait_until(lambda: not moving.third.alive(client), 5, "the client to end")
 
     lines = written()
     assert not lines[-1].startswith("lost"), lines[-1]
@@ -129,7 +108,7 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, move, need_command)
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-def test_a_jvm(lab, nodes, move, need_command):
+def test_a_jvm(lab, nodes, world, need_command):
     output = lab.home / "lines"
     pid = nodes.source.spawn([need_command("java"), "-Xmx128m", "-XX:-UsePerfData", WORKLOADS / "Counter.java", output], log=lab.home / "log")
 
@@ -140,10 +119,10 @@ def test_a_jvm(lab, nodes, move, need_command):
         return str(total)
     sums = chain()
     assert str(sums(100)) == expected(100)
-    move_and_check(move, pid, Lines(output), lambda number: str(sums(number)))
+    move_and_check(world, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_python_with_numpy(lab, nodes, move):
+def test_python_with_numpy(lab, nodes, world):
     specification = importlib.util.spec_from_file_location("numpy_worker", WORKLOADS / "numpy_worker.py")
     worker = importlib.util.module_from_spec(specification)
     try:
@@ -158,10 +137,10 @@ def test_python_with_numpy(lab, nodes, move):
         assert step == state["step"] + 1
         state.update(step=step, matrix=worker.following(state["matrix"], step))
         return worker.digest(state["matrix"])
-    move_and_check(move, pid, Lines(output), expected)
+    move_and_check(world, pid, Lines(output), expected)
 
 
-def test_a_shell_pipeline(lab, nodes, move):
+def test_a_shell_pipeline(lab, nodes, world):
     """Three programs and their shell, with bytes under way in the pipes between them."""
     output = lab.home / "lines"
     script = r"""
@@ -173,10 +152,10 @@ def test_a_shell_pipeline(lab, nodes, move):
         done >"$0" """
     pid = nodes.source.spawn(["bash", "-c", script, output])
     sums = chain()
-    move_and_check(move, pid, Lines(output), lambda number: str(sums(number)))
+    move_and_check(world, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_a_whole_mpi_job(lab, nodes, move, need_command):
+def test_a_whole_mpi_job(lab, nodes, world, need_command):
     """mpirun and its three ranks with the connections between them become those of another node.
 
     The ranks speak TCP over loopback, which every node has: Open MPI's segments in /dev/shm are files of the node, and what is in files does not move."""
@@ -192,6 +171,4 @@ def test_a_whole_mpi_job(lab, nodes, move, need_command):
         while len(tokens) <= number:
             tokens.append(((tokens[-1] * 31 + len(tokens)) % MODULUS + sum(range(1, ranks))) % MODULUS)
         return str(tokens[number])
-    options = [*TCP, "--file-locks", "--ghost-limit", "64M"]
-    restore = [*TCP, "--file-locks"]
-    move_and_check(move, pid, Lines(output), expected, options, restore)
+    move_and_check(world, pid, Lines(output), expected, [*TCP, "--file-locks", "--ghost-limit", "64M"])
