@@ -6,7 +6,7 @@
 
 namespace ppmr {
 
-inline constexpr int kPreflightVersion = 2;
+inline constexpr int kPreflightVersion = 1;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenerQuestion, protocol, address, port)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightQuestions, boot_id, pids, files, addresses, listeners,
