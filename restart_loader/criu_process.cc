@@ -105,6 +105,20 @@ void CriuProcess::process() {
   ended_ = true;
 }
 
+bool CriuProcess::await_end(std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    process();
+    if (ended_) return true;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return false;
+    std::vector<pollfd> fds;
+    add_to(fds);
+    poll(fds.data(), fds.size(), static_cast<int>(left.count()));
+  }
+}
+
 void CriuProcess::take_log(size_t bytes_max) {
   char buffer[16 << 10];
   for (size_t taken = 0; log_pipe_ && taken < bytes_max;) {

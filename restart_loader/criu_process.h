@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,6 +41,8 @@ class CriuProcess {
   void add_to(std::vector<pollfd>& fds) const;
   // Takes what its pipes hold now. Never waits.
   void process();
+  // Whether it ended within this time.
+  bool await_end(std::chrono::milliseconds patience);
 
   bool ended() const { return ended_; }
   bool succeeded() const { return ended_ && child_.succeeded(); }

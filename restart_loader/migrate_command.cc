@@ -10,6 +10,7 @@
 #include <map>
 
 #include "mount/size_option.h"
+#include "restart_loader/cpu_check.h"
 #include "restart_loader/migration.h"
 #include "restart_loader/migration_progress.h"
 #include "restart_loader/migration_report.h"
@@ -69,6 +70,7 @@ class Migrate {
   MoveOptions move_options_;
   std::vector<ProcessTree> trees_;
   std::map<pid_t, ContainerFacts> containers_;  // by root
+  std::string processor_;
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // of each tree, about
   std::vector<std::string> stays_;      // of independent trees: what cannot move, by name
@@ -152,6 +154,8 @@ CommandResult<void> Migrate::find_trees() {
 // What would stop it, here or at the target. Of trees that move independently, one that cannot
 // stays and does not hold the others.
 CommandResult<void> Migrate::check_both_sides() {
+  // A CRIU that cannot describe the processor leaves it to the comparison of features.
+  processor_ = describe_processor(settings_.criu).value_or("");
   if (!command_.independent) return check(trees_, findings_);
   std::vector<ProcessTree> can_move;
   std::vector<uint64_t> their_memory_bytes;
@@ -187,7 +191,8 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
     }
     facts.push_back(std::move(*gathered));
   }
-  const PreflightQuestions questions = questions_about(facts, move_options_);
+  PreflightQuestions questions = questions_about(facts, move_options_);
+  questions.processor = processor_;
   AgentClient agent(read_way(settings_.way));
   json request = to_request(questions);
   request["op"] = "preflight";

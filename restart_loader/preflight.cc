@@ -46,8 +46,9 @@ void check_criu(const NodeFacts& node, const std::string& where, Findings& findi
   }
 }
 
-void compare_nodes(const MoveOptions& options, const NodeFacts& source, const NodeFacts& target,
-                   Findings& findings) {
+void compare_nodes(const MoveOptions& options, const NodeFacts& source,
+                   const PreflightAnswers& answers, Findings& findings) {
+  const NodeFacts& target = answers.node;
   check_criu(target, "target", findings);
   const auto criu_here = major_and_minor(source.criu_version);
   const auto criu_there = major_and_minor(target.criu_version);
@@ -74,6 +75,17 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source, const No
     findings.stop(
         "the target's processor lacks instructions that programs may be using: " + list_of(missing),
         "choose a target whose processor is of the same kind or newer");
+  }
+  if (!answers.processor_problem.empty()) {
+    const std::string sentence =
+        "programs from this processor cannot go on on the target's, says criu cpuinfo check "
+        "there: " +
+        answers.processor_problem;
+    if (options.cpu_cap) {
+      findings.warn(sentence, "--cpu-cap was given: CRIU decides by that");
+    } else {
+      findings.stop(sentence, "choose a target whose processor is of the same kind or newer");
+    }
   }
   if (major_and_minor(target.kernel) < major_and_minor(source.kernel)) {
     findings.warn(fmt::format("the target's kernel ({}) is older than that of this node ({})",
@@ -136,6 +148,7 @@ void MoveOptions::read(const std::vector<std::string>& criu_options) {
     file_locks |= option == "--file-locks" || option == "-l";
     link_remap |= option == "--link-remap";
     force_irmap |= option == "--force-irmap";
+    cpu_cap |= option.starts_with("--cpu-cap");
     external_files |= option.starts_with("--external");
     constexpr std::string_view kGhostLimit = "--ghost-limit";
     std::string limit;
@@ -214,7 +227,7 @@ std::vector<Finding> find_obstacles(const MoveOptions& options, const NodeFacts&
                                     const PreflightAnswers& answers) {
   Findings findings;
   check_source(options, source, trees, findings);
-  compare_nodes(options, source, answers.node, findings);
+  compare_nodes(options, source, answers, findings);
   check_space(trees, answers.node, findings);
   check_answers(trees, questions, answers, findings);
   return findings.take();

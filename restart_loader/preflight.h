@@ -29,6 +29,7 @@ struct MoveOptions {
   bool file_locks = false;
   bool link_remap = false;
   bool force_irmap = false;
+  bool cpu_cap = false;                  // the user says which features of processors matter
   bool external_files = false;           // some --external: what it names is not judged
   uint64_t ghost_limit_bytes = 1 << 20;  // as CRIU has it
 
@@ -50,6 +51,7 @@ struct PreflightQuestions {
   std::vector<std::string> addresses;
   std::vector<ListenerQuestion> listeners;
   std::vector<ContainerQuestion> containers;  // in the order of the trees
+  std::string processor;  // what describe_processor() says of it; empty: CRIU cannot
 };
 
 // What there is instead of an expected file.
@@ -73,6 +75,7 @@ struct PreflightAnswers {
   std::vector<std::string> addresses_missing;
   std::vector<ListenerQuestion> listeners_taken;
   std::vector<ContainerAnswer> containers;  // in the order of the questions
+  std::string processor_problem;  // why CRIU would not restore on this one; empty: it would
 };
 
 // What the daemon that answers knows of itself.

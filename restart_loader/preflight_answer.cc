@@ -14,6 +14,7 @@
 
 #include "buffer_pool/unique_fd.h"
 #include "mount/mount_table.h"
+#include "restart_loader/cpu_check.h"
 #include "restart_loader/criu_process.h"
 #include "restart_loader/file_digest.h"
 #include "restart_loader/preflight.h"
@@ -159,6 +160,13 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   const std::string criu = context.criu.empty() ? find_criu().value_or("") : context.criu;
   answers.node = gather_node_facts(criu);
   answers.node.store_free_bytes = context.store_free_bytes;
+  if (!questions.processor.empty()) {
+    const Status checked = check_processor(criu, questions.processor);
+    // Of another architecture, or a CRIU that does not work: those have findings of their own.
+    if (!checked && checked.error().errno_value == ENOTSUP) {
+      answers.processor_problem = checked.error().message;
+    }
+  }
   for (pid_t pid : questions.pids) {
     // Also the dead and threads of others hold a number: only its name in /proc tells.
     if (access(fmt::format("/proc/{}", pid).c_str(), F_OK) == 0) answers.pids_taken.push_back(pid);

@@ -177,6 +177,16 @@ TEST_F(Preflight, ARequestThatIsNoneIsRefusedInWords) {
   EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("too much"));
 }
 
+TEST_F(Preflight, TheProcessorIsJudgedByCriu) {
+  questions_.processor = "1943565413404061";  // an image with nothing in it
+  context_.criu = "/bin/true";
+  EXPECT_EQ(ask().processor_problem, "");
+  context_.criu = "/bin/cat";  // ends with an error, for it knows no option -D
+  EXPECT_NE(ask().processor_problem, "");
+  questions_.processor = "";
+  EXPECT_EQ(ask().processor_problem, "");
+}
+
 TEST_F(Preflight, AnAnswerThatDoesNotFitIsRefused) {
   questions_.files = {abc("file")};
   json answer = answer_preflight(to_request(questions_), context_);

@@ -420,6 +420,13 @@ TEST(MoveOptions, AreReadFromThoseOfCriu) {
   EXPECT_TRUE(options.tree_options().external_unix_sockets);
 }
 
+TEST_F(Obstacles, AProcessorOnWhichCriuWouldNotRestore) {
+  answers_.processor_problem = "CPU xsave size mismatch";
+  expect_stop("says criu cpuinfo check there: CPU xsave size mismatch", "choose a target");
+  options_.read({"--cpu-cap=none"});
+  expect(Severity::kWarns, "CPU xsave size mismatch", "--cpu-cap was given");
+}
+
 class ContainerObstacles : public Obstacles {
  protected:
   ContainerObstacles() {

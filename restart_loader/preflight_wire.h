@@ -10,8 +10,8 @@ inline constexpr int kPreflightVersion = 1;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenerQuestion, protocol, address, port)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightQuestions, boot_id, pids, files, addresses, listeners,
-                                   containers)
+                                   containers, processor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightAnswers, node, pids_taken, files, addresses_missing,
-                                   listeners_taken, containers)
+                                   listeners_taken, containers, processor_problem)
 
 }  // namespace ppmr

@@ -1,13 +1,11 @@
 #include "restart_loader/runc.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -18,7 +16,6 @@ namespace ppmr {
 namespace {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{15};
 constexpr const char* kRuncRoot = "/run/runc";  // runc's own default, for root
@@ -72,18 +69,9 @@ Result<std::string> Runc::run(const std::vector<std::string>& words) const {
                           .show = [&said](const std::string& line) { said += line + "\n"; },
                           .background = true});
   if (!process) return failure(process.error());
-  const auto deadline = Clock::now() + kPatience;
-  for (;;) {
-    (*process)->process();
-    if ((*process)->ended()) break;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) {
-      return failure(ETIMEDOUT, fmt::format("runc {} did not end within {} s",
-                                            fmt::join(words, " "), kPatience.count()));
-    }
-    std::vector<pollfd> fds;
-    (*process)->add_to(fds);
-    poll(fds.data(), fds.size(), static_cast<int>(left.count()));
+  if (!(*process)->await_end(kPatience)) {
+    return failure(ETIMEDOUT, fmt::format("runc {} did not end within {} s", fmt::join(words, " "),
+                                          kPatience.count()));
   }
   if ((*process)->succeeded()) return said;
   return failure(ECHILD, fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(said)));
