@@ -108,22 +108,22 @@ class Bench:
             server.wait(timeout=30)
         return said["bytes_per_s"], cost.seconds / (said["bytes"] / GIB)
 
-    def pipeline(self, chunk, streams, transport, size=192 * MIB):
+    def pipeline(self, chunk, streams, transport, size=384 * MIB):
         """dd into the source mount, dd out of the target mount, at the same time."""
         ppmr, port = find_ppmr(), self.next_port()
         address = f"{self.target.address}:{port}"
         out, into = f"/tmp/out-{port}", f"/tmp/in-{port}"
         self.source.run(["mkdir", out])
         self.target.run(["mkdir", into])
-        self.target.run([ppmr, "target", into, "--listen", address, "--insecure", "--transport", transport, "--memory-limit", "512MiB", "--wait-for-files"])
+        self.target.run([ppmr, "target", into, "--listen", address, "--insecure", "--transport", transport, "--memory-limit", "768MiB", "--pool-size", "448MiB", "--wait-for-files"])
         try:
             # The store's memory is touched and registered before the clock runs.
-            wait_until(lambda: self.status(self.target, into)["store"]["ready_bytes"] >= 256 * MIB, 60, "the target's memory")
+            wait_until(lambda: self.status(self.target, into)["store"]["ready_bytes"] >= size, 60, "the target's memory")
             self.source.run([ppmr, "source", out, "--target", address, "--insecure", "--transport", transport, "--chunk-size", chunk, "--streams", streams])
             blocks = size // MIB
             with Cost(self.lab) as cost:
+                reader = self.target.popen(["sh", "-c", f"until [ -e {into}/f ]; do sleep 0.1; done; dd if={into}/f of=/dev/null bs=1M count={blocks} iflag=fullblock"], stdout=-3, stderr=-3)
                 began = time.monotonic()
-                reader = self.target.popen(["sh", "-c", f"until [ -e {into}/f ]; do sleep 0.01; done; dd if={into}/f of=/dev/null bs=1M count={blocks} iflag=fullblock"], stdout=-3, stderr=-3)
                 self.source.run(["dd", "if=/dev/zero", f"of={out}/f", "bs=1M", f"count={blocks}"], timeout=300)
                 if reader.wait(timeout=300):
                     raise LabError("the reader at the target failed")
