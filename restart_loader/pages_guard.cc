@@ -16,6 +16,7 @@
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/frozen_tasks.h"
 #include "restart_loader/process_identity.h"
+#include "restart_loader/restorer_wait.h"
 #include "restart_loader/shell_script.h"
 
 namespace ppmr {
@@ -27,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kServerFile = "/pages-server";
 constexpr const char* kEndedFile = "/pages-ended";
+constexpr const char* kNeverRanFile = "/killed-before-it-ran";
 // lazy-pages has been sent all userfaultfds when CRIU calls us, but may not have received them.
 constexpr milliseconds kTakePatience{3000};
 constexpr milliseconds kBetweenLooks{1};
@@ -92,8 +94,10 @@ Result<std::vector<UniqueFd>> await_userfaultfds(const ProcessIdentity& server, 
   }
 }
 
-// Stopped first: then nobody forks while the others are looked for.
-void kill_trees(const std::vector<ProcessIdentity>& roots) {
+// Stopped first: then nobody forks while the others are looked for, and what waits in CRIU's
+// restorer stays there.
+void kill_tree(const std::string& work, const TreeRecord& tree) {
+  const std::vector<ProcessIdentity>& roots = tree.tasks;
   std::vector<ProcessIdentity> found;
   for (size_t before = 1; before != found.size();) {
     before = found.size();
@@ -106,6 +110,9 @@ void kill_trees(const std::vector<ProcessIdentity>& roots) {
     }
     if (auto tasks = FrozenTasks::open(found)) tasks->stop();
   }
+  if (look_at_restored(tree) == RestoredTasks::kWaiting) {
+    std::ofstream(work + kNeverRanFile) << "all tasks waited for CRIU\n";
+  }
   if (auto tasks = FrozenTasks::open(found)) tasks->kill();
 }
 
@@ -116,8 +123,7 @@ bool ended_well(const std::string& work) {
 }
 
 // In the guard. `fds` are only held.
-void guard(const std::string& work, const UniqueFd& server,
-           const std::vector<ProcessIdentity>& tasks) {
+void guard(const std::string& work, const UniqueFd& server, const TreeRecord& tree) {
   setsid();
   {
     const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -126,7 +132,7 @@ void guard(const std::string& work, const UniqueFd& server,
   pollfd fd{server.get(), POLLIN, 0};
   while (poll(&fd, 1, -1) < 0 && errno == EINTR) {
   }
-  if (!ended_well(work)) kill_trees(tasks);
+  if (!ended_well(work)) kill_tree(work, tree);
 }
 
 }  // namespace
@@ -141,7 +147,12 @@ std::vector<std::string> with_exit_code_left(const std::vector<std::string>& arg
   return wrapped;
 }
 
+bool guard_killed_before_it_ran(const std::string& work_directory) {
+  return access((work_directory + kNeverRanFile).c_str(), F_OK) == 0;
+}
+
 void forget_pages_server(const std::string& work_directory) {
+  unlink((work_directory + kNeverRanFile).c_str());
   unlink((work_directory + kServerFile).c_str());
   unlink(ended_file(work_directory).c_str());
 }
@@ -194,8 +205,13 @@ int PagesGuard::run() const {
   if (root == nullptr) return refuse({EINVAL, "CRIU did not tell the pid of what it restored"});
   auto tasks = tasks_of_tree(std::atoi(root));
   if (!tasks) return refuse(tasks.error());
+  TreeRecord tree;
   size_t alive = 0;
-  for (const ProcessIdentity& task : *tasks) alive += is_alive(task) ? 1 : 0;
+  for (const ProcessIdentity& task : *tasks) {
+    alive += is_alive(task) ? 1 : 0;
+    tree.waiting_at.push_back(await_in_restorer(task.pid));
+  }
+  tree.tasks = *tasks;
   auto pidfd = open_pidfd((*server)->pid);
   if (!pidfd) return refuse(pidfd.error());
   auto held = await_userfaultfds(**server, alive);
@@ -203,7 +219,7 @@ int PagesGuard::run() const {
   const pid_t child = fork();
   if (child < 0) return refuse({errno, "start the guard of lazily restored memory"});
   if (child > 0) return 0;
-  guard(work_directory, *pidfd, *tasks);
+  guard(work_directory, *pidfd, tree);
   _exit(0);
 }
 

@@ -31,6 +31,9 @@ void forget_pages_server(const std::string& work_directory);
 // Leaves word of what runs with_exit_code_left(). Errors: of the file system.
 Status note_pages_server(const std::string& work_directory, pid_t pid);
 
+// Whether the guard has killed a tree all of whose tasks still waited for CRIU to let them go.
+bool guard_killed_before_it_ran(const std::string& work_directory);
+
 // A line for CRIU's action script at post-restore: when it has succeeded the tree is guarded, or
 // was restored without lazy-pages. Otherwise the script ends with an error. Errors: our own binary
 // is not to be found.

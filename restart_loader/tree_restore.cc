@@ -24,6 +24,7 @@
 #include "restart_loader/frozen_tasks.h"
 #include "restart_loader/migration_hook.h"
 #include "restart_loader/own_namespace.h"
+#include "restart_loader/pages_guard.h"
 #include "restart_loader/restore.h"
 #include "restart_loader/restorer_wait.h"
 #include "restart_loader/runc.h"
@@ -223,7 +224,8 @@ Status TreeRestore::judge_remains() {
       return {};
     case RestoredTasks::kGone:
       // What has run and ended must not begin again. CRIU kills what it cannot let go.
-      runs_ = criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0;
+      runs_ = !guard_killed_before_it_ran(work_) &&
+              (criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0);
       if (!runs_) kill_all_children();  // reaps them, too: a dead one still has its pid
       break;
     case RestoredTasks::kUndetermined:
@@ -280,7 +282,17 @@ int TreeRestore::finish(const std::string& lost) {
 
 int TreeRestore::give_up(const Error& error) {
   say(error.message);
+  const bool gone = access(images().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTCONN);
   (void)change([&](OwnershipRecord& record) {
+    if (gone && record.state == MigrationState::kRunning) {
+      // The daemon has died: there is nothing left to try again with.
+      record.error = fmt::format(
+          "MEMORY LOST: process {} cannot be restored, its checkpoint went with the target's "
+          "daemon: {}. Logs: {}",
+          record.trees[tree_].root, error.message, work_);
+      record.trees[tree_].phase = TreePhase::kComplete;
+      if (record.all_trees(TreePhase::kComplete)) record.state = MigrationState::kFinished;
+    }
     if (record.error.empty()) {
       record.error = fmt::format("process {}: {}. Logs at the target: {}", record.trees[tree_].root,
                                  error.message, work_);

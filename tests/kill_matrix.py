@@ -59,6 +59,7 @@ def play_all(cases, arena_count, seed, say=lambda *_: None):
                         verdict = "WRONG"
                         with lock:
                             wrong.append(f"{case}: {type(error).__name__}: {error}")
+                            print(f"WRONG {wrong[-1]}", file=sys.stderr, flush=True)
                         arena.close()
                         arena = matrix.Arena(lab, f"{number}x{len(wrong)}", seed).open()
                     with lock:
