@@ -458,7 +458,7 @@ def choose(cases, count, seed):
 def play_plain_criu_kill(arena, seed):
     """A `criu dump` of a witness without ppmr, killed at a random moment from its begin on. Returns whether the process survived that."""
     witness = Witness(arena)
-    images = arena.source.scratch(f"plain-{arena._witnesses}", tmpfs=True)
+    images = arena.source.scratch(f"plain-{arena._witnesses}")
     try:
         dump = arena.source.popen([find_criu(), "dump", "-t", witness.pid, "-D", images, "-W", images, "-o", "dump.log", "--leave-running"],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
