@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -169,11 +168,9 @@ Status note_pages_server(const std::string& work_directory, pid_t pid) {
 }
 
 Result<std::string> guard_pages_line(const std::string& work_directory) {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0 || length == sizeof path) return system_failure("find", "our own binary");
-  return fmt::format("{} guard-pages --work {} || exit 1",
-                     shell_quoted({path, static_cast<size_t>(length)}),
+  auto ppmr = own_path();
+  if (!ppmr) return failure(ppmr.error());
+  return fmt::format("{} guard-pages --work {} || exit 1", shell_quoted(*ppmr),
                      shell_quoted(work_directory));
 }
 

@@ -3,6 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <climits>
+#include <string_view>
+
 #include "buffer_pool/unique_fd.h"
 
 namespace ppmr {
@@ -11,6 +14,21 @@ std::string shell_quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
+}
+
+Result<std::string> own_path() {
+  char text[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", text, sizeof text);
+  if (length <= 0 || length == sizeof text) return system_failure("find", "our own binary");
+  std::string path(text, static_cast<size_t>(length));
+  constexpr std::string_view kDeleted = " (deleted)";  // proc(5)
+  if (path.ends_with(kDeleted) && access(path.c_str(), F_OK) != 0) {
+    path.resize(path.size() - kDeleted.size());
+    return failure(ESTALE, path +
+                               " was replaced or removed while it runs: start this node's ppmr "
+                               "daemon, or this command, again");
+  }
+  return path;
 }
 
 Result<std::string> write_script(const std::string& path, const std::string& text) {

@@ -1,5 +1,6 @@
 """`ppmr migrate`: one command moves running processes, and whatever goes wrong, exactly one copy runs."""
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -274,6 +275,20 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
         (tmp_path / "fail").unlink()
         world.migrate(worker.pid).ok()
         check_moved(worker, nodes)
+        worker.end()
+
+
+def test_a_binary_that_was_replaced_under_a_running_daemon_is_named(lab, nodes, tmp_path, monkeypatch):
+    new, used = find_ppmr(), tmp_path / "ppmr"
+    shutil.copy(new, used)
+    monkeypatch.setenv("PPMR", str(used))
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
+        [worker] = start_workers(lab, nodes, 1)
+        used.unlink()
+        shutil.copy(new, used)
+        done = world.migrate(worker.pid)
+        assert done.code == ABORTED and "was replaced or removed" in done.said
+        check_stayed(worker, nodes)
         worker.end()
 
 
