@@ -59,6 +59,12 @@ TEST(ProcessIdentity, TheTreeOfAProcessHoldsItsDescendants) {
   EXPECT_NE(std::find(tasks->begin(), tasks->end(), one.identity()), tasks->end());
   EXPECT_NE(std::find(tasks->begin(), tasks->end(), other.identity()), tasks->end());
   EXPECT_FALSE(tasks_of_tree(0));
+  const pid_t zombie = fork();
+  if (zombie == 0) _exit(0);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(zombie), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(tasks_of_tree(getpid())->size(), tasks->size());
+  waitpid(zombie, nullptr, 0);
 }
 
 TEST(FrozenTasks, AStopThatIsTakenBackLeavesNothing) {

@@ -312,6 +312,7 @@ void Migration::kill_tasks() {
 void Migration::join_dumps() {
   for (Tree& tree : trees_) {
     if (tree.thread.joinable()) tree.thread.join();
+    if (tree.dump) tree.dump->remove_checkpoint();
   }
   const auto end = store_.read(id_, kRole);
   for (size_t i = 0; end && i < trees_.size(); ++i) {

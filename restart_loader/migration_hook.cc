@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <climits>
 #include <csignal>
 #include <fstream>
 #include <thread>
@@ -234,13 +233,6 @@ int Hold::at_target() {
 }
 
 }  // namespace
-
-Result<std::string> own_path() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0 || length == sizeof path) return system_failure("find", "our own binary");
-  return std::string(path, static_cast<size_t>(length));
-}
 
 Result<std::string> write_hook_script(const RecordStore& store, const std::string& id,
                                       MigrationRole role, size_t tree,

@@ -15,9 +15,6 @@ Result<std::string> write_hook_script(const RecordStore& store, const std::strin
                                       MigrationRole role, size_t tree,
                                       const std::string& work_directory);
 
-// Our own binary, for such scripts.
-Result<std::string> own_path();
-
 // Where the script leaves the moment at which CRIU began to freeze the tree; 0 when it did not.
 int64_t read_freeze_began_ns(const std::string& work_directory);
 void note_freeze_begins(const std::string& work_directory);

@@ -2,15 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/syscall.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <filesystem>
+#include <csignal>
 #include <fstream>
 #include <optional>
-#include <thread>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/frozen_tasks.h"
@@ -21,24 +19,8 @@
 namespace ppmr {
 namespace {
 
-namespace fs = std::filesystem;
-using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
-
 constexpr const char* kServerFile = "/pages-server";
-constexpr const char* kEndedFile = "/pages-ended";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
-// lazy-pages has been sent all userfaultfds when CRIU calls us, but may not have received them.
-constexpr milliseconds kTakePatience{3000};
-constexpr milliseconds kBetweenLooks{1};
-
-std::string ended_file(const std::string& work) { return work + kEndedFile; }
-
-Result<UniqueFd> open_pidfd(pid_t pid) {
-  UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd) return system_failure("watch process", std::to_string(pid));
-  return pidfd;
-}
 
 // Nothing if there is no lazy-pages.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
@@ -49,48 +31,6 @@ Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
     return failure(EIO, "read " + work + kServerFile);
   }
   return server;
-}
-
-// Duplicates of all userfaultfds of a process.
-Result<std::vector<UniqueFd>> take_userfaultfds(pid_t pid) {
-  std::vector<UniqueFd> taken;
-  auto pidfd = open_pidfd(pid);
-  if (!pidfd) return failure(pidfd.error());
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
-    std::error_code gone;
-    if (fs::read_symlink(entry, gone).string() != "anon_inode:[userfaultfd]") continue;
-    const int number = std::atoi(entry.path().filename().c_str());
-    UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd->get(), number, 0)));
-    if (!fd && errno == EBADF) continue;  // closed just now
-    if (!fd) return system_failure("share the userfaultfds of lazy-pages", std::to_string(pid));
-    taken.push_back(std::move(fd));
-  }
-  if (error) return system_failure("list the descriptors of lazy-pages", std::to_string(pid));
-  return taken;
-}
-
-// All that the server and what it runs has: one of each task that was restored.
-Result<std::vector<UniqueFd>> await_userfaultfds(const ProcessIdentity& server, size_t count) {
-  const auto deadline = Clock::now() + kTakePatience;
-  for (;;) {
-    auto processes = tasks_of_tree(server.pid);
-    if (!processes || processes->front() != server) {
-      return failure(ESRCH, "criu lazy-pages has ended before the process ran");
-    }
-    std::vector<UniqueFd> all;
-    for (const ProcessIdentity& process : *processes) {
-      auto some = take_userfaultfds(process.pid);
-      if (!some) return failure(some.error());
-      for (UniqueFd& fd : *some) all.push_back(std::move(fd));
-    }
-    if (all.size() >= count) return all;
-    if (Clock::now() > deadline) {
-      return failure(ETIMEDOUT, fmt::format("criu lazy-pages serves {} of {} restored tasks",
-                                            all.size(), count));
-    }
-    std::this_thread::sleep_for(kBetweenLooks);
-  }
 }
 
 // Stopped first: then nobody forks while the others are looked for, and what waits in CRIU's
@@ -115,36 +55,74 @@ void kill_tree(const std::string& work, const TreeRecord& tree) {
   if (auto tasks = FrozenTasks::open(found)) tasks->kill();
 }
 
-bool ended_well(const std::string& work) {
-  std::ifstream file(ended_file(work));
-  int code = -1;
-  return file >> code && code == 0;
+// From now on the exit of `server` waits for watch(). Errors: it has ended already.
+Status seize(const ProcessIdentity& server) {
+  if (ptrace(PTRACE_SEIZE, server.pid, nullptr, PTRACE_O_TRACEEXIT) != 0) {
+    return system_failure("watch criu lazy-pages, process", std::to_string(server.pid));
+  }
+  if (!is_alive(server)) return failure(ESRCH, "criu lazy-pages has ended before the process ran");
+  return {};
 }
 
-// In the guard. `fds` are only held.
-void guard(const std::string& work, const UniqueFd& server, const TreeRecord& tree) {
+// In the guard: until `server` ends, or nothing can be known of it any more.
+void watch(const std::string& work, pid_t server, const TreeRecord& tree) {
+  for (;;) {
+    int status = 0;
+    if (waitpid(server, &status, __WALL) < 0) {
+      if (errno == EINTR) continue;
+      return;
+    }
+    if (!WIFSTOPPED(status)) return kill_tree(work, tree);  // gone without a stop; never seen
+    const int number = WSTOPSIG(status);
+    switch (status >> 16) {
+      case PTRACE_EVENT_EXIT: {
+        // All its descriptors are open still, so who waits for a page waits.
+        unsigned long how = 1;
+        ptrace(PTRACE_GETEVENTMSG, server, nullptr, &how);
+        if (how != 0) kill_tree(work, tree);
+        ptrace(PTRACE_DETACH, server, nullptr, nullptr);
+        return;
+      }
+      case PTRACE_EVENT_STOP:  // somebody stopped it, or lets it go on
+        ptrace(number == SIGTRAP ? PTRACE_CONT : PTRACE_LISTEN, server, nullptr, nullptr);
+        break;
+      default:  // a signal for it
+        ptrace(PTRACE_CONT, server, nullptr, reinterpret_cast<void*>(intptr_t{number}));
+    }
+  }
+}
+
+// Starts the guard, and returns once it watches.
+Status start_guard(const std::string& work, const ProcessIdentity& server, const TreeRecord& tree) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("make", "a pipe to the guard");
+  const UniqueFd answers(ends[0]);
+  UniqueFd answer(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) return system_failure("start", "the guard of lazily restored memory");
+  if (child > 0) {
+    answer.reset();
+    int errno_value = 0;
+    if (read(answers.get(), &errno_value, sizeof errno_value) != sizeof errno_value) {
+      return failure(ECHILD, "the guard of lazily restored memory died at its start");
+    }
+    if (errno_value == 0) return {};
+    return failure(errno_value, "watch criu lazy-pages: " + std::string(strerror(errno_value)));
+  }
   setsid();
+  const Status seized = seize(server);
+  const int errno_value = seized ? 0 : seized.error().errno_value;
+  const bool told = write(answer.get(), &errno_value, sizeof errno_value) == sizeof errno_value;
+  answer.reset();
   {
     const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
   }
-  pollfd fd{server.get(), POLLIN, 0};
-  while (poll(&fd, 1, -1) < 0 && errno == EINTR) {
-  }
-  if (!ended_well(work)) kill_tree(work, tree);
+  if (seized && told) watch(work, server.pid, tree);
+  _exit(0);
 }
 
 }  // namespace
-
-std::vector<std::string> with_exit_code_left(const std::vector<std::string>& argv,
-                                             const std::string& work_directory) {
-  std::vector<std::string> wrapped = {
-      "/bin/sh", "-c",
-      R"("$@"; code=$?; echo $code >"$0"; [ $code -le 128 ] || kill -$((code - 128)) $$; exit $code)",
-      ended_file(work_directory)};
-  wrapped.insert(wrapped.end(), argv.begin(), argv.end());
-  return wrapped;
-}
 
 bool guard_killed_before_it_ran(const std::string& work_directory) {
   return access((work_directory + kNeverRanFile).c_str(), F_OK) == 0;
@@ -153,7 +131,6 @@ bool guard_killed_before_it_ran(const std::string& work_directory) {
 void forget_pages_server(const std::string& work_directory) {
   unlink((work_directory + kNeverRanFile).c_str());
   unlink((work_directory + kServerFile).c_str());
-  unlink(ended_file(work_directory).c_str());
 }
 
 Status note_pages_server(const std::string& work_directory, pid_t pid) {
@@ -203,21 +180,14 @@ int PagesGuard::run() const {
   auto tasks = tasks_of_tree(std::atoi(root));
   if (!tasks) return refuse(tasks.error());
   TreeRecord tree;
-  size_t alive = 0;
   for (const ProcessIdentity& task : *tasks) {
-    alive += is_alive(task) ? 1 : 0;
     tree.waiting_at.push_back(await_in_restorer(task.pid));
   }
-  tree.tasks = *tasks;
-  auto pidfd = open_pidfd((*server)->pid);
-  if (!pidfd) return refuse(pidfd.error());
-  auto held = await_userfaultfds(**server, alive);
-  if (!held) return refuse(held.error());
-  const pid_t child = fork();
-  if (child < 0) return refuse({errno, "start the guard of lazily restored memory"});
-  if (child > 0) return 0;
-  guard(work_directory, *pidfd, tree);
-  _exit(0);
+  tree.tasks = std::move(*tasks);
+  if (Status started = start_guard(work_directory, **server, tree); !started) {
+    return refuse(started.error());
+  }
+  return 0;
 }
 
 }  // namespace ppmr

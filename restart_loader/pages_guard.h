@@ -4,31 +4,32 @@
 // descriptor of a userfaultfd is closed, the kernel forgets that anything is missing, and whoever
 // touches a missing page finds zeros (fs/userfaultfd.c, userfaultfd_release()). So a lazy-pages
 // that dies, or gives up because the mount it reads from is gone, would leave a tree that computes
-// on, wrongly. The guard, a process of its own, holds the same userfaultfds: then whoever touches a
-// missing page waits. When lazy-pages has ended well the guard goes; if not, it kills the tree.
+// on, wrongly. The guard, a process of its own, is its tracer: the kernel stops a tracee that
+// exits, for whatever reason, before it closes its descriptors (PTRACE_O_TRACEEXIT). Unless that is
+// a good end the guard kills the tree first, which still waits for its pages then.
 //
-//   criu restore ... post-restore: take the userfaultfds of lazy-pages | the tree may run
-//   lazy-pages   ... serves, fills in .................... ends; its code is left in a file
-//   guard                              waits for that ............ 0: goes; else: kills, then goes
+//   criu restore ... post-restore: the guard watches lazy-pages | the tree may run
+//   lazy-pages   ... serves, fills in ............... exits | goes
+//   guard                         waits for that ... 0: lets it go; else: kills the tree, lets it
+//   go
 //
-// Not covered: a guard and a lazy-pages that are killed at the same time; a child that the tree
-// forks before its memory is there has a userfaultfd that the guard does not hold, so it is killed
-// with the tree, but may have run with zeros for the moment until then.
+// Not covered: a guard that is killed before lazy-pages.
+//
+// Rejected: duplicates of the userfaultfds in the guard. lazy-pages closes that of a task which is
+// complete and frees what it knows of it; with a duplicate its epoll set goes on telling of it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
-#include <vector>
 
 #include "buffer_pool/result.h"
 
 namespace ppmr {
 
-// `argv` (of lazy-pages) so that its exit code is left in the work directory, whoever else dies.
-std::vector<std::string> with_exit_code_left(const std::vector<std::string>& argv,
-                                             const std::string& work_directory);
 // Before lazy-pages is started: nothing of another one is to be found.
 void forget_pages_server(const std::string& work_directory);
-// Leaves word of what runs with_exit_code_left(). Errors: of the file system.
+// Leaves word of lazy-pages for the guard. Errors: of the file system.
 Status note_pages_server(const std::string& work_directory, pid_t pid);
 
 // Whether the guard has killed a tree all of whose tasks still waited for CRIU to let them go.

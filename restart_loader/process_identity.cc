@@ -48,7 +48,8 @@ Result<std::vector<ProcessIdentity>> tasks_of_tree(pid_t root) {
   std::vector<ProcessIdentity> tasks{*first};
   for (size_t next = 0; next < tasks.size(); ++next) {
     for (const pid_t child : children_of(tasks[next].pid)) {
-      if (auto task = identify(child)) tasks.push_back(*task);
+      // A zombie has nothing left to hold or to kill, and no children.
+      if (auto task = identify(child); task && is_alive(*task)) tasks.push_back(*task);
     }
   }
   return tasks;

@@ -69,10 +69,8 @@ Result<pid_t> Restore::run() {
 }
 
 Status Restore::start_lazy_pages() {
-  const std::vector<std::string> argv = {options_.criu,   "lazy-pages",  "-D",
-                                         options_.images, "-W",          options_.work,
-                                         "-v2",           "--status-fd", "3"};
-  auto started = CriuProcess::start({.argv = with_exit_code_left(argv, options_.work),
+  auto started = CriuProcess::start({.argv = {options_.criu, "lazy-pages", "-D", options_.images,
+                                              "-W", options_.work, "-v2", "--status-fd", "3"},
                                      .log_file = options_.work + "/lazy-pages.log",
                                      .show = options_.show_line,
                                      .status_fd = true,

@@ -126,9 +126,7 @@ TEST_F(RestoreWithAScript, LosingLazyPagesAfterTheRestoreIsAnError) {
   ASSERT_FALSE(finished.has_value());
   EXPECT_EQ(finished.error().errno_value, EFAULT);
   EXPECT_THAT(finished.error().message, HasSubstr("killed by signal 9"));
-  // What the guard goes by, whoever else has died.
-  EXPECT_EQ(read("pages-ended"), "137\n");
-  EXPECT_NE(read("pages-server"), "");
+  EXPECT_NE(read("pages-server"), "") << "what the guard goes by";
 }
 
 TEST_F(RestoreWithAScript, LosingLazyPagesBeforeTheProcessRunsEndsTheRestore) {
@@ -141,7 +139,6 @@ TEST_F(RestoreWithAScript, LosingLazyPagesBeforeTheProcessRunsEndsTheRestore) {
   EXPECT_EQ(pid.error().errno_value, ECHILD) << "not as if CRIU's restore had been killed";
   EXPECT_THAT(pid.error().message, HasSubstr("criu lazy-pages ended with exit code 1"));
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(50));
-  EXPECT_EQ(read("pages-ended"), "1\n");
 }
 
 TEST_F(RestoreWithAScript, DoesNotWaitForAPipeThatSomebodyKeepsOpen) {

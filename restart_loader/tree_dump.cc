@@ -40,13 +40,24 @@ Status TreeDump::make_directories() {
   auto work = store_.make_work_directory(options_.id, kRole, options_.tree);
   if (!work) return failure(work.error());
   work_ = *work;
-  // A mount whose daemon is stopped would make us wait inside of it.
-  if (auto alive = ask(options_.mount, {{"op", "status"}}); !alive) {
-    return failure(EIO, alive.error().message);
-  }
-  top_ = options_.mount.mountpoint + "/" + options_.record.checkpoint;
-  if (mkdir(top_.c_str(), 0700) != 0) return system_failure("begin checkpoint", top_);
+  if (Status alive = check_daemon(); !alive) return alive;
+  const std::string top = options_.mount.mountpoint + "/" + options_.record.checkpoint;
+  if (mkdir(top.c_str(), 0700) != 0) return system_failure("begin checkpoint", top);
+  top_ = top;
   return {};
+}
+
+// A mount whose daemon is stopped would make us wait inside of it.
+Status TreeDump::check_daemon() const {
+  auto alive = ask(options_.mount, {{"op", "status"}});
+  if (!alive) return failure(EIO, alive.error().message);
+  return {};
+}
+
+void TreeDump::remove_checkpoint() {
+  if (top_.empty() || !check_daemon()) return;
+  std::error_code ignored;  // a session that has failed takes them with it
+  std::filesystem::remove_all(top_, ignored);
 }
 
 // Rounds while the tree runs: everything, then what was written to since the round before; until

@@ -40,11 +40,14 @@ class TreeDump {
   Result<SealedTree> dump_and_seal();
   // Until CRIU has ended, which it does once the record is aborted or committed.
   void wait_for_end();
+  // After that: what was sealed is the target's, and here only its names are left.
+  void remove_checkpoint();
 
   const std::string& work_directory() const { return work_; }
 
  private:
   Status make_directories();
+  Status check_daemon() const;
   Status pre_copy();
   Result<uint64_t> pre_dump(unsigned round);
   Status start();
@@ -56,7 +59,7 @@ class TreeDump {
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
-  std::string top_;      // of the checkpoint in the mount
+  std::string top_;      // of the checkpoint in the mount; empty until it was made
   unsigned rounds_ = 0;  // of pre-copy, done
   std::unique_ptr<CriuProcess> criu_;
 };

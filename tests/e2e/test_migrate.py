@@ -318,6 +318,21 @@ def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(lab
     wait_until(lambda: nodes.target.run(["pgrep", "-f", "guard-pages"], check=False).stdout == "", 5, "the guard to go, too")
 
 
+def test_a_shell_forks_on_while_another_process_still_waits_for_its_memory(lab, nodes, world):
+    numbers, directory = lab.home / "numbers", lab.home / "worker"
+    directory.mkdir()
+    script = '"$1" "$2" 256 1 1 & number=0; while :; do number=$((number + 1)); /bin/echo $number; done >>"$3"'
+    shell = nodes.source.spawn(["sh", "-c", script, "shell", find_program("steady_worker"), directory, numbers])
+    wait_until(lambda: (directory / "ready").exists(), 30, "the worker to get under way")
+    done = world.migrate(shell).ok()
+    assert done.summary["trees"][0]["lazily"]
+    before = numbers.read_text().count("\n")
+    wait_until(lambda: numbers.read_text().count("\n") > before + 50, 20, "the shell to go on")
+    said = numbers.read_text().splitlines()[:-1]
+    assert said == [str(number) for number in range(1, len(said) + 1)]
+    nodes.target.signal(shell, signal.SIGKILL)
+
+
 def test_lazy_pages_that_dies_before_the_process_runs_is_started_again(lab, nodes, world):
     [worker] = start_workers(lab, nodes, 1)
     running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))})
