@@ -98,10 +98,11 @@ void kill_all_children() {
   // Killed one generation after the other: what a killed process leaves behind becomes our child.
   for (int generation = 0; generation < 64; ++generation) {
     auto all = tasks_of_tree(getpid());
-    if (!all || all->size() <= 1) return;
+    if (!all) return;
     for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
-    while (waitpid(-1, nullptr, 0) > 0) {
+    while (waitpid(-1, nullptr, 0) > 0) {  // a dead one still has its pid
     }
+    if (all->size() == 1) return;
   }
 }
 
@@ -226,7 +227,7 @@ Status TreeRestore::judge_remains() {
       // What has run and ended must not begin again. CRIU kills what it cannot let go.
       runs_ = !guard_killed_before_it_ran(work_) &&
               (criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0);
-      if (!runs_) kill_all_children();  // reaps them, too: a dead one still has its pid
+      if (!runs_) kill_all_children();
       break;
     case RestoredTasks::kUndetermined:
       return failure(EUCLEAN,
