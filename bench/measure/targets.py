@@ -78,10 +78,10 @@ def _move(key, way, against="ppmr, lazy"):
     return value
 
 
-def _fact(key, name):
+def _downtime(key, way, against):
     def value(rows):
-        row = rows.get(key)
-        return row and row["facts"].get(name)
+        downtime = (rows.get(key) or {}).get("also", {}).get("downtime", {})
+        return ratio(downtime.get(way), downtime.get(against))
     return value
 
 
@@ -105,6 +105,7 @@ TARGETS = (
     Target("move of 8 processes of 128 MiB against Local", 10.7, _move(EIGHT, "Local")),
     Target("move of 8 processes of 128 MiB against tmpfs + tar", 10, _move(EIGHT, "tmpfs + tar")),
     Target("move of 8 processes of 128 MiB against the page server", 5, _move(EIGHT, "CRIU page server")),
+    Target("downtime of 1 GiB: the page server's against ppmr migrate's, lazily", 5, _downtime(ONE_GIB, "CRIU page server", "ppmr migrate, lazy")),
     Target("eager restore from the target mount against one from tmpfs", 1.05, _ratio("restore/from memory/eager", "target mount", "tmpfs"), at_least=False),
     Target("lazy restore from the target mount, until it runs", 0.06, lambda rows: (row := rows.get("restore/from memory/lazy")) and spread(row["results"]["target mount"]).median, at_least=False, unit="s"),
     Target("source daemon with its kernel work, without TCP's share", 0.35, _source_cost_without_tcp, at_least=False, unit="CPU-s/GB"),
