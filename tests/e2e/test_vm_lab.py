@@ -29,7 +29,8 @@ def test_each_machine_has_an_rdma_device(machines):
 
 def test_rdma_travels_between_the_machines(machines):
     measures.rping(machines)
-    assert measures.read_bandwidth(machines, size=128 << 10, queue_pairs=2, seconds=1) > 0
+    # Longer than a queue pair's time-out: a packet that is lost may cost as much.
+    assert measures.read_bandwidth(machines, size=128 << 10, queue_pairs=2, seconds=6) > 0
 
 
 def test_commands(machines):
