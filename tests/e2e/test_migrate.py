@@ -14,7 +14,8 @@ from lab.ppmr import Mounts, find_ppmr
 from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
 from lab.proofs import Before, prove
 
-GROWTH_MAX_KIB = 4096  # in any number of migrations: arenas of malloc, one a thread
+GROWTH_MAX_KIB = 4096  # in any number of migrations: buffers and arenas of malloc, of one thread after the other
+CACHED_MAX_KIB = 16    # a migration: its names, which the kernel caches, and has the daemons keep, until it wants memory
 MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
 
 
@@ -270,7 +271,7 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
         world.mounts.await_ready()
         grown = [now - was for now, was in zip(memory_kib(), memory)]
         print(f"the daemons have grown by {grown} KiB in {count} migrations")
-        assert all(kib < GROWTH_MAX_KIB for kib in grown), f"the daemons have grown by {grown} KiB in {count} migrations"
+        assert all(kib < GROWTH_MAX_KIB + CACHED_MAX_KIB * count for kib in grown), f"the daemons have grown by {grown} KiB in {count} migrations"
         check_stayed(worker, nodes)
         (tmp_path / "fail").unlink()
         world.migrate(worker.pid).ok()
