@@ -13,10 +13,11 @@ class Processor : public testing::Test {
  protected:
   void SetUp() override {
     const auto criu = find_criu();
-    if (!criu) GTEST_SKIP() << criu.error().message;
+    if (!criu) GTEST_SKIP() << "NOT TESTED: CRIU's word on processors; " << criu.error().message;
     criu_ = *criu;
     const auto description = describe_processor(criu_);
-    if (!description) GTEST_SKIP() << "this CRIU cannot: " << description.error().message;
+    if (!description)
+      GTEST_SKIP() << "NOT TESTED: processors; this CRIU cannot: " << description.error().message;
     own_ = *description;
   }
   std::string criu_, own_;
@@ -42,7 +43,7 @@ TEST_F(Processor, OneThatDoesNotDoIsRefusedInCriusWords) {
   const auto byte_at = [&](size_t i) { return std::stoi(own_.substr(2 * i, 2), nullptr, 16); };
   const int size = byte_at(8), entry_size = byte_at(13);
   if (byte_at(12) != 0x0a || size != entry_size + 2 || entry_size > 0x7c) {
-    GTEST_SKIP() << "no entry of x86, or a large one: " << own_;
+    GTEST_SKIP() << "NOT TESTED: a refusal; no entry of x86, or a large one: " << own_;
   }
   const std::string other = fmt::format("{}{:02x}{}{:02x}{}48ff7f", own_.substr(0, 16), size + 3,
                                         own_.substr(18, 8), entry_size + 3, own_.substr(28));
