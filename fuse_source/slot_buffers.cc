@@ -19,16 +19,19 @@ class SlotBuffers::Buffer final : public RequestBuffer {
       owner_.borrowers_[lease_.index()] = this;
       return lease_.request_area();
     }
-    if (!spare_) spare_.reset(new std::byte[kRequestMinBytes]);
+    spare_.reset(new std::byte[kRequestMinBytes]);
     return {spare_.get(), kRequestMinBytes};
   }
-  void give_back() override { lease_.release(); }
+  void give_back() override {
+    lease_.release();
+    spare_.reset();
+  }
   SlotLease adopt() { return std::exchange(lease_, {}); }
 
  private:
   SlotBuffers& owner_;
   SlotLease lease_;                     // until it is adopted
-  std::unique_ptr<std::byte[]> spare_;  // once there was no slot
+  std::unique_ptr<std::byte[]> spare_;  // while there is no slot
 };
 
 std::unique_ptr<RequestBuffer> SlotBuffers::make() { return std::make_unique<Buffer>(*this); }

@@ -9,6 +9,7 @@
 #include "mount/daemon.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/dist_sink.h>
@@ -55,6 +56,10 @@ void keep_secrets() {
   setrlimit(RLIMIT_CORE, &core);
   prctl(PR_SET_DUMPABLE, 0);
 }
+
+// A buffer that was needed for once goes back to the kernel when it is freed. By default the first
+// one that is freed makes malloc keep all later ones of its size (mallopt(3), M_MMAP_THRESHOLD).
+void keep_no_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
 
 std::string how_it_ended(pid_t child) {
   int status = 0;
@@ -120,6 +125,7 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
   StopSignals::block();
   std::signal(SIGPIPE, SIG_IGN);
   keep_secrets();
+  keep_no_large_buffers();
   if (Status log = daemon.start_log(); !log) {
     return to_int(daemon.failed(log.error(), ExitCode::kFailure));
   }

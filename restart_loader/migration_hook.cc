@@ -55,6 +55,7 @@ class Hold {
   std::string why_give_up(const OwnershipRecord& record) const;
   int give_up(const std::string& why);
   int let_run_on(const OwnershipRecord& record) const;
+  int let_run_here() const;
   int finish_committed(OwnershipRecord record);
   Result<FrozenTasks> our_tasks(const OwnershipRecord& record) const {
     return FrozenTasks::open(record.trees[tree_].tasks);
@@ -201,6 +202,20 @@ Status Hold::note_ready(OwnershipRecord& record) const {
   return {};
 }
 
+// A restore that is stopped here is made again from the checkpoint.
+int Hold::let_run_here() const {
+  const auto work = store_.make_work_directory(id_, role_, tree_);
+  if (!work) {
+    say(work.error().message);
+    return kStopCriu;
+  }
+  if (pages_server_is_lost(*work)) {
+    say("criu lazy-pages has ended before the process ran");
+    return kStopCriu;
+  }
+  return kLetCriuGoOn;
+}
+
 int Hold::at_target() {
   auto record = change([&](OwnershipRecord& latest) { return note_ready(latest); });
   if (!record) {
@@ -213,7 +228,7 @@ int Hold::at_target() {
         return kStopCriu;
       case MigrationState::kRunning:
       case MigrationState::kFinished:
-        return kLetCriuGoOn;
+        return let_run_here();
       case MigrationState::kRestoring:
         // Not all trees have voted yet: this node may still decide for itself.
         if (too_long(*record)) {

@@ -12,6 +12,7 @@
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/frozen_tasks.h"
+#include "restart_loader/proc_files.h"
 #include "restart_loader/process_identity.h"
 #include "restart_loader/restorer_wait.h"
 #include "restart_loader/shell_script.h"
@@ -31,6 +32,15 @@ Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
     return failure(EIO, "read " + work + kServerFile);
   }
   return server;
+}
+
+bool is_about_to_end(const ProcessIdentity& process) {
+  if (!is_alive(process)) return true;
+  auto stat = read_process_stat(process.pid);
+  auto status = read_process_status(process.pid);
+  if (!stat || !status) return true;
+  const bool is_stopped = stat->state == 't' || stat->state == 'T';  // at its exit, too
+  return is_stopped || status->is_pending(SIGKILL);
 }
 
 // Stopped first: then nobody forks while the others are looked for, and what waits in CRIU's
@@ -126,6 +136,11 @@ Status start_guard(const std::string& work, const ProcessIdentity& server, const
 
 bool guard_killed_before_it_ran(const std::string& work_directory) {
   return access((work_directory + kNeverRanFile).c_str(), F_OK) == 0;
+}
+
+bool pages_server_is_lost(const std::string& work_directory) {
+  auto server = read_server(work_directory);
+  return !server || (*server && is_about_to_end(**server));
 }
 
 void forget_pages_server(const std::string& work_directory) {

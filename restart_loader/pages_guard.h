@@ -35,6 +35,11 @@ Status note_pages_server(const std::string& work_directory, pid_t pid);
 // Whether the guard has killed a tree all of whose tasks still waited for CRIU to let them go.
 bool guard_killed_before_it_ran(const std::string& work_directory);
 
+// Whether lazy-pages, where there is one, has ended or was told to: asked last before a tree is let
+// go, because the guard may not have had its turn yet. Who stopped it will hardly serve pages
+// either.
+bool pages_server_is_lost(const std::string& work_directory);
+
 // A line for CRIU's action script at post-restore: when it has succeeded the tree is guarded, or
 // was restored without lazy-pages. Otherwise the script ends with an error. Errors: our own binary
 // is not to be found.

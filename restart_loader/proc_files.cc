@@ -87,6 +87,11 @@ ProcessStatus parse_process_status(std::string_view text) {
       for (pid_t pid = 0; values >> pid;) status.namespace_pids.push_back(pid);
     }
     if (key == "CapEff") read_number(line.substr(colon + 1), status.capabilities, 16);
+    if (key == "SigPnd" || key == "ShdPnd") {
+      uint64_t pending = 0;
+      read_number(line.substr(colon + 1), pending, 16);
+      status.pending_signals |= pending;
+    }
     if (key == "RssAnon" || key == "RssShmem" || key == "VmSwap") {
       uint64_t kib = 0;
       if (values >> kib) status.own_memory_bytes += kib * 1024;

@@ -37,7 +37,9 @@ struct ProcessStatus {
   int threads = 1;
   std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, ours first
   uint64_t capabilities = 0;          // effective, one bit each
+  uint64_t pending_signals = 0;       // of the first thread and of the process, bit 0 is signal 1
   uint64_t own_memory_bytes = 0;      // in memory or swapped out, without pages of files
+  bool is_pending(int signal) const { return (pending_signals >> (signal - 1) & 1) != 0; }
 };
 
 // An open file: the number, and what the link in /proc/PID/fd says: "/x", "pipe:[7]".

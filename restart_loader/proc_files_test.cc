@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,7 +35,8 @@ TEST(ProcessStatus, IsRead) {
   const ProcessStatus status = parse_process_status(
       "Name:\tx\nTracerPid:\t7\nUid:\t1000\t1001\t1000\t1000\nGid:\t100\t100\t100\t100\n"
       "RssAnon:\t      10 kB\nRssFile:\t 500 kB\nRssShmem:\t       4 kB\nVmSwap:\t 2 kB\n"
-      "NSpid:\t412\t3\nSeccomp:\t2\nThreads:\t5\nCapEff:\t000001ffffffffff\n");
+      "NSpid:\t412\t3\nSeccomp:\t2\nThreads:\t5\nCapEff:\t000001ffffffffff\n"
+      "SigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\n");
   EXPECT_EQ(status.tracer, 7);
   EXPECT_EQ(status.real_uid, 1000u);
   EXPECT_EQ(status.effective_uid, 1001u);
@@ -44,6 +46,9 @@ TEST(ProcessStatus, IsRead) {
   EXPECT_EQ(status.seccomp_mode, 2);
   EXPECT_EQ(status.threads, 5);
   EXPECT_EQ(status.capabilities, 0x1ffffffffffu);
+  EXPECT_TRUE(status.is_pending(SIGKILL));
+  EXPECT_TRUE(status.is_pending(SIGTERM));
+  EXPECT_FALSE(status.is_pending(SIGINT));
 }
 
 TEST(Mappings, PathsWithSpacesAndDeletedFilesAreTold) {

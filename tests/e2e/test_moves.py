@@ -46,7 +46,7 @@ def move_and_check(move, program, dump_options=(), restore_options=()):
     check_continuity(lines)
     for pid in {program.pid, *partners}:
         assert move.target.alive(pid), f"pid {pid} does not run on the target"
-        assert not move.source.alive(pid), f"pid {pid} still runs on the source"
+        move.source.await_end(pid)
     program.end()
     return timeline
 
@@ -93,7 +93,8 @@ def test_a_single_process(lab, nodes, move):
     for number, (n, shown, _) in enumerate(lines(), start=1):
         expected = (expected * 31 + number) % 1000003
         assert (int(n), int(shown)) == (number, expected)
-    assert nodes.target.alive(pid) and not nodes.source.alive(pid)
+    assert nodes.target.alive(pid)
+    nodes.source.await_end(pid)
     nodes.target.signal(pid, signal.SIGKILL)
 
 
@@ -134,7 +135,7 @@ def test_a_tcp_connection_to_another_node(lab, nodes, move):
     lines = client.lines()
     check_continuity(lines)  # `served` would start again at 1 with a new server
     assert lines[-1]["line"] >= before + 30
-    assert not nodes.source.alive(server.pid)
+    nodes.source.await_end(server.pid)
     client.end()
     server.node = nodes.target
     server.end()
@@ -164,5 +165,6 @@ def test_redis_with_its_data(lab, nodes, move, need_command):
     assert shown == list(contents.values())
     redis(nodes.target, "set", "written", "after the move")
     assert redis(nodes.target, "get", "written") == "after the move\n"
-    assert not nodes.source.alive(pid) and redis(nodes.source, "ping") != "PONG\n"
+    nodes.source.await_end(pid)
+    assert redis(nodes.source, "ping") != "PONG\n"
     nodes.target.signal(pid, signal.SIGKILL)

@@ -146,9 +146,10 @@ def test_postgres_moves_with_all_its_rows(machines, world):
         postgres.sql(b, "insert into numbers select n, md5(n::text) from generate_series(20001, 21000) n")
         postgres.sql(b, "checkpoint")
         assert postgres.sql(b, "select count(*) from numbers") == "21000"
-        assert not postgres.answers(a) and not a.alive(postgres.pid)
+        a.await_end(postgres.pid)
+        assert not postgres.answers(a)
         assert postgres.sql(b, "select pg_postmaster_start_time() < now() - interval '1 second'") == "t"
     finally:
         b.signal(postgres.pid, 2)
-        wait_until(lambda: not b.alive(postgres.pid), 60, "PostgreSQL to end")
+        b.await_end(postgres.pid, timeout=60)
     assert "database system is shut down" in postgres.log.read_text()

@@ -55,7 +55,8 @@ def move_and_check(world, pid, lines, expected, criu_options=()):
     lines.wait_for(30, world.source)
     world.migrate(pid, criu_options=criu_options).ok()
     lines.wait_for(30, world.target)
-    assert world.target.alive(pid) and not world.source.alive(pid)
+    assert world.target.alive(pid)
+    world.source.await_end(pid)
     lines.check(expected, world.source, world.target)
     world.target.signal(pid, signal.SIGKILL)
 
@@ -104,7 +105,7 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, world, need_command
     assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
     shown = cli(nodes.target, input="".join(f"GET key:{number}\n" for number in range(1, len(lines) + 1))).splitlines()
     assert shown == [f"value-{number * 2654435761 % (1 << 32):08x}" for number in range(1, len(lines) + 1)]
-    assert not nodes.source.alive(pid)
+    nodes.source.await_end(pid)
     nodes.target.signal(pid, signal.SIGKILL)
 
 

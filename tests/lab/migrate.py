@@ -29,7 +29,7 @@ class MigrationWorld:
 
     def start_migrate(self, *pids, options=(), criu_options=(), environment=None):
         if self.target.has_pids_of_its_own:  # what helps there must not get to the pids of programs
-            self.target.run(["sh", "-c", "f=/proc/sys/kernel/ns_last_pid; read last <$f; [ $last -lt 2000 ] || echo 300 >$f"])
+            self.target.run(["sh", "-c", "f=/proc/sys/kernel/ns_last_pid; while read last <$f; [ $last -ge 2000 ]; do echo 300 >$f; done"])
         words = [find_ppmr(), "migrate", "--mount", self.mounts.out, "--state-dir", self.states["source"], "--json"]
         for pid in pids:
             words += ["--pid", pid]

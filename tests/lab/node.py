@@ -81,8 +81,8 @@ class Commands:
     def spawn(self, argv, log="/dev/null", directory="/"):
         """Starts a program that can be dumped: session of its own, standard input from /dev/null, output in the file `log`, no other
         descriptor, a child of the node's init. Returns its pid as the node sees it."""
-        if self.has_pids_of_its_own:
-            self.run(["sh", "-c", f'f=/proc/sys/kernel/ns_last_pid; read last <$f; [ $last -ge {FIRST_PROGRAM_PID} ] || echo {FIRST_PROGRAM_PID} >$f'])
+        if self.has_pids_of_its_own:  # looked at again: a fork at the same moment undoes it
+            self.run(["sh", "-c", f"f=/proc/sys/kernel/ns_last_pid; while read last <$f; [ $last -lt {FIRST_PROGRAM_PID} ]; do echo {FIRST_PROGRAM_PID} >$f; done"])
         script = 'cd "$2" && exec >>"$1" 2>&1 && shift 2 && exec "$@"'
         told = self.run(["sh", "-c", 'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null', script, log, directory, *argv], timeout=10)
         return int(told.stdout)
@@ -120,6 +120,10 @@ class Commands:
             return "\nState:\tZ" not in self.read_text(f"/proc/{pid}/status")
         except OSError:
             return False
+
+    def await_end(self, pid, timeout=10):
+        """LabError if the process does not go away. A killed one never runs again, but giving its memory back takes time."""
+        wait_until(lambda: not self.alive(pid), timeout, f"process {pid} on {self.name} to be gone")
 
     def signal(self, pid, number=signal.SIGTERM):
         self.run(["kill", f"-{int(number)}", pid], check=False, timeout=10)

@@ -31,7 +31,7 @@ def prove(worker, before, source, target):
 
     def moved():
         last, first = gap_between(lines, source, target)
-        require(not source.alive(before.pid), f"pid {before.pid} still runs on {source.name}")
+        source.await_end(before.pid)
         return f"last line on {source.name}: {last['line']}, first line on {target.name}: {first['line']}"
 
     def memory():
