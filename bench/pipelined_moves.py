@@ -20,6 +20,7 @@ from lab.migrate import MigrationWorld  # noqa: E402
 from lab.node import Lab, LabError, wait_until  # noqa: E402
 from lab.programs import SteadyWorker, check_continuity, gap_between  # noqa: E402
 from measure.machine import environment  # noqa: E402
+from timeline import drawing  # noqa: E402
 
 
 def link_bits_per_second(source, target, seconds=3):
@@ -84,33 +85,6 @@ class Bench:
         return [self.world.migrate(worker.pid, timeout=300).ok().summary["trees"][0] for worker in workers]
 
 
-def draw(trees, path, title):
-    """The timeline of a summary: dumping, sealing, restarting, filling in; one row a process."""
-    parts = [("freeze_began_ns", "held_ns", "#c44", "dumped (frozen)"), ("held_ns", "sealed_ns", "#d90", "sealed (frozen)"),
-             ("sealed_ns", "running_ns", "#36c", "restarted (frozen)"), ("running_ns", "complete_ns", "#7b7", "runs, memory still coming in")]
-    begin = min(tree["freeze_began_ns"] for tree in trees)
-    end = max(tree["complete_ns"] for tree in trees)
-    width, row, left, top = 900, 24, 150, 60
-    scale = (width - left - 20) / (end - begin)
-    height = top + row * len(trees) + 50
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
-           f'<rect width="{width}" height="{height}" fill="white"/><text x="10" y="20" font-size="14">{title}</text>']
-    for number, (_, _, colour, name) in enumerate(parts):
-        out.append(f'<rect x="{10 + number * 210}" y="30" width="12" height="12" fill="{colour}"/><text x="{27 + number * 210}" y="41">{name}</text>')
-    for number, tree in enumerate(sorted(trees, key=lambda tree: tree["freeze_began_ns"])):
-        y = top + number * row
-        out.append(f'<text x="10" y="{y + 14}">{tree["name"]} {tree["pid"]}</text>')
-        for since, until, colour, _ in parts:
-            x, w = left + (tree[since] - begin) * scale, max((tree[until] - tree[since]) * scale, 0.5)
-            out.append(f'<rect x="{x:.1f}" y="{y}" width="{w:.1f}" height="{row - 6}" fill="{colour}"/>')
-    ticks = 10
-    for tick in range(ticks + 1):
-        x = left + (end - begin) * scale * tick / ticks
-        out.append(f'<line x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{top + row * len(trees)}" stroke="#ccc"/>')
-        out.append(f'<text x="{x:.1f}" y="{top + row * len(trees) + 18}" text-anchor="middle">{(end - begin) / 1e9 * tick / ticks:.2f} s</text>')
-    Path(path).write_text("\n".join([*out, "</svg>"]) + "\n")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=8)
@@ -139,8 +113,9 @@ def main():
                     print(f"run {run + 1}: link {rate / 1e9:.2f} Gb/s, its bytes alone {alone:.2f} s; pipelined {figure['whole']:.2f} s ({ratios[-1]:.2f} x), "
                           f"each frozen {figure['frozen']:.2f} s", flush=True)
                     if arguments.timeline:
-                        draw(trees, arguments.timeline, f"{arguments.processes} processes of {arguments.size_mib} MiB, ppmr migrate --independent --jobs {arguments.jobs}, "
-                                                        f"link of {rate / 1e9:.2f} Gb/s")
+                        title = (f"{arguments.processes} processes of {arguments.size_mib} MiB, ppmr migrate --independent --jobs {arguments.jobs}, "
+                                 f"link of {rate / 1e9:.2f} Gb/s")
+                        Path(arguments.timeline).write_text(drawing(trees, title))
                 else:
                     print(f"run {run + 1}: one by one {figure['whole']:.2f} s, each frozen {figure['frozen']:.2f} s", flush=True)
     except LabError:

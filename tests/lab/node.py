@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+HELPERS_FROM_PID = 300
 FIRST_PROGRAM_PID = 3000  # programs get pids from here on, so that the same pids are free on a node that only ran helpers
 
 
@@ -81,11 +82,21 @@ class Commands:
     def spawn(self, argv, log="/dev/null", directory="/"):
         """Starts a program that can be dumped: session of its own, standard input from /dev/null, output in the file `log`, no other
         descriptor, a child of the node's init. Returns its pid as the node sees it."""
-        if self.has_pids_of_its_own:  # looked at again: a fork at the same moment undoes it
-            self.run(["sh", "-c", f"f=/proc/sys/kernel/ns_last_pid; while read last <$f; [ $last -lt {FIRST_PROGRAM_PID} ]; do echo {FIRST_PROGRAM_PID} >$f; done"])
+        if self.has_pids_of_its_own:
+            self._set_last_pid(FIRST_PROGRAM_PID, "-ge")
         script = 'cd "$2" && exec >>"$1" 2>&1 && shift 2 && exec "$@"'
         told = self.run(["sh", "-c", 'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null', script, log, directory, *argv], timeout=10)
         return int(told.stdout)
+
+    def keep_helpers_low(self):
+        """What runs here to help does not get to the pids of programs."""
+        if self.has_pids_of_its_own:
+            self._set_last_pid(HELPERS_FROM_PID, "-lt")
+
+    def _set_last_pid(self, pid, is_kept):
+        # A fork at the same moment undoes it, hence the look. By cat: the shell's own read gets one digit of it and then the end.
+        script = f"f=/proc/sys/kernel/ns_last_pid; echo {pid} >$f; until [ $(cat $f) {is_kept} {FIRST_PROGRAM_PID} ]; do echo {pid} >$f; done"
+        self.run(["sh", "-c", script], timeout=10)
 
     def scratch(self, name, tmpfs=False):
         """A fresh private directory of the node, with a tmpfs of its own if asked (see `drop_scratch`)."""
