@@ -2,6 +2,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from lab.criu import find_criu
 from lab.migrate import MigrationWorld
 from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
-from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
+from lab.programs import REPOSITORY, SteadyWorker, check_continuity, find_program, gap_between
 from lab.proofs import Before, prove
 
 GROWTH_MAX_KIB = 4096  # in any number of migrations: arenas of malloc, one a thread
@@ -79,6 +80,10 @@ def test_several_processes_move_together(lab, nodes, world):
         worker.end()
     assert len(world.records("source")) == 1, "they share one record and one fate"
     assert [tree["result"] for tree in done.summary["trees"]] == ["moved"] * 3
+    (lab.home / "said").write_text(done.out)
+    subprocess.run([REPOSITORY / "bench/timeline.py", lab.home / "said", lab.home / "timeline.svg"], check=True, timeout=30)
+    drawn = (lab.home / "timeline.svg").read_text()
+    assert all(f">steady_worker {worker.pid}<" in drawn for worker in workers)
 
 
 def test_of_several_one_that_cannot_be_restored_keeps_all_at_the_source(lab, nodes, world):

@@ -1,4 +1,5 @@
 """RDMA for real: the verbs mover between the two machines of tests/vm, whose devices are software but whose verbs are the kernel's."""
+import contextlib
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ from lab.programs import SteadyWorker, check_continuity
 MIB = 1 << 20
 INLINE_MAX = 16 << 10  # what a small chunk may carry in its announcement
 PEER_TIMEOUT = 6
+ROCE_PORT = 4791  # of UDP, for RoCE v2
 _numbers = itertools.count(1)
 
 # One process, and no copy more than needed: the machines are slow.
@@ -227,6 +229,71 @@ def test_a_link_that_stays_cut_fails_both_sides_and_gives_all_back(machines, pai
     both.move("again", 4)  # a new session
     both.close()
     assert [resources(node) for node in machines.nodes] == idle
+
+
+@contextlib.contextmanager
+def without_rdma_packets(node):
+    """Packets of RoCE v2 are dropped where they arrive, those of TCP are not: queue pairs get no answers, until they are in the error state."""
+    node.run(["tc", "qdisc", "add", "dev", "link0", "ingress"])
+    try:
+        node.run(["tc", "filter", "add", "dev", "link0", "parent", "ffff:", "protocol", "ip", "u32", "match", "ip", "protocol", 17, "0xff",
+                  "match", "ip", "dport", ROCE_PORT, "0xffff", "action", "drop"])
+        yield
+    finally:
+        node.run(["tc", "qdisc", "del", "dev", "link0", "ingress"], check=False)
+
+
+def test_queue_pairs_in_the_error_state_mean_tcp_until_there_are_new_ones(machines, pair):
+    both = pair()
+    thread, result = both.under_way(128)
+    with without_rdma_packets(machines.b):
+        thread.join(timeout=240)
+        assert result["digest"] and result["digest"] == both.digest("file")
+        assert both.transports() == ["tcp", "tcp"], both.target.said()
+    before = both.rdma()["bytes_read"]
+    wait_until(lambda: both.transports() == ["verbs", "verbs"], 60, "the stream to return to verbs", interval=0.2)
+    both.move("again", 16)
+    assert both.rdma()["bytes_read"] >= before + 16 * MIB - INLINE_MAX
+
+
+@pytest.fixture
+def second_rail(machines):
+    """A second device on each machine, rxe1, with a network of its own on the same cable."""
+    for number, node in enumerate(machines.nodes, start=1):
+        node.run(["sh", "-ec", SECOND_RAIL, "rail", f"10.79.0.{number}/24"])
+    yield
+    for node in machines.nodes:
+        node.run(["sh", "-c", "rdma link delete rxe1; ip link delete link0.7"], check=False)
+
+
+SECOND_RAIL = """
+ip link add link link0 name link0.7 mtu 8000 type vlan id 7
+echo 0 >/proc/sys/net/ipv6/conf/link0.7/accept_dad
+ip address add "$1" dev link0.7
+ip link set link0.7 up
+rdma link add rxe1 type rxe netdev link0.7
+"""
+
+
+def packets_received(node, device):
+    return int(node.read_text(f"/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts"))
+
+
+def test_two_rails_are_used_together_and_one_that_is_lost_leaves_the_other(machines, pair, second_rail):
+    both = pair(["--device", "rxe0,rxe1"], ["--device", "rxe0,rxe1"])
+    assert both.transports() == ["verbs", "verbs"], both.target.said()
+    assert both.rdma()["rails"] == 2
+    devices = ("rxe0", "rxe1")
+    before = [packets_received(machines.b, device) for device in devices]
+    both.move("together", 64)
+    carried = [packets_received(machines.b, device) - was for device, was in zip(devices, before)]
+    assert min(carried) > 0.2 * sum(carried), f"packets of rxe0 and rxe1: {carried}"
+    both.drop("together")
+    thread, result = both.under_way(96)
+    machines.b.run(["rdma", "link", "delete", "rxe1"], timeout=30)
+    thread.join(timeout=240)
+    assert result["digest"] and result["digest"] == both.digest("file")
+    assert both.transports() == ["verbs", "verbs"] and "rxe1 lost" in both.target.said()
 
 
 def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
