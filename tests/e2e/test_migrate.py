@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.criu import find_criu
+from lab.criu import WITHOUT_USERFAULTFD, criu_that, find_criu
 from lab.migrate import MigrationWorld
 from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
@@ -234,12 +234,20 @@ def test_recover_undoes_what_was_not_decided(lab, nodes, world):
     worker.end()
 
 
+def test_on_a_kernel_without_userfaultfd_all_memory_comes_first(lab, nodes, tmp_path):
+    without = criu_that(tmp_path, WITHOUT_USERFAULTFD)
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(without)}) as world:
+        [worker] = start_workers(lab, nodes, 1)
+        done = world.migrate(worker.pid).ok()
+        assert not done.summary["trees"][0]["lazily"]
+        check_moved(worker, nodes)
+        worker.end()
+
+
 def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
     """PPMR_ABORTS=200 for the long run."""
     count = int(os.environ.get("PPMR_ABORTS", "12"))
-    broken = tmp_path / "criu"
-    broken.write_text(f'#!/bin/sh\n[ "$1" = restore ] && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}\nexec {find_criu()} "$@"\n')
-    broken.chmod(0o755)
+    broken = criu_that(tmp_path, f'[ "$1" = restore ] && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}')
     (tmp_path / "fail").touch()
     with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", target_options=["--pool-size", "64MiB"],
                         environment={"PPMR_CRIU": str(broken)}) as world:

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from lab.criu import WITHOUT_USERFAULTFD, criu_that
 from lab.moving_address import MovingAddress
 from lab.node import wait_until
 from lab.peers import TarMove
@@ -49,6 +50,20 @@ def move_and_check(move, program, dump_options=(), restore_options=()):
         move.source.await_end(pid)
     program.end()
     return timeline
+
+
+def test_on_a_kernel_without_userfaultfd_restart_is_eager(lab, nodes, tmp_path, monkeypatch):
+    without = criu_that(tmp_path, WITHOUT_USERFAULTFD)
+    with Mounts(nodes.source, nodes.target, lab.directory / "private") as mounts:
+        way = PpmrMove(nodes.source, nodes.target, mounts)
+        way.prepare("moved")
+        monkeypatch.setenv("PPMR_CRIU", str(without))
+        worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=16)
+        way.move(worker)
+        way.finish()
+        check_continuity(worker.lines())
+        worker.end()
+        way.clean()
 
 
 def test_a_worker_with_everything_goes_on_as_before(lab, nodes, move):

@@ -25,6 +25,18 @@ def _no_criu():
     raise CriuError("no criu found: set PPMR_CRIU or run third_party/install")
 
 
+# For criu_that: what CRIU says on such a kernel; to use it all the same would end with 99.
+WITHOUT_USERFAULTFD = 'case "$*" in *uffd*) echo "Error (criu/uffd.c:1): UFFD is not supported"; exit 1;; *lazy*) exit 99;; esac'
+
+
+def criu_that(directory, does):
+    """CRIU behind a line of shell, for PPMR_CRIU."""
+    path = directory / "criu"
+    path.write_text(f'#!/bin/sh\n{does}\nexec {find_criu()} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def _errors(at, log):
     try:
         lines = at.read_text(log).splitlines()
