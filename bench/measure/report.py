@@ -16,6 +16,8 @@ CHAPTERS = {
     "moves": "A whole move: from the beginning of the dump until the program has written its first line on the target.",
     "application": "Run time of an MPI program, undisturbed and with migrations.",
     "growth": "What the daemons cost as the checkpoint grows in bytes and files.",
+    "machines": "Over RDMA for real, between two emulated machines: only ratios mean anything.",
+    "machine moves": "Whole moves between these machines.",
 }
 FASTER_IS = {"GB/s": "more", "s": "less"}
 

@@ -59,6 +59,15 @@ def _of_iperf(section, series, name):
     return _ratio(f"{section}/{series}/{name}", "ppmr", "iperf3")
 
 
+def _of_machines(name):
+    return _ratio(f"machines/{name}", "ppmr", "ib_read_bw")
+
+
+def _pre_copy(rows):
+    found = rows.of("machine moves", "downtime with pre-copy")
+    return ratio(found[0]["results"].get("pre-copy"), found[0]["results"].get("stop-and-copy")) if found else None
+
+
 def _pool_insensitivity(rows):
     """The slowest pool of 8 MiB or more against the fastest, with full chunks."""
     medians = [spread(row["results"]["ppmr"]).median for row in rows.of("aggregation", "chunk and pool size")
@@ -108,5 +117,10 @@ TARGETS = (
     Target("downtime of 1 GiB: the page server's against ppmr migrate's, lazily", 5, _downtime(ONE_GIB, "CRIU page server", "ppmr migrate, lazy")),
     Target("eager restore from the target mount against one from tmpfs", 1.05, _ratio("restore/from memory/eager", "target mount", "tmpfs"), at_least=False),
     Target("lazy restore from the target mount, until it runs", 0.06, lambda rows: (row := rows.get("restore/from memory/lazy")) and spread(row["results"]["target mount"]).median, at_least=False, unit="s"),
+    Target("mover over RDMA between emulated machines, 128 KiB, of ib_read_bw", 0.90, _of_machines("mover/RDMA, 128 KiB"), unit="%"),
+    Target("mover over RDMA between emulated machines, 1 MiB, of ib_read_bw", 0.90, _of_machines("mover/RDMA, 1 MiB"), unit="%"),
+    Target("pipeline over RDMA between emulated machines, 128 KiB, of ib_read_bw", 0.75, _of_machines("pipeline/RDMA, 128 KiB"), unit="%"),
+    Target("pipeline over RDMA between emulated machines, 1 MiB, of ib_read_bw", 0.75, _of_machines("pipeline/RDMA, 1 MiB"), unit="%"),
+    Target("downtime with pre-copy between emulated machines, of stop-and-copy's", 0.25, _pre_copy, at_least=False, unit="%"),
     Target("source daemon with its kernel work, without TCP's share", 0.35, _source_cost_without_tcp, at_least=False, unit="CPU-s/GB"),
 )

@@ -3,8 +3,11 @@ import itertools
 from dataclasses import dataclass
 
 from lab.node import Lab, LabError
+from vm.virtual_lab import VirtualLab
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
+
+MACHINE_MEMORY_MIB = 2560
 
 LINKS = {"loopback": None, "veth": None, "10 Gb/s": "10gbit", "1 Gb/s": "1gbit"}
 BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
@@ -59,7 +62,7 @@ class World:
         self.disk_directory = disk_directory      # a directory on a disk file system
         self.rate = rate                          # of the link that is unlimited otherwise
         self.fresh_memory = fresh_memory          # FreshMemory: each move finds memory that the host has not backed
-        self._lab = None
+        self._lab = self._machines = None
         self._labels = itertools.count(1)
         self._ports = itertools.count(20000)
 
@@ -75,6 +78,13 @@ class World:
                 raise
             self._limit = None
         return self._lab
+
+    @property
+    def machines(self):
+        """Two emulated machines with RDMA devices; vm.image.CannotRun where they cannot be had."""
+        if self._machines is None:
+            self._machines = VirtualLab(memory_mib=MACHINE_MEMORY_MIB)
+        return self._machines
 
     @property
     def source(self):
@@ -120,3 +130,6 @@ class World:
         if self._lab is not None:
             self._lab.close()
             self._lab = None
+        if self._machines is not None:
+            self._machines.close()
+            self._machines = None

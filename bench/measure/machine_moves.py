@@ -1,0 +1,152 @@
+"""Whole moves between the two emulated machines of tests/vm: over RDMA for real, through a network file system (the paper's *Shared*), and with pre-copy.
+
+Times are CLOCK_REALTIME of machines whose clocks are set to the host's before each move.
+"""
+import subprocess
+import time
+
+from lab.migrate import MigrationWorld
+from lab.node import LabError
+from lab.peers import PageServerMove, TarMove
+from lab.ppmr import Mounts, PpmrMove
+from lab.programs import SteadyWorker, check_continuity
+from vm.image import CannotRun
+
+from .plan import Item, Outcome
+from .rounds import rotate
+from .ways import SharedMove
+from .world import MIB
+
+SECTION = "machine moves"
+SIZE_MIB = 128          # of the process that moves by every way
+WRITTEN_MIB = 256       # of the one that is pre-copied
+WRITTEN_SHARE = 0.05    # of its pages, in a second
+PRE_COPY_ROUNDS = 5
+PAGES_PER_MIB = 256
+RUNS_MAX = 3
+
+# The server is on the target, its files in memory: no network file system can be faster. Version 4 alone needs no port mapper.
+SERVE = """
+modprobe nfsd
+mount -t nfsd nfsd /proc/fs/nfsd
+mount -t tmpfs -o size=90% export "$1"
+mkdir -p /var/lib/nfs/v4recovery /var/lib/nfs/sm
+touch /var/lib/nfs/etab /var/lib/nfs/rmtab
+exportfs -i -o rw,no_root_squash,insecure,no_subtree_check,fsid=0 "*:$1"
+rpc.mountd -N 2 -N 3
+rpc.nfsd -N 2 -N 3 -G 10 2
+"""
+
+
+def serve_shared(lab):
+    """Mounts one directory of the target's memory on both machines; returns it, or LabError that says why there is none."""
+    exported, shared = "/tmp/exported", "/tmp/shared"
+    if lab.b.run(["sh", "-c", "command -v rpc.nfsd exportfs mount.nfs4"], check=False).returncode != 0:
+        raise LabError("no NFS server on this machine (Debian: nfs-kernel-server); its kernel part runs in the emulated machines")
+    lab.b.run(["mkdir", "-p", exported])
+    lab.b.run(["sh", "-ec", SERVE, "serve", exported])
+    for node in lab.nodes:
+        node.run(["mkdir", "-p", shared])
+        node.run(["mount", "-t", "nfs4", "-o", "vers=4.2,rsize=1048576,wsize=1048576", f"{lab.b.address}:/", shared], timeout=60)
+    lab.a.run(["sh", "-c", f"echo begun >{shared}/begun"], timeout=60)  # the server answers when its time of grace is over
+    return shared
+
+
+class LabMove:
+    """A way with the options of its daemons, which are there for one move only: the machines are small."""
+
+    def __init__(self, name, make, transport=None):
+        self.name, self._make, self._transport = name, make, transport
+
+    def move(self, world, lab):
+        """One checked move; its timeline."""
+        for node in lab.nodes:
+            node.agent.set_clock()
+        label = world.label("move")
+        if not self._transport:
+            return self._timed(world, lab, self._make(lab.a, lab.b), label)
+        options = ["--transport", self._transport]
+        with Mounts(lab.a, lab.b, f"/tmp/{label}", ["--pool-size", "32MiB", *options], ["--pool-size", f"{SIZE_MIB + 64}MiB", *options]) as mounts:
+            return self._timed(world, lab, self._make(lab.a, lab.b, mounts), label)
+
+    @staticmethod
+    def _timed(world, lab, move, label):
+        worker = SteadyWorker(lab.a, lab.home / label, SIZE_MIB, threads=2)
+        worker.wait_for_lines(10)
+        move.prepare(label)
+        try:
+            timeline = move.move(worker)
+            move.finish()
+            check_memory(worker)
+            return timeline
+        finally:
+            worker.end()
+            move.clean()
+
+
+def check_memory(worker):
+    check_continuity(worker.lines())
+    audit = worker.audit()
+    if audit["wrong_words"] or audit["digest"] != audit["expected"]:
+        raise LabError(f"{audit['wrong_words']} words of memory are wrong after the move")
+
+
+def measure_ways(world):
+    try:
+        lab = world.machines
+    except CannotRun as error:
+        return Outcome(not_measured={"the emulated machines": str(error)})
+    ways = [LabMove("ppmr over RDMA, lazy", lambda *nodes: PpmrMove(*nodes), "verbs"),
+            LabMove("ppmr over RDMA, eager", lambda *nodes: PpmrMove(*nodes, lazily=False), "verbs"),
+            LabMove("ppmr over TCP, eager", lambda *nodes: PpmrMove(*nodes, lazily=False), "tcp"),
+            LabMove("tmpfs + tar", TarMove), LabMove("CRIU page server", PageServerMove)]
+    why_not = {}
+    try:
+        shared = serve_shared(lab)
+        ways.append(LabMove("Shared (NFS)", lambda *nodes: SharedMove(*nodes, shared)))
+    except (LabError, subprocess.TimeoutExpired) as error:
+        why_not["Shared (NFS)"] = str(error).splitlines()[0]
+    timelines = {way.name: [] for way in ways}
+    for number in range(min(world.effort.move_runs, RUNS_MAX)):
+        for way in rotate(ways, number):
+            timelines[way.name].append(way.move(world, lab))
+    return Outcome({way: [one.whole_move for one in found] for way, found in timelines.items()}, not_measured=why_not,
+                   also={"downtime": {way: [one.downtime for one in found] for way, found in timelines.items()}})
+
+
+def measure_pre_copy(world):
+    """Downtime, from the freeze until the process runs."""
+    try:
+        lab = world.machines
+    except CannotRun as error:
+        return Outcome(not_measured={"the emulated machines": str(error)})
+    limit = WRITTEN_MIB * 3 + 256  # every round stays at the target until the process runs
+    downtimes, left = {"pre-copy": [], "stop-and-copy": []}, []
+    with MigrationWorld(lab.a, lab.b, f"/tmp/{world.label('pre-copy')}", ["--pool-size", "32MiB", "--transport", "verbs"],
+                        ["--memory-limit", f"{limit}MiB", "--pool-size", f"{WRITTEN_MIB}MiB"], name=world.label("pre-copy")) as migrations:
+        for _ in range(min(world.effort.move_runs, RUNS_MAX)):
+            for way, options in (("stop-and-copy", []), ("pre-copy", ["--pre-copy", PRE_COPY_ROUNDS])):
+                for node in lab.nodes:
+                    node.agent.set_clock()
+                worker = SteadyWorker(lab.a, lab.home / world.label("written"), WRITTEN_MIB, threads=2, pages_per_s=int(WRITTEN_MIB * PAGES_PER_MIB * WRITTEN_SHARE))
+                time.sleep(2)
+                migrations.mounts.await_ready()
+                done = migrations.migrate(worker.pid, timeout=600, options=options).ok()
+                worker.node = lab.b
+                worker.wait_for_lines(5, lab.b, timeout=60)
+                check_memory(worker)
+                worker.end()
+                tree = done.summary["trees"][0]
+                downtimes[way].append(tree["downtime_s"])
+                if way == "pre-copy":
+                    left.append(tree["bytes"] / MIB)
+    return Outcome(downtimes, {"left for the freeze (MiB)": sorted(left)[len(left) // 2]})
+
+
+def plan(world):
+    if not world.effort.sweeps:
+        return
+    runs = min(world.effort.move_runs, RUNS_MAX)
+    yield Item(SECTION, "ways", f"{SIZE_MIB} MiB", {"size_mib": SIZE_MIB}, "s", lambda: measure_ways(world), 40 + 6 * 25 * runs)
+    yield Item(SECTION, "downtime with pre-copy", f"{WRITTEN_MIB} MiB, {100 * WRITTEN_SHARE:g}% of them written to in a second", {"size_mib": WRITTEN_MIB}, "s",
+               lambda: measure_pre_copy(world), 90 * runs)

@@ -1,0 +1,185 @@
+"""RDMA for real, between the two emulated machines of tests/vm in one boot: the movers alone and the pipeline through both mounts, beside perftest and iperf3.
+
+`ib_read_bw` has the chunk size as message size, as many queue pairs and as deep a queue. CPU is that of both machines whole (seconds not idle), as most of
+the work of a software device is the kernel's. The machines are emulated: only ratios of one run mean anything, and only on a host that does nothing else.
+"""
+import json
+import os
+import time
+from pathlib import Path
+
+from lab.node import LabError, wait_until
+from lab.ppmr import find_ppmr
+from lab.programs import REPOSITORY
+from vm.image import CannotRun
+
+from .plan import Item, Outcome
+from .rounds import alternate
+from .spread import size_text, spread
+from .world import GIB, KIB, MIB
+
+SECTION = "machines"
+CHUNKS = (128 * KIB, MIB)
+STREAMS = 2
+TRANSPORTS = {"RDMA": "verbs", "TCP": "tcp"}
+READS_MAX, WINDOW_BYTES = 16, 4 * MIB  # of the mover: rdma_stream/verbs_window.h
+DEVICE, GID_INDEX = "rxe0", "1"
+USUAL_RATE = 80 * MIB  # a second, of these machines
+SECONDS = 3            # of one sample, at the usual rate
+PIPELINE_BYTES = 384 * MIB
+ANSWERS_LATE = 18      # ib_read_bw's time-out, as an exponent: emulated machines take their time
+NOTHING, CAPTURED = -3, -1  # of subprocess
+
+
+def find_mover():
+    path = Path(os.environ.get("PPMR_MOVER") or REPOSITORY / "bazel-bin/bench/mover").resolve()
+    if not path.exists():
+        raise LabError(f"no mover at {path}: bazel build //bench:mover, or say where it is in PPMR_MOVER")
+    return path
+
+
+def depth(chunk):
+    return max(1, min(READS_MAX, WINDOW_BYTES // chunk))
+
+
+def busy_seconds(node):
+    """CPU seconds the machine has spent on anything."""
+    words = [int(word) for word in node.read_text("/proc/stat").split("\n", 1)[0].split()[1:]]
+    return (sum(words[:8]) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK")
+
+
+class Cost:
+    """CPU time of both machines while it is open."""
+
+    def __init__(self, lab):
+        self.nodes = lab.nodes
+
+    def __enter__(self):
+        self.before = [busy_seconds(node) for node in self.nodes]
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = sum(busy_seconds(node) - before for node, before in zip(self.nodes, self.before))
+
+
+class Streams:
+    """What is timed; each returns GB/s, and remembers CPU seconds per GiB."""
+
+    def __init__(self, world, chunk, transport):
+        self.world, self.lab, self.chunk, self.transport = world, world.machines, chunk, transport
+        self.source, self.target = self.lab.a, self.lab.b
+        self.costs = {}
+
+    def _noted(self, way, rate, cost):
+        self.costs.setdefault(way, []).append(cost)
+        return rate / 1e9
+
+    def perftest(self):
+        """The target reads, as with ppmr. So many reads, not so long: perftest would work before and after what it reports, and its cost could not be told."""
+        port = self.world.port()
+        count = max(4 * depth(self.chunk), SECONDS * USUAL_RATE // self.chunk // STREAMS)
+        options = ["ib_read_bw", "-d", DEVICE, "-x", GID_INDEX, "-F", "-s", self.chunk, "-q", STREAMS, "-t", depth(self.chunk), "-n", count, "-p", port,
+                   "-u", ANSWERS_LATE, "--report_gbits"]
+        server = self.source.popen(options, stdout=NOTHING, stderr=NOTHING)
+        try:
+            self._await_listener(self.source, port)
+            with Cost(self.lab) as cost:
+                said = self.target.run([*options, self.source.address], timeout=90).stdout
+            server.wait(timeout=30)
+        finally:
+            if server.poll() is None:
+                self.source.signal_process(server, 9)
+        # "#bytes #iterations BW peak BW average MsgRate"
+        row = [line.split() for line in said.splitlines() if line.strip().startswith(str(self.chunk))][-1]
+        return self._noted("ib_read_bw", float(row[3]) * 1e9 / 8, cost.seconds / (int(row[1]) * self.chunk / GIB))
+
+    def iperf(self):
+        port = self.world.port()
+        server = self.target.popen(["iperf3", "-s", "-1", "-p", port], stdout=NOTHING, stderr=NOTHING)
+        try:
+            self._await_listener(self.target, port)
+            with Cost(self.lab) as cost:
+                said = json.loads(self.source.run(["iperf3", "-c", self.target.address, "-p", port, "-P", STREAMS, "-t", SECONDS, "-J"], timeout=90).stdout)
+            server.wait(timeout=30)
+        finally:
+            if server.poll() is None:
+                self.target.signal_process(server, 9)
+        received = said["end"]["sum_received"]
+        return self._noted("iperf3", received["bits_per_second"] / 8, cost.seconds / (received["bytes"] / GIB))
+
+    def mover(self):
+        """Pool to registered memory, no mounts."""
+        mover, address = find_mover(), f"{self.target.address}:{self.world.port()}"
+        server = self.target.popen([mover, "target", address], stdout=CAPTURED, stderr=NOTHING)
+        try:
+            self._await_listener(self.target, int(address.rsplit(":", 1)[1]))
+            with Cost(self.lab) as cost:
+                said = json.loads(self.source.run([mover, "source", address, "--chunk-size", self.chunk, "--streams", STREAMS, "--transport", self.transport,
+                                                   "--seconds", SECONDS], timeout=90).stdout.splitlines()[-1])
+            if said["transport"] != self.transport:
+                raise LabError(f"the mover took {said['transport']} instead of {self.transport}")
+        finally:
+            self.target.signal_process(server, 15)
+            server.wait(timeout=30)
+        return self._noted("ppmr", said["bytes_per_s"], cost.seconds / (said["bytes"] / GIB))
+
+    def pipeline(self):
+        """dd into the source mount, dd out of the target mount, at the same time."""
+        ppmr, address = find_ppmr(), f"{self.target.address}:{self.world.port()}"
+        out, into = f"/tmp/{self.world.label('out')}", f"/tmp/{self.world.label('in')}"
+        self.source.run(["mkdir", out])
+        self.target.run(["mkdir", into])
+        both = ["--insecure", "--transport", self.transport]
+        self.target.run([ppmr, "target", into, "--listen", address, *both, "--memory-limit", "768MiB", "--pool-size", "448MiB", "--wait-for-files"])
+        try:
+            # The store's memory is touched and registered before the clock runs.
+            wait_until(lambda: self._status(self.target, into)["store"]["ready_bytes"] >= PIPELINE_BYTES, 60, "the target's memory")
+            self.source.run([ppmr, "source", out, "--target", address, *both, "--chunk-size", self.chunk, "--streams", STREAMS])
+            blocks = PIPELINE_BYTES // MIB
+            with Cost(self.lab) as cost:
+                reader = self.target.popen(["sh", "-c", f"until [ -e {into}/f ]; do sleep 0.1; done; dd if={into}/f of=/dev/null bs=1M count={blocks} iflag=fullblock"],
+                                           stdout=NOTHING, stderr=NOTHING)
+                began = time.monotonic()
+                self.source.run(["dd", "if=/dev/zero", f"of={out}/f", "bs=1M", f"count={blocks}"], timeout=300)
+                if reader.wait(timeout=300):
+                    raise LabError("the reader at the target failed")
+                elapsed = time.monotonic() - began
+            took = {peer["transport"] for peer in self._status(self.source, out)["peers"]}
+            if took != {self.transport}:
+                raise LabError(f"the pipeline took {took} instead of {self.transport}")
+        finally:
+            self.source.run(["fusermount3", "-u", out], check=False)
+            self.target.run(["fusermount3", "-u", into], check=False)
+        return self._noted("ppmr", PIPELINE_BYTES / elapsed, cost.seconds / (PIPELINE_BYTES / GIB))
+
+    @staticmethod
+    def _status(node, mountpoint):
+        return json.loads(node.run([find_ppmr(), "status", mountpoint, "--json"]).stdout)
+
+    @staticmethod
+    def _await_listener(node, port):
+        def tables():
+            return "".join(node.read_text(path) for path in ("/proc/net/tcp", "/proc/net/tcp6") if node.exists(path))
+        wait_until(lambda: f":{port:04X} " in tables(), 30, f"port {port} on {node.name}", interval=0.05)
+
+
+def measure(world, what, transport, chunk):
+    try:
+        streams = Streams(world, chunk, TRANSPORTS[transport])
+    except CannotRun as error:
+        return Outcome(not_measured={"the emulated machines": str(error)})
+    ceiling = {"RDMA": ("ib_read_bw", streams.perftest), "TCP": ("iperf3", streams.iperf)}[transport]
+    ways = {"ppmr": getattr(streams, what), ceiling[0]: ceiling[1]}
+    samples = alternate(ways, world.effort.runs, warm_ups=0)
+    return Outcome(samples, {f"{way}, CPU-s/GiB of both machines": spread(costs).median for way, costs in streams.costs.items()})
+
+
+def plan(world):
+    if not world.effort.sweeps:
+        return  # booting alone takes half a minute
+    for what, seconds in (("mover", 20), ("pipeline", 30)):
+        for transport in TRANSPORTS:
+            for chunk in CHUNKS:
+                parameters = {"what": what, "transport": transport, "chunk": chunk}
+                yield Item(SECTION, what, f"{transport}, {size_text(chunk)}", parameters, "GB/s", lambda parameters=parameters: measure(world, **parameters),
+                           seconds * world.effort.runs)
