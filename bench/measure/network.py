@@ -11,8 +11,8 @@ SECTION = "network"
 STREAMS = (1, 2, 4)
 
 
-def measure(world, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB):
-    effort = world.effort
+def measure(world, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB, runs=None):
+    effort, runs = world.effort, runs or world.effort.runs
     at, to = world.nodes(link)
     if to.address is None:
         raise LabError("the nodes have no address")
@@ -21,11 +21,11 @@ def measure(world, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB):
     cpu = []
     with StreamTarget(to, to.address, world.port(), max(2 * effort.bytes, 64 * MIB)) as target:
         # Blocks of rounds alternate: a program that starts anew for each round would measure its start.
-        blocks = 2 if effort.runs > 1 else 1
+        blocks = 2 if runs > 1 else 1
         for block in range(blocks):
-            runs = effort.runs // blocks + (effort.runs % blocks if block == 0 else 0)
-            ppmr += stream_rates(at, target, bytes_, writers, chunk, pool, streams, runs)
-            found = [iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds) for _ in range(1 if link in BYTES_PER_SECOND else max(1, runs - 1))]
+            in_block = runs // blocks + (runs % blocks if block == 0 else 0)
+            ppmr += stream_rates(at, target, bytes_, writers, chunk, pool, streams, in_block)
+            found = [iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds) for _ in range(1 if link in BYTES_PER_SECOND else max(1, in_block - 1))]
             tcp += [one["rate"] for one in found]
             cpu += [one["sender_cpu"] for one in found]
     return Outcome({"ppmr": ppmr, "iperf3": tcp}, {"iperf3 sender, CPU-s/GB": sorted(cpu)[len(cpu) // 2]})
@@ -33,10 +33,10 @@ def measure(world, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB):
 
 def plan(world):
     effort = world.effort
-    seconds = 2 + (effort.runs + 2) * 0.6 + effort.runs * (effort.iperf_seconds + 0.5) * 0.7
 
-    def item(series, name, parameters, limited=False):
-        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters), seconds + (effort.runs * effort.limited_seconds if limited else 0))
+    def item(series, name, parameters, limited=False, runs=effort.runs):
+        seconds = 2 + (runs + 2) * 0.6 + runs * (effort.iperf_seconds + 0.5) * 0.7
+        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters, runs=runs), seconds + (runs * effort.limited_seconds if limited else 0))
 
     for link in LINKS if effort.sweeps else ["veth", "10 Gb/s"][:effort.sweep]:
         for streams in STREAMS if effort.sweeps else [2]:
@@ -45,4 +45,4 @@ def plan(world):
         yield item("writers", str(writers), {"link": "veth", "writers": writers})
     for chunk in effort.thin(CHUNKS) if effort.sweeps else []:
         for pool in effort.thin(POOLS):
-            yield item("chunk and pool size", f"{size_text(chunk)} in {size_text(pool)}", {"link": "veth", "chunk": chunk, "pool": pool})
+            yield item("chunk and pool size", f"{size_text(chunk)} in {size_text(pool)}", {"link": "veth", "chunk": chunk, "pool": pool}, runs=min(effort.runs, effort.grid_runs))

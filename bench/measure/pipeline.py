@@ -82,14 +82,14 @@ def mounts_for(world, link, chunk=MIB, pool=64 * MIB, streams=2):
                   flags({"--wait-for-files": None, "--pool-size": ready}, world.target_options), name=world.label("pipeline"))
 
 
-def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, streams=2):
-    effort = world.effort
+def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, streams=2, runs=None):
+    effort, runs = world.effort, runs or world.effort.runs
     each = max(request, world.bytes_for(link) // (4 if request < 64 * KIB and link not in BYTES_PER_SECOND else 1) // writers // request * request)
     ppmr, tcp, costs = [], [], Costs()
     with mounts_for(world, link, chunk, pool, streams) as mounts:
         mounts.await_ready()
         at, to = mounts.source_at, mounts.target_at
-        for number in range(effort.warm_ups + effort.runs):
+        for number in range(effort.warm_ups + runs):
             counts = number >= effort.warm_ups
             rate = sample(world, mounts, writers, each, request, costs=costs if counts else None)
             if counts:
@@ -105,10 +105,10 @@ def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, strea
 
 def plan(world):
     effort = world.effort
-    seconds = 3 + (effort.runs + 1) * 1.4 + effort.runs / 2 * (effort.iperf_seconds + 0.5)
 
-    def item(series, name, parameters, limited=False):
-        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters), seconds + (effort.runs * effort.limited_seconds if limited else 0))
+    def item(series, name, parameters, limited=False, runs=effort.runs):
+        seconds = 3 + (runs + 1) * 1.4 + runs / 2 * (effort.iperf_seconds + 0.5)
+        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters, runs=runs), seconds + (runs * effort.limited_seconds if limited else 0))
 
     for link in LINKS if effort.sweeps else ["veth", "10 Gb/s"][:effort.sweep]:
         for writers in effort.thin(WRITERS) if effort.sweeps else [1]:
@@ -117,4 +117,4 @@ def plan(world):
         yield item("write size", size_text(request), {"link": "veth", "request": request, "writers": 2})
     for chunk in effort.thin(CHUNKS) if effort.sweeps else []:
         for pool in effort.thin(POOLS):
-            yield item("chunk and pool size", f"{size_text(chunk)} in {size_text(pool)}", {"link": "veth", "writers": 2, "chunk": chunk, "pool": pool})
+            yield item("chunk and pool size", f"{size_text(chunk)} in {size_text(pool)}", {"link": "veth", "writers": 2, "chunk": chunk, "pool": pool}, runs=min(effort.runs, effort.grid_runs))

@@ -18,6 +18,7 @@ class Effort:
     """How thorough a run is. What it leaves out is left out of the plan, not estimated."""
     name: str
     runs: int                      # counted rounds
+    grid_runs: int = 3             # of each row where chunk and pool size vary
     warm_ups: int = 1              # rounds before them
     bytes: int = GIB               # written in one sample where nothing limits the rate
     limited_seconds: float = 2.0   # of a sample on a limited link
