@@ -10,7 +10,7 @@ machines for what is shared: `lab.home` (writable, seen by all), the repository 
 
 Who takes part: this process; a keeper (keeper.py) that starts the QEMUs and ends them when this process ends; in each machine an agent
 (guest_agent.py) that runs commands. The link is a pair of datagram sockets: a machine that is killed leaves no connection behind that the other's
-QEMU would have to notice, and comes back to the same link.
+QEMU would have to notice, and comes back to the same link. A second cable, link1, is plugged in but not configured: for tests of two rails.
 """
 import fcntl
 import json
@@ -272,7 +272,7 @@ class VirtualLab:
             peer = self.nodes[2 - number]
             node.directory.mkdir()
             settings = {
-                "name": node.name, "address": node.address, "link_mac": _mac(0, number),
+                "name": node.name, "address": node.address, "link_mac": _mac(0, number), "spare_mac": _mac(2, number),
                 "agent_address": AGENT_ADDRESS, "agent_mac": _mac(1, number), "agent_program": HERE / "guest_agent.py",
                 "token": self.token, "shares": " ".join(f"{tag} {mode} {shlex.quote(str(path))}" for tag, mode, path in shares)}
             initramfs = image.make_initramfs(modules, settings, node.directory)
@@ -370,13 +370,17 @@ def _shares(home):
 def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_mib, cpus):
     def quoted(path):
         return str(path).replace(",", ",,")
+
+    def cable(name, mac):
+        ends = f"local.path={quoted(directory / name)}.sock,remote.type=unix,remote.path={quoted(peer_directory / name)}.sock"
+        return ["-netdev", f"dgram,id={name}-cable,local.type=unix,{ends}",
+                "-device", f"virtio-net-pci,id={name},netdev={name}-cable,mac={mac},host_mtu={LINK_MTU},rx_queue_size=1024,romfile="]
     command = [
         image.find_qemu(), "-name", f"ppmr-{directory.name},debug-threads=on", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         "-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", CPU_MODEL, "-smp", str(cpus), "-m", str(memory_mib),
         "-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check tsc=reliable rdinit=/init",
         "-serial", f"file:{quoted(directory / 'console.log')}", "-qmp", f"unix:{quoted(directory / 'qmp.sock')},server=on,wait=off",
-        "-netdev", f"dgram,id=link,local.type=unix,local.path={quoted(directory / 'link.sock')},remote.type=unix,remote.path={quoted(peer_directory / 'link.sock')}",
-        "-device", f"virtio-net-pci,id=link0,netdev=link,mac={_mac(0, number)},host_mtu={LINK_MTU},rx_queue_size=1024,romfile=",
+        *cable("link0", _mac(0, number)), *cable("link1", _mac(2, number)),
         "-netdev", f"user,id=agent,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-{AGENT_ADDRESS}:1",
         "-device", f"virtio-net-pci,netdev=agent,mac={_mac(1, number)},romfile="]
     for tag, mode, path in [("root", "ro", "/"), *shares]:
