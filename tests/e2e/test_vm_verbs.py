@@ -328,6 +328,7 @@ done
 
 def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines, pair):
     """$PPMR_CYCLES of them (25)."""
+    files_max = 50
     count = int(os.environ.get("PPMR_CYCLES", "25"))
     idle = [resources(node) for node in machines.nodes]
     both = pair(["--transport", "verbs"])
@@ -339,6 +340,7 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
         source = [find_ppmr(), "source", both.out, "--target", both.address, "--insecure", "--transport", "verbs", "--pool-size", "8MiB", "--peer-timeout", PEER_TIMEOUT]
         machines.a.run(["sh", "-c", CYCLES, "cycles", both.out, count, first, *source], timeout=60 + 10 * count)
         wait_until(lambda: both.target.status()["peers"] == [] and both.rdma()["connections"] == 0, 30, "the last session to end", interval=0.1)
+        machines.b.run(["sh", "-c", 'rm -f "$0"/file-*', both.in_])  # what is stored is registered
 
     def held():
         rdma, memory = both.rdma(), memory_of(machines.b, target)
@@ -355,7 +357,8 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
     before, resident = held(), resident_kib()
     assert before["pinned"] * 1024 >= before["registered"][0] > 0, "what is registered is pinned, and would be seen"
     assert before["at a"] == idle[0], "the source has taken all with it"
-    cycle(count, 4)
+    for done in range(0, count, files_max):
+        cycle(min(files_max, count - done), 4 + done)
     assert held() == before
     assert resident_kib() - resident < 4096 + 16 * count, "KiB: not a session's worth each"
     status = both.target.status()
