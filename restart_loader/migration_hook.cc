@@ -262,9 +262,7 @@ Result<std::string> write_hook_script(const RecordStore& store, const std::strin
     script += "pre-dump) date +%s%N >" + shell_quoted(work_directory + "/freeze-began") + " ;;\n";
     script += "post-dump) " + hook + " ;;\n";
   } else {
-    auto guard = guard_pages_line(work_directory);
-    if (!guard) return failure(guard.error());
-    script += "post-restore) " + *guard + "; " + hook + " ;;\n";
+    script += "post-restore) " + hook + " ;;\n";
     // From here on the tree may run its own code.
     script += "pre-resume) : >" + shell_quoted(work_directory + "/resumed") + " ;;\n";
   }
@@ -290,8 +288,14 @@ int MigrationHook::run() const {
     say(store.error().message);
     return kStopCriu;
   }
-  const pid_t held = criu != 0 ? criu : getppid();
+  const bool is_script = criu == 0;
+  const pid_t held = is_script ? getppid() : criu;
   if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree, held).at_source();
+  // Here rather than in a process of its own, whose start would be a part of the downtime.
+  if (is_script) {
+    const auto work = store->make_work_directory(id, MigrationRole::kTarget, tree);
+    if (!work || PagesGuard{*work}.run() != 0) return kStopCriu;
+  }
   return Hold(*store, id, MigrationRole::kTarget, tree, held).at_target();
 }
 

@@ -1,6 +1,7 @@
 // What CRIU calls when it has dumped or restored a tree and everything but letting it go is done.
 // The hook holds CRIU, and with it the tree, until the record of this node says what shall become
-// of it. It does not depend on anybody else being alive.
+// of it. It does not depend on anybody else being alive. At the target it first sees to it that a
+// lazily restored tree is guarded (pages_guard.h).
 #pragma once
 
 #include <string>

@@ -159,18 +159,13 @@ Status note_pages_server(const std::string& work_directory, pid_t pid) {
   return {};
 }
 
-Result<std::string> guard_pages_line(const std::string& work_directory) {
+Result<std::string> write_guard_script(const std::string& work_directory) {
   auto ppmr = own_path();
   if (!ppmr) return failure(ppmr.error());
-  return fmt::format("{} guard-pages --work {} || exit 1", shell_quoted(*ppmr),
-                     shell_quoted(work_directory));
-}
-
-Result<std::string> write_guard_script(const std::string& work_directory) {
-  auto line = guard_pages_line(work_directory);
-  if (!line) return failure(line.error());
-  const std::string text =
-      "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-restore ] || exit 0\n" + *line + "\n";
+  const std::string text = fmt::format(
+      "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-restore ] || exit 0\n"
+      "exec {} guard-pages --work {}\n",
+      shell_quoted(*ppmr), shell_quoted(work_directory));
   return write_script(work_directory + "/guard", text);
 }
 

@@ -40,20 +40,16 @@ bool guard_killed_before_it_ran(const std::string& work_directory);
 // either.
 bool pages_server_is_lost(const std::string& work_directory);
 
-// A line for CRIU's action script at post-restore: when it has succeeded the tree is guarded, or
-// was restored without lazy-pages. Otherwise the script ends with an error. Errors: our own binary
-// is not to be found.
-Result<std::string> guard_pages_line(const std::string& work_directory);
-
-// An action script of nothing but that line, in the work directory; returns its path. Errors: of
-// the file system.
+// An action script for CRIU, in the work directory, that does nothing but run the guard; returns
+// its path. Errors: of the file system; our own binary is not to be found.
 Result<std::string> write_guard_script(const std::string& work_directory);
 
-// `ppmr guard-pages`, which that line runs.
+// `ppmr guard-pages`, which CRIU runs at post-restore.
 struct PagesGuard {
   std::string work_directory;
 
-  // Returns in the process that was called and exits in the guard.
+  // 0 when the tree is guarded, or was restored without lazy-pages. Closes all that the process has
+  // open but its standard streams. Returns in the process that was called and exits in the guard.
   int run() const;
 };
 

@@ -23,8 +23,8 @@ struct RestoreOptions {
   std::string images;  // absolute
   std::string work;    // absolute: CRIU's work directory, outside of the mount; gets the logs
   bool lazily = true;
-  // For `criu restore`, after ours. Lazily, an --action-script among them has to guard_pages_line()
-  // at post-restore.
+  // For `criu restore`, after ours. Lazily, an --action-script among them has to run the guard
+  // (pages_guard.h) at post-restore.
   std::vector<std::string> criu_options;
   // Instead of `criu restore`: a command that restores from `images` and writes the pid to
   // `work`/pidfile; it is also given --lazy-pages where that is wanted, before its last word,

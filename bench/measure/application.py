@@ -174,7 +174,7 @@ def measure(world, edge, steps, runs):
 def plan(world):
     runs = world.effort.application_runs
     if runs:
-        # Long enough that three moves fit in well, on two quiet cores: some 40 s, or some seconds.
-        edge, steps, guess = (40, 400, 50) if world.effort.sweeps else (16, 200, 6)
+        # Long enough that three moves fit in well, on two quiet cores: some 40 s, or 6.
+        edge, steps, guess = (40, 400, 50) if world.effort.sweeps else (16, 600, 6)
         yield Item(SECTION, "run time", f"LAMMPS, {RANKS} ranks, {MOVES} moves", {"edge": edge, "steps": steps, "runs": runs}, "s",
                    lambda: measure(world, edge, steps, runs), (runs * 6 + 1) * guess)

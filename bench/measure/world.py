@@ -7,7 +7,7 @@ from vm.virtual_lab import VirtualLab
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 
-MACHINE_MEMORY_MIB = 2560
+MACHINE_MEMORY_MIB = 4096
 
 LINKS = {"loopback": None, "veth": None, "10 Gb/s": "10gbit", "1 Gb/s": "1gbit"}
 BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
