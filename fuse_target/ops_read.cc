@@ -66,8 +66,9 @@ bool try_read(fuse_req_t request, const StoredNode& node, uint64_t offset, size_
 Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* info) {
   const StoredNodePointer& node = reinterpret_cast<OpenFile*>(info->fh)->node;
   const auto begin = static_cast<uint64_t>(offset);
-  if (try_read(request, *node, begin, size)) return {};
   TargetMountContext& context = context_of(request);
+  context.memory.note_use();
+  if (try_read(request, *node, begin, size)) return {};
   const NodeKey key = node->key;  // the request and its file may be gone once it is parked
   park(request, node->file.get(), node,
        [request, node, begin, size] { return try_read(request, *node, begin, size); });

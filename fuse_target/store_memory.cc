@@ -15,9 +15,10 @@ constexpr size_t kBlocksPerExtentMax = kExtentBytes / kSmallestBlockBytes;
 constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBytes);
 static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
 
-// The keeper fills up the reserve when nothing was taken for a while, or when less than this part
-// of it is left.
-constexpr std::chrono::milliseconds kQuiet{200};
+// The keeper fills up the reserve when nothing was taken or read for a while, or when less than
+// this part of it is left. After the last byte of a checkpoint comes its restore, which needs the
+// cores more: it reads all the time, with pauses in which CRIU prepares what it does next.
+constexpr std::chrono::milliseconds kQuiet{500};
 constexpr size_t kScarcePart = 8;
 
 }  // namespace
@@ -191,7 +192,7 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
     return nullptr;
   }
   ++used_extents_;
-  last_taken_ = std::chrono::steady_clock::now();
+  note_use();
   extent->block_bytes = kExtentBytes;
   if (touch_due_locked()) changed_.notify_all();
   return extent;
@@ -266,9 +267,9 @@ void StoreMemory::keep_ready() {
       lock.lock();
       continue;
     }
-    // While bytes arrive the cores are theirs, as long as there is something left to give.
+    // While bytes come and go the cores are theirs, as long as there is something left to give.
     const bool scarce = returned_.size() + touched_.size() < ready_extents_ / kScarcePart;
-    const auto quiet_at = last_taken_ + kQuiet;
+    const auto quiet_at = last_used_.load(std::memory_order_relaxed) + kQuiet;
     if (!scarce && std::chrono::steady_clock::now() < quiet_at) {
       changed_.wait_until(lock, quiet_at, [this] { return stopping_ || tell_freed_; });
       continue;

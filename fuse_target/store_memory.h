@@ -13,6 +13,7 @@
 // (no huge pages by default, so a slower first touch, and nothing here is shared with a process).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -105,6 +106,9 @@ class StoreMemory {
   BlockRef allocate_bounce();
   BlockRef adopt(uint32_t block_id);
 
+  // Somebody reads: the reserve is filled up later, because the cores are wanted now.
+  void note_use() { last_used_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
+
   StoreCounters counters() const;
 
  private:
@@ -140,10 +144,11 @@ class StoreMemory {
   size_t fresh_next_ = 0;               // number of the first extent never touched nor used
   size_t used_extents_ = 0;
   bool touching_ = false;
-  std::chrono::steady_clock::time_point last_taken_;
   bool starved_ = false;  // an allocation failed since the last block came back
   bool tell_freed_ = false;
   bool stopping_ = false;
+
+  std::atomic<std::chrono::steady_clock::time_point> last_used_{};
 
   std::thread keeper_;  // last: ends before what it uses
 };

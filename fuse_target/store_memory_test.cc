@@ -71,6 +71,18 @@ TEST(StoreMemory, MemoryIsTouchedAheadOfNeed) {
   EXPECT_TRUE(soon([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
 }
 
+TEST(StoreMemory, NothingIsTouchedWhileSomebodyReads) {
+  auto store = make_store({kLimit, 4 * kExtentBytes, 0});
+  ASSERT_TRUE(soon([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
+  BlockRef block = store->allocate(kExtentBytes);
+  for (int i = 0; i < 100; ++i) {
+    store->note_use();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_EQ(store->counters().ready_bytes, 3 * kExtentBytes);
+  }
+  EXPECT_TRUE(soon([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
+}
+
 TEST(StoreMemory, SmallBlocksShareAnExtentAndDoNotOverlap) {
   auto store = make_store({kLimit, 0, 0});
   std::vector<BlockRef> blocks;

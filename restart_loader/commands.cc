@@ -135,7 +135,7 @@ CLI::Option* add_move_options(CLI::App& sub, std::shared_ptr<Command> command,
   sub.add_flag("--eager", migrate.eager, "let it run there only when all of its memory is there");
   sub.add_option("--pre-copy", migrate.pre_copy,
                  "copy the memory in up to so many rounds while the process runs, and freeze it "
-                 "only for the rest")
+                 "only for the rest; it is restored as with --eager")
       ->type_name("ROUNDS")
       ->check(CLI::Range(1, 100));
   sub.add_flag("--dry-run", migrate.dry_run, "only say what would stop it, on both nodes");

@@ -108,7 +108,9 @@ CommandResult<void> Migrate::find_way() {
     return command_failure(ExitCode::kUsage, passed.error().message);
   }
   settings_.criu_options = command_.criu_options;
-  settings_.lazily = !command_.eager;
+  // What a round before has copied CRIU reads before the process runs in any case: lazy-pages would
+  // cost its start, and serve next to nothing.
+  settings_.lazily = !command_.eager && command_.pre_copy == 0;
   settings_.leave_running = command_.leave_running;
   settings_.pre_copy_rounds_max = command_.pre_copy;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);

@@ -121,7 +121,7 @@ def measure_pre_copy(world):
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
     limit = WRITTEN_MIB * 3 + 256  # every round stays at the target until the process runs
-    ways = {"pre-copy, eager": ["--pre-copy", PRE_COPY_ROUNDS, "--eager"], "pre-copy, lazy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
+    ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
     downtimes, left = {way: [] for way in ways}, []
     with MigrationWorld(lab.a, lab.b, f"/tmp/{world.label('pre-copy')}", ["--pool-size", "32MiB", "--transport", "verbs"],
                         ["--memory-limit", f"{limit}MiB", "--pool-size", f"{WRITTEN_MIB}MiB"], name=world.label("pre-copy")) as migrations:

@@ -65,7 +65,7 @@ def _of_machines(name):
 
 def _pre_copy(rows):
     found = rows.of("machine moves", "downtime with pre-copy")
-    return ratio(found[0]["results"].get("pre-copy, eager"), found[0]["results"].get("stop-and-copy")) if found else None
+    return ratio(found[0]["results"].get("pre-copy"), found[0]["results"].get("stop-and-copy")) if found else None
 
 
 def _pool_insensitivity(rows):
