@@ -77,6 +77,18 @@ def play_all(cases, arena_count, seed, say=lambda *_: None):
     return verdicts, wrong
 
 
+def table(verdicts):
+    """Markdown: what became of the migrations, by what failed and how, over all states."""
+    counts = collections.defaultdict(collections.Counter)
+    for (stop, what, how), of_case in verdicts.items():
+        if stop != PLAIN:
+            counts[what, how].update(of_case)
+    kinds = [kind for kind, _ in sum(counts.values(), collections.Counter()).most_common()]
+    lines = [["what", "how", *kinds], ["---"] * (2 + len(kinds))]
+    lines += [[what, how, *(str(of[kind] or "") for kind in kinds)] for (what, how), of in sorted(counts.items())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--migrations", type=int, default=1000)
@@ -103,6 +115,7 @@ def main():
     verdicts, wrong = play_all(chosen, arguments.arenas, arguments.seed, say)
     plain = [verdict for case, of_case in verdicts.items() if case[0] == PLAIN for verdict in of_case]
     tally = collections.Counter(verdict for case, of_case in verdicts.items() if case[0] != PLAIN for verdict in of_case)
+    print(f"\n{table(verdicts)}")
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in tally.most_common()) + f"; seed {arguments.seed}")
     for case, of_case in sorted(verdicts.items()):
         if case[0] != PLAIN and matrix.LOST in of_case:

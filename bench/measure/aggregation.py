@@ -24,8 +24,8 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
     node.run(["mkdir", "-p", daemon_at])
     daemon = Daemon(node, "source", daemon_at, flags({"--discard": None, "--chunk-size": chunk, "--pool-size": pool}, world.source_options))
     try:
-        # As many threads as can work at once; one writer has one request under way at a time.
-        with NullSink(node, sink_at, max_write=chunk, threads=1 if writers == 1 else 2) as sink:
+        # As many threads as ppmr has receiving: with one, a single writer finds nobody there while it is being answered.
+        with NullSink(node, sink_at, max_write=chunk, threads=2) as sink:
             def into(mountpoint):
                 def sample():
                     directory = mountpoint / world.label()
