@@ -120,11 +120,11 @@ def measure_pre_copy(world):
         lab = world.machines
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
-    limit = WRITTEN_MIB * 3 + 256  # every round stays at the target until the process runs
+    limit = WRITTEN_MIB * 3 + 256  # every round stays at the target until the process runs; what they take is touched before
     ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
     downtimes, left = {way: [] for way in ways}, []
     with MigrationWorld(lab.a, lab.b, f"/tmp/{world.label('pre-copy')}", ["--pool-size", "32MiB", "--transport", "verbs"],
-                        ["--memory-limit", f"{limit}MiB", "--pool-size", f"{WRITTEN_MIB}MiB"], name=world.label("pre-copy")) as migrations:
+                        ["--memory-limit", f"{limit}MiB", "--pool-size", f"{2 * WRITTEN_MIB}MiB"], name=world.label("pre-copy")) as migrations:
         for _ in range(min(world.effort.move_runs, RUNS_MAX)):
             for way, options in ways.items():
                 for node in lab.nodes:
