@@ -21,7 +21,7 @@ from measure.spread import spread  # noqa: E402
 from measure.world import Effort, World, flags  # noqa: E402
 from with_fresh_memory import FreshMemory  # noqa: E402
 
-WAYS = {"ppmr, lazy": "ppmr", "tmpfs + tar": "tmpfs + tar + restore", "CRIU page server": "CRIU page server"}
+WAYS = {"ppmr, lazy": "ppmr", "ppmr migrate, lazy": "ppmr migrate", "tmpfs + tar": "tmpfs + tar + restore", "CRIU page server": "CRIU page server"}
 PLACES = {"ppmr source --discard": "null sink (source --discard)", "source mount, streaming": "source mount, streaming", "fresh tmpfs": "fresh tmpfs"}
 VERIFIED = "dump and verified, source mount, streaming"
 
