@@ -35,9 +35,8 @@ Status note_pages_server(const std::string& work_directory, pid_t pid);
 // Whether the guard has killed a tree all of whose tasks still waited for CRIU to let them go.
 bool guard_killed_before_it_ran(const std::string& work_directory);
 
-// Whether lazy-pages, where there is one, has ended or was told to: asked last before a tree is let
-// go, because the guard may not have had its turn yet. Who stopped it will hardly serve pages
-// either.
+// Whether lazy-pages, where there is one, has ended, was told to, or is stopped and serves nobody:
+// asked last before a tree is let go, because the guard may not have had its turn yet.
 bool pages_server_is_lost(const std::string& work_directory);
 
 // An action script for CRIU, in the work directory, that does nothing but run the guard; returns

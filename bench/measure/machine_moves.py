@@ -3,15 +3,15 @@
 Times are CLOCK_REALTIME of machines whose clocks are set to the host's before each move.
 """
 import subprocess
-import time
 
 from lab.migrate import MigrationWorld
 from lab.node import LabError
 from lab.peers import PageServerMove, TarMove
 from lab.ppmr import Mounts, PpmrMove
-from lab.programs import SteadyWorker, check_continuity
+from lab.programs import SteadyWorker
 from vm.image import CannotRun
 
+from .moves import check_moved
 from .plan import Item, Outcome
 from .rounds import rotate
 from .ways import SharedMove
@@ -77,18 +77,11 @@ class LabMove:
         try:
             timeline = move.move(worker)
             move.finish()
-            check_memory(worker)
+            check_moved(worker)
             return timeline
         finally:
             worker.end()
             move.clean()
-
-
-def check_memory(worker):
-    check_continuity(worker.lines())
-    audit = worker.audit()
-    if audit["wrong_words"] or audit["digest"] != audit["expected"]:
-        raise LabError(f"{audit['wrong_words']} words of memory are wrong after the move")
 
 
 def measure_ways(world):
@@ -130,12 +123,12 @@ def measure_pre_copy(world):
                 for node in lab.nodes:
                     node.agent.set_clock()
                 worker = SteadyWorker(lab.a, lab.home / world.label("written"), WRITTEN_MIB, threads=2, pages_per_s=int(WRITTEN_MIB * PAGES_PER_MIB * WRITTEN_SHARE))
-                time.sleep(2)
+                worker.wait_for_lines(10)
                 migrations.mounts.await_ready()
                 done = migrations.migrate(worker.pid, timeout=600, options=options).ok()
                 worker.node = lab.b
                 worker.wait_for_lines(5, lab.b, timeout=60)
-                check_memory(worker)
+                check_moved(worker)
                 worker.end()
                 downtimes[way].append(done.summary["trees"][0]["downtime_s"])
                 rounds = [event["bytes"] / MIB for event in done.events if event.get("event") == "pre-copied"]

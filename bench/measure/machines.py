@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 from lab.node import LabError, wait_until
 from lab.ppmr import find_ppmr
@@ -28,7 +29,6 @@ USUAL_RATE = 80 * MIB  # a second, of these machines
 SECONDS = 3            # of one sample, at the usual rate
 PIPELINE_BYTES = 384 * MIB
 ANSWERS_LATE = 18      # ib_read_bw's time-out, as an exponent: emulated machines take their time
-NOTHING, CAPTURED = -3, -1  # of subprocess
 
 
 def find_mover():
@@ -80,7 +80,7 @@ class Streams:
         count = max(4 * depth(self.chunk), SECONDS * USUAL_RATE // self.chunk // STREAMS)
         options = ["ib_read_bw", "-d", DEVICE, "-x", GID_INDEX, "-F", "-s", self.chunk, "-q", STREAMS, "-t", depth(self.chunk), "-n", count, "-p", port,
                    "-u", ANSWERS_LATE, "--report_gbits"]
-        server = self.source.popen(options, stdout=NOTHING, stderr=NOTHING)
+        server = self.source.popen(options, stdout=DEVNULL, stderr=DEVNULL)
         try:
             self._await_listener(self.source, port)
             with Cost(self.lab) as cost:
@@ -95,7 +95,7 @@ class Streams:
 
     def iperf(self):
         port = self.world.port()
-        server = self.target.popen(["iperf3", "-s", "-1", "-p", port], stdout=NOTHING, stderr=NOTHING)
+        server = self.target.popen(["iperf3", "-s", "-1", "-p", port], stdout=DEVNULL, stderr=DEVNULL)
         try:
             self._await_listener(self.target, port)
             with Cost(self.lab) as cost:
@@ -110,7 +110,7 @@ class Streams:
     def mover(self):
         """Pool to registered memory, no mounts."""
         mover, address = find_mover(), f"{self.target.address}:{self.world.port()}"
-        server = self.target.popen([mover, "target", address], stdout=CAPTURED, stderr=NOTHING)
+        server = self.target.popen([mover, "target", address], stdout=PIPE, stderr=DEVNULL)
         try:
             self._await_listener(self.target, int(address.rsplit(":", 1)[1]))
             with Cost(self.lab) as cost:
@@ -137,8 +137,8 @@ class Streams:
             self.source.run([ppmr, "source", out, "--target", address, *both, "--chunk-size", self.chunk, "--streams", STREAMS])
             blocks = PIPELINE_BYTES // MIB
             with Cost(self.lab) as cost:
-                reader = self.target.popen(["sh", "-c", f"until [ -e {into}/f ]; do sleep 0.1; done; dd if={into}/f of=/dev/null bs=1M count={blocks} iflag=fullblock"],
-                                           stdout=NOTHING, stderr=NOTHING)
+                # --wait-for-files: it opens the file when there is one.
+                reader = self.target.popen(["dd", f"if={into}/f", "of=/dev/null", "bs=1M", f"count={blocks}", "iflag=fullblock"], stdout=DEVNULL, stderr=DEVNULL)
                 began = time.monotonic()
                 self.source.run(["dd", "if=/dev/zero", f"of={out}/f", "bs=1M", f"count={blocks}"], timeout=300)
                 if reader.wait(timeout=300):

@@ -25,6 +25,14 @@ LINES_BEFORE = 20
 LARGE_MIB, LARGE_RUNS = 1024, 3  # a machine may need half a minute for each move of more
 
 
+def check_moved(worker):
+    """LabError if a line or a word of memory is wrong."""
+    check_continuity(worker.lines())
+    audit = worker.audit()
+    if audit["wrong_words"] or audit["digest"] != audit["expected"]:
+        raise LabError(f"{audit['wrong_words']} words of memory are wrong after the move")
+
+
 class Member(SteadyWorker):
     """A steady worker that a shell has started."""
 
@@ -63,10 +71,7 @@ class Crowd:
 
     def check(self):
         for worker in self.workers:
-            check_continuity(worker.lines())
-            audit = worker.audit()
-            if audit["wrong_words"] or audit["digest"] != audit["expected"]:
-                raise LabError(f"{audit['wrong_words']} words of memory are wrong after the move")
+            check_moved(worker)
 
     def end(self):
         for worker in self.workers:

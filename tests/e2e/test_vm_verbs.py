@@ -315,6 +315,8 @@ def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
         machines.b.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "link0"])
 
 
+FILES_MAX = 50  # half a MiB each, at the target at the same time: what is stored is registered
+
 # In the machine itself: every command from outside would cost as much as a whole cycle.
 CYCLES = """
 out=$1 count=$2 first=$3
@@ -329,7 +331,6 @@ done
 
 def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines, pair):
     """$PPMR_CYCLES of them (25)."""
-    files_max = 50
     count = int(os.environ.get("PPMR_CYCLES", "25"))
     idle = [resources(node) for node in machines.nodes]
     both = pair(["--transport", "verbs"])
@@ -341,7 +342,7 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
         source = [find_ppmr(), "source", both.out, "--target", both.address, "--insecure", "--transport", "verbs", "--pool-size", "8MiB", "--peer-timeout", PEER_TIMEOUT]
         machines.a.run(["sh", "-c", CYCLES, "cycles", both.out, count, first, *source], timeout=60 + 10 * count)
         wait_until(lambda: both.target.status()["peers"] == [] and both.rdma()["connections"] == 0, 30, "the last session to end", interval=0.1)
-        machines.b.run(["sh", "-c", 'rm -f "$0"/file-*', both.in_])  # what is stored is registered
+        machines.b.run(["sh", "-c", 'rm -f "$0"/file-*', both.in_])
 
     def held():
         rdma, memory = both.rdma(), memory_of(machines.b, target)
@@ -358,8 +359,8 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
     before, resident = held(), resident_kib()
     assert before["pinned"] * 1024 >= before["registered"][0] > 0, "what is registered is pinned, and would be seen"
     assert before["at a"] == idle[0], "the source has taken all with it"
-    for done in range(0, count, files_max):
-        cycle(min(files_max, count - done), 4 + done)
+    for done in range(0, count, FILES_MAX):
+        cycle(min(FILES_MAX, count - done), 4 + done)
     assert held() == before
     assert resident_kib() - resident < 4096 + 16 * count, "KiB: not a session's worth each"
     status = both.target.status()
