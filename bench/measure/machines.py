@@ -135,12 +135,14 @@ class Streams:
             # The store's memory is touched and registered before the clock runs.
             wait_until(lambda: self._status(self.target, into)["store"]["ready_bytes"] >= PIPELINE_BYTES, 60, "the target's memory")
             self.source.run([ppmr, "source", out, "--target", address, *both, "--chunk-size", self.chunk, "--streams", STREAMS])
+            self.source.run(["mkdir", f"{out}/d"])
+            wait_until(lambda: self.target.exists(f"{into}/d"), 30, "the directory at the target")
             blocks = PIPELINE_BYTES // MIB
             with Cost(self.lab) as cost:
-                # --wait-for-files: it opens the file when there is one.
-                reader = self.target.popen(["dd", f"if={into}/f", "of=/dev/null", "bs=1M", f"count={blocks}", "iflag=fullblock"], stdout=DEVNULL, stderr=DEVNULL)
+                # --wait-for-files: in an open checkpoint it opens the file when there is one.
+                reader = self.target.popen(["dd", f"if={into}/d/f", "of=/dev/null", "bs=1M", f"count={blocks}", "iflag=fullblock"], stdout=DEVNULL, stderr=DEVNULL)
                 began = time.monotonic()
-                self.source.run(["dd", "if=/dev/zero", f"of={out}/f", "bs=1M", f"count={blocks}"], timeout=300)
+                self.source.run(["dd", "if=/dev/zero", f"of={out}/d/f", "bs=1M", f"count={blocks}"], timeout=300)
                 if reader.wait(timeout=300):
                     raise LabError("the reader at the target failed")
                 elapsed = time.monotonic() - began
