@@ -15,6 +15,9 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kAcknowledgeEveryFrames = 64;
 constexpr uint64_t kAcknowledgeEveryBytes = 256 << 10;
 
+// The longest frame, and room to receive several short ones at once behind a part of one.
+constexpr size_t kInboxBytes = wire::kFrameHeaderBytes + wire::kFrameBodyMaxBytes + (64 << 10);
+
 using HeaderBytes = std::array<std::byte, wire::kFrameHeaderBytes>;
 
 HeaderBytes encode_header(const wire::FrameHeader& header) {
@@ -44,6 +47,7 @@ Channel::Channel(ChannelOptions options, Handler handler)
       handler_(std::move(handler)),
       outbox_(options.outbox_capacity_bytes),
       last_heard_(Clock::now().time_since_epoch().count()),
+      inbox_(kInboxBytes),
       writer_([this] { write_frames(); }) {}
 
 Channel::~Channel() {
@@ -52,7 +56,7 @@ Channel::~Channel() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  writer_wanted_.notify_one();
   writer_.join();
 }
 
@@ -80,7 +84,7 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   const auto fits = [&] {
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
-  if (wait) changed_.wait(lock, [&] { return failed_ || fits(); });
+  if (wait) progressed_.wait(lock, [&] { return failed_ || fits(); });
   if (failed_) return failure(*failed_);
   if (!fits()) return failure(ENOBUFS, "too much is unacknowledged by " + peer_);
   wire::FrameHeader header;
@@ -93,9 +97,16 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   put(appended_position_, encode_header(header));
   put(appended_position_ + wire::kFrameHeaderBytes, fields);
   put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
+  const bool nothing_else_to_send = sent_position_ == appended_position_;
   appended_position_ += length;
+  if (writing_) return {};  // who writes sees to it
+  if (wait && nothing_else_to_send && connection_ != nullptr &&
+      reader_ != std::this_thread::get_id()) {
+    write_outbox(lock);
+    if (sent_position_ == appended_position_ && !acknowledgement_due_) return {};
+  }
   lock.unlock();
-  changed_.notify_all();
+  writer_wanted_.notify_one();
   return {};
 }
 
@@ -112,7 +123,7 @@ Status Channel::acknowledge_locked(uint64_t sequence) {
     ++acknowledged_sequence_;
     freed = true;
   }
-  if (freed) changed_.notify_all();
+  if (freed) progressed_.notify_all();
   return {};
 }
 
@@ -134,18 +145,20 @@ void Channel::write_frames() {
   while (!stopping_) {
     const auto heartbeat_at = last_written_ + options_.heartbeat_interval;
     if (connection_ == nullptr) {
-      changed_.wait(lock);
+      writer_wanted_.wait(lock);
+    } else if (writing_) {
+      writer_wanted_.wait_for(lock, options_.heartbeat_interval);
     } else if (sent_position_ < appended_position_) {
       write_outbox(lock);
     } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
       write_heartbeat(lock);
     } else {
-      changed_.wait_until(lock, heartbeat_at);
+      writer_wanted_.wait_until(lock, heartbeat_at);
     }
     // Bytes that trickle in without ever completing a frame are no sign of life.
-    const Clock::time_point body_began{Clock::duration(body_began_.load())};
-    if (reading_ && body_began != Clock::time_point{} &&
-        Clock::now() - body_began > options_.silence_limit) {
+    const Clock::time_point frame_began{Clock::duration(frame_began_.load())};
+    if (reading_ && frame_began != Clock::time_point{} &&
+        Clock::now() - frame_began > options_.silence_limit) {
       reading_->shut_down();
     }
   }
@@ -189,7 +202,7 @@ void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers
   last_written_ = Clock::now();
   sent_position_ = end_position;
   if (!written && connection_ == connection) connection_ = nullptr;
-  changed_.notify_all();
+  progressed_.notify_all();
 }
 
 // ---- Receiving ---------------------------------------------------------------------------------
@@ -200,46 +213,39 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
     if (failed_) return *failed_;
     if (auto rewound = rewind_locked(peer_received_sequence); !rewound) return rewound.error();
     connection_ = reading_ = connection;
+    reader_ = std::this_thread::get_id();
     peer_ = connection->peer();
     last_written_ = Clock::now();
   }
   const Clock::rep heard_before = last_heard_;
   const Clock::rep connected_at = Clock::now().time_since_epoch().count();
   last_heard_ = connected_at;
-  changed_.notify_all();
+  writer_wanted_.notify_one();
   connection->set_read_timeout(options_.silence_limit);
   connection->set_write_timeout(options_.silence_limit);
   Error reason = receive_frames(*connection);
-  body_began_ = 0;
+  frame_began_ = 0;
   if (last_heard_ == connected_at) last_heard_ = heard_before;
   connection->shut_down();
   std::unique_lock lock(mutex_);
   connection_ = reading_ = nullptr;
-  changed_.notify_all();
-  changed_.wait(lock, [this] { return !writing_; });
+  reader_ = {};
+  progressed_.wait(lock, [this] { return !writing_; });
   return failed_.value_or(reason);
 }
 
 Error Channel::receive_frames(Connection& connection) {
+  inbox_begin_ = inbox_end_ = 0;
   uint64_t frames_since_acknowledgement = 0;
   uint64_t bytes_since_acknowledgement = 0;
   for (;;) {
-    HeaderBytes header_bytes;
-    if (auto read = connection.read(std::span<std::byte>(header_bytes)); !read) return read.error();
-    const auto header = *wire::decode<wire::FrameHeader>(header_bytes);
-    if (wire::fields_crc(header) != header.crc) {
-      return Error{EPROTO, "frame header from " + connection.peer() + ": checksum mismatch"};
-    }
-    if (header.body_length > wire::kFrameBodyMaxBytes) {
-      return Error{EPROTO, "frame of " + std::to_string(header.body_length) + " bytes from " +
-                               connection.peer() + ": too long"};
-    }
-    body_.resize(header.body_length);
-    body_began_ = Clock::now().time_since_epoch().count();
-    if (auto read = connection.read(std::span<std::byte>(body_)); !read) return read.error();
-    body_began_ = 0;
-    if (crc32c(body_) != header.body_crc) {
-      return Error{EPROTO, "frame from " + connection.peer() + ": checksum mismatch"};
+    wire::FrameHeader header;
+    std::span<const std::byte> body;
+    const auto taken = take_frame(connection, header, body);
+    if (!taken) return taken.error();
+    if (!*taken) {
+      if (auto received = receive_more(connection); !received) return received.error();
+      continue;
     }
     last_heard_ = Clock::now().time_since_epoch().count();
     {
@@ -253,19 +259,60 @@ Error Channel::receive_frames(Connection& connection) {
     }
     if (heartbeat) continue;
     received_sequence_ = header.sequence;
-    if (auto handled = handler_(header.type, body_); !handled) {
+    if (auto handled = handler_(header.type, body); !handled) {
       fail(handled.error());
       return handled.error();
     }
-    bytes_since_acknowledgement += body_.size();
+    bytes_since_acknowledgement += body.size();
     if (++frames_since_acknowledgement >= kAcknowledgeEveryFrames ||
         bytes_since_acknowledgement >= kAcknowledgeEveryBytes) {
       frames_since_acknowledgement = bytes_since_acknowledgement = 0;
       std::lock_guard lock(mutex_);
       acknowledgement_due_ = true;
-      changed_.notify_all();
+      writer_wanted_.notify_one();
     }
   }
+}
+
+// Frames that came together are received with one call. Waits for the first byte.
+Status Channel::receive_more(Connection& connection) {
+  const auto rest = std::span(inbox_).subspan(inbox_begin_, inbox_end_ - inbox_begin_);
+  std::copy(rest.begin(), rest.end(), inbox_.begin());
+  inbox_begin_ = 0;
+  inbox_end_ = rest.size();
+  if (rest.empty()) {
+    frame_began_ = 0;
+  } else if (frame_began_ == 0) {
+    frame_began_ = Clock::now().time_since_epoch().count();
+  }
+  const auto received = connection.read_some(std::span(inbox_).subspan(inbox_end_));
+  if (!received) return failure(received.error());
+  inbox_end_ += *received;
+  return {};
+}
+
+// The next frame, if it has come whole; its body stays until receive_more().
+Result<bool> Channel::take_frame(const Connection& connection, wire::FrameHeader& header,
+                                 std::span<const std::byte>& body) {
+  const std::span<const std::byte> received(inbox_.data() + inbox_begin_,
+                                            inbox_end_ - inbox_begin_);
+  if (received.size() < wire::kFrameHeaderBytes) return false;
+  header = *wire::decode<wire::FrameHeader>(received.first(wire::kFrameHeaderBytes));
+  if (wire::fields_crc(header) != header.crc) {
+    return failure(EPROTO, "frame header from " + connection.peer() + ": checksum mismatch");
+  }
+  if (header.body_length > wire::kFrameBodyMaxBytes) {
+    return failure(EPROTO, "frame of " + std::to_string(header.body_length) + " bytes from " +
+                               connection.peer() + ": too long");
+  }
+  if (received.size() < wire::kFrameHeaderBytes + header.body_length) return false;
+  body = received.subspan(wire::kFrameHeaderBytes, header.body_length);
+  if (crc32c(body) != header.body_crc) {
+    return failure(EPROTO, "frame from " + connection.peer() + ": checksum mismatch");
+  }
+  inbox_begin_ += wire::kFrameHeaderBytes + body.size();
+  frame_began_ = 0;
+  return true;
 }
 
 // ---- State -------------------------------------------------------------------------------------
@@ -279,7 +326,7 @@ void Channel::fail(Error error) {
   std::lock_guard lock(mutex_);
   if (!failed_) failed_ = std::move(error);
   if (reading_) reading_->shut_down();
-  changed_.notify_all();
+  progressed_.notify_all();
 }
 
 std::optional<Error> Channel::failed() const {
@@ -290,7 +337,7 @@ std::optional<Error> Channel::failed() const {
 void Channel::flush(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const uint64_t end = appended_position_;
-  changed_.wait_for(lock, timeout, [&] { return failed_ || sent_position_ >= end; });
+  progressed_.wait_for(lock, timeout, [&] { return failed_ || sent_position_ >= end; });
 }
 
 bool Channel::connected() const {

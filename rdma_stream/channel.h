@@ -33,6 +33,10 @@ struct ChannelOptions {
   static ChannelOptions for_peer_timeout(std::chrono::milliseconds peer_timeout);
 };
 
+// Who sends writes to the connection itself while nobody else does: a chunk's way has a thread to
+// wake less on either side. What is appended meanwhile, or may not wait, is left to a thread of the
+// channel's own.
+//
 // Threads: send(), fail() and the observers by any; run() by one thread at a time. The handler is
 // called on the thread of run() and must not wait for the peer.
 class Channel {
@@ -43,8 +47,8 @@ class Channel {
   Channel(ChannelOptions options, Handler handler);
   ~Channel();
 
-  // Appends the message, and `bytes` behind it, to the outbox; waits while that is full. Errors:
-  // the one the channel failed with.
+  // Appends the message, and `bytes` behind it, to the outbox; waits while that is full, and may
+  // wait for the connection to take it. Errors: the one the channel failed with.
   template <typename Message>
   Status send(const Message& message, std::span<const std::byte> bytes = {}) {
     return append_message(message, bytes, /*wait=*/true);
@@ -92,6 +96,9 @@ class Channel {
   Status acknowledge_locked(uint64_t sequence);
   Status rewind_locked(uint64_t peer_received_sequence);
   Error receive_frames(Connection& connection);
+  Status receive_more(Connection& connection);
+  Result<bool> take_frame(const Connection& connection, wire::FrameHeader& header,
+                          std::span<const std::byte>& body);
   void write_frames();
   void write_outbox(std::unique_lock<std::mutex>& lock);
   void write_heartbeat(std::unique_lock<std::mutex>& lock);
@@ -101,9 +108,10 @@ class Channel {
   const Handler handler_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable writer_wanted_;  // for the writer thread
+  std::condition_variable progressed_;     // for those who wait for room, or for what was sent
   // Guarded by mutex_. The outbox is a ring; positions only grow, modulo its size they index it.
-  // acknowledged <= sent <= appended. The bytes from `sent` on belong to the writer thread while
+  // acknowledged <= sent <= appended. The bytes from `sent` on belong to one thread while
   // `writing_`, so no lock is held while it sends them.
   std::vector<std::byte> outbox_;
   uint64_t acknowledged_position_ = 0;
@@ -114,6 +122,7 @@ class Channel {
   uint64_t appended_sequence_ = 0;
   std::shared_ptr<Connection> connection_;  // none once a write to it has failed
   std::shared_ptr<Connection> reading_;     // the same, until run() has come to its end
+  std::thread::id reader_;                  // the thread of run()
   std::string peer_;
   bool writing_ = false;
   bool acknowledgement_due_ = false;
@@ -123,8 +132,12 @@ class Channel {
 
   std::atomic<uint64_t> received_sequence_ = 0;
   std::atomic<std::chrono::steady_clock::rep> last_heard_;
-  std::atomic<std::chrono::steady_clock::rep> body_began_ = 0;  // 0: no body is being received
-  std::vector<std::byte> body_;  // of the frame being received; used by run() only
+  std::atomic<std::chrono::steady_clock::rep> frame_began_ = 0;  // 0: none has come in part
+
+  // Used by run() only: what was received, and which of it is not handled yet.
+  std::vector<std::byte> inbox_;
+  size_t inbox_begin_ = 0;
+  size_t inbox_end_ = 0;
 
   std::thread writer_;  // last: ends before what it uses
 };

@@ -43,6 +43,12 @@ constexpr int kKeepAliveIdleSeconds = 5;
 constexpr int kKeepAliveIntervalSeconds = 2;
 constexpr int kKeepAliveProbes = 3;
 
+// A peer so near is in the same data centre. There BBR, which paces every burst with a timer, costs
+// what it gains elsewhere: a 1 GiB dump over veth on 2 cores took 0.56 s with it, 0.50 s with
+// cubic. Farther away the system's choice stands.
+constexpr uint32_t kNearRoundTripUs = 1000;
+constexpr char kUnpacedCongestionControl[] = "cubic";
+
 class TcpConnection final : public Connection {
  public:
   TcpConnection(UniqueFd socket, std::string peer)
@@ -52,6 +58,7 @@ class TcpConnection final : public Connection {
     set_option(IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveIdleSeconds);
     set_option(IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalSeconds);
     set_option(IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
+    choose_congestion_control();
   }
 
   using Connection::read;
@@ -141,6 +148,15 @@ class TcpConnection final : public Connection {
   }
   void set_option(int level, int option, int value) {
     ::setsockopt(socket_.get(), level, option, &value, sizeof value);
+  }
+  // Where there is no cubic, or it is not allowed here, the system's choice does too.
+  void choose_congestion_control() {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+    if (info.tcpi_rtt == 0 || info.tcpi_rtt > kNearRoundTripUs) return;
+    ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_CONGESTION, kUnpacedCongestionControl,
+                 sizeof kUnpacedCongestionControl - 1);
   }
   void set_low_water_mark(int bytes) {
     if (bytes == low_water_mark_) return;
