@@ -25,11 +25,12 @@ using std::chrono::milliseconds;
 #ifdef __SANITIZE_THREAD__
 constexpr uint64_t kSeedsUsual = 400;  // each takes ten times as long
 constexpr uint64_t kSeedsOverTls = 120;
+constexpr int kRunnersAtOnce = 3;  // more would be late for the peer on a slow machine
 #else
 constexpr uint64_t kSeedsUsual = 1200;
 constexpr uint64_t kSeedsOverTls = 300;
-#endif
 constexpr int kRunnersAtOnce = 12;  // a session mostly waits: for delays, outages, time-outs
+#endif
 constexpr milliseconds kPeerTimeout{400};
 // No seed may take longer, whatever happens to it: drains and seals end with the session.
 constexpr milliseconds kSeedTimeMax{20'000};
