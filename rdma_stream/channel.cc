@@ -97,14 +97,7 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   put(appended_position_, encode_header(header));
   put(appended_position_ + wire::kFrameHeaderBytes, fields);
   put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
-  const bool nothing_else_to_send = sent_position_ == appended_position_;
   appended_position_ += length;
-  if (writing_) return {};  // who writes sees to it
-  if (wait && nothing_else_to_send && connection_ != nullptr &&
-      reader_ != std::this_thread::get_id()) {
-    write_outbox(lock);
-    if (sent_position_ == appended_position_ && !acknowledgement_due_) return {};
-  }
   lock.unlock();
   writer_wanted_.notify_one();
   return {};
@@ -146,8 +139,6 @@ void Channel::write_frames() {
     const auto heartbeat_at = last_written_ + options_.heartbeat_interval;
     if (connection_ == nullptr) {
       writer_wanted_.wait(lock);
-    } else if (writing_) {
-      writer_wanted_.wait_for(lock, options_.heartbeat_interval);
     } else if (sent_position_ < appended_position_) {
       write_outbox(lock);
     } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
@@ -213,7 +204,6 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
     if (failed_) return *failed_;
     if (auto rewound = rewind_locked(peer_received_sequence); !rewound) return rewound.error();
     connection_ = reading_ = connection;
-    reader_ = std::this_thread::get_id();
     peer_ = connection->peer();
     last_written_ = Clock::now();
   }
@@ -229,7 +219,6 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
   connection->shut_down();
   std::unique_lock lock(mutex_);
   connection_ = reading_ = nullptr;
-  reader_ = {};
   progressed_.wait(lock, [this] { return !writing_; });
   return failed_.value_or(reason);
 }

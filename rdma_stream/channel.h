@@ -33,9 +33,8 @@ struct ChannelOptions {
   static ChannelOptions for_peer_timeout(std::chrono::milliseconds peer_timeout);
 };
 
-// Who sends writes to the connection itself while nobody else does: a chunk's way has a thread to
-// wake less on either side. What is appended meanwhile, or may not wait, is left to a thread of the
-// channel's own.
+// A thread of its own writes: what was appended since its last write goes out at once. (Where the
+// senders wrote themselves, the pipeline over RDMA between emulated machines lost a sixth.)
 //
 // Threads: send(), fail() and the observers by any; run() by one thread at a time. The handler is
 // called on the thread of run() and must not wait for the peer.
@@ -47,8 +46,8 @@ class Channel {
   Channel(ChannelOptions options, Handler handler);
   ~Channel();
 
-  // Appends the message, and `bytes` behind it, to the outbox; waits while that is full, and may
-  // wait for the connection to take it. Errors: the one the channel failed with.
+  // Appends the message, and `bytes` behind it, to the outbox; waits while that is full. Errors:
+  // the one the channel failed with.
   template <typename Message>
   Status send(const Message& message, std::span<const std::byte> bytes = {}) {
     return append_message(message, bytes, /*wait=*/true);
@@ -111,7 +110,7 @@ class Channel {
   std::condition_variable writer_wanted_;  // for the writer thread
   std::condition_variable progressed_;     // for those who wait for room, or for what was sent
   // Guarded by mutex_. The outbox is a ring; positions only grow, modulo its size they index it.
-  // acknowledged <= sent <= appended. The bytes from `sent` on belong to one thread while
+  // acknowledged <= sent <= appended. The bytes from `sent` on belong to the writer thread while
   // `writing_`, so no lock is held while it sends them.
   std::vector<std::byte> outbox_;
   uint64_t acknowledged_position_ = 0;
