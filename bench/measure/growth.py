@@ -23,7 +23,7 @@ def measure(world, bytes_, writers=1, files=1, request=MIB):
             rate = sample(world, mounts, writers, bytes_ // writers // files, request, files, costs if number >= world.effort.warm_ups else None)
             if number >= world.effort.warm_ups:
                 rates.append(rate)
-        facts = costs.facts(writers)
+        facts = costs.facts()
         for daemon in (mounts.source, mounts.target):
             facts[f"{daemon.role} daemon at rest (MiB)"] = at_rest[daemon.role]
             facts[f"{daemon.role} daemon, most memory (MiB)"] = daemon.memory_kib()["VmHWM"] / 1024

@@ -24,7 +24,7 @@ class Costs:
         self.source, self.target = ProcessCost(), ProcessCost()
         self.loads = self.busy = self.softirq = 0.0
 
-    def facts(self, writers):
+    def facts(self):
         gigabytes = self.bytes / GB
         return {
             "source daemon, CPU-s/GB": self.source.cpu / gigabytes,
@@ -36,7 +36,7 @@ class Costs:
             "interrupts, CPU-s/GB": self.softirq / gigabytes,
             "source daemon, wake-ups/GB": self.source.sleeps / gigabytes,
             "target daemon, wake-ups/GB": self.target.sleeps / gigabytes,
-            "share of the writers' time waiting for a slot": self.pool_wait / (self.seconds * writers) if self.seconds else 0.0,
+            "receiving threads waiting for a slot, on average": self.pool_wait / self.seconds if self.seconds else 0.0,
         }
 
 
@@ -96,7 +96,7 @@ def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, strea
                 ppmr.append(rate)
                 if len(ppmr) % 2:
                     tcp.append(iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds))
-        facts = costs.facts(writers)
+        facts = costs.facts()
         facts["iperf3 sender, CPU-s/GB"] = spread([one["sender_cpu"] for one in tcp]).median
         facts["source daemon, most memory (MiB)"] = mounts.source.memory_kib()["VmHWM"] / 1024
         facts["target daemon, most memory (MiB)"] = mounts.target.memory_kib()["VmHWM"] / 1024
