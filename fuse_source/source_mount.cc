@@ -145,7 +145,7 @@ Status SourceMount::serve(const std::string& source_label, const std::function<v
                                   .allow_other = options_.allow_other},
                                  source_operations(), this);
   if (!mount) return failure(mount.error());
-  RequestLoop loop(**mount, buffers_);
+  RequestLoop loop(**mount, buffers_, RequestLoopOptions::for_buffers(pool_->slot_count()));
   {
     std::lock_guard lock(loop_mutex_);
     loop_ = &loop;

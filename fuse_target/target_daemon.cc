@@ -124,7 +124,7 @@ Status TargetDaemon::serve(const std::string& source_label, const std::function<
                                  target_operations(), &context_);
   if (!mount) return failure(mount.error());
   HeapRequestBuffers buffers;
-  RequestLoop loop(**mount, buffers);
+  RequestLoop loop(**mount, buffers, RequestLoopOptions::for_buffers());
   {
     std::lock_guard lock(loop_mutex_);
     loop_ = &loop;

@@ -2,10 +2,19 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace ppmr {
 namespace {
+
+constexpr size_t kUsualWorkersMin = 2;
+constexpr size_t kUsualWorkersMax = 8;
+constexpr size_t kBuffersLeftPart = 4;  // of so many buffers one is a worker's
+
+// A worker that processes a request for longer may be waiting for something. A thread for every
+// request that meets no receiver cost more than the request: with two writers of 4 KiB four fifths.
+constexpr std::chrono::milliseconds kPatience{1};
 
 // Wakes a worker out of read(2); the default action would end the process.
 constexpr int kWakeSignal = SIGUSR1;
@@ -35,6 +44,14 @@ std::unique_ptr<RequestBuffer> HeapRequestBuffers::make() {
   return std::make_unique<HeapRequestBuffer>();
 }
 
+RequestLoopOptions RequestLoopOptions::for_buffers(size_t buffers) {
+  const size_t most = std::clamp(buffers / kBuffersLeftPart, kUsualWorkersMin, kUsualWorkersMax);
+  RequestLoopOptions options;
+  options.workers_usual =
+      std::clamp<size_t>(std::thread::hardware_concurrency() + 1, kUsualWorkersMin, most);
+  return options;
+}
+
 RequestLoop::RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopOptions options)
     : mount_(mount), buffers_(buffers), options_(options) {
   install_wake_handler();
@@ -42,8 +59,8 @@ RequestLoop::RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopO
 
 void RequestLoop::run(const std::function<void()>& ending) {
   std::unique_lock lock(mutex_);
-  start_worker_locked();
-  changed_.wait(lock, [this] { return stopping_; });
+  for (size_t i = 0; i < options_.workers_usual; ++i) start_worker_locked();
+  watch_workers(lock);
   lock.unlock();
   ending();
   lock.lock();
@@ -51,6 +68,23 @@ void RequestLoop::run(const std::function<void()>& ending) {
   while (workers_ > 0) {
     for (pthread_t worker : receiving_) ::pthread_kill(worker, kWakeSignal);
     changed_.wait_for(lock, std::chrono::milliseconds(10));
+  }
+}
+
+// Returns when the loop is to stop.
+void RequestLoop::watch_workers(std::unique_lock<std::mutex>& lock) {
+  while (!stopping_) {
+    if (!watching_) {
+      changed_.wait(lock);
+      continue;
+    }
+    const uint64_t returns = returns_;
+    changed_.wait_for(lock, kPatience);
+    if (!receiving_.empty()) {
+      watching_ = false;
+    } else if (returns == returns_ && workers_ < options_.workers_max && !stopping_) {
+      start_worker_locked();
+    }
   }
 }
 
@@ -73,7 +107,7 @@ void RequestLoop::start_worker_locked() {
 void RequestLoop::work() {
   const std::unique_ptr<RequestBuffer> buffer = buffers_.make();
   std::unique_lock lock(mutex_);
-  while (!stopping_ && receiving_.size() < options_.idle_workers_max) {
+  while (!stopping_ && receiving_.size() < options_.workers_usual) {
     const auto self = receiving_.insert(receiving_.end(), ::pthread_self());
     lock.unlock();
     fuse_buf request{};
@@ -84,13 +118,15 @@ void RequestLoop::work() {
     if (received == 0 || (received < 0 && received != -EINTR && received != -EAGAIN)) {
       stopping_ = true;  // unmounted
       changed_.notify_all();
-    } else if (received > 0 && receiving_.empty() && workers_ < options_.workers_max) {
-      start_worker_locked();
+    } else if (receiving_.empty() && !watching_) {
+      watching_ = true;
+      changed_.notify_all();
     }
     lock.unlock();
     if (received > 0) fuse_session_process_buf(mount_.session(), &request);
     buffer->give_back();
     lock.lock();
+    ++returns_;
   }
   --workers_;
   changed_.notify_all();

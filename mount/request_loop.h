@@ -1,6 +1,6 @@
 // The threads that receive and process the requests of a mount. Handlers may wait (for a slot, for
-// the peer): whenever no worker is left receiving, another one is started, so that one waiting
-// caller never makes others wait.
+// the peer): where no worker is left receiving and none comes back for a millisecond, another one
+// is started, so that one waiting caller never makes others wait.
 #pragma once
 
 #include <pthread.h>
@@ -45,14 +45,18 @@ class HeapRequestBuffers final : public RequestBuffers {
 };
 
 struct RequestLoopOptions {
-  size_t idle_workers_max = 2;  // receiving at the same time; more than cores do not help
-  size_t workers_max = 512;     // callers that may wait at the same time
+  // One more than cores: the next request is received while they process others. But each may have
+  // a buffer of `buffers`, and most of those are not for idle workers.
+  static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
+
+  size_t workers_usual = 2;  // there from the beginning, receiving or processing
+  size_t workers_max = 512;  // callers that may wait at the same time
 };
 
 // Threads: run() by one, stop() by any.
 class RequestLoop {
  public:
-  RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopOptions options = {});
+  RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopOptions options);
 
   // Serves requests until the mount is unmounted or stop() is called; then calls `ending`, whose
   // business it is that handlers stop waiting, and returns when all workers have ended.
@@ -63,6 +67,7 @@ class RequestLoop {
  private:
   void work();
   void start_worker_locked();
+  void watch_workers(std::unique_lock<std::mutex>& lock);
 
   FuseMount& mount_;
   RequestBuffers& buffers_;
@@ -73,6 +78,8 @@ class RequestLoop {
   // Guarded by mutex_.
   std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
   size_t workers_ = 0;
+  uint64_t returns_ = 0;   // of workers that had processed a request
+  bool watching_ = false;  // since lately no worker was left receiving
   bool stopping_ = false;
 };
 

@@ -1,0 +1,18 @@
+"""The threads that serve a mount: as many as are of use, not one for every request that finds all of them busy; more where callers wait."""
+WRITERS = 3
+REQUESTS = 4000  # of each
+WRITE = "for i in $(seq $1); do dd if=/dev/zero of=$2/file$i bs=4k count=$3 status=none & done; wait"
+
+
+def tasks_made(node):
+    """By the whole node until now: pids and thread ids count up."""
+    return int(node.read_text("/proc/sys/kernel/ns_last_pid"))
+
+
+def test_small_requests_of_several_writers_make_no_threads(mounts, nodes):
+    directory = mounts.out / "many"
+    nodes.source.run(["mkdir", directory])
+    before = tasks_made(nodes.source)
+    nodes.source.run(["sh", "-c", WRITE, "write", WRITERS, directory, REQUESTS], timeout=60)
+    made = tasks_made(nodes.source) - before
+    assert made < WRITERS * REQUESTS / 50, f"{made} processes and threads for {WRITERS * REQUESTS} requests"
