@@ -76,7 +76,7 @@ wire::FrameHeader Channel::frame_at(uint64_t position) const {
 }
 
 Status Channel::append(wire::MessageType type, std::span<const std::byte> fields,
-                       std::span<const std::byte> bytes, bool wait) {
+                       std::span<const std::byte> bytes, Sending sending) {
   const size_t length = wire::kFrameHeaderBytes + fields.size() + bytes.size();
   assert(fields.size() + bytes.size() <= wire::kFrameBodyMaxBytes);
   assert(length <= outbox_.size());
@@ -84,7 +84,10 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   const auto fits = [&] {
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
-  if (wait) progressed_.wait(lock, [&] { return failed_ || fits(); });
+  if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
+    writer_wanted_.notify_one();  // what waits for a next message makes room now
+    progressed_.wait(lock, [&] { return failed_ || fits(); });
+  }
   if (failed_) return failure(*failed_);
   if (!fits()) return failure(ENOBUFS, "too much is unacknowledged by " + peer_);
   wire::FrameHeader header;
@@ -99,7 +102,7 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
   appended_position_ += length;
   lock.unlock();
-  writer_wanted_.notify_one();
+  if (sending != Sending::kWithNext) writer_wanted_.notify_one();
   return {};
 }
 

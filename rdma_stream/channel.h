@@ -50,12 +50,19 @@ class Channel {
   // the one the channel failed with.
   template <typename Message>
   Status send(const Message& message, std::span<const std::byte> bytes = {}) {
-    return append_message(message, bytes, /*wait=*/true);
+    return append_message(message, bytes, Sending::kNow);
   }
+  // The same for a message that need not go out before another is sent: with that, with push(), or
+  // with the next heartbeat.
+  template <typename Message>
+  Status send_with_next(const Message& message) {
+    return append_message(message, {}, Sending::kWithNext);
+  }
+  void push() { writer_wanted_.notify_one(); }
   // The same for callers that must not wait. Errors: also ENOBUFS, when the outbox is full.
   template <typename Message>
   Status post(const Message& message) {
-    return append_message(message, {}, /*wait=*/false);
+    return append_message(message, {}, Sending::kNowOrNever);
   }
 
   // Sends and receives over `connection` until it is lost or the channel fails, and says why.
@@ -80,16 +87,18 @@ class Channel {
   std::string peer() const;  // of the present or last connection
 
  private:
+  enum class Sending : uint8_t { kNow, kWithNext, kNowOrNever };
+
   template <typename Message>
-  Status append_message(const Message& message, std::span<const std::byte> bytes, bool wait) {
+  Status append_message(const Message& message, std::span<const std::byte> bytes, Sending sending) {
     std::array<std::byte, 8 << 10> fields;
     wire::Writer writer(fields);
     writer(message);
     assert(!writer.overrun());
-    return append(Message::kType, std::span(fields).first(writer.written_bytes()), bytes, wait);
+    return append(Message::kType, std::span(fields).first(writer.written_bytes()), bytes, sending);
   }
   Status append(wire::MessageType type, std::span<const std::byte> fields,
-                std::span<const std::byte> bytes, bool wait);
+                std::span<const std::byte> bytes, Sending sending);
   void put(uint64_t position, std::span<const std::byte> bytes);
   wire::FrameHeader frame_at(uint64_t position) const;
   Status acknowledge_locked(uint64_t sequence);

@@ -177,6 +177,7 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
     }
     SlotRing& ring = urgent_queue_.empty() ? queue_ : urgent_queue_;
     if (ring.empty()) {
+      tell_releases_locked();
       if (!wait) return false;
       queue_changed_.wait(lock);
       continue;
@@ -267,7 +268,6 @@ void IncomingSession::land(uint32_t slot, Status status) {
     entry.state = ChunkState::kIdle;
     entry.has_landing = false;
     ranges_[slot].order = 0;
-    --pulling_;
     pull_progress_ = Clock::now();
     for (size_t left = held_back_.size(); left > 0; --left) {
       const uint32_t held_back = held_back_.pop_front();
@@ -283,7 +283,21 @@ void IncomingSession::land(uint32_t slot, Status status) {
     ++chunks_landed_;
   }
   const int errno_value = status ? 0 : status.error().errno_value;
-  (void)channel_.send(wire::Release{slot, announce.generation, errno_value});
+  (void)channel_.send_with_next(wire::Release{slot, announce.generation, errno_value});
+  // Only now, so that the last chunk under way finds the releases of all others appended.
+  std::lock_guard lock(mutex_);
+  --pulling_;
+  ++releases_held_;
+  tell_releases_locked();
+}
+
+// A message for each chunk would cost as much as the chunk, where chunks are small: releases go out
+// together while more of them will follow soon.
+void IncomingSession::tell_releases_locked() {
+  const bool more_follow = pulling_ > 0 || !queue_.empty() || !urgent_queue_.empty();
+  if (releases_held_ == 0 || (more_follow && releases_held_ < releases_held_max_)) return;
+  releases_held_ = 0;
+  channel_.push();
 }
 
 }  // namespace ppmr

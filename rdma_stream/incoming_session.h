@@ -153,9 +153,11 @@ class IncomingSession final {
   Status verify(const ChunkEntry& entry) const;
   void pull_again(uint32_t slot);
   void land(uint32_t slot, Status status);
+  void tell_releases_locked();
   NodeKey key(uint64_t node) const { return {options_.id, node}; }
 
   const Options options_;
+  const size_t releases_held_max_;
   Sink& sink_;
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
 
@@ -170,6 +172,7 @@ class IncomingSession final {
   SlotRing starved_;
   uint64_t last_order_ = 0;
   size_t pulling_ = 0;
+  size_t releases_held_ = 0;  // of chunks that landed: not told yet
   uint64_t space_events_ = 0;
   std::chrono::steady_clock::time_point
       pull_progress_;                    // when a chunk last came, or was first asked for
