@@ -127,6 +127,31 @@ TEST(Channel, AFullOutboxWaitsAndGoesOn) {
   EXPECT_TRUE(eventually([&] { return ends.count() == 1000; }));
 }
 
+TEST(Channel, WhatMayWaitGoesWithTheNextMessageOrWhenItIsPushed) {
+  ChannelOptions options;
+  options.heartbeat_interval = options.silence_limit = kNever;
+  Ends ends({}, options);
+  ends.join();
+  ASSERT_TRUE(ends.left.send(wire::Forget{1}));
+  EXPECT_TRUE(eventually([&] { return ends.count() == 1; }));
+  ASSERT_TRUE(ends.left.send_with_next(wire::Forget{2}));
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(ends.count(), 1u);
+  ASSERT_TRUE(ends.left.send(wire::Forget{3}));
+  EXPECT_TRUE(eventually([&] { return ends.count() == 3; }));
+  ASSERT_TRUE(ends.left.send_with_next(wire::Forget{4}));
+  ends.left.push();
+  EXPECT_TRUE(eventually([&] { return ends.count() == 4; }));
+  EXPECT_EQ(ends.received, (std::vector<uint64_t>{1, 2, 3, 4}));
+}
+
+TEST(Channel, WhatMayWaitGoesWithAHeartbeatAtTheLatest) {
+  Ends ends;
+  ends.join();
+  ASSERT_TRUE(ends.left.send_with_next(wire::Forget{1}));
+  EXPECT_TRUE(eventually([&] { return ends.count() == 1; }));
+}
+
 TEST(Channel, LargeMessagesAreAcknowledgedBeforeTheOutboxIsFull) {
   ChannelOptions options;
   options.heartbeat_interval = kNever;  // no acknowledgement in passing
