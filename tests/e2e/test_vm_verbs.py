@@ -48,6 +48,8 @@ class Pair(Mounts):
         both = ["--peer-timeout", PEER_TIMEOUT, "--insecure"]  # the pairing by keys has its own tests
         super().__init__(machines.a, machines.b, "/tmp/verbs", ["--pool-size", "16MiB", *both, *source_options],
                          ["--memory-limit", "768MiB", "--pool-size", "192MiB", *both, *target_options], name=f"pair{next(_numbers)}")
+        for _ in range(4):  # a worker takes a slot when it has received its first request
+            self.source_at.run(["ls", "-l", self.out])
         self.slots_of_the_receive_loop = self.source.status()["pool"]["in_use"]
 
     def mount_source_again(self):
