@@ -140,7 +140,8 @@ class Source {
       }
     }
     // The target has acted on all of that: the next round finds the memory of this one.
-    if (auto applied = sender_->await_applied(marker_); !applied) return failure(applied.error());
+    if (auto applied = sender_->await_applied(marker_, {}); !applied)
+      return failure(applied.error());
     return took.count();
   }
 

@@ -60,7 +60,7 @@ bool FileWriter::flush_if_quiet(std::chrono::microseconds quiet) {
   return true;
 }
 
-Status FileWriter::drain(const std::function<bool()>& interrupted) {
+Status FileWriter::drain(const Interrupted& interrupted) {
   flush();
   return stream_->drain(interrupted);
 }

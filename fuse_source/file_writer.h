@@ -48,7 +48,7 @@ class FileWriter {
   // The same, if nothing was added for `quiet`. False when something is still gathered.
   bool flush_if_quiet(std::chrono::microseconds quiet);
   // Sends what is gathered and waits until the target has verified every byte.
-  Status drain(const std::function<bool()>& interrupted);
+  Status drain(const Interrupted& interrupted);
 
   uint64_t size_bytes() const;
   void set_size_bytes(uint64_t size_bytes);

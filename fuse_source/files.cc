@@ -108,10 +108,11 @@ void SourceMount::give_up(const SourceCheckpoint& checkpoint, const Error& error
 }
 
 Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& interrupted) {
-  auto drained = node->writer->drain([&] { return stopping_ || interrupted(); });
+  const Interrupted ending = [&] { return stopping_ || interrupted(); };
+  auto drained = node->writer->drain(ending);
   // Without bytes nothing was waited for, yet the name is to be there.
   if (drained && node->writer->size_bytes() == 0 && !stopping_) {
-    return node->checkpoint->outlet->await_applied(node->id);
+    return node->checkpoint->outlet->await_applied(node->id, ending);
   }
   return drained;
 }
@@ -122,7 +123,7 @@ Result<size_t> SourceMount::read(const SourceNodePointer& node, uint64_t offset,
   if (offset >= size_bytes) return 0;
   bytes = bytes.first(std::min<uint64_t>(bytes.size(), size_bytes - offset));
   if (auto drained = drain(node, interrupted); !drained) return failure(drained.error());
-  auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes);
+  auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes, interrupted);
   if (!count) return count;
   // Never a short read before the end of the file.
   if (*count < bytes.size()) return failure(EIO, "read back: the target has fewer bytes");

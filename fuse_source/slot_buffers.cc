@@ -5,7 +5,8 @@
 namespace ppmr {
 
 namespace {
-// While the stream flows a slot comes back much sooner; a stalled one shall not be noticed by `ls`.
+// While the stream flows a slot comes back much sooner. A stalled one shall not be noticed by `ls`,
+// so only the first request that finds it stalled waits.
 constexpr std::chrono::milliseconds kSlotPatience{20};
 }  // namespace
 
@@ -14,7 +15,10 @@ class SlotBuffers::Buffer final : public RequestBuffer {
   explicit Buffer(SlotBuffers& owner) : owner_(owner) {}
 
   std::span<std::byte> take() override {
-    if (owner_.ready_) lease_ = owner_.pool_.acquire(kSlotPatience);
+    if (owner_.ready_) {
+      lease_ = owner_.stalled_ ? owner_.pool_.try_acquire() : owner_.pool_.acquire(kSlotPatience);
+      owner_.stalled_ = !lease_;
+    }
     if (lease_) {
       owner_.borrowers_[lease_.index()] = this;
       return lease_.request_area();

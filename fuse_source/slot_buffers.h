@@ -38,6 +38,7 @@ class SlotBuffers final : public RequestBuffers {
   // itself lies with the worker.
   std::vector<Buffer*> borrowers_;
   std::atomic<bool> ready_ = false;
+  std::atomic<bool> stalled_ = false;  // the last worker that wanted a slot got none
 };
 
 }  // namespace ppmr

@@ -57,6 +57,19 @@ TEST_F(SlotBuffersTest, WithoutAFreeSlotRequestsGoToASpareBuffer) {
   EXPECT_FALSE(buffers.adopt(payload_of(area)));
 }
 
+TEST_F(SlotBuffersTest, OnlyTheFirstWorkerWaitsForASlotOfAStalledStream) {
+  SlotLease one = pool->try_acquire();
+  SlotLease two = pool->try_acquire();
+  auto worker = buffers.make();
+  for (int i = 0; i < 10; ++i) {
+    worker->take();
+    worker->give_back();
+  }
+  EXPECT_EQ(pool->counters().waits, 1u);
+  two.release();
+  EXPECT_TRUE(buffers.adopt(payload_of(worker->take()))) << "it uses slots again";
+}
+
 TEST_F(SlotBuffersTest, BeforeTheLimitsAreAgreedOnNoSlotIsUsed) {
   SlotBuffers early{*pool};
   auto worker = early.make();

@@ -41,8 +41,6 @@ struct CommitReport {
   uint64_t bytes = 0;
 };
 
-using Interrupted = std::function<bool()>;
-
 // Threads: any, but for serve() (one).
 class SourceMount {
  public:

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kUsualWorkersMin = 2;
 constexpr size_t kUsualWorkersMax = 8;
-constexpr size_t kBuffersLeftPart = 4;  // of so many buffers one is a worker's
+constexpr size_t kBuffersPerWorker = 4;
 
 // A worker that processes a request for longer may be waiting for something. A thread for every
 // request that meets no receiver cost more than the request: with two writers of 4 KiB four fifths.
@@ -45,7 +45,7 @@ std::unique_ptr<RequestBuffer> HeapRequestBuffers::make() {
 }
 
 RequestLoopOptions RequestLoopOptions::for_buffers(size_t buffers) {
-  const size_t most = std::clamp(buffers / kBuffersLeftPart, kUsualWorkersMin, kUsualWorkersMax);
+  const size_t most = std::clamp(buffers / kBuffersPerWorker, kUsualWorkersMin, kUsualWorkersMax);
   RequestLoopOptions options;
   options.workers_usual =
       std::clamp<size_t>(std::thread::hardware_concurrency() + 1, kUsualWorkersMin, most);

@@ -52,18 +52,18 @@ class Channel {
   Status send(const Message& message, std::span<const std::byte> bytes = {}) {
     return append_message(message, bytes, Sending::kNow);
   }
-  // The same for a message that need not go out before another is sent: with that, with push(), or
-  // with the next heartbeat.
-  template <typename Message>
-  Status send_with_next(const Message& message) {
-    return append_message(message, {}, Sending::kWithNext);
-  }
-  void push() { writer_wanted_.notify_one(); }
   // The same for callers that must not wait. Errors: also ENOBUFS, when the outbox is full.
   template <typename Message>
   Status post(const Message& message) {
     return append_message(message, {}, Sending::kNowOrNever);
   }
+  // As send(), for a message that need not go out before another one does, or push() is called; the
+  // next heartbeat takes it along at the latest.
+  template <typename Message>
+  Status send_with_next(const Message& message) {
+    return append_message(message, {}, Sending::kWithNext);
+  }
+  void push() { writer_wanted_.notify_one(); }
 
   // Sends and receives over `connection` until it is lost or the channel fails, and says why.
   // `peer_received_sequence` is what the peer said in its handshake. A number that cannot be true

@@ -14,7 +14,8 @@ Status DiscardOutlet::seal(wire::Seal) {
   return failure(EOPNOTSUPP, "nothing to seal: the mount discards what is written (--discard)");
 }
 
-Result<size_t> DiscardOutlet::read_back(uint64_t, uint64_t, std::span<std::byte>) {
+Result<size_t> DiscardOutlet::read_back(uint64_t, uint64_t, std::span<std::byte>,
+                                        const Interrupted&) {
   return failure(EIO, "nothing to read: the mount discards what is written (--discard)");
 }
 

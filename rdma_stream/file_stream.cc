@@ -1,13 +1,8 @@
 #include "rdma_stream/file_stream.h"
 
-#include <chrono>
-
 namespace ppmr {
 
-namespace {
-// How soon an interrupted caller is noticed.
-constexpr std::chrono::milliseconds kInterruptCheck{50};
-}  // namespace
+Error interruption() { return {EINTR, "interrupted while waiting for the target"}; }
 
 Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, uint64_t offset) {
   std::lock_guard lock(mutex_);
@@ -21,7 +16,7 @@ Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, ui
   return chunk;
 }
 
-Status FileStream::drain(const std::function<bool()>& interrupted) const {
+Status FileStream::drain(const Interrupted& interrupted) const {
   std::unique_lock lock(mutex_);
   // Chunks are done in any order: counting all that are done would take one cut later, by another
   // writer, for one of ours.
@@ -35,7 +30,7 @@ Status FileStream::drain(const std::function<bool()>& interrupted) const {
   Drain** link = &drains_;
   while (*link != &drain) link = &(*link)->next;
   *link = drain.next;
-  if (given_up) return failure(EINTR, "interrupted while waiting for the target");
+  if (given_up) return failure(interruption());
   return checkpoint_error_->status();
 }
 

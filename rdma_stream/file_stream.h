@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,12 @@ class StickyError {
   std::optional<Error> error_;  // guarded by mutex_
 };
 
+// Whether a caller that waits for the target shall wait no longer: it was killed, for one. Asked
+// every kInterruptCheck; an empty one never interrupts.
+using Interrupted = std::function<bool()>;
+inline constexpr std::chrono::milliseconds kInterruptCheck{50};
+Error interruption();
+
 class FileStream;
 
 // One run of bytes of a file, in a slot. Made by FileStream::cut(), used up by Outlet::announce().
@@ -63,7 +70,7 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // Waits until every chunk cut so far has been verified at the target, however many are cut
   // meanwhile. Errors: the checkpoint's; EINTR when `interrupted` says so (it is asked with the
   // stream's lock held).
-  Status drain(const std::function<bool()>& interrupted) const;
+  Status drain(const Interrupted& interrupted) const;
 
   // For the outlet: waits for the chunk's turn to be announced; it was announced; it is done.
   void await_turn(uint64_t turn);

@@ -16,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 constexpr uint32_t kAttemptsMax = 3;
 // Longer chunks wait behind shorter ones.
 constexpr uint32_t kUrgentMaxBytes = 64 << 10;
+// One release of so many slots may wait to be told together with others: the source has the rest.
+constexpr size_t kSlotsPerHeldRelease = 8;
 
 void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {
   for (uint32_t i = 0; i < landing.piece_count; ++i) {
@@ -295,7 +297,8 @@ void IncomingSession::land(uint32_t slot, Status status) {
 // together while more of them will follow soon.
 void IncomingSession::tell_releases_locked() {
   const bool more_follow = pulling_ > 0 || !queue_.empty() || !urgent_queue_.empty();
-  if (releases_held_ == 0 || (more_follow && releases_held_ < releases_held_max_)) return;
+  const size_t held_max = options_.hello.slot_count / kSlotsPerHeldRelease;
+  if (releases_held_ == 0 || (more_follow && releases_held_ < held_max)) return;
   releases_held_ = 0;
   channel_.push();
 }

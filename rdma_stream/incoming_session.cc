@@ -17,14 +17,10 @@ using std::chrono::milliseconds;
 // is alive: its data connections do not work. Long enough for a slow link's largest chunk.
 constexpr int kPullTimeoutFactor = 3;
 
-// Of a source's slots so many may wait for their release to be told together with others.
-constexpr size_t kHeldPart = 8;
-
 }  // namespace
 
 IncomingSession::IncomingSession(Options options, Sink& sink)
     : options_(std::move(options)),
-      releases_held_max_(options_.hello.slot_count / kHeldPart),
       sink_(sink),
       chunks_(options_.hello.slot_count),
       ranges_(options_.hello.slot_count),

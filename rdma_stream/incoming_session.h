@@ -157,7 +157,6 @@ class IncomingSession final {
   NodeKey key(uint64_t node) const { return {options_.id, node}; }
 
   const Options options_;
-  const size_t releases_held_max_;
   Sink& sink_;
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
 

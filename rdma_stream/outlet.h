@@ -52,11 +52,13 @@ class Outlet {
   virtual Status claim(wire::Claim message) = 0;
   virtual Status rename(wire::Rename message) = 0;
   virtual Status seal(wire::Seal message) = 0;
-  // The bytes at `offset` as the target holds them; fewer at the end of the file.
-  virtual Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) = 0;
+  // The bytes at `offset` as the target holds them; fewer at the end of the file. Errors: also
+  // EINTR, when `interrupted` says so.
+  virtual Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
+                                   const Interrupted& interrupted) = 0;
 
-  // Waits until the target has acted on all that was sent about `node` so far.
-  virtual Status await_applied(uint64_t node) = 0;
+  // Waits until the target has acted on all that was sent about `node` so far. Errors: as above.
+  virtual Status await_applied(uint64_t node, const Interrupted& interrupted) = 0;
 
   // Ends the session now: whoever waits for the target gets `error`.
   virtual void fail(Error error) = 0;
@@ -85,8 +87,9 @@ class DiscardOutlet : public Outlet {
   Status claim(wire::Claim) override { return {}; }
   Status rename(wire::Rename) override { return {}; }
   Status seal(wire::Seal) override;
-  Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
-  Status await_applied(uint64_t) override { return {}; }
+  Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
+                           const Interrupted& interrupted) override;
+  Status await_applied(uint64_t, const Interrupted&) override { return {}; }
   void fail(Error) override {}
   wire::Space space() const override;
   Status status() const override { return {}; }

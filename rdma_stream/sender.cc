@@ -179,13 +179,13 @@ void Sender::give_up(Error error) {
     }
   }
   for (SlotEntry& entry : unfinished) finish(std::move(entry));
-  std::map<uint64_t, std::promise<Reply>> requests;
+  std::map<uint64_t, Request> requests;
   {
     std::lock_guard lock(requests_mutex_);
     requests_closed_ = true;
     requests.swap(requests_);
   }
-  for (auto& [id, promise] : requests) promise.set_value({failure(error), {}});
+  for (auto& [id, request] : requests) request.reply.set_value({failure(error), {}});
 }
 
 // ---- Messages of the target --------------------------------------------------------------------
@@ -252,16 +252,23 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
 // ---- Requests ----------------------------------------------------------------------------------
 
 template <typename Message>
-Result<std::vector<std::byte>> Sender::request_bytes(Message message) {
+Result<std::vector<std::byte>> Sender::request_bytes(Message message,
+                                                     const Interrupted& interrupted,
+                                                     ReadBackPermit permit) {
   std::future<Reply> reply;
   {
     std::lock_guard lock(requests_mutex_);
     if (requests_closed_) return failure(session_error());
     message.request = ++last_request_;
-    reply = requests_[message.request].get_future();
+    Request& request = requests_[message.request];
+    request.permit = std::move(permit);
+    reply = request.reply.get_future();
   }
   // If this fails the session ends, and give_up() answers.
   (void)channel_.send(message);
+  while (reply.wait_for(kInterruptCheck) != std::future_status::ready) {
+    if (interrupted && interrupted()) return failure(interruption());
+  }
   Reply answer = reply.get();
   if (!answer.status) return failure(answer.status.error());
   return std::move(answer.bytes);
@@ -269,7 +276,7 @@ Result<std::vector<std::byte>> Sender::request_bytes(Message message) {
 
 template <typename Message>
 Status Sender::request(Message message) {
-  auto bytes = request_bytes(std::move(message));
+  auto bytes = request_bytes(std::move(message), {}, {});
   if (!bytes) return failure(bytes.error());
   return {};
 }
@@ -288,11 +295,19 @@ void Sender::answer(uint64_t request, Reply reply) {
   std::lock_guard lock(requests_mutex_);
   auto found = requests_.find(request);
   if (found == requests_.end()) return;
-  found->second.set_value(std::move(reply));
+  found->second.reply.set_value(std::move(reply));
   requests_.erase(found);
 }
 
-Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) {
+Result<Sender::ReadBackPermit> Sender::await_read_back_permit(const Interrupted& interrupted) {
+  while (!read_backs_left_.try_acquire_for(kInterruptCheck)) {
+    if (interrupted && interrupted()) return failure(interruption());
+  }
+  return ReadBackPermit(&read_backs_left_);
+}
+
+Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
+                                 const Interrupted& interrupted) {
   size_t filled = 0;
   while (filled < bytes.size()) {
     wire::ReadBack message;
@@ -300,9 +315,9 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
     message.offset = offset + filled;
     message.length =
         static_cast<uint32_t>(std::min<size_t>(bytes.size() - filled, wire::kReadBackMaxBytes));
-    read_backs_left_.acquire();
-    auto part = request_bytes(message);
-    read_backs_left_.release();
+    auto permit = await_read_back_permit(interrupted);
+    if (!permit) return failure(permit.error());
+    auto part = request_bytes(message, interrupted, std::move(*permit));
     if (!part) return failure(part.error());
     if (part->size() > message.length) return failure(EIO, "read back: more than was asked for");
     std::copy(part->begin(), part->end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
@@ -313,9 +328,9 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
 }
 
 // Messages are acted on in order: the answer to the last one comes after all others.
-Status Sender::await_applied(uint64_t node) {
+Status Sender::await_applied(uint64_t node, const Interrupted& interrupted) {
   std::byte byte;
-  auto answered = read_back(node, 0, {&byte, 1});
+  auto answered = read_back(node, 0, {&byte, 1}, interrupted);
   if (!answered) return failure(answered.error());
   return {};
 }

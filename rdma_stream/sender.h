@@ -73,8 +73,9 @@ class Sender final : public Outlet, private SlotReader {
   Status claim(wire::Claim message) override;
   Status rename(wire::Rename message) override;
   Status seal(wire::Seal message) override;
-  Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes) override;
-  Status await_applied(uint64_t node) override;
+  Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
+                           const Interrupted& interrupted) override;
+  Status await_applied(uint64_t node, const Interrupted& interrupted) override;
   void fail(Error error) override { channel_.fail(std::move(error)); }
   wire::Space space() const override;
   Status status() const override;
@@ -93,6 +94,15 @@ class Sender final : public Outlet, private SlotReader {
   struct Reply {
     Status status;
     std::vector<std::byte> bytes;
+  };
+  struct ReadBackEnd {
+    void operator()(std::counting_semaphore<>* left) const { left->release(); }
+  };
+  using ReadBackPermit = std::unique_ptr<std::counting_semaphore<>, ReadBackEnd>;
+  // It stays until it is answered, also when nobody waits for the answer any more.
+  struct Request {
+    std::promise<Reply> reply;
+    ReadBackPermit permit;
   };
 
   Sender(SenderOptions options, BufferPool& pool, Connector& connector, SenderEvents events,
@@ -122,7 +132,9 @@ class Sender final : public Outlet, private SlotReader {
   template <typename Message>
   Status request(Message message);
   template <typename Message>
-  Result<std::vector<std::byte>> request_bytes(Message message);
+  Result<std::vector<std::byte>> request_bytes(Message message, const Interrupted& interrupted,
+                                               ReadBackPermit permit);
+  Result<ReadBackPermit> await_read_back_permit(const Interrupted& interrupted);
   void answer(uint64_t request, Reply reply);
 
   const SenderOptions options_;
@@ -138,13 +150,13 @@ class Sender final : public Outlet, private SlotReader {
   std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
   std::optional<Error> slots_closed_;  // no announcement any more; guarded by slots_mutex_
 
-  std::mutex requests_mutex_;
-  uint64_t last_request_ = 0;                         // guarded by requests_mutex_
-  std::map<uint64_t, std::promise<Reply>> requests_;  // guarded by requests_mutex_
-  bool requests_closed_ = false;                      // guarded by requests_mutex_
   // Replies to more read-backs at once could fill the target's outbox, and its control thread would
   // wait for us while we wait for it.
   std::counting_semaphore<> read_backs_left_{8};
+  std::mutex requests_mutex_;
+  uint64_t last_request_ = 0;             // guarded by requests_mutex_
+  std::map<uint64_t, Request> requests_;  // guarded by requests_mutex_
+  bool requests_closed_ = false;          // guarded by requests_mutex_
 
   mutable std::mutex space_mutex_;
   wire::Space space_;  // guarded by space_mutex_

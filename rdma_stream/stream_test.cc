@@ -137,12 +137,12 @@ TEST_P(Stream, ReadsBackWhatTheTargetHolds) {
   ASSERT_TRUE(source.write(file, 0, 300'000, random_));
   ASSERT_TRUE(source.drain(file));
   std::vector<std::byte> bytes(400'000);
-  EXPECT_EQ(source.sender().read_back(file.node, 0, bytes).value(), 300'000u);
+  EXPECT_EQ(source.sender().read_back(file.node, 0, bytes, {}).value(), 300'000u);
   bytes.resize(300'000);
   EXPECT_EQ(bytes, file.model);
-  EXPECT_EQ(source.sender().read_back(file.node, 299'999, bytes).value(), 1u);
-  EXPECT_EQ(source.sender().read_back(file.node, 1'000'000, bytes).value(), 0u);
-  EXPECT_EQ(source.sender().read_back(999, 0, bytes).error().errno_value, ENOENT);
+  EXPECT_EQ(source.sender().read_back(file.node, 299'999, bytes, {}).value(), 1u);
+  EXPECT_EQ(source.sender().read_back(file.node, 1'000'000, bytes, {}).value(), 0u);
+  EXPECT_EQ(source.sender().read_back(999, 0, bytes, {}).error().errno_value, ENOENT);
 }
 
 TEST_P(Stream, ManyReadBacksBesideManySmallFilesDoNotBlockEachOther) {
@@ -156,7 +156,7 @@ TEST_P(Stream, ManyReadBacksBesideManySmallFilesDoNotBlockEachOther) {
   for (int i = 0; i < 48; ++i) {
     readers.emplace_back([&] {
       std::vector<std::byte> bytes(1 << 20);
-      EXPECT_EQ(source.sender().read_back(file.node, 0, bytes).value_or(0), bytes.size());
+      EXPECT_EQ(source.sender().read_back(file.node, 0, bytes, {}).value_or(0), bytes.size());
     });
   }
   TestFile& small = **source.make_file("small");

@@ -58,6 +58,15 @@ struct WrongSource : Greeting {
       ASSERT_TRUE(data->write(answer));
     }
   }
+  // A chunk that is right when it was pulled `wrong_answers` times and once more.
+  std::vector<std::byte> give_damaged(int wrong_answers) {
+    auto message = good_announce();
+    const std::vector<std::byte> bytes(message.length, std::byte{42});
+    message.crc = crc32c(bytes);
+    EXPECT_TRUE(channel.send(message));
+    serve_data(bytes, wrong_answers);
+    return bytes;
+  }
   std::vector<wire::Release> await_release() {
     EXPECT_TRUE(eventually([&] {
       std::lock_guard lock(mutex);
@@ -180,22 +189,14 @@ TEST_F(WrongSource, AChunkOfAnUnknownFileIsReleasedWithAnError) {
 }
 
 TEST_F(WrongSource, AChunkThatCameDamagedIsPulledAgain) {
-  auto message = good_announce();
-  const std::vector<std::byte> bytes(message.length, std::byte{42});
-  message.crc = crc32c(bytes);
-  ASSERT_TRUE(channel.send(message));
-  serve_data(bytes, /*wrong_answers=*/2);
+  const auto bytes = give_damaged(/*wrong_answers=*/2);
   EXPECT_EQ(requests, 3);
   EXPECT_EQ(await_release().back().errno_value, 0);
   EXPECT_EQ(rig.sink().content(kFile), bytes);
 }
 
 TEST_F(WrongSource, AChunkThatStaysDamagedIsAnErrorAndNeverLands) {
-  auto message = good_announce();
-  const std::vector<std::byte> bytes(message.length, std::byte{42});
-  message.crc = crc32c(bytes);
-  ASSERT_TRUE(channel.send(message));
-  serve_data(bytes, /*wrong_answers=*/100);
+  give_damaged(/*wrong_answers=*/100);
   EXPECT_EQ(requests, 3);
   EXPECT_EQ(await_release().back().errno_value, EIO);
   EXPECT_EQ(rig.sink().content(kFile)->size(), 0u);

@@ -214,10 +214,28 @@ TEST_F(WrongTarget, MoreBytesThanWereAskedForAreAnError) {
     const std::vector<std::byte> many(11);
     (void)channel.send(wire::ReadBackReply{.request = 1}, many);
   });
-  auto count = sender->read_back(1, 0, bytes);
+  auto count = sender->read_back(1, 0, bytes, {});
   answer.join();
   ASSERT_FALSE(count);
   EXPECT_EQ(count.error().errno_value, EIO);
+}
+
+TEST_F(WrongTarget, WhoIsKilledWaitsNoLongerForBytesAndTheirLateComingIsNoError) {
+  std::vector<std::byte> bytes(10);
+  for (int request = 1; request <= 9; ++request) {  // one more than may be under way at once
+    auto count = sender->read_back(1, 0, bytes, [] { return true; });
+    ASSERT_FALSE(count);
+    EXPECT_EQ(count.error().errno_value, EINTR);
+  }
+  EXPECT_TRUE(channel.send(wire::ReadBackReply{.request = 1}, bytes));
+  std::thread answer([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    const std::vector<std::byte> one(1);
+    (void)channel.send(wire::ReadBackReply{.request = 9}, one);
+  });
+  EXPECT_EQ(sender->read_back(1, 0, bytes, {}).value_or(0), 1u);
+  answer.join();
+  EXPECT_TRUE(sender->status());
 }
 
 TEST(Sender, AnotherProtocolAtTheTargetsPortIsRecognised) {

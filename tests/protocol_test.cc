@@ -166,7 +166,7 @@ Status move_checkpoint(StreamRig& rig, TestSource& source, std::mt19937_64& rand
   }
   if (random() % 4 == 0 && !files[0]->model.empty()) {
     std::vector<std::byte> bytes(files[0]->model.size());
-    auto count = source.sender().read_back(files[0]->node, 0, bytes);
+    auto count = source.sender().read_back(files[0]->node, 0, bytes, {});
     if (!count) return failure(count.error());
     if (*count != bytes.size() || bytes != files[0]->model) breach = "read back: wrong bytes";
   }

@@ -14,9 +14,11 @@ def system_has(name, nodes):
     before = nodes[0].run(["sysctl", "-n", SETTING]).stdout.strip()
     for node in nodes:
         node.run(["sysctl", "-qw", f"{SETTING}={name}"])
-    yield
-    for node in nodes:
-        node.run(["sysctl", "-qw", f"{SETTING}={before}"])
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.run(["sysctl", "-qw", f"{SETTING}={before}"])
 
 
 def expect(name, source_at, target_at, directory):

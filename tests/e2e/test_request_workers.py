@@ -1,4 +1,4 @@
-"""The threads that serve a mount: as many as are of use, not one for every request that finds all of them busy; more where callers wait."""
+"""The threads that serve a mount: as many as are of use, not one for every request that finds all of them busy."""
 WRITERS = 3
 REQUESTS = 4000  # of each
 WRITE = "for i in $(seq $1); do dd if=/dev/zero of=$2/file$i bs=4k count=$3 status=none & done; wait"

@@ -14,6 +14,7 @@ from trouble_world import GRACE, MIB, NEVER, PEER_TIMEOUT, World, checkpoint_in,
 BIG = 4096 * MIB  # more than any of these tests lets through
 GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # of a mount whose own daemon has ended
 SMALL_POOL = ["--pool-size", "8MiB"]
+MANY = 12  # more than the threads that a mount has from the beginning, on any machine
 
 
 @pytest.fixture
@@ -238,6 +239,20 @@ def test_while_the_target_is_stalled_everything_at_the_source_answers(world):
     assert writer.process.wait(timeout=5) != 0, "a waiting writer can be killed"
     assert world.answers(["fusermount3", "-u", source.mountpoint]).code == 0
     source.process.wait(timeout=10)
+
+
+def test_more_stuck_writers_than_a_mount_usually_has_threads_hold_nobody_up(world):
+    source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
+    directory = checkpoint(world, source)
+    target.signal(signal.SIGSTOP)
+    writers = [world.write(directory / f"pages-{number}.img", BIG) for number in range(MANY)]
+    for writer in writers:
+        writer.wait_until_stuck(still=0.2)
+    listed = world.answers(["ls", "-la", directory])
+    assert listed.code == 0 and listed.out.count("pages-") == MANY
+    for writer in writers:
+        os.killpg(writer.process.pid, signal.SIGKILL)
+        assert writer.process.wait(timeout=5) != 0, "a waiting writer can be killed"
 
 
 def test_while_the_source_is_stalled_everything_at_the_target_answers(world):

@@ -381,7 +381,8 @@ def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_m
                 "-device", f"virtio-net-pci,id={name},netdev={name}-cable,mac={mac},host_mtu={LINK_MTU},rx_queue_size=1024,romfile="]
     command = [
         image.find_qemu(), "-name", f"ppmr-{directory.name},debug-threads=on", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        "-machine", "pc,memory-backend=memory", "-object", f"memory-backend-ram,id=memory,size={memory_mib}M,prealloc={'on' if backed else 'off'}", "-accel", "tcg,thread=multi", "-cpu", CPU_MODEL, "-smp", str(cpus), "-m", str(memory_mib),
+        "-machine", "pc,memory-backend=memory", "-accel", "tcg,thread=multi", "-cpu", CPU_MODEL, "-smp", str(cpus), "-m", str(memory_mib),
+        "-object", f"memory-backend-ram,id=memory,size={memory_mib}M,prealloc={'on' if backed else 'off'}",
         "-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check tsc=reliable rdinit=/init",
         "-serial", f"file:{quoted(directory / 'console.log')}", "-qmp", f"unix:{quoted(directory / 'qmp.sock')},server=on,wait=off",
         *cable("link0", _mac(0, number)), *cable("link1", _mac(2, number)),
