@@ -112,8 +112,8 @@ void SourceMount::commit_what_is_closed(bool unmounted) {
     bool open = false;
     for (auto& node : tree_.nodes_of(*top->checkpoint)) {
       // After an unmount nobody has anything open: the kernel's word for it may not have come.
-      if (unmounted && node->open_writers > 0) {
-        close_for_writing(node);
+      if (unmounted) {
+        if (node->open_writers > 0) close_for_writing(node);
         std::lock_guard lock(tree_.mutex());
         node->open_writers = node->open_handles = 0;
       }

@@ -33,14 +33,19 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
   bool forgotten = false;
   {
     std::lock_guard lock(tree_.mutex());
-    last_writer = for_writing && node->open_writers == 1;
+    last_writer = for_writing && ++node->closing_writers == node->open_writers;
   }
   // The close comes after every byte, so that nobody at the target takes the file for complete.
   if (last_writer) close_for_writing(node);
   {
     std::lock_guard lock(tree_.mutex());
-    if (for_writing) --node->open_writers;
-    forgotten = --node->open_handles == 0 && !node->linked;
+    if (for_writing) {
+      --node->closing_writers;
+      --node->open_writers;
+    }
+    // What is sealed belongs to the target.
+    forgotten = --node->open_handles == 0 && !node->linked &&
+                node->checkpoint->state == CheckpointState::kOpen;
   }
   writer_closed_.notify_all();
   if (forgotten) (void)node->checkpoint->outlet->send(wire::Forget{node->id});
@@ -50,8 +55,12 @@ void SourceMount::close_for_writing(const SourceNodePointer& node) {
   Outlet& outlet = *node->checkpoint->outlet;
   if (auto drained = node->writer->drain([this] { return stopping_.load(); }); !drained) {
     spdlog::warn("close of file {}: {}", node->id, drained.error().message);
+    // At the end of the mount nobody waits for what is still under way, so nobody may seal it.
+    node->checkpoint->error->set(drained.error());
     return;
   }
+  // What changes the attributes right behind the close is told behind it, too.
+  std::lock_guard changes(changes_);
   wire::Attributes attributes;
   {
     std::lock_guard lock(tree_.mutex());

@@ -55,6 +55,7 @@ struct SourceNode {
   uint64_t lookup_count = 0;  // the kernel's references
   uint32_t open_handles = 0;
   uint32_t open_writers = 0;
+  uint32_t closing_writers = 0;  // of these, whose close is under way
 };
 using SourceNodePointer = std::shared_ptr<SourceNode>;
 

@@ -211,7 +211,9 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
       unlink_tree_locked(replaced);
     } else {
       unlink_locked(replaced);
-      if (!replaced->is_file()) drop_key_locked(replaced);
+      // A file lives on until Forget, which does not come for what is sealed.
+      const bool sealed = replaced->checkpoint->state() == StoredState::kSealed;
+      if (!replaced->is_file() || sealed) drop_key_locked(replaced);
     }
   }
   parent->children.erase(node->name);

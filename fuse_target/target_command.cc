@@ -1,8 +1,10 @@
 #include "fuse_target/target_command.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -48,6 +50,15 @@ ExitCode exit_code_of(const Error& error) {
   return elsewhere ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
+// Each image that is spilled keeps a file open for as long as it is there; 1024 is the usual limit.
+void raise_descriptor_limit() {
+  constexpr rlim_t kDescriptorsMax = 1 << 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kDescriptorsMax) return;
+  limit.rlim_cur = std::min(limit.rlim_max, kDescriptorsMax);
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
@@ -55,6 +66,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
+    raise_descriptor_limit();
   }
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);

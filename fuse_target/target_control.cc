@@ -159,9 +159,12 @@ nlohmann::json TargetDaemon::wait(const nlohmann::json& request) {
       timeout);
   if (report && arrived(*report)) return success(*report);
   if (report && report->state == StoredState::kFailed) return refusal(failed_error(*report));
-  return refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is " +
-                                      (report ? to_string(report->state) : "not there") +
-                                      " after " + std::to_string(timeout.count()) + " ms"});
+  auto late = refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is " +
+                                           (report ? to_string(report->state) : "not there") +
+                                           " after " + std::to_string(timeout.count()) + " ms"});
+  // So that who waits can tell a slow one from one that has stopped, or waits for its turn.
+  late["bytes"] = report ? report->bytes : tree_.landed_bytes();
+  return late;
 }
 
 nlohmann::json TargetDaemon::remove(const nlohmann::json& request) {

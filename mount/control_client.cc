@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "mount/json_text.h"
 #include "mount/line_socket.h"
 
 namespace ppmr {
@@ -38,7 +39,7 @@ Status ControlCall::send(const std::string& control_socket, const nlohmann::json
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  if (Status sent = write_line(socket_.get(), request.dump(), deadline); !sent) {
+  if (Status sent = write_line(socket_.get(), json_text(request), deadline); !sent) {
     return explain(sent.error());
   }
   return {};

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "mount/json_text.h"
 #include "mount/line_socket.h"
 
 namespace ppmr {
@@ -170,7 +171,7 @@ void ControlServer::accept_clients() {
 
 void ControlServer::admit(UniqueFd socket) {
   const auto refuse = [&](int errno_value, const char* why) {
-    (void)write_line(socket.get(), refusal({errno_value, why}).dump(),
+    (void)write_line(socket.get(), json_text(refusal({errno_value, why})),
                      std::chrono::steady_clock::now());
   };
   if (!may_ask(socket.get()))
@@ -195,7 +196,7 @@ void ControlServer::converse(int socket) {
     const bool too_long = !got && got.error().errno_value == EMSGSIZE;
     if (!got && !too_long) return;
     const json reply = too_long ? refusal(got.error()) : answer(line);
-    const std::string text = reply.dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string text = json_text(reply);
     if (!write_line(socket, text, std::chrono::steady_clock::now() + options_.client_patience))
       return;
     if (too_long) return;

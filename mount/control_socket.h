@@ -23,7 +23,7 @@ namespace ppmr {
 
 struct ControlServerOptions {
   std::string directory;  // empty: control_directory()
-  size_t clients_max = 64;
+  size_t clients_max = 256;
   size_t request_max_bytes = 64 << 10;
   std::chrono::milliseconds client_patience{5000};  // to send a whole request, to take an answer
 };

@@ -173,6 +173,11 @@ class TcpConnection final : public Connection {
     do {
       ready = ::poll(&wait, 1, read_timeout_ms_);
     } while (ready < 0 && errno == EINTR);
+    // On a slow link less than that comes in all this time; it is something all the same.
+    if (ready == 0 && low_water_mark_ > 1) {
+      set_low_water_mark(1);
+      ready = ::poll(&wait, 1, 0);
+    }
     if (ready == 0) return system_failure("receive from", peer_, ETIMEDOUT);
     return {};
   }

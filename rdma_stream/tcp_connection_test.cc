@@ -101,6 +101,22 @@ TEST(TcpConnection, ALongReadThatGetsNothingTimesOut) {
   EXPECT_EQ(tcp.received_bytes, 0u);
 }
 
+TEST(TcpConnection, ALongReadOnASlowLinkGetsSomethingInEachTime) {
+  TcpPair tcp;
+  tcp.reader->set_read_timeout(milliseconds(200));
+  const auto bytes = bytes_of(1, 400'000);
+  std::thread writer([&] {
+    for (size_t sent = 0; sent < bytes.size(); sent += 100'000) {
+      EXPECT_TRUE(tcp.writer->write(std::span(bytes).subspan(sent, 100'000)));
+      std::this_thread::sleep_for(milliseconds(150));
+    }
+  });
+  std::vector<std::byte> got(bytes.size());
+  EXPECT_TRUE(tcp.read_some(got));
+  writer.join();
+  EXPECT_EQ(got, bytes);
+}
+
 TEST(TcpConnection, ALongReadEndsWithItsConnection) {
   TcpPair tcp;
   ASSERT_TRUE(tcp.writer->write(bytes_of(1, 100'000)));

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "mount/control_client.h"
+#include "mount/json_text.h"
 #include "rdma_stream/agent_frames.h"
 #include "rdma_stream/handshake.h"
 #include "rdma_stream/security.h"
@@ -61,7 +62,7 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
   if (!connection_) {
     if (auto connected = connect(patience); !connected) return failure(connected.error());
   }
-  Status sent = write_agent_frame(*connection_, request.dump());
+  Status sent = write_agent_frame(*connection_, json_text(request));
   if (sent) {
     auto text = read_agent_frame(*connection_, patience);
     if (text) {

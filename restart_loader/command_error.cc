@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "mount/json_text.h"
+
 namespace ppmr {
 
 int report(const std::string& command, const CommandError& error, bool json) {
@@ -10,7 +12,7 @@ int report(const std::string& command, const CommandError& error, bool json) {
   if (json) {
     const nlohmann::json object = {
         {"ok", false}, {"exit_code", to_int(error.exit_code)}, {"error", error.message}};
-    std::puts(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::puts(json_text(object).c_str());
   }
   return to_int(error.exit_code);
 }

@@ -179,8 +179,9 @@ void add_evacuate(CLI::App& app, int& exit_code) {
                                "expression; what is given several ways must match all of them");
   sub.add_flag("--together", evacuate.together, "all move or all stay");
   add_move_options(sub, command, evacuate.migrate);
-  add_timeout(sub, command,
-              "how long a process may be frozen before its migration is given up (120)");
+  add_timeout(
+      sub, command,
+      "how long a process, once dumped, may be held before its migration is given up (120)");
   sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
   sub.parse_complete_callback([cgroup, user, match] {
     if (cgroup->count() + user->count() + match->count() == 0) {
@@ -222,8 +223,8 @@ void add_migrate(CLI::App& app, int& exit_code) {
                "make a copy: the process runs on here, and the copy runs there in a pid namespace "
                "of its own");
   add_timeout(sub, command,
-              "how long a process may be frozen before the migration is given up (120); with "
-              "--recover, how long to try to reach the other node");
+              "how long a process, once dumped, may be held before the migration is given up "
+              "(120); with --recover, how long to try to reach the other node");
   sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
   recover->excludes(passed);
   sub.parse_complete_callback([command, recover, pid, runc, mount] {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "mount/json_text.h"
 #include "mount/size_option.h"
 #include "restart_loader/mount_daemon.h"
 
@@ -47,13 +48,12 @@ int CommitCommand::run() const {
   const auto sealed = seal(*this);
   if (!sealed) return report("commit", sealed.error(), json);
   if (json) {
-    fmt::print("{}\n", nlohmann::json({{"ok", true},
-                                       {"checkpoint", sealed->checkpoint.name},
-                                       {"mountpoint", sealed->checkpoint.mount.mountpoint},
-                                       {"files", sealed->files},
-                                       {"bytes", sealed->bytes},
-                                       {"took_us", sealed->took.count()}})
-                           .dump());
+    fmt::print("{}\n", json_text({{"ok", true},
+                                  {"checkpoint", sealed->checkpoint.name},
+                                  {"mountpoint", sealed->checkpoint.mount.mountpoint},
+                                  {"files", sealed->files},
+                                  {"bytes", sealed->bytes},
+                                  {"took_us", sealed->took.count()}}));
   } else {
     fmt::print("sealed {}: {} file{}, {} verified at the target in {}\n", path, sealed->files,
                sealed->files == 1 ? "" : "s", format_size(sealed->bytes),

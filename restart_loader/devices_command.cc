@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mount/exit_code.h"
+#include "mount/json_text.h"
 #include "mount/size_option.h"
 #include "rdma_stream/verbs_device.h"
 
@@ -86,7 +87,7 @@ int DevicesCommand::run() const {
   const auto ports = find_rdma_ports();
   for (const RdmaPort& port : ports) {
     usable |= port.usable;
-    fmt::print("{}", json ? port_json(port).dump() + "\n" : port_text(port));
+    fmt::print("{}", json ? json_text(port_json(port)) + "\n" : port_text(port));
   }
   if (ports.empty() && !json) fmt::print("no RDMA devices: bytes travel over tcp\n");
   return to_int(usable ? ExitCode::kSuccess : ExitCode::kFailure);

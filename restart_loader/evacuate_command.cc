@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "mount/json_text.h"
 #include "restart_loader/command_error.h"
 
 namespace ppmr {
@@ -22,7 +23,7 @@ void tell(const ProcessSelection& selection, bool as_json) {
     for (const LeftOut& left : selection.left_out) {
       stay.push_back({{"pid", left.pid}, {"name", left.name}, {"reason", left.reason}});
     }
-    fmt::print("{}\n", json({{"event", "selection"}, {"leave", leave}, {"stay", stay}}).dump());
+    fmt::print("{}\n", json_text({{"event", "selection"}, {"leave", leave}, {"stay", stay}}));
     return;
   }
   for (const SelectedTree& tree : selection.trees) {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "mount/json_text.h"
 #include "rdma_stream/secret_file.h"
 #include "restart_loader/command_error.h"
 
@@ -14,8 +15,7 @@ int KeygenCommand::run() const {
   const auto key = create_key_file(path);
   if (!key) return report("keygen", {ExitCode::kUsage, key.error().message}, json);
   if (json) {
-    fmt::print("{}\n",
-               nlohmann::json({{"ok", true}, {"file", path}, {"key_id", key_id(*key)}}).dump());
+    fmt::print("{}\n", json_text({{"ok", true}, {"file", path}, {"key_id", key_id(*key)}}));
   } else {
     fmt::print("{}: a new key, {}; copy it to the other nodes by a safe way (scp -p)\n", path,
                key_id(*key));

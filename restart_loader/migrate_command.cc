@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 
+#include "mount/json_text.h"
 #include "mount/size_option.h"
 #include "restart_loader/cpu_check.h"
 #include "restart_loader/migration.h"
@@ -51,6 +52,20 @@ class Interruption {
   std::atomic<bool> flag_{false};
 };
 
+// Of several outcomes the worst is told.
+int badness(ExitCode code) {
+  switch (code) {
+    case ExitCode::kSuccess:
+      return 0;
+    case ExitCode::kMigrationAborted:
+      return 1;
+    case ExitCode::kPagesLost:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
 class Migrate {
  public:
   explicit Migrate(const MigrateCommand& command) : command_(command) {}
@@ -60,6 +75,8 @@ class Migrate {
   CommandResult<void> find_way();
   CommandResult<void> find_containers();
   CommandResult<void> find_trees();
+  CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
+  void stay(const std::string& name, std::vector<Finding> why);
   CommandResult<void> check_both_sides();
   CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
   void tell_findings();
@@ -146,11 +163,51 @@ CommandResult<void> Migrate::find_trees() {
   if (auto found = find_containers(); !found) return found;
   std::vector<pid_t> roots(command_.pids.begin(), command_.pids.end());
   for (const auto& [root, container] : containers_) roots.push_back(root);
+  if (command_.independent) return find_independent_trees(roots);
   auto selection = select_trees(roots, options.tree_options());
   if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
   trees_ = std::move(selection->trees);
   findings_ = std::move(selection->findings);
   return {};
+}
+
+// Each by itself: one that has ended meanwhile, or is tied to processes that do not move with it,
+// does not hold the others.
+CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
+  auto table = read_process_table();
+  if (!table) return command_failure(ExitCode::kFailure, table.error().message);
+  std::vector<pid_t> there;
+  for (const pid_t root : roots) {
+    if (auto found = ppmr::find_trees(*table, {root})) {
+      there.push_back(root);
+    } else if (found.error().errno_value == ESRCH) {
+      stay(std::to_string(root), {{Severity::kStops, found.error().message, ""}});
+    } else {
+      return command_failure(ExitCode::kUsage, "--pid: " + found.error().message);
+    }
+  }
+  auto trees = ppmr::find_trees(*table, there);
+  if (!trees) return command_failure(ExitCode::kUsage, "--pid: " + trees.error().message);
+  for (const ProcessTree& tree : *trees) {
+    auto selection = select_trees({tree.root}, move_options_.tree_options());
+    if (!selection) {
+      stay(std::to_string(tree.root), {{Severity::kStops, selection.error().message, ""}});
+    } else if (stops(selection->findings)) {
+      stay(name_process(*table, tree.root), std::move(selection->findings));
+    } else {
+      trees_.push_back(std::move(selection->trees.front()));
+      findings_.insert(findings_.end(), selection->findings.begin(), selection->findings.end());
+    }
+  }
+  return {};
+}
+
+void Migrate::stay(const std::string& name, std::vector<Finding> why) {
+  stays_.push_back(name);
+  for (Finding& finding : why) {
+    finding.severity = Severity::kWarns;  // it stops this one alone
+    findings_.push_back(std::move(finding));
+  }
 }
 
 // What would stop it, here or at the target. Of trees that move independently, one that cannot
@@ -164,17 +221,13 @@ CommandResult<void> Migrate::check_both_sides() {
   for (const ProcessTree& tree : trees_) {
     std::vector<Finding> own;
     if (auto checked = check({tree}, own); !checked) return checked;
-    const bool stays = stops(own);
-    for (Finding& finding : own) {
-      if (stays) finding.severity = Severity::kWarns;
-      findings_.push_back(std::move(finding));
+    if (stops(own)) {
+      stay(fmt::format("{} ({})", tree.root, tree.processes.front().name), std::move(own));
+      continue;
     }
-    if (stays) {
-      stays_.push_back(fmt::format("{} ({})", tree.root, tree.processes.front().name));
-    } else {
-      can_move.push_back(tree);
-      their_memory_bytes.push_back(memory_bytes_.back());
-    }
+    findings_.insert(findings_.end(), own.begin(), own.end());
+    can_move.push_back(tree);
+    their_memory_bytes.push_back(memory_bytes_.back());
   }
   trees_ = std::move(can_move);
   memory_bytes_ = std::move(their_memory_bytes);
@@ -186,6 +239,10 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   std::vector<TreeFacts> facts;
   for (const ProcessTree& tree : trees) {
     auto gathered = gather_tree_facts(tree);
+    if (!gathered && gathered.error().errno_value == ESRCH) {
+      findings.push_back({Severity::kStops, gathered.error().message, ""});
+      return {};
+    }
     if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
     memory_bytes_.push_back(gathered->memory_bytes);
     if (const auto container = containers_.find(tree.root); container != containers_.end()) {
@@ -212,11 +269,10 @@ void Migrate::tell_findings() {
   for (const Finding& finding : findings_) {
     const bool stops = finding.severity == Severity::kStops;
     if (command_.json) {
-      fmt::print("{}\n", json({{"event", "finding"},
-                               {"stops", stops},
-                               {"sentence", finding.sentence},
-                               {"remedy", finding.remedy}})
-                             .dump());
+      fmt::print("{}\n", json_text({{"event", "finding"},
+                                    {"stops", stops},
+                                    {"sentence", finding.sentence},
+                                    {"remedy", finding.remedy}}));
     } else {
       fmt::print(stderr, "{}: {}\n", stops ? "stops the move" : "note", text_of(finding));
     }
@@ -299,7 +355,7 @@ int Migrate::run() {
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
     (void)report("migrate", {outcome.exit_code, outcome.message}, false);
-    if (worst != ExitCode::kMigrationOpen) worst = outcome.exit_code;
+    if (badness(outcome.exit_code) > badness(worst)) worst = outcome.exit_code;
   }
   return to_int(worst);
 }

@@ -57,8 +57,12 @@ MigrationOutcome Migration::run() {
     if (done) done = commit();
   }
   if (!done) {
-    abort(done.error());
-    return outcome(ExitCode::kMigrationAborted, done.error().message);
+    const Status aborted = abort(done.error());
+    if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
+    return outcome(ExitCode::kMigrationOpen,
+                   fmt::format("{}; that it is given up could not be written down: {}. Run ppmr "
+                               "migrate --recover {} here",
+                               done.error().message, aborted.error().message, id_));
   }
   done = hand_over();
   kill_tasks();
@@ -343,10 +347,16 @@ Status Migration::await_running() {
     }
     if (!target->error.empty()) return failure(EFAULT, "at the target: " + target->error);
     if (target->state == MigrationState::kFinished) return {};
+    if (stop_) {
+      return failure(EINTR, fmt::format("interrupted: the processes belong to the target, which "
+                                        "goes on; ppmr migrate --recover {} there says how far it "
+                                        "is",
+                                        id_));
+    }
   }
 }
 
-void Migration::abort(const Error& why) {
+Status Migration::abort(const Error& why) {
   auto aborted =
       store_.advance(id_, kRole, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
         record.error = why.message;
@@ -356,8 +366,18 @@ void Migration::abort(const Error& why) {
   if (aborted) {
     // This also makes the target remove the checkpoints, which ends dumps that are under way.
     (void)tell_target(store_, agent_, *aborted, kTellAbortPatience);
+  } else {
+    tell({{"event", "warning"},
+          {"sentence",
+           "what was dumped stays frozen until it can be written down that it is given "
+           "up: " +
+               aborted.error().message}});
   }
   join_dumps();
+  // Its hooks may have written it down meanwhile.
+  const auto end = store_.read(id_, kRole);
+  if (aborted || (end && end->state == MigrationState::kAborted)) return {};
+  return failure(aborted.error());
 }
 
 void Migration::tell(json event, const Tree* tree) const {

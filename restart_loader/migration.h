@@ -80,7 +80,8 @@ class Migration {
   void kill_tasks();
   void join_dumps();
   Status await_running();
-  void abort(const Error& why);
+  // Errors: it could not be written down, so nothing is decided.
+  Status abort(const Error& why);
 
   Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
                                          std::chrono::milliseconds patience);

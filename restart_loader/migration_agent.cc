@@ -6,6 +6,7 @@
 #include "buffer_pool/unique_fd.h"
 #include "mount/control_client.h"
 #include "mount/exit_code.h"
+#include "mount/json_text.h"
 #include "mount/line_socket.h"
 #include "mount/mount_table.h"
 #include "restart_loader/criu_process.h"
@@ -65,6 +66,7 @@ class Agent {
   json look(const json& request) const;
   json decide(const json& request) const;
   json list() const;
+  Status keep_trees(const OwnershipRecord& record) const;
   Result<OwnershipRecord> read_of_peer(const std::string& id) const;
 
   const RecordStore store_;
@@ -132,6 +134,16 @@ Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
   return record;
 }
 
+// Their keepers may have been killed, or the node started anew.
+Status Agent::keep_trees(const OwnershipRecord& record) const {
+  for (size_t tree = 0; tree < record.trees.size(); ++tree) {
+    const TreeRecord& kept = record.trees[tree];
+    if (kept.phase == TreePhase::kComplete || is_alive(kept.keeper)) continue;
+    if (auto started = start_tree_restore(store_, record.id, tree); !started) return started;
+  }
+  return {};
+}
+
 json Agent::look(const json& request) const {
   const std::string id = request.at("id");
   auto record = read_of_peer(id);
@@ -139,6 +151,9 @@ json Agent::look(const json& request) const {
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
   if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
+  if (record && record->state == MigrationState::kRunning && record->error.empty()) {
+    if (Status kept = keep_trees(*record); !kept) return refusal(kept.error());
+  }
   return answer_of(record);
 }
 
@@ -167,16 +182,8 @@ json Agent::decide(const json& request) const {
                                " at the target" +
                                (record->error.empty() ? "" : ": " + record->error)});
   }
-  // Its keeper may have been killed, or the node started anew.
   if (record->state != kFinished) {
-    for (size_t tree = 0; tree < record->trees.size(); ++tree) {
-      const TreeRecord& kept = record->trees[tree];
-      if (kept.phase != TreePhase::kComplete && !is_alive(kept.keeper)) {
-        if (auto started = start_tree_restore(store_, id, tree); !started) {
-          return refusal(started.error());
-        }
-      }
-    }
+    if (Status kept = keep_trees(*record); !kept) return refusal(kept.error());
   }
   return answer_of(record);
 }
@@ -206,7 +213,7 @@ int MigrationAgent::run() const {
     if (!read_line(fd, pending, line, kLineMaxBytes, forever)) return to_int(ExitCode::kSuccess);
     const json answer = store ? Agent(*store, *this).answer(line) : refusal(store.error());
     const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
-    if (!write_line(fd, answer.dump(), deadline)) return to_int(ExitCode::kFailure);
+    if (!write_line(fd, json_text(answer), deadline)) return to_int(ExitCode::kFailure);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "restart_loader/decision.h"
@@ -53,7 +54,7 @@ class Hold {
     return Clock::now() - began_ > milliseconds(record.hold_limit_ms);
   }
   std::string why_give_up(const OwnershipRecord& record) const;
-  int give_up(const std::string& why);
+  std::optional<int> give_up(const std::string& why);
   int let_run_on(const OwnershipRecord& record) const;
   int let_run_here() const;
   int finish_committed(OwnershipRecord record);
@@ -67,6 +68,7 @@ class Hold {
   const size_t tree_;
   const ProcessIdentity criu_;
   const Clock::time_point began_ = Clock::now();
+  bool complained_ = false;
 };
 
 // In a process of its own, because CRIU goes on only when the hook has ended.
@@ -113,7 +115,9 @@ int Hold::at_source() {
       default:
         break;
     }
-    if (const std::string why = why_give_up(*record); !why.empty()) return give_up(why);
+    if (const std::string why = why_give_up(*record); !why.empty()) {
+      if (const auto verdict = give_up(why)) return *verdict;
+    }
     auto next = store_.wait(id_, role_, record->version, kLookInterval);
     if (next) {
       record = std::move(next);
@@ -136,7 +140,9 @@ std::string Hold::why_give_up(const OwnershipRecord& record) const {
   return "";
 }
 
-int Hold::give_up(const std::string& why) {
+// Nothing when that cannot be written down (the disk is full): then nobody may let the tasks go,
+// nor kill them, until it can.
+std::optional<int> Hold::give_up(const std::string& why) {
   auto aborted =
       store_.advance(id_, role_, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
         record.error = why;
@@ -150,9 +156,12 @@ int Hold::give_up(const std::string& why) {
   }
   auto record = store_.read(id_, role_);
   if (record && record->state == MigrationState::kAborted) return let_run_on(*record);
-  if (record) return finish_committed(*record);
-  say(record.error().message);
-  return kStopCriu;
+  if (record && (record->state == MigrationState::kCommitted || is_over(record->state))) {
+    return finish_committed(*record);
+  }
+  if (!complained_) say("still held: " + why + ", but: " + aborted.error().message);
+  complained_ = true;
+  return std::nullopt;
 }
 
 int Hold::let_run_on(const OwnershipRecord& record) const {

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "mount/control_client.h"
+#include "mount/json_text.h"
 #include "mount/size_option.h"
 #include "restart_loader/migration_report.h"
 #include "restart_loader/ownership_record.h"
@@ -127,7 +128,7 @@ void MigrationProgress::note(const json& event) {
       draw();
       break;
     case ProgressStyle::kJson:
-      fmt::print("{}\n", event.dump());
+      fmt::print("{}\n", json_text(event));
       std::fflush(stdout);
       break;
     case ProgressStyle::kLines:
@@ -140,7 +141,7 @@ void MigrationProgress::note(const json& event) {
 void MigrationProgress::draw() {
   if (style_ == ProgressStyle::kJson) {
     for (const ProgressLine& line : lines_) {
-      if (brings_bytes(line)) fmt::print("{}\n", progress_json(line).dump());
+      if (brings_bytes(line)) fmt::print("{}\n", json_text(progress_json(line)));
     }
     std::fflush(stdout);
     return;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "mount/json_text.h"
 #include "mount/size_option.h"
 
 namespace ppmr {
@@ -74,11 +75,13 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       const TreeTimes times = times_of(tree);
       const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
       const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
+      // With rounds of pre-copy most bytes came while the tree still ran.
+      const bool all_came_frozen = tree.source.images.empty();
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
                           tree.plan.root, tree.plan.name, result_of(outcome), cell(times.downtime),
                           cell(times.dump), cell(times.seal), cell(times.restart), cell(times.fill),
                           format_size(tree.sealed.bytes),
-                          format_size(static_cast<uint64_t>(rate)) + "/s");
+                          all_came_frozen ? format_size(static_cast<uint64_t>(rate)) + "/s" : "-");
     }
   }
   return text;
@@ -112,8 +115,8 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes) {
                        {"fill_s", times.fill}});
     }
   }
-  return json({{"event", "summary"}, {"ok", ok}, {"time_ns", realtime_ns()}, {"trees", trees}})
-             .dump() +
+  return json_text(
+             {{"event", "summary"}, {"ok", ok}, {"time_ns", realtime_ns()}, {"trees", trees}}) +
          "\n";
 }
 

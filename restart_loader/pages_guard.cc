@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/frozen_tasks.h"
@@ -21,7 +23,9 @@ namespace ppmr {
 namespace {
 
 constexpr const char* kServerFile = "/pages-server";
+constexpr const char* kKilledFile = "/killed";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
+constexpr std::chrono::milliseconds kLookInterval{50};
 
 // Nothing if there is no lazy-pages.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
@@ -62,6 +66,7 @@ void kill_tree(const std::string& work, const TreeRecord& tree) {
   if (look_at_restored(tree) == RestoredTasks::kWaiting) {
     std::ofstream(work + kNeverRanFile) << "all tasks waited for CRIU\n";
   }
+  std::ofstream(work + kKilledFile) << "pages were missing\n";
   if (auto tasks = FrozenTasks::open(found)) tasks->kill();
 }
 
@@ -134,6 +139,15 @@ Status start_guard(const std::string& work, const ProcessIdentity& server, const
 
 }  // namespace
 
+void await_pages_server(const std::string& work_directory) {
+  const auto server = read_server(work_directory);
+  while (server && *server && is_alive(**server)) std::this_thread::sleep_for(kLookInterval);
+}
+
+bool guard_killed(const std::string& work_directory) {
+  return access((work_directory + kKilledFile).c_str(), F_OK) == 0;
+}
+
 bool guard_killed_before_it_ran(const std::string& work_directory) {
   return access((work_directory + kNeverRanFile).c_str(), F_OK) == 0;
 }
@@ -145,6 +159,7 @@ bool pages_server_is_lost(const std::string& work_directory) {
 
 void forget_pages_server(const std::string& work_directory) {
   unlink((work_directory + kNeverRanFile).c_str());
+  unlink((work_directory + kKilledFile).c_str());
   unlink((work_directory + kServerFile).c_str());
 }
 

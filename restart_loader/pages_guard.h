@@ -32,7 +32,12 @@ void forget_pages_server(const std::string& work_directory);
 // Leaves word of lazy-pages for the guard. Errors: of the file system.
 Status note_pages_server(const std::string& work_directory, pid_t pid);
 
-// Whether the guard has killed a tree all of whose tasks still waited for CRIU to let them go.
+// Returns when lazy-pages, where there is one, has ended, whoever has started it.
+void await_pages_server(const std::string& work_directory);
+
+// Whether the guard has killed the tree.
+bool guard_killed(const std::string& work_directory);
+// The same for a tree all of whose tasks still waited for CRIU to let them go.
 bool guard_killed_before_it_ran(const std::string& work_directory);
 
 // Whether lazy-pages, where there is one, has ended, was told to, or is stopped and serves nobody:

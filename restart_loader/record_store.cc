@@ -12,6 +12,8 @@
 #include <memory>
 #include <thread>
 
+#include "mount/json_text.h"
+
 namespace ppmr {
 namespace {
 
@@ -125,7 +127,11 @@ Result<OwnershipRecord> RecordStore::create(OwnershipRecord record) const {
   record.state = first_state(record.role);
   record.version = 1;
   record.history = {{record.state, realtime_ns()}};
-  if (auto written = write(path, record); !written) return failure(written.error());
+  if (auto written = write(path, record); !written) {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+    return failure(written.error());
+  }
   if (auto synced = sync_directory(directory_); !synced) return failure(synced.error());
   pause_for_tests(path, record);
   return record;
@@ -134,7 +140,7 @@ Result<OwnershipRecord> RecordStore::create(OwnershipRecord record) const {
 Status RecordStore::write(const std::string& path, OwnershipRecord& record) const {
   const std::string temporary = path + "/new-" + random_migration_id();
   const std::string final_name = path + "/" + std::to_string(record.version) + ".json";
-  Status written = write_file(temporary, nlohmann::json(record).dump() + "\n");
+  Status written = write_file(temporary, json_text(record) + "\n");
   if (written && link(temporary.c_str(), final_name.c_str()) != 0) {
     written = system_failure("write record", final_name);
   }
@@ -172,6 +178,8 @@ Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unrea
         (name.substr(32) != ".source" && name.substr(32) != ".target")) {
       continue;
     }
+    // Without a version it is being created, or whoever began to died.
+    if (latest_version(entry.path()) == 0) continue;
     auto record = read_directory(entry.path());
     if (record) {
       records.push_back(std::move(*record));

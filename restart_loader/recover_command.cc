@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include "mount/exit_code.h"
+#include "mount/json_text.h"
 #include "restart_loader/command_error.h"
 #include "restart_loader/container_fate.h"
 #include "restart_loader/decision.h"
@@ -140,7 +141,7 @@ Finding recover_target(const RecordStore& store, const OwnershipRecord& record) 
   if (!record.error.empty()) return {true, record.error};
   for (size_t tree = 0; tree < record.trees.size(); ++tree) {
     const TreeRecord& kept = record.trees[tree];
-    if (kept.phase < TreePhase::kRunning && !is_alive(kept.keeper)) {
+    if (kept.phase < TreePhase::kComplete && !is_alive(kept.keeper)) {
       if (auto started = start_tree_restore(store, record.id, tree); !started) {
         return {true, started.error().message};
       }
@@ -189,14 +190,13 @@ int RecoverCommand::run() const {
     const auto now = store->read(record.id, record.role);
     const OwnershipRecord& after = now ? *now : record;
     if (json) {
-      fmt::print("{}\n", nlohmann::json({{"migration", record.id},
-                                         {"role", to_string(record.role)},
-                                         {"state", to_string(after.state)},
-                                         {"owner", after.owner()},
-                                         {"open", finding.open},
-                                         {"what", finding.what},
-                                         {"record", after}})
-                             .dump());
+      fmt::print("{}\n", json_text({{"migration", record.id},
+                                    {"role", to_string(record.role)},
+                                    {"state", to_string(after.state)},
+                                    {"owner", after.owner()},
+                                    {"open", finding.open},
+                                    {"what", finding.what},
+                                    {"record", after}}));
     } else {
       fmt::print("{} at the {}: {}: {}\n", record.id, to_string(record.role), pids_of(record),
                  finding.what);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "mount/json_text.h"
 #include "mount/size_option.h"
 #include "restart_loader/mount_daemon.h"
 #include "restart_loader/pages_guard.h"
@@ -185,14 +186,13 @@ void Restart::print_end() const {
     fmt::print("{}\n", removed_ ? "; checkpoint removed" : "");
     return;
   }
-  fmt::print("{}\n", json({{"ok", true},
-                           {"checkpoint", checkpoint_.name},
-                           {"pid", pid_},
-                           {"lazy", lazily_},
-                           {"running_after_us", running_after_.count()},
-                           {"all_pages_after_us", pages_after_.count()},
-                           {"removed", removed_}})
-                         .dump());
+  fmt::print("{}\n", json_text({{"ok", true},
+                                {"checkpoint", checkpoint_.name},
+                                {"pid", pid_},
+                                {"lazy", lazily_},
+                                {"running_after_us", running_after_.count()},
+                                {"all_pages_after_us", pages_after_.count()},
+                                {"removed", removed_}}));
 }
 
 int Restart::run() {

@@ -8,6 +8,7 @@
 #include <future>
 #include <thread>
 
+#include "mount/json_text.h"
 #include "restart_loader/mount_daemon.h"
 #include "restart_loader/status_view.h"
 
@@ -68,9 +69,7 @@ std::vector<Sample> sample(const std::vector<MountEntry>& mounts,
   return samples;
 }
 
-std::string one_line(const json& object) {
-  return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-}
+std::string one_line(const json& object) { return json_text(object) + "\n"; }
 
 std::string render(Sample& sample, const std::vector<Sample>& before, bool as_json) {
   if (!sample.status) {

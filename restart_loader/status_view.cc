@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "mount/json_text.h"
 #include "mount/size_option.h"
 
 namespace ppmr {
@@ -174,7 +175,7 @@ std::string silent_json(const MountEntry& mount, const CommandError& error) {
                        {"mountpoint", mount.mountpoint},
                        {"exit_code", to_int(error.exit_code)},
                        {"error", error.message}};
-  return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return json_text(object) + "\n";
 }
 
 }  // namespace ppmr

@@ -97,16 +97,13 @@ Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   auto criu = CriuProcess::start(
       {.argv = std::move(argv), .log_file = work_ + "/pre-dump.out", .background = true});
   if (!criu) return failure(criu.error());
-  while (!(*criu)->ended()) {
-    std::vector<pollfd> fds;
-    (*criu)->add_to(fds);
-    poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
-    (*criu)->process();
-    // Nothing holds the tree between rounds: one that was given up needs no more of them.
-    auto record = store_.read(options_.id, kRole);
-    if (record && is_over(record->state)) return failure(ECANCELED, record->error);
-  }
-  if (!(*criu)->succeeded()) return failure(explain(**criu, "criu pre-dump", work_ + "/" + log));
+  criu_ = std::move(*criu);
+  // Also of a migration that was given up: killed, CRIU might take the tree with it. Its writes
+  // fail then, and that ends it.
+  wait_for_end();
+  auto record = store_.read(options_.id, kRole);
+  if (record && is_over(record->state)) return failure(ECANCELED, record->error);
+  if (!criu_->succeeded()) return failure(explain(*criu_, "criu pre-dump", work_ + "/" + log));
   uint64_t bytes = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(images, error)) {

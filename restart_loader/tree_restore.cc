@@ -80,6 +80,7 @@ class TreeRestore {
   Status judge_remains();
   void note_running(pid_t pid);
   int finish(const std::string& lost);
+  int see_through();
   int give_up(const Error& error);
   void remove_checkpoint() const;
 
@@ -106,16 +107,25 @@ void kill_all_children() {
   }
 }
 
+// The daemon serves others; more trees may wait for their checkpoints than it takes clients.
+bool is_crowded(const Error& error) {
+  return error.errno_value == EAGAIN || error.errno_value == EPIPE ||
+         error.errno_value == ECONNRESET;
+}
+
 Result<std::string> TreeRestore::control_socket() const {
   auto mount = find_mount(record_.mountpoint);
   if (!mount) return failure(mount.error());
   return mount->mount.source;
 }
 
-// Errors: ECANCELED when the migration was aborted meanwhile.
+// However long its dump takes: only one that brings nothing for the time that a tree may be held is
+// given up. Errors: ECANCELED when the migration was aborted meanwhile.
 Status TreeRestore::await_sealed() {
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
+  uint64_t bytes = 0;
+  auto last_progress = Clock::now();
   for (;;) {
     auto record = read();
     if (!record) return failure(record.error());
@@ -129,10 +139,17 @@ Status TreeRestore::await_sealed() {
     const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
     const Status verdict = answer ? accepted(*answer) : failure(answer.error());
     if (verdict) return {};
-    if (verdict.error().errno_value != ETIMEDOUT) return verdict;
-    const int64_t age_ms = (realtime_ns() - record->history.front().at_ns) / 1'000'000;
-    if (age_ms > record->hold_limit_ms) {
-      return failure(ETIMEDOUT, verdict.error().message + ", and the time given is over");
+    if (is_crowded(verdict.error())) {
+      std::this_thread::sleep_for(kSealSlice);
+    } else if (verdict.error().errno_value != ETIMEDOUT) {
+      return verdict;
+    }
+    const uint64_t bytes_now = answer ? answer->value("bytes", bytes) : bytes;
+    if (bytes_now != bytes) last_progress = Clock::now();
+    bytes = bytes_now;
+    if (Clock::now() - last_progress > milliseconds(record->hold_limit_ms)) {
+      return failure(ETIMEDOUT, fmt::format("{}, and nothing came for {} s (--timeout)",
+                                            verdict.error().message, record->hold_limit_ms / 1000));
     }
   }
 }
@@ -281,6 +298,12 @@ int TreeRestore::finish(const std::string& lost) {
   return to_int(ExitCode::kSuccess);
 }
 
+// A tree that runs, restored by a keeper that died: its lazy-pages may still be at work.
+int TreeRestore::see_through() {
+  await_pages_server(work_);
+  return finish(guard_killed(work_) ? "criu lazy-pages died" : "");
+}
+
 int TreeRestore::give_up(const Error& error) {
   say(error.message);
   const bool gone = access(images().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTCONN);
@@ -334,13 +357,9 @@ int TreeRestore::keep() {
   // A keeper before this one may have died in the middle.
   const TreeRecord& tree = record_.trees[tree_];
   if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
-  if (tree.phase == TreePhase::kRunning) {
-    return finish(tree.lazily
-                      ? "the process that kept it (" + std::to_string(tree.keeper.pid) + ") died"
-                      : "");
-  }
+  if (tree.phase == TreePhase::kRunning) return see_through();
   if (Status judged = judge_remains(); !judged) return give_up(judged.error());
-  if (runs_) return note_running(record_.trees[tree_].root), finish("");
+  if (runs_) return note_running(record_.trees[tree_].root), see_through();
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
   for (int attempt = 1;; ++attempt) {
     unlink((work_ + "/resumed").c_str());

@@ -3,6 +3,7 @@
 PPMR_CONSUME_GIB is the size of the long stream (default 20).
 """
 import os
+import signal
 import subprocess
 import time
 
@@ -48,6 +49,18 @@ def test_a_stream_without_a_reader_waits_and_then_goes_through(world):
     assert 8 <= writer.mib() <= 64 + 8 + 2
     assert world.read(target.mountpoint / "stream").succeeds()["sha256"] == digest_of_written(300 * MIB)
     writer.succeeds()
+
+
+def test_a_source_ends_though_nobody_reads_what_a_killed_writer_left(world):
+    source, target = world.pair(**BOUNDED, peer_timeout=30)
+    writer = world.write(source.mountpoint / "stream", 300 * MIB)
+    writer.wait_until_stuck()
+    os.killpg(writer.process.pid, signal.SIGKILL)
+    writer.process.wait(timeout=5)
+    world.succeeds(["fusermount3", "-u", source.mountpoint])
+    source.process.wait(timeout=10)
+    [stream] = world.status(target.mountpoint)["checkpoints"]
+    assert stream["state"] == "failed"
 
 
 def test_a_tree_read_in_the_order_it_was_written_passes_through(world):

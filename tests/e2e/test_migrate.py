@@ -14,6 +14,7 @@ from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.programs import REPOSITORY, SteadyWorker, check_continuity, find_program, gap_between
 from lab.proofs import Before, prove
+from lab.workers import check_moved, check_stayed, lazy_pages_of, pause_file, start_workers, take_pid
 
 GROWTH_MAX_KIB = 4096  # in any number of migrations: arenas of malloc, one a thread
 MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
@@ -46,30 +47,6 @@ def test_a_worker_with_everything_moves_with_one_command(lab, nodes, world, opti
         record = world.records(role)[-1]
         assert (record["state"], record["owner"]) == ("finished", "target")
     assert nodes.target.run(["ls", world.mounts.in_]).stdout == "", "the checkpoint is removed at the end"
-
-
-def start_workers(lab, nodes, count, size_mib=16):
-    workers = [SteadyWorker(nodes.source, lab.home / f"worker-{number}", size_mib=size_mib, threads=1, seed=number + 1) for number in range(count)]
-    for worker in workers:
-        worker.wait_for_lines(10)
-    return workers
-
-
-def check_moved(worker, nodes):
-    worker.node = nodes.target
-    worker.wait_for_lines(10, nodes.target)
-    gap_between(worker.lines(), nodes.source, nodes.target)
-    check_continuity(worker.lines())
-    assert nodes.target.alive(worker.pid)
-    nodes.source.await_end(worker.pid)
-
-
-def check_stayed(worker, nodes):
-    worker.wait_for_lines(10, nodes.source)
-    check_continuity(worker.lines())
-    assert nodes.source.alive(worker.pid)
-    nodes.target.await_end(worker.pid)
-    assert {line["node"] for line in worker.lines()} == {nodes.source.name}
 
 
 def test_several_processes_move_together(lab, nodes, world):
@@ -125,18 +102,6 @@ def test_independent_ones_have_a_fate_each(lab, nodes, world):
     check_moved(workers[2], nodes)
     for worker in workers:
         worker.end()
-
-
-def take_pid(node, pid):
-    """Something else runs under this pid; pids of what is started later are elsewhere."""
-    script = 'f=/proc/sys/kernel/ns_last_pid; for try in 1 2 3 4 5; do echo $(($0 - 1)) >$f; sleep 60 >/dev/null 2>&1 & [ $! = $0 ] && break; kill $!; done; echo 20000 >$f; kill -0 $0'
-    node.run(["sh", "-c", script, pid])
-
-
-def pause_file(lab, states):
-    path = lab.directory / "pauses"
-    path.write_text(states)
-    return path
 
 
 def test_ctrl_c_before_the_decision_leaves_the_process_where_it_was(lab, nodes, world):
@@ -306,10 +271,6 @@ def test_a_binary_that_was_replaced_under_a_running_daemon_is_named(lab, nodes, 
         assert done.code == ABORTED and "was replaced or removed" in done.said
         check_stayed(worker, nodes)
         worker.end()
-
-
-def lazy_pages_of(node):
-    return node.run(["pgrep", "-f", "^[^ ]*criu lazy-pages"], check=False).stdout.split()
 
 
 @pytest.mark.parametrize("victim", ["criu lazy-pages", "target daemon"])

@@ -43,10 +43,10 @@ STOPS = {
     "finished": ["source:finished", "target:finished"],
     "aborted": ["source:aborted", "target:aborted"],
 }
-VICTIMS = ["source daemon", "target daemon", "migrate", "source criu", "target criu", "lazy pages"]
+VICTIMS = ["source daemon", "target daemon", "migrate", "keeper", "source criu", "target criu", "lazy pages"]
 LINKS = ["to the source", "to the target", "both ways"]
 
-# Where each CRIU is at each state. HELD: it waits for the record, so it is there, or the case is wrong. IN_THE_MIDDLE: it begins when the state has
+# Where each CRIU, and the keeper, is at each state. HELD: it waits for the record, so it is there, or the case is wrong. IN_THE_MIDDLE: it begins when the state has
 # been written; the case waits for that, and then for a random moment. LEAVING: the state lets it go, so it may or may not still be there.
 # What is not named does not exist yet, or is gone: nothing to be played.
 HELD, IN_THE_MIDDLE, LEAVING = "held", "in the middle", "leaving"
@@ -55,6 +55,8 @@ WHERE_CRIU_IS = {
                     "target:owned": HELD, "target:running": HELD, "source:finished": LEAVING, "source:aborted": LEAVING, "target:aborted": LEAVING},
     "target criu": {"target:restoring": IN_THE_MIDDLE, "source:sealed": HELD, "source:committed": HELD, "target:ready": HELD, "target:owned": HELD,
                     "target:running": LEAVING, "source:finished": LEAVING},
+    "keeper": {"target:restoring": IN_THE_MIDDLE, "source:dumping": HELD, "source:frozen": HELD, "source:sealed": HELD, "source:committed": HELD,
+               "target:ready": HELD, "target:owned": HELD, "target:running": LEAVING, "source:finished": LEAVING},
     "lazy pages": {"source:sealed": HELD, "source:committed": HELD, "target:ready": HELD, "target:owned": HELD, "target:running": LEAVING,
                    "source:finished": LEAVING},
 }
@@ -112,6 +114,24 @@ ABSENT, DYING, STOPPED, HELD_BY_CRIU, RUNS = "absent", "dying", "stopped", "held
 
 class Wrong(LabError):
     """The oracle's verdict."""
+
+
+def find_processes(node, wanted):
+    """Pids, of the host, of a node's processes whose words are wanted; of those that are each other's parents only the first."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if not wanted((entry / "cmdline").read_bytes().split(b"\0")):
+                continue
+            if os.readlink(entry / "ns/pid") != os.readlink(f"/proc/{node.init_pid}/ns/pid"):
+                continue
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            found[int(entry.name)] = parent
+        except (OSError, ValueError, IndexError):
+            continue
+    return [pid for pid, parent in found.items() if parent not in found]  # not the tasks that a CRIU restores
 
 
 class Arena:
@@ -241,28 +261,20 @@ class Arena:
         if what in ("source daemon", "target daemon"):
             daemon = self.world.mounts.source if what.startswith("source") else self.world.mounts.target
             return [daemon.host_pid] if daemon.running() else []
+        if what == "keeper":
+            return self._find_keepers()
         word = {"source criu": "dump", "target criu": "restore", "lazy pages": "lazy-pages"}[what]
         path = self.world.mounts.out if what == "source criu" else self.world.mounts.in_
         node = self.source if what == "source criu" else self.target
         return self.find_criu(node, word, path)
 
+    def _find_keepers(self):
+        state_directory = bytes(self.world.states["target"])
+        return find_processes(self.target, lambda words: words[:2] == [b"ppmr", b"migration-restore"] and state_directory in words)
+
     @staticmethod
     def find_criu(node, word, path):
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if not words[0].endswith(b"criu") or word.encode() not in words or not any(w.startswith(bytes(path)) for w in words):
-                    continue
-                if os.readlink(entry / "ns/pid") != os.readlink(f"/proc/{node.init_pid}/ns/pid"):
-                    continue
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                found[int(entry.name)] = parent
-            except (OSError, ValueError, IndexError):
-                continue
-        return [pid for pid, parent in found.items() if parent not in found]  # not the tasks that it restores
+        return find_processes(node, lambda words: words[0].endswith(b"criu") and word.encode() in words and any(w.startswith(bytes(path)) for w in words))
 
     def _let_go(self, victims, running):
         for pid in victims:

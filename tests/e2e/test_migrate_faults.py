@@ -1,0 +1,130 @@
+"""`ppmr migrate` when something around it fails: a full disk, a crowd, an interrupted round, a dead keeper."""
+import os
+import signal
+import socket
+
+import pytest
+
+from lab.criu import criu_that
+from lab.migrate import MigrationWorld
+from lab.node import wait_until
+from lab.workers import check_moved, check_stayed, pause_file, start_workers
+
+MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
+
+
+@pytest.fixture
+def world(lab, nodes):
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
+        yield world
+
+
+def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, world):
+    nodes.source.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "records", world.states["source"]])
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, options=["--timeout", 1], environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))})
+    world.wait_until_paused("source", "frozen", running)
+    filler = world.states["source"] / "filler"
+    nodes.source.run(["sh", "-c", f"cat /dev/zero >{filler}"], check=False)
+    world.go_on("source", "frozen")
+    with pytest.raises(Exception, match="in vain"):  # for longer than --timeout
+        wait_until(lambda: not nodes.source.alive(worker.pid) or not running.running(), 4, "the migration to end")
+    assert world.records("source")[0]["state"] in ("frozen", "sealed")
+    nodes.source.run(["rm", filler])
+    done = running.wait()
+    assert done.code == ABORTED, done.said
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+# A kernel that tracks memory, as far as anybody asks, and a round that takes its time.
+SLOW_ROUND = """case "$1" in
+check) exit 0 ;;
+pre-dump) : >{0}/began; sleep 2; : >{0}/ended; exit 1 ;;
+esac"""
+
+
+def test_ctrl_c_lets_criu_end_a_round_of_pre_copy_by_itself(lab, nodes, tmp_path):
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(criu_that(tmp_path, SLOW_ROUND.format(tmp_path)))}) as world:
+        [worker] = start_workers(lab, nodes, 1)
+        running = world.start_migrate(worker.pid, options=["--pre-copy", 2])
+        wait_until((tmp_path / "began").exists, 20, "a round to begin")
+        running.signal(signal.SIGINT)
+        assert running.wait().code == ABORTED
+        assert (tmp_path / "ended").exists(), "killed in the middle, CRIU could take the process with it"
+        check_stayed(worker, nodes)
+        worker.end()
+
+
+def test_a_dump_may_take_longer_than_a_process_may_be_held(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1, size_mib=64)
+    nodes.link.limit("150mbit")
+    done = world.migrate(worker.pid, options=["--timeout", 2]).ok()
+    assert done.summary["trees"][0]["dump_s"] > 2.5, "the dump was not long enough to show anything"
+    nodes.link.limit()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    sources = [line.split(" - ")[1].split()[1] for line in nodes.target.mountinfo().splitlines() if str(world.mounts.in_) in line]
+    crowd = []
+    for _ in range(300):  # they say nothing, and are shown out after seconds
+        crowd.append(socket.socket(socket.AF_UNIX))
+        crowd[-1].connect(str(nodes.target.host_path(sources[0])))
+    world.migrate(worker.pid).ok()
+    check_moved(worker, nodes)
+    worker.end()
+    for client in crowd:
+        client.close()
+
+
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
+def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, nodes, options):
+    pauses = pause_file(lab, "target:running")
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_PAUSE_FILE": str(pauses)}) as world:
+        [worker] = start_workers(lab, nodes, 1)
+        running = world.start_migrate(worker.pid, options=options)
+        world.wait_until_paused("target", "running", running)
+        [keeper] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
+        nodes.target.signal(keeper, signal.SIGSTOP)  # so that it does not see the process run
+        world.go_on("target", "running")
+        worker.wait_for_lines(5, nodes.target)
+        nodes.target.signal(keeper, signal.SIGKILL)
+        running.wait().ok()
+        check_moved(worker, nodes)
+        assert world.records("target")[0]["state"] == "finished"
+        assert nodes.target.run(["ls", world.mounts.in_]).stdout == "", "the checkpoint is removed at the end"
+        worker.end()
+
+
+def test_a_name_that_is_no_text_moves_like_any_other(lab, nodes, world):
+    log = lab.home / "counts"
+    script = "printf '\\377\\376' >/proc/$$/comm; n=0; while :; do n=$((n + 1)); echo $n; /bin/sleep 0.02; done >>$0"
+    pid = nodes.source.spawn(["sh", "-c", script, log])
+    wait_until(lambda: log.exists() and log.read_text().count("\n") > 5, 10, "the counts")
+    world.migrate(pid).ok()
+    before = log.read_text().count("\n")
+    wait_until(lambda: log.read_text().count("\n") > before + 5, 10, "the counts to go on")
+    assert nodes.target.alive(pid) and not nodes.source.alive(pid)
+    assert world.recover().code == MOVED, "its record can be read"
+    nodes.target.signal(pid, signal.SIGKILL)
+
+
+def test_of_independent_ones_a_tie_or_an_end_concerns_nobody_else(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    pipe = lab.home / "pipe"
+    os.mkfifo(pipe)
+    tied = [nodes.source.spawn(["sh", "-c", f"sleep 60 <>{pipe}"]) for _ in range(2)]
+    gone = nodes.source.spawn(["true"])
+    nodes.source.await_end(gone)
+    done = world.migrate(worker.pid, *tied, gone, options=["--independent"])
+    assert done.code == ABORTED, done.said
+    for pid in (*tied, gone):
+        assert f"{pid}" in done.said
+    check_moved(worker, nodes)
+    worker.end()
+    for pid in tied:
+        assert nodes.source.alive(pid)
+        nodes.source.signal(pid, signal.SIGKILL)
