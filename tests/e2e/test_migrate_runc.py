@@ -203,11 +203,13 @@ def test_whoever_is_killed_on_the_source_one_copy_runs(world, start, pauses, vic
 @pytest.mark.parametrize("victim", ["runc restore", "migration-relay", "criu: restore"])
 def test_whoever_is_killed_on_the_target_one_copy_runs(world, start, pauses, victim):
     job = start()
-    pauses.write_text("target:ready")
+    pauses.write_text("source:sealed target:ready")
     running = start_migrate(world)
+    world.wait_until_paused("source", "sealed", running)
     world.wait_until_paused("target", "ready", running)
     world.target.run(["pkill", "-9", "-f", victim])
     world.go_on("target", "ready")
+    world.go_on("source", "sealed")
     check_one_runs(world, job, running.wait(), pauses)
 
 

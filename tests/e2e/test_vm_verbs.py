@@ -248,7 +248,7 @@ def without_rdma_packets(node):
 
 def test_queue_pairs_in_the_error_state_mean_tcp_until_there_are_new_ones(machines, pair):
     both = pair()
-    thread, result = both.under_way(128)
+    thread, result = both.under_way(384)
     with without_rdma_packets(machines.b):
         thread.join(timeout=240)
         assert result["digest"] and result["digest"] == both.digest("file")
