@@ -10,7 +10,7 @@ from lab.migrate import MigrationWorld
 from lab.node import wait_until
 from lab.workers import check_moved, check_stayed, pause_file, start_workers
 
-MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
+MOVED, ABORTED = 0, 11
 
 
 @pytest.fixture
