@@ -60,7 +60,7 @@ void SourceMount::close_for_writing(const SourceNodePointer& node) {
     return;
   }
   // What changes the attributes right behind the close is told behind it, too.
-  std::lock_guard changes(changes_);
+  std::lock_guard order(attribute_changes_);
   wire::Attributes attributes;
   {
     std::lock_guard lock(tree_.mutex());
@@ -171,6 +171,7 @@ Status SourceMount::set_attributes(const SourceNodePointer& node,
   if (node->checkpoint) {
     if (auto status = check_writable(*node->checkpoint); !status) return status;
   }
+  std::lock_guard order(attribute_changes_);
   {
     std::lock_guard lock(tree_.mutex());
     node->attributes = attributes;

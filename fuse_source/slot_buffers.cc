@@ -6,8 +6,10 @@ namespace ppmr {
 
 namespace {
 // While the stream flows a slot comes back much sooner. A stalled one shall not be noticed by `ls`,
-// so only the first request that finds it stalled waits.
+// so only the first request that finds it stalled waits for long. The others wait a little: who
+// never waits gets none of the slots of a stream that flows again, with writers waiting for them.
 constexpr std::chrono::milliseconds kSlotPatience{20};
+constexpr std::chrono::milliseconds kStalledPatience{1};
 }  // namespace
 
 class SlotBuffers::Buffer final : public RequestBuffer {
@@ -16,8 +18,9 @@ class SlotBuffers::Buffer final : public RequestBuffer {
 
   std::span<std::byte> take() override {
     if (owner_.ready_) {
-      lease_ = owner_.stalled_ ? owner_.pool_.try_acquire() : owner_.pool_.acquire(kSlotPatience);
-      owner_.stalled_ = !lease_;
+      const bool stalled = owner_.stalled_;
+      lease_ = owner_.pool_.acquire(stalled ? kStalledPatience : kSlotPatience);
+      if (stalled == static_cast<bool>(lease_)) owner_.stalled_ = !stalled;
     }
     if (lease_) {
       owner_.borrowers_[lease_.index()] = this;

@@ -2,7 +2,9 @@
 // operations need of them. One operations file per group of FUSE calls fills the table.
 //
 // Locks: changes_ orders changes of names with the messages about them and may be held while a
-// message waits for room; the tree's mutex is held for look-ups only, so `ls` never waits.
+// message waits for room, or for the target. A close must not wait for that: it takes only
+// attribute_changes_, inside of changes_, which orders attributes with the messages about them. The
+// tree's mutex is held for look-ups only, so `ls` never waits.
 #pragma once
 
 #include <functional>
@@ -136,6 +138,7 @@ class SourceMount {
 
   std::atomic<bool> stopping_ = false;
   std::mutex changes_;
+  std::mutex attribute_changes_;
   const std::shared_ptr<EventGate> events_;
   std::mutex outlet_mutex_;
   std::shared_ptr<Outlet> outlet_;  // of the present session; guarded by outlet_mutex_

@@ -10,10 +10,10 @@
 #include "mount/line_socket.h"
 #include "mount/mount_table.h"
 #include "restart_loader/criu_process.h"
+#include "restart_loader/keepers.h"
 #include "restart_loader/passed_options.h"
 #include "restart_loader/preflight.h"
 #include "restart_loader/record_store.h"
-#include "restart_loader/tree_restore.h"
 
 namespace ppmr {
 namespace {
@@ -66,7 +66,6 @@ class Agent {
   json look(const json& request) const;
   json decide(const json& request) const;
   json list() const;
-  Status keep_trees(const OwnershipRecord& record) const;
   Result<OwnershipRecord> read_of_peer(const std::string& id) const;
 
   const RecordStore store_;
@@ -114,7 +113,7 @@ json Agent::prepare(const json& request) const {
   if (!created) return refusal(created.error());
   store_.prune();
   for (size_t tree = 0; tree < created->trees.size(); ++tree) {
-    if (auto started = start_tree_restore(store_, created->id, tree); !started) {
+    if (auto started = start_keeper(store_, created->id, tree); !started) {
       (void)store_.advance(created->id, kRole, MigrationState::kAborted,
                            [&](auto& latest) -> Status {
                              latest.error = started.error().message;
@@ -134,16 +133,6 @@ Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
   return record;
 }
 
-// Their keepers may have been killed, or the node started anew.
-Status Agent::keep_trees(const OwnershipRecord& record) const {
-  for (size_t tree = 0; tree < record.trees.size(); ++tree) {
-    const TreeRecord& kept = record.trees[tree];
-    if (kept.phase == TreePhase::kComplete || is_alive(kept.keeper)) continue;
-    if (auto started = start_tree_restore(store_, record.id, tree); !started) return started;
-  }
-  return {};
-}
-
 json Agent::look(const json& request) const {
   const std::string id = request.at("id");
   auto record = read_of_peer(id);
@@ -152,7 +141,7 @@ json Agent::look(const json& request) const {
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
   if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
   if (record && record->state == MigrationState::kRunning && record->error.empty()) {
-    if (Status kept = keep_trees(*record); !kept) return refusal(kept.error());
+    if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);
 }
@@ -183,7 +172,7 @@ json Agent::decide(const json& request) const {
                                (record->error.empty() ? "" : ": " + record->error)});
   }
   if (record->state != kFinished) {
-    if (Status kept = keep_trees(*record); !kept) return refusal(kept.error());
+    if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);
 }

@@ -6,11 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <optional>
-#include <thread>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/frozen_tasks.h"
@@ -25,7 +23,6 @@ namespace {
 constexpr const char* kServerFile = "/pages-server";
 constexpr const char* kKilledFile = "/killed";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
-constexpr std::chrono::milliseconds kLookInterval{50};
 
 // Nothing if there is no lazy-pages.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
@@ -141,7 +138,8 @@ Status start_guard(const std::string& work, const ProcessIdentity& server, const
 
 void await_pages_server(const std::string& work_directory) {
   const auto server = read_server(work_directory);
-  while (server && *server && is_alive(**server)) std::this_thread::sleep_for(kLookInterval);
+  if (!server || !*server) return;
+  if (auto tasks = FrozenTasks::open({**server})) tasks->await_end();
 }
 
 bool guard_killed(const std::string& work_directory) {

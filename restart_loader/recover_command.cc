@@ -12,8 +12,8 @@
 #include "restart_loader/container_fate.h"
 #include "restart_loader/decision.h"
 #include "restart_loader/frozen_tasks.h"
+#include "restart_loader/keepers.h"
 #include "restart_loader/proc_files.h"
-#include "restart_loader/tree_restore.h"
 
 namespace ppmr {
 namespace {
@@ -139,14 +139,7 @@ Finding recover_target(const RecordStore& store, const OwnershipRecord& record) 
                               record.peer, record.id)};
   }
   if (!record.error.empty()) return {true, record.error};
-  for (size_t tree = 0; tree < record.trees.size(); ++tree) {
-    const TreeRecord& kept = record.trees[tree];
-    if (kept.phase < TreePhase::kComplete && !is_alive(kept.keeper)) {
-      if (auto started = start_tree_restore(store, record.id, tree); !started) {
-        return {true, started.error().message};
-      }
-    }
-  }
+  if (Status kept = keep_trees(store, record); !kept) return {true, kept.error().message};
   return {true, "belongs to this node and is being started, or its memory is still coming in"};
 }
 

@@ -6,10 +6,8 @@
 // because this process is their subreaper until the tree runs.
 #include "restart_loader/tree_restore.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,8 +26,6 @@
 #include "restart_loader/restore.h"
 #include "restart_loader/restorer_wait.h"
 #include "restart_loader/runc.h"
-
-extern char** environ;
 
 namespace ppmr {
 namespace {
@@ -390,36 +386,6 @@ int TreeRestoreCommand::run() const {
     return to_int(ExitCode::kFailure);
   }
   return TreeRestore(*store, *this).run();
-}
-
-Status start_tree_restore(const RecordStore& store, const std::string& id, size_t tree) {
-  auto work = store.make_work_directory(id, kRole, tree);
-  if (!work) return failure(work.error());
-  const std::string log = *work + "/keeper.log";
-  const std::vector<std::string> arguments = {
-      "ppmr",   "migration-restore", "--state-dir", store.directory(), "--id", id,
-      "--tree", std::to_string(tree)};
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) {
-    argv.push_back(const_cast<char*>(argument.c_str()));
-  }
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(),
-                                   O_WRONLY | O_CREAT | O_APPEND, 0600);
-  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
-  pid_t pid = -1;
-  const int errno_value =
-      posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (errno_value != 0) return system_failure("start", "ppmr migration-restore", errno_value);
-  return {};
 }
 
 }  // namespace ppmr

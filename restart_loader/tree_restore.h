@@ -17,7 +17,4 @@ struct TreeRestoreCommand {
   int run() const;  // the exit code; what people want to know is in the record
 };
 
-// Starts it in a session of its own, with its output in the work directory. Errors: of starting it.
-Status start_tree_restore(const RecordStore& store, const std::string& id, size_t tree);
-
 }  // namespace ppmr

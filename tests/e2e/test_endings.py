@@ -1,11 +1,15 @@
 """How files and checkpoints end: closed by several at once, changed right behind the close, replaced, unmounted."""
 import os
+import signal
+import subprocess
 import threading
 import time
 
 import pytest
 
-from trouble_world import MIB, World
+from lab.node import HOST, wait_until
+from lab.ppmr import find_ppmr
+from trouble_world import MIB, NEVER, World
 
 
 @pytest.fixture
@@ -54,9 +58,9 @@ def test_a_change_of_mode_right_behind_the_close_stays_behind_it(world):
 def test_a_sealed_file_that_is_replaced_gives_its_memory_back(world):
     source, target = world.pair()
     image, new = source.mountpoint / "image", source.mountpoint / "image.tmp"
-    for round in range(4):
-        world.write(new if round else image, 32 * MIB).succeeds()
-        if round:
+    for generation in range(4):
+        world.write(new if generation else image, 32 * MIB).succeeds()
+        if generation:
             os.rename(new, image)
         assert world.ppmr("commit", image).code == 0
     assert world.status(target.mountpoint)["store"]["used_bytes"] < 48 * MIB
@@ -74,9 +78,25 @@ def test_what_nobody_has_open_is_sealed_by_an_unmount_right_behind_the_close(wor
         os.close(directory)
     world.succeeds(["umount", source.mountpoint])
     source.process.wait(timeout=20)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        states = [checkpoint["state"] for checkpoint in world.status(target.mountpoint)["checkpoints"]]
-        if all(state != "open" for state in states):
-            break
-    assert states == ["sealed"] * 100
+
+    def states():
+        return [checkpoint["state"] for checkpoint in world.status(target.mountpoint)["checkpoints"]]
+    wait_until(lambda: "open" not in states(), 10, "the target to know what became of them", interval=0.1)
+    assert states() == ["sealed"] * 100
+
+
+def test_a_long_commit_does_not_keep_files_of_other_checkpoints_open(world):
+    source, target = world.pair(peer_timeout=NEVER)
+    long, other = begin(world, source, "long"), begin(world, source, "other")
+    world.write(long / "file", MIB).succeeds()
+    holder = HOST.popen(["/usr/bin/python3", "-SEc", "import sys; f = open(sys.argv[1], 'w'); sys.stdin.read()", other / "file"], stdin=subprocess.PIPE)
+    wait_until((other / "file").exists, 10, "the file to be open")
+    target.signal(signal.SIGSTOP)
+    commits = [HOST.popen([find_ppmr(), "commit", long])]
+    time.sleep(1)  # it waits for the target now, which nothing shows
+    holder.kill()
+    holder.wait(timeout=10)
+    commits.append(HOST.popen([find_ppmr(), "commit", other]))
+    time.sleep(6)  # longer than a commit waits for writers
+    target.signal(signal.SIGCONT)
+    assert [commit.wait(timeout=10) for commit in commits] == [0, 0]
