@@ -12,7 +12,6 @@
 #include "restart_loader/keygen_command.h"
 #include "restart_loader/migrate_command.h"
 #include "restart_loader/migration_agent.h"
-#include "restart_loader/migration_hook.h"
 #include "restart_loader/pages_guard.h"
 #include "restart_loader/passed_options.h"
 #include "restart_loader/recover_command.h"
@@ -266,12 +265,8 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--tree", relay->tree)->required();
   sub->add_option("--criu", relay->criu)->required();
   sub->add_option("--work-dir", relay->work_directory)->required();
+  sub->add_flag("--alone", relay->alone);
   sub->add_option("arguments", relay->arguments)->take_all();
-  auto hook = add_internal<MigrationHook>(app, "migration-hook", exit_code, sub);
-  sub->add_option("--state-dir", hook->state_directory)->required();
-  sub->add_option("--id", hook->id)->required();
-  sub->add_option("--role", hook->role)->required()->check(CLI::IsMember({"source", "target"}));
-  sub->add_option("--tree", hook->tree)->required();
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "restart_loader/criu_options.h"
 
+#include <algorithm>
+
 namespace ppmr {
 namespace {
 
@@ -29,6 +31,35 @@ CriuOptions read_criu_options(const std::vector<std::string>& options) {
     if (auto value = value_of(options, i, "", "--pidfile")) told.pid_file = value;
   }
   return told;
+}
+
+// CRIU reads a line as the option's name, without its dashes, and its value; it knows quotation
+// marks around a word, but no way to have them in one with blanks.
+Result<std::string> criu_configuration(const std::vector<std::string>& options) {
+  std::string text;
+  for (size_t i = 0; i < options.size(); ++i) {
+    const size_t equals = std::min(options[i].find('='), options[i].size());
+    const std::string name = options[i].substr(0, equals);
+    if (!name.starts_with("--")) return failure(EINVAL, "'" + name + "' is no option of CRIU's");
+    std::optional<std::string> value;
+    if (equals < options[i].size()) {
+      value = options[i].substr(equals + 1);
+    } else if (i + 1 < options.size() && !options[i + 1].starts_with("--")) {
+      value = options[++i];
+    }
+    text += name.substr(2);
+    if (value) {
+      const bool has_blanks = value->find_first_of(" \t\v\f\r") != std::string::npos;
+      if (value->find('\n') != std::string::npos ||
+          (has_blanks && value->find_first_of("\"\\") != std::string::npos)) {
+        return failure(
+            EINVAL, "CRIU's configuration cannot hold the value of " + name + ", '" + *value + "'");
+      }
+      text += has_blanks ? " \"" + *value + "\"" : "=" + *value;
+    }
+    text += '\n';
+  }
+  return text;
 }
 
 }  // namespace ppmr

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "buffer_pool/result.h"
+
 namespace ppmr {
 
 struct CriuOptions {
@@ -14,5 +16,9 @@ struct CriuOptions {
 };
 
 CriuOptions read_criu_options(const std::vector<std::string>& options);
+
+// Options by their long names as the text of a configuration file (criu(8)). Errors: EINVAL for a
+// value that such a file cannot hold: one with a line break, or with blanks and quotation marks.
+Result<std::string> criu_configuration(const std::vector<std::string>& options);
 
 }  // namespace ppmr

@@ -19,6 +19,20 @@ TEST(CriuOptions, AreFoundInEachOfTheirForms) {
   EXPECT_EQ(read_criu_options({"--pidfile=p"}).pid_file, "p");
 }
 
+TEST(CriuOptions, AreWordsOfALineInAConfigurationFile) {
+  const auto text =
+      criu_configuration({"--tcp-established", "--external", "mnt[/a\"b]:x", "--ghost-limit=4M",
+                          "--images-dir", "/mnt/with blanks", "--manage-cgroups", "--lazy-pages"});
+  ASSERT_TRUE(text);
+  EXPECT_EQ(*text,
+            "tcp-established\nexternal=mnt[/a\"b]:x\nghost-limit=4M\n"
+            "images-dir \"/mnt/with blanks\"\nmanage-cgroups\nlazy-pages\n");
+  for (const char* value : {"two\nlines", "blank and \"mark\"", "blank and \\"}) {
+    EXPECT_FALSE(criu_configuration({"--external", value})) << value;
+  }
+  EXPECT_FALSE(criu_configuration({"-v4"}));
+}
+
 TEST(CriuOptions, AreNotSeenWhereThereAreNone) {
   const CriuOptions told = read_criu_options(
       {"--shell-job", "--root", "/x", "--exec-cmd", "--", "cat", "-v", "-o", "y"});

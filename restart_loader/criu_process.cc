@@ -9,6 +9,7 @@ namespace ppmr {
 namespace {
 
 constexpr int kStatusFd = 3;
+constexpr int kRequestFd = 3;
 constexpr const char* kBesideTheSystem = "/opt/ppmr/criu/usr/sbin/criu";
 constexpr size_t kLineMaxBytes = 16 << 10;
 constexpr size_t kTakeMaxBytes = 1 << 20;
@@ -67,6 +68,7 @@ Result<std::unique_ptr<CriuProcess>> CriuProcess::start(CriuProcessOptions optio
     status = std::move(*made);
     child.files.push_back({status.write_end.get(), kStatusFd});
   }
+  if (options.request_socket >= 0) child.files.push_back({options.request_socket, kRequestFd});
   if (!options.log_file.empty()) {
     process->copy_ =
         UniqueFd(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

@@ -29,6 +29,7 @@ struct CriuProcessOptions {
   std::string log_file;                          // the copy; empty: none
   std::function<void(const std::string&)> show;  // each line worth showing; may be empty
   bool status_fd = false;                        // with --status-fd 3: see ready()
+  int request_socket = -1;                       // for `criu swrk 3`; -1: none
   bool background = false;  // no terminal: stdin is /dev/null, Ctrl-C is not for it
 };
 

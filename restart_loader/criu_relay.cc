@@ -28,8 +28,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kMessageMaxBytes = 4 << 20;
-constexpr size_t kPassedFilesMax = 16;  // with one message: the master side of a terminal
+constexpr size_t kRequestMaxBytes = 4 << 20;
 constexpr int kFailed = 1;
 // How long the runtime may take to end when CRIU has.
 constexpr std::chrono::seconds kRuntimePatience{10};
@@ -41,97 +40,50 @@ int complain(const std::string& sentence) {
   return kFailed;
 }
 
-struct Message {
-  std::string bytes;
-  std::vector<UniqueFd> files;
-};
-
-// nullopt: the other side has closed, or cannot be heard.
-std::optional<Message> receive(int socket) {
-  ssize_t size = 0;
-  do {
-    size = recv(socket, nullptr, 0, MSG_PEEK | MSG_TRUNC);
-  } while (size < 0 && errno == EINTR);
-  if (size <= 0 || static_cast<size_t>(size) > kMessageMaxBytes) return std::nullopt;
-  Message message;
-  message.bytes.resize(static_cast<size_t>(size));
-  iovec part{message.bytes.data(), message.bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kPassedFilesMax * sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  if (recvmsg(socket, &header, MSG_CMSG_CLOEXEC) != size) return std::nullopt;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    const int* numbers = reinterpret_cast<const int*>(CMSG_DATA(item));
-    for (size_t i = 0; i < count; ++i) message.files.emplace_back(numbers[i]);
-  }
-  return message;
-}
-
-bool send(int socket, const Message& message) {
-  iovec part{const_cast<char*>(message.bytes.data()), message.bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kPassedFilesMax * sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  if (!message.files.empty()) {
-    const size_t count = std::min(message.files.size(), kPassedFilesMax);
-    header.msg_control = control.data();
-    header.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(count * sizeof(int));
-    int* numbers = reinterpret_cast<int*>(CMSG_DATA(item));
-    for (size_t i = 0; i < count; ++i) numbers[i] = message.files[i].get();
-  }
-  ssize_t size = 0;
-  do {
-    size = sendmsg(socket, &header, MSG_NOSIGNAL);
-  } while (size < 0 && errno == EINTR);
-  return size == static_cast<ssize_t>(message.bytes.size());
-}
-
-// Between the runtime and CRIU until CRIU has ended.
+// Between whoever asks and CRIU until CRIU has ended.
 class Relay {
  public:
+  // Without a runtime there is nobody who would have to be asked, or told.
   Relay(const CriuRelay& options, UniqueFd runtime, UniqueFd criu, pid_t criu_pid)
       : options_(options),
         runtime_(std::move(runtime)),
         criu_(std::move(criu)),
         criu_pid_(criu_pid) {}
-  int run(Message first);
+  int run(const CriuMessage& first);
 
  private:
   bool at_source() const { return options_.role == "source"; }
-  bool pass_to_runtime(const Message& message);
-  bool pass_to_criu(const Message& message) { return send(criu_.get(), message); }
+  bool may_go_on() const;  // without the runtime
+  bool pass_to_runtime(const CriuMessage& message);
+  bool pass_to_criu(const CriuMessage& message) { return send_criu_message(criu_.get(), message); }
   bool answer_criu(bool go_on) { return pass_to_criu({criu_notification_answer(go_on), {}}); }
-  bool ask_runtime(const Message& notification, Message& answer);
-  bool notified(const CriuNotification& notification, const Message& message);
-  bool hold_at_source(const Message& message);
-  bool guard_pages() const;
-  bool hold_at_target(const CriuNotification& notification, const Message& message);
-  int hold() const {
-    return MigrationHook{options_.state_directory, options_.id, options_.role, options_.tree,
-                         criu_pid_}
+  bool ask_runtime(const CriuMessage& notification, CriuMessage& answer);
+  bool notified(const CriuNotification& notification, const CriuMessage& message);
+  bool hold_at_source(const CriuMessage& message);
+  bool guard_pages(pid_t restored_root) const;
+  bool hold_at_target(const CriuNotification& notification, const CriuMessage& message);
+  int hold(pid_t restored_root = 0) const {
+    return MigrationHook{options_.state_directory,
+                         options_.id,
+                         options_.role,
+                         options_.tree,
+                         criu_pid_,
+                         restored_root}
         .run();
   }
   void leave(const std::string& file) const { std::ofstream(options_.work_directory + file); }
 
   const CriuRelay& options_;
-  UniqueFd runtime_;  // reset once the runtime has gone
+  UniqueFd runtime_;  // none: it has gone, or there never was one
   const UniqueFd criu_;
   const pid_t criu_pid_;
   // The record of this node says so: from now on nothing that the runtime does may stop CRIU.
   bool decided_ = false;
 };
 
-int Relay::run(Message first) {
+bool Relay::may_go_on() const { return decided_ || options_.alone; }
+
+int Relay::run(const CriuMessage& first) {
   std::signal(SIGPIPE, SIG_IGN);  // whom we tell of errors may be dead
   if (!pass_to_criu(first)) return complain("CRIU does not take the request of the runtime");
   for (;;) {
@@ -139,14 +91,14 @@ int Relay::run(Message first) {
         {{criu_.get(), POLLIN, 0}, {runtime_ ? runtime_.get() : -1, POLLIN, 0}}};
     if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return complain("poll failed");
     if (fds[0].revents != 0) {
-      const auto message = receive(criu_.get());
+      const auto message = receive_criu_message(criu_.get());
       if (!message) return 0;
       const auto notification = parse_criu_notification(message->bytes);
-      const bool passed =
-          notification ? notified(*notification, *message) : pass_to_runtime(*message) || decided_;
+      const bool passed = notification ? notified(*notification, *message)
+                                       : pass_to_runtime(*message) || may_go_on();
       if (!passed) return kFailed;  // CRIU notices, and undoes what it has done
     } else if (fds[1].revents != 0) {
-      const auto message = receive(runtime_.get());
+      const auto message = receive_criu_message(runtime_.get());
       if (message) {
         if (!pass_to_criu(*message)) return kFailed;
         continue;
@@ -157,14 +109,14 @@ int Relay::run(Message first) {
   }
 }
 
-bool Relay::pass_to_runtime(const Message& message) {
-  if (runtime_ && !send(runtime_.get(), message)) runtime_.reset();
+bool Relay::pass_to_runtime(const CriuMessage& message) {
+  if (runtime_ && !send_criu_message(runtime_.get(), message)) runtime_.reset();
   return static_cast<bool>(runtime_);
 }
 
-bool Relay::ask_runtime(const Message& notification, Message& answer) {
+bool Relay::ask_runtime(const CriuMessage& notification, CriuMessage& answer) {
   if (!pass_to_runtime(notification)) return false;
-  auto received = receive(runtime_.get());
+  auto received = receive_criu_message(runtime_.get());
   if (!received) {
     runtime_.reset();
     return false;
@@ -174,7 +126,7 @@ bool Relay::ask_runtime(const Message& notification, Message& answer) {
 }
 
 // False: CRIU shall fail.
-bool Relay::notified(const CriuNotification& notification, const Message& message) {
+bool Relay::notified(const CriuNotification& notification, const CriuMessage& message) {
   if (at_source() && notification.script == "pre-dump") {
     note_freeze_begins(options_.work_directory);
   }
@@ -184,25 +136,25 @@ bool Relay::notified(const CriuNotification& notification, const Message& messag
   }
   // From here on the container may run its own code.
   if (!at_source() && notification.script == "pre-resume") leave("/resumed");
-  Message answer;
+  CriuMessage answer;
   if (ask_runtime(message, answer)) return pass_to_criu(answer);
-  return decided_ && answer_criu(true);
+  return may_go_on() && answer_criu(true);
 }
 
 // The runtime hears that its container was dumped only when it is not to run here any more.
-bool Relay::hold_at_source(const Message& message) {
+bool Relay::hold_at_source(const CriuMessage& message) {
   if (hold() != 0) return answer_criu(false);
   decided_ = true;
-  Message answer;
+  CriuMessage answer;
   (void)ask_runtime(message, answer);
   return answer_criu(true);
 }
 
 // In a process of its own, which closes all that we have open.
-bool Relay::guard_pages() const {
+bool Relay::guard_pages(pid_t restored_root) const {
   const pid_t guard = fork();
   if (guard < 0) return false;
-  if (guard == 0) _exit(PagesGuard{options_.work_directory}.run());
+  if (guard == 0) _exit(PagesGuard{options_.work_directory, restored_root}.run());
   int status = 0;
   while (waitpid(guard, &status, 0) < 0 && errno == EINTR) {
   }
@@ -211,11 +163,10 @@ bool Relay::guard_pages() const {
 
 // Before the vote, what the runtime has to do with a restored container, so that nothing of it can
 // fail afterwards.
-bool Relay::hold_at_target(const CriuNotification& notification, const Message& message) {
-  Message answer;
-  if (!ask_runtime(message, answer)) return false;
-  setenv("CRTOOLS_INIT_PID", std::to_string(notification.pid).c_str(), 1);
-  if (!guard_pages() || hold() != 0) return answer_criu(false);
+bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessage& message) {
+  CriuMessage answer{criu_notification_answer(true), {}};
+  if (!options_.alone && !ask_runtime(message, answer)) return false;
+  if (!guard_pages(notification.pid) || hold(notification.pid) != 0) return answer_criu(false);
   decided_ = true;
   return pass_to_criu(answer);
 }
@@ -231,19 +182,24 @@ Result<int> open_directory_of(pid_t runtime, int number) {
 
 }  // namespace
 
-int CriuRelay::run() const {
+int CriuRelay::become_criu() const {
   std::vector<char*> argv = {const_cast<char*>(criu.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  const auto become_criu = [&] {
-    execv(criu.c_str(), argv.data());
-    return complain(system_failure("run", criu).value().message);
-  };
+  execv(criu.c_str(), argv.data());
+  return complain(system_failure("run", criu).value().message);
+}
+
+int CriuRelay::run() const {
   if (arguments.size() != 2 || arguments[0] != "swrk") return become_criu();
-  const int number = std::atoi(arguments[1].c_str());
+  const int socket = std::atoi(arguments[1].c_str());
+  return alone ? stand_between(socket, std::nullopt) : run_for_runtime(socket);
+}
+
+int CriuRelay::run_for_runtime(int socket) const {
   // Runtimes ask this and that before: for the version, for features.
-  std::string peeked(kMessageMaxBytes, '\0');
-  const ssize_t size = recv(number, peeked.data(), peeked.size(), MSG_PEEK);
+  std::string peeked(kRequestMaxBytes, '\0');
+  const ssize_t size = recv(socket, peeked.data(), peeked.size(), MSG_PEEK);
   if (size <= 0) return complain("the container runtime asks for nothing");
   peeked.resize(static_cast<size_t>(size));
   const auto request = parse_criu_request(peeked);
@@ -251,7 +207,7 @@ int CriuRelay::run() const {
   const CriuRequest wanted = role == "source" ? CriuRequest::kDump : CriuRequest::kRestore;
   if (request->type != wanted) return become_criu();
 
-  auto first = receive(number);
+  auto first = receive_criu_message(socket);
   if (!first) return complain("the container runtime has gone");
   const auto images = open_directory_of(getppid(), request->images_directory);
   const auto work = open_directory_of(getppid(), request->work_directory);
@@ -259,33 +215,38 @@ int CriuRelay::run() const {
   if (!work) return complain(work.error().message);
   first->bytes = with_directories(std::move(first->bytes), *images, *work);
   if (role == "target") std::ofstream(work_directory + kMadeFile) << read_boot_id();
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return complain("cannot make a socket for CRIU");
-  }
-  UniqueFd ours(ends[0]);
-  UniqueFd theirs(ends[1]);
+  return stand_between(socket, std::move(first));
+}
+
+int CriuRelay::stand_between(int socket, std::optional<CriuMessage> first) const {
+  auto sockets = make_criu_sockets();
+  if (!sockets) return complain(sockets.error().message);
   // No child of CRIU's: at its end CRIU waits for all that it has.
   const pid_t criu_pid = getpid();
-  const pid_t runtime_pid = getppid();
+  const pid_t parent_pid = getppid();
   const pid_t between = fork();
   if (between < 0) return complain("cannot start the relay");
   if (between == 0) {
     const pid_t relay = fork();
     if (relay != 0) _exit(relay < 0 ? kFailed : 0);
-    theirs.reset();
-    fcntl(number, F_SETFD, FD_CLOEXEC);
-    const ProcessIdentity runtime = identify(runtime_pid).value_or(ProcessIdentity{});
-    const int code =
-        Relay(*this, UniqueFd(number), std::move(ours), criu_pid).run(std::move(*first));
-    if (role == "source") settle_after(runtime);
+    sockets->theirs.reset();
+    UniqueFd asker(socket);
+    fcntl(socket, F_SETFD, FD_CLOEXEC);
+    const ProcessIdentity runtime = identify(parent_pid).value_or(ProcessIdentity{});
+    if (alone) {
+      first = receive_criu_message(socket);
+      asker.reset();
+      if (!first) return 0;  // nothing is asked for any more
+    }
+    const int code = Relay(*this, std::move(asker), std::move(sockets->ours), criu_pid).run(*first);
+    if (role == "source" && !alone) settle_after(runtime);
     return code;
   }
   int status = 0;
   while (waitpid(between, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0) return complain("cannot start the relay");
-  if (dup2(theirs.get(), number) < 0) return complain("cannot give CRIU its socket");
+  if (dup2(sockets->theirs.get(), socket) < 0) return complain("cannot give CRIU its socket");
   return become_criu();
 }
 

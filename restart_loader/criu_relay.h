@@ -1,19 +1,24 @@
-// What a container runtime runs in place of CRIU while its container is migrated: CRIU itself, with
-// a relay between the two that does at CRIU's notifications what the migration hook does as an
-// action script elsewhere. CRIU knows either scripts or a runtime that wants to be notified, so a
-// script of ours cannot be had beside runc.
+// CRIU with a relay beside it, which does what has to be done at CRIU's notifications: it holds the
+// tree (migration_hook.h), guards its pages, passes the rest on.
 //
-//   runc <--- socket of runc's ---> relay <--- socket of ours ---> criu swrk
+//   runc <--- socket of runc's ---> relay <--- socket of ours ---> criu swrk     a container
+//   held_criu.h --- request ------> relay <--- socket of ours ---> criu swrk     a process: alone
 //                                     |
 //                            the record of this node
 //
-// CRIU keeps the process that the runtime started, for it is that one's child that the restored
-// container has to be; the relay ends when CRIU does.
+// A container runtime runs this in place of CRIU while its container is migrated. CRIU knows either
+// action scripts or one that wants to be notified, so scripts cannot be had beside runc; and each
+// of them would be the start of a program, while the tree is frozen.
+//
+// CRIU keeps the process that was started, for it is that one's child that the restored tree has to
+// be; the relay ends when CRIU does.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "restart_loader/criu_socket.h"
 #include "restart_loader/record_store.h"
 
 namespace ppmr {
@@ -34,12 +39,16 @@ struct CriuRelay {
   size_t tree = 0;
   std::string criu;  // the real one
   std::string work_directory;
-  std::vector<std::string> arguments;  // those of the runtime: swrk NUMBER
+  bool alone = false;                  // no container runtime: after the request nobody is asked
+  std::vector<std::string> arguments;  // for CRIU: swrk NUMBER
 
   // Becomes CRIU; returns only in the relay's own process, or after an error.
   int run() const;
 
  private:
+  int become_criu() const;
+  int run_for_runtime(int socket) const;
+  int stand_between(int socket, std::optional<CriuMessage> first) const;
   void settle_after(const ProcessIdentity& runtime) const;
 };
 

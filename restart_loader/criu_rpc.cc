@@ -8,7 +8,9 @@ namespace {
 // Numbers of rpc.proto.
 constexpr uint64_t kTypeDump = 1, kTypeRestore = 2, kTypeNotify = 6;
 constexpr uint32_t kRequestType = 1, kRequestOptions = 2, kRequestNotifySuccess = 3;
-constexpr uint32_t kOptionsImagesDirectory = 1, kOptionsWorkDirectory = 17;
+constexpr uint32_t kOptionsImagesDirectory = 1, kOptionsPid = 2, kOptionsNotifyScripts = 12;
+constexpr uint32_t kOptionsWorkDirectory = 17, kOptionsConfigurationFile = 51;
+constexpr int64_t kNotGiven = -1;
 constexpr uint32_t kResponseType = 1, kResponseNotify = 5;
 constexpr uint32_t kNotifyScript = 1, kNotifyPid = 2;
 
@@ -98,6 +100,18 @@ void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
 }
 
 }  // namespace
+
+std::string criu_request(CriuRequest type, const std::string& configuration_file, pid_t root) {
+  std::string options;
+  put_number(options, kOptionsImagesDirectory, static_cast<uint64_t>(kNotGiven));  // required
+  if (type == CriuRequest::kDump) put_number(options, kOptionsPid, static_cast<uint64_t>(root));
+  put_number(options, kOptionsNotifyScripts, 1);
+  put_bytes(options, kOptionsConfigurationFile, configuration_file);
+  std::string message;
+  put_number(message, kRequestType, type == CriuRequest::kDump ? kTypeDump : kTypeRestore);
+  put_bytes(message, kRequestOptions, options);
+  return message;
+}
 
 std::optional<CriuRequestFields> parse_criu_request(std::string_view message) {
   CriuRequestFields request;

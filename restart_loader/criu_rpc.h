@@ -1,7 +1,8 @@
-// The few fields of CRIU's RPC (images/rpc.proto of its sources) that have to be understood between
-// a container runtime and CRIU. One message is one packet of a SOCK_SEQPACKET socket.
+// The few fields of CRIU's RPC (images/rpc.proto of its sources) that are needed to ask CRIU for
+// something, or to understand what it and a container runtime say. One message is one packet of a
+// SOCK_SEQPACKET socket.
 //
-// Written by hand: two kinds of message and seven fields would not pay for a protobuf compiler.
+// Written by hand: three kinds of message and ten fields would not pay for a protobuf compiler.
 #pragma once
 
 #include <sys/types.h>
@@ -13,6 +14,11 @@
 namespace ppmr {
 
 enum class CriuRequest { kDump, kRestore, kOther };
+
+// Asks for a dump of the tree at `root`, or for a restore. All that a command line could say is in
+// a configuration file (criu_configuration()), with the directories and the log; CRIU notifies
+// whoever asks.
+std::string criu_request(CriuRequest type, const std::string& configuration_file, pid_t root);
 
 // What the runtime asks for (criu_req).
 struct CriuRequestFields {

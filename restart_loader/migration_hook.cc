@@ -13,7 +13,6 @@
 #include "restart_loader/frozen_tasks.h"
 #include "restart_loader/pages_guard.h"
 #include "restart_loader/restorer_wait.h"
-#include "restart_loader/shell_script.h"
 
 namespace ppmr {
 namespace {
@@ -31,15 +30,17 @@ constexpr int kStopCriu = 1;
 
 void say(const std::string& sentence) { fmt::print(stderr, "ppmr hook: {}\n", sentence); }
 
-// One run of a hook.
+// One hold.
 class Hold {
  public:
-  Hold(RecordStore store, std::string id, MigrationRole role, size_t tree, pid_t criu)
+  Hold(RecordStore store, std::string id, MigrationRole role, size_t tree, pid_t criu,
+       pid_t restored_root = 0)
       : store_(std::move(store)),
         id_(std::move(id)),
         role_(role),
         tree_(tree),
-        criu_(identify(criu).value_or(ProcessIdentity{})) {}
+        criu_(identify(criu).value_or(ProcessIdentity{})),
+        restored_root_(restored_root) {}
 
   int at_source();
   int at_target();
@@ -67,11 +68,12 @@ class Hold {
   const MigrationRole role_;
   const size_t tree_;
   const ProcessIdentity criu_;
+  const pid_t restored_root_;
   const Clock::time_point began_ = Clock::now();
   bool complained_ = false;
 };
 
-// In a process of its own, because CRIU goes on only when the hook has ended.
+// In a process of its own, because CRIU goes on only when it is told to.
 void tell_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
   if (fork() != 0) return;
   setsid();
@@ -194,9 +196,7 @@ Status Hold::note_ready(OwnershipRecord& record) const {
   if (is_over(record.state)) {
     return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
   }
-  const char* root = std::getenv("CRTOOLS_INIT_PID");
-  if (root == nullptr) return failure(EINVAL, "CRIU did not tell the pid of the restored process");
-  auto tasks = tasks_of_tree(std::atoi(root));
+  auto tasks = tasks_of_tree(restored_root_);
   if (!tasks) return failure(tasks.error());
   TreeRecord& tree = record.trees[tree_];
   tree.waiting_at.clear();
@@ -258,27 +258,6 @@ int Hold::at_target() {
 
 }  // namespace
 
-Result<std::string> write_hook_script(const RecordStore& store, const std::string& id,
-                                      MigrationRole role, size_t tree,
-                                      const std::string& work_directory) {
-  auto ppmr = own_path();
-  if (!ppmr) return failure(ppmr.error());
-  const std::string hook =
-      fmt::format("exec {} migration-hook --state-dir {} --id {} --role {} --tree {}",
-                  shell_quoted(*ppmr), shell_quoted(store.directory()), id, to_string(role), tree);
-  std::string script = "#!/bin/sh\ncase \"$CRTOOLS_SCRIPT_ACTION\" in\n";
-  if (role == MigrationRole::kSource) {
-    script += "pre-dump) date +%s%N >" + shell_quoted(work_directory + "/freeze-began") + " ;;\n";
-    script += "post-dump) " + hook + " ;;\n";
-  } else {
-    script += "post-restore) " + hook + " ;;\n";
-    // From here on the tree may run its own code.
-    script += "pre-resume) : >" + shell_quoted(work_directory + "/resumed") + " ;;\n";
-  }
-  script += "esac\n";
-  return write_script(work_directory + "/hook", script);
-}
-
 int64_t read_freeze_began_ns(const std::string& work_directory) {
   std::ifstream file(work_directory + "/freeze-began");
   int64_t at = 0;
@@ -297,15 +276,8 @@ int MigrationHook::run() const {
     say(store.error().message);
     return kStopCriu;
   }
-  const bool is_script = criu == 0;
-  const pid_t held = is_script ? getppid() : criu;
-  if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree, held).at_source();
-  // Here rather than in a process of its own, whose start would be a part of the downtime.
-  if (is_script) {
-    const auto work = store->make_work_directory(id, MigrationRole::kTarget, tree);
-    if (!work || PagesGuard{*work}.run() != 0) return kStopCriu;
-  }
-  return Hold(*store, id, MigrationRole::kTarget, tree, held).at_target();
+  if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree, criu).at_source();
+  return Hold(*store, id, MigrationRole::kTarget, tree, criu, restored_root).at_target();
 }
 
 }  // namespace ppmr

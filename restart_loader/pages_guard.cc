@@ -198,9 +198,12 @@ int PagesGuard::run() const {
   auto server = read_server(work_directory);
   if (!server) return refuse(server.error());
   if (!*server) return 0;
-  const char* root = std::getenv("CRTOOLS_INIT_PID");
-  if (root == nullptr) return refuse({EINVAL, "CRIU did not tell the pid of what it restored"});
-  auto tasks = tasks_of_tree(std::atoi(root));
+  pid_t root = restored_root;
+  if (const char* told = std::getenv("CRTOOLS_INIT_PID"); root == 0 && told != nullptr) {
+    root = std::atoi(told);
+  }
+  if (root <= 0) return refuse({EINVAL, "CRIU did not tell the pid of what it restored"});
+  auto tasks = tasks_of_tree(root);
   if (!tasks) return refuse(tasks.error());
   TreeRecord tree;
   for (const ProcessIdentity& task : *tasks) {

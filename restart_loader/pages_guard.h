@@ -51,6 +51,7 @@ Result<std::string> write_guard_script(const std::string& work_directory);
 // `ppmr guard-pages`, which CRIU runs at post-restore.
 struct PagesGuard {
   std::string work_directory;
+  pid_t restored_root = 0;  // 0: CRIU says it in the environment, as to all action scripts
 
   // 0 when the tree is guarded, or was restored without lazy-pages. Closes all that the process has
   // open but its standard streams. Returns in the process that was called and exits in the guard.

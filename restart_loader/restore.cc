@@ -39,6 +39,7 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   const CriuOptions told = read_criu_options(restore->options_.criu_options);
   restore->pid_file_ = in_work(told.pid_file.value_or("pidfile"));
   if (told.log_file) restore->users_log_ = in_work(*told.log_file);
+  if (restore->options_.start) restore->users_log_ = work + "/restore.log";
   // Left over from another restore with the same work directory.
   unlink((work + "/lazy-pages.socket").c_str());
   unlink(restore->pid_file_.c_str());
@@ -86,22 +87,21 @@ Status Restore::start_lazy_pages() {
   return note_pages_server(options_.work, lazy_pages_->pid());
 }
 
-Status Restore::start_restore() {
+Result<std::unique_ptr<CriuProcess>> Restore::start_criu() const {
   const CriuOptions told = read_criu_options(options_.criu_options);
-  std::vector<std::string> argv = options_.command;
-  if (!argv.empty()) {
-    if (options_.lazily) argv.insert(argv.end() - 1, "--lazy-pages");
-  } else {
-    argv = {options_.criu, "restore",           "-D", options_.images, "-W",
-            options_.work, "--restore-detached"};
-    if (options_.lazily) argv.push_back("--lazy-pages");
-    if (!told.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
-    if (!told.verbosity) argv.push_back("-v2");
-    argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
-  }
+  std::vector<std::string> argv = {options_.criu, "restore",           "-D", options_.images, "-W",
+                                   options_.work, "--restore-detached"};
+  if (options_.lazily) argv.push_back("--lazy-pages");
+  if (!told.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
+  if (!told.verbosity) argv.push_back("-v2");
+  argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
   const std::string copy = options_.work + (told.log_file ? "/restore.out" : "/restore.log");
-  auto started =
-      CriuProcess::start({.argv = std::move(argv), .log_file = copy, .show = options_.show_line});
+  return CriuProcess::start(
+      {.argv = std::move(argv), .log_file = copy, .show = options_.show_line});
+}
+
+Status Restore::start_restore() {
+  auto started = options_.start ? options_.start() : start_criu();
   if (!started) return failure(started.error());
   restore_ = std::move(*started);
   const auto lost = [&] {
@@ -126,7 +126,7 @@ Status Restore::start_restore() {
     std::ifstream log(users_log_);
     for (std::string line; std::getline(log, line);) restore_->errors().note(line);
   }
-  return failure(explain(options_.command.empty() ? "criu restore" : "runc restore", *restore_));
+  return failure(explain(options_.name, *restore_));
 }
 
 Status Restore::finish_pages() {

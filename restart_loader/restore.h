@@ -26,10 +26,11 @@ struct RestoreOptions {
   // For `criu restore`, after ours. Lazily, an --action-script among them has to run the guard
   // (pages_guard.h) at post-restore.
   std::vector<std::string> criu_options;
-  // Instead of `criu restore`: a command that restores from `images` and writes the pid to
-  // `work`/pidfile; it is also given --lazy-pages where that is wanted, before its last word,
-  // and has to guard the pages like an action script.
-  std::vector<std::string> command;
+  // Instead of `criu restore`: starts what restores from `images`, lazily where that is wanted,
+  // guards its pages like an action script, and writes the pid to `work`/pidfile and its log to
+  // `work`/restore.log.
+  std::function<Result<std::unique_ptr<CriuProcess>>()> start;
+  std::string name = "criu restore";                    // of what restores, in errors
   std::function<void(const std::string&)> show_line;    // each line of CRIU's
   std::function<void(const std::string&)> show_notice;  // for people, about signals
 };
@@ -53,6 +54,7 @@ class Restore {
  private:
   explicit Restore(RestoreOptions options) : options_(std::move(options)) {}
   Status start_lazy_pages();
+  Result<std::unique_ptr<CriuProcess>> start_criu() const;
   Status start_restore();
   // Serves both CRIUs until `done()`. EINTR when a signal came, unless the process runs.
   Status serve_until(const std::function<bool()>& done);
@@ -61,7 +63,7 @@ class Restore {
 
   const RestoreOptions options_;
   std::string pid_file_;
-  std::string users_log_;  // of the caller's -o; empty: the log comes through our pipe
+  std::string users_log_;  // of the caller; empty: the log comes through our pipe
   UniqueFd signals_;       // signalfd
   bool running_ = false;
   std::unique_ptr<CriuProcess> lazy_pages_;

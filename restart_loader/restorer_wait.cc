@@ -1,9 +1,14 @@
 #include "restart_loader/restorer_wait.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
-#include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace ppmr {
 namespace {
@@ -11,24 +16,40 @@ namespace {
 constexpr int kLooks = 50;
 constexpr std::chrono::milliseconds kBetweenLooks{2};
 
-// proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", or "running".
-uint64_t program_counter(pid_t pid) {
+struct SystemCall {
+  bool waits = false;  // for CRIU's next word: the futex(2) of the restorer
+  uint64_t program_counter = 0;
+};
+
+// proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", "-1 STACK-POINTER PROGRAM-COUNTER" of
+// one that waits for a page, or "running".
+SystemCall read_system_call(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/syscall");
-  std::string line;
-  std::getline(file, line);
-  const size_t last = line.rfind(" 0x");
-  if (last == std::string::npos) return 0;
-  return std::strtoull(line.c_str() + last + 1, nullptr, 16);
+  std::vector<uint64_t> words;
+  for (std::string word; file >> word;) words.push_back(std::strtoull(word.c_str(), nullptr, 0));
+  if (words.size() < 3) return {};
+  const bool is_futex = words[0] == SYS_futex && (words[2] & FUTEX_CMD_MASK) == FUTEX_WAIT;
+  return {is_futex, words.back()};
+}
+
+// Not of a moment in which it only follows a signal.
+uint64_t settled_program_counter(pid_t pid) {
+  uint64_t at = 0;
+  for (int look = 0; look < kLooks && (at = read_system_call(pid).program_counter) == 0; ++look) {
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return at;
 }
 
 }  // namespace
 
 uint64_t await_in_restorer(pid_t pid) {
-  uint64_t at = 0;
-  for (int look = 0; look < kLooks && (at = program_counter(pid)) == 0; ++look) {
+  for (int look = 0; look < kLooks; ++look) {
+    const SystemCall call = read_system_call(pid);
+    if (call.waits) return call.program_counter;
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  return at;
+  return 0;
 }
 
 RestoredTasks look_at_restored(const TreeRecord& tree) {
@@ -39,7 +60,7 @@ RestoredTasks look_at_restored(const TreeRecord& tree) {
     // A process that waits at the very address in the restorer is in the restorer: CRIU unmaps it
     // before it lets the process go.
     const uint64_t known = i < tree.waiting_at.size() ? tree.waiting_at[i] : 0;
-    if (known != 0 && program_counter(tree.tasks[i].pid) == known) {
+    if (known != 0 && settled_program_counter(tree.tasks[i].pid) == known) {
       ++waiting;
     } else {
       ++elsewhere;

@@ -11,8 +11,8 @@
 
 namespace ppmr {
 
-// Where the process waits in a system call (an address), after giving it a moment to get there; 0
-// when it is busy or is gone.
+// Where the process waits for CRIU (an address), after giving it a moment to get there; 0 when it
+// does something else or is gone.
 uint64_t await_in_restorer(pid_t pid);
 
 enum class RestoredTasks {

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "restart_loader/criu_options.h"
 #include "restart_loader/criu_relay.h"
 #include "restart_loader/frozen_tasks.h"
 #include "restart_loader/migration_hook.h"
@@ -21,6 +20,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
+constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
 // What is left after a round of pre-copy is worth another round above this.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
@@ -112,30 +112,27 @@ Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   return bytes;
 }
 
-// A log file rather than our pipe: CRIU must be able to go on when this process has died.
-Result<std::vector<std::string>> TreeDump::dump_command(const std::string& images) const {
-  const auto script = write_hook_script(store_, options_.id, kRole, options_.tree, work_);
-  if (!script) return failure(script.error());
-  std::vector<std::string> argv = {options_.criu,
-                                   "dump",
-                                   "-t",
-                                   std::to_string(options_.record.root),
-                                   "-D",
-                                   images,
-                                   "-W",
-                                   work_,
-                                   "-o",
-                                   "dump.log",
-                                   "--action-script",
-                                   *script};
-  if (options_.leave_running) argv.push_back("--leave-running");
+// Before the rounds of pre-copy, after which every moment makes more memory dirty.
+Status TreeDump::prepare() {
+  if (is_container()) return {};
+  auto held = HeldCriu::start(store_, {.criu = options_.criu,
+                                       .id = options_.id,
+                                       .role = kRole,
+                                       .tree = options_.tree,
+                                       .work = work_});
+  if (!held) return failure(held.error());
+  prepared_ = std::move(*held);
+  return {};
+}
+
+std::vector<std::string> TreeDump::dump_options() const {
+  std::vector<std::string> options = options_.criu_options;
+  if (options_.leave_running) options.push_back("--leave-running");
   if (rounds_ > 0) {
-    argv.insert(argv.end(),
-                {"--track-mem", "--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
+    options.insert(options.end(),
+                   {"--track-mem", "--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
   }
-  if (!read_criu_options(options_.criu_options).verbosity) argv.push_back("-v2");
-  argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
-  return argv;
+  return options;
 }
 
 // runc knows what CRIU has to be told of a container, and notes that it has gone.
@@ -159,13 +156,19 @@ Status TreeDump::start() {
     images += "/" + options_.record.images;
     if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
   }
-  auto argv =
-      options_.record.container.name.empty() ? dump_command(images) : checkpoint_command(images);
+  if (!is_container()) {
+    // A log file rather than our pipe: CRIU must be able to go on when this process has died.
+    auto criu = prepared_->dump(options_.record.root, images, kLog, dump_options());
+    if (!criu) return failure(criu.error());
+    criu_ = std::move(*criu);
+    return {};
+  }
+  auto argv = checkpoint_command(images);
   if (!argv) return failure(argv.error());
-  auto criu = CriuProcess::start(
+  auto runc = CriuProcess::start(
       {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
-  if (!criu) return failure(criu.error());
-  criu_ = std::move(*criu);
+  if (!runc) return failure(runc.error());
+  criu_ = std::move(*runc);
   return {};
 }
 
@@ -188,14 +191,14 @@ Result<bool> TreeDump::await_held() {
 
 Result<SealedTree> TreeDump::dump_and_seal() {
   if (Status made = make_directories(); !made) return failure(made.error());
+  if (Status prepared = prepare(); !prepared) return failure(prepared.error());
   if (Status copied = pre_copy(); !copied) return failure(copied.error());
   if (Status started = start(); !started) return failure(started.error());
   auto held = await_held();
   if (!held) return failure(held.error());
   if (!*held) {
-    const bool is_container = !options_.record.container.name.empty();
     return failure(
-        explain(*criu_, is_container ? "runc checkpoint" : "criu dump", work_ + "/dump.log"));
+        explain(*criu_, is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
   }
   const auto sealed =
       ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", options_.record.checkpoint}},

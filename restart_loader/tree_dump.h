@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "mount/mount_table.h"
 #include "restart_loader/criu_process.h"
+#include "restart_loader/held_criu.h"
 #include "restart_loader/record_store.h"
 
 namespace ppmr {
@@ -50,8 +52,10 @@ class TreeDump {
   Status check_daemon() const;
   Status pre_copy();
   Result<uint64_t> pre_dump(unsigned round);
+  bool is_container() const { return !options_.record.container.name.empty(); }
+  Status prepare();
   Status start();
-  Result<std::vector<std::string>> dump_command(const std::string& images) const;
+  std::vector<std::string> dump_options() const;
   Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
   Result<bool> await_held();
   static Error explain(CriuProcess& criu, const std::string& what, const std::string& log);
@@ -61,6 +65,7 @@ class TreeDump {
   std::string work_;
   std::string top_;      // of the checkpoint in the mount; empty until it was made
   unsigned rounds_ = 0;  // of pre-copy, done
+  std::optional<HeldCriu> prepared_;
   std::unique_ptr<CriuProcess> criu_;
 };
 

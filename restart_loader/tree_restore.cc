@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <optional>
 #include <thread>
 
 #include "mount/control_client.h"
@@ -20,7 +21,7 @@
 #include "restart_loader/container_fate.h"
 #include "restart_loader/criu_relay.h"
 #include "restart_loader/frozen_tasks.h"
-#include "restart_loader/migration_hook.h"
+#include "restart_loader/held_criu.h"
 #include "restart_loader/own_namespace.h"
 #include "restart_loader/pages_guard.h"
 #include "restart_loader/restore.h"
@@ -35,6 +36,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kTarget;
+constexpr const char* kLog = "restore.log";
 constexpr milliseconds kSealSlice{250};
 constexpr milliseconds kDaemonPatience{2000};
 constexpr milliseconds kRemovePatience{10'000};
@@ -69,8 +71,10 @@ class TreeRestore {
   }
   Status await_sealed();
   bool can_be_lazy();
-  Status set_criu_command(RestoreOptions& options) const;
-  Status set_runc_command(RestoreOptions& options) const;
+  bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
+  Status prepare();
+  Result<std::unique_ptr<CriuProcess>> start_criu();
+  Result<std::unique_ptr<CriuProcess>> start_runc() const;
   Result<std::unique_ptr<Restore>> restore_once();
   // What has become of a restore that failed. An error ends it all.
   Status judge_remains();
@@ -86,6 +90,7 @@ class TreeRestore {
   OwnershipRecord record_;
   std::string work_;
   std::string criu_;
+  std::optional<HeldCriu> prepared_;
   bool lazily_ = true;
   bool runs_ = false;            // or has run and ended
   bool criu_was_killed_ = true;  // as far as we know
@@ -166,46 +171,58 @@ bool TreeRestore::can_be_lazy() {
   return (*check)->succeeded();
 }
 
-Status TreeRestore::set_criu_command(RestoreOptions& options) const {
-  auto script = write_hook_script(store_, id_, kRole, tree_, work_);
-  if (!script) return failure(script.error());
-  options.criu_options = record_.criu_options;
-  options.criu_options.insert(options.criu_options.end(), {"--action-script", *script});
+Status TreeRestore::prepare() {
+  if (is_container()) return {};
+  auto held = HeldCriu::start(
+      store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = say});
+  if (!held) return failure(held.error());
+  prepared_ = std::move(*held);
   return {};
 }
 
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
+  if (!prepared_) {
+    if (Status again = prepare(); !again) return failure(again.error());
+  }
+  HeldCriu criu = std::move(*prepared_);
+  prepared_.reset();
+  std::vector<std::string> options = record_.criu_options;
+  options.insert(options.end(), {"--pidfile", work_ + "/pidfile"});
+  if (lazily_) options.push_back("--lazy-pages");
+  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
+  return criu.restore(images(), kLog, options);
+}
+
 // Then the container is known to runc here, with its control groups.
-Status TreeRestore::set_runc_command(RestoreOptions& options) const {
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
   const ContainerRecord& container = record_.trees[tree_].container;
   if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
-    return relay;
+    return failure(relay.error());
   }
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
   auto passed = runc_options(record_.criu_options);
   if (!passed) return failure(passed.error());
   std::vector<std::string> words = {
-      "restore",      "--detach",    "--bundle", container.bundle, "--image-path",
-      options.images, "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
+      "restore", "--detach",    "--bundle", container.bundle, "--image-path",
+      images(),  "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
+  if (lazily_) words.push_back("--lazy-pages");
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
-  options.command = runc->command(work_, words);
-  return {};
+  return CriuProcess::start(
+      {.argv = runc->command(work_, words), .log_file = work_ + "/restore.out", .show = say});
 }
 
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
-  RestoreOptions options{.criu = criu_,
-                         .images = images(),
-                         .work = work_,
-                         .lazily = lazily_,
-                         .show_line = say,
-                         .show_notice = say};
-  const bool is_container = !record_.trees[tree_].container.name.empty();
-  Status set = is_container ? set_runc_command(options) : set_criu_command(options);
-  if (!set) return failure(set.error());
-  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
-  options.criu_options.insert(options.criu_options.end(), {"-o", "restore.log"});
-  auto restore = Restore::create(std::move(options));
+  auto restore =
+      Restore::create({.criu = criu_,
+                       .images = images(),
+                       .work = work_,
+                       .lazily = lazily_,
+                       .start = [this] { return is_container() ? start_runc() : start_criu(); },
+                       .name = is_container() ? "runc restore" : "criu restore",
+                       .show_line = say,
+                       .show_notice = say});
   if (!restore) return failure(restore.error());
   const auto pid = (*restore)->run();
   if (!pid) return failure(pid.error());
@@ -356,6 +373,7 @@ int TreeRestore::keep() {
   if (tree.phase == TreePhase::kRunning) return see_through();
   if (Status judged = judge_remains(); !judged) return give_up(judged.error());
   if (runs_) return note_running(record_.trees[tree_].root), see_through();
+  if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
   for (int attempt = 1;; ++attempt) {
     unlink((work_ + "/resumed").c_str());

@@ -29,6 +29,10 @@ def _no_criu():
 WITHOUT_USERFAULTFD = 'case "$*" in *uffd*) echo "Error (criu/uffd.c:1): UFFD is not supported"; exit 1;; *lazy*) exit 99;; esac'
 
 
+# For criu_that: whether this is the CRIU of a keeper, which may restore a tree.
+IS_A_KEEPERS = '[ "$1" = swrk ] && grep -q ^target /proc/sys/kernel/hostname'
+
+
 def criu_that(directory, does):
     """CRIU behind a line of shell, for PPMR_CRIU."""
     path = directory / "criu"

@@ -20,7 +20,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .criu import find_criu
+from .criu import IS_A_KEEPERS, find_criu
 from .migrate import MigrationWorld
 from .node import LabError, wait_until
 from .programs import REPOSITORY, chain_state, find_program
@@ -146,7 +146,7 @@ class Arena:
         self._no_restore = lab.directory / f"no-restore-{number}"
         criu = lab.directory / f"criu-{number}"
         self.mutation = lab.directory / f"mutation-{number}"  # shell commands before each CRIU: how a test makes the protocol wrong
-        criu.write_text(f'#!/bin/sh\n[ -e {self.mutation} ] && . {self.mutation}\n[ "$1" = restore ] && [ -e {self._no_restore} ] && {{ echo "Error (criu/x.c:1): no restore"; exit 1; }}\nexec {find_criu()} "$@"\n')
+        criu.write_text(f'#!/bin/sh\n[ -e {self.mutation} ] && . {self.mutation}\n{IS_A_KEEPERS} && [ -e {self._no_restore} ] && {{ echo "Error (criu/x.c:1): no restore"; exit 1; }}\nexec {find_criu()} "$@"\n')
         criu.chmod(0o755)
         self._environment = {"PPMR_PAUSE_FILE": str(self.pauses), "PPMR_CRIU": str(criu)}
         self.world = None
@@ -274,7 +274,10 @@ class Arena:
 
     @staticmethod
     def find_criu(node, word, path):
-        return find_processes(node, lambda words: words[0].endswith(b"criu") and word.encode() in words and any(w.startswith(bytes(path)) for w in words))
+        def wanted(words):
+            by_command = words[0].endswith(b"criu") and word.encode() in words and any(one.startswith(bytes(path)) for one in words)
+            return by_command or words[0].startswith(f"criu: {word} --rpc".encode())
+        return find_processes(node, wanted)
 
     def _let_go(self, victims, running):
         for pid in victims:

@@ -1,0 +1,73 @@
+#include "restart_loader/restorer_wait.h"
+
+#include <gtest/gtest.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+
+#include <chrono>
+#include <thread>
+
+#include "restart_loader/process_identity.h"
+#include "restart_loader/test_process.h"
+
+namespace ppmr {
+namespace {
+
+int word = 0;
+
+void wait_for_word() { syscall(SYS_futex, &word, FUTEX_WAIT, 0, nullptr); }
+
+// A process that is somewhere else first. Not a test process, which ends elsewhere, too.
+class RestorerWaitTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    pid_ = fork();
+    ASSERT_GE(pid_, 0);
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      for (;;) wait_for_word();
+    }
+    tree_.tasks = {identify(pid_).value()};
+    tree_.waiting_at = {await_in_restorer(pid_)};
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  void TearDown() override { end(); }
+  void end() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+  pid_t pid_ = -1;
+  TreeRecord tree_;
+};
+
+TEST_F(RestorerWaitTest, IsNotAnotherSystemCallBeforeIt) {
+  EXPECT_NE(tree_.waiting_at[0], 0u);
+  EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting);
+  end();
+  EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kGone);
+}
+
+TEST_F(RestorerWaitTest, IsStillOneWhileASignalArrives) {
+  for (int round = 0; round < 500; ++round) {
+    kill(pid_, SIGSTOP);
+    ASSERT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting) << round;
+    kill(pid_, SIGCONT);
+    ASSERT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting) << round;
+  }
+}
+
+TEST(RestorerWait, IsNotThatOfAProcessThatRunsItsOwnCode) {
+  TestProcess process;
+  TreeRecord tree;
+  tree.tasks = {identify(process.pid()).value()};
+  tree.waiting_at = {await_in_restorer(process.pid())};
+  EXPECT_EQ(tree.waiting_at[0], 0u) << "it sleeps, but not for CRIU";
+  EXPECT_EQ(look_at_restored(tree), RestoredTasks::kRunning);
+}
+
+}  // namespace
+}  // namespace ppmr
