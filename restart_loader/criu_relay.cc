@@ -62,14 +62,14 @@ class Relay {
   bool hold_at_source(const CriuMessage& message);
   bool guard_pages(pid_t restored_root) const;
   bool hold_at_target(const CriuNotification& notification, const CriuMessage& message);
-  int hold(pid_t restored_root = 0) const {
+  bool hold(pid_t restored_root = 0) const {
     return MigrationHook{options_.state_directory,
                          options_.id,
                          options_.role,
                          options_.tree,
                          criu_pid_,
                          restored_root}
-        .run();
+        .lets_criu_go_on();
   }
   void leave(const std::string& file) const { std::ofstream(options_.work_directory + file); }
 
@@ -85,7 +85,7 @@ bool Relay::may_go_on() const { return decided_ || options_.alone; }
 
 int Relay::run(const CriuMessage& first) {
   std::signal(SIGPIPE, SIG_IGN);  // whom we tell of errors may be dead
-  if (!pass_to_criu(first)) return complain("CRIU does not take the request of the runtime");
+  if (!pass_to_criu(first)) return complain("CRIU does not take the request");
   for (;;) {
     std::array<pollfd, 2> fds = {
         {{criu_.get(), POLLIN, 0}, {runtime_ ? runtime_.get() : -1, POLLIN, 0}}};
@@ -134,16 +134,16 @@ bool Relay::notified(const CriuNotification& notification, const CriuMessage& me
   if (!at_source() && notification.script == "post-restore") {
     return hold_at_target(notification, message);
   }
-  // From here on the container may run its own code.
+  // From here on the tree may run its own code.
   if (!at_source() && notification.script == "pre-resume") leave("/resumed");
   CriuMessage answer;
   if (ask_runtime(message, answer)) return pass_to_criu(answer);
   return may_go_on() && answer_criu(true);
 }
 
-// The runtime hears that its container was dumped only when it is not to run here any more.
+// A runtime hears that its container was dumped only when it is not to run here any more.
 bool Relay::hold_at_source(const CriuMessage& message) {
-  if (hold() != 0) return answer_criu(false);
+  if (!hold()) return answer_criu(false);
   decided_ = true;
   CriuMessage answer;
   (void)ask_runtime(message, answer);
@@ -161,12 +161,12 @@ bool Relay::guard_pages(pid_t restored_root) const {
   return status == 0;
 }
 
-// Before the vote, what the runtime has to do with a restored container, so that nothing of it can
+// Before the vote, what a runtime has to do with its restored container, so that nothing of it can
 // fail afterwards.
 bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessage& message) {
   CriuMessage answer{criu_notification_answer(true), {}};
   if (!options_.alone && !ask_runtime(message, answer)) return false;
-  if (!guard_pages(notification.pid) || hold(notification.pid) != 0) return answer_criu(false);
+  if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
   decided_ = true;
   return pass_to_criu(answer);
 }

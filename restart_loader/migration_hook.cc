@@ -25,8 +25,8 @@ constexpr milliseconds kLookInterval{200};
 // How long a hook whose coordinator died tries to tell the target what was decided.
 constexpr milliseconds kTellPatience{10'000};
 
-constexpr int kLetCriuGoOn = 0;
-constexpr int kStopCriu = 1;
+constexpr bool kLetCriuGoOn = true;
+constexpr bool kStopCriu = false;
 
 void say(const std::string& sentence) { fmt::print(stderr, "ppmr hook: {}\n", sentence); }
 
@@ -42,8 +42,8 @@ class Hold {
         criu_(identify(criu).value_or(ProcessIdentity{})),
         restored_root_(restored_root) {}
 
-  int at_source();
-  int at_target();
+  bool at_source();
+  bool at_target();
 
  private:
   Result<OwnershipRecord> change(const RecordStore::Change& change) const {
@@ -55,10 +55,10 @@ class Hold {
     return Clock::now() - began_ > milliseconds(record.hold_limit_ms);
   }
   std::string why_give_up(const OwnershipRecord& record) const;
-  std::optional<int> give_up(const std::string& why);
-  int let_run_on(const OwnershipRecord& record) const;
-  int let_run_here() const;
-  int finish_committed(OwnershipRecord record);
+  std::optional<bool> give_up(const std::string& why);
+  bool let_run_on(const OwnershipRecord& record) const;
+  bool let_run_here() const;
+  bool finish_committed(OwnershipRecord record);
   Result<FrozenTasks> our_tasks(const OwnershipRecord& record) const {
     return FrozenTasks::open(record.trees[tree_].tasks);
   }
@@ -100,7 +100,7 @@ Status Hold::note_held(OwnershipRecord& record) const {
   return {};
 }
 
-int Hold::at_source() {
+bool Hold::at_source() {
   auto record = change([&](OwnershipRecord& latest) { return note_held(latest); });
   if (!record) {
     say(record.error().message);
@@ -144,7 +144,7 @@ std::string Hold::why_give_up(const OwnershipRecord& record) const {
 
 // Nothing when that cannot be written down (the disk is full): then nobody may let the tasks go,
 // nor kill them, until it can.
-std::optional<int> Hold::give_up(const std::string& why) {
+std::optional<bool> Hold::give_up(const std::string& why) {
   auto aborted =
       store_.advance(id_, role_, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
         record.error = why;
@@ -152,7 +152,7 @@ std::optional<int> Hold::give_up(const std::string& why) {
       });
   if (aborted) {
     say("the process runs on here: " + why);
-    const int verdict = let_run_on(*aborted);
+    const bool verdict = let_run_on(*aborted);
     tell_target_in_background(store_, *aborted);
     return verdict;
   }
@@ -166,7 +166,7 @@ std::optional<int> Hold::give_up(const std::string& why) {
   return std::nullopt;
 }
 
-int Hold::let_run_on(const OwnershipRecord& record) const {
+bool Hold::let_run_on(const OwnershipRecord& record) const {
   if (record.tasks_stopped) {
     if (auto tasks = our_tasks(record)) tasks->let_go();
   }
@@ -174,7 +174,7 @@ int Hold::let_run_on(const OwnershipRecord& record) const {
 }
 
 // The coordinator kills the tasks. When it does not, that is ours to do.
-int Hold::finish_committed(OwnershipRecord record) {
+bool Hold::finish_committed(OwnershipRecord record) {
   while (record.trees[tree_].phase != TreePhase::kComplete && is_alive(record.coordinator) &&
          is_alive(criu_) && !too_long(record)) {
     if (auto next = store_.wait(id_, role_, record.version, kLookInterval)) record = *next;
@@ -212,7 +212,7 @@ Status Hold::note_ready(OwnershipRecord& record) const {
 }
 
 // A restore that is stopped here is made again from the checkpoint.
-int Hold::let_run_here() const {
+bool Hold::let_run_here() const {
   const auto work = store_.make_work_directory(id_, role_, tree_);
   if (!work) {
     say(work.error().message);
@@ -225,7 +225,7 @@ int Hold::let_run_here() const {
   return kLetCriuGoOn;
 }
 
-int Hold::at_target() {
+bool Hold::at_target() {
   auto record = change([&](OwnershipRecord& latest) { return note_ready(latest); });
   if (!record) {
     say(record.error().message);
@@ -268,7 +268,7 @@ void note_freeze_begins(const std::string& work_directory) {
   std::ofstream(work_directory + "/freeze-began") << realtime_ns() << "\n";
 }
 
-int MigrationHook::run() const {
+bool MigrationHook::lets_criu_go_on() const {
   // What it says goes to its coordinator, which may be dead.
   std::signal(SIGPIPE, SIG_IGN);
   auto store = RecordStore::open(state_directory);

@@ -21,9 +21,9 @@ struct MigrationHook {
   pid_t criu = 0;           // whom it holds
   pid_t restored_root = 0;  // at the target
 
-  // What CRIU is to be told. At the source 0: kill the tree, else: let it run on. At the target 0:
-  // let it run, else: kill it.
-  int run() const;
+  // Returns when that is decided. With true CRIU kills the tree at the source, and lets it run at
+  // the target; with false the other way round.
+  bool lets_criu_go_on() const;
 };
 
 }  // namespace ppmr

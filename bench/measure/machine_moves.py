@@ -19,9 +19,9 @@ from .world import MIB
 
 SECTION = "machine moves"
 SIZE_MIB = 128          # of the process that moves by every way
-WRITTEN_MIB = 512       # of the one that is pre-copied
+WRITTEN_MIB = (512, 768)  # of the one that is pre-copied
 WRITTEN_SHARE = 0.05    # of its pages, in a second
-PRE_COPY_ROUNDS = 5
+PRE_COPY_ROUNDS = 12    # at most: it ends when a round brings little less than the one before
 PAGES_PER_MIB = 256
 RUNS_MAX = 3
 
@@ -107,22 +107,22 @@ def measure_ways(world):
                    also={"downtime": {way: [one.downtime for one in found] for way, found in timelines.items()}})
 
 
-def measure_pre_copy(world):
+def measure_pre_copy(world, size_mib):
     """Downtime, from the freeze until the process runs."""
     try:
         lab = world.machines
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
-    limit = WRITTEN_MIB * 3 + 256  # every round stays at the target until the process runs; what they take is touched before
+    limit = size_mib * 3 + 256  # every round stays at the target until the process runs; what they take is touched before
     ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
     downtimes, left = {way: [] for way in ways}, []
     with MigrationWorld(lab.a, lab.b, f"/tmp/{world.label('pre-copy')}", ["--pool-size", "32MiB", "--transport", "verbs"],
-                        ["--memory-limit", f"{limit}MiB", "--pool-size", f"{2 * WRITTEN_MIB}MiB"], name=world.label("pre-copy")) as migrations:
+                        ["--memory-limit", f"{limit}MiB", "--pool-size", f"{2 * size_mib}MiB"], name=world.label("pre-copy")) as migrations:
         for _ in range(min(world.effort.move_runs, RUNS_MAX)):
             for way, options in ways.items():
                 for node in lab.nodes:
                     node.agent.set_clock()
-                worker = SteadyWorker(lab.a, lab.home / world.label("written"), WRITTEN_MIB, threads=2, pages_per_s=int(WRITTEN_MIB * PAGES_PER_MIB * WRITTEN_SHARE))
+                worker = SteadyWorker(lab.a, lab.home / world.label("written"), size_mib, threads=2, pages_per_s=int(size_mib * PAGES_PER_MIB * WRITTEN_SHARE))
                 worker.wait_for_lines(10)
                 migrations.mounts.await_ready()
                 done = migrations.migrate(worker.pid, timeout=600, options=options).ok()
@@ -141,5 +141,6 @@ def plan(world):
         return
     runs = min(world.effort.move_runs, RUNS_MAX)
     yield Item(SECTION, "ways", f"{SIZE_MIB} MiB", {"size_mib": SIZE_MIB}, "s", lambda: measure_ways(world), 40 + 6 * 25 * runs)
-    yield Item(SECTION, "downtime with pre-copy", f"{WRITTEN_MIB} MiB, {100 * WRITTEN_SHARE:g}% of them written to in a second", {"size_mib": WRITTEN_MIB}, "s",
-               lambda: measure_pre_copy(world), 90 * runs)
+    for size in WRITTEN_MIB:
+        yield Item(SECTION, "downtime with pre-copy", f"{size} MiB, {100 * WRITTEN_SHARE:g}% of them written to in a second", {"size_mib": size}, "s",
+                   lambda size=size: measure_pre_copy(world, size), size / 4 * runs)
