@@ -35,13 +35,10 @@ Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
   return server;
 }
 
-bool is_about_to_end(const ProcessIdentity& process) {
-  if (!is_alive(process)) return true;
+bool serves_nobody(const ProcessIdentity& process) {
+  if (is_ending(process)) return true;
   auto stat = read_process_stat(process.pid);
-  auto status = read_process_status(process.pid);
-  if (!stat || !status) return true;
-  const bool is_stopped = stat->state == 't' || stat->state == 'T';  // at its exit, too
-  return is_stopped || status->is_pending(SIGKILL);
+  return !stat || stat->state == 't' || stat->state == 'T';  // stopped; at its exit, too
 }
 
 // Stopped first: then nobody forks while the others are looked for, and what waits in CRIU's
@@ -152,7 +149,7 @@ bool guard_killed_before_it_ran(const std::string& work_directory) {
 
 bool pages_server_is_lost(const std::string& work_directory) {
   auto server = read_server(work_directory);
-  return !server || (*server && is_about_to_end(**server));
+  return !server || (*server && serves_nobody(**server));
 }
 
 void forget_pages_server(const std::string& work_directory) {

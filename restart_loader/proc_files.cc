@@ -15,6 +15,7 @@ namespace ppmr {
 namespace {
 
 constexpr uint64_t kKernelThreadFlag = 0x00200000;  // PF_KTHREAD of include/linux/sched.h
+constexpr unsigned long kExitingFlag = 0x4;         // PF_EXITING
 
 std::string path_of(pid_t pid, const std::string& name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
@@ -67,6 +68,7 @@ Result<ProcessStat> parse_process_stat(std::string_view text) {
   fields >> stat.start_time_ticks;
   if (!fields) return failure(EBADMSG, "a process's stat is too short: " + std::string(text));
   stat.kernel_thread = (flags & kKernelThreadFlag) != 0;
+  stat.is_exiting = (flags & kExitingFlag) != 0;
   return stat;
 }
 

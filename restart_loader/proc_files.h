@@ -23,6 +23,7 @@ struct ProcessStat {
   pid_t session = 0;
   int terminal = 0;  // device number of the controlling terminal; 0: none
   bool kernel_thread = false;
+  bool is_exiting = false;
   uint64_t start_time_ticks = 0;  // since boot: with the pid, who it is
   bool is_dead() const { return state == 'Z' || state == 'X'; }
 };

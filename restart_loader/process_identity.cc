@@ -1,5 +1,6 @@
 #include "restart_loader/process_identity.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -40,6 +41,13 @@ ProcessIdentity identify_self() {
 bool is_alive(const ProcessIdentity& process) {
   auto stat = read_process_stat(process.pid);
   return stat && stat->start_time_ticks == process.start_time && !stat->is_dead();
+}
+
+bool is_ending(const ProcessIdentity& process) {
+  if (!is_alive(process)) return true;
+  auto stat = read_process_stat(process.pid);
+  auto status = read_process_status(process.pid);
+  return !stat || !status || stat->is_exiting || status->is_pending(SIGKILL);
 }
 
 Result<std::vector<ProcessIdentity>> tasks_of_tree(pid_t root) {

@@ -24,6 +24,9 @@ ProcessIdentity identify_self();
 // Whether exactly this process is there and is no zombie.
 bool is_alive(const ProcessIdentity& process);
 
+// Whether it is gone, or on its way out: it will not run any more.
+bool is_ending(const ProcessIdentity& process);
+
 // The process and all of its descendants but zombies, parents first, as they are now: exact only
 // while they cannot fork. Errors: ESRCH when the root is not there.
 Result<std::vector<ProcessIdentity>> tasks_of_tree(pid_t root);

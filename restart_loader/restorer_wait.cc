@@ -32,13 +32,18 @@ SystemCall read_system_call(pid_t pid) {
   return {is_futex, words.back()};
 }
 
-// Not of a moment in which it only follows a signal.
-uint64_t settled_program_counter(pid_t pid) {
-  uint64_t at = 0;
-  for (int look = 0; look < kLooks && (at = read_system_call(pid).program_counter) == 0; ++look) {
+enum class Place { kRestorer, kElsewhere, kNowhere };
+
+// A process that waits at the very address in the restorer is in the restorer: CRIU unmaps it
+// before it lets the process go. One that only follows a signal is looked at again.
+Place find_place(const ProcessIdentity& task, uint64_t in_restorer) {
+  for (int look = 0; look < kLooks; ++look) {
+    const uint64_t at = read_system_call(task.pid).program_counter;
+    if (is_ending(task)) return Place::kNowhere;
+    if (at != 0) return at == in_restorer ? Place::kRestorer : Place::kElsewhere;
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  return at;
+  return Place::kElsewhere;
 }
 
 }  // namespace
@@ -56,15 +61,10 @@ RestoredTasks look_at_restored(const TreeRecord& tree) {
   size_t waiting = 0;
   size_t elsewhere = 0;
   for (size_t i = 0; i < tree.tasks.size(); ++i) {
-    if (!is_alive(tree.tasks[i])) continue;
-    // A process that waits at the very address in the restorer is in the restorer: CRIU unmaps it
-    // before it lets the process go.
-    const uint64_t known = i < tree.waiting_at.size() ? tree.waiting_at[i] : 0;
-    if (known != 0 && settled_program_counter(tree.tasks[i].pid) == known) {
-      ++waiting;
-    } else {
-      ++elsewhere;
-    }
+    const uint64_t in_restorer = i < tree.waiting_at.size() ? tree.waiting_at[i] : 0;
+    const Place place = find_place(tree.tasks[i], in_restorer);
+    if (place == Place::kRestorer) ++waiting;
+    if (place == Place::kElsewhere) ++elsewhere;
   }
   if (waiting + elsewhere == 0) return RestoredTasks::kGone;
   if (elsewhere == 0) return RestoredTasks::kWaiting;

@@ -17,9 +17,9 @@ uint64_t await_in_restorer(pid_t pid);
 
 enum class RestoredTasks {
   kWaiting,       // none has run its own code
-  kRunning,       // all have left the restorer, or have run and ended
+  kRunning,       // all that are left have left the restorer
   kUndetermined,  // some of each: it must not be touched
-  kGone,          // there is none of them
+  kGone,          // there is none of them, or they are about to end
 };
 // Of a tree at the target whose CRIU has ended.
 RestoredTasks look_at_restored(const TreeRecord& tree);

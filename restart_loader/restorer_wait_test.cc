@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "restart_loader/process_identity.h"
@@ -14,6 +15,12 @@ namespace ppmr {
 namespace {
 
 int word = 0;
+
+// So that its end takes a moment.
+void take_memory() {
+  constexpr size_t kBytes = size_t{32} << 20;
+  memset(new char[kBytes], 1, kBytes);
+}
 
 void wait_for_word() { syscall(SYS_futex, &word, FUTEX_WAIT, 0, nullptr); }
 
@@ -49,6 +56,17 @@ TEST_F(RestorerWaitTest, IsNotAnotherSystemCallBeforeIt) {
   EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting);
   end();
   EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kGone);
+}
+
+TEST_F(RestorerWaitTest, IsOverForAProcessThatWasKilled) {
+  for (int round = 0; round < 100; ++round) {
+    TestProcess process([] { take_memory(); });
+    TreeRecord tree;
+    tree.tasks = {identify(process.pid()).value()};
+    tree.waiting_at = {0};
+    kill(process.pid(), SIGKILL);
+    ASSERT_EQ(look_at_restored(tree), RestoredTasks::kGone) << round;
+  }
 }
 
 TEST_F(RestorerWaitTest, IsStillOneWhileASignalArrives) {

@@ -240,9 +240,12 @@ Status TreeRestore::judge_remains() {
     criu->kill();
     criu->await_end();
   }
-  // Before the hook may have let it go, nothing of it can have run.
-  const bool may_have_run =
+  // Before the hook may have let it go, nothing of it can have run; nor before CRIU has said that
+  // it will let it run, unless CRIU was killed with tasks on their last steps.
+  const bool was_let_go =
       record_.state == MigrationState::kRunning || record_.state == MigrationState::kFinished;
+  const bool may_have_run =
+      was_let_go && (criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0);
   const RestoredTasks remains = may_have_run ? look_at_restored(tree) : RestoredTasks::kWaiting;
   switch (remains) {
     case RestoredTasks::kWaiting:
@@ -254,9 +257,7 @@ Status TreeRestore::judge_remains() {
       runs_ = true;
       return {};
     case RestoredTasks::kGone:
-      // What has run and ended must not begin again. CRIU kills what it cannot let go.
-      runs_ = !guard_killed_before_it_ran(work_) &&
-              (criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0);
+      runs_ = !guard_killed_before_it_ran(work_);  // what has run and ended must not begin again
       if (!runs_) kill_all_children();
       break;
     case RestoredTasks::kUndetermined:

@@ -43,10 +43,10 @@ STOPS = {
     "finished": ["source:finished", "target:finished"],
     "aborted": ["source:aborted", "target:aborted"],
 }
-VICTIMS = ["source daemon", "target daemon", "migrate", "keeper", "source criu", "target criu", "lazy pages"]
+VICTIMS = ["source daemon", "target daemon", "migrate", "keeper", "source criu", "source relay", "target criu", "target relay", "lazy pages"]
 LINKS = ["to the source", "to the target", "both ways"]
 
-# Where each CRIU, and the keeper, is at each state. HELD: it waits for the record, so it is there, or the case is wrong. IN_THE_MIDDLE: it begins when the state has
+# Where each CRIU, with its relay, and the keeper are at each state. HELD: it waits for the record, so it is there, or the case is wrong. IN_THE_MIDDLE: it begins when the state has
 # been written; the case waits for that, and then for a random moment. LEAVING: the state lets it go, so it may or may not still be there.
 # What is not named does not exist yet, or is gone: nothing to be played.
 HELD, IN_THE_MIDDLE, LEAVING = "held", "in the middle", "leaving"
@@ -60,6 +60,8 @@ WHERE_CRIU_IS = {
     "lazy pages": {"source:sealed": HELD, "source:committed": HELD, "target:ready": HELD, "target:owned": HELD, "target:running": LEAVING,
                    "source:finished": LEAVING},
 }
+for node in ("source", "target"):
+    WHERE_CRIU_IS[f"{node} relay"] = WHERE_CRIU_IS[f"{node} criu"]
 # The state that names the stop, and whoever must not go on meanwhile: a target that is ready would be given the processes at once.
 ALSO_HELD = {"target:ready": ["source:sealed"]}
 IN_THE_MIDDLE_WITHIN = 0.06  # seconds from the begin of a CRIU: longer than the dump, or the restore, of a witness takes in a quiet moment
@@ -263,6 +265,8 @@ class Arena:
             return [daemon.host_pid] if daemon.running() else []
         if what == "keeper":
             return self._find_keepers()
+        if what.endswith(" relay"):
+            return find_processes(self.source if what == "source relay" else self.target, lambda words: words[1] == b"migration-relay")
         word = {"source criu": "dump", "target criu": "restore", "lazy pages": "lazy-pages"}[what]
         path = self.world.mounts.out if what == "source criu" else self.world.mounts.in_
         node = self.source if what == "source criu" else self.target
