@@ -1,9 +1,14 @@
 #include "restart_loader/criu_options.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 namespace ppmr {
 namespace {
+
+// criu_network_lock_method of rpc.proto, from 1 on.
+constexpr std::array<std::string_view, 3> kNetworkLocks = {"=iptables", "=nftables", "=skip"};
 
 // The value of `option`, given as "-oX", "-o X", "--name=X" or "--name X".
 std::optional<std::string> value_of(const std::vector<std::string>& options, size_t i,
@@ -33,33 +38,32 @@ CriuOptions read_criu_options(const std::vector<std::string>& options) {
   return told;
 }
 
-// CRIU reads a line as the option's name, without its dashes, and its value; it knows quotation
-// marks around a word, but no way to have them in one with blanks.
-Result<std::string> criu_configuration(const std::vector<std::string>& options) {
-  std::string text;
+Result<CriuSettings> criu_settings(const std::vector<std::string>& options) {
+  CriuSettings settings;
   for (size_t i = 0; i < options.size(); ++i) {
     const size_t equals = std::min(options[i].find('='), options[i].size());
     const std::string name = options[i].substr(0, equals);
-    if (!name.starts_with("--")) return failure(EINVAL, "'" + name + "' is no option of CRIU's");
-    std::optional<std::string> value;
-    if (equals < options[i].size()) {
-      value = options[i].substr(equals + 1);
-    } else if (i + 1 < options.size() && !options[i + 1].starts_with("--")) {
-      value = options[++i];
+    if (!name.starts_with("--")) return failure(EINVAL, "'" + name + "' is no long option");
+    std::string value = options[i].substr(equals);
+    if (value.empty() && i + 1 < options.size() && !options[i + 1].starts_with("--")) {
+      value = "=" + options[++i];
     }
-    text += name.substr(2);
-    if (value) {
-      const bool has_blanks = value->find_first_of(" \t\v\f\r") != std::string::npos;
-      if (value->find('\n') != std::string::npos ||
-          (has_blanks && value->find_first_of("\"\\") != std::string::npos)) {
-        return failure(
-            EINVAL, "CRIU's configuration cannot hold the value of " + name + ", '" + *value + "'");
+    if (name == "--external" && !value.empty()) {
+      settings.externals.push_back(value.substr(1));
+    } else if (name == "--network-lock") {
+      const auto method = std::find(kNetworkLocks.begin(), kNetworkLocks.end(), value);
+      if (method == kNetworkLocks.end()) {
+        return failure(EINVAL,
+                       "--network-lock" + value + " is not known: iptables, nftables, skip");
       }
-      text += has_blanks ? " \"" + *value + "\"" : "=" + *value;
+      settings.network_lock = static_cast<uint64_t>(method - kNetworkLocks.begin()) + 1;
+    } else if (value.find_first_of(" \t\n\v\f\r") != std::string::npos) {
+      return failure(EINVAL, "CRIU takes no blanks in the value of " + name + value);
+    } else {
+      settings.configuration += name.substr(2) + value + "\n";
     }
-    text += '\n';
   }
-  return text;
+  return settings;
 }
 
 }  // namespace ppmr

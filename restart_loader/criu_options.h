@@ -1,6 +1,7 @@
 // What ppmr has to know of the options that a user passes on to CRIU.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,8 +18,14 @@ struct CriuOptions {
 
 CriuOptions read_criu_options(const std::vector<std::string>& options);
 
-// Options by their long names as the text of a configuration file (criu(8)). Errors: EINVAL for a
-// value that such a file cannot hold: one with a line break, or with blanks and quotation marks.
-Result<std::string> criu_configuration(const std::vector<std::string>& options);
+// Options as CRIU's RPC takes them (criu_rpc.h).
+struct CriuSettings {
+  std::string configuration;           // the text of a configuration file: most of them
+  std::vector<std::string> externals;  // --external: such a file cannot hold a path with blanks
+  uint64_t network_lock = 0;           // --network-lock, which ends CRIU 3 when such a file has it
+};
+
+// Of long options, as on a command line. Errors: EINVAL for what cannot be said in this way.
+Result<CriuSettings> criu_settings(const std::vector<std::string>& options);
 
 }  // namespace ppmr

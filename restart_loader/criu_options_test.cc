@@ -19,18 +19,26 @@ TEST(CriuOptions, AreFoundInEachOfTheirForms) {
   EXPECT_EQ(read_criu_options({"--pidfile=p"}).pid_file, "p");
 }
 
-TEST(CriuOptions, AreWordsOfALineInAConfigurationFile) {
-  const auto text =
-      criu_configuration({"--tcp-established", "--external", "mnt[/a\"b]:x", "--ghost-limit=4M",
-                          "--images-dir", "/mnt/with blanks", "--manage-cgroups", "--lazy-pages"});
-  ASSERT_TRUE(text);
-  EXPECT_EQ(*text,
-            "tcp-established\nexternal=mnt[/a\"b]:x\nghost-limit=4M\n"
-            "images-dir \"/mnt/with blanks\"\nmanage-cgroups\nlazy-pages\n");
-  for (const char* value : {"two\nlines", "blank and \"mark\"", "blank and \\"}) {
-    EXPECT_FALSE(criu_configuration({"--external", value})) << value;
+TEST(CriuOptions, AreLinesOfAConfigurationFileButForWhatItCannotHold) {
+  const auto settings =
+      criu_settings({"--tcp-established", "--external", "mnt[/a b]:\"x", "--ghost-limit", "4M",
+                     "--manage-cgroups=soft", "--network-lock", "nftables", "--external=net[7]:y",
+                     "--cpu-cap", "--lazy-pages"});
+  ASSERT_TRUE(settings);
+  EXPECT_EQ(settings->configuration,
+            "tcp-established\nghost-limit=4M\nmanage-cgroups=soft\ncpu-cap\nlazy-pages\n");
+  EXPECT_EQ(settings->externals, (std::vector<std::string>{"mnt[/a b]:\"x", "net[7]:y"}));
+  EXPECT_EQ(settings->network_lock, 2u);
+}
+
+TEST(CriuOptions, AreRefusedWhereTheyCannotBeSaid) {
+  for (const std::vector<std::string>& options : {std::vector<std::string>{"-v4"},
+                                                  {"--network-lock", "tables"},
+                                                  {"--network-lock"},
+                                                  {"--pidfile", "with blanks"},
+                                                  {"--pidfile=two\nlines"}}) {
+    EXPECT_FALSE(criu_settings(options)) << options[0];
   }
-  EXPECT_FALSE(criu_configuration({"-v4"}));
 }
 
 TEST(CriuOptions, AreNotSeenWhereThereAreNone) {

@@ -53,9 +53,9 @@ class CriuProcess {
   std::string how_it_ended() const { return child_.how_it_ended(); }
   CriuErrors& errors() { return errors_; }
   void end() { child_.end(), process(); }
-  // Should somebody have stopped it.
+  // Should somebody have stopped it, or what it has started beside itself.
   void resume() const {
-    if (!ended_) kill(child_.pid(), SIGCONT);
+    if (!ended_) kill(options_.background ? -child_.pid() : child_.pid(), SIGCONT);
   }
 
  private:

@@ -13,6 +13,7 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -34,9 +35,13 @@ constexpr int kFailed = 1;
 constexpr std::chrono::seconds kRuntimePatience{10};
 constexpr std::chrono::milliseconds kRuntimeLook{20};
 constexpr const char* kMadeFile = "/container-made";
+constexpr const char* kLetGoFile = "/let-go";         // CRIU need not wait any more
+constexpr const char* kResumedFile = "/resumed";      // it lets the tasks go
+constexpr const char* kRespondedFile = "/responded";  // it has said how it all ended
 
+// Whoever would hear it may be dead; fmt::print() would throw then.
 int complain(const std::string& sentence) {
-  fmt::print(stderr, "ppmr relay: {}\n", sentence);
+  std::fputs(fmt::format("ppmr relay: {}\n", sentence).c_str(), stderr);
   return kFailed;
 }
 
@@ -71,7 +76,7 @@ class Relay {
                          restored_root}
         .lets_criu_go_on();
   }
-  void leave(const std::string& file) const { std::ofstream(options_.work_directory + file); }
+  void leave(const char* file) const { std::ofstream(options_.work_directory + file); }
 
   const CriuRelay& options_;
   UniqueFd runtime_;  // none: it has gone, or there never was one
@@ -94,6 +99,7 @@ int Relay::run(const CriuMessage& first) {
       const auto message = receive_criu_message(criu_.get());
       if (!message) return 0;
       const auto notification = parse_criu_notification(message->bytes);
+      if (!notification) leave(kRespondedFile);
       const bool passed = notification ? notified(*notification, *message)
                                        : pass_to_runtime(*message) || may_go_on();
       if (!passed) return kFailed;  // CRIU notices, and undoes what it has done
@@ -135,7 +141,7 @@ bool Relay::notified(const CriuNotification& notification, const CriuMessage& me
     return hold_at_target(notification, message);
   }
   // From here on the tree may run its own code.
-  if (!at_source() && notification.script == "pre-resume") leave("/resumed");
+  if (!at_source() && notification.script == "pre-resume") leave(kResumedFile);
   CriuMessage answer;
   if (ask_runtime(message, answer)) return pass_to_criu(answer);
   return may_go_on() && answer_criu(true);
@@ -168,6 +174,7 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   if (!options_.alone && !ask_runtime(message, answer)) return false;
   if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
   decided_ = true;
+  leave(kLetGoFile);
   return pass_to_criu(answer);
 }
 
@@ -193,7 +200,11 @@ int CriuRelay::become_criu() const {
 int CriuRelay::run() const {
   if (arguments.size() != 2 || arguments[0] != "swrk") return become_criu();
   const int socket = std::atoi(arguments[1].c_str());
-  return alone ? stand_between(socket, std::nullopt) : run_for_runtime(socket);
+  if (!alone) return run_for_runtime(socket);
+  if (chdir(work_directory.c_str()) != 0) {
+    return complain(system_failure("change to", work_directory).value().message);
+  }
+  return stand_between(socket, std::nullopt);
 }
 
 int CriuRelay::run_for_runtime(int socket) const {
@@ -278,6 +289,21 @@ Status write_relay_script(const RecordStore& store, const std::string& id, Migra
                   shell_quoted(criu), shell_quoted(work_directory)));
   if (!written) return failure(written.error());
   return {};
+}
+
+bool may_have_run(const std::string& work_directory, bool criu_was_killed) {
+  const auto is_there = [&](const char* file) {
+    return access((work_directory + file).c_str(), F_OK) == 0;
+  };
+  if (!is_there(kLetGoFile)) return false;
+  if (is_there(kResumedFile)) return true;
+  return criu_was_killed || !is_there(kRespondedFile);
+}
+
+void forget_restore(const std::string& work_directory) {
+  for (const char* file : {kLetGoFile, kResumedFile, kRespondedFile}) {
+    unlink((work_directory + file).c_str());
+  }
 }
 
 bool container_was_made(const std::string& work_directory) {

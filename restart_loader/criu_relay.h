@@ -28,6 +28,13 @@ namespace ppmr {
 Status write_relay_script(const RecordStore& store, const std::string& id, MigrationRole role,
                           size_t tree, const std::string& criu, const std::string& work_directory);
 
+// Whether a task of a restore that has ended may have run its own code, by what the relay has left
+// in the work directory: not while CRIU waited for the relay, nor when it gave up by itself, which
+// ends what it had restored. One that was killed, or lost its relay, may have let tasks go.
+bool may_have_run(const std::string& work_directory, bool criu_was_killed);
+// Before another restore.
+void forget_restore(const std::string& work_directory);
+
 // Whether the runtime made its container in this boot of the node: it has got as far as CRIU.
 bool container_was_made(const std::string& work_directory);
 void forget_that_container_was_made(const std::string& work_directory);

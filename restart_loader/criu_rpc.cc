@@ -9,7 +9,8 @@ namespace {
 constexpr uint64_t kTypeDump = 1, kTypeRestore = 2, kTypeNotify = 6;
 constexpr uint32_t kRequestType = 1, kRequestOptions = 2, kRequestNotifySuccess = 3;
 constexpr uint32_t kOptionsImagesDirectory = 1, kOptionsPid = 2, kOptionsNotifyScripts = 12;
-constexpr uint32_t kOptionsWorkDirectory = 17, kOptionsConfigurationFile = 51;
+constexpr uint32_t kOptionsWorkDirectory = 17, kOptionsExternal = 37;
+constexpr uint32_t kOptionsConfigurationFile = 51, kOptionsNetworkLock = 64;
 constexpr int64_t kNotGiven = -1;
 constexpr uint32_t kResponseType = 1, kResponseNotify = 5;
 constexpr uint32_t kNotifyScript = 1, kNotifyPid = 2;
@@ -101,12 +102,20 @@ void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
 
 }  // namespace
 
-std::string criu_request(CriuRequest type, const std::string& configuration_file, pid_t root) {
+std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& settings,
+                         const std::string& configuration_file) {
   std::string options;
   put_number(options, kOptionsImagesDirectory, static_cast<uint64_t>(kNotGiven));  // required
   if (type == CriuRequest::kDump) put_number(options, kOptionsPid, static_cast<uint64_t>(root));
   put_number(options, kOptionsNotifyScripts, 1);
+  for (const std::string& external : settings.externals) {
+    put_bytes(options, kOptionsExternal, external);
+  }
   put_bytes(options, kOptionsConfigurationFile, configuration_file);
+  // A restore takes it from the images.
+  if (settings.network_lock != 0 && type == CriuRequest::kDump) {
+    put_number(options, kOptionsNetworkLock, settings.network_lock);
+  }
   std::string message;
   put_number(message, kRequestType, type == CriuRequest::kDump ? kTypeDump : kTypeRestore);
   put_bytes(message, kRequestOptions, options);

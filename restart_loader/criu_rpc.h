@@ -11,14 +11,16 @@
 #include <string>
 #include <string_view>
 
+#include "restart_loader/criu_options.h"
+
 namespace ppmr {
 
 enum class CriuRequest { kDump, kRestore, kOther };
 
-// Asks for a dump of the tree at `root`, or for a restore. All that a command line could say is in
-// a configuration file (criu_configuration()), with the directories and the log; CRIU notifies
-// whoever asks.
-std::string criu_request(CriuRequest type, const std::string& configuration_file, pid_t root);
+// Asks for a dump of the tree at `root`, or for a restore; the directories and the log are in the
+// configuration file, too. CRIU notifies whoever asks.
+std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& settings,
+                         const std::string& configuration_file);
 
 // What the runtime asks for (criu_req).
 struct CriuRequestFields {

@@ -13,18 +13,19 @@ const std::string kDump =
     "\x08\x01\x12\x13\x08\x07\x10\x92\x21\x52\x08"s
     "dump.log\x88\x01\xac\x02"s;
 
-TEST(CriuRpc, WhatWeAskForIsInAConfigurationFile) {
-  const std::string dump = criu_request(CriuRequest::kDump, "/w/criu.conf", 4242);
-  // type: DUMP, opts { images_dir_fd: -1, pid: 4242, notify_scripts: true, config_file: ... }
+TEST(CriuRpc, WhatWeAskForIsInAConfigurationFileAndAFewFields) {
+  const CriuSettings settings{.externals = {"net[7]"}, .network_lock = 2};
+  // type: DUMP, opts { images_dir_fd: -1, pid: 4242, notify_scripts: true, external: ...,
+  // config_file: ..., network_lock: NFTABLES }
   EXPECT_EQ(
-      dump,
-      "\x08\x01\x12\x1f\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x92\x21\x60\x01\x9a\x03\x0c"s
-      "/w/criu.conf");
-  const std::string restore = criu_request(CriuRequest::kRestore, "/w/criu.conf", 0);
-  // type: RESTORE, opts { images_dir_fd: -1, notify_scripts: true, config_file: ... }
-  EXPECT_EQ(restore,
-            "\x08\x02\x12\x1c\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x60\x01\x9a\x03\x0c"s
-            "/w/criu.conf");
+      criu_request(CriuRequest::kDump, 4242, settings, "criu.conf"),
+      "\x08\x01\x12\x28\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x92\x21\x60\x01\xaa\x02\x06"s
+      "net[7]\x9a\x03\x09"s
+      "criu.conf\x80\x04\x02"s);
+  EXPECT_EQ(criu_request(CriuRequest::kRestore, 0, settings, "criu.conf"),
+            "\x08\x02\x12\x22\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x60\x01\xaa\x02\x06"s
+            "net[7]\x9a\x03\x09"s
+            "criu.conf"s);
 }
 
 TEST(CriuRpc, ARequestTellsWhatItIsAndWhereItsDirectoriesAre) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "restart_loader/criu_options.h"
@@ -9,6 +10,11 @@
 #include "restart_loader/criu_socket.h"
 
 namespace ppmr {
+namespace {
+
+constexpr std::chrono::milliseconds kEndPatience{1000};
+
+}  // namespace
 
 Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions options) {
   auto sockets = make_criu_sockets();
@@ -17,7 +23,7 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
                                          "migration-relay",
                                          "--alone",
                                          "--state-dir",
-                                         store.directory(),
+                                         std::filesystem::absolute(store.directory()),
                                          "--id",
                                          options.id,
                                          "--role",
@@ -25,9 +31,9 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
                                          "--tree",
                                          std::to_string(options.tree),
                                          "--criu",
-                                         options.criu,
+                                         std::filesystem::absolute(options.criu),
                                          "--work-dir",
-                                         options.work,
+                                         std::filesystem::absolute(options.work),
                                          "--",
                                          "swrk",
                                          "3"};
@@ -58,6 +64,8 @@ Result<std::unique_ptr<CriuProcess>> HeldCriu::restore(const std::string& images
   return ask(0, images, log, options);
 }
 
+// Names are those of the work directory, which the relay makes CRIU's own: an absolute path might
+// have blanks in it.
 Result<std::unique_ptr<CriuProcess>> HeldCriu::ask(pid_t root, const std::string& images,
                                                    const std::string& log,
                                                    const std::vector<std::string>& options) {
@@ -65,21 +73,22 @@ Result<std::unique_ptr<CriuProcess>> HeldCriu::ask(pid_t root, const std::string
   const std::string link = options_.work + "/images";
   unlink(link.c_str());
   if (symlink(images.c_str(), link.c_str()) != 0) return system_failure("create", link);
-  std::vector<std::string> all = {"--images-dir", link,         "--work-dir",
-                                  options_.work,  "--log-file", log};
+  std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".", "--log-file", log};
   all.insert(all.end(), options.begin(), options.end());
-  const auto configuration = criu_configuration(all);
-  if (!configuration) return failure(configuration.error());
+  const auto settings = criu_settings(all);
+  if (!settings) return failure(settings.error());
   const std::string path = options_.work + "/criu.conf";
   std::ofstream file(path);
-  file << *configuration;
+  file << settings->configuration;
   file.close();
   if (!file) return system_failure("write", path);
   const CriuRequest what = root > 0 ? CriuRequest::kDump : CriuRequest::kRestore;
-  if (!send_criu_message(socket_.get(), {criu_request(what, path, root), {}})) {
-    process_->process();
-    return failure(ECHILD,
-                   "CRIU " + process_->how_it_ended() + " before it was asked for anything");
+  if (!send_criu_message(socket_.get(), {criu_request(what, root, *settings, path), {}})) {
+    (void)process_->await_end(kEndPatience);
+    const std::string why = process_->errors().summary();
+    return failure(ECHILD, "CRIU " + process_->how_it_ended() +
+                               " before it was asked for anything" +
+                               (why.empty() ? "" : ": " + why));
   }
   socket_.reset();
   return std::move(process_);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -28,7 +29,10 @@ constexpr milliseconds kTellPatience{10'000};
 constexpr bool kLetCriuGoOn = true;
 constexpr bool kStopCriu = false;
 
-void say(const std::string& sentence) { fmt::print(stderr, "ppmr hook: {}\n", sentence); }
+// Whoever would hear it may be dead; fmt::print() would throw then.
+void say(const std::string& sentence) {
+  std::fputs(fmt::format("ppmr hook: {}\n", sentence).c_str(), stderr);
+}
 
 // One hold.
 class Hold {
@@ -77,6 +81,7 @@ class Hold {
 void tell_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
   if (fork() != 0) return;
   setsid();
+  close_range(STDERR_FILENO + 1, ~0U, 0);  // CRIU has to notice when the relay dies
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
   AgentClient agent(read_way(record.way));
@@ -151,9 +156,9 @@ std::optional<bool> Hold::give_up(const std::string& why) {
         return {};
       });
   if (aborted) {
-    say("the process runs on here: " + why);
     const bool verdict = let_run_on(*aborted);
     tell_target_in_background(store_, *aborted);
+    say("the process runs on here: " + why);
     return verdict;
   }
   auto record = store_.read(id_, role_);

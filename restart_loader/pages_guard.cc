@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <optional>
 
@@ -189,7 +190,7 @@ int PagesGuard::run() const {
     if (fd < 0 || fd > STDERR_FILENO) break;
   }
   const auto refuse = [](const Error& error) {
-    fmt::print(stderr, "Error (ppmr guard-pages): {}\n", error.message);
+    std::fputs(fmt::format("Error (ppmr guard-pages): {}\n", error.message).c_str(), stderr);
     return 1;
   };
   auto server = read_server(work_directory);

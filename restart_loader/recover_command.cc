@@ -154,6 +154,7 @@ void settle_aborted(const RecordStore& store, const json& way) {
         record.peer_told || record.way != way) {
       continue;
     }
+    let_source_run_on(record);
     if (!tell_target(store, agent, record, kSettlePatience)) return;
   }
 }

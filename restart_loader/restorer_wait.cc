@@ -36,14 +36,14 @@ enum class Place { kRestorer, kElsewhere, kNowhere };
 
 // A process that waits at the very address in the restorer is in the restorer: CRIU unmaps it
 // before it lets the process go. One that only follows a signal is looked at again.
-Place find_place(const ProcessIdentity& task, uint64_t in_restorer) {
-  for (int look = 0; look < kLooks; ++look) {
+Place find_place(const ProcessIdentity& task, uint64_t in_restorer, int& looks_left) {
+  for (;; --looks_left) {
     const uint64_t at = read_system_call(task.pid).program_counter;
     if (is_ending(task)) return Place::kNowhere;
     if (at != 0) return at == in_restorer ? Place::kRestorer : Place::kElsewhere;
+    if (looks_left <= 0) return Place::kElsewhere;
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  return Place::kElsewhere;
 }
 
 }  // namespace
@@ -60,9 +60,10 @@ uint64_t await_in_restorer(pid_t pid) {
 RestoredTasks look_at_restored(const TreeRecord& tree) {
   size_t waiting = 0;
   size_t elsewhere = 0;
+  int looks_left = kLooks;  // of tasks that are busy, all together
   for (size_t i = 0; i < tree.tasks.size(); ++i) {
     const uint64_t in_restorer = i < tree.waiting_at.size() ? tree.waiting_at[i] : 0;
-    const Place place = find_place(tree.tasks[i], in_restorer);
+    const Place place = find_place(tree.tasks[i], in_restorer, looks_left);
     if (place == Place::kRestorer) ++waiting;
     if (place == Place::kElsewhere) ++elsewhere;
   }

@@ -187,7 +187,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
   HeldCriu criu = std::move(*prepared_);
   prepared_.reset();
   std::vector<std::string> options = record_.criu_options;
-  options.insert(options.end(), {"--pidfile", work_ + "/pidfile"});
+  options.insert(options.end(), {"--pidfile", "pidfile"});
   if (lazily_) options.push_back("--lazy-pages");
   // A log file rather than our pipe: CRIU must be able to go on when this process has died.
   return criu.restore(images(), kLog, options);
@@ -240,13 +240,8 @@ Status TreeRestore::judge_remains() {
     criu->kill();
     criu->await_end();
   }
-  // Before the hook may have let it go, nothing of it can have run; nor before CRIU has said that
-  // it will let it run, unless CRIU was killed with tasks on their last steps.
-  const bool was_let_go =
-      record_.state == MigrationState::kRunning || record_.state == MigrationState::kFinished;
-  const bool may_have_run =
-      was_let_go && (criu_was_killed_ || access((work_ + "/resumed").c_str(), F_OK) == 0);
-  const RestoredTasks remains = may_have_run ? look_at_restored(tree) : RestoredTasks::kWaiting;
+  const RestoredTasks remains =
+      may_have_run(work_, criu_was_killed_) ? look_at_restored(tree) : RestoredTasks::kWaiting;
   switch (remains) {
     case RestoredTasks::kWaiting:
       if (auto tasks = FrozenTasks::open(tree.tasks)) tasks->kill();
@@ -377,7 +372,7 @@ int TreeRestore::keep() {
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
   for (int attempt = 1;; ++attempt) {
-    unlink((work_ + "/resumed").c_str());
+    forget_restore(work_);
     auto restore = restore_once();
     if (restore) {
       const Status pages = (*restore)->finish_pages();

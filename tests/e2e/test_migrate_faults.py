@@ -128,3 +128,24 @@ def test_of_independent_ones_a_tie_or_an_end_concerns_nobody_else(lab, nodes, wo
     for pid in tied:
         assert nodes.source.alive(pid)
         nodes.source.signal(pid, signal.SIGKILL)
+
+
+def test_a_coordinator_that_is_killed_before_the_decision_leaves_nothing_open(lab, nodes, world):
+    """The relay of the source decides, and has nobody left who hears what it says."""
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))})
+    world.wait_until_paused("source", "sealed", running)
+    wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
+    running.signal(signal.SIGKILL)
+    wait_until(lambda: [world.records(role)[0]["state"] for role in ("source", "target")] == ["aborted"] * 2, 10, "both nodes to know that it was aborted")
+    check_stayed(worker, nodes)
+    nodes.target.await_end(worker.pid)
+    worker.end()
+
+
+def test_paths_may_have_blanks(lab, nodes):
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", name="with some blanks") as world:
+        [worker] = start_workers(lab, nodes, 1)
+        world.migrate(worker.pid, criu_options=["--network-lock", "iptables", "--ghost-limit", "4M"]).ok()
+        check_moved(worker, nodes)
+        worker.end()

@@ -80,7 +80,7 @@ def may_be_lost(stop, what, how, eager):
         return False
     if what == "lazy pages" and how != "kill":
         return True  # once it goes on it gives up, whatever was decided meanwhile: CRIU takes the EINTR of its epoll_wait for an error
-    if what == "target criu":  # without a CRIU that says that all tasks run, lazy-pages gives up
+    if what in ("target criu", "target relay"):  # without a CRIU that says that all tasks run, lazy-pages gives up
         return how == "kill" and stop in ("target:running", "source:finished")
     return decided and how == "kill" and what in ("target daemon", "lazy pages")
 
