@@ -37,6 +37,7 @@ constexpr std::chrono::milliseconds kRuntimeLook{20};
 constexpr const char* kMadeFile = "/container-made";
 constexpr const char* kLetGoFile = "/let-go";         // CRIU need not wait any more
 constexpr const char* kResumedFile = "/resumed";      // it lets the tasks go
+constexpr const char* kRunsFile = "/runs-since";      // it has let them all go
 constexpr const char* kRespondedFile = "/responded";  // it has said how it all ended
 
 // Whoever would hear it may be dead; fmt::print() would throw then.
@@ -142,6 +143,9 @@ bool Relay::notified(const CriuNotification& notification, const CriuMessage& me
   }
   // From here on the tree may run its own code.
   if (!at_source() && notification.script == "pre-resume") leave(kResumedFile);
+  if (!at_source() && notification.script == "post-resume") {
+    std::ofstream(options_.work_directory + kRunsFile) << realtime_ns() << "\n";
+  }
   CriuMessage answer;
   if (ask_runtime(message, answer)) return pass_to_criu(answer);
   return may_go_on() && answer_criu(true);
@@ -158,6 +162,7 @@ bool Relay::hold_at_source(const CriuMessage& message) {
 
 // In a process of its own, which closes all that we have open.
 bool Relay::guard_pages(pid_t restored_root) const {
+  if (!has_pages_server(options_.work_directory)) return true;
   const pid_t guard = fork();
   if (guard < 0) return false;
   if (guard == 0) _exit(PagesGuard{options_.work_directory, restored_root}.run());
@@ -300,8 +305,14 @@ bool may_have_run(const std::string& work_directory, bool criu_was_killed) {
   return criu_was_killed || !is_there(kRespondedFile);
 }
 
+int64_t runs_since_ns(const std::string& work_directory) {
+  std::ifstream file(work_directory + kRunsFile);
+  int64_t at = 0;
+  return file >> at ? at : 0;
+}
+
 void forget_restore(const std::string& work_directory) {
-  for (const char* file : {kLetGoFile, kResumedFile, kRespondedFile}) {
+  for (const char* file : {kLetGoFile, kResumedFile, kRunsFile, kRespondedFile}) {
     unlink((work_directory + file).c_str());
   }
 }

@@ -134,6 +134,10 @@ Status start_guard(const std::string& work, const ProcessIdentity& server, const
 
 }  // namespace
 
+bool has_pages_server(const std::string& work_directory) {
+  return access((work_directory + kServerFile).c_str(), F_OK) == 0 || errno != ENOENT;
+}
+
 void await_pages_server(const std::string& work_directory) {
   const auto server = read_server(work_directory);
   if (!server || !*server) return;

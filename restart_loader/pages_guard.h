@@ -32,6 +32,8 @@ void forget_pages_server(const std::string& work_directory);
 // Leaves word of lazy-pages for the guard. Errors: of the file system.
 Status note_pages_server(const std::string& work_directory, pid_t pid);
 
+// Whether there is, or was, a lazy-pages.
+bool has_pages_server(const std::string& work_directory);
 // Returns when lazy-pages, where there is one, has ended, whoever has started it.
 void await_pages_server(const std::string& work_directory);
 

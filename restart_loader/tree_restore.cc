@@ -268,10 +268,10 @@ Status TreeRestore::judge_remains() {
 void TreeRestore::note_running(pid_t pid) {
   runs_ = true;
   say(fmt::format("running: pid {}", pid));
-  const int64_t now = realtime_ns();
+  const int64_t since = runs_since_ns(work_);
   (void)change([&](OwnershipRecord& record) {
     record.trees[tree_].phase = TreePhase::kRunning;
-    record.trees[tree_].running_ns = now;
+    record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].lazily = lazily_;
   });
   // Orphans among the tree's processes belong to init again.
