@@ -95,7 +95,7 @@ class BufferPool {
   size_t chunk_size_bytes() const { return chunk_size_bytes_; }
   uint32_t slot_count() const { return slot_count_; }
   std::span<std::byte> payload(uint32_t slot) const;
-  size_t slot_stride_bytes() const { return stride_bytes_; }  // from payload to payload
+  size_t slot_stride_bytes() const { return stride_bytes_; }       // from payload to payload
   std::span<std::byte> memory() const { return memory_.bytes(); }  // what a device registers
   PoolCounters counters() const;
 

@@ -37,12 +37,11 @@ int run(const std::string& directory) {
       wrong_words += memory[at] != memory_word(kSeed, at);
     }
     char line[256];
-    const int length =
-        snprintf(line, sizeof line, "%llu %llu %s %lld %lld %llu\n",
-                 static_cast<unsigned long long>(count), static_cast<unsigned long long>(state),
-                 node_name().c_str(), static_cast<long long>(realtime_ns()),
-                 static_cast<long long>(monotonic_ns()),
-                 static_cast<unsigned long long>(wrong_words));
+    const int length = snprintf(
+        line, sizeof line, "%llu %llu %s %lld %lld %llu\n", static_cast<unsigned long long>(count),
+        static_cast<unsigned long long>(state), node_name().c_str(),
+        static_cast<long long>(realtime_ns()), static_cast<long long>(monotonic_ns()),
+        static_cast<unsigned long long>(wrong_words));
     const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0) die("open of the log");
     if (write(fd, line, static_cast<size_t>(length)) != length) die("write of the log");
