@@ -77,7 +77,9 @@ class Relay {
                          restored_root}
         .lets_criu_go_on();
   }
-  void leave(const char* file) const { std::ofstream(options_.work_directory + file); }
+  bool leave(const char* file) const {
+    return static_cast<bool>(std::ofstream(options_.work_directory + file));
+  }
 
   const CriuRelay& options_;
   UniqueFd runtime_;  // none: it has gone, or there never was one
@@ -85,6 +87,7 @@ class Relay {
   const pid_t criu_pid_;
   // The record of this node says so: from now on nothing that the runtime does may stop CRIU.
   bool decided_ = false;
+  bool resumed_is_told_ = true;  // false: the mark could not be left
 };
 
 bool Relay::may_go_on() const { return decided_ || options_.alone; }
@@ -100,7 +103,7 @@ int Relay::run(const CriuMessage& first) {
       const auto message = receive_criu_message(criu_.get());
       if (!message) return 0;
       const auto notification = parse_criu_notification(message->bytes);
-      if (!notification) leave(kRespondedFile);
+      if (!notification && resumed_is_told_) (void)leave(kRespondedFile);
       const bool passed = notification ? notified(*notification, *message)
                                        : pass_to_runtime(*message) || may_go_on();
       if (!passed) return kFailed;  // CRIU notices, and undoes what it has done
@@ -142,7 +145,7 @@ bool Relay::notified(const CriuNotification& notification, const CriuMessage& me
     return hold_at_target(notification, message);
   }
   // From here on the tree may run its own code.
-  if (!at_source() && notification.script == "pre-resume") leave(kResumedFile);
+  if (!at_source() && notification.script == "pre-resume") resumed_is_told_ = leave(kResumedFile);
   if (!at_source() && notification.script == "post-resume") {
     std::ofstream(options_.work_directory + kRunsFile) << realtime_ns() << "\n";
   }
@@ -178,8 +181,12 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   CriuMessage answer{criu_notification_answer(true), {}};
   if (!options_.alone && !ask_runtime(message, answer)) return false;
   if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
+  // Without the mark another keeper would take it that nothing has run, and restore it once more.
+  if (!leave(kLetGoFile)) {
+    (void)complain(system_failure("create", options_.work_directory + kLetGoFile).value().message);
+    return answer_criu(false);
+  }
   decided_ = true;
-  leave(kLetGoFile);
   return pass_to_criu(answer);
 }
 

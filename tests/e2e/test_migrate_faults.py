@@ -149,3 +149,18 @@ def test_paths_may_have_blanks(lab, nodes):
         world.migrate(worker.pid, criu_options=["--network-lock", "iptables", "--ghost-limit", "4M"]).ok()
         check_moved(worker, nodes)
         worker.end()
+
+
+def test_nothing_is_let_go_that_cannot_be_written_down(lab, nodes, world):
+    """Whoever looks later would believe that it never ran, and restore it once more."""
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, options=["--eager"], environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))})
+    world.wait_until_paused("source", "committed", running)
+    wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
+    mark = nodes.target.host_path(world.states["target"]) / f"{world.records('target')[0]['id']}.target" / "work-0" / "let-go"
+    mark.symlink_to("/there/is/no/such/directory")  # until the next restore, which removes old marks
+    world.go_on("source", "committed")
+    running.wait().ok()
+    check_moved(worker, nodes)
+    assert f"create {mark}" in world.logs(), "the first restore was not refused"
+    worker.end()
