@@ -34,13 +34,21 @@ SystemCall read_system_call(pid_t pid) {
 
 enum class Place { kRestorer, kElsewhere, kNowhere };
 
-// A process that waits at the very address in the restorer is in the restorer: CRIU unmaps it
-// before it lets the process go. One that only follows a signal is looked at again.
+// A signal that arrives when another has just interrupted the system call finds the process about
+// to repeat it: on the instruction, no longer behind it.
+bool is_at(uint64_t program_counter, uint64_t behind_system_call) {
+  constexpr uint64_t kMaxInstructionBytes = 4;  // x86-64: 2
+  return program_counter <= behind_system_call &&
+         behind_system_call - program_counter <= kMaxInstructionBytes;
+}
+
+// A process that waits where it did in the restorer is in the restorer: CRIU unmaps it before it
+// lets the process go. One that only follows a signal is looked at again.
 Place find_place(const ProcessIdentity& task, uint64_t in_restorer, int& looks_left) {
   for (;; --looks_left) {
     const uint64_t at = read_system_call(task.pid).program_counter;
     if (is_ending(task)) return Place::kNowhere;
-    if (at != 0) return at == in_restorer ? Place::kRestorer : Place::kElsewhere;
+    if (at != 0) return is_at(at, in_restorer) ? Place::kRestorer : Place::kElsewhere;
     if (looks_left <= 0) return Place::kElsewhere;
     std::this_thread::sleep_for(kBetweenLooks);
   }

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <linux/futex.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/user.h>
 
 #include <chrono>
 #include <cstring>
@@ -37,6 +39,7 @@ class RestorerWaitTest : public testing::Test {
     }
     tree_.tasks = {identify(pid_).value()};
     tree_.waiting_at = {await_in_restorer(pid_)};
+    // Long past its first system call, which must not have been taken for the one it waits in.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   void TearDown() override { end(); }
@@ -77,6 +80,20 @@ TEST_F(RestorerWaitTest, IsStillOneWhileASignalArrives) {
     ASSERT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting) << round;
   }
 }
+
+#if defined(__x86_64__)
+// Where a signal finds it that arrives when another has just interrupted the system call.
+TEST_F(RestorerWaitTest, IsStillOneThatIsAboutToRepeatItsSystemCall) {
+  constexpr int kSystemCallBytes = 2;
+  ASSERT_EQ(ptrace(PTRACE_ATTACH, pid_, nullptr, nullptr), 0);
+  waitpid(pid_, nullptr, 0);
+  user_regs_struct registers{};
+  ASSERT_EQ(ptrace(PTRACE_GETREGS, pid_, nullptr, &registers), 0);
+  registers.rip -= kSystemCallBytes;
+  ASSERT_EQ(ptrace(PTRACE_SETREGS, pid_, nullptr, &registers), 0);
+  EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting);
+}
+#endif
 
 TEST(RestorerWait, IsNotThatOfAProcessThatRunsItsOwnCode) {
   TestProcess process;

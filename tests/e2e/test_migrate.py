@@ -95,7 +95,7 @@ def test_independent_ones_have_a_fate_each(lab, nodes, world):
     done = running.wait()
     assert done.code == ABORTED, done.said
     results = {tree["pid"]: tree["result"] for tree in done.summary["trees"]}
-    assert results == {workers[0].pid: "moved", workers[1].pid: "stayed", workers[2].pid: "moved"}
+    assert results == {workers[0].pid: "moved", workers[1].pid: "stayed", workers[2].pid: "moved"}, done.said
     nodes.target.signal(workers[1].pid, signal.SIGKILL)
     check_moved(workers[0], nodes)
     check_stayed(workers[1], nodes)
