@@ -190,6 +190,20 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   return pass_to_criu(answer);
 }
 
+// Rounds of pre-copy are nothing to hold. Gives the request that is; nullopt: nothing more is asked
+// for, or CRIU has ended.
+std::optional<CriuMessage> pass_pre_dumps(int asker, int criu) {
+  for (;;) {
+    auto message = receive_criu_message(asker);
+    if (!message) return std::nullopt;
+    const auto request = parse_criu_request(message->bytes);
+    if (!request || request->type != CriuRequest::kPreDump) return message;
+    if (!send_criu_message(criu, *message)) return std::nullopt;
+    const auto response = receive_criu_message(criu);
+    if (!response || !send_criu_message(asker, *response)) return std::nullopt;
+  }
+}
+
 // The directory that the runtime has open under this number, opened by us; -1 stays -1.
 Result<int> open_directory_of(pid_t runtime, int number) {
   if (number < 0) return -1;
@@ -257,9 +271,9 @@ int CriuRelay::stand_between(int socket, std::optional<CriuMessage> first) const
     fcntl(socket, F_SETFD, FD_CLOEXEC);
     const ProcessIdentity runtime = identify(parent_pid).value_or(ProcessIdentity{});
     if (alone) {
-      first = receive_criu_message(socket);
+      first = pass_pre_dumps(socket, sockets->ours.get());
       asker.reset();
-      if (!first) return 0;  // nothing is asked for any more
+      if (!first) return 0;
     }
     const int code = Relay(*this, std::move(asker), std::move(sockets->ours), criu_pid).run(*first);
     if (role == "source" && !alone) settle_after(runtime);

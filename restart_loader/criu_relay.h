@@ -2,7 +2,7 @@
 // tree (migration_hook.h), guards its pages, passes the rest on.
 //
 //   runc <--- socket of runc's ---> relay <--- socket of ours ---> criu swrk     a container
-//   held_criu.h --- request ------> relay <--- socket of ours ---> criu swrk     a process: alone
+//   held_criu.h --- requests -----> relay <--- socket of ours ---> criu swrk     a process: alone
 //                                     |
 //                            the record of this node
 //
@@ -48,7 +48,7 @@ struct CriuRelay {
   size_t tree = 0;
   std::string criu;  // the real one
   std::string work_directory;
-  bool alone = false;                  // no container runtime: after the request nobody is asked
+  bool alone = false;  // no container runtime: after what is to be held nobody is asked
   std::vector<std::string> arguments;  // for CRIU: swrk NUMBER
 
   // Becomes CRIU; returns only in the relay's own process, or after an error.

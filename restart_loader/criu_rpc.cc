@@ -6,13 +6,13 @@ namespace ppmr {
 namespace {
 
 // Numbers of rpc.proto.
-constexpr uint64_t kTypeDump = 1, kTypeRestore = 2, kTypeNotify = 6;
+constexpr uint64_t kTypeDump = 1, kTypeRestore = 2, kTypePreDump = 4, kTypeNotify = 6;
 constexpr uint32_t kRequestType = 1, kRequestOptions = 2, kRequestNotifySuccess = 3;
 constexpr uint32_t kOptionsImagesDirectory = 1, kOptionsPid = 2, kOptionsNotifyScripts = 12;
 constexpr uint32_t kOptionsWorkDirectory = 17, kOptionsExternal = 37;
 constexpr uint32_t kOptionsConfigurationFile = 51, kOptionsNetworkLock = 64;
 constexpr int64_t kNotGiven = -1;
-constexpr uint32_t kResponseType = 1, kResponseNotify = 5;
+constexpr uint32_t kResponseType = 1, kResponseSuccess = 2, kResponseNotify = 5;
 constexpr uint32_t kNotifyScript = 1, kNotifyPid = 2;
 
 enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
@@ -100,14 +100,34 @@ void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
   out += bytes;
 }
 
+uint64_t type_number(CriuRequest type) {
+  switch (type) {
+    case CriuRequest::kPreDump:
+      return kTypePreDump;
+    case CriuRequest::kDump:
+      return kTypeDump;
+    case CriuRequest::kRestore:
+      return kTypeRestore;
+    case CriuRequest::kOther:
+      break;
+  }
+  return 0;
+}
+
+CriuRequest request_of(uint64_t type_number) {
+  if (type_number == kTypePreDump) return CriuRequest::kPreDump;
+  if (type_number == kTypeDump) return CriuRequest::kDump;
+  return type_number == kTypeRestore ? CriuRequest::kRestore : CriuRequest::kOther;
+}
+
 }  // namespace
 
 std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& settings,
                          const std::string& configuration_file) {
   std::string options;
   put_number(options, kOptionsImagesDirectory, static_cast<uint64_t>(kNotGiven));  // required
-  if (type == CriuRequest::kDump) put_number(options, kOptionsPid, static_cast<uint64_t>(root));
-  put_number(options, kOptionsNotifyScripts, 1);
+  if (type != CriuRequest::kRestore) put_number(options, kOptionsPid, static_cast<uint64_t>(root));
+  if (type != CriuRequest::kPreDump) put_number(options, kOptionsNotifyScripts, 1);
   for (const std::string& external : settings.externals) {
     put_bytes(options, kOptionsExternal, external);
   }
@@ -117,7 +137,7 @@ std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& setti
     put_number(options, kOptionsNetworkLock, settings.network_lock);
   }
   std::string message;
-  put_number(message, kRequestType, type == CriuRequest::kDump ? kTypeDump : kTypeRestore);
+  put_number(message, kRequestType, type_number(type));
   put_bytes(message, kRequestOptions, options);
   return message;
 }
@@ -129,9 +149,7 @@ std::optional<CriuRequestFields> parse_criu_request(std::string_view message) {
   for (Field field; fields.next(field);) {
     if (field.number == kRequestType && field.type == WireType::kVarint) {
       has_type = true;
-      request.type = field.value == kTypeDump      ? CriuRequest::kDump
-                     : field.value == kTypeRestore ? CriuRequest::kRestore
-                                                   : CriuRequest::kOther;
+      request.type = request_of(field.value);
     } else if (field.number == kRequestOptions && field.type == WireType::kBytes) {
       Fields options(field.bytes);
       for (Field option; options.next(option);) {
@@ -179,6 +197,17 @@ std::optional<CriuNotification> parse_criu_notification(std::string_view message
   }
   if (fields.damaged() || type != kTypeNotify) return std::nullopt;
   return notification;
+}
+
+bool has_succeeded(std::string_view response) {
+  bool success = false;
+  Fields fields(response);
+  for (Field field; fields.next(field);) {
+    if (field.number == kResponseSuccess && field.type == WireType::kVarint) {
+      success = field.value != 0;
+    }
+  }
+  return success && !fields.damaged();
 }
 
 std::string criu_notification_answer(bool go_on) {

@@ -15,10 +15,11 @@
 
 namespace ppmr {
 
-enum class CriuRequest { kDump, kRestore, kOther };
+enum class CriuRequest { kPreDump, kDump, kRestore, kOther };
 
 // Asks for a dump of the tree at `root`, or for a restore; the directories and the log are in the
-// configuration file, too. CRIU notifies whoever asks.
+// configuration file, too. CRIU notifies whoever asks, but for a pre-dump: that one is answered,
+// and then another one or the dump is expected.
 std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& settings,
                          const std::string& configuration_file);
 
@@ -44,6 +45,9 @@ struct CriuNotification {
 
 // nullopt: another message.
 std::optional<CriuNotification> parse_criu_notification(std::string_view message);
+
+// CRIU's answer to a request (criu_resp): whether it has done it.
+bool has_succeeded(std::string_view response);
 
 // The runtime's answer to a notification: whether CRIU may go on.
 std::string criu_notification_answer(bool go_on);

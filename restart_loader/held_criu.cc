@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "restart_loader/criu_options.h"
-#include "restart_loader/criu_rpc.h"
 #include "restart_loader/criu_socket.h"
 
 namespace ppmr {
@@ -52,29 +51,16 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
   return held;
 }
 
-Result<std::unique_ptr<CriuProcess>> HeldCriu::dump(pid_t root, const std::string& images,
-                                                    const std::string& log,
-                                                    const std::vector<std::string>& options) {
-  return ask(root, images, log, options);
-}
-
-Result<std::unique_ptr<CriuProcess>> HeldCriu::restore(const std::string& images,
-                                                       const std::string& log,
-                                                       const std::vector<std::string>& options) {
-  return ask(0, images, log, options);
-}
-
 // Names are those of the work directory, which the relay makes CRIU's own: an absolute path might
 // have blanks in it.
-Result<std::unique_ptr<CriuProcess>> HeldCriu::ask(pid_t root, const std::string& images,
-                                                   const std::string& log,
-                                                   const std::vector<std::string>& options) {
+Status HeldCriu::ask(CriuRequest what, const CriuWork& work) {
   // A link, because CRIU 3 asks where it leads: it expects /proc/PID/fd/NUMBER of a runtime.
   const std::string link = options_.work + "/images";
   unlink(link.c_str());
-  if (symlink(images.c_str(), link.c_str()) != 0) return system_failure("create", link);
-  std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".", "--log-file", log};
-  all.insert(all.end(), options.begin(), options.end());
+  if (symlink(work.images.c_str(), link.c_str()) != 0) return system_failure("create", link);
+  std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".",
+                                  "--log-file",   work.log};
+  all.insert(all.end(), work.options.begin(), work.options.end());
   const auto settings = criu_settings(all);
   if (!settings) return failure(settings.error());
   const std::string path = options_.work + "/criu.conf";
@@ -82,16 +68,26 @@ Result<std::unique_ptr<CriuProcess>> HeldCriu::ask(pid_t root, const std::string
   file << settings->configuration;
   file.close();
   if (!file) return system_failure("write", path);
-  const CriuRequest what = root > 0 ? CriuRequest::kDump : CriuRequest::kRestore;
-  if (!send_criu_message(socket_.get(), {criu_request(what, root, *settings, path), {}})) {
+  if (!send_criu_message(socket_.get(), {criu_request(what, work.root, *settings, path), {}})) {
     (void)process_->await_end(kEndPatience);
     const std::string why = process_->errors().summary();
-    return failure(ECHILD, "CRIU " + process_->how_it_ended() +
-                               " before it was asked for anything" +
+    return failure(ECHILD, "CRIU " + process_->how_it_ended() + " before it was asked for this" +
                                (why.empty() ? "" : ": " + why));
   }
-  socket_.reset();
-  return std::move(process_);
+  if (what != CriuRequest::kPreDump) hang_up();
+  return {};
+}
+
+std::optional<bool> HeldCriu::pre_dumped() {
+  pollfd answer{socket_.get(), POLLIN, 0};
+  if (poll(&answer, 1, 0) <= 0) return std::nullopt;
+  const auto response = receive_criu_message(socket_.get());
+  return response && has_succeeded(response->bytes);
+}
+
+void HeldCriu::add_to(std::vector<pollfd>& fds) const {
+  process_->add_to(fds);
+  if (socket_) fds.push_back({socket_.get(), POLLIN, 0});
 }
 
 }  // namespace ppmr

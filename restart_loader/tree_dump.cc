@@ -81,35 +81,51 @@ Status TreeDump::pre_copy() {
   return {};
 }
 
+// Each round tracks what is written to from its freeze on, and leaves out what the one before has.
+std::vector<std::string> TreeDump::tracking_options() const {
+  std::vector<std::string> options = options_.criu_options;
+  options.push_back("--track-mem");
+  if (rounds_ > 0) {
+    options.insert(options.end(), {"--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
+  }
+  return options;
+}
+
 // Gives the bytes of memory that this round wrote.
 Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   const std::string images = top_ + "/" + std::to_string(round);
   if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin a round", images);
   const std::string log = fmt::format("pre-dump-{}.log", round);
-  std::vector<std::string> argv = {
-      options_.criu, "pre-dump", "-t",  std::to_string(options_.record.root),
-      "-D",          images,     "-W",  work_,
-      "-o",          log,        "-v2", "--track-mem"};
-  if (round > 0) {
-    argv.insert(argv.end(), {"--prev-images-dir", "../" + std::to_string(round - 1)});
-  }
-  argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
-  auto criu = CriuProcess::start(
-      {.argv = std::move(argv), .log_file = work_ + "/pre-dump.out", .background = true});
-  if (!criu) return failure(criu.error());
-  criu_ = std::move(*criu);
-  // Also of a migration that was given up: killed, CRIU might take the tree with it. Its writes
-  // fail then, and that ends it.
-  wait_for_end();
-  auto record = store_.read(options_.id, kRole);
-  if (record && is_over(record->state)) return failure(ECANCELED, record->error);
-  if (!criu_->succeeded()) return failure(explain(*criu_, "criu pre-dump", work_ + "/" + log));
+  const Status asked =
+      held_->ask(CriuRequest::kPreDump, {images, log, tracking_options(), options_.record.root});
+  if (!asked) return failure(asked.error());
+  if (Status done = await_pre_dumped(log); !done) return failure(done.error());
   uint64_t bytes = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(images, error)) {
     if (entry.path().filename().string().starts_with("pages-")) bytes += entry.file_size(error);
   }
   return bytes;
+}
+
+// Also of a migration that was given up: killed, CRIU might take the tree with it. Its writes fail
+// then, and that ends it.
+Status TreeDump::await_pre_dumped(const std::string& log) {
+  std::optional<bool> done;
+  for (auto patience_ends = Clock::now() + kEndPatience; !done;) {
+    wait_and_process();
+    done = held_->pre_dumped();
+    if (!done && Clock::now() > patience_ends) {
+      end_what_may_keep_it();
+      patience_ends = Clock::now() + kEndPatience;
+    }
+  }
+  auto record = store_.read(options_.id, kRole);
+  if (record && is_over(record->state)) return failure(ECANCELED, record->error);
+  if (*done) return {};
+  held_->hang_up();
+  (void)held_->process().await_end(kEndPatience);
+  return failure(explain("criu pre-dump", work_ + "/" + log));
 }
 
 // Before the rounds of pre-copy, after which every moment makes more memory dirty.
@@ -119,20 +135,11 @@ Status TreeDump::prepare() {
                                        .id = options_.id,
                                        .role = kRole,
                                        .tree = options_.tree,
-                                       .work = work_});
+                                       .work = work_,
+                                       .show = {}});
   if (!held) return failure(held.error());
-  prepared_ = std::move(*held);
+  held_ = std::move(*held);
   return {};
-}
-
-std::vector<std::string> TreeDump::dump_options() const {
-  std::vector<std::string> options = options_.criu_options;
-  if (options_.leave_running) options.push_back("--leave-running");
-  if (rounds_ > 0) {
-    options.insert(options.end(),
-                   {"--track-mem", "--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
-  }
-  return options;
 }
 
 // runc knows what CRIU has to be told of a container, and notes that it has gone.
@@ -157,18 +164,17 @@ Status TreeDump::start() {
     if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
   }
   if (!is_container()) {
-    // A log file rather than our pipe: CRIU must be able to go on when this process has died.
-    auto criu = prepared_->dump(options_.record.root, images, kLog, dump_options());
-    if (!criu) return failure(criu.error());
-    criu_ = std::move(*criu);
-    return {};
+    auto options = rounds_ > 0 ? tracking_options() : options_.criu_options;
+    if (options_.leave_running) options.push_back("--leave-running");
+    return held_->ask(CriuRequest::kDump, {images, kLog, std::move(options), options_.record.root});
   }
   auto argv = checkpoint_command(images);
   if (!argv) return failure(argv.error());
+  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
   auto runc = CriuProcess::start(
       {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
   if (!runc) return failure(runc.error());
-  criu_ = std::move(*runc);
+  runc_ = std::move(*runc);
   return {};
 }
 
@@ -180,12 +186,9 @@ Result<bool> TreeDump::await_held() {
     auto record = store_.read(options_.id, kRole);
     if (!record) return failure(record.error());
     if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
-    if (criu_->ended()) return false;
-    std::vector<pollfd> fds = {{watch->fd(), POLLIN, 0}};
-    criu_->add_to(fds);
-    poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
+    if (criu()->ended()) return false;
+    wait_and_process({{watch->fd(), POLLIN, 0}});
     watch->drain();
-    criu_->process();
   }
 }
 
@@ -197,8 +200,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   auto held = await_held();
   if (!held) return failure(held.error());
   if (!*held) {
-    return failure(
-        explain(*criu_, is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
+    return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
   }
   const auto sealed =
       ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", options_.record.checkpoint}},
@@ -207,40 +209,49 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
 }
 
+// Until something has come from CRIU, or of `fds`, or has not for a while.
+void TreeDump::wait_and_process(std::vector<pollfd> fds) {
+  held_ ? held_->add_to(fds) : runc_->add_to(fds);
+  poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
+  criu()->process();
+}
+
 void TreeDump::wait_for_end() {
+  if (held_) held_->hang_up();
   auto patience_ends = Clock::now() + kEndPatience;
-  while (criu_ && !criu_->ended()) {
-    std::vector<pollfd> fds;
-    criu_->add_to(fds);
-    poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
-    criu_->process();
+  while (criu() != nullptr && !criu()->ended()) {
+    wait_and_process();
     if (Clock::now() < patience_ends) continue;
     patience_ends = Clock::now() + kEndPatience;
-    auto record = store_.read(options_.id, kRole);
-    const bool decided =
-        record && (is_over(record->state) || record->state == MigrationState::kCommitted);
-    if (!decided) continue;
-    // Stopped by somebody: what it holds would stay frozen.
-    criu_->resume();
-    if (auto behind_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
-      behind_runc->let_go();
-    }
-    if (!ask(options_.mount, {{"op", "status"}}, kDaemonSilence)) {
-      // Its requests would keep CRIU, and the frozen tree with it, for as long as the daemon
-      // sleeps. Forced, the kernel answers them all with an error; that the mount is busy does not
-      // matter.
-      (void)umount2(options_.mount.mountpoint.c_str(), MNT_FORCE);
-    }
+    end_what_may_keep_it();
   }
 }
 
-Error TreeDump::explain(CriuProcess& criu, const std::string& what, const std::string& log) {
+// When the end of the dump is decided, and CRIU does not come to it.
+void TreeDump::end_what_may_keep_it() {
+  auto record = store_.read(options_.id, kRole);
+  const bool decided =
+      record && (is_over(record->state) || record->state == MigrationState::kCommitted);
+  if (!decided) return;
+  // Stopped by somebody: what it holds would stay frozen.
+  criu()->resume();
+  if (auto behind_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
+    behind_runc->let_go();
+  }
+  if (!ask(options_.mount, {{"op", "status"}}, kDaemonSilence)) {
+    // Its requests would keep CRIU, and the frozen tree with it, for as long as the daemon sleeps.
+    // Forced, the kernel answers them all with an error; that the mount is busy does not matter.
+    (void)umount2(options_.mount.mountpoint.c_str(), MNT_FORCE);
+  }
+}
+
+Error TreeDump::explain(const std::string& what, const std::string& log) {
   std::ifstream file(log);
   for (std::string line; std::getline(file, line);) {
-    if (!is_harmless(parse_criu_line(line))) criu.errors().note(line);
+    if (!is_harmless(parse_criu_line(line))) criu()->errors().note(line);
   }
-  std::string message = what + " " + criu.how_it_ended();
-  if (const std::string why = criu.errors().summary(); !why.empty()) message += ": " + why;
+  std::string message = what + " " + criu()->how_it_ended();
+  if (const std::string why = criu()->errors().summary(); !why.empty()) message += ": " + why;
   return {ECHILD, message + " (log: " + log + ")"};
 }
 

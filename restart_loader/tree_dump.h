@@ -52,21 +52,25 @@ class TreeDump {
   Status check_daemon() const;
   Status pre_copy();
   Result<uint64_t> pre_dump(unsigned round);
+  Status await_pre_dumped(const std::string& log);
   bool is_container() const { return !options_.record.container.name.empty(); }
   Status prepare();
   Status start();
-  std::vector<std::string> dump_options() const;
+  std::vector<std::string> tracking_options() const;
+  CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
+  void wait_and_process(std::vector<pollfd> fds = {});
+  void end_what_may_keep_it();
   Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
   Result<bool> await_held();
-  static Error explain(CriuProcess& criu, const std::string& what, const std::string& log);
+  Error explain(const std::string& what, const std::string& log);
 
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
   std::string top_;      // of the checkpoint in the mount; empty until it was made
   unsigned rounds_ = 0;  // of pre-copy, done
-  std::optional<HeldCriu> prepared_;
-  std::unique_ptr<CriuProcess> criu_;
+  std::optional<HeldCriu> held_;
+  std::unique_ptr<CriuProcess> runc_;  // of a container, instead
 };
 
 }  // namespace ppmr

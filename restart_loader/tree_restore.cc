@@ -190,7 +190,9 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
   options.insert(options.end(), {"--pidfile", "pidfile"});
   if (lazily_) options.push_back("--lazy-pages");
   // A log file rather than our pipe: CRIU must be able to go on when this process has died.
-  return criu.restore(images(), kLog, options);
+  const Status asked = criu.ask(CriuRequest::kRestore, {images(), kLog, std::move(options)});
+  if (!asked) return failure(asked.error());
+  return criu.release();
 }
 
 // Then the container is known to runc here, with its control groups.

@@ -2,6 +2,7 @@
 import os
 import signal
 import socket
+import sys
 
 import pytest
 
@@ -40,12 +41,12 @@ def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, world):
 # A kernel that tracks memory, as far as anybody asks, and a round that takes its time.
 SLOW_ROUND = """case "$1" in
 check) exit 0 ;;
-pre-dump) : >{0}/began; sleep 2; : >{0}/ended; exit 1 ;;
+swrk) {1} -c 'import socket; socket.socket(fileno=3).recv(65536)' && : >{0}/began; sleep 2; : >{0}/ended; exit 1 ;;
 esac"""
 
 
 def test_ctrl_c_lets_criu_end_a_round_of_pre_copy_by_itself(lab, nodes, tmp_path):
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(criu_that(tmp_path, SLOW_ROUND.format(tmp_path)))}) as world:
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(criu_that(tmp_path, SLOW_ROUND.format(tmp_path, sys.executable)))}) as world:
         [worker] = start_workers(lab, nodes, 1)
         running = world.start_migrate(worker.pid, options=["--pre-copy", 2])
         wait_until((tmp_path / "began").exists, 20, "a round to begin")
