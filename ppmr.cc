@@ -1,5 +1,6 @@
 // The one binary: picks a subcommand and nothing else.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <string>
 
@@ -9,6 +10,8 @@
 #include "restart_loader/commands.h"
 
 int main(int argc, char** argv) {
+  std::signal(SIGCHLD,
+              SIG_DFL);  // ignored, as some leave it to us, how a child ended would be lost
   CLI::App app("Moves running processes between nodes through two mounts.", "ppmr");
   app.set_version_flag("--version", "ppmr 0.1.0");
   app.require_subcommand(1);

@@ -29,12 +29,14 @@ Result<SourceNodePointer> SourceMount::directory(uint64_t id) {
   return node;
 }
 
+tl::unexpected<Error> SourceMount::sealed_failure() {
+  return failure(EROFS, "the checkpoint is sealed");
+}
+
 Status SourceMount::check_writable(const SourceCheckpoint& checkpoint) {
   {
     std::lock_guard lock(tree_.mutex());
-    if (checkpoint.state != CheckpointState::kOpen) {
-      return failure(EROFS, "the checkpoint is sealed");
-    }
+    if (checkpoint.state != CheckpointState::kOpen) return sealed_failure();
   }
   return checkpoint.status();
 }

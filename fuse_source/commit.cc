@@ -26,6 +26,10 @@ wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
   return entry;
 }
 
+tl::unexpected<Error> still_open_failure(const SourceNode& node) {
+  return failure(EBUSY, "'" + node.name + "' is still open for writing");
+}
+
 }  // namespace
 
 Result<CommitReport> SourceMount::commit(const std::string& name) {
@@ -46,18 +50,28 @@ Status SourceMount::await_writers(const SourceNodePointer& top) {
   const bool closed = writer_closed_.wait_for(lock, kWritersPatience,
                                               [&] { return still_open() == nullptr || stopping_; });
   if (closed && still_open() == nullptr) return {};
-  return failure(EBUSY, "'" + still_open()->name + "' is still open for writing");
+  return still_open_failure(*still_open());
 }
 
 Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
   SourceCheckpoint& checkpoint = *top->checkpoint;
-  if (auto status = checkpoint.error->status(); !status) return failure(status.error());
-  if (auto closed = await_writers(top); !closed) return failure(closed.error());
-  std::lock_guard changes(changes_);
   bool sealed = false;
   {
     std::lock_guard lock(tree_.mutex());
     sealed = checkpoint.state == CheckpointState::kSealed;
+  }
+  // What was sealed outlives its session.
+  const Status well = sealed ? checkpoint.error->status() : checkpoint.status();
+  if (!well) return failure(well.error());
+  if (auto closed = await_writers(top); !closed) return failure(closed.error());
+  std::lock_guard changes(changes_);
+  const auto nodes = tree_.nodes_of(checkpoint);
+  {
+    std::lock_guard lock(tree_.mutex());
+    sealed = checkpoint.state == CheckpointState::kSealed;
+    for (auto& node : nodes) {
+      if (node->open_writers > 0) return still_open_failure(*node);  // opened again meanwhile
+    }
     if (!sealed) checkpoint.state = CheckpointState::kSealing;
   }
   auto set_state = [&](CheckpointState state) {
@@ -65,7 +79,6 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     checkpoint.state = state;
   };
   CommitReport report;
-  const auto nodes = tree_.nodes_of(checkpoint);
   for (auto& node : nodes) {
     if (node->type != wire::NodeType::kFile) continue;
     ++report.files;
@@ -113,7 +126,7 @@ void SourceMount::commit_what_is_closed(bool unmounted) {
     for (auto& node : tree_.nodes_of(*top->checkpoint)) {
       // After an unmount nobody has anything open: the kernel's word for it may not have come.
       if (unmounted) {
-        if (node->open_writers > 0) close_for_writing(node);
+        if (node->open_writers > 0) close_for_writing(node, node->writers_so_far);
         std::lock_guard lock(tree_.mutex());
         node->open_writers = node->open_handles = 0;
       }

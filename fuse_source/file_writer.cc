@@ -1,6 +1,7 @@
 #include "fuse_source/file_writer.h"
 
 #include <cstring>
+#include <utility>
 
 namespace ppmr {
 namespace {
@@ -37,7 +38,7 @@ bool FileWriter::adopt(SlotLease lease, std::span<const std::byte> bytes, uint64
   }
   gathered_ =
       Gathered{std::move(lease), slot_offset, length, offset, std::chrono::steady_clock::now()};
-  return true;
+  return !std::exchange(watched_, true);
 }
 
 void FileWriter::cut_locked(CutChunks& cut) {
@@ -46,15 +47,22 @@ void FileWriter::cut_locked(CutChunks& cut) {
   gathered_.reset();
 }
 
-void FileWriter::flush() { flush_if_quiet(std::chrono::microseconds(0)); }
+void FileWriter::flush() {
+  CutChunks cut;
+  {
+    std::lock_guard lock(mutex_);
+    if (gathered_) cut_locked(cut);
+  }
+  cut.announce(*outlet_);
+}
 
 bool FileWriter::flush_if_quiet(std::chrono::microseconds quiet) {
   CutChunks cut;
   {
     std::lock_guard lock(mutex_);
-    if (!gathered_) return true;
-    if (std::chrono::steady_clock::now() - gathered_->last_write < quiet) return false;
-    cut_locked(cut);
+    if (gathered_ && std::chrono::steady_clock::now() - gathered_->last_write < quiet) return false;
+    watched_ = false;
+    if (gathered_) cut_locked(cut);
   }
   cut.announce(*outlet_);
   return true;

@@ -39,13 +39,14 @@ class FileWriter {
 
   // Copies `bytes` behind what is gathered, if they follow on and fit.
   bool append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
-  // Takes the slot in whose payload `bytes` lie. True when a gathered chunk was begun with it,
-  // which somebody has to send after a while.
+  // Takes the slot in whose payload `bytes` lie. True when a gathered chunk was begun with it, and
+  // nobody watches yet that it is sent after a while: by flush_if_quiet(), until that is true.
   bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
 
   // Sends what is gathered.
   void flush();
-  // The same, if nothing was added for `quiet`. False when something is still gathered.
+  // The same for who watches, if nothing was added for `quiet`. False when something is still
+  // gathered; else it is not watched any more.
   bool flush_if_quiet(std::chrono::microseconds quiet);
   // Sends what is gathered and waits until the target has verified every byte.
   Status drain(const Interrupted& interrupted);
@@ -69,6 +70,7 @@ class FileWriter {
 
   mutable std::mutex mutex_;
   std::optional<Gathered> gathered_;  // guarded by mutex_
+  bool watched_ = false;              // guarded by mutex_
   uint64_t size_bytes_ = 0;           // guarded by mutex_
 };
 

@@ -66,6 +66,26 @@ TEST_F(FileWriterTest, SmallWritesThatFollowOnBecomeOneChunk) {
   EXPECT_EQ(outlet->announced[0].bytes.back(), 'p');
 }
 
+// Else every write of a writer that jumps about would be one more entry of whoever watches.
+TEST_F(FileWriterTest, IsToBeWatchedOnceUntilItWasQuiet) {
+  const auto jump_to = [&](uint64_t offset) {
+    SlotLease lease = pool->try_acquire();
+    const auto bytes = std::span<const std::byte>(lease.payload()).first(4096);
+    CutChunks cut;
+    const bool is_to_be_watched = writer->adopt(std::move(lease), bytes, offset, cut);
+    cut.announce(*outlet);
+    return is_to_be_watched;
+  };
+  EXPECT_TRUE(jump_to(0));
+  EXPECT_FALSE(jump_to(1 << 20));
+  writer->flush();
+  EXPECT_FALSE(jump_to(2 << 20)) << "it is watched still";
+  EXPECT_FALSE(writer->flush_if_quiet(std::chrono::hours(1)));
+  EXPECT_FALSE(jump_to(3 << 20));
+  EXPECT_TRUE(writer->flush_if_quiet(std::chrono::microseconds(0)));
+  EXPECT_TRUE(jump_to(4 << 20));
+}
+
 TEST_F(FileWriterTest, AWriteElsewhereSendsWhatWasGathered) {
   write("abc", 0);
   write("xyz", 100);

@@ -14,29 +14,44 @@ constexpr std::chrono::milliseconds kSlotWait{50};
 }  // namespace
 
 Status SourceMount::opened(const SourceNodePointer& node, bool for_writing) {
-  if (for_writing) {
-    if (auto status = check_writable(*node->checkpoint); !status) return status;
-  }
-  bool first_writer = false;
+  const SourceCheckpoint& checkpoint = *node->checkpoint;
+  bool size_is_open_again = false;
   {
     std::lock_guard lock(tree_.mutex());
+    // Seen and counted at once: what is being sealed gets no writer.
+    if (for_writing && checkpoint.state != CheckpointState::kOpen) return sealed_failure();
     ++node->open_handles;
-    if (for_writing) first_writer = ++node->open_writers == 1;
+    if (for_writing) {
+      size_is_open_again = ++node->open_writers == 1 || node->closing_writers > 0;
+      ++node->writers_so_far;
+    }
   }
-  // Its size is open again. (A new file is told as being open; saying it twice does no harm.)
-  if (first_writer) return node->checkpoint->outlet->send(wire::OpenedForWrite{node->id});
-  return {};
+  Status told = for_writing ? checkpoint.status() : Status{};
+  if (told && size_is_open_again) {
+    // Behind a close that is just being told. (A new file is told as being open; saying it twice
+    // does no harm.)
+    std::lock_guard order(attribute_changes_);
+    told = checkpoint.outlet->send(wire::OpenedForWrite{node->id});
+  }
+  if (!told) {
+    std::lock_guard lock(tree_.mutex());
+    --node->open_handles;
+    if (for_writing) --node->open_writers;
+  }
+  return told;
 }
 
 void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
   bool last_writer = false;
   bool forgotten = false;
+  uint64_t writers_so_far = 0;
   {
     std::lock_guard lock(tree_.mutex());
     last_writer = for_writing && ++node->closing_writers == node->open_writers;
+    writers_so_far = node->writers_so_far;
   }
   // The close comes after every byte, so that nobody at the target takes the file for complete.
-  if (last_writer) close_for_writing(node);
+  if (last_writer) close_for_writing(node, writers_so_far);
   {
     std::lock_guard lock(tree_.mutex());
     if (for_writing) {
@@ -51,8 +66,9 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
   if (forgotten) (void)node->checkpoint->outlet->send(wire::Forget{node->id});
 }
 
-void SourceMount::close_for_writing(const SourceNodePointer& node) {
+void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far) {
   Outlet& outlet = *node->checkpoint->outlet;
+  const uint64_t size_bytes = node->writer->size_bytes();  // more is not known to have arrived
   if (auto drained = node->writer->drain([this] { return stopping_.load(); }); !drained) {
     spdlog::warn("close of file {}: {}", node->id, drained.error().message);
     // At the end of the mount nobody waits for what is still under way, so nobody may seal it.
@@ -64,10 +80,11 @@ void SourceMount::close_for_writing(const SourceNodePointer& node) {
   wire::Attributes attributes;
   {
     std::lock_guard lock(tree_.mutex());
+    if (node->writers_so_far != writers_so_far) return;  // the next one tells of its close
     attributes = node->attributes;
   }
   (void)outlet.send(wire::SetAttributes{node->id, attributes});
-  (void)outlet.send(wire::Closed{node->id, node->writer->size_bytes()});
+  (void)outlet.send(wire::Closed{node->id, size_bytes});
 }
 
 Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
@@ -145,6 +162,8 @@ Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   if (size_bytes == node->writer->size_bytes()) return {};
   if (auto drained = drain(node, interrupted); !drained) return drained;
+  std::lock_guard changes(changes_);  // it may have been sealed meanwhile
+  if (auto status = check_writable(*node->checkpoint); !status) return status;
   node->writer->stream().reset_digest();
   node->writer->set_size_bytes(size_bytes);
   {
@@ -161,6 +180,8 @@ Status SourceMount::punch_hole(const SourceNodePointer& node, uint64_t offset,
   if (offset >= size_bytes) return {};
   length_bytes = std::min(length_bytes, size_bytes - offset);
   if (auto drained = drain(node, interrupted); !drained) return drained;
+  std::lock_guard changes(changes_);
+  if (auto status = check_writable(*node->checkpoint); !status) return status;
   node->writer->stream().reset_digest();
   return node->checkpoint->outlet->send(wire::PunchHole{node->id, offset, length_bytes});
 }

@@ -23,7 +23,7 @@ fuse_entry_param entry_of(SourceMount& mount, const SourceNodePointer& node) {
   entry.ino = node->id;
   entry.attr = mount.tree().attributes(node);
   entry.attr_timeout = 0;
-  entry.entry_timeout = kAttributeSeconds;
+  entry.entry_timeout = kEntrySeconds;
   mount.tree().count_lookup(node);
   return entry;
 }

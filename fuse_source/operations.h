@@ -21,7 +21,7 @@ fuse_entry_param entry_of(SourceMount& mount, const SourceNodePointer& node);
 SourceNodePointer node_of(fuse_req_t request, fuse_ino_t inode);
 
 // The names the kernel may keep without asking again: nobody but us changes them.
-inline constexpr double kAttributeSeconds = 1.0;
+inline constexpr double kEntrySeconds = 1.0;
 
 void add_name_operations(fuse_lowlevel_ops& operations);       // ops_names.cc
 void add_attribute_operations(fuse_lowlevel_ops& operations);  // ops_attributes.cc

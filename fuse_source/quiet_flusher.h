@@ -18,7 +18,7 @@ class QuietFlusher {
   QuietFlusher() : thread_([this] { run(); }) {}
   ~QuietFlusher();
 
-  // `writer` has begun to gather.
+  // `writer` has begun to gather, and is not watched yet.
   void watch(std::shared_ptr<FileWriter> writer);
 
  private:

@@ -1,11 +1,11 @@
 #include "fuse_source/source_command.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
 
+#include "buffer_pool/host_name.h"
 #include "fuse_source/source_mount.h"
 #include "mount/control_socket.h"
 #include "mount/credential_options.h"
@@ -22,12 +22,6 @@ struct Flags {
   std::string log_file;
   bool foreground = false;
 };
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // How `ppmr migrate` reaches the agent of the target's node: as this daemon reaches the target.
 nlohmann::json describe_way(const SourceOptions& options, const Credentials& credentials) {
@@ -116,7 +110,7 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "source", "Mount the directory that a checkpoint tool writes into, and stream to a target");
   SourceOptions& source = flags->source;
-  command->add_option("MOUNTPOINT", source.mountpoint, "an empty directory")->required();
+  command->add_option("MOUNTPOINT", source.mountpoint, "the directory to mount on")->required();
   auto* target = command->add_option("--target", source.target_address, "HOST:PORT of ppmr target");
   auto* discard = command->add_flag("--discard", source.discard,
                                     "forget what is written: measures aggregation alone");

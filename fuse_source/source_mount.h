@@ -112,12 +112,14 @@ class SourceMount {
   std::shared_ptr<Outlet> present_outlet();
   Result<SourceNodePointer> directory(uint64_t id);
   Status check_writable(const SourceCheckpoint& checkpoint);
+  static tl::unexpected<Error> sealed_failure();
   void unlink(const SourceNodePointer& node);
 
   // Files.
   Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint,
                                   const Interrupted& interrupted);
-  void close_for_writing(const SourceNodePointer& node);
+  // Told only if nobody has opened the file for writing since: of so many writers the last.
+  void close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far);
   void give_up(const SourceCheckpoint& checkpoint, const Error& error);
 
   // Checkpoints.

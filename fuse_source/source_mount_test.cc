@@ -1,4 +1,5 @@
-// What happens while a source mount ends, without the mount itself.
+// What happens while a source mount ends, and while its files are opened, closed and sealed at
+// once; without the mount itself.
 #include "fuse_source/source_mount.h"
 
 #include <gtest/gtest.h>
@@ -52,6 +53,117 @@ TEST(SourceMount, EndsWhileItsTargetAsks) {
   }
   done = true;
   asking.join();
+}
+
+// Says that chunks have arrived only when it is asked to, and remembers what it was told of files.
+class SlowOutlet final : public DiscardOutlet {
+ public:
+  void announce(Chunk chunk) override {
+    std::lock_guard lock(mutex_);
+    chunks_.push_back(std::move(chunk));
+  }
+  Status send(const wire::OpenedForWrite&) override {
+    ++opened;
+    return {};
+  }
+  Status send(const wire::Closed& message) override {
+    closed.push_back(message.size_bytes);
+    return {};
+  }
+  Status status() const override {
+    return has_failed ? Status(failure(EIO, "the session has failed")) : Status{};
+  }
+  void all_arrive() {
+    std::lock_guard lock(mutex_);
+    for (Chunk& chunk : chunks_) {
+      chunk.file->announced();
+      chunk.file->verified(chunk.turn, 0);
+    }
+    chunks_.clear();
+  }
+
+  std::atomic<int> opened = 0;
+  std::vector<uint64_t> closed;
+  std::atomic<bool> has_failed = false;
+
+ private:
+  std::mutex mutex_;
+  std::vector<Chunk> chunks_;
+};
+
+class SourceFile : public testing::Test {
+ protected:
+  static constexpr size_t kChunk = size_t{64} << 10;
+
+  void SetUp() override {
+    SourceOptions options;
+    options.discard = true;
+    options.chunk_size_bytes = kChunk;
+    options.pool_size_bytes = 4 * kChunk;
+    mount_ = std::move(SourceMount::create(options).value());
+    pool_ = std::move(BufferPool::create(4 * kChunk, kChunk).value());
+    node_->type = wire::NodeType::kFile;
+    node_->checkpoint = std::make_shared<SourceCheckpoint>();
+    node_->checkpoint->outlet = outlet_;
+    node_->writer = std::make_shared<FileWriter>(7, node_->checkpoint->error, outlet_);
+  }
+  void write_chunk(uint64_t offset) {
+    SlotLease lease = pool_->try_acquire();
+    const std::span<const std::byte> bytes = lease.payload();
+    CutChunks cut;
+    node_->writer->adopt(std::move(lease), bytes, offset, cut);
+    cut.announce(*outlet_);
+  }
+  void await_closing() {
+    for (bool closing = false; !closing;) {
+      std::lock_guard lock(mount_->tree().mutex());
+      closing = node_->closing_writers > 0;
+    }
+  }
+
+  std::unique_ptr<SourceMount> mount_;
+  std::unique_ptr<BufferPool> pool_;
+  std::shared_ptr<SlowOutlet> outlet_ = std::make_shared<SlowOutlet>();
+  SourceNodePointer node_ = std::make_shared<SourceNode>();
+};
+
+// A reader at the target would take what is still to come for a hole.
+TEST_F(SourceFile, IsNotToldToBeClosedWhenItWasOpenedAgainMeanwhile) {
+  ASSERT_TRUE(mount_->opened(node_, true));
+  write_chunk(0);
+  std::thread closing([this] { mount_->released(node_, true); });
+  await_closing();
+  ASSERT_TRUE(mount_->opened(node_, true));
+  write_chunk(kChunk);
+  outlet_->all_arrive();
+  closing.join();
+  EXPECT_TRUE(outlet_->closed.empty());
+  EXPECT_EQ(outlet_->opened, 2);
+  mount_->released(node_, true);
+  EXPECT_EQ(outlet_->closed, std::vector<uint64_t>{2 * kChunk});
+}
+
+TEST_F(SourceFile, KeepsItsSizeWhenItWasSealedBeforeATruncateCameToIt) {
+  write_chunk(0);
+  Status truncated;
+  std::thread truncating([&] { truncated = mount_->truncate(node_, 10, [] { return false; }); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it waits for the chunk
+  {
+    std::lock_guard lock(mount_->tree().mutex());
+    node_->checkpoint->state = CheckpointState::kSealed;
+  }
+  outlet_->all_arrive();
+  truncating.join();
+  ASSERT_FALSE(truncated);
+  EXPECT_EQ(truncated.error().errno_value, EROFS);
+  EXPECT_EQ(node_->writer->size_bytes(), kChunk);
+}
+
+TEST_F(SourceFile, ThatCouldNotBeOpenedIsNotOpen) {
+  outlet_->has_failed = true;
+  EXPECT_EQ(mount_->opened(node_, true).error().errno_value, EIO);
+  EXPECT_EQ(node_->open_handles, 0u);
+  EXPECT_EQ(node_->open_writers, 0u);
 }
 
 }  // namespace

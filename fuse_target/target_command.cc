@@ -1,17 +1,17 @@
 #include "fuse_target/target_command.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <memory>
 
+#include "buffer_pool/host_name.h"
 #include "fuse_target/target_daemon.h"
 #include "mount/control_socket.h"
 #include "mount/credential_options.h"
 #include "mount/daemon.h"
+#include "mount/descriptor_limit.h"
 #include "mount/size_option.h"
 #include "mount/transport_option.h"
 
@@ -24,12 +24,6 @@ struct Flags {
   std::string log_file;
   bool foreground = false;
 };
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // Before anything else is set up: a wrong mount point is the commonest mistake.
 Status check_mountpoint(const std::string& path) {
@@ -50,15 +44,6 @@ ExitCode exit_code_of(const Error& error) {
   return elsewhere ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
-// Each image that is spilled keeps a file open for as long as it is there; 1024 is the usual limit.
-void raise_descriptor_limit() {
-  constexpr rlim_t kDescriptorsMax = 1 << 16;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kDescriptorsMax) return;
-  limit.rlim_cur = std::min(limit.rlim_max, kDescriptorsMax);
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
@@ -66,10 +51,17 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
-    raise_descriptor_limit();
+    raise_descriptor_limit();  // each image that is spilled keeps a file open
   }
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
+  // On loopback, too: any user of this node could become root by it.
+  if (options.allow_restart && !(*security)->authenticates() && !credentials.insecure) {
+    return daemon.failed({EACCES,
+                          "--allow-restart: whoever connects can run processes here as root; give "
+                          "--key-file or certificates (or --insecure)"},
+                         ExitCode::kUsage);
+  }
   options.security = *security;
   options.state_directory = std::filesystem::absolute(options.state_directory).string();
   options.target_name = host_name();
@@ -100,7 +92,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "target", "Mount the directory where checkpoints of sources arrive, and listen for them");
   TargetOptions& target = flags->target;
-  command->add_option("MOUNTPOINT", target.mountpoint, "an empty directory")->required();
+  command->add_option("MOUNTPOINT", target.mountpoint, "the directory to mount on")->required();
   command->add_option("--listen", target.listen_address, "HOST:PORT for sources to connect to")
       ->required();
   add_transport_options(*command, target.transport);

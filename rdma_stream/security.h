@@ -32,6 +32,7 @@ class Security {
   std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain) const;
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 
+  bool authenticates() const { return tls_ != nullptr; }
   // What a person should be told when a daemon starts; empty when all is well.
   std::string warning() const;
 

@@ -105,6 +105,10 @@ void VerbsPuller::run_stream(uint32_t index) {
       // First of all the device must stop writing where those pulls wanted their bytes.
       queue->reset();
       stream.rail.reset();
+      // Who rang for a pull shall not have rung in vain: another stream takes it.
+      stream.asleep.store(false);
+      stream.bell.silence();
+      pulls_queued();
       for (Pull pull; stream.window.give_back(pull);) queue_.lost(pull);
       disconnected();
       if (!stopping_) spdlog::warn("RDMA connection broken: {}", error.message);

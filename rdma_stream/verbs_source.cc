@@ -5,19 +5,13 @@
 #include <algorithm>
 
 #include "rdma_stream/handshake.h"
+#include "rdma_stream/session_proof.h"
 
 namespace ppmr {
 namespace {
 
 // Connections of a session: more than streams, as rails may outnumber them.
 uint32_t connections_max(uint32_t stream_count) { return std::max(stream_count, wire::kRailsMax); }
-
-// Takes as long whatever the bytes are: a secret is not to be found out by measuring.
-bool same_secret(const wire::Token& a, const wire::Token& b) {
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
-  return difference == 0;
-}
 
 }  // namespace
 
@@ -177,7 +171,8 @@ Result<Admission> VerbsSource::admit(size_t opening, size_t rail,
     } else {
       refusal = Error{EACCES, "no session has this secret"};
       for (PoolLoan* loan : loans_) {
-        if (loan->opening_ != opening || !same_secret(loan->offer_.secret, hello->secret)) continue;
+        if (loan->opening_ != opening || !equal_secrets(loan->offer_.secret, hello->secret))
+          continue;
         refusal.message = "stream out of range";
         if (hello->stream >= connections_max(loan->stream_count_)) continue;
         refusal.message = "the device was lost";

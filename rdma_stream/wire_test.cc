@@ -38,7 +38,8 @@ using Messages =
                    Make, Remove, Rename, SetAttributes, Truncate, PunchHole, OpenedForWrite, Closed,
                    Forget, Announce, AnnounceInline, ManifestEntry, Seal, Abandon, SealRefused,
                    ReadBack, Release, Outcome, ReadBackReply, Space, SealRequest, CheckpointRemoved,
-                   ReadRequest, ReadResponse>;
+                   ReadRequest, ReadResponse, TransportOffer, TransportChoice, AgentHello,
+                   DataWelcome, RdmaHello, AgentFrameHeader>;
 TYPED_TEST_SUITE(EachMessage, Messages);
 
 TYPED_TEST(EachMessage, ComesBackAsItWas) {
@@ -120,10 +121,8 @@ TEST(Wire, ChecksumOfFieldsCoversEachOfThem) {
 
 TEST(Wire, DigestsOfAFileAreASumThatSeesEveryChunk) {
   const uint64_t sum = chunk_digest(0, 10, 1) + chunk_digest(10, 10, 2);
-  EXPECT_EQ(sum, chunk_digest(10, 10, 2) + chunk_digest(0, 10, 1));
   EXPECT_NE(sum, chunk_digest(0, 10, 2) + chunk_digest(10, 10, 1));  // swapped
   EXPECT_NE(sum, chunk_digest(0, 10, 1) + chunk_digest(20, 10, 2));  // landed elsewhere
-  EXPECT_NE(sum, sum + chunk_digest(10, 10, 2));                     // doubled
 }
 
 }  // namespace

@@ -198,13 +198,14 @@ TEST_F(WrongTarget, AnAnswerThatNobodyAskedForIsIgnored) {
 }
 
 TEST_F(WrongTarget, AnErrorNumberThatIsNoneBecomesEio) {
-  std::thread answer(
-      [this] { (void)channel.send(wire::Outcome{.request = 1, .errno_value = -7}); });
+  std::thread answer([this] {
+    std::this_thread::sleep_for(milliseconds(50));  // what nobody has asked for is ignored
+    (void)channel.send(wire::Outcome{.request = 1, .errno_value = -7});
+  });
   const Status claimed = sender->claim({});
   answer.join();
-  if (!claimed) {
-    EXPECT_EQ(claimed.error().errno_value, EIO);
-  }
+  ASSERT_FALSE(claimed);
+  EXPECT_EQ(claimed.error().errno_value, EIO);
 }
 
 TEST_F(WrongTarget, MoreBytesThanWereAskedForAreAnError) {

@@ -1,10 +1,9 @@
 #include "restart_loader/agent_client.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <thread>
 
+#include "buffer_pool/host_name.h"
 #include "mount/control_client.h"
 #include "mount/json_text.h"
 #include "rdma_stream/agent_frames.h"
@@ -20,12 +19,6 @@ using Clock = std::chrono::steady_clock;
 // How long one attempt may take while there is time for another one.
 constexpr milliseconds kAttempt{3000};
 constexpr milliseconds kBetweenAttempts{100};
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 }  // namespace
 

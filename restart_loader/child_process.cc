@@ -71,7 +71,9 @@ Result<ChildProcess> ChildProcess::start(const ChildOptions& options) {
   sigset_t signals;
   sigemptyset(&signals);
   posix_spawnattr_setsigmask(&attributes, &signals);
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT}) sigaddset(&signals, number);
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGCHLD}) {
+    sigaddset(&signals, number);
+  }
   posix_spawnattr_setsigdefault(&attributes, &signals);
 
   std::vector<char*> argv;
@@ -89,7 +91,13 @@ Result<ChildProcess> ChildProcess::start(const ChildOptions& options) {
   }
   // By number: glibc 2.36 declares pidfd_open() without extern "C".
   child.pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0)));
-  if (!child.pidfd_) return system_failure("watch", options.argv[0]);  // and the child is ended
+  if (!child.pidfd_) {
+    const int why = errno;
+    kill(child.pid_, SIGKILL);
+    waitpid(child.pid_, nullptr, 0);
+    child.pid_ = -1;
+    return system_failure("watch", options.argv[0], why);
+  }
   return child;
 }
 

@@ -43,12 +43,11 @@ std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
     try {
       exit_code = command->run();
     } catch (const nlohmann::json::exception& error) {
-      exit_code = report(
-          name,
-          {ExitCode::kDaemonSilent, std::string("the daemon's answer is not to be understood "
-                                                "(is it of another version?): ") +
-                                        error.what()},
-          command->json);
+      exit_code = report(name,
+                         {ExitCode::kDaemonSilent, std::string("cannot parse the daemon's answer "
+                                                               "(is it of another version?): ") +
+                                                       error.what()},
+                         command->json);
     }
   });
   return command;
@@ -129,8 +128,7 @@ struct MigrateOrRecover {
 
 // What migrate and evacuate have in common.
 template <typename Command>
-CLI::Option* add_move_options(CLI::App& sub, std::shared_ptr<Command> command,
-                              MigrateCommand& migrate) {
+void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
   sub.add_flag("--eager", migrate.eager, "let it run there only when all of its memory is there");
   sub.add_option("--pre-copy", migrate.pre_copy,
                  "copy the memory in up to so many rounds while the process runs, and freeze it "
@@ -143,9 +141,8 @@ CLI::Option* add_move_options(CLI::App& sub, std::shared_ptr<Command> command,
       ->capture_default_str();
   sub.add_option("--state-dir", migrate.state_directory, "where the records of migrations are kept")
       ->capture_default_str();
-  return sub
-      .add_option("CRIU-OPTIONS", migrate.criu_options,
-                  "after --: passed on to CRIU on both nodes; of " + passed_options_text())
+  sub.add_option("CRIU-OPTIONS", migrate.criu_options,
+                 "after --: passed on to CRIU on both nodes; of " + passed_options_text())
       ->take_all();
 }
 
@@ -168,7 +165,7 @@ void add_evacuate(CLI::App& app, int& exit_code) {
       "stays by itself");
   auto command = make_command<EvacuateOptions>(sub, exit_code);
   EvacuateCommand& evacuate = command->evacuate;
-  sub.add_option("--mount", evacuate.migrate.mountpoint, "a source mount; its target it is")
+  sub.add_option("--mount", evacuate.migrate.mountpoint, "a source mount: its target receives them")
       ->required();
   auto* cgroup = sub.add_option("--cgroup", evacuate.selector.cgroup,
                                 "processes of this control group and those below it");
@@ -207,15 +204,15 @@ void add_migrate(CLI::App& app, int& exit_code) {
                    ->type_name("NAME")
                    ->allow_extra_args(false)
                    ->take_all();
-  auto* mount = sub.add_option("--mount", migrate.mountpoint, "a source mount; its target it is");
+  auto* mount =
+      sub.add_option("--mount", migrate.mountpoint, "a source mount: its target receives them");
   auto* recover =
       sub.add_option("--recover", command->recover_id,
                      "finish or undo interrupted migrations (or the one with this ID) by the "
                      "records of both nodes")
           ->expected(0, 1)
           ->type_name("ID");
-  recover->excludes(pid)->excludes(runc)->excludes(mount);
-  auto* passed = add_move_options(sub, command, migrate);
+  add_move_options(sub, command, migrate);
   sub.add_flag("--independent", migrate.independent,
                "each process by itself; without it all move or all stay");
   sub.add_flag("--leave-running", migrate.leave_running,
@@ -225,9 +222,16 @@ void add_migrate(CLI::App& app, int& exit_code) {
               "how long a process, once dumped, may be held before the migration is given up "
               "(120); with --recover, how long to try to reach the other node");
   sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
-  recover->excludes(passed);
-  sub.parse_complete_callback([command, recover, pid, runc, mount] {
+  sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
     command->recover = recover->count() > 0;
+    for (const CLI::Option* option : sub.get_options()) {
+      const std::string& name = option->get_single_name();
+      const bool goes_with_it =
+          name == "recover" || name == "timeout" || name == "state-dir" || name == "json";
+      if (command->recover && option->count() > 0 && !goes_with_it) {
+        throw CLI::ExcludesError("--recover", option->get_name());
+      }
+    }
     const bool named = pid->count() + runc->count() > 0;
     if (!command->recover && (!named || mount->count() == 0)) {
       throw CLI::RequiredError("--pid PID or --runc NAME, and --mount MOUNTPOINT (or --recover)");

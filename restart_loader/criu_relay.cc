@@ -317,11 +317,15 @@ Status write_relay_script(const RecordStore& store, const std::string& id, Migra
   return {};
 }
 
+bool was_let_go(const std::string& work_directory) {
+  return access((work_directory + kLetGoFile).c_str(), F_OK) == 0;
+}
+
 bool may_have_run(const std::string& work_directory, bool criu_was_killed) {
   const auto is_there = [&](const char* file) {
     return access((work_directory + file).c_str(), F_OK) == 0;
   };
-  if (!is_there(kLetGoFile)) return false;
+  if (!was_let_go(work_directory)) return false;
   if (is_there(kResumedFile)) return true;
   return criu_was_killed || !is_there(kRespondedFile);
 }

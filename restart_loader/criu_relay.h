@@ -32,6 +32,8 @@ Status write_relay_script(const RecordStore& store, const std::string& id, Migra
 // in the work directory: not while CRIU waited for the relay, nor when it gave up by itself, which
 // ends what it had restored. One that was killed, or lost its relay, may have let tasks go.
 bool may_have_run(const std::string& work_directory, bool criu_was_killed);
+// Whether CRIU need not wait for the relay any more.
+bool was_let_go(const std::string& work_directory);
 // When CRIU had let all tasks go: its own end comes later. 0: that is not known.
 int64_t runs_since_ns(const std::string& work_directory);
 // Before another restore.

@@ -47,6 +47,7 @@ int EvacuateCommand::run() const {
     return to_int(ExitCode::kSuccess);
   }
   MigrateCommand move = migrate;
+  move.name = "evacuate";
   move.independent = !together;
   for (const SelectedTree& tree : selection->trees) move.pids.push_back(tree.root);
   return move.run();

@@ -58,6 +58,7 @@ Status HeldCriu::ask(CriuRequest what, const CriuWork& work) {
   const std::string link = options_.work + "/images";
   unlink(link.c_str());
   if (symlink(work.images.c_str(), link.c_str()) != 0) return system_failure("create", link);
+  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
   std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".",
                                   "--log-file",   work.log};
   all.insert(all.end(), work.options.begin(), work.options.end());

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 
+#include "mount/descriptor_limit.h"
 #include "mount/json_text.h"
 #include "mount/size_option.h"
 #include "restart_loader/cpu_check.h"
@@ -131,6 +132,9 @@ CommandResult<void> Migrate::find_way() {
   settings_.leave_running = command_.leave_running;
   settings_.pre_copy_rounds_max = command_.pre_copy;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
+  if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
+    return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
+  }
   return {};
 }
 
@@ -326,8 +330,9 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
 
 int Migrate::run() {
   const auto failed = [&](const CommandError& error) {
-    return report("migrate", error, command_.json);
+    return report(command_.name, error, command_.json);
   };
+  raise_descriptor_limit();  // a handful for each tree, and one for each task
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
   if (auto way = find_way(); !way) return failed(way.error());
@@ -335,27 +340,30 @@ int Migrate::run() {
   if (auto checked = check_both_sides(); !checked) return failed(checked.error());
   tell_findings();
   for (const std::string& tree : stays_) {
-    (void)report("migrate", {ExitCode::kMigrationAborted, tree + " stays: see above"}, false);
+    (void)report(command_.name, {ExitCode::kMigrationAborted, tree + " stays: see above"}, false);
   }
   if (stops(findings_) || trees_.empty()) {
     return failed({ExitCode::kMigrationAborted, "not begun: see above what would stop it"});
   }
+  ExitCode worst = stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
   if (command_.dry_run) {
+    if (command_.json) fmt::print("{}", summary_json({}, stays_, worst));
     if (!command_.json && stays_.empty()) {
       fmt::print("nothing was found that would stop the move\n");
     }
-    return to_int(stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted);
+    return to_int(worst);
   }
   // What is left of earlier migrations and certain would only be in the way over there.
   settle_aborted(*store, settings_.way);
   const auto outcomes = migrate(*store);
   store->prune();
-  fmt::print("{}", command_.json ? summary_json(outcomes) : summary_text(outcomes));
-  ExitCode worst = stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
+  for (const MigrationOutcome& outcome : outcomes) {
+    if (badness(outcome.exit_code) > badness(worst)) worst = outcome.exit_code;
+  }
+  fmt::print("{}", command_.json ? summary_json(outcomes, stays_, worst) : summary_text(outcomes));
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
-    (void)report("migrate", {outcome.exit_code, outcome.message}, false);
-    if (badness(outcome.exit_code) > badness(worst)) worst = outcome.exit_code;
+    (void)report(command_.name, {outcome.exit_code, outcome.message}, false);
   }
   return to_int(worst);
 }

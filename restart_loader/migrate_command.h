@@ -10,6 +10,7 @@
 namespace ppmr {
 
 struct MigrateCommand {
+  std::string name = "migrate";  // how it calls itself when it fails
   std::vector<int> pids;
   std::vector<std::string> containers;  // of runc's, by name
   std::string mountpoint;

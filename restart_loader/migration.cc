@@ -32,6 +32,12 @@ std::string plain(const std::string& name) {
   return text.empty() ? "process" : text;
 }
 
+Result<OwnershipRecord> record_in(const json& answer) {
+  const auto record = answer.find("record");
+  if (record == answer.end()) return failure(EPROTO, "the target's answer lacks its record");
+  return parse_record(*record);
+}
+
 }  // namespace
 
 Migration::Migration(const RecordStore& store, const MigrationSettings& settings,
@@ -56,6 +62,7 @@ MigrationOutcome Migration::run() {
     if (done) done = await_ready();
     if (done) done = commit();
   }
+  if (!done && !is_recorded_) return outcome(ExitCode::kMigrationAborted, done.error().message);
   if (!done) {
     const Status aborted = abort(done.error());
     if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
@@ -104,6 +111,7 @@ Status Migration::prepare() {
   }
   auto created = store_.create(std::move(record));
   if (!created) return failure(created.error());
+  is_recorded_ = true;
   OwnershipRecord shown = *created;
   shown.way = json::object();  // where this node keeps its key concerns nobody
   auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
@@ -111,7 +119,7 @@ Status Migration::prepare() {
   if (Status verdict = accepted(*answer); !verdict) {
     return failure(verdict.error().errno_value, "the target refuses: " + verdict.error().message);
   }
-  auto prepared = parse_record(answer->at("record"));
+  auto prepared = record_in(*answer);
   if (!prepared) return failure(prepared.error());
   target_ = std::move(*prepared);
   auto begun = store_.advance(id_, kRole, MigrationState::kDumping, [&](auto& latest) -> Status {
@@ -186,7 +194,7 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
       {{"op", "look"}, {"id", id_}, {"version", target_.version}, {"timeout_ms", wait.count()}},
       patience);
   if (!answer) return failure(answer.error());
-  auto record = parse_record(answer->at("record"));
+  auto record = record_in(*answer);
   if (record) target_ = *record;
   return record;
 }
@@ -271,6 +279,13 @@ Status Migration::commit() {
   if (held) {
     auto committed = store_.advance(id_, kRole, MigrationState::kCommitted);
     if (committed) {
+      tell({{"event", "committed"}});
+      return {};
+    }
+    // It may be written all the same: what is written decides.
+    const auto now = store_.read(id_, kRole);
+    if (!now) return failure(now.error());
+    if (now->state == MigrationState::kCommitted) {
       tell({{"event", "committed"}});
       return {};
     }

@@ -95,7 +95,8 @@ class Migration {
   const std::string id_;
   AgentClient agent_;
   OwnershipRecord target_;  // as seen last
-  bool told_ = false;       // it knows that nothing is left alive here
+  bool is_recorded_ = false;
+  bool told_ = false;  // it knows that nothing is left alive here
   std::vector<Tree> trees_;
 
   std::mutex mutex_;

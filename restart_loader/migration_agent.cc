@@ -26,7 +26,6 @@ constexpr size_t kLineMaxBytes = 4 << 20;
 constexpr milliseconds kLookMax{1000};
 constexpr milliseconds kDaemonPatience{2000};
 constexpr milliseconds kSendPatience{10'000};
-constexpr int64_t kHoldLimitMaxMs = int64_t{24} * 3600 * 1000;
 
 json refusal(const Error& error) {
   return {{"ok", false}, {"errno", error.errno_value}, {"error", error.message}};
@@ -58,14 +57,12 @@ class Agent {
     if (operation == "prepare") return prepare(request);
     if (operation == "look") return look(request);
     if (operation == "decide") return decide(request);
-    if (operation == "list") return list();
     return refusal({EOPNOTSUPP, "the agent does not know '" + operation + "'"});
   }
   json preflight(const json& request) const;
   json prepare(const json& request) const;
   json look(const json& request) const;
   json decide(const json& request) const;
-  json list() const;
   Result<OwnershipRecord> read_of_peer(const std::string& id) const;
 
   const RecordStore store_;
@@ -91,8 +88,10 @@ json Agent::prepare(const json& request) const {
   if (auto passed = check_passed_options(record->criu_options); !passed) {
     return refusal(passed.error());
   }
-  if (record->hold_limit_ms <= 0 || record->hold_limit_ms > kHoldLimitMaxMs) {
-    return refusal({EINVAL, "a time limit that is none"});
+  if (record->hold_limit_ms <= 0 || milliseconds(record->hold_limit_ms) > kHoldLimitMax) {
+    return refusal({EINVAL, fmt::format("a process is not held for {} ms: more than 0 and at most "
+                                        "24 h",
+                                        record->hold_limit_ms)});
   }
   if (auto criu = find_criu(); !criu) return refusal(criu.error());
   if (auto mount = find_mount(options_.mountpoint); !mount) return refusal(mount.error());
@@ -175,18 +174,6 @@ json Agent::decide(const json& request) const {
     if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);
-}
-
-json Agent::list() const {
-  auto records = store_.list();
-  if (!records) return refusal(records.error());
-  auto open = json::array();
-  for (const OwnershipRecord& record : *records) {
-    if (record.role == kRole && !is_over(record.state) && record.peer == options_.peer) {
-      open.push_back(record);
-    }
-  }
-  return {{"ok", true}, {"records", open}};
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 //   {"op":"prepare","record":{...}}               the migration's record is written, restores begin
 //   {"op":"look","id":ID,"version":V,"timeout_ms":T}   the record, once it is younger than V
 //   {"op":"decide","id":ID,"state":"aborted"|"owned"|"running","error":TEXT}
-//   {"op":"list"}                                 the open migrations that this peer has begun
 #pragma once
 
 #include <string>

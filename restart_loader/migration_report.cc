@@ -87,11 +87,10 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
   return text;
 }
 
-std::string summary_json(const std::vector<MigrationOutcome>& outcomes) {
+std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
+                         const std::vector<std::string>& stays, ExitCode exit_code) {
   auto trees = json::array();
-  bool ok = true;
   for (const MigrationOutcome& outcome : outcomes) {
-    ok = ok && outcome.exit_code == ExitCode::kSuccess;
     for (const TreeOutcome& tree : outcome.trees) {
       const TreeTimes times = times_of(tree);
       trees.push_back({{"migration", outcome.id},
@@ -115,8 +114,12 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes) {
                        {"fill_s", times.fill}});
     }
   }
-  return json_text(
-             {{"event", "summary"}, {"ok", ok}, {"time_ns", realtime_ns()}, {"trees", trees}}) +
+  return json_text({{"event", "summary"},
+                    {"ok", exit_code == ExitCode::kSuccess},
+                    {"exit_code", to_int(exit_code)},
+                    {"time_ns", realtime_ns()},
+                    {"trees", trees},
+                    {"stays", stays}}) +
          "\n";
 }
 

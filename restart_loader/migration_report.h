@@ -23,7 +23,8 @@ struct TreeTimes {
 TreeTimes times_of(const TreeOutcome& tree);
 
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes);
-// One line.
-std::string summary_json(const std::vector<MigrationOutcome>& outcomes);
+// One line. `stays`: what was not even begun, by name.
+std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
+                         const std::vector<std::string>& stays, ExitCode exit_code);
 
 }  // namespace ppmr

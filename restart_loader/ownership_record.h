@@ -9,6 +9,7 @@
 //            restoring by itself, from ready only when the source says so
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +20,9 @@
 #include "restart_loader/process_identity.h"
 
 namespace ppmr {
+
+// How long a source may ask a target to hold a tree undecided.
+inline constexpr std::chrono::hours kHoldLimitMax{24};
 
 enum class MigrationRole { kSource, kTarget };
 

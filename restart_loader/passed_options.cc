@@ -43,7 +43,8 @@ const PassedOption* find(std::string_view name) {
   return found == kPassed.end() ? nullptr : &*found;
 }
 
-bool begins_with_one_of(std::string_view value, std::string_view prefixes) {
+bool is_passed(std::string_view value, std::string_view prefixes) {
+  if (value.starts_with('-')) return false;  // others might take it for an option
   if (prefixes.empty()) return value.find('/') == std::string_view::npos;
   for (size_t start = 0; start < prefixes.size();) {
     const size_t end = std::min(prefixes.find(' ', start), prefixes.size());
@@ -78,7 +79,7 @@ Status check_passed_options(const std::vector<std::string>& options) {
       }
       value = options[i];
     }
-    if (!value.empty() && !begins_with_one_of(value, option->value_prefixes)) {
+    if (!value.empty() && !is_passed(value, option->value_prefixes)) {
       return failure(EINVAL, "value '" + std::string(value) + "' of " + std::string(option->name) +
                                  " is not passed on to CRIU in a migration");
     }

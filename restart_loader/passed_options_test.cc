@@ -31,6 +31,7 @@ TEST(PassedOptions, AValueMustBeThereAndBeHarmless) {
   EXPECT_FALSE(check_passed_options({"--shell-job=yes"}));
   EXPECT_FALSE(check_passed_options({"--external", "file[/etc/shadow]:x"}));
   EXPECT_FALSE(check_passed_options({"--network-lock", "/bin/sh"}));
+  EXPECT_FALSE(check_passed_options({"--timeout", "--external=x"})) << "others see an option there";
 }
 
 }  // namespace

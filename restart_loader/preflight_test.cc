@@ -272,6 +272,12 @@ TEST_F(Obstacles, AFileInAMountOfPpmr) {
   add("ppmr mount", "/mnt/out/x");
   expect_stop("has /mnt/out/x open, in a mount of ppmr's", "close");
 }
+TEST_F(Obstacles, AFileFromAnotherMountNamespace) {
+  add("foreign mount", "/dev/null");
+  expect_stop("has /dev/null open from another mount namespace", "inside of its own");
+  options_.read({"--external", "file[5:23]"});
+  EXPECT_THAT(find(), IsEmpty());
+}
 TEST_F(Obstacles, ALargeDeletedFile) {
   FileFact& file = add_file("/tmp/scratch");
   file.deleted = true;

@@ -86,6 +86,12 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
     } else if (item.kind == "ppmr mount") {
       findings.stop(fmt::format("{} has {} open, in a mount of ppmr's", name, item.object),
                     "let it close the file: the mount does not move");
+    } else if (item.kind == "foreign mount" && !tree.container && !options.external_files) {
+      findings.stop(fmt::format("{} has {} open from another mount namespace, where CRIU does not "
+                                "find it",
+                                name, item.object),
+                    "start it with its input, output and working directory inside of its own "
+                    "(nsenter --wd, </dev/null)");
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 
@@ -189,6 +190,15 @@ Result<std::vector<Mapping>> read_mappings(pid_t pid) {
   const auto text = read_process_file(pid, "maps");
   if (!text) return failure(text.error());
   return parse_mappings(*text);
+}
+
+Result<std::set<int>> read_mount_ids(pid_t pid) {
+  const auto text = read_process_file(pid, "mountinfo");
+  if (!text) return failure(text.error());
+  std::set<int> ids;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) ids.insert(std::atoi(line.c_str()));
+  return ids;
 }
 
 Result<std::vector<pid_t>> read_threads(pid_t pid) {

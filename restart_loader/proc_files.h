@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,6 +77,8 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid);
 Result<std::vector<Mapping>> read_mappings(pid_t pid);
 Result<std::vector<pid_t>> read_threads(pid_t pid);
 Result<std::string> read_command_line(pid_t pid);  // words separated by spaces
+// Those that it can reach, as the kernel numbers them ("mnt_id" of an open file).
+Result<std::set<int>> read_mount_ids(pid_t pid);
 
 // All processes at this moment, by pid. One that ends meanwhile is not among them.
 Result<std::vector<ProcessStat>> read_all_processes();

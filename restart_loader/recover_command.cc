@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDefaultPatience{10'000};
 constexpr milliseconds kSettlePatience{2000};
 
-struct Finding {
+struct Verdict {
   bool open = false;
   std::string what;
 };
@@ -74,7 +74,7 @@ std::string pids_of(const OwnershipRecord& record) {
   return text;
 }
 
-Finding recover_source(const RecordStore& store, OwnershipRecord record, milliseconds patience) {
+Verdict recover_source(const RecordStore& store, OwnershipRecord record, milliseconds patience) {
   if (is_over(record.state) && record.peer_told) {
     return {false, fmt::format("{}; nothing is left to do", to_string(record.state))};
   }
@@ -110,7 +110,7 @@ Finding recover_source(const RecordStore& store, OwnershipRecord record, millise
   return {false, decision + ", and the target knows"};
 }
 
-Finding recover_target(const RecordStore& store, const OwnershipRecord& record) {
+Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) {
   using enum MigrationState;
   if (is_over(record.state)) {
     return {false, fmt::format("{}{}{}", to_string(record.state), record.error.empty() ? "" : ": ",
@@ -143,17 +143,29 @@ Finding recover_target(const RecordStore& store, const OwnershipRecord& record) 
   return {true, "belongs to this node and is being started, or its memory is still coming in"};
 }
 
+// Of a coordinator that was killed before a hook held a tree: no hook will abort it.
+void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
+  const bool nothing_is_held =
+      record.state == MigrationState::kPreparing || record.state == MigrationState::kDumping;
+  if (!nothing_is_held || is_alive(record.coordinator)) return;
+  auto aborted = store.advance(record.id, record.role, MigrationState::kAborted,
+                               [](OwnershipRecord& latest) -> Status {
+                                 latest.error = "its coordinator was killed";
+                                 return {};
+                               });
+  if (aborted) record = *aborted;
+}
+
 }  // namespace
 
 void settle_aborted(const RecordStore& store, const json& way) {
   auto records = store.list();
   if (!records) return;
   AgentClient agent(read_way(way));
-  for (const OwnershipRecord& record : *records) {
-    if (record.role != MigrationRole::kSource || record.state != MigrationState::kAborted ||
-        record.peer_told || record.way != way) {
-      continue;
-    }
+  for (OwnershipRecord& record : *records) {
+    if (record.role != MigrationRole::kSource || record.way != way) continue;
+    abort_if_abandoned(store, record);
+    if (record.state != MigrationState::kAborted || record.peer_told) continue;
     let_source_run_on(record);
     if (!tell_target(store, agent, record, kSettlePatience)) return;
   }
@@ -177,10 +189,10 @@ int RecoverCommand::run() const {
         is_over(record.state) && (record.role == MigrationRole::kTarget || record.peer_told);
     if (id.empty() && settled) continue;
     found = true;
-    const Finding finding = record.role == MigrationRole::kSource
+    const Verdict verdict = record.role == MigrationRole::kSource
                                 ? recover_source(*store, record, timeout.value_or(kDefaultPatience))
                                 : recover_target(*store, record);
-    open = open || finding.open;
+    open = open || verdict.open;
     const auto now = store->read(record.id, record.role);
     const OwnershipRecord& after = now ? *now : record;
     if (json) {
@@ -188,12 +200,12 @@ int RecoverCommand::run() const {
                                     {"role", to_string(record.role)},
                                     {"state", to_string(after.state)},
                                     {"owner", after.owner()},
-                                    {"open", finding.open},
-                                    {"what", finding.what},
+                                    {"open", verdict.open},
+                                    {"what", verdict.what},
                                     {"record", after}}));
     } else {
       fmt::print("{} at the {}: {}: {}\n", record.id, to_string(record.role), pids_of(record),
-                 finding.what);
+                 verdict.what);
     }
   }
   if (!found && !id.empty()) {

@@ -19,8 +19,9 @@ struct RecoverCommand {
   int run() const;  // kSuccess only when nothing is open any more
 };
 
-// Tells the target that this way leads to of migrations that are aborted here, where it does not
-// know yet. Failures are left for later.
+// Aborts what a killed coordinator has left before anything was held, and tells the target that
+// this way leads to of migrations that are aborted here, where it does not know yet. Failures are
+// left for later.
 void settle_aborted(const RecordStore& store, const nlohmann::json& way);
 
 }  // namespace ppmr

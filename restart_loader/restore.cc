@@ -150,6 +150,7 @@ Status Restore::serve_until(const std::function<bool()>& done) {
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     const std::string name = strsignal(static_cast<int>(info.ssi_signo));
+    if (!running_ && !options_.heeds_signals) continue;
     if (!running_)
       return failure(EINTR, "interrupted (" + name +
                                 ") before the process ran: CRIU was ended, nothing runs here");

@@ -33,6 +33,8 @@ struct RestoreOptions {
   std::string name = "criu restore";                    // of what restores, in errors
   std::function<void(const std::string&)> show_line;    // each line of CRIU's
   std::function<void(const std::string&)> show_notice;  // for people, about signals
+  // Whether a signal ends what does not run yet. Not where a record decides what becomes of it.
+  bool heeds_signals = true;
 };
 
 // Threads: one; while it lives, SIGINT, SIGTERM and SIGHUP are blocked in its thread.
@@ -43,8 +45,8 @@ class Restore {
 
   // Returns once the process runs. The pid is -1 where CRIU did not tell it (the caller's options
   // have a --pidfile that cannot be read). Errors, with nothing left running: EINTR when a signal
-  // came, else ECHILD (EOWNERDEAD where CRIU was killed) with CRIU's first error and what to do
-  // about it.
+  // came that is heeded, else ECHILD (EOWNERDEAD where CRIU was killed) with CRIU's first error and
+  // what to do about it.
   Result<pid_t> run();
   // Waits until every page is in place. Signals are noted but not followed: the process needs its
   // pages. Errors: EFAULT: its memory is lost, and

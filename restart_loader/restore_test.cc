@@ -44,7 +44,8 @@ class RestoreWithAScript : public testing::Test {
          .lazily = lazily,
          .criu_options = std::move(criu_options),
          .show_line = [&](const std::string& line) { shown_.push_back(line); },
-         .show_notice = [&](const std::string& notice) { notices_.push_back(notice); }});
+         .show_notice = [&](const std::string& notice) { notices_.push_back(notice); },
+         .heeds_signals = heeds_signals_});
     EXPECT_TRUE(created.has_value());
     return std::move(*created);
   }
@@ -56,6 +57,7 @@ class RestoreWithAScript : public testing::Test {
   }
 
   std::string work_;
+  bool heeds_signals_ = true;
   std::vector<std::string> shown_;
   std::vector<std::string> notices_;
 };
@@ -83,6 +85,15 @@ TEST_F(RestoreWithAScript, EagerlyNeedsNoLazyPages) {
   EXPECT_TRUE(restore->finish_pages().has_value());
   EXPECT_THAT(read("calls"), testing::Not(HasSubstr("lazy-pages")));
   EXPECT_THAT(read("calls"), testing::EndsWith("-v2 --shell-job\n"));
+}
+
+TEST_F(RestoreWithAScript, GoesOnAtASignalWhereARecordDecides) {
+  for (const bool heeds : {true, false}) {
+    heeds_signals_ = heeds;
+    auto restore = restore_with("", "sleep 0.2; echo 4711 > pidfile", false);
+    raise(SIGTERM);
+    EXPECT_EQ(restore->run().has_value(), !heeds);
+  }
 }
 
 TEST_F(RestoreWithAScript, AFailureQuotesCriuAndKeepsItsLog) {

@@ -82,7 +82,7 @@ Status TreeDump::pre_copy() {
 }
 
 // Each round tracks what is written to from its freeze on, and leaves out what the one before has.
-std::vector<std::string> TreeDump::tracking_options() const {
+std::vector<std::string> TreeDump::options_with_tracking() const {
   std::vector<std::string> options = options_.criu_options;
   options.push_back("--track-mem");
   if (rounds_ > 0) {
@@ -96,8 +96,8 @@ Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   const std::string images = top_ + "/" + std::to_string(round);
   if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin a round", images);
   const std::string log = fmt::format("pre-dump-{}.log", round);
-  const Status asked =
-      held_->ask(CriuRequest::kPreDump, {images, log, tracking_options(), options_.record.root});
+  const Status asked = held_->ask(CriuRequest::kPreDump,
+                                  {images, log, options_with_tracking(), options_.record.root});
   if (!asked) return failure(asked.error());
   if (Status done = await_pre_dumped(log); !done) return failure(done.error());
   uint64_t bytes = 0;
@@ -112,14 +112,7 @@ Result<uint64_t> TreeDump::pre_dump(unsigned round) {
 // then, and that ends it.
 Status TreeDump::await_pre_dumped(const std::string& log) {
   std::optional<bool> done;
-  for (auto patience_ends = Clock::now() + kEndPatience; !done;) {
-    wait_and_process();
-    done = held_->pre_dumped();
-    if (!done && Clock::now() > patience_ends) {
-      end_what_may_keep_it();
-      patience_ends = Clock::now() + kEndPatience;
-    }
-  }
+  wait_until([&] { return (done = held_->pre_dumped()).has_value(); });
   auto record = store_.read(options_.id, kRole);
   if (record && is_over(record->state)) return failure(ECANCELED, record->error);
   if (*done) return {};
@@ -164,13 +157,12 @@ Status TreeDump::start() {
     if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
   }
   if (!is_container()) {
-    auto options = rounds_ > 0 ? tracking_options() : options_.criu_options;
+    auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
     if (options_.leave_running) options.push_back("--leave-running");
     return held_->ask(CriuRequest::kDump, {images, kLog, std::move(options), options_.record.root});
   }
   auto argv = checkpoint_command(images);
   if (!argv) return failure(argv.error());
-  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
   auto runc = CriuProcess::start(
       {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
   if (!runc) return failure(runc.error());
@@ -178,17 +170,19 @@ Status TreeDump::start() {
   return {};
 }
 
-// Whether the hook holds it; false: CRIU has ended.
+// Whether the hook holds it; false: CRIU has ended. Errors: ECANCELED when the migration is over.
 Result<bool> TreeDump::await_held() {
-  auto watch = RecordWatch::open(store_, options_.id, kRole);
-  if (!watch) return failure(watch.error());
+  // There are few for each user; without one we look now and then.
+  const auto watch = RecordWatch::open(store_, options_.id, kRole);
   for (;;) {
     auto record = store_.read(options_.id, kRole);
     if (!record) return failure(record.error());
     if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
     if (criu()->ended()) return false;
-    wait_and_process({{watch->fd(), POLLIN, 0}});
-    watch->drain();
+    // A CRIU that somebody has stopped would never come to it.
+    if (is_over(record->state)) return failure(ECANCELED, record->error);
+    wait_and_process({{watch ? watch->fd() : -1, POLLIN, 0}});
+    if (watch) watch->drain();
   }
 }
 
@@ -216,15 +210,19 @@ void TreeDump::wait_and_process(std::vector<pollfd> fds) {
   criu()->process();
 }
 
-void TreeDump::wait_for_end() {
-  if (held_) held_->hang_up();
+void TreeDump::wait_until(const std::function<bool()>& is_done) {
   auto patience_ends = Clock::now() + kEndPatience;
-  while (criu() != nullptr && !criu()->ended()) {
+  while (!is_done()) {
     wait_and_process();
     if (Clock::now() < patience_ends) continue;
     patience_ends = Clock::now() + kEndPatience;
     end_what_may_keep_it();
   }
+}
+
+void TreeDump::wait_for_end() {
+  if (held_) held_->hang_up();
+  if (criu() != nullptr) wait_until([&] { return criu()->ended(); });
 }
 
 // When the end of the dump is decided, and CRIU does not come to it.

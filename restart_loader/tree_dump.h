@@ -56,9 +56,10 @@ class TreeDump {
   bool is_container() const { return !options_.record.container.name.empty(); }
   Status prepare();
   Status start();
-  std::vector<std::string> tracking_options() const;
+  std::vector<std::string> options_with_tracking() const;
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
   void wait_and_process(std::vector<pollfd> fds = {});
+  void wait_until(const std::function<bool()>& is_done);
   void end_what_may_keep_it();
   Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
   Result<bool> await_held();

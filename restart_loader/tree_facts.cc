@@ -33,6 +33,7 @@ const std::set<std::string_view> kOrdinarySockets = {
 // What /proc/PID/fdinfo/N says that matters here.
 struct OpenFlags {
   int flags = 0;
+  int mount_id = -1;
   bool locked = false;
 };
 
@@ -44,6 +45,7 @@ OpenFlags read_open_flags(pid_t pid, int fd) {
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("flags:"))
       open.flags = static_cast<int>(std::stol(line.substr(6), nullptr, 8));
+    if (line.starts_with("mnt_id:")) open.mount_id = std::stoi(line.substr(7));
     if (line.starts_with("lock:")) open.locked = true;
   }
   return open;
@@ -54,6 +56,12 @@ std::string type_of(uint32_t mode) {
   if (S_ISDIR(mode)) return "directory";
   if (S_ISFIFO(mode)) return "fifo";
   return "other";
+}
+
+// null, zero, urandom, ...
+bool is_memory_device(const struct statx& found) {
+  constexpr unsigned kMemoryDevices = 1;
+  return S_ISCHR(found.stx_mode) && found.stx_rdev_major == kMemoryDevices;
 }
 
 class Gathering {
@@ -71,6 +79,7 @@ class Gathering {
       const auto ours = read_process_link(getpid(), link);
       if (theirs && ours && *theirs != *ours) facts_.own_namespaces.emplace_back(name);
     }
+    gather_mount_ids();
     for (const TreeProcess& process : tree_.processes) {
       if (Status looked = look_at(process); !looked) {
         // A child that has ended needs nothing any more.
@@ -85,7 +94,9 @@ class Gathering {
   }
 
  private:
+  void gather_mount_ids();
   Status look_at(const TreeProcess& process);
+  void look_at_working_directory(pid_t pid, const std::string& path);
   Status look_at_descriptors(pid_t pid);
   Status look_at_mappings(pid_t pid);
   Status look_at_sockets();
@@ -107,10 +118,20 @@ class Gathering {
   const ProcessTree& tree_;
   TreeFacts facts_;
   std::vector<MountEntry> mounts_;
+  std::set<int> mount_ids_;                // that CRIU knows when it dumps the tree
   std::map<std::string, FileFact> files_;  // by path; "#INODE" behind it for deleted ones
   std::set<std::pair<std::string, std::string>> noted_;
   std::set<uint64_t> socket_inodes_;
 };
+
+void Gathering::gather_mount_ids() {
+  for (const TreeProcess& process : tree_.processes) {
+    if (const auto ids = read_mount_ids(process.pid)) mount_ids_.insert(ids->begin(), ids->end());
+  }
+  // A process that has changed its root sees fewer than its namespace has.
+  if (facts_.has_namespace("mnt")) return;
+  if (const auto ids = read_mount_ids(getpid())) mount_ids_.insert(ids->begin(), ids->end());
+}
 
 // The type of the file system with the longest mount point above `path`.
 std::string Gathering::filesystem_of(const std::string& path) const {
@@ -183,6 +204,7 @@ Status Gathering::look_at(const TreeProcess& process) {
   if (Status link = take_link("exe", fact.executable); !link) return link;
   if (Status link = take_link("cwd", fact.working_directory); !link) return link;
   if (Status link = take_link("root", fact.root_directory); !link) return link;
+  look_at_working_directory(pid, fact.working_directory);
   fact.cgroup = read_process_file(pid, "cgroup").value_or("");
   if (const auto limits = read_process_file(pid, "limits"))
     fact.hard_limits = parse_hard_limits(*limits);
@@ -190,6 +212,12 @@ Status Gathering::look_at(const TreeProcess& process) {
   if (Status looked = look_at_mappings(pid); !looked) return looked;
   facts_.processes.push_back(std::move(fact));
   return {};
+}
+
+void Gathering::look_at_working_directory(pid_t pid, const std::string& path) {
+  const UniqueFd fd(open(fmt::format("/proc/{}/cwd", pid).c_str(), O_PATH | O_CLOEXEC));
+  if (!fd || mount_ids_.contains(read_open_flags(getpid(), fd.get()).mount_id)) return;
+  note("foreign mount", path, pid);
 }
 
 Status Gathering::look_at_descriptors(pid_t pid) {
@@ -218,8 +246,12 @@ void Gathering::look_at_descriptor(pid_t pid, const Descriptor& descriptor) {
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
   struct statx found {};
   if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &found) != 0) return;
-  if (S_ISCHR(found.stx_mode) || S_ISBLK(found.stx_mode)) return look_at_device(pid, target, found);
   const OpenFlags open = read_open_flags(pid, descriptor.number);
+  const bool is_device = S_ISCHR(found.stx_mode) || S_ISBLK(found.stx_mode);
+  if ((!is_device || is_memory_device(found)) && !mount_ids_.contains(open.mount_id)) {
+    note("foreign mount", target, pid);
+  }
+  if (is_device) return look_at_device(pid, target, found);
   if (open.locked) note("lock", target, pid);
   FileFact* file = add_file(pid, target, path);
   if (file == nullptr) return;
@@ -231,9 +263,9 @@ void Gathering::look_at_descriptor(pid_t pid, const Descriptor& descriptor) {
 
 void Gathering::look_at_device(pid_t pid, const std::string& path, const struct statx& found) {
   const unsigned number = found.stx_rdev_major, minor_number = found.stx_rdev_minor;
-  constexpr unsigned kMemoryDevices = 1, kMiscellaneous = 10, kTunMinor = 200;
+  constexpr unsigned kMiscellaneous = 10, kTunMinor = 200;
   const bool terminal = number == 4 || number == 5 || (number >= 136 && number <= 143);
-  if (S_ISCHR(found.stx_mode) && number == kMemoryDevices) return;  // null, zero, urandom, ...
+  if (is_memory_device(found)) return;
   if (S_ISCHR(found.stx_mode) && number == kMiscellaneous && minor_number == kTunMinor) return;
   note(S_ISCHR(found.stx_mode) && terminal ? "terminal" : "device", path, pid);
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
@@ -133,6 +134,24 @@ TEST_F(Facts, PeculiaritiesAreNoticed) {
   }
   EXPECT_THAT(found, Contains(testing::Pair("terminal", testing::EndsWith("ptmx"))));
   EXPECT_THAT(found, Not(Contains(testing::Pair("device", "/dev/null"))));
+}
+
+TEST_F(Facts, FilesFromAnotherMountNamespaceAreNoticed) {
+  const std::string before = write_file("before", ""), after = write_file("after", "");
+  const TestProcess process([&] {
+    open(before.c_str(), O_RDONLY);
+    const int directory = open(directory_.c_str(), O_RDONLY | O_DIRECTORY);
+    if (unshare(CLONE_NEWNS) != 0) _exit(1);
+    open(after.c_str(), O_RDONLY);
+    if (fchdir(directory) != 0) _exit(1);
+    close(directory);
+    for (const int inherited : {0, 1, 2}) close(inherited);
+  });
+  std::vector<std::string> foreign;
+  for (const Peculiarity& item : facts_of(process.pid()).peculiarities) {
+    if (item.kind == "foreign mount") foreign.push_back(item.object);
+  }
+  EXPECT_THAT(foreign, testing::UnorderedElementsAre(before, directory_));
 }
 
 TEST_F(Facts, SocketsOfTheTreeAndOfNobodyElse) {

@@ -177,6 +177,11 @@ Status TreeRestore::prepare() {
       store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = say});
   if (!held) return failure(held.error());
   prepared_ = std::move(*held);
+  // Should this keeper die, the next one has to know whom it has left.
+  auto criu = identify(prepared_->process().pid());
+  if (!criu) return failure(criu.error());
+  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
+  if (!noted) return failure(noted.error());
   return {};
 }
 
@@ -189,7 +194,6 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
   std::vector<std::string> options = record_.criu_options;
   options.insert(options.end(), {"--pidfile", "pidfile"});
   if (lazily_) options.push_back("--lazy-pages");
-  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
   const Status asked = criu.ask(CriuRequest::kRestore, {images(), kLog, std::move(options)});
   if (!asked) return failure(asked.error());
   return criu.release();
@@ -224,7 +228,8 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .start = [this] { return is_container() ? start_runc() : start_criu(); },
                        .name = is_container() ? "runc restore" : "criu restore",
                        .show_line = say,
-                       .show_notice = say});
+                       .show_notice = say,
+                       .heeds_signals = false});
   if (!restore) return failure(restore.error());
   const auto pid = (*restore)->run();
   if (!pid) return failure(pid.error());
@@ -237,16 +242,26 @@ Status TreeRestore::judge_remains() {
   if (!record) return failure(record.error());
   record_ = std::move(*record);
   const TreeRecord& tree = record_.trees[tree_];
-  // Of a keeper that died: its CRIU must not let anything go while we look.
+  // Of a keeper that died: its CRIU must not let anything go while we look. One that has been told
+  // to is not disturbed: it ends by itself, and soon.
   if (auto criu = FrozenTasks::open({tree.criu}); criu && criu->count() > 0) {
-    criu->kill();
+    criu->stop();
+    if (was_let_go(work_)) {
+      criu->let_go();
+      criu_was_killed_ = false;
+    } else {
+      criu->kill();
+    }
     criu->await_end();
   }
   const RestoredTasks remains =
       may_have_run(work_, criu_was_killed_) ? look_at_restored(tree) : RestoredTasks::kWaiting;
   switch (remains) {
     case RestoredTasks::kWaiting:
-      if (auto tasks = FrozenTasks::open(tree.tasks)) tasks->kill();
+      if (auto tasks = FrozenTasks::open(tree.tasks)) {
+        tasks->kill();
+        tasks->await_end();
+      }
       kill_all_children();
       if (Status gone = forget_container_at_target(tree, work_); !gone) return gone;
       break;

@@ -1,6 +1,7 @@
 """Where figures come from: machine, kernel, versions, commit, build mode; and what the whole machine did meanwhile."""
 import os
 import platform
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def environment():
         criu_version = "none"
     return {
         "host": f"{platform.node()}: {os.cpu_count()} x {_field('/proc/cpuinfo', 'model name')}, {memory} GiB",
-        "kernel": platform.release(),
+        "kernel": re.match(r"[\d.]+(-\d+-\w+)?", platform.release()).group(),  # 6.12.5, 6.1.0-35-amd64; without what a host adds to it
         "commit": _said("git", "rev-parse", "--short", "HEAD") + ("+" if changed else ""),
         "build": build_mode(ppmr),
         "criu": criu_version,

@@ -54,6 +54,7 @@ WRONG_WORDS = [
     *[([*TARGET, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0")],
     *[([*TARGET, "--memory-limit", value], "--memory-limit") for value in ("lots", "-1", "12QiB")],
     *[([*TARGET, "--transport", value], "--transport") for value in ("pigeon", "")],
+    ([*TARGET, "--allow-restart"], "as root"),  # on loopback, without any proof of who it is
     ([*TARGET, "--spill-dir", "/does/not/exist"], "/does/not/exist"),
     ([*TARGET, "--spill-dir", "/etc/hostname"], "/etc/hostname"),
     ([*DISCARD, "--log-file", "/does/not/exist/log"], "/does/not/exist/log"),
@@ -66,6 +67,7 @@ WRONG_WORDS = [
     (["restart", "/does/not/exist"], "/does/not/exist"),
     (["restart", "/usr"], "/usr"),
     (["restart", "/usr", "--timeout", "soon"], "--timeout"),
+    *[(["migrate", "--recover", *words], "--recover") for words in (["--dry-run"], ["--eager"], ["--jobs", "3"], ["--pid", "1"], ["--", "--shell-job"])],
     (["status", "/does/not/exist"], "/does/not/exist"),
     (["status", "/usr"], "/usr"),
 ]

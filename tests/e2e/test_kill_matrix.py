@@ -11,6 +11,7 @@ import pytest
 
 import kill_matrix  # noqa: E402
 from lab import kill_matrix as matrix  # noqa: E402
+from lab import witness as witnesses  # noqa: E402
 from lab.criu import find_criu  # noqa: E402
 from lab.node import LabError, wait_until  # noqa: E402
 
@@ -66,12 +67,12 @@ def test_the_oracle_objects_to_a_source_that_does_not_wait_for_the_decision(aren
 
 
 def test_the_oracle_objects_to_a_copy_that_stays_stopped(arena):
-    witness = matrix.Witness(arena)
-    assert witness.state(arena.source) == matrix.RUNS and witness.state(arena.target) == matrix.ABSENT
+    witness = arena.new_witness()
+    assert witness.state(arena.source) == witnesses.RUNS and witness.state(arena.target) == witnesses.ABSENT
     arena.source.signal(witness.pid, signal.SIGSTOP)
-    wait_until(lambda: witness.state(arena.source) == matrix.STOPPED, 5, "the witness to be stopped")
+    wait_until(lambda: witness.state(arena.source) == witnesses.STOPPED, 5, "the witness to be stopped")
     witness.end()
-    assert witness.state(arena.source) == matrix.ABSENT
+    assert witness.state(arena.source) == witnesses.ABSENT
 
 
 @pytest.mark.parametrize("sentence, change", [
@@ -83,7 +84,7 @@ def test_the_oracle_objects_to_a_copy_that_stays_stopped(arena):
     ("ran on", lambda lines: lines[:-1] + [word_changed(lines[-1], 2, "elsewhere")]),
 ])
 def test_the_oracle_objects_to_a_log_that_is_wrong(arena, sentence, change):
-    witness = matrix.Witness(arena)
+    witness = arena.new_witness()
     witness.end()
     lines = witness.log.read_text().splitlines()
     nodes = [arena.source.name]

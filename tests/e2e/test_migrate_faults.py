@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lab.criu import criu_that
+from lab.criu import IS_A_KEEPERS, criu_that
 from lab.migrate import MigrationWorld
 from lab.node import LabError, wait_until
 from lab.workers import check_moved, check_stayed, pause_file, start_workers
@@ -36,6 +36,40 @@ def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, world):
     assert done.code == ABORTED, done.said
     check_stayed(worker, nodes)
     worker.end()
+
+
+def test_what_a_killed_coordinator_has_left_is_settled_by_the_next_migration(lab, nodes, world):
+    [worker] = start_workers(lab, nodes, 1)
+    running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))})
+    world.wait_until_paused("source", "dumping", running)
+    os.kill(running.host_pid, signal.SIGKILL)
+    running.wait()
+    world.go_on("source", "dumping")
+    assert [record["state"] for record in world.records("source")] == ["dumping"]
+    world.migrate(worker.pid).ok()
+    assert sorted(record["state"] for record in world.records("source")) == ["aborted", "finished"]
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_what_cannot_even_be_written_down_is_not_begun(lab, nodes, world):
+    nodes.source.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0700", "records", world.states["source"]])
+    [worker] = start_workers(lab, nodes, 1)
+    done = world.migrate(worker.pid)
+    assert done.code == ABORTED and "No space left" in done.err, done.said
+    assert "--recover" not in done.said, "there is nothing to recover"
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+def test_a_criu_that_is_stopped_before_it_dumps_keeps_nobody_waiting(lab, nodes, tmp_path):
+    stops = f"[ \"$1\" = swrk ] && ! {{ {IS_A_KEEPERS}; }} && kill -STOP $$"
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))}) as world:
+        [worker] = start_workers(lab, nodes, 1)
+        done = world.migrate(worker.pid, options=["--timeout", 1])
+        assert done.code == ABORTED, done.said
+        check_stayed(worker, nodes)
+        worker.end()
 
 
 # A kernel that tracks memory, as far as anybody asks, and a round that takes its time.

@@ -18,12 +18,12 @@ import re
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from .criu import IS_A_KEEPERS, find_criu
 from .migrate import MigrationWorld
 from .node import LabError, wait_until
-from .programs import REPOSITORY, chain_state, find_program
+from .programs import REPOSITORY
+from .witness import ABSENT, RUNS, Witness
 
 HOLD_LIMIT = 2       # seconds: --timeout of the migrations
 PEER_TIMEOUT = 2     # of the daemons
@@ -111,29 +111,8 @@ LOST = "lost"          # verdict: where may_be_lost()
 TRIES = 3              # for a state to be reached; each try is judged
 
 
-ABSENT, DYING, STOPPED, HELD_BY_CRIU, RUNS = "absent", "dying", "stopped", "held by CRIU", "runs"  # what a copy of the witness is
-
-
 class Wrong(LabError):
     """The oracle's verdict."""
-
-
-def find_processes(node, wanted):
-    """Pids, of the host, of a node's processes whose words are wanted; of those that are each other's parents only the first."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if not wanted((entry / "cmdline").read_bytes().split(b"\0")):
-                continue
-            if os.readlink(entry / "ns/pid") != os.readlink(f"/proc/{node.init_pid}/ns/pid"):
-                continue
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            found[int(entry.name)] = parent
-        except (OSError, ValueError, IndexError):
-            continue
-    return [pid for pid, parent in found.items() if parent not in found]  # not the tasks that a CRIU restores
 
 
 class Arena:
@@ -165,6 +144,10 @@ class Arena:
         if self.world:
             self.world.close()
 
+    def new_witness(self):
+        self._witnesses += 1
+        return Witness(self.lab.home / f"witness-{self.number}-{self._witnesses}", self.source, self.target)
+
     # -- one case
 
     def play(self, stop, what, how, eager):
@@ -178,7 +161,7 @@ class Arena:
 
     def _play(self, stop, what, how, eager, hold_limit):
         """None when the migration had ended before the state; the oracle had nothing to say to that."""
-        witness = Witness(self)
+        witness = self.new_witness()
         cut = None
         victims = []
         held = [stop, *ALSO_HELD.get(stop, [])]
@@ -266,7 +249,7 @@ class Arena:
         if what == "keeper":
             return self._find_keepers()
         if what.endswith(" relay"):
-            return find_processes(self.source if what == "source relay" else self.target, lambda words: words[1] == b"migration-relay")
+            return (self.source if what == "source relay" else self.target).find_processes(lambda words: words[1] == b"migration-relay")
         word = {"source criu": "dump", "target criu": "restore", "lazy pages": "lazy-pages"}[what]
         path = self.world.mounts.out if what == "source criu" else self.world.mounts.in_
         node = self.source if what == "source criu" else self.target
@@ -274,14 +257,14 @@ class Arena:
 
     def _find_keepers(self):
         state_directory = bytes(self.world.states["target"])
-        return find_processes(self.target, lambda words: words[:2] == [b"ppmr", b"migration-restore"] and state_directory in words)
+        return self.target.find_processes(lambda words: words[:2] == [b"ppmr", b"migration-restore"] and state_directory in words)
 
     @staticmethod
     def find_criu(node, word, path):
         def wanted(words):
             by_command = words[0].endswith(b"criu") and word.encode() in words and any(one.startswith(bytes(path)) for one in words)
             return by_command or words[0].startswith(f"criu: {word} --rpc".encode())
-        return find_processes(node, wanted)
+        return node.find_processes(wanted)  # not the tasks that a CRIU restores
 
     def _let_go(self, victims, running):
         for pid in victims:
@@ -380,89 +363,6 @@ class Arena:
         return "\n".join([*said, self.world.logs(newest=1)])
 
 
-class Witness:
-    def __init__(self, arena):
-        arena._witnesses += 1
-        self.arena = arena
-        self.directory = arena.lab.home / f"witness-{arena.number}-{arena._witnesses}"
-        self.directory.mkdir()
-        self.log = self.directory / "log"
-        self.began_ns = time.time_ns()
-        self.pid = arena.source.spawn([find_program("witness"), self.directory])
-        wait_until(lambda: self.log.exists() and self.log.stat().st_size > 500, 10, "the witness to get under way")
-
-    def state(self, node):
-        """ABSENT; DYING: it has SIGKILL pending, so it executes nothing of its own any more; STOPPED; HELD_BY_CRIU: restored, and in code that CRIU put
-        there for the restore; or RUNS."""
-        try:
-            status = node.read_text(f"/proc/{self.pid}/status")
-            fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-            if fields["Name"] != "witness" or fields["State"][0] in "ZX":
-                return ABSENT
-            if int(fields["SigPnd"], 16) >> (signal.SIGKILL - 1) & 1:
-                return DYING
-            if fields["State"][0] in "Tt":
-                return STOPPED
-            where = node.read_text(f"/proc/{self.pid}/syscall").split()
-            if len(where) < 3:  # it is on a core, or not in a system call
-                return RUNS if node is self.arena.source or self._has_no_restorer(node) else HELD_BY_CRIU
-            return RUNS if self._is_own_code(node, int(where[-1], 16)) else HELD_BY_CRIU
-        except (OSError, KeyError):
-            return ABSENT  # it went while it was looked at
-
-    def _executable(self, node):
-        """(start, end, name) of its executable mappings."""
-        for line in node.read_text(f"/proc/{self.pid}/maps").splitlines():
-            span, flags, _, _, _, *name = line.split(None, 5)
-            if "x" in flags:
-                start, end = (int(number, 16) for number in span.split("-"))
-                yield start, end, name[0] if name else ""
-
-    def _is_own_code(self, node, address):
-        # The restorer is anonymous memory; all that the witness executes comes from files and the vdso.
-        return any(start <= address < end and name for start, end, name in self._executable(node))
-
-    def _has_no_restorer(self, node):
-        return all(name for _, _, name in self._executable(node))
-
-    def wait_for_growth(self):
-        before = self.log.stat().st_size
-        wait_until(lambda: self.log.stat().st_size > before + 500, 5, "the witness to go on")
-
-    def check_log(self, allowed):
-        """`allowed`: the sequences of nodes that may be in it."""
-        text = self.log.read_text()
-        lines = text[:text.rfind("\n") + 1].splitlines()
-        nodes = []
-        last_real = 0
-        for number, line in enumerate(lines, start=1):
-            count, state, node, real, _mono, wrong = line.split()
-            if int(count) != number:
-                raise LabError(f"line {number} of the witness has count {count}: it was doubled, or went back, or lost something ({line})")
-            if int(state) != chain_state(0, number):
-                raise LabError(f"line {number} of the witness has a wrong state")
-            if int(wrong):
-                raise LabError(f"line {number}: {wrong} words of memory are wrong")
-            if int(real) <= last_real:
-                raise LabError(f"line {number} was written before the one above it: two copies ran")
-            last_real = int(real)
-            if not nodes or nodes[-1] != node:
-                nodes.append(node)
-        if nodes not in allowed:
-            raise LabError(f"the witness ran on {nodes}")
-
-    def end(self):
-        for node in (self.arena.source, self.arena.target):
-            node.run(["sh", "-c", 'grep -q "^Name:.witness" /proc/$0/status && kill -9 $0', self.pid], check=False)
-        wait_until(lambda: not any(self._is_there(node) for node in (self.arena.source, self.arena.target)), 5, "the witness to be gone")
-
-    def _is_there(self, node):
-        try:
-            return "Name:\twitness" in node.read_text(f"/proc/{self.pid}/status")
-        except OSError:
-            return False
-
-
 def choose(cases, count, seed):
     """`count` cases, every one of `cases` at least once if there is room, in an order that the seed gives."""
     generator = random.Random(seed)
@@ -476,8 +376,8 @@ def choose(cases, count, seed):
 
 def play_plain_criu_kill(arena, seed):
     """A `criu dump` of a witness without ppmr, killed at a random moment from its begin on. Returns whether the process survived that."""
-    witness = Witness(arena)
-    images = arena.source.scratch(f"plain-{arena._witnesses}")
+    witness = arena.new_witness()
+    images = arena.source.scratch(f"plain-{witness.log.parent.name}")
     try:
         dump = arena.source.popen([find_criu(), "dump", "-t", witness.pid, "-D", images, "-W", images, "-o", "dump.log", "--leave-running"],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

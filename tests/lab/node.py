@@ -202,6 +202,22 @@ class Node(Commands):
             raise LabError(f"on {self.name}: '{' '.join(process.args)}' has ended")
         return int(children[0])
 
+    def find_processes(self, wanted):
+        """Pids, of the host, of the processes here whose words are wanted; of those that are each other's parents only the first."""
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if not wanted((entry / "cmdline").read_bytes().split(b"\0")):
+                    continue
+                if os.readlink(entry / "ns/pid") != os.readlink(f"/proc/{self.init_pid}/ns/pid"):
+                    continue
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+        return [pid for pid, parent in parents.items() if parent not in parents]
+
     def mountinfo(self):
         return Path(f"/proc/{self.init_pid}/mountinfo").read_text()
 

@@ -1,0 +1,16 @@
+// What a node calls itself to others.
+#pragma once
+
+#include <unistd.h>
+
+#include <string>
+
+namespace ppmr {
+
+inline std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace ppmr
