@@ -1,4 +1,4 @@
-// One running CRIU (restore, lazy-pages, check): its log comes through a pipe, is copied to a file,
+// One running CRIU, or the relay or runc that runs one: its log comes through a pipe, is copied to a file,
 // shown as it comes, and searched for errors.
 //
 // A pipe rather than CRIU's own log file (-o): its lines can be shown at the moment they are

@@ -67,7 +67,7 @@ WRONG_WORDS = [
     (["restart", "/does/not/exist"], "/does/not/exist"),
     (["restart", "/usr"], "/usr"),
     (["restart", "/usr", "--timeout", "soon"], "--timeout"),
-    *[(["migrate", "--recover", *words], "--recover") for words in (["--dry-run"], ["--eager"], ["--jobs", "3"], ["--pid", "1"], ["--", "--shell-job"])],
+    *[(["migrate", "--recover", *words], "--recover") for words in (["--dry-run"], ["--eager"], ["--jobs", "3"], ["--pid", "1"])],
     (["status", "/does/not/exist"], "/does/not/exist"),
     (["status", "/usr"], "/usr"),
 ]
