@@ -116,6 +116,7 @@ class SourceFile : public testing::Test {
   }
   void await_closing() {
     for (bool closing = false; !closing;) {
+      std::this_thread::yield();
       std::lock_guard lock(mount_->tree().mutex());
       closing = node_->closing_writers > 0;
     }
@@ -146,8 +147,14 @@ TEST_F(SourceFile, IsNotToldToBeClosedWhenItWasOpenedAgainMeanwhile) {
 TEST_F(SourceFile, KeepsItsSizeWhenItWasSealedBeforeATruncateCameToIt) {
   write_chunk(0);
   Status truncated;
-  std::thread truncating([&] { truncated = mount_->truncate(node_, 10, [] { return false; }); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it waits for the chunk
+  std::atomic<bool> waits_for_chunk = false;
+  std::thread truncating([&] {
+    truncated = mount_->truncate(node_, 10, [&] {
+      waits_for_chunk = true;
+      return false;
+    });
+  });
+  while (!waits_for_chunk) std::this_thread::yield();
   {
     std::lock_guard lock(mount_->tree().mutex());
     node_->checkpoint->state = CheckpointState::kSealed;

@@ -56,7 +56,7 @@ struct SourceNode {
   uint32_t open_handles = 0;
   uint32_t open_writers = 0;
   uint32_t closing_writers = 0;  // of these, whose close is under way
-  uint64_t writers_so_far = 0;
+  uint64_t writers_so_far = 0;   // whether a close is still the last one's
 };
 using SourceNodePointer = std::shared_ptr<SourceNode>;
 

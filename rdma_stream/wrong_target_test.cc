@@ -1,6 +1,7 @@
 // Targets that break the protocol, by mistake or on purpose: it ends the session with an error that
 // names the breach, and never more than that.
 
+#include <atomic>
 #include <thread>
 
 #include "rdma_stream/session_proof.h"
@@ -18,6 +19,7 @@ struct WrongTarget : testing::Test {
         connector(network.connector()),
         pool(std::move(BufferPool::create(4 * kChunkSizeMinBytes, kChunkSizeMinBytes).value())),
         channel({}, [this](wire::MessageType type, std::span<const std::byte> body) {
+          last_heard = type;
           if (type == wire::MessageType::kAnnounce) {
             std::lock_guard lock(mutex);
             announced.push_back(wire::decode<wire::Announce>(body).value());
@@ -68,6 +70,10 @@ struct WrongTarget : testing::Test {
     }
   }
 
+  // An answer that comes before its question is ignored.
+  void await(wire::MessageType type) {
+    EXPECT_TRUE(eventually([&] { return last_heard == type; }));
+  }
   // Has the source announce a chunk of its own, and waits for it.
   wire::Announce announce(uint32_t length = 20'000) {
     sender->announce(file->cut(pool->try_acquire(), 100, length, 0));
@@ -108,6 +114,7 @@ struct WrongTarget : testing::Test {
   std::unique_ptr<Listener> listener;
   std::unique_ptr<Connector> connector;
   std::unique_ptr<BufferPool> pool;
+  std::atomic<wire::MessageType> last_heard{};
   std::mutex mutex;
   std::vector<wire::Announce> announced;          // guarded by mutex
   std::vector<std::shared_ptr<Connection>> data;  // guarded by mutex
@@ -199,7 +206,7 @@ TEST_F(WrongTarget, AnAnswerThatNobodyAskedForIsIgnored) {
 
 TEST_F(WrongTarget, AnErrorNumberThatIsNoneBecomesEio) {
   std::thread answer([this] {
-    std::this_thread::sleep_for(milliseconds(50));  // what nobody has asked for is ignored
+    await(wire::MessageType::kClaim);
     (void)channel.send(wire::Outcome{.request = 1, .errno_value = -7});
   });
   const Status claimed = sender->claim({});
@@ -211,7 +218,7 @@ TEST_F(WrongTarget, AnErrorNumberThatIsNoneBecomesEio) {
 TEST_F(WrongTarget, MoreBytesThanWereAskedForAreAnError) {
   std::vector<std::byte> bytes(10);
   std::thread answer([this] {
-    std::this_thread::sleep_for(milliseconds(50));
+    await(wire::MessageType::kReadBack);
     const std::vector<std::byte> many(11);
     (void)channel.send(wire::ReadBackReply{.request = 1}, many);
   });

@@ -186,6 +186,18 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   });
 }
 
+// With --recover: it would do what its user did not mean.
+void refuse_what_moves(const CLI::App& migrate) {
+  for (const CLI::Option* option : migrate.get_options()) {
+    const std::string& name = option->get_single_name();
+    const bool recovers =
+        name == "recover" || name == "timeout" || name == "state-dir" || name == "json";
+    if (option->count() > 0 && !recovers) {
+      throw CLI::ExcludesError("--recover", option->get_name());
+    }
+  }
+}
+
 void add_migrate(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "migrate",
@@ -224,16 +236,8 @@ void add_migrate(CLI::App& app, int& exit_code) {
   sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
   sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
     command->recover = recover->count() > 0;
-    for (const CLI::Option* option : sub.get_options()) {
-      const std::string& name = option->get_single_name();
-      const bool goes_with_it =
-          name == "recover" || name == "timeout" || name == "state-dir" || name == "json";
-      if (command->recover && option->count() > 0 && !goes_with_it) {
-        throw CLI::ExcludesError("--recover", option->get_name());
-      }
-    }
-    const bool named = pid->count() + runc->count() > 0;
-    if (!command->recover && (!named || mount->count() == 0)) {
+    if (command->recover) return refuse_what_moves(sub);
+    if (pid->count() + runc->count() == 0 || mount->count() == 0) {
       throw CLI::RequiredError("--pid PID or --runc NAME, and --mount MOUNTPOINT (or --recover)");
     }
   });

@@ -1,5 +1,5 @@
-// One running CRIU, or the relay or runc that runs one: its log comes through a pipe, is copied to a file,
-// shown as it comes, and searched for errors.
+// One running CRIU, or the relay or runc that runs one: its log comes through a pipe, is copied to
+// a file, shown as it comes, and searched for errors.
 //
 // A pipe rather than CRIU's own log file (-o): its lines can be shown at the moment they are
 // written. What CRIU leaves behind may hold that pipe (an action script's child, say); so its end

@@ -2,7 +2,8 @@
 // something, or to understand what it and a container runtime say. One message is one packet of a
 // SOCK_SEQPACKET socket.
 //
-// Written by hand: four kinds of message and some fifteen fields would not pay for a protobuf compiler.
+// Written by hand: four kinds of message and some fifteen fields would not pay for a protobuf
+// compiler.
 #pragma once
 
 #include <sys/types.h>

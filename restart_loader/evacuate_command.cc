@@ -23,7 +23,10 @@ void tell(const ProcessSelection& selection, bool as_json) {
     for (const LeftOut& left : selection.left_out) {
       stay.push_back({{"pid", left.pid}, {"name", left.name}, {"reason", left.reason}});
     }
-    fmt::print("{}\n", json_text({{"event", "selection"}, {"leave", leave}, {"stay", stay}}));
+    fmt::print("{}\n", json_text({{"event", "selection"},
+                                  {"time_ns", realtime_ns()},
+                                  {"leave", leave},
+                                  {"stay", stay}}));
     return;
   }
   for (const SelectedTree& tree : selection.trees) {

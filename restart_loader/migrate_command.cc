@@ -274,6 +274,7 @@ void Migrate::tell_findings() {
     const bool stops = finding.severity == Severity::kStops;
     if (command_.json) {
       fmt::print("{}\n", json_text({{"event", "finding"},
+                                    {"time_ns", realtime_ns()},
                                     {"stops", stops},
                                     {"sentence", finding.sentence},
                                     {"remedy", finding.remedy}}));
