@@ -128,7 +128,7 @@ int run_target(const std::string& address) {
 struct SourceFlags {
   std::string address;
   size_t chunk_size_bytes = 1 << 20;
-  size_t pool_size_bytes = size_t{16} << 20;
+  size_t pool_size_bytes = kRegionBytes;  // as that of `ppmr source`
   uint32_t streams = 2;
   std::string transport = "verbs";
   double seconds = 3;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <string>
+#include <thread>
 
 namespace ppmr {
 
@@ -62,6 +63,7 @@ BufferPool::BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_si
 }
 
 BufferPool::~BufferPool() {
+  while (telling_ > 0) std::this_thread::yield();
   assert(free_slots_.size() == slot_count_ && "a lease outlived the pool");
 }
 
@@ -94,10 +96,14 @@ SlotLease BufferPool::acquire(std::chrono::milliseconds timeout) {
 }
 
 void BufferPool::give_back(uint32_t slot) {
-  std::lock_guard lock(mutex_);
-  free_slots_.push_back(slot);
-  // Under the lock: whoever sees all slots free may destroy the pool.
+  {
+    std::lock_guard lock(mutex_);
+    free_slots_.push_back(slot);
+    ++telling_;  // whoever sees all slots free may destroy the pool
+  }
+  // Without the lock, which the woken thread wants.
   slot_freed_.notify_one();
+  --telling_;
 }
 
 std::optional<uint32_t> BufferPool::slot_at(const void* address) const {

@@ -12,6 +12,7 @@
 // last page keeps that announcement inside the slot.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -116,6 +117,7 @@ class BufferPool {
 
   mutable std::mutex mutex_;
   std::condition_variable slot_freed_;
+  std::atomic<uint32_t> telling_ = 0;  // threads that have freed a slot and have yet to say so
   // Guarded by mutex_. The stack keeps recently used slots, warm in the cache, in front.
   std::vector<uint32_t> free_slots_;
   size_t in_use_max_ = 0;

@@ -12,9 +12,10 @@ constexpr size_t kUsualWorkersMin = 2;
 constexpr size_t kUsualWorkersMax = 8;
 constexpr size_t kBuffersPerWorker = 4;
 
-// A worker that processes a request for longer may be waiting for something. A thread for every
-// request that meets no receiver cost more than the request: with two writers of 4 KiB four fifths.
-constexpr std::chrono::milliseconds kPatience{1};
+// A worker that processes a request for longer may be waiting for something: no request takes that
+// long by itself, even on a busy core. A thread for every request that meets no receiver cost more
+// than the request: with two writers of 4 KiB four fifths.
+constexpr std::chrono::milliseconds kPatience{4};
 
 // Wakes a worker out of read(2); the default action would end the process.
 constexpr int kWakeSignal = SIGUSR1;
@@ -48,7 +49,7 @@ RequestLoopOptions RequestLoopOptions::for_buffers(size_t buffers) {
   const size_t most = std::clamp(buffers / kBuffersPerWorker, kUsualWorkersMin, kUsualWorkersMax);
   RequestLoopOptions options;
   options.workers_usual =
-      std::clamp<size_t>(std::thread::hardware_concurrency() + 1, kUsualWorkersMin, most);
+      std::clamp<size_t>(std::thread::hardware_concurrency() + 2, kUsualWorkersMin, most);
   return options;
 }
 
@@ -117,12 +118,10 @@ void RequestLoop::work() {
     receiving_.erase(self);
     if (received == 0 || (received < 0 && received != -EINTR && received != -EAGAIN)) {
       stopping_ = true;  // unmounted
-      changed_.notify_all();
-    } else if (receiving_.empty() && !watching_) {
-      watching_ = true;
-      changed_.notify_all();
     }
+    const bool news = stopping_ || (receiving_.empty() && !std::exchange(watching_, true));
     lock.unlock();
+    if (news) changed_.notify_all();
     if (received > 0) fuse_session_process_buf(mount_.session(), &request);
     buffer->give_back();
     lock.lock();

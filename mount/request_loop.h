@@ -1,6 +1,6 @@
 // The threads that receive and process the requests of a mount. Handlers may wait (for a slot, for
-// the peer): where no worker is left receiving and none comes back for a millisecond, another one
-// is started, so that one waiting caller never makes others wait.
+// the peer): where no worker is left receiving and none comes back for some milliseconds, another
+// one is started, so that one waiting caller never makes others wait.
 #pragma once
 
 #include <pthread.h>
@@ -45,8 +45,9 @@ class HeapRequestBuffers final : public RequestBuffers {
 };
 
 struct RequestLoopOptions {
-  // One more than cores: the next request is received while they process others. But each may have
-  // a buffer of `buffers`, and most of those are not for idle workers.
+  // Two more than cores: the next request is received while they process others, which for a write
+  // goes on after it was answered. But each may have a buffer of `buffers`, and most of those are
+  // not for idle workers.
   static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
 
   size_t workers_usual = 2;  // there from the beginning, receiving or processing

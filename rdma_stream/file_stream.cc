@@ -1,5 +1,8 @@
 #include "rdma_stream/file_stream.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace ppmr {
 
 Error interruption() { return {EINTR, "interrupted while waiting for the target"}; }
@@ -34,15 +37,29 @@ Status FileStream::drain(const Interrupted& interrupted) const {
   return checkpoint_error_->status();
 }
 
-void FileStream::await_turn(uint64_t turn) {
+void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& announce) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return turns_announced_ == turn; });
+  early_.push_back({std::move(chunk), crc});
+  if (announcing_) return;
+  announcing_ = true;
+  for (Early next; take_next_locked(next);) {
+    lock.unlock();
+    announce(std::move(next.chunk), next.crc);
+    lock.lock();
+    ++turns_announced_;
+  }
+  announcing_ = false;
 }
 
-void FileStream::announced() {
-  std::lock_guard lock(mutex_);
-  ++turns_announced_;
-  changed_.notify_all();
+bool FileStream::take_next_locked(Early& next) {
+  const auto found = std::find_if(early_.begin(), early_.end(), [&](const Early& early) {
+    return early.chunk.turn == turns_announced_;
+  });
+  if (found == early_.end()) return false;
+  next = std::move(*found);
+  std::swap(*found, early_.back());
+  early_.pop_back();
+  return true;
 }
 
 void FileStream::verified(uint64_t turn, uint64_t chunk_digest) {
@@ -62,7 +79,7 @@ void FileStream::done_locked(uint64_t turn) {
   for (Drain* drain = drains_; drain != nullptr; drain = drain->next) {
     if (turn < drain->end) --drain->left;
   }
-  changed_.notify_all();
+  if (drains_ != nullptr) changed_.notify_all();
 }
 
 uint64_t FileStream::digest() const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "buffer_pool/buffer_pool.h"
 #include "buffer_pool/result.h"
@@ -72,9 +73,11 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // stream's lock held).
   Status drain(const Interrupted& interrupted) const;
 
-  // For the outlet: waits for the chunk's turn to be announced; it was announced; it is done.
-  void await_turn(uint64_t turn);
-  void announced();
+  // For the outlet: calls `announce` for every chunk in its turn, one at a time. A chunk that is
+  // early is left to whoever announces those before it: nobody waits.
+  using Announce = std::function<void(Chunk chunk, uint32_t crc)>;
+  void announce_in_turn(Chunk chunk, uint32_t crc, const Announce& announce);
+  // For the outlet: the chunk is done.
   void verified(uint64_t turn, uint64_t chunk_digest);
   void failed(uint64_t turn, Error error);
 
@@ -90,6 +93,11 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
     uint64_t left = 0;  // so many of them are not done
     Drain* next = nullptr;
   };
+  struct Early {
+    Chunk chunk;
+    uint32_t crc = 0;
+  };
+  bool take_next_locked(Early& next);
   void done_locked(uint64_t turn);
 
   const uint64_t node_;
@@ -100,7 +108,9 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // Guarded by mutex_.
   uint64_t turns_cut_ = 0;
   uint64_t turns_announced_ = 0;
-  uint64_t turns_done_ = 0;  // how many, not which
+  bool announcing_ = false;   // some thread is, and looks for the next chunk afterwards
+  std::vector<Early> early_;  // no more than there are slots
+  uint64_t turns_done_ = 0;   // how many, not which
   mutable Drain* drains_ = nullptr;
   uint64_t digest_ = 0;
 };

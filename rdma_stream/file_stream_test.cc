@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -18,23 +19,35 @@ struct FileStreamTest : testing::Test {
 };
 
 TEST_F(FileStreamTest, ChunksAreAnnouncedInTheOrderInWhichTheyWereCut) {
+  constexpr size_t kChunks = 200;
   std::vector<Chunk> chunks;
-  for (int i = 0; i < 4; ++i) chunks.push_back(cut());
-  std::mutex mutex;
-  std::vector<uint64_t> announced;
+  for (size_t i = 0; i < kChunks; ++i) chunks.push_back(cut());
+  std::vector<uint64_t> announced;  // by one thread at a time
   std::vector<std::thread> threads;
-  for (size_t i = chunks.size(); i > 0; --i) {
-    threads.emplace_back([&, turn = chunks[i - 1].turn] {
-      file->await_turn(turn);
-      {
-        std::lock_guard lock(mutex);
-        announced.push_back(turn);
+  for (size_t first = 0; first < 4; ++first) {
+    threads.emplace_back([&, first] {
+      for (size_t i = kChunks - 4 + first; i < kChunks; i -= 4) {
+        file->announce_in_turn(std::move(chunks[i]), static_cast<uint32_t>(i),
+                               [&](Chunk chunk, uint32_t crc) {
+                                 EXPECT_EQ(chunk.turn, crc);
+                                 announced.push_back(chunk.turn);
+                               });
       }
-      file->announced();
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_EQ(announced, (std::vector<uint64_t>{0, 1, 2, 3}));
+  ASSERT_EQ(announced.size(), kChunks);
+  EXPECT_TRUE(std::is_sorted(announced.begin(), announced.end()));
+}
+
+TEST_F(FileStreamTest, AChunkThatIsEarlyIsLeftToWhoAnnouncesTheOneBefore) {
+  Chunk first = cut(), second = cut();
+  std::vector<uint64_t> announced;
+  const auto announce = [&](Chunk chunk, uint32_t) { announced.push_back(chunk.turn); };
+  file->announce_in_turn(std::move(second), 0, announce);
+  EXPECT_TRUE(announced.empty());
+  file->announce_in_turn(std::move(first), 0, announce);
+  EXPECT_EQ(announced, (std::vector<uint64_t>{0, 1}));
 }
 
 TEST_F(FileStreamTest, DrainWaitsForEveryChunkCutBeforeAndNoOther) {

@@ -116,6 +116,7 @@ class Sender final : public Outlet, private SlotReader {
       std::chrono::milliseconds timeout);
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   Status handle_release(const wire::Release& release);
+  void announce_now(Chunk chunk, uint32_t crc);
   void offer_transport();
   Status await_transport();
   Status handle_transport_choice(const wire::TransportChoice& choice);

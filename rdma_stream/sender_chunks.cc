@@ -5,9 +5,26 @@
 #include "rdma_stream/sender.h"
 
 namespace ppmr {
+namespace {
+
+std::span<const std::byte> bytes_of(const Chunk& chunk) {
+  return chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
+}
+
+}  // namespace
 
 void Sender::announce(Chunk chunk) {
-  const auto bytes = chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
+  const uint32_t crc = crc32c(bytes_of(chunk));
+  announced_bytes_ += chunk.length;
+  ++chunks_;
+  const std::shared_ptr<FileStream> file = chunk.file;
+  file->announce_in_turn(std::move(chunk), crc, [this](Chunk next, uint32_t its_crc) {
+    announce_now(std::move(next), its_crc);
+  });
+}
+
+void Sender::announce_now(Chunk chunk, uint32_t crc) {
+  const auto bytes = bytes_of(chunk);
   wire::Announce message;
   message.node = chunk.file->node();
   message.offset = chunk.offset;
@@ -15,11 +32,7 @@ void Sender::announce(Chunk chunk) {
   message.slot = chunk.lease.index();
   message.generation = chunk.lease.generation();
   message.slot_offset = chunk.slot_offset;
-  message.crc = crc32c(bytes);
-  const std::shared_ptr<FileStream> file = chunk.file;
-  announced_bytes_ += chunk.length;
-  ++chunks_;
-  file->await_turn(chunk.turn);
+  message.crc = crc;
   const bool inlined = message.length <= wire::kInlineMaxBytes;
   std::optional<Error> closed;
   {
@@ -34,9 +47,8 @@ void Sender::announce(Chunk chunk) {
     }
   }
   if (closed) {
-    file->announced();
     chunk.lease.release();
-    file->failed(chunk.turn, *closed);
+    chunk.file->failed(chunk.turn, *closed);
     return;
   }
   // An error here is the end of the session: give_up() finishes the entry.
@@ -49,7 +61,6 @@ void Sender::announce(Chunk chunk) {
   } else {
     (void)channel_.send(message);
   }
-  file->announced();
 }
 
 Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& request) {

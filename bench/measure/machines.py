@@ -21,7 +21,7 @@ from .world import GIB, KIB, MIB
 
 SECTION = "machines"
 CHUNKS = (128 * KIB, MIB)
-STREAMS = 2
+STREAMS = 4  # rxe has 128 packets under way for a queue pair, so it takes some to keep the link busy
 TRANSPORTS = {"RDMA": "verbs", "TCP": "tcp"}
 READS_MAX, WINDOW_BYTES = 16, 4 * MIB  # of the mover: rdma_stream/verbs_window.h
 DEVICE, GID_INDEX = "rxe0", "1"
