@@ -119,6 +119,14 @@ def test_the_link_is_cut_and_restored(machines):
     measures.rping(machines)
 
 
+def test_machines_between_which_nothing_passes_are_booted_again(machines):
+    machines.b.run(["ip", "link", "set", "link0", "down"])
+    machines.b.run(["touch", "/tmp/of-this-boot"])
+    machines.make_whole()
+    assert reaches(*machines.nodes)
+    assert not machines.b.exists("/tmp/of-this-boot")
+
+
 def test_a_machine_loses_its_power_and_comes_back(machines):
     a, b = machines.nodes
     b.run(["touch", "/tmp/lost"])
