@@ -14,6 +14,7 @@ from lab.ppmr import find_ppmr
 from lab.programs import REPOSITORY
 from vm.image import CannotRun
 
+from .loads import Load, read_words, write_words
 from .plan import Item, Outcome
 from .rounds import alternate
 from .spread import size_text, spread
@@ -131,32 +132,34 @@ class Streams:
         return self._noted("ppmr", said["bytes_per_s"], cost.seconds / (said["bytes"] / GIB))
 
     def pipeline(self):
-        """dd into the source mount, dd out of the target mount, at the same time."""
+        """A writer at the source mount and a reader at the target mount, at the same time: from the first write to the last read."""
         ppmr, address = find_ppmr(), f"{self.target.address}:{self.world.port()}"
         out, into = f"/tmp/{self.world.label('out')}", f"/tmp/{self.world.label('in')}"
         self.source.run(["mkdir", out])
         self.target.run(["mkdir", into])
         both = ["--insecure", "--transport", self.transport]
-        self.target.run([ppmr, "target", into, "--listen", address, *both, "--memory-limit", "768MiB", "--pool-size", "448MiB", "--wait-for-files"])
+        self.target.run([ppmr, "target", into, "--listen", address, *both, "--memory-limit", "768MiB", "--pool-size", "448MiB"])
+        reader = writer = None
         try:
             # The store's memory is touched and registered before the clock runs.
             wait_until(lambda: self._status(self.target, into)["store"]["ready_bytes"] >= PIPELINE_BYTES, 60, "the target's memory")
             self.source.run([ppmr, "source", out, "--target", address, *both, "--chunk-size", self.chunk, "--streams", STREAMS])
             self.source.run(["mkdir", f"{out}/d"])
             wait_until(lambda: self.target.exists(f"{into}/d"), 30, "the directory at the target")
-            blocks = PIPELINE_BYTES // MIB
+            reader = Load(self.target, read_words(f"{into}/d", 1, PIPELINE_BYTES, MIB, MIB))
             with Cost(self.lab) as cost:
-                # --wait-for-files: in an open checkpoint it opens the file when there is one.
-                reader = self.target.popen(["dd", f"if={into}/d/f", "of=/dev/null", "bs=1M", f"count={blocks}", "iflag=fullblock"], stdout=DEVNULL, stderr=DEVNULL)
+                writer = Load(self.source, write_words(f"{out}/d", 1, PIPELINE_BYTES, MIB))
                 began = time.monotonic()
-                self.source.run(["dd", "if=/dev/zero", f"of={out}/d/f", "bs=1M", f"count={blocks}"], timeout=300)
-                if reader.wait(timeout=300):
-                    raise LabError("the reader at the target failed")
+                reader.result()
                 elapsed = time.monotonic() - began
+                writer.result()
             took = {peer["transport"] for peer in self._status(self.source, out)["peers"]}
             if took != {self.transport}:
                 raise LabError(f"the pipeline took {took} instead of {self.transport}")
         finally:
+            for load in (reader, writer):
+                if load:
+                    load.kill()
             self.source.run(["fusermount3", "-u", out], check=False)
             self.target.run(["fusermount3", "-u", into], check=False)
         return self._noted("ppmr", PIPELINE_BYTES / elapsed, cost.seconds / (PIPELINE_BYTES / GIB))
