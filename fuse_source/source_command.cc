@@ -2,8 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "buffer_pool/host_name.h"
 #include "fuse_source/source_mount.h"

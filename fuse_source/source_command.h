@@ -1,7 +1,9 @@
 // `ppmr source`: the daemon of a source mount.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace ppmr {
 

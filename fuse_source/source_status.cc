@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "fuse_source/source_mount.h"
 
 namespace ppmr {

@@ -1,6 +1,7 @@
 #include "fuse_target/image_tree.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstring>
 
@@ -196,9 +197,13 @@ TEST_F(ImageTreeTest, WhatIsOpenOrUnderWayIsNotSealed) {
 }
 
 TEST_F(ImageTreeTest, MoreEntriesThanNodesDoNotFillTheMemory) {
+  constexpr int kEntries = 100'000;
+  constexpr size_t kGrowthMaxBytes = size_t{64} << 10;
   make_checkpoint();
-  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(entry(file_entry()));
-  EXPECT_FALSE(seal(1000));
+  const size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < kEntries; ++i) ASSERT_TRUE(entry(file_entry()));
+  EXPECT_LE(mallinfo2().uordblks, before + kGrowthMaxBytes);
+  EXPECT_FALSE(seal(kEntries));
 }
 
 TEST_F(ImageTreeTest, AnEndedSessionFailsWhatIsOpenOrComplete) {

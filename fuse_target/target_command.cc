@@ -2,9 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "buffer_pool/host_name.h"
 #include "fuse_target/target_daemon.h"

@@ -1,7 +1,9 @@
 // `ppmr target`: the daemon of a target mount.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace ppmr {
 

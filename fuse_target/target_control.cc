@@ -1,6 +1,8 @@
 // What the control socket asks of a target: status, commit, wait, remove.
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "fuse_target/target_daemon.h"
 #include "mount/control_socket.h"
 

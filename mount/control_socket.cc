@@ -13,6 +13,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "mount/json_text.h"
 #include "mount/line_socket.h"

@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "mount/control_client.h"
 #include "mount/line_socket.h"

@@ -1,5 +1,7 @@
 #include "mount/credential_options.h"
 
+#include <CLI/CLI.hpp>
+
 namespace ppmr {
 
 void add_credential_options(CLI::App& app, Credentials& credentials) {

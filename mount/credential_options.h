@@ -1,9 +1,11 @@
 // The options by which every daemon and command says how it speaks with other nodes.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "rdma_stream/security.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace ppmr {
 

@@ -2,7 +2,6 @@
 // 200ms).
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +9,11 @@
 #include <string_view>
 
 #include "buffer_pool/result.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace ppmr {
 

@@ -1,5 +1,7 @@
 #include "mount/transport_option.h"
 
+#include <CLI/CLI.hpp>
+
 namespace ppmr {
 
 void add_transport_options(CLI::App& app, TransportOptions& options) {

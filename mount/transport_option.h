@@ -1,10 +1,12 @@
 // The options about RDMA that both daemons have: --transport, --device, --gid-index.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "rdma_stream/transport.h"
 #include "rdma_stream/verbs.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace ppmr {
 

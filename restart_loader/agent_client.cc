@@ -1,6 +1,7 @@
 #include "restart_loader/agent_client.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "buffer_pool/host_name.h"

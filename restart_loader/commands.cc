@@ -1,5 +1,6 @@
 #include "restart_loader/commands.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 

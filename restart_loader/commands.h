@@ -2,7 +2,9 @@
 // migrations.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace ppmr {
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/file_digest.h"

@@ -22,6 +22,7 @@ pid_t tracer_of(const std::filesystem::path& thread) {
 Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks) {
   FrozenTasks result;
   for (const ProcessIdentity& process : tasks) {
+    if (process.pid == 0) continue;
     UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
     if (!pidfd && errno != ESRCH)
       return system_failure("watch process", std::to_string(process.pid));

@@ -17,8 +17,8 @@ namespace ppmr {
 // Threads: one.
 class FrozenTasks {
  public:
-  // Through pidfds, so that no signal of ours can reach a stranger. Tasks that have ended are left
-  // out. Errors: of pidfd_open(2).
+  // Through pidfds, so that no signal of ours can reach a stranger. Tasks that have ended, and
+  // those that never were (pid 0), are left out. Errors: of pidfd_open(2).
   static Result<FrozenTasks> open(const std::vector<ProcessIdentity>& tasks);
 
   size_t count() const { return tasks_.size(); }

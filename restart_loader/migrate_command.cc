@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "mount/descriptor_limit.h"
 #include "mount/json_text.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "mount/control_client.h"
 #include "restart_loader/container_fate.h"
 #include "restart_loader/decision.h"
@@ -262,16 +264,18 @@ Status Migration::commit() {
     return {};
   });
   if (!stopping) return failure(stopping.error());
-  std::vector<FrozenTasks> frozen;
   Status held;
   if (!settings_.leave_running) {
     for (const TreeRecord& tree : stopping->trees) {
       auto tasks = FrozenTasks::open(tree.tasks);
-      if (!tasks) return failure(tasks.error());
-      frozen.push_back(std::move(*tasks));
-      frozen.back().stop();
-      if (held) held = frozen.back().check_held_by(tree.criu.pid);
-      if (held && frozen.back().count() != tree.tasks.size()) {
+      if (!tasks) {
+        held = failure(tasks.error());
+        break;
+      }
+      frozen_.push_back(std::move(*tasks));
+      frozen_.back().stop();
+      if (held) held = frozen_.back().check_held_by(tree.criu.pid);
+      if (held && frozen_.back().count() != tree.tasks.size()) {
         held = failure(EBUSY, fmt::format("a task of process {} has ended", tree.root));
       }
     }
@@ -291,7 +295,7 @@ Status Migration::commit() {
     }
     held = failure(committed.error());
   }
-  for (const FrozenTasks& tasks : frozen) tasks.let_go();
+  for (const FrozenTasks& tasks : frozen_) tasks.let_go();
   return held;
 }
 
@@ -301,7 +305,7 @@ Status Migration::hand_over() {
   auto owned =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
   if (!owned) return failure(owned.error());
-  signal_kill();
+  for (const FrozenTasks& tasks : frozen_) tasks.kill();
   auto running =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "running"}}, settings_.hold_limit);
   if (!running) return failure(running.error());
@@ -309,17 +313,11 @@ Status Migration::hand_over() {
   return {};
 }
 
-void Migration::signal_kill() {
-  auto record = store_.read(id_, kRole);
-  if (!record || record->leave_running) return;
-  for (const TreeRecord& tree : record->trees) {
-    if (auto tasks = FrozenTasks::open(tree.tasks)) tasks->kill();
-  }
-}
-
 // Off the way of the processes: they run at the target already. The hooks go on from here.
 void Migration::kill_tasks() {
-  if (!told_) signal_kill();
+  if (!told_) {
+    for (const FrozenTasks& tasks : frozen_) tasks.kill();
+  }
   (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
     for (TreeRecord& tree : latest.trees) tree.phase = TreePhase::kComplete;
     latest.peer_told = latest.peer_told || told_;
@@ -361,6 +359,12 @@ Status Migration::await_running() {
       seen[i] = phase;
     }
     if (!target->error.empty()) return failure(EFAULT, "at the target: " + target->error);
+    if (!target->what_failed().empty()) {
+      return failure(EAGAIN,
+                     fmt::format("not restored at the target, to which it belongs: {}. ppmr "
+                                 "migrate --recover {} there tries again",
+                                 target->what_failed(), id_));
+    }
     if (target->state == MigrationState::kFinished) return {};
     if (stop_) {
       return failure(EINTR, fmt::format("interrupted: the processes belong to the target, which "

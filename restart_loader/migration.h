@@ -11,6 +11,7 @@
 
 #include "mount/exit_code.h"
 #include "restart_loader/agent_client.h"
+#include "restart_loader/frozen_tasks.h"
 #include "restart_loader/tree_dump.h"
 
 namespace ppmr {
@@ -76,7 +77,6 @@ class Migration {
   Status commit();
   // After the decision: errors are why it is not finished yet.
   Status hand_over();
-  void signal_kill();
   void kill_tasks();
   void join_dumps();
   Status await_running();
@@ -98,6 +98,7 @@ class Migration {
   bool is_recorded_ = false;
   bool told_ = false;  // it knows that nothing is left alive here
   std::vector<Tree> trees_;
+  std::vector<FrozenTasks> frozen_;  // from the first SIGSTOP on
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "buffer_pool/unique_fd.h"
 #include "mount/control_client.h"
 #include "mount/exit_code.h"
@@ -104,6 +106,7 @@ json Agent::prepare(const json& request) const {
     tree.tasks.clear();
     tree.waiting_at.clear();
     tree.criu = tree.keeper = {};
+    tree.error.clear();
   }
   auto created = store_.create(std::move(*record));
   if (!created && created.error().errno_value == EEXIST) {  // our last answer was lost
@@ -139,7 +142,7 @@ json Agent::look(const json& request) const {
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
   if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
-  if (record && record->state == MigrationState::kRunning && record->error.empty()) {
+  if (record && record->state == MigrationState::kRunning && record->what_failed().empty()) {
     if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);

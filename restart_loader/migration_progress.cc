@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "mount/control_client.h"
 #include "mount/json_text.h"

@@ -1,7 +1,7 @@
 // How a migration looks to people and to programs: lines while it goes on, a table at its end.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 namespace ppmr {
 namespace {
@@ -74,6 +75,7 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.running_ns = packed.at("running_ns");
   tree.complete_ns = packed.at("complete_ns");
   tree.lazily = packed.at("lazily");
+  tree.error = packed.at("error");
   // One name each: what a peer sends must not lead anywhere else.
   if (!is_plain_name(tree.checkpoint) || (!tree.images.empty() && !is_plain_name(tree.images))) {
     return failure(EPROTO, "'" + tree.checkpoint + "/" + tree.images + "' is no checkpoint");
@@ -196,6 +198,12 @@ bool OwnershipRecord::all_trees(TreePhase phase) const {
                      [&](const TreeRecord& tree) { return tree.phase >= phase; });
 }
 
+const std::string& OwnershipRecord::what_failed() const {
+  const auto failed = std::find_if(trees.begin(), trees.end(),
+                                   [](const TreeRecord& tree) { return !tree.error.empty(); });
+  return error.empty() && failed != trees.end() ? failed->error : error;
+}
+
 void to_json(json& packed, const TreeRecord& tree) {
   auto tasks = json::array();
   for (const ProcessIdentity& task : tree.tasks) tasks.push_back(pack(task));
@@ -217,7 +225,8 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"sealed_ns", tree.sealed_ns},
             {"running_ns", tree.running_ns},
             {"complete_ns", tree.complete_ns},
-            {"lazily", tree.lazily}};
+            {"lazily", tree.lazily},
+            {"error", tree.error}};
 }
 
 void to_json(json& packed, const OwnershipRecord& record) {

@@ -88,6 +88,7 @@ struct TreeRecord {
   int64_t running_ns = 0;
   int64_t complete_ns = 0;
   bool lazily = false;  // target: how it was restored in the end
+  std::string error;    // target: why its last restore failed; another keeper begins without
 };
 
 struct StateChange {
@@ -119,6 +120,8 @@ struct OwnershipRecord {
   const char* owner() const;
   // Whether all trees have come at least so far.
   bool all_trees(TreePhase phase) const;
+  // Its own error, else that of a tree; empty: all is well so far.
+  const std::string& what_failed() const;
 };
 
 void to_json(nlohmann::json& json, const OwnershipRecord& record);

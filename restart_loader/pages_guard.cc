@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/frozen_tasks.h"
@@ -42,6 +43,14 @@ bool serves_nobody(const ProcessIdentity& process) {
   return !stat || stat->state == 't' || stat->state == 'T';  // stopped; at its exit, too
 }
 
+// What stands in the way (descriptors, memory) passes; without them, pages would be lost.
+FrozenTasks open_at_last(const std::vector<ProcessIdentity>& tasks) {
+  for (;;) {
+    if (auto opened = FrozenTasks::open(tasks)) return std::move(*opened);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 // Stopped first: then nobody forks while the others are looked for, and what waits in CRIU's
 // restorer stays there.
 void kill_tree(const std::string& work, const TreeRecord& tree) {
@@ -56,13 +65,13 @@ void kill_tree(const std::string& work, const TreeRecord& tree) {
         found.insert(found.end(), tasks->begin(), tasks->end());
       }
     }
-    if (auto tasks = FrozenTasks::open(found)) tasks->stop();
+    open_at_last(found).stop();
   }
   if (look_at_restored(tree) == RestoredTasks::kWaiting) {
     std::ofstream(work + kNeverRanFile) << "all tasks waited for CRIU\n";
   }
   std::ofstream(work + kKilledFile) << "pages were missing\n";
-  if (auto tasks = FrozenTasks::open(found)) tasks->kill();
+  open_at_last(found).kill();
 }
 
 // From now on the exit of `server` waits for watch(). Errors: it has ended already.
@@ -141,7 +150,7 @@ bool has_pages_server(const std::string& work_directory) {
 void await_pages_server(const std::string& work_directory) {
   const auto server = read_server(work_directory);
   if (!server || !*server) return;
-  if (auto tasks = FrozenTasks::open({**server})) tasks->await_end();
+  open_at_last({**server}).await_end();
 }
 
 bool guard_killed(const std::string& work_directory) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "buffer_pool/unique_fd.h"

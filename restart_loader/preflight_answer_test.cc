@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/file_digest.h"

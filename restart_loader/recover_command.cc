@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <nlohmann/json.hpp>
+
 #include "mount/exit_code.h"
 #include "mount/json_text.h"
 #include "restart_loader/command_error.h"
@@ -45,15 +47,19 @@ void let_source_run_on(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     for (const ProcessIdentity& task : tree.tasks) {
       if (!stopped_by_us(task)) continue;
-      if (auto tasks = FrozenTasks::open({task})) tasks->let_go();
+      auto tasks = FrozenTasks::open({task});
+      tasks ? tasks->let_go() : warn(tasks.error());
     }
   }
 }
 
-void kill_source(const RecordStore& store, OwnershipRecord& record) {
+// Errors: something is alive here still.
+Status kill_source(const RecordStore& store, OwnershipRecord& record) {
   if (!record.leave_running) {
     for (const TreeRecord& tree : record.trees) {
-      if (auto tasks = FrozenTasks::open(tree.tasks)) tasks->kill();
+      auto tasks = FrozenTasks::open(tree.tasks);
+      if (!tasks) return failure(tasks.error());
+      tasks->kill();
     }
   }
   auto killed = store.change(record.id, record.role, [](OwnershipRecord& latest) -> Status {
@@ -64,6 +70,7 @@ void kill_source(const RecordStore& store, OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     if (Status settled = settle_container_at_source(record, tree); !settled) warn(settled.error());
   }
+  return {};
 }
 
 std::string pids_of(const OwnershipRecord& record) {
@@ -93,10 +100,11 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
     record = std::move(*aborted);
   }
   const bool committed = record.state != MigrationState::kAborted;
-  if (committed) {
-    kill_source(store, record);
-  } else {
+  if (!committed) {
     let_source_run_on(record);
+  } else if (Status killed = kill_source(store, record); !killed) {
+    return {true, "was decided for the target, but what is left here could not be killed: " +
+                      killed.error().message};
   }
   AgentClient agent(read_way(record.way));
   const Status told = tell_target(store, agent, record, patience);
@@ -139,7 +147,9 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
                               record.peer, record.id)};
   }
   if (!record.error.empty()) return {true, record.error};
+  const std::string failed = record.what_failed();
   if (Status kept = keep_trees(store, record); !kept) return {true, kept.error().message};
+  if (!failed.empty()) return {true, "belongs to this node; tried again, after " + failed};
   return {true, "belongs to this node and is being started, or its memory is still coming in"};
 }
 

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "mount/json_text.h"
 #include "mount/size_option.h"
 #include "restart_loader/mount_daemon.h"

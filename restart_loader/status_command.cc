@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <future>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "mount/json_text.h"

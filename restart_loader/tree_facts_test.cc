@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/file_digest.h"

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
@@ -56,6 +57,7 @@ class TreeRestore {
 
  private:
   int keep();
+  Status hand_to(pid_t child) const;
   Result<OwnershipRecord> read() const { return store_.read(id_, kRole); }
   Result<OwnershipRecord> change(const std::function<void(OwnershipRecord&)>& change) const {
     return store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
@@ -244,7 +246,9 @@ Status TreeRestore::judge_remains() {
   const TreeRecord& tree = record_.trees[tree_];
   // Of a keeper that died: its CRIU must not let anything go while we look. One that has been told
   // to is not disturbed: it ends by itself, and soon.
-  if (auto criu = FrozenTasks::open({tree.criu}); criu && criu->count() > 0) {
+  auto criu = FrozenTasks::open({tree.criu});
+  if (!criu) return failure(criu.error());
+  if (criu->count() > 0) {
     criu->stop();
     if (was_let_go(work_)) {
       criu->let_go();
@@ -257,14 +261,15 @@ Status TreeRestore::judge_remains() {
   const RestoredTasks remains =
       may_have_run(work_, criu_was_killed_) ? look_at_restored(tree) : RestoredTasks::kWaiting;
   switch (remains) {
-    case RestoredTasks::kWaiting:
-      if (auto tasks = FrozenTasks::open(tree.tasks)) {
-        tasks->kill();
-        tasks->await_end();
-      }
+    case RestoredTasks::kWaiting: {
+      auto tasks = FrozenTasks::open(tree.tasks);
+      if (!tasks) return failure(tasks.error());
+      tasks->kill();
+      tasks->await_end();
       kill_all_children();
       if (Status gone = forget_container_at_target(tree, work_); !gone) return gone;
       break;
+    }
     case RestoredTasks::kRunning:
       runs_ = true;
       return {};
@@ -343,12 +348,15 @@ int TreeRestore::give_up(const Error& error) {
       record.trees[tree_].phase = TreePhase::kComplete;
       if (record.all_trees(TreePhase::kComplete)) record.state = MigrationState::kFinished;
     }
-    if (record.error.empty()) {
-      record.error = fmt::format("process {}: {}. Logs at the target: {}", record.trees[tree_].root,
-                                 error.message, work_);
-    }
+    if (is_over(record.state)) return;
+    TreeRecord& tree = record.trees[tree_];
+    tree.error =
+        fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
     // Not voted for yet: this node may still say no.
-    if (record.state == MigrationState::kRestoring) record.state = MigrationState::kAborted;
+    if (record.state == MigrationState::kRestoring) {
+      record.error = tree.error;
+      record.state = MigrationState::kAborted;
+    }
   });
   if (auto record = read(); record && record->state == MigrationState::kAborted) {
     remove_checkpoint();
@@ -361,13 +369,31 @@ int TreeRestore::run() {
     if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
     if (is_alive(record.trees[tree_].keeper)) return failure(EBUSY, "it has a keeper already");
     record.trees[tree_].keeper = identify_self();
+    record.trees[tree_].error.clear();
     return {};
   });
   if (!begun) return say(begun.error().message), to_int(ExitCode::kFailure);
   record_ = std::move(*begun);
   if (!record_.leave_running) return keep();
-  auto kept = run_in_own_pid_namespace(record_.mountpoint, [this] { return keep(); });
-  return kept ? *kept : give_up(kept.error());
+  auto kept = run_in_own_pid_namespace(
+      record_.mountpoint, [this](pid_t child) { return hand_to(child); },
+      [this] { return keep(); });
+  if (kept) return *kept;
+  // Killed like any keeper: whoever looks after the tree next starts another one.
+  if (kept.error().errno_value == ECHILD) {
+    return say(kept.error().message), to_int(ExitCode::kFailure);
+  }
+  return give_up(kept.error());
+}
+
+// What is process 1 of the copy's pid namespace is the keeper: with it, and only with it, all that
+// it has restored ends.
+Status TreeRestore::hand_to(pid_t child) const {
+  auto keeper = identify(child);
+  if (!keeper) return failure(keeper.error());
+  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].keeper = *keeper; });
+  if (!noted) return failure(noted.error());
+  return {};
 }
 
 int TreeRestore::keep() {

@@ -11,6 +11,7 @@ from trouble_world import GRACE, MIB, PEER_TIMEOUT, World, digest_of_written
 
 MOUNT = object()  # a fresh empty directory
 LISTEN = ["--listen", "127.0.0.1:0"]
+USAGE = 2
 
 
 @pytest.fixture
@@ -80,7 +81,9 @@ def _words(words):
 @pytest.mark.parametrize("case", WRONG_WORDS, ids=lambda case: _words(case[0]).replace("/", "|"))
 def test_wrong_words_are_refused(world, case):
     words, *names = case
-    is_refused(world, [world.mountpoint() if word is MOUNT else word for word in words], *names)
+    ended = is_refused(world, [world.mountpoint() if word is MOUNT else word for word in words], *names)
+    if names[0].startswith("--"):
+        assert ended.code == USAGE, ended.said
 
 
 def test_version_and_help_answer(world):

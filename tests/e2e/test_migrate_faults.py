@@ -3,15 +3,17 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import pytest
 
 from lab.criu import IS_A_KEEPERS, criu_that
 from lab.migrate import MigrationWorld
 from lab.node import LabError, wait_until
+from lab.programs import find_program
 from lab.workers import check_moved, check_stayed, pause_file, start_workers
 
-MOVED, ABORTED = 0, 11
+MOVED, ABORTED, OPEN = 0, 11, 12
 
 
 @pytest.fixture
@@ -132,6 +134,62 @@ def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, no
         assert world.records("target")[0]["state"] == "finished"
         assert nodes.target.run(["ls", world.mounts.in_]).stdout == "", "the checkpoint is removed at the end"
         worker.end()
+
+
+def test_a_promised_restore_that_fails_is_tried_again_by_recover(lab, nodes, tmp_path):
+    broken = criu_that(tmp_path, f'{IS_A_KEEPERS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}')
+    environment = {"PPMR_CRIU": str(broken), "PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment=environment) as world:
+        [worker] = start_workers(lab, nodes, 1)
+        running = world.start_migrate(worker.pid)
+        world.wait_until_paused("target", "ready", running)
+        (tmp_path / "fail").touch()
+        nodes.target.run(["pkill", "-KILL", "-f", "^ppmr migration-restore|^criu: restore|migration-relay"])
+        done = running.wait()
+        assert done.code == OPEN and "no restore today" in done.said and "--recover" in done.said, done.said
+        assert not nodes.source.alive(worker.pid)
+        (tmp_path / "fail").unlink()
+        assert world.recover("target", check=False).code == OPEN
+        wait_until(lambda: world.records("target")[0]["state"] == "finished", 20, "the process to be restored after all")
+        check_moved(worker, nodes)
+        assert world.recover("target").code == MOVED and not world.records("target")[0]["error"]
+        worker.end()
+
+
+def keepers_of(node):
+    """Eldest first: the process that was started, and the one that it makes of itself for a copy."""
+    return [int(pid) for pid in node.run(["pgrep", "-f", "^ppmr migration-restore"], check=False).stdout.split()]
+
+
+@pytest.mark.parametrize("killed", ["both", "the one that was started"])
+def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes, killed):
+    directory = lab.home / "witness"
+    directory.mkdir()
+    environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment=environment) as world:
+        pid = nodes.source.spawn([find_program("witness"), directory])
+        wait_until(lambda: (directory / "log").exists(), 10, "the witness to get under way")
+
+        def copies():
+            return nodes.target.run(["pgrep", "-x", "witness"], check=False).stdout.split()
+        running = world.start_migrate(pid, options=["--leave-running"])
+        world.wait_until_paused("target", "ready", running)
+        started, process_one = keepers_of(nodes.target)
+        if killed == "both":
+            nodes.target.signal(process_one, signal.SIGKILL)
+        else:
+            nodes.target.signal(process_one, signal.SIGSTOP)  # so that it does not write down that the copy runs
+        nodes.target.signal(started, signal.SIGKILL)
+        world.go_on("target", "ready")
+        wait_until(copies, 10, "the copy")
+        if killed != "both":
+            keeps = world.records("target")[0]["trees"][0]["keeper"][0]
+            assert keeps == process_one, "nobody else restores what is restored here"
+            nodes.target.signal(process_one, signal.SIGCONT)
+        running.wait().ok()
+        assert len(copies()) == 1 and nodes.source.alive(pid)
+        nodes.target.signal(int(copies()[0]), signal.SIGKILL)
+        nodes.source.signal(pid, signal.SIGKILL)
 
 
 def test_a_name_that_is_no_text_moves_like_any_other(lab, nodes, world):
