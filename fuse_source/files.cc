@@ -143,17 +143,18 @@ Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& inte
   return drained;
 }
 
-Result<size_t> SourceMount::read(const SourceNodePointer& node, uint64_t offset,
-                                 std::span<std::byte> bytes, const Interrupted& interrupted) {
+Result<std::vector<std::byte>> SourceMount::read(const SourceNodePointer& node, uint64_t offset,
+                                                 size_t bytes_max, const Interrupted& interrupted) {
   const uint64_t size_bytes = node->writer->size_bytes();
-  if (offset >= size_bytes) return 0;
-  bytes = bytes.first(std::min<uint64_t>(bytes.size(), size_bytes - offset));
+  if (offset >= size_bytes) return std::vector<std::byte>();
+  // As much as there is: a megabyte of room for a small file takes longer than all else.
+  std::vector<std::byte> bytes(std::min<uint64_t>(bytes_max, size_bytes - offset));
   if (auto drained = drain(node, interrupted); !drained) return failure(drained.error());
-  auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes, interrupted);
-  if (!count) return count;
+  const auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes, interrupted);
+  if (!count) return failure(count.error());
   // Never a short read before the end of the file.
   if (*count < bytes.size()) return failure(EIO, "read back: the target has fewer bytes");
-  return count;
+  return bytes;
 }
 
 Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,

@@ -44,11 +44,10 @@ void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, 
 void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   const SourceNodePointer node = node_of(request, inode);
   if (!node) return;
-  std::vector<std::byte> bytes(size);
-  auto count = mount_of(request).read(node, static_cast<uint64_t>(offset), bytes,
-                                      [request] { return request_is_futile(request); });
-  if (!count) return reply_error(request, count.error());
-  fuse_reply_buf(request, reinterpret_cast<const char*>(bytes.data()), *count);
+  const auto bytes = mount_of(request).read(node, static_cast<uint64_t>(offset), size,
+                                            [request] { return request_is_futile(request); });
+  if (!bytes) return reply_error(request, bytes.error());
+  fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
 }
 
 // close(2) and fsync(2) return when the target has verified every byte of the file.

@@ -14,6 +14,7 @@
 #include <queue>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "buffer_pool/buffer_pool.h"
 #include "fuse_source/quiet_flusher.h"
@@ -72,8 +73,9 @@ class SourceMount {
   Status write(const SourceNodePointer& node, std::span<const std::byte> bytes, uint64_t offset,
                const Interrupted& interrupted, CutChunks& cut);
   Status drain(const SourceNodePointer& node, const Interrupted& interrupted);
-  Result<size_t> read(const SourceNodePointer& node, uint64_t offset, std::span<std::byte> bytes,
-                      const Interrupted& interrupted);
+  // At most `bytes_max`, fewer only at the end of the file.
+  Result<std::vector<std::byte>> read(const SourceNodePointer& node, uint64_t offset,
+                                      size_t bytes_max, const Interrupted& interrupted);
   Status truncate(const SourceNodePointer& node, uint64_t size_bytes,
                   const Interrupted& interrupted);
   Status punch_hole(const SourceNodePointer& node, uint64_t offset, uint64_t length_bytes,

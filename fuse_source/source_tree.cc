@@ -37,19 +37,30 @@ SourceNodePointer SourceTree::add(const SourceNodePointer& parent, const std::st
                                   SourceNodePointer node) {
   std::lock_guard lock(mutex_);
   node->name = name;
-  node->parent = parent;
-  parent->children[name] = node;
-  parent->attributes.mtime_ns = parent->ctime_ns = now_ns();
+  attach_locked(parent, node);
   nodes_[node->id] = node;
   return node;
 }
 
+// Under the name that it has.
+void SourceTree::attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node) {
+  node->parent = parent;
+  parent->children[node->name] = node;
+  if (node->type == wire::NodeType::kDirectory) ++parent->subdirectories;
+  parent->attributes.mtime_ns = parent->ctime_ns = now_ns();
+}
+
+void SourceTree::detach_locked(const SourceNodePointer& node) {
+  const auto parent = node->parent.lock();
+  if (!parent) return;
+  parent->children.erase(node->name);
+  if (node->type == wire::NodeType::kDirectory) --parent->subdirectories;
+  parent->attributes.mtime_ns = parent->ctime_ns = now_ns();
+}
+
 void SourceTree::unlink(const SourceNodePointer& node) {
   std::lock_guard lock(mutex_);
-  if (auto parent = node->parent.lock()) {
-    parent->children.erase(node->name);
-    parent->attributes.mtime_ns = parent->ctime_ns = now_ns();
-  }
+  detach_locked(node);
   node->linked = false;
   node->parent.reset();
   drop_if_unused_locked(node);
@@ -58,14 +69,10 @@ void SourceTree::unlink(const SourceNodePointer& node) {
 void SourceTree::move(const SourceNodePointer& node, const SourceNodePointer& new_parent,
                       const std::string& new_name) {
   std::lock_guard lock(mutex_);
-  if (auto parent = node->parent.lock()) {
-    parent->children.erase(node->name);
-    parent->attributes.mtime_ns = parent->ctime_ns = now_ns();
-  }
+  detach_locked(node);
   node->name = new_name;
-  node->parent = new_parent;
-  new_parent->children[new_name] = node;
-  new_parent->attributes.mtime_ns = new_parent->ctime_ns = node->ctime_ns = now_ns();
+  attach_locked(new_parent, node);
+  node->ctime_ns = now_ns();
 }
 
 void SourceTree::forget(uint64_t id, uint64_t lookups) {
@@ -107,10 +114,7 @@ struct stat SourceTree::attributes(const SourceNodePointer& node) {
   switch (node->type) {
     case wire::NodeType::kDirectory:
       result.st_mode = S_IFDIR | node->attributes.mode;
-      result.st_nlink = 2;
-      for (auto& [name, entry] : node->children) {
-        if (entry->type == wire::NodeType::kDirectory) ++result.st_nlink;
-      }
+      result.st_nlink = 2 + node->subdirectories;
       break;
     case wire::NodeType::kFile:
       result.st_mode = S_IFREG | node->attributes.mode;

@@ -52,6 +52,7 @@ struct SourceNode {
   wire::Attributes attributes;
   int64_t ctime_ns = 0;
   std::map<std::string, std::shared_ptr<SourceNode>> children;
+  size_t subdirectories = 0;  // of them; counting them at each stat() took longer than all else
   uint64_t lookup_count = 0;  // the kernel's references
   uint32_t open_handles = 0;
   uint32_t open_writers = 0;
@@ -92,6 +93,8 @@ class SourceTree {
   std::vector<SourceNodePointer> nodes_of(const SourceCheckpoint& checkpoint);
 
  private:
+  void attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node);
+  void detach_locked(const SourceNodePointer& node);
   void drop_if_unused_locked(const SourceNodePointer& node);
 
   std::mutex mutex_;

@@ -107,7 +107,6 @@ StoredNodePointer ImageTree::add_locked(Session& session, const StoredNodePointe
                                         StoredNodePointer node) {
   node->inode = ++last_inode_;
   node->ctime_ns = node->attributes.mtime_ns;
-  node->parent = parent;
   if (node->is_file()) {
     node->file = std::make_shared<ImageFile>(storage_);
     std::lock_guard lock(files_mutex_);
@@ -117,13 +116,27 @@ StoredNodePointer ImageTree::add_locked(Session& session, const StoredNodePointe
   if (node->is_file()) ++node->checkpoint->files;
   session.nodes[node->key.node] = node;
   inodes_[node->inode] = node;
-  parent->children[node->name] = node;
+  attach_locked(parent, node);
   return node;
+}
+
+// Under the name that it has.
+void ImageTree::attach_locked(const StoredNodePointer& parent, const StoredNodePointer& node) {
+  node->parent = parent;
+  parent->children[node->name] = node;
+  if (node->is_directory()) ++parent->subdirectories;
+}
+
+void ImageTree::detach_locked(const StoredNodePointer& node) {
+  const auto parent = node->parent.lock();
+  if (!parent) return;
+  parent->children.erase(node->name);
+  if (node->is_directory()) --parent->subdirectories;
 }
 
 // Takes the name away. The node lives on while its source, the kernel or a handle refers to it.
 void ImageTree::unlink_locked(const StoredNodePointer& node) {
-  if (const auto parent = node->parent.lock()) parent->children.erase(node->name);
+  detach_locked(node);
   node->parent.reset();
   node->linked = false;
   --node->checkpoint->nodes;

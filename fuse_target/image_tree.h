@@ -142,6 +142,8 @@ class ImageTree final : public Sink {
   Result<StoredNodePointer> directory_locked(SessionId session, uint64_t node);
   Result<StoredNodePointer> changeable_locked(SessionId session, uint64_t node);
   std::optional<FileRecord> record(NodeKey key) const;
+  void attach_locked(const StoredNodePointer& parent, const StoredNodePointer& node);
+  void detach_locked(const StoredNodePointer& node);
   StoredNodePointer add_locked(Session& session, const StoredNodePointer& parent,
                                StoredNodePointer node);
   void unlink_locked(const StoredNodePointer& node);

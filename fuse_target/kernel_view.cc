@@ -64,9 +64,7 @@ ImageTree::View ImageTree::view(const StoredNode& node) const {
   view.attributes = node.attributes;
   view.ctime_ns = node.ctime_ns;
   view.linked = node.linked;
-  view.subdirectories = static_cast<size_t>(
-      std::count_if(node.children.begin(), node.children.end(),
-                    [](const auto& child) { return child.second->is_directory(); }));
+  view.subdirectories = node.subdirectories;
   return view;
 }
 

@@ -216,10 +216,9 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
       if (!replaced->is_file() || sealed) drop_key_locked(replaced);
     }
   }
-  parent->children.erase(node->name);
+  detach_locked(node);
   node->name = message.new_name;
-  node->parent = new_parent;
-  new_parent->children[node->name] = node;
+  attach_locked(new_parent, node);
   return {};
 }
 

@@ -79,9 +79,10 @@ struct StoredNode {
   std::weak_ptr<StoredNode> parent;
   bool linked = true;
   std::map<std::string, StoredNodePointer> children;
-  uint64_t lookups = 0;  // the kernel's references
-  uint32_t handles = 0;  // opened here
-  bool gone = false;     // unlinked, and not to be named by its source any more
+  size_t subdirectories = 0;  // of them
+  uint64_t lookups = 0;       // the kernel's references
+  uint32_t handles = 0;       // opened here
+  bool gone = false;          // unlinked, and not to be named by its source any more
 
   bool is_directory() const { return type == wire::NodeType::kDirectory; }
   bool is_file() const { return type == wire::NodeType::kFile; }

@@ -58,9 +58,8 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
     entry.announce = announce;
     entry.attempts = 0;
     entry.has_landing = false;
-    ranges_[announce.slot] = {announce.node, announce.offset, announce.offset + announce.length,
-                              ++last_order_};
-    if (overlaps_earlier_locked(announce.slot)) {
+    ranges_.add(announce.slot, {announce.node, announce.offset, announce.offset + announce.length});
+    if (ranges_.overlaps_earlier(announce.slot)) {
       entry.state = ChunkState::kHeldBack;
       held_back_.push_back(announce.slot);
     } else if (inline_bytes.empty() || behind_starved_locked(announce.slot)) {
@@ -84,19 +83,10 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   return {};
 }
 
-// Later bytes win: a chunk waits for those announced before it that touch the same bytes.
-bool IncomingSession::overlaps_earlier_locked(uint32_t slot) const {
-  const Range mine = ranges_[slot];
-  return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& other) {
-    return other.order != 0 && other.order < mine.order && other.node == mine.node &&
-           other.begin < mine.end && mine.begin < other.end;
-  });
-}
-
 // Memory that is scarce goes to a file's bytes in the order of their offsets: a reader that
 // consumes the file frees nothing before it has got the first of them.
 bool IncomingSession::behind_starved_locked(uint32_t slot) const {
-  const Range& mine = ranges_[slot];
+  const auto& mine = ranges_[slot];
   return starved_.any_of([&](uint32_t other) {
     return ranges_[other].node == mine.node && ranges_[other].begin < mine.begin;
   });
@@ -127,7 +117,7 @@ void IncomingSession::hurry(uint64_t node, uint64_t offset, uint64_t length) {
   std::lock_guard lock(mutex_);
   begin_waiting_locked();
   const auto wanted = [&](uint32_t slot) {
-    const Range& range = ranges_[slot];
+    const auto& range = ranges_[slot];
     return range.node == node && range.begin < offset + length && offset < range.end;
   };
   queue_.move_to(urgent_queue_, wanted);
@@ -269,11 +259,11 @@ void IncomingSession::land(uint32_t slot, Status status) {
     std::lock_guard lock(mutex_);
     entry.state = ChunkState::kIdle;
     entry.has_landing = false;
-    ranges_[slot].order = 0;
+    ranges_.remove(slot);
     pull_progress_ = Clock::now();
     for (size_t left = held_back_.size(); left > 0; --left) {
       const uint32_t held_back = held_back_.pop_front();
-      if (overlaps_earlier_locked(held_back)) {
+      if (ranges_.overlaps_earlier(held_back)) {
         held_back_.push_back(held_back);
       } else {
         queue_locked(held_back);

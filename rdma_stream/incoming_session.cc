@@ -23,7 +23,7 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
     : options_(std::move(options)),
       sink_(sink),
       chunks_(options_.hello.slot_count),
-      ranges_(options_.hello.slot_count),
+      ranges_(options_.hello.slot_count, options_.hello.chunk_size_bytes),
       urgent_queue_(options_.hello.slot_count),
       queue_(options_.hello.slot_count),
       held_back_(options_.hello.slot_count),

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "rdma_stream/announced_ranges.h"
 #include "rdma_stream/channel.h"
 #include "rdma_stream/mover.h"
 #include "rdma_stream/sink.h"
@@ -105,13 +106,6 @@ class IncomingSession final {
     bool has_landing = false;
     Landing landing;
   };
-  // What a look for overlaps needs to know of a slot, side by side in few cache lines.
-  struct Range {
-    uint64_t node = 0;
-    uint64_t begin = 0;
-    uint64_t end = 0;
-    uint64_t order = 0;  // of its announcement in the session; 0: no chunk
-  };
 
   // What a mover sees of the session: pulls come to the one that is chosen.
   class Port final : public PullQueue {
@@ -145,7 +139,6 @@ class IncomingSession final {
   Status start_verbs(const wire::TransportOffer& offer, bool verbs_only);
   Status choose_transport(wire::Transport transport, const std::string& why);
 
-  bool overlaps_earlier_locked(uint32_t slot) const;
   bool behind_starved_locked(uint32_t slot) const;
   void begin_waiting_locked();
   void queue_locked(uint32_t slot);
@@ -164,12 +157,11 @@ class IncomingSession final {
   std::condition_variable queue_changed_;  // for those who wait in take()
   // Guarded by mutex_.
   std::vector<ChunkEntry> chunks_;  // by slot; while kPulling an entry is its puller's
-  std::vector<Range> ranges_;       // by slot
+  AnnouncedRanges ranges_;
   SlotRing urgent_queue_;
   SlotRing queue_;
   SlotRing held_back_;
   SlotRing starved_;
-  uint64_t last_order_ = 0;
   size_t pulling_ = 0;
   size_t releases_held_ = 0;  // of chunks that landed: not told yet
   uint64_t space_events_ = 0;

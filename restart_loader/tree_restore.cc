@@ -1,6 +1,6 @@
 // Restores, and restores again when CRIU died before the tree ran: the checkpoint stays until the
 // tree has all of its memory. What must never happen is a second copy: so before every attempt the
-// remains of the last one are looked at, and killed only if none of them has run its own code.
+// remains of the last one are settled (restore_remains.h).
 //
 // All that CRIU makes here are our descendants, also what it leaves behind when it is killed,
 // because this process is their subreaper until the tree runs.
@@ -19,14 +19,12 @@
 #include "mount/control_client.h"
 #include "mount/exit_code.h"
 #include "mount/mount_table.h"
-#include "restart_loader/container_fate.h"
 #include "restart_loader/criu_relay.h"
-#include "restart_loader/frozen_tasks.h"
 #include "restart_loader/held_criu.h"
 #include "restart_loader/own_namespace.h"
 #include "restart_loader/pages_guard.h"
 #include "restart_loader/restore.h"
-#include "restart_loader/restorer_wait.h"
+#include "restart_loader/restore_remains.h"
 #include "restart_loader/runc.h"
 
 namespace ppmr {
@@ -97,18 +95,6 @@ class TreeRestore {
   bool runs_ = false;            // or has run and ended
   bool criu_was_killed_ = true;  // as far as we know
 };
-
-void kill_all_children() {
-  // Killed one generation after the other: what a killed process leaves behind becomes our child.
-  for (int generation = 0; generation < 64; ++generation) {
-    auto all = tasks_of_tree(getpid());
-    if (!all) return;
-    for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
-    while (waitpid(-1, nullptr, 0) > 0) {  // a dead one still has its pid
-    }
-    if (all->size() == 1) return;
-  }
-}
 
 // The daemon serves others; more trees may wait for their checkpoints than it takes clients.
 bool is_crowded(const Error& error) {
@@ -243,47 +229,9 @@ Status TreeRestore::judge_remains() {
   auto record = read();
   if (!record) return failure(record.error());
   record_ = std::move(*record);
-  const TreeRecord& tree = record_.trees[tree_];
-  // Of a keeper that died: its CRIU must not let anything go while we look. One that has been told
-  // to is not disturbed: it ends by itself, and soon.
-  auto criu = FrozenTasks::open({tree.criu});
-  if (!criu) return failure(criu.error());
-  if (criu->count() > 0) {
-    criu->stop();
-    if (was_let_go(work_)) {
-      criu->let_go();
-      criu_was_killed_ = false;
-    } else {
-      criu->kill();
-    }
-    criu->await_end();
-  }
-  const RestoredTasks remains =
-      may_have_run(work_, criu_was_killed_) ? look_at_restored(tree) : RestoredTasks::kWaiting;
-  switch (remains) {
-    case RestoredTasks::kWaiting: {
-      auto tasks = FrozenTasks::open(tree.tasks);
-      if (!tasks) return failure(tasks.error());
-      tasks->kill();
-      tasks->await_end();
-      kill_all_children();
-      if (Status gone = forget_container_at_target(tree, work_); !gone) return gone;
-      break;
-    }
-    case RestoredTasks::kRunning:
-      runs_ = true;
-      return {};
-    case RestoredTasks::kGone:
-      runs_ = !guard_killed_before_it_ran(work_);  // what has run and ended must not begin again
-      if (!runs_) kill_all_children();
-      break;
-    case RestoredTasks::kUndetermined:
-      return failure(EUCLEAN,
-                     fmt::format("UNDETERMINED: CRIU died while it let process {} go; some of its "
-                                 "tasks run, others wait for CRIU. They are left as they are: "
-                                 "look at them, then kill them and restore from {} by hand",
-                                 tree.root, tree.checkpoint));
-  }
+  auto runs = settle_remains(record_.trees[tree_], work_, criu_was_killed_);
+  if (!runs) return failure(runs.error());
+  runs_ = *runs;
   return {};
 }
 

@@ -1,6 +1,7 @@
 """What all measurements share: how much of it to do, and the two nodes, made when they are first needed."""
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 
 from lab.node import Lab, LabError
 from vm.virtual_lab import VirtualLab
@@ -8,6 +9,9 @@ from vm.virtual_lab import VirtualLab
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 
 MACHINE_MEMORY_MIB = 4096
+
+CONGESTION_CONTROL = "cubic"
+ALLOWED_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
 LINKS = {"loopback": None, "veth": None, "10 Gb/s": "10gbit", "1 Gb/s": "1gbit"}
 BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
@@ -63,7 +67,7 @@ class World:
         self.disk_directory = disk_directory      # a directory on a disk file system
         self.rate = rate                          # of the link that is unlimited otherwise
         self.fresh_memory = fresh_memory          # FreshMemory: each move finds memory that the host has not backed
-        self._lab = self._machines = None
+        self._lab = self._machines = self._allowed_before = None
         self._labels = itertools.count(1)
         self._ports = itertools.count(20000)
 
@@ -74,8 +78,9 @@ class World:
             try:
                 self._source, self._target = self._lab.node("source"), self._lab.node("target")
                 self._link = self._lab.join(self._source, self._target)
+                self._allow_congestion_control()
                 for node in (self._source, self._target):  # near as they are, ppmr takes it in any case: iperf3 and the other ways get it, too
-                    node.run(["sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic"])
+                    node.run(["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={CONGESTION_CONTROL}"])
             except (OSError, LabError):
                 self.close()
                 raise
@@ -129,10 +134,20 @@ class World:
         wanted = BYTES_PER_SECOND[link] * self.effort.limited_seconds
         return int(max(4 * MIB, min(self.effort.bytes, wanted)) // MIB * MIB)
 
+    def _allow_congestion_control(self):
+        """A network namespace may only choose what this machine allows to everybody; put back in close()."""
+        allowed = ALLOWED_CONGESTION_CONTROL.read_text()
+        if CONGESTION_CONTROL not in allowed.split():
+            self._allowed_before = allowed
+            ALLOWED_CONGESTION_CONTROL.write_text(f"{allowed.strip()} {CONGESTION_CONTROL}")
+
     def close(self):
         if self._lab is not None:
             self._lab.close()
             self._lab = None
+        if self._allowed_before is not None:
+            ALLOWED_CONGESTION_CONTROL.write_text(self._allowed_before)
+            self._allowed_before = None
         if self._machines is not None:
             self._machines.close()
             self._machines = None

@@ -11,7 +11,8 @@ from trouble_world import GRACE, MIB, PEER_TIMEOUT, World, digest_of_written
 
 MOUNT = object()  # a fresh empty directory
 LISTEN = ["--listen", "127.0.0.1:0"]
-USAGE = 2
+USAGE, PEER_FAILED = 2, 4
+UNKNOWN_HOST = "no.such.host.invalid:7440"
 
 
 @pytest.fixture
@@ -59,9 +60,9 @@ WRONG_WORDS = [
     ([*TARGET, "--spill-dir", "/does/not/exist"], "/does/not/exist"),
     ([*TARGET, "--spill-dir", "/etc/hostname"], "/etc/hostname"),
     ([*DISCARD, "--log-file", "/does/not/exist/log"], "/does/not/exist/log"),
-    *[(["target", MOUNT, "--listen", value], "--listen", value or "--listen") for value in ("127.0.0.1:99999", "127.0.0.1:http!", "127.0.0.1:-1", "no.such.host.invalid:7440", "")],
+    *[(["target", MOUNT, "--listen", value], "--listen", value or "--listen") for value in ("127.0.0.1:99999", "127.0.0.1:http!", "127.0.0.1:-1", UNKNOWN_HOST, "")],
     (["target", MOUNT, "--listen", "192.0.2.1:7440"], "192.0.2.1"),  # TEST-NET-1: not an address of this machine
-    *[(["source", MOUNT, "--target", value], "--target", value or "--target") for value in ("127.0.0.1:99999", "127.0.0.1:", "no.such.host.invalid:7440", "")],
+    *[(["source", MOUNT, "--target", value], "--target", value or "--target") for value in ("127.0.0.1:99999", "127.0.0.1:", UNKNOWN_HOST, "")],
     (["commit"], "DIR", "dir"),
     (["commit", "/does/not/exist"], "/does/not/exist"),
     (["commit", "/usr"], "/usr"),
@@ -83,7 +84,8 @@ def test_wrong_words_are_refused(world, case):
     words, *names = case
     ended = is_refused(world, [world.mountpoint() if word is MOUNT else word for word in words], *names)
     if names[0].startswith("--"):
-        assert ended.code == USAGE, ended.said
+        no_such_peer = "--target" in words and UNKNOWN_HOST in words
+        assert ended.code == (PEER_FAILED if no_such_peer else USAGE), ended.said
 
 
 def test_version_and_help_answer(world):

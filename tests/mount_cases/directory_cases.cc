@@ -64,13 +64,24 @@ TEST_F(Directories, CannotBeReadOrWrittenAsFiles) {
   EXPECT_EQ(errno_of(::open(at_writer().c_str(), O_WRONLY)), EISDIR);
 }
 
-TEST_F(Directories, CountTheirSubdirectoriesPlausibly) {
-  ASSERT_EQ(make("a"), 0);
-  ASSERT_EQ(make("b"), 0);
-  ASSERT_TRUE(write_file(at_writer("file"), "x"));
-  struct stat seen {};
-  ASSERT_EQ(errno_of(::stat(at_reader().c_str(), &seen)), 0);
-  EXPECT_TRUE(seen.st_nlink == 4 || seen.st_nlink == 2 || seen.st_nlink == 1) << seen.st_nlink;
+TEST_F(Directories, CountTheirSubdirectories) {
+  for (const char* name : {"from", "to", "from/moved", "from/removed", "from/stays"}) {
+    ASSERT_EQ(make(name), 0);
+  }
+  ASSERT_TRUE(write_file(at_writer("from/file"), "x"));
+  ASSERT_EQ(errno_of(::rename(at_writer("from/moved").c_str(), at_writer("to/moved").c_str())), 0);
+  ASSERT_EQ(errno_of(::rmdir(at_writer("from/removed").c_str())), 0);
+  const auto has_links = [&](const std::string& path, nlink_t wanted) -> testing::AssertionResult {
+    struct stat seen {};
+    const int error = errno_of(::stat(path.c_str(), &seen));
+    if (error == 0 && seen.st_nlink == wanted) return testing::AssertionSuccess();
+    return testing::AssertionFailure()
+           << path << ": " << seen.st_nlink << " links, error " << error;
+  };
+  for (const auto& [name, wanted] : {std::pair("", 4), std::pair("from", 3), std::pair("to", 3)}) {
+    EXPECT_TRUE(has_links(at_writer(name), static_cast<nlink_t>(wanted)));
+    EXPECT_TRUE(soon([&] { return has_links(at_reader(name), static_cast<nlink_t>(wanted)); }));
+  }
 }
 
 TEST_F(Directories, ListAThousandNamesOnceEachWithTheirTypes) {

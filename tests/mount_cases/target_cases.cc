@@ -110,6 +110,9 @@ TEST_F(AcrossTheMounts, CommittingTwiceIsCommittingOnce) {
   EXPECT_EQ(commit(), 0);
   EXPECT_EQ(commit(), 0);
   EXPECT_TRUE(reads_as(at_reader("file"), "x"));
+  std::error_code error;
+  std::filesystem::remove_all(at_reader(), error);
+  EXPECT_FALSE(error) << error.message();
 }
 
 }  // namespace
