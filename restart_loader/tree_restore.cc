@@ -7,9 +7,7 @@
 #include "restart_loader/tree_restore.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
