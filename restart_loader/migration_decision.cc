@@ -82,9 +82,8 @@ Status Migration::hand_over() {
 
 // Off the way of the processes: they run at the target already. The hooks go on from here.
 void Migration::kill_tasks() {
-  if (!told_) {
-    for (const FrozenTasks& tasks : frozen_) tasks.kill();
-  }
+  for (const FrozenTasks& tasks : frozen_) tasks.kill();
+  frozen_.clear();
   (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
     for (TreeRecord& tree : latest.trees) tree.phase = TreePhase::kComplete;
     latest.peer_told = latest.peer_told || told_;
