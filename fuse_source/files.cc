@@ -68,15 +68,15 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
 
 void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far) {
   Outlet& outlet = *node->checkpoint->outlet;
-  const uint64_t size_bytes = node->writer->size_bytes();  // more is not known to have arrived
   if (auto drained = node->writer->drain([this] { return stopping_.load(); }); !drained) {
     spdlog::warn("close of file {}: {}", node->id, drained.error().message);
     // At the end of the mount nobody waits for what is still under way, so nobody may seal it.
     node->checkpoint->error->set(drained.error());
     return;
   }
-  // What changes the attributes right behind the close is told behind it, too.
+  // What changes the attributes or the size right behind the close is told behind it, too.
   std::lock_guard order(attribute_changes_);
+  const uint64_t size_bytes = node->writer->size_bytes();
   wire::Attributes attributes;
   {
     std::lock_guard lock(tree_.mutex());
@@ -165,6 +165,7 @@ Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
   if (auto drained = drain(node, interrupted); !drained) return drained;
   std::lock_guard changes(changes_);  // it may have been sealed meanwhile
   if (auto status = check_writable(*node->checkpoint); !status) return status;
+  std::lock_guard order(attribute_changes_);
   node->writer->stream().reset_digest();
   node->writer->set_size_bytes(size_bytes);
   {

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <future>
 #include <thread>
 
 #include "rdma_stream/receiver.h"
@@ -66,8 +68,17 @@ class SlowOutlet final : public DiscardOutlet {
     ++opened;
     return {};
   }
+  Status send(const wire::SetAttributes&) override {
+    if (before_close) before_close();
+    return {};
+  }
   Status send(const wire::Closed& message) override {
     closed.push_back(message.size_bytes);
+    size_bytes = message.size_bytes;
+    return {};
+  }
+  Status send(const wire::Truncate& message) override {
+    size_bytes = message.size_bytes;
     return {};
   }
   Status status() const override {
@@ -81,6 +92,8 @@ class SlowOutlet final : public DiscardOutlet {
 
   std::atomic<int> opened = 0;
   std::vector<uint64_t> closed;
+  std::atomic<uint64_t> size_bytes = 0;  // as told last
+  std::function<void()> before_close;    // a close tells the attributes first
   std::atomic<bool> has_failed = false;
 
  private:
@@ -161,6 +174,23 @@ TEST_F(SourceFile, KeepsItsSizeWhenItWasSealedBeforeATruncateCameToIt) {
   ASSERT_FALSE(truncated);
   EXPECT_EQ(truncated.error().errno_value, EROFS);
   EXPECT_EQ(node_->writer->size_bytes(), kChunk);
+}
+
+// close() has returned long before the mount hears of it.
+TEST_F(SourceFile, IsAsLongAsATruncateRightBehindItsCloseMadeIt) {
+  ASSERT_TRUE(mount_->opened(node_, true));
+  write_chunk(0);
+  outlet_->all_arrive();
+  std::future<Status> truncated;
+  outlet_->before_close = [&] {
+    truncated = std::async(std::launch::async,
+                           [&] { return mount_->truncate(node_, 10, [] { return false; }); });
+    truncated.wait_for(std::chrono::milliseconds(100));  // as far as it comes
+  };
+  mount_->released(node_, true);
+  ASSERT_TRUE(truncated.get());
+  EXPECT_EQ(outlet_->closed.size(), 1u);
+  EXPECT_EQ(outlet_->size_bytes, 10u);
 }
 
 TEST_F(SourceFile, ThatCouldNotBeOpenedIsNotOpen) {
