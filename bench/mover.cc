@@ -7,7 +7,6 @@
 //
 // Each prints one JSON object.
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include "rdma_stream/sender.h"
 #include "rdma_stream/tcp_connection.h"
 #include "rdma_stream/verbs_fabric.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -11,7 +11,6 @@
 
 #include <benchmark/benchmark.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -29,6 +28,7 @@
 #include "rdma_stream/receiver.h"
 #include "rdma_stream/sender.h"
 #include "rdma_stream/tcp_connection.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

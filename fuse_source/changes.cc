@@ -2,9 +2,9 @@
 // makes a top-level entry begins a checkpoint, and waits for the target to grant its name.
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <spdlog/spdlog.h>
 
 #include "fuse_source/source_mount.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

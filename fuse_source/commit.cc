@@ -1,8 +1,7 @@
 // Sealing a checkpoint: every byte is verified at the target first, then the manifest (names,
 // lengths, digests) is compared there with what arrived.
-#include <spdlog/spdlog.h>
-
 #include "fuse_source/source_mount.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -1,9 +1,8 @@
 // Files: from a write request to a chunk on its way, and back from the target.
-#include <spdlog/spdlog.h>
-
 #include <cstring>
 
 #include "fuse_source/source_mount.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -1,6 +1,6 @@
 #include "fuse_source/operations.h"
 
-#include <spdlog/spdlog.h>
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace source_operations_detail {

@@ -1,7 +1,5 @@
 #include "fuse_source/source_command.h"
 
-#include <spdlog/spdlog.h>
-
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
@@ -14,6 +12,7 @@
 #include "mount/daemon.h"
 #include "mount/size_option.h"
 #include "mount/transport_option.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -1,8 +1,7 @@
 #include "fuse_source/source_mount.h"
 
-#include <spdlog/spdlog.h>
-
 #include "rdma_stream/verbs_fabric.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

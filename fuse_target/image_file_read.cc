@@ -1,9 +1,8 @@
 // Reading: a range is answered only when nothing of it is still to come.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "fuse_target/image_file.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 

@@ -1,8 +1,8 @@
 #include "fuse_target/image_tree.h"
 
-#include <spdlog/spdlog.h>
-
 #include <set>
+
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -1,6 +1,6 @@
 #include "fuse_target/operations.h"
 
-#include <spdlog/spdlog.h>
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace target_operations_detail {

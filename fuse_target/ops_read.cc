@@ -7,11 +7,11 @@
 //   the
 //                                 middle, and take an early end for the end
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 
 #include <memory>
 
 #include "fuse_target/operations.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr::target_operations_detail {
 namespace {

@@ -1,10 +1,9 @@
 // Sealing: what the source says its checkpoint consists of is compared, entry by entry, with what
 // is here. Only when all of it agrees are the bytes the reader's for good.
-#include <spdlog/spdlog.h>
-
 #include <set>
 
 #include "fuse_target/image_tree.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 

@@ -1,7 +1,5 @@
 #include "fuse_target/target_command.h"
 
-#include <spdlog/spdlog.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -16,6 +14,7 @@
 #include "mount/descriptor_limit.h"
 #include "mount/size_option.h"
 #include "mount/transport_option.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

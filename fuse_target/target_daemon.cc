@@ -1,12 +1,11 @@
 #include "fuse_target/target_daemon.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <fstream>
 
 #include "mount/caller.h"
 #include "rdma_stream/verbs_fabric.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

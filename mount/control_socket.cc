@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -17,6 +16,7 @@
 
 #include "mount/json_text.h"
 #include "mount/line_socket.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -15,7 +15,6 @@
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/sinks/syslog_sink.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -27,6 +26,8 @@
 #include <csignal>
 #include <cstdio>
 #include <vector>
+
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -1,11 +1,10 @@
 // The way of a chunk through the session: announced, held back, queued, pulled, verified, landed,
 // released.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "buffer_pool/crc32c.h"
 #include "rdma_stream/incoming_session.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

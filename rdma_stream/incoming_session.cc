@@ -1,11 +1,10 @@
 #include "rdma_stream/incoming_session.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "rdma_stream/handshake.h"
 #include "rdma_stream/session_proof.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -1,10 +1,9 @@
 // Which way a session's bytes come: what the source offers, what this target has, and what became
 // of the attempt.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "rdma_stream/incoming_session.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 

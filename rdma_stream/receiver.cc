@@ -1,10 +1,9 @@
 #include "rdma_stream/receiver.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "rdma_stream/session_proof.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

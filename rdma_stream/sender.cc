@@ -1,10 +1,9 @@
 #include "rdma_stream/sender.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cassert>
 
 #include "rdma_stream/handshake.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -1,7 +1,6 @@
 // Which way a session's bytes go: what is offered to the target, and what it chose.
-#include <spdlog/spdlog.h>
-
 #include "rdma_stream/sender.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 

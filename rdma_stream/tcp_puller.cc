@@ -1,10 +1,9 @@
 #include "rdma_stream/tcp_puller.h"
 
-#include <spdlog/spdlog.h>
-
 #include <array>
 
 #include "rdma_stream/wire.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

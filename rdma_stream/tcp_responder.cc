@@ -1,8 +1,7 @@
 #include "rdma_stream/tcp_responder.h"
 
-#include <spdlog/spdlog.h>
-
 #include "rdma_stream/handshake.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 

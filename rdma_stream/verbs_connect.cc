@@ -1,7 +1,6 @@
 // Queue pairs: a protection domain's connections, both halves, and reading over one.
 #include <fcntl.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include <cstring>
 
 #include "rdma_stream/verbs_rail.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

@@ -4,12 +4,12 @@
 #include <ifaddrs.h>
 #include <infiniband/verbs.h>
 #include <net/if.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "rdma_stream/verbs_resources.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

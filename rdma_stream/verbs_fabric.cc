@@ -1,12 +1,11 @@
 #include "rdma_stream/verbs_fabric.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "rdma_stream/verbs_device.h"
 #include "rdma_stream/verbs_rail.h"
 #include "rdma_stream/verbs_resources.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

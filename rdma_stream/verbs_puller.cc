@@ -1,10 +1,11 @@
 #include "rdma_stream/verbs_puller.h"
 
 #include <poll.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
+
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

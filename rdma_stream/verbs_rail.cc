@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
 #include "buffer_pool/mapped_memory.h"
 #include "rdma_stream/verbs_window.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

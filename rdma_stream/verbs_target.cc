@@ -1,9 +1,9 @@
 #include "rdma_stream/verbs_target.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cassert>
+
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 

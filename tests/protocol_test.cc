@@ -6,7 +6,6 @@
 //   failure) PPMR_SEEDS=20000 ...                               more than the usual thousand
 
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "tests/stream_rig.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {

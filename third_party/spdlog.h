@@ -1,0 +1,14 @@
+// spdlog without a copy of fmt's formatting engine in every file that logs: fmt 9 does not say that
+// its library has it. Such a file compiles in little more than half the time.
+#pragma once
+
+#include <fmt/format.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+extern template void vformat_to<char>(buffer<char>&, basic_string_view<char>,
+                                      basic_format_args<buffer_context<char>>, locale_ref);
+}
+FMT_END_NAMESPACE
+
+#include <spdlog/spdlog.h>
