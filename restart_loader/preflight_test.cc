@@ -270,6 +270,10 @@ TEST_F(Obstacles, SystemVMemory) {
   tree_.own_namespaces = {"ipc"};
   EXPECT_THAT(find(), IsEmpty());
 }
+TEST_F(Obstacles, SharedMemoryThatCriuWouldMixUp) {
+  add("ambiguous shared memory", "2");
+  expect_stop("has shared memory with the number of its System V segment 2", "start it again");
+}
 TEST_F(Obstacles, AFileInAMountOfPpmr) {
   add("ppmr mount", "/mnt/out/x");
   expect_stop("has /mnt/out/x open, in a mount of ppmr's", "close");

@@ -83,6 +83,12 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
           fmt::format("{} uses System V shared memory, which all of this node can see", name),
           "start it in an IPC namespace of its own (unshare --ipc), then it can be moved "
           "with that");
+    } else if (item.kind == "ambiguous shared memory") {
+      findings.stop(
+          fmt::format("{} has shared memory with the number of its System V segment {}, and CRIU "
+                      "would mix them up",
+                      name, item.object),
+          "start it again: it gets another number");
     } else if (item.kind == "ppmr mount") {
       findings.stop(fmt::format("{} has {} open, in a mount of ppmr's", name, item.object),
                     "let it close the file: the mount does not move");

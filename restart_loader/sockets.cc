@@ -6,7 +6,6 @@
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,10 +14,10 @@
 #include <charconv>
 #include <cstring>
 #include <sstream>
-#include <thread>
 
 #include "buffer_pool/unique_fd.h"
 #include "restart_loader/proc_files.h"
+#include "restart_loader/visit_namespace.h"
 
 namespace ppmr {
 namespace {
@@ -147,23 +146,11 @@ Result<std::vector<InternetSocket>> read_internet_sockets(pid_t pid) {
 }
 
 Result<UnixSockets> read_unix_sockets(pid_t pid) {
-  const auto theirs = read_process_link(pid, "ns/net");
-  if (!theirs) return failure(theirs.error());
-  const auto ours = read_process_link(getpid(), "ns/net");
-  if (!ours) return failure(ours.error());
-  if (*theirs == *ours) return ask_for_unix_sockets();
-  const std::string path = "/proc/" + std::to_string(pid) + "/ns/net";
-  const UniqueFd network(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!network) return system_failure("open", path);
-  // A namespace is entered by a thread of its own, which ends there: nobody has to find back.
-  Result<UnixSockets> sockets = failure(EPERM, "");
-  std::thread([&] {
-    if (setns(network.get(), CLONE_NEWNET) != 0) {
-      sockets = system_failure("enter the network namespace", path);
-    } else {
-      sockets = ask_for_unix_sockets();
-    }
-  }).join();
+  Result<UnixSockets> sockets = failure(ESRCH, "");
+  if (auto visited = visit_namespace(pid, "net", [&] { sockets = ask_for_unix_sockets(); });
+      !visited) {
+    return failure(visited.error());
+  }
   return sockets;
 }
 

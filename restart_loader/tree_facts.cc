@@ -19,6 +19,7 @@
 #include "mount/mount_table.h"
 #include "restart_loader/file_digest.h"
 #include "restart_loader/node_facts.h"
+#include "restart_loader/system_v_memory.h"
 
 namespace ppmr {
 namespace {
@@ -88,6 +89,7 @@ class Gathering {
       }
     }
     if (Status sockets = look_at_sockets(); !sockets) return failure(sockets.error());
+    if (Status segments = look_at_system_v_memory(); !segments) return failure(segments.error());
     take_digests();
     for (auto& [key, file] : files_) facts_.files.push_back(std::move(file));
     return std::move(facts_);
@@ -100,6 +102,7 @@ class Gathering {
   Status look_at_descriptors(pid_t pid);
   Status look_at_mappings(pid_t pid);
   Status look_at_sockets();
+  Status look_at_system_v_memory();
   void look_at_descriptor(pid_t pid, const Descriptor& descriptor);
   void look_at_device(pid_t pid, const std::string& path, const struct statx& found);
   void look_at_socket(pid_t pid, const Descriptor& descriptor);
@@ -122,6 +125,7 @@ class Gathering {
   std::map<std::string, FileFact> files_;  // by path; "#INODE" behind it for deleted ones
   std::set<std::pair<std::string, std::string>> noted_;
   std::set<uint64_t> socket_inodes_;
+  std::map<uint64_t, pid_t> shared_memory_inodes_;  // of shared memory without a name: who has it
 };
 
 void Gathering::gather_mount_ids() {
@@ -242,8 +246,13 @@ void Gathering::look_at_descriptor(pid_t pid, const Descriptor& descriptor) {
     return;
   }
   if (target.starts_with("socket:[")) return look_at_socket(pid, descriptor);
-  if (!target.starts_with('/') || target.starts_with("/memfd:")) return;
+  if (!target.starts_with('/')) return;
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
+  if (target.starts_with("/memfd:")) {
+    struct stat memory {};
+    if (stat(path.c_str(), &memory) == 0) shared_memory_inodes_.emplace(memory.st_ino, pid);
+    return;
+  }
   struct statx found {};
   if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &found) != 0) return;
   const OpenFlags open = read_open_flags(pid, descriptor.number);
@@ -284,8 +293,11 @@ Status Gathering::look_at_mappings(pid_t pid) {
   const auto mappings = read_mappings(pid);
   if (!mappings) return failure(mappings.error());
   for (const Mapping& mapping : *mappings) {
-    if (!mapping.path.starts_with('/') || mapping.path.starts_with("/memfd:")) continue;
-    if (mapping.deleted && mapping.path == "/dev/zero") continue;
+    if (!mapping.path.starts_with('/')) continue;
+    if (mapping.path.starts_with("/memfd:") || (mapping.deleted && mapping.path == "/dev/zero")) {
+      shared_memory_inodes_.emplace(mapping.inode, pid);
+      continue;
+    }
     if (mapping.deleted && mapping.path.starts_with("/SYSV")) {
       note("system v memory", mapping.path, pid);
       continue;
@@ -320,6 +332,21 @@ Status Gathering::look_at_sockets() {
   if (!sockets) return failure(sockets.error());
   for (InternetSocket& socket : *sockets) {
     if (socket_inodes_.contains(socket.inode)) facts_.sockets.push_back(std::move(socket));
+  }
+  return {};
+}
+
+// The kernel numbers System V segments by themselves, and all other shared memory without a name by
+// its inode. CRIU takes both for numbers of one kind (criu/shmem.c): where two are the same, it
+// fails, or restores one with the content of the other.
+Status Gathering::look_at_system_v_memory() {
+  if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
+  const auto segments = read_system_v_segments(tree_.root);
+  if (!segments) return failure(segments.error());
+  for (const uint64_t segment : *segments) {
+    const auto same = shared_memory_inodes_.find(segment);
+    if (same != shared_memory_inodes_.end())
+      note("ambiguous shared memory", std::to_string(segment), same->second);
   }
   return {};
 }

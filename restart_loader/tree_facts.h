@@ -44,8 +44,9 @@ struct FileFact {
 // Something about a process that CRIU treats in a special way, or not at all.
 struct Peculiarity {
   // "terminal", "device", "inotify", "fanotify", "lock", "socket" (of an unusual family), "system v
-  // memory", "anonymous file" (io_uring and the like), "ppmr mount", "foreign mount" (a file opened
-  // in a mount namespace that is not the tree's)
+  // memory", "ambiguous shared memory" (CRIU would mix it up with a System V segment), "anonymous
+  // file" (io_uring and the like), "ppmr mount", "foreign mount" (a file opened in a mount
+  // namespace that is not the tree's)
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
   pid_t pid = 0;

@@ -9,7 +9,9 @@
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -153,6 +155,41 @@ TEST_F(Facts, FilesFromAnotherMountNamespaceAreNoticed) {
     if (item.kind == "foreign mount") foreign.push_back(item.object);
   }
   EXPECT_THAT(foreign, testing::UnorderedElementsAre(before, directory_));
+}
+
+// Gives a System V segment of a namespace of its own the number of other shared memory.
+void share_memory_twice(const std::function<uint64_t()>& inode_of_other, bool same_number) {
+  if (unshare(CLONE_NEWIPC) != 0) _exit(1);
+  std::ofstream("/proc/sys/kernel/shm_next_id") << inode_of_other() + (same_number ? 0 : 1);
+  if (shmget(IPC_PRIVATE, 4096, 0600) < 0) _exit(1);
+}
+
+uint64_t inode_of_shared_mapping() {
+  mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const auto mappings = read_mappings(getpid());
+  for (const Mapping& mapping : *mappings) {
+    if (mapping.shared && mapping.path == "/dev/zero") return mapping.inode;
+  }
+  _exit(1);
+}
+
+uint64_t inode_of_memfd() {
+  struct stat found {};
+  if (fstat(memfd_create("test", 0), &found) != 0) _exit(1);
+  return found.st_ino;
+}
+
+TEST_F(Facts, SharedMemoryThatCriuWouldMixUpIsNoticed) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root: an IPC namespace";
+  for (const auto& inode_of_other : {inode_of_shared_mapping, inode_of_memfd}) {
+    for (const bool same_number : {false, true}) {
+      const TestProcess process([&] { share_memory_twice(inode_of_other, same_number); });
+      int found = 0;
+      for (const Peculiarity& item : facts_of(process.pid()).peculiarities)
+        found += item.kind == "ambiguous shared memory" ? 1 : 0;
+      EXPECT_EQ(found, same_number ? 1 : 0);
+    }
+  }
 }
 
 TEST_F(Facts, SocketsOfTheTreeAndOfNobodyElse) {

@@ -141,6 +141,39 @@ def test_what_would_stop_it_is_said_before_anything_is_touched(lab, nodes, world
     worker.end()
 
 
+# Shared memory without a name, and a System V segment with the number of its inode, or the next: says whether both are as they were.
+TWO_KINDS_OF_SHARED_MEMORY = """
+import ctypes, mmap, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype, libc.shmat.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+mapping, mib = mmap.mmap(-1, 2 << 20), 1 << 20
+mapping[:] = b"m" * len(mapping)
+[inode] = [int(line.split()[4]) for line in open("/proc/self/maps") if "/dev/zero" in line]
+with open("/proc/sys/kernel/shm_next_id", "w") as wanted:
+    wanted.write(str(inode + int(sys.argv[1])))
+address = libc.shmat(libc.shmget(0, mib, 0o600), None, 0)
+ctypes.memset(address, ord("s"), mib)
+while True:
+    print("whole" if mapping[:] == b"m" * len(mapping) and ctypes.string_at(address, mib) == b"s" * mib else "LOST", flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("offset, code", [(0, ABORTED), (1, MOVED)], ids=["of the same number", "of different numbers"])
+def test_shared_memory_that_criu_would_mix_up_stays_where_it_is(lab, nodes, world, offset, code):
+    log = lab.home / "log"
+    pid = nodes.source.spawn(["unshare", "--ipc", "/usr/bin/python3", "-SEc", TWO_KINDS_OF_SHARED_MEMORY, offset], log=log)
+    wait_until(lambda: "whole" in log.read_text(), 10, "the program to run")
+    done = world.migrate(pid)
+    assert done.code == code, done.said
+    if code == ABORTED:
+        assert any("System V segment" in event["sentence"] for event in done.events if event.get("event") == "finding" and event["stops"])
+    lines = len(log.read_text().splitlines())
+    wait_until(lambda: len(log.read_text().splitlines()) > lines + 10, 10, "the program to go on")
+    (nodes.target if code == MOVED else nodes.source).signal(pid, signal.SIGKILL)
+    assert set(log.read_text().split()) == {"whole"}
+
+
 @pytest.mark.parametrize("words, sentence", [
     (["--action-script", "/bin/true"], "not passed on"),
     (["--root", "/tmp"], "not passed on"),
