@@ -3,8 +3,8 @@
 //
 // Locks: changes_ orders changes of names with the messages about them and may be held while a
 // message waits for room, or for the target. A close must not wait for that: it takes only
-// attribute_changes_, inside of changes_, which orders attributes and the size with the messages about
-// them. The tree's mutex is held for look-ups only, so `ls` never waits.
+// attribute_changes_, inside of changes_, which orders attributes and the size with the messages
+// about them. The tree's mutex is held for look-ups only, so `ls` never waits.
 #pragma once
 
 #include <functional>

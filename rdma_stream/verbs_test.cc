@@ -405,8 +405,11 @@ TEST_F(Verbs, AWrongKeyMeansTcpAfterAFewAttempts) {
   ASSERT_TRUE(source.opened());
   ASSERT_TRUE(source.claim("checkpoint"));
   move_file(source, "file", 10);
-  // Over TCP, that is; by now the next attempt may have begun.
   EXPECT_EQ(rig_->verbs().counts().bytes_copied, 0u);
+  // So what no announcement held came over TCP, though by now the next attempt may have begun.
+  const OutletCounters sent = source.sender().counters();
+  EXPECT_GE(sent.verified_bytes, 10 * kChunk);
+  EXPECT_LT(sent.inline_chunks * wire::kInlineMaxBytes, sent.verified_bytes);
 }
 
 TEST_F(Verbs, AWrongKeyEndsAVerbsOnlySession) {

@@ -1,41 +1,31 @@
 #include "restart_loader/system_v_memory.h"
 
 #include <fstream>
-#include <iterator>
-#include <sstream>
-#include <string>
+#include <limits>
 
 #include "restart_loader/visit_namespace.h"
 
 namespace ppmr {
 
-std::vector<uint64_t> parse_system_v_segments(std::string_view text) {
-  std::vector<uint64_t> identifiers;
-  std::istringstream lines{std::string(text)};
-  std::string line;
-  std::getline(lines, line);  // the names of the columns
-  while (std::getline(lines, line)) {
-    std::istringstream words(line);
-    int64_t key = 0;
-    uint64_t identifier = 0;
-    if (words >> key >> identifier) identifiers.push_back(identifier);
-  }
-  return identifiers;
-}
-
 Result<std::vector<uint64_t>> read_system_v_segments(pid_t pid) {
   // The kernel lists them for the IPC namespace of whoever opens this.
   constexpr const char* kList = "/proc/sysvipc/shm";
-  Result<std::vector<uint64_t>> identifiers = failure(ESRCH, "");
+  std::vector<uint64_t> identifiers;
+  Status listed;
   const auto look = [&] {
     std::ifstream list(kList);
     if (!list) {
-      identifiers = system_failure("open", kList);
+      listed = system_failure("open", kList);
       return;
     }
-    identifiers = parse_system_v_segments(std::string(std::istreambuf_iterator<char>(list), {}));
+    const auto skip_line = [&] { list.ignore(std::numeric_limits<std::streamsize>::max(), '\n'); };
+    skip_line();  // the names of the columns
+    for (int64_t key = 0, identifier = 0; list >> key >> identifier; skip_line()) {
+      identifiers.push_back(static_cast<uint64_t>(identifier));
+    }
   };
   if (auto visited = visit_namespace(pid, "ipc", look); !visited) return failure(visited.error());
+  if (!listed) return failure(listed.error());
   return identifiers;
 }
 

@@ -337,8 +337,8 @@ Status Gathering::look_at_sockets() {
 }
 
 // The kernel numbers System V segments by themselves, and all other shared memory without a name by
-// its inode. CRIU takes both for numbers of one kind (criu/shmem.c): where two are the same, it
-// fails, or restores one with the content of the other.
+// its inode. CRIU names its images by either (pagemap-shmem-NUMBER.img): where two are the same, it
+// fails (4.2.1), or restores what is not as it was (3.17).
 Status Gathering::look_at_system_v_memory() {
   if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
   const auto segments = read_system_v_segments(tree_.root);
