@@ -6,8 +6,8 @@
 
 #include "fuse_source/source_command.h"
 #include "fuse_target/target_command.h"
-#include "mount/exit_code.h"
-#include "restart_loader/commands.h"
+#include "mount/command_line/exit_code.h"
+#include "restart_loader/cli/commands.h"
 
 int main(int argc, char** argv) {
   std::signal(SIGCHLD,

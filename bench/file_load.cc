@@ -33,7 +33,7 @@
 #include <string>
 
 #include "buffer_pool/unique_fd.h"
-#include "mount/size_option.h"
+#include "mount/command_line/size_option.h"
 
 namespace ppmr {
 namespace {

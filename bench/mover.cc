@@ -16,11 +16,11 @@
 #include <thread>
 
 #include "buffer_pool/buffer_pool.h"
-#include "mount/size_option.h"
-#include "rdma_stream/receiver.h"
-#include "rdma_stream/sender.h"
-#include "rdma_stream/tcp_connection.h"
-#include "rdma_stream/verbs_fabric.h"
+#include "mount/command_line/size_option.h"
+#include "rdma_stream/connection/tcp_connection.h"
+#include "rdma_stream/session/receiver.h"
+#include "rdma_stream/session/sender.h"
+#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

@@ -24,10 +24,10 @@
 #include "fuse_target/image_tree.h"
 #include "fuse_target/parking_lot.h"
 #include "fuse_target/store_memory.h"
-#include "mount/size_option.h"
-#include "rdma_stream/receiver.h"
-#include "rdma_stream/sender.h"
-#include "rdma_stream/tcp_connection.h"
+#include "mount/command_line/size_option.h"
+#include "rdma_stream/connection/tcp_connection.h"
+#include "rdma_stream/session/receiver.h"
+#include "rdma_stream/session/sender.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

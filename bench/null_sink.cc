@@ -27,7 +27,7 @@
 #include <thread>
 #include <vector>
 
-#include "mount/size_option.h"
+#include "mount/command_line/size_option.h"
 
 namespace {
 

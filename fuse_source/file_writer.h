@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "rdma_stream/outlet.h"
+#include "rdma_stream/session/outlet.h"
 
 namespace ppmr {
 

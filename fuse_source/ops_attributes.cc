@@ -2,7 +2,7 @@
 #include <sys/statvfs.h>
 
 #include "fuse_source/operations.h"
-#include "mount/caller.h"
+#include "mount/fuse/caller.h"
 
 namespace ppmr::source_operations_detail {
 namespace {

@@ -3,7 +3,7 @@
 #include <linux/falloc.h>
 
 #include "fuse_source/operations.h"
-#include "mount/caller.h"
+#include "mount/fuse/caller.h"
 
 namespace ppmr::source_operations_detail {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "buffer_pool/buffer_pool.h"
-#include "mount/request_loop.h"
+#include "mount/fuse/request_loop.h"
 
 namespace ppmr {
 

@@ -7,11 +7,11 @@
 
 #include "buffer_pool/host_name.h"
 #include "fuse_source/source_mount.h"
-#include "mount/control_socket.h"
-#include "mount/credential_options.h"
-#include "mount/daemon.h"
-#include "mount/size_option.h"
-#include "mount/transport_option.h"
+#include "mount/command_line/credential_options.h"
+#include "mount/command_line/size_option.h"
+#include "mount/command_line/transport_option.h"
+#include "mount/control/control_socket.h"
+#include "mount/daemon/daemon.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

@@ -1,6 +1,6 @@
 #include "fuse_source/source_mount.h"
 
-#include "rdma_stream/verbs_fabric.h"
+#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

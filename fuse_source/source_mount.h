@@ -20,10 +20,10 @@
 #include "fuse_source/quiet_flusher.h"
 #include "fuse_source/slot_buffers.h"
 #include "fuse_source/source_tree.h"
-#include "mount/request_loop.h"
-#include "mount/transport_option.h"
-#include "rdma_stream/security.h"
-#include "rdma_stream/sender.h"
+#include "mount/command_line/transport_option.h"
+#include "mount/fuse/request_loop.h"
+#include "rdma_stream/connection/security.h"
+#include "rdma_stream/session/sender.h"
 
 namespace ppmr {
 

@@ -10,8 +10,8 @@
 #include <future>
 #include <thread>
 
-#include "rdma_stream/receiver.h"
-#include "tests/memory_sink.h"
+#include "rdma_stream/session/receiver.h"
+#include "tests/stream/memory_sink.h"
 
 namespace ppmr {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "fuse_source/file_writer.h"
-#include "rdma_stream/outlet.h"
+#include "rdma_stream/session/outlet.h"
 
 namespace ppmr {
 

@@ -8,8 +8,8 @@
 #include <chrono>
 
 #include "buffer_pool/unique_fd.h"
-#include "mount/line_socket.h"
-#include "rdma_stream/agent_frames.h"
+#include "mount/control/line_socket.h"
+#include "rdma_stream/control/agent_frames.h"
 
 extern char** environ;
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <string>
 
-#include "rdma_stream/connection.h"
+#include "rdma_stream/connection/connection.h"
 
 namespace ppmr {
 

@@ -22,7 +22,7 @@
 #include "fuse_target/read_plan.h"
 #include "fuse_target/spill_file.h"
 #include "fuse_target/store_memory.h"
-#include "rdma_stream/sink.h"
+#include "rdma_stream/mover/sink.h"
 
 namespace ppmr {
 

@@ -19,7 +19,7 @@
 
 #include "fuse_target/parking_lot.h"
 #include "fuse_target/stored_checkpoint.h"
-#include "rdma_stream/sink.h"
+#include "rdma_stream/mover/sink.h"
 
 namespace ppmr {
 

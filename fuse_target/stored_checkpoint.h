@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fuse_target/image_file.h"
-#include "rdma_stream/sink.h"
-#include "rdma_stream/wire.h"
+#include "rdma_stream/mover/sink.h"
+#include "rdma_stream/wire/wire.h"
 
 namespace ppmr {
 

@@ -8,12 +8,12 @@
 
 #include "buffer_pool/host_name.h"
 #include "fuse_target/target_daemon.h"
-#include "mount/control_socket.h"
-#include "mount/credential_options.h"
-#include "mount/daemon.h"
-#include "mount/descriptor_limit.h"
-#include "mount/size_option.h"
-#include "mount/transport_option.h"
+#include "mount/command_line/credential_options.h"
+#include "mount/command_line/size_option.h"
+#include "mount/command_line/transport_option.h"
+#include "mount/control/control_socket.h"
+#include "mount/daemon/daemon.h"
+#include "mount/daemon/descriptor_limit.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

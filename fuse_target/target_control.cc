@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fuse_target/target_daemon.h"
-#include "mount/control_socket.h"
+#include "mount/control/control_socket.h"
 
 namespace ppmr {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <fstream>
 
-#include "mount/caller.h"
-#include "rdma_stream/verbs_fabric.h"
+#include "mount/fuse/caller.h"
+#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

@@ -9,11 +9,11 @@
 
 #include "fuse_target/agent_bridge.h"
 #include "fuse_target/operations.h"
-#include "mount/exit_code.h"
-#include "mount/request_loop.h"
-#include "mount/transport_option.h"
-#include "rdma_stream/receiver.h"
-#include "rdma_stream/security.h"
+#include "mount/command_line/exit_code.h"
+#include "mount/command_line/transport_option.h"
+#include "mount/fuse/request_loop.h"
+#include "rdma_stream/connection/security.h"
+#include "rdma_stream/session/receiver.h"
 
 namespace ppmr {
 

@@ -6,7 +6,7 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "rdma_stream/receiver.h"
+#include "rdma_stream/session/receiver.h"
 
 namespace ppmr {
 

@@ -193,7 +193,7 @@ VERSION = 2
 
 
 def prefix(version, kind, length, magic=b"PPMR"):
-    """The start of every handshake, the same in all versions (rdma_stream/wire.h)."""
+    """The start of every handshake, the same in all versions (rdma_stream/wire/wire.h)."""
     return magic + struct.pack("<HHI", version, kind, length)
 
 

@@ -32,7 +32,7 @@ def is_refused(world, target, credentials, source_says, target_says):
     """A source with these credentials: ended at once, with these words at both sides."""
     heard_before = len(target.log.read_text())
     ended = world.ppmr("source", world.mountpoint("stranger"), "--target", target.peer_address, *SMALL, *credentials, within=PEER_TIMEOUT + 10)
-    assert ended.code == 4, f"ended with {ended.code}: {ended.said}"  # the peer failed: mount/exit_code.h
+    assert ended.code == 4, f"ended with {ended.code}: {ended.said}"  # the peer failed: mount/command_line/exit_code.h
     assert source_says in ended.err, f"the source does not say '{source_says}': {ended.err!r}"
     assert target.peer_address in ended.err, ended.err
     deadline = time.monotonic() + 2

@@ -87,7 +87,7 @@ def may_be_lost(stop, what, how, eager):
 
 def missing_states():
     """The states that the matrix does not know, or that are no more."""
-    header = (REPOSITORY / "restart_loader/ownership_record.h").read_text()
+    header = (REPOSITORY / "restart_loader/records/ownership_record.h").read_text()
     body = header[header.index("enum class MigrationState {"):]
     states = {name.lower() for name in re.findall(r"^  k(\w+),", body[:body.index("};")], re.M)}
     return states ^ set(STOPS)

@@ -1,0 +1,29 @@
+#include "mount/command_line/transport_option.h"
+
+#include <CLI/CLI.hpp>
+
+namespace ppmr {
+
+void add_transport_options(CLI::App& app, TransportOptions& options) {
+  app.add_option_function<std::string>(
+         "--transport",
+         [&options](const std::string& text) {
+           const auto mode = parse_transport_mode(text);
+           if (!mode) throw CLI::ValidationError("--transport", mode.error().message);
+           options.mode = *mode;
+         },
+         "how bytes travel: verbs (RDMA), tcp, or auto: verbs where both sides have it")
+      ->type_name("auto|verbs|tcp")
+      ->default_str("auto");
+  app.add_option("--device", options.rails.devices,
+                 "RDMA devices (NAME or NAME:PORT), used together; without it all that can be used")
+      ->type_name("NAME,...")
+      ->delimiter(',')
+      ->take_all();
+  app.add_option_function<uint32_t>(
+         "--gid-index", [&options](const uint32_t& index) { options.rails.gid_index = index; },
+         "take the address at this place of each port's GID table (see ppmr devices)")
+      ->type_name("N");
+}
+
+}  // namespace ppmr

@@ -1,0 +1,234 @@
+// Who takes part: the parent, which the user's shell waits for, and the child, which mounts. They
+// share a pipe. The child writes one verdict ('R' ready, or 'F', exit code and message) or dies, in
+// which case the parent reads end of file and asks waitpid() how.
+//
+// The child stays in the parent's session until it is ready, so that Ctrl-C also ends a start that
+// takes long, and receives SIGTERM should the parent be killed. daemon(3) was rejected: it forks
+// after the mount, when threads may exist, or before it, when nobody could tell the user of a
+// failure.
+#include "mount/daemon/daemon.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/syslog_sink.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <vector>
+
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+constexpr char kReady = 'R';
+constexpr char kFailed = 'F';
+
+void print_error(const std::string& name, const std::string& message) {
+  std::fprintf(stderr, "%s: %s\n", name.c_str(), message.c_str());
+}
+
+sigset_t stop_signal_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
+  return set;
+}
+
+// Memory of this process holds other processes' memory: no core dumps, no ptrace by other than
+// root.
+void keep_secrets() {
+  rlimit core{};
+  getrlimit(RLIMIT_CORE, &core);
+  core.rlim_cur = 0;  // the hard limit stays: processes restored below us could not get theirs back
+  setrlimit(RLIMIT_CORE, &core);
+  prctl(PR_SET_DUMPABLE, 0);
+}
+
+// A buffer that was needed for once goes back to the kernel when it is freed. By default the first
+// one that is freed makes malloc keep all later ones of its size (mallopt(3), M_MMAP_THRESHOLD).
+void keep_no_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
+
+std::string how_it_ended(pid_t child) {
+  int status = 0;
+  pid_t got;
+  do {
+    got = waitpid(child, &status, 0);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return "disappeared";
+  if (WIFSIGNALED(status)) {
+    return std::string("was killed by signal ") + std::to_string(WTERMSIG(status)) + " (" +
+           strsignal(WTERMSIG(status)) + ")";
+  }
+  return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+// The parent's part: waits for the child's verdict.
+int await_verdict(const DaemonOptions& options, UniqueFd pipe, pid_t child) {
+  std::string said;
+  char buffer[4096];
+  for (;;) {
+    const ssize_t n = read(pipe.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    said.append(buffer, static_cast<size_t>(n));
+  }
+  if (!said.empty() && said[0] == kReady) return to_int(ExitCode::kSuccess);
+  if (said.size() >= 2 && said[0] == kFailed) {
+    print_error(options.name, said.substr(2));
+    return static_cast<unsigned char>(said[1]);
+  }
+  print_error(options.name, "the process in the background " + how_it_ended(child) +
+                                " before its mount was ready");
+  return to_int(ExitCode::kFailure);
+}
+
+}  // namespace
+
+int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon&)>& body) {
+  Daemon daemon(options);
+  if (!options.foreground) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      print_error(options.name, std::string("make a pipe: ") + std::strerror(errno));
+      return to_int(ExitCode::kFailure);
+    }
+    UniqueFd read_end(ends[0]);
+    UniqueFd write_end(ends[1]);
+    std::fflush(nullptr);
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child < 0) {
+      print_error(options.name, std::string("fork: ") + std::strerror(errno));
+      return to_int(ExitCode::kFailure);
+    }
+    if (child > 0) {
+      write_end.reset();
+      return await_verdict(options, std::move(read_end), child);
+    }
+    daemon.parent_ = std::move(write_end);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) return to_int(ExitCode::kInterrupted);  // it died in between
+  }
+  StopSignals::block();
+  std::signal(SIGPIPE, SIG_IGN);
+  keep_secrets();
+  keep_no_large_buffers();
+  if (Status log = daemon.start_log(); !log) {
+    return to_int(daemon.failed(log.error(), ExitCode::kFailure));
+  }
+  const ExitCode exit_code = body(daemon);
+  spdlog::default_logger()->flush();
+  return to_int(exit_code);
+}
+
+Status Daemon::start_log() {
+  auto sinks = std::make_shared<spdlog::sinks::dist_sink_mt>();
+  sinks->add_sink(std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  if (!options_.log_file.empty()) {
+    const UniqueFd probe(
+        open(options_.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
+    if (!probe) return system_failure("open log file", options_.log_file);
+    try {
+      file_sink_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options_.log_file);
+    } catch (const spdlog::spdlog_ex& error) {
+      return failure(EIO, std::string("open log file: ") + error.what());
+    }
+    sinks->add_sink(file_sink_);
+  }
+  auto logger = std::make_shared<spdlog::logger>(options_.name, std::move(sinks));
+  logger->flush_on(spdlog::level::info);
+  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v");
+  spdlog::set_default_logger(std::move(logger));
+  return {};
+}
+
+void Daemon::ready() {
+  ready_ = true;
+  if (options_.foreground) return;
+  auto sink = file_sink_;
+  if (!sink) {
+    sink =
+        std::make_shared<spdlog::sinks::syslog_sink_mt>(options_.name, LOG_PID, LOG_DAEMON, true);
+    sink->set_pattern("%l: %v");  // syslog adds time, name and pid
+  }
+  // The logger itself cannot change its sinks while others log; a dist_sink can.
+  auto* sinks =
+      static_cast<spdlog::sinks::dist_sink_mt*>(spdlog::default_logger()->sinks()[0].get());
+  sinks->set_sinks({std::move(sink)});
+
+  prctl(PR_SET_PDEATHSIG, 0);
+  setsid();
+  if (chdir("/") != 0) spdlog::warn("chdir /: {}", std::strerror(errno));
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (null) {
+    for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
+  }
+  tell_parent(kReady, ExitCode::kSuccess, "");
+}
+
+ExitCode Daemon::failed(const Error& error, ExitCode exit_code) {
+  if (ready_) {
+    spdlog::error("{}", error.message);
+  } else if (parent_) {
+    tell_parent(kFailed, exit_code, error.message);
+  } else {
+    print_error(options_.name, error.message);
+  }
+  return exit_code;
+}
+
+void Daemon::tell_parent(char verdict, ExitCode exit_code, const std::string& message) {
+  std::string word{verdict, static_cast<char>(to_int(exit_code))};
+  word += message.substr(0, 4000);  // at most PIPE_BUF: written at once or not at all
+  if (parent_ && write(parent_.get(), word.data(), word.size()) < 0) {
+    spdlog::warn("the process that started this one has gone: {}", std::strerror(errno));
+  }
+  parent_.reset();
+}
+
+void StopSignals::block() {
+  const sigset_t set = stop_signal_set();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+StopSignals::StopSignals(Stop stop) : stop_(std::move(stop)) {
+  block();
+  const sigset_t set = stop_signal_set();
+  signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  end_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
+  thread_ = std::thread([this] { watch(); });
+}
+
+StopSignals::~StopSignals() {
+  eventfd_write(end_.get(), 1);
+  thread_.join();
+}
+
+void StopSignals::watch() {
+  pollfd fds[] = {{signals_.get(), POLLIN, 0}, {end_.get(), POLLIN, 0}};
+  for (;;) {
+    if (poll(fds, 2, -1) < 0) continue;  // EINTR
+    if (fds[1].revents != 0) return;
+    signalfd_siginfo info;
+    if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
+    spdlog::info("signal {} ({}) from process {}", info.ssi_signo,
+                 strsignal(static_cast<int>(info.ssi_signo)), info.ssi_pid);
+    stop_(static_cast<int>(info.ssi_signo));
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,125 @@
+#include "mount/daemon/daemon.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using testing::HasSubstr;
+
+class DaemonLife : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = std::filesystem::temp_directory_path() / "daemon_test-XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    base_ = path;
+  }
+  void TearDown() override { std::filesystem::remove_all(base_); }
+
+  // What the user's shell sees of a daemon: the exit code, and stderr up to then.
+  struct Seen {
+    int exit_code = -1;
+    std::string said;
+  };
+  Seen run(DaemonOptions options, const std::function<ExitCode(Daemon&)>& body) {
+    const std::string file = base_ + "/stderr";
+    const pid_t child = fork();
+    if (child == 0) {
+      const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      dup2(fd, STDERR_FILENO);
+      _exit(run_daemon(options, body));
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status, read(file)};
+  }
+  static std::string read(const std::string& file) {
+    std::stringstream text;
+    text << std::ifstream(file).rdbuf();
+    return text.str();
+  }
+  // Waits until `file` holds something; the daemon goes on after its parent has ended.
+  static std::string await(const std::string& file) {
+    for (int tries = 0; tries < 500 && read(file).empty(); ++tries) usleep(10'000);
+    return read(file);
+  }
+
+  std::string base_;
+};
+
+TEST_F(DaemonLife, TheParentEndsWellWhenTheDaemonIsReady) {
+  const Seen seen = run({.name = "ppmr test", .log_file = base_ + "/log"}, [&](Daemon& daemon) {
+    daemon.ready();
+    spdlog::info("serving");
+    char cwd[4096];
+    std::ofstream(base_ + "/facts")
+        << getcwd(cwd, sizeof(cwd)) << " " << (getsid(0) == getpid()) << std::endl;
+    return ExitCode::kSuccess;
+  });
+  EXPECT_EQ(seen.exit_code, 0);
+  EXPECT_EQ(await(base_ + "/facts"), "/ 1\n");
+  EXPECT_THAT(await(base_ + "/log"), HasSubstr("serving"));
+}
+
+TEST_F(DaemonLife, AFailureBeforeItIsReadyIsTheParents) {
+  const Seen seen = run({.name = "ppmr test"}, [](Daemon& daemon) {
+    return daemon.failed({EBUSY, "mount /x: busy"}, ExitCode::kMountFailed);
+  });
+  EXPECT_EQ(seen.exit_code, 3);
+  EXPECT_EQ(seen.said, "ppmr test: mount /x: busy\n");
+}
+
+TEST_F(DaemonLife, ADaemonThatDiesBeforeItIsReadyIsReported) {
+  const Seen seen = run({.name = "ppmr test"}, [](Daemon&) {
+    kill(getpid(), SIGKILL);
+    return ExitCode::kSuccess;
+  });
+  EXPECT_EQ(seen.exit_code, 1);
+  EXPECT_THAT(seen.said, HasSubstr("was killed by signal 9"));
+}
+
+TEST_F(DaemonLife, InFrontNothingIsForked) {
+  const Seen seen = run({.name = "ppmr test", .foreground = true}, [&](Daemon& daemon) {
+    daemon.ready();
+    spdlog::warn("to be seen");
+    return daemon.failed({EIO, "it went wrong"}, ExitCode::kPeerFailed);
+  });
+  EXPECT_EQ(seen.exit_code, 4);
+  EXPECT_THAT(seen.said, HasSubstr("to be seen"));
+  EXPECT_THAT(seen.said, HasSubstr("it went wrong"));
+}
+
+TEST_F(DaemonLife, ALogFileThatCannotBeWrittenIsAFailure) {
+  const Seen seen = run({.name = "ppmr test", .log_file = base_ + "/no/such/log"},
+                        [](Daemon&) { return ExitCode::kSuccess; });
+  EXPECT_EQ(seen.exit_code, 1);
+  EXPECT_THAT(seen.said, HasSubstr("/no/such/log: No such file or directory"));
+}
+
+TEST_F(DaemonLife, SignalsThatCameEarlyAreDeliveredToo) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    const Seen seen = run({.name = "ppmr test", .foreground = true}, [&](Daemon& daemon) {
+      kill(getpid(), number);
+      std::atomic<int> got = 0;
+      StopSignals signals([&](int signal) { got = signal; });
+      for (int tries = 0; tries < 500 && got == 0; ++tries) usleep(10'000);
+      return got == number ? ExitCode::kSuccess : ExitCode::kFailure;
+    });
+    EXPECT_EQ(seen.exit_code, 0) << seen.said;
+  }
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,154 @@
+#include "rdma_stream/connection/secret_file.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <span>
+#include <string_view>
+
+#include "buffer_pool/unique_fd.h"
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kSecretFileMaxBytes = 64 << 10;
+constexpr size_t kKeyDigits = 2 * std::tuple_size_v<SharedKey>;
+constexpr std::string_view kDigits = "0123456789abcdef";
+constexpr std::string_view kKeyIdLabel = "ppmr key id";
+constexpr size_t kKeyIdBytes = 8;
+
+std::string hexadecimal(std::span<const uint8_t> bytes) {
+  std::string text;
+  for (uint8_t byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 0xf];
+  }
+  return text;
+}
+
+int digit_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::string octal(mode_t mode) {
+  std::string text = "0";
+  for (int shift = 6; shift >= 0; shift -= 3)
+    text += static_cast<char>('0' + ((mode >> shift) & 7));
+  return text;
+}
+
+Status check_owner_and_mode(const std::string& path, const struct stat& found, mode_t denied) {
+  if (!S_ISREG(found.st_mode)) return failure(EPERM, path + ": is not a regular file");
+  if (found.st_uid != ::geteuid() && found.st_uid != 0) {
+    return failure(EPERM, path + ": belongs to user " + std::to_string(found.st_uid) +
+                              ", who could replace it: make it your own with chown");
+  }
+  if ((found.st_mode & denied) != 0) {
+    return failure(EPERM, path + ": others can use it (mode " + octal(found.st_mode & 0777) +
+                              "), so it is no secret: chmod " +
+                              octal(found.st_mode & 0777 & ~denied) + " " + path +
+                              ", or make a new one if somebody may have read it");
+  }
+  return {};
+}
+
+Status write_all(int fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return system_failure("write", path);
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  if (::fsync(fd) != 0) return system_failure("write", path);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> read_secret_file(const std::string& path, mode_t denied) {
+  // Without O_NONBLOCK the open of a FIFO would wait.
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return system_failure("open", path);
+  struct stat found {};
+  if (::fstat(file.get(), &found) != 0) return system_failure("stat", path);
+  if (auto checked = check_owner_and_mode(path, found, denied); !checked) {
+    return failure(checked.error());
+  }
+  std::string text(kSecretFileMaxBytes + 1, '\0');
+  size_t filled = 0;
+  while (filled < text.size()) {
+    const ssize_t count = ::read(file.get(), text.data() + filled, text.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return system_failure("read", path);
+    if (count == 0) break;
+    filled += static_cast<size_t>(count);
+  }
+  if (filled > kSecretFileMaxBytes) return system_failure("read", path, EFBIG);
+  text.resize(filled);
+  return text;
+}
+
+Result<SharedKey> read_key_file(const std::string& path) {
+  auto text = read_secret_file(path, S_IRWXG | S_IRWXO);
+  if (!text) return failure(text.error());
+  while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
+  const auto wrong = [&](const std::string& what) {
+    ::OPENSSL_cleanse(text->data(), text->size());
+    return failure(EINVAL, path + ": " + what + " (ppmr keygen makes a key file)");
+  };
+  if (text->empty()) return wrong("is empty");
+  if (text->size() != kKeyDigits) {
+    return wrong("holds " + std::to_string(text->size()) + " characters, a key is " +
+                 std::to_string(kKeyDigits) + " hexadecimal digits");
+  }
+  SharedKey key;
+  for (size_t i = 0; i < key.size(); ++i) {
+    const int high = digit_value((*text)[2 * i]);
+    const int low = digit_value((*text)[2 * i + 1]);
+    if (high < 0 || low < 0) return wrong("is not made of hexadecimal digits");
+    key[i] = static_cast<uint8_t>(high << 4 | low);
+  }
+  ::OPENSSL_cleanse(text->data(), text->size());
+  return key;
+}
+
+Result<SharedKey> create_key_file(const std::string& path) {
+  SharedKey key;
+  for (size_t filled = 0; filled < key.size();) {
+    const ssize_t count = ::getrandom(key.data() + filled, key.size() - filled, 0);
+    if (count < 0 && errno != EINTR) return system_failure("random bytes for", path);
+    if (count > 0) filled += static_cast<size_t>(count);
+  }
+  const UniqueFd file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!file && errno == EEXIST) {
+    return failure(EEXIST, "create " + path + ": is there already, and nothing is overwritten");
+  }
+  if (!file) return system_failure("create", path);
+  std::string line = hexadecimal(key) + "\n";
+  const Status written = write_all(file.get(), line, path);
+  ::OPENSSL_cleanse(line.data(), line.size());
+  if (!written) {
+    ::unlink(path.c_str());  // half a key is of no use
+    return failure(written.error());
+  }
+  return key;
+}
+
+std::string key_id(const SharedKey& key) {
+  std::array<uint8_t, EVP_MAX_MD_SIZE> mac{};
+  unsigned int length = 0;
+  ::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
+         reinterpret_cast<const unsigned char*>(kKeyIdLabel.data()), kKeyIdLabel.size(), mac.data(),
+         &length);
+  return hexadecimal(std::span(mac).first(kKeyIdBytes));
+}
+
+}  // namespace ppmr

@@ -1,0 +1,106 @@
+// Key files: made so that nobody else can read them, and refused when somebody else can.
+#include "rdma_stream/connection/secret_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace ppmr {
+namespace {
+
+struct KeyFile : testing::Test {
+  KeyFile() {
+    std::string path = (std::filesystem::temp_directory_path() / "ppmr-key-XXXXXX").string();
+    directory = ::mkdtemp(path.data());
+    file = (directory / "key").string();
+  }
+  ~KeyFile() override { std::filesystem::remove_all(directory); }
+
+  void write(const std::string& content, mode_t mode = 0600) const {
+    std::ofstream(file) << content;
+    ::chmod(file.c_str(), mode);
+  }
+  void expect_refusal(int errno_value, const std::string& reason) const {
+    const auto key = read_key_file(file);
+    ASSERT_FALSE(key);
+    EXPECT_EQ(key.error().errno_value, errno_value);
+    EXPECT_NE(key.error().message.find(file), std::string::npos) << key.error().message;
+    EXPECT_NE(key.error().message.find(reason), std::string::npos) << key.error().message;
+  }
+
+  static inline const std::string kGood = std::string(62, '0') + "aF";
+  std::filesystem::path directory;
+  std::string file;
+};
+
+TEST_F(KeyFile, WhatIsMadeCanBeReadAndIsNobodyElses) {
+  const auto made = create_key_file(file);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(read_key_file(file).value(), *made);
+  struct stat found {};
+  ::stat(file.c_str(), &found);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
+}
+
+TEST_F(KeyFile, TwoKeysDiffer) {
+  const auto other = create_key_file((directory / "other").string());
+  const auto made = create_key_file(file);
+  EXPECT_NE(*made, *other);
+  EXPECT_NE(key_id(*made), key_id(*other));
+  EXPECT_EQ(key_id(*made), key_id(*made));
+}
+
+TEST_F(KeyFile, NothingIsOverwritten) {
+  write("precious");
+  const auto made = create_key_file(file);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().errno_value, EEXIST);
+  std::string content;
+  std::ifstream(file) >> content;
+  EXPECT_EQ(content, "precious");
+}
+
+TEST_F(KeyFile, OneThatOthersCanUseIsRefused) {
+  for (mode_t mode : {0640, 0604, 0660, 0620, 0602, 0777}) {
+    write(kGood, mode);
+    expect_refusal(EPERM, "others can use it");
+  }
+}
+
+TEST_F(KeyFile, OneOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  write(kGood);
+  ASSERT_EQ(::chown(file.c_str(), 65534, 65534), 0);
+  expect_refusal(EPERM, "belongs to user 65534");
+}
+
+TEST_F(KeyFile, OtherContentsAreRefused) {
+  write("");
+  expect_refusal(EINVAL, "is empty");
+  write(kGood.substr(1));
+  expect_refusal(EINVAL, "63 characters");
+  write(kGood + "0");
+  expect_refusal(EINVAL, "65 characters");
+  write(kGood.substr(1) + "g");
+  expect_refusal(EINVAL, "hexadecimal");
+  write(std::string(100'000, '0'));
+  expect_refusal(EFBIG, "");
+}
+
+TEST_F(KeyFile, LineEndsBehindTheKeyAreNoPartOfIt) {
+  write(kGood + "\r\n");
+  EXPECT_EQ(read_key_file(file).value().back(), 0xaf);
+}
+
+TEST_F(KeyFile, WhatIsNoFileIsRefused) {
+  expect_refusal(ENOENT, "No such file");
+  ::mkfifo(file.c_str(), 0600);
+  expect_refusal(EPERM, "not a regular file");
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,178 @@
+#include "rdma_stream/connection/security.h"
+
+#include <array>
+
+#include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/tcp_connection.h"
+#include "rdma_stream/connection/tls_context.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::byte kTlsHandshakeRecord{SSL3_RT_HANDSHAKE};
+// Closing while something is unread resets the connection, and what was said last may be lost.
+constexpr milliseconds kHangUpPatience{500};
+constexpr int kHangUpReadsMax = 64;
+
+// Waits until a peer that was refused has read why and hangs up, but not for long.
+void await_hang_up(Connection& connection) {
+  connection.set_read_timeout(kHangUpPatience);
+  const auto deadline = Clock::now() + kHangUpPatience;
+  std::array<std::byte, 4096> ignored;
+  for (int i = 0; i < kHangUpReadsMax && Clock::now() < deadline; ++i) {
+    if (!connection.read_some(ignored)) return;
+  }
+}
+
+class TlsConnector final : public Connector {
+ public:
+  TlsConnector(std::unique_ptr<Connector> plain, std::shared_ptr<const TlsContext> tls)
+      : plain_(std::move(plain)), tls_(std::move(tls)) {}
+
+  Result<std::unique_ptr<Connection>> connect(milliseconds timeout) override {
+    auto connection = plain_->connect(timeout);
+    if (!connection) return failure(connection.error());
+    return tls_->connect(std::move(*connection), timeout);
+  }
+  Result<std::unique_ptr<Connection>> connect_data(milliseconds timeout) override {
+    return plain_->connect_data(timeout);
+  }
+  const std::string& target() const override { return plain_->target(); }
+
+ private:
+  const std::unique_ptr<Connector> plain_;
+  const std::shared_ptr<const TlsContext> tls_;
+};
+
+class SecureListener final : public Listener {
+ public:
+  SecureListener(std::unique_ptr<Listener> plain, std::shared_ptr<const TlsContext> tls)
+      : plain_(std::move(plain)), tls_(std::move(tls)) {}
+
+  Result<std::unique_ptr<Connection>> accept() override { return plain_->accept(); }
+  void close() override { plain_->close(); }
+  const std::string& address() const override { return plain_->address(); }
+  bool authenticates() const override { return tls_ != nullptr; }
+
+  // The first byte tells TLS from ppmr's own handshake: data connections come in plain text, and so
+  // do those who do not know better and shall be told.
+  Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
+                                               milliseconds timeout) override {
+    connection->set_read_timeout(timeout);
+    auto first = connection->peek();
+    if (!first) {
+      Error silent = first.error();
+      if (silent.errno_value == ETIMEDOUT) {
+        silent.message = "said nothing within " + std::to_string(timeout.count()) + " ms";
+      }
+      return failure(silent);
+    }
+    if (*first != kTlsHandshakeRecord) return connection;  // its hello says the rest
+    if (tls_ == nullptr) {
+      const std::string text =
+          "a source with a key or a certificate, but this target has none: start it with the same "
+          "--key-file, or both without";
+      send_reject(*connection, wire::RejectReason::kNotAuthenticated, text);
+      await_hang_up(*connection);
+      return failure(EACCES, text);
+    }
+    auto secured = tls_->accept(connection, timeout);
+    if (!secured) {
+      await_hang_up(*connection);
+      return failure(secured.error());
+    }
+    return std::shared_ptr<Connection>(std::move(*secured));
+  }
+
+ private:
+  const std::unique_ptr<Listener> plain_;
+  const std::shared_ptr<const TlsContext> tls_;
+};
+
+Status check(const Credentials& credentials) {
+  const CertificateFiles& files = credentials.certificate;
+  const bool some_file =
+      !files.certificate.empty() || !files.private_key.empty() || !files.authority.empty();
+  const bool all_files =
+      !files.certificate.empty() && !files.private_key.empty() && !files.authority.empty();
+  if (!credentials.key_file.empty() && some_file) {
+    return failure(EINVAL, "--key-file and --tls-cert: one of them");
+  }
+  if (credentials.insecure && (some_file || !credentials.key_file.empty())) {
+    return failure(EINVAL, "--insecure with --key-file or --tls-cert: one of them");
+  }
+  if (some_file && !all_files) {
+    return failure(EINVAL, "--tls-cert, --tls-key and --tls-ca: all three or none");
+  }
+  if (some_file && credentials.allowed_peers.empty()) {
+    return failure(EINVAL,
+                   "--allow-peer is missing: a valid certificate alone lets nobody in, name those "
+                   "who may come");
+  }
+  if (!some_file && !credentials.allowed_peers.empty()) {
+    return failure(EINVAL, "--allow-peer: without --tls-cert peers have no names");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Security>> Security::load(const Credentials& credentials) {
+  if (auto checked = check(credentials); !checked) return failure(checked.error());
+  std::shared_ptr<const TlsContext> tls;
+  if (!credentials.key_file.empty()) {
+    auto key = read_key_file(credentials.key_file);
+    if (!key) return failure(key.error().errno_value, "--key-file: " + key.error().message);
+    return with_shared_key(*key);
+  }
+  if (!credentials.certificate.certificate.empty()) {
+    auto made = TlsContext::with_certificate(credentials.certificate, credentials.allowed_peers);
+    if (!made) return failure(made.error());
+    tls = std::move(*made);
+  }
+  return std::shared_ptr<const Security>(new Security(std::move(tls), credentials.insecure));
+}
+
+Result<std::shared_ptr<const Security>> Security::with_shared_key(const SharedKey& key) {
+  auto tls = TlsContext::with_shared_key(key);
+  if (!tls) return failure(tls.error());
+  return std::shared_ptr<const Security>(new Security(std::move(*tls), /*insecure=*/false));
+}
+
+std::shared_ptr<const Security> Security::none() {
+  return std::shared_ptr<const Security>(new Security(nullptr, /*insecure=*/false));
+}
+
+Result<std::unique_ptr<Connector>> Security::connector(const std::string& address) const {
+  const bool anywhere = tls_ != nullptr || insecure_;
+  auto plain = tcp_connector(address, anywhere ? TcpReach::kAnywhere : TcpReach::kLoopback);
+  if (!plain) return failure(plain.error());
+  return secure(std::move(*plain));
+}
+
+Result<std::unique_ptr<Listener>> Security::listener(const std::string& address) const {
+  const bool anywhere = tls_ != nullptr || insecure_;
+  auto plain = tcp_listener(address, anywhere ? TcpReach::kAnywhere : TcpReach::kLoopback);
+  if (!plain) return failure(plain.error());
+  return secure(std::move(*plain));
+}
+
+std::unique_ptr<Connector> Security::secure(std::unique_ptr<Connector> plain) const {
+  if (tls_ == nullptr) return plain;
+  return std::make_unique<TlsConnector>(std::move(plain), tls_);
+}
+
+std::unique_ptr<Listener> Security::secure(std::unique_ptr<Listener> plain) const {
+  return std::make_unique<SecureListener>(std::move(plain), tls_);
+}
+
+std::string Security::warning() const {
+  if (!insecure_) return {};
+  return "--insecure: peers do not prove who they are, and nothing is encrypted; whoever reaches "
+         "this network can read and change what is moved";
+}
+
+}  // namespace ppmr

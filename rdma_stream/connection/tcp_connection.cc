@@ -1,0 +1,376 @@
+#include "rdma_stream/connection/tcp_connection.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "buffer_pool/unique_fd.h"
+
+namespace ppmr {
+namespace {
+
+// Drops the first `count` bytes of `buffers`; what is left starts at the returned index.
+size_t use_up(std::span<iovec> buffers, size_t count) {
+  size_t first = 0;
+  while (first < buffers.size() && count >= buffers[first].iov_len) {
+    count -= buffers[first++].iov_len;
+  }
+  if (first < buffers.size()) {
+    buffers[first].iov_base = static_cast<char*>(buffers[first].iov_base) + count;
+    buffers[first].iov_len -= count;
+  }
+  return first;
+}
+
+// A receiver that is woken for every packet spends more on waking than on copying: of a long read
+// it waits for so much at once (or for what is left). Measured over veth on 2 cores, 1 MiB
+// reads: 5.8 GB/s at 0.23 CPU-s/GB, without 4.1 GB/s at 0.33. Less than a socket's receive buffer
+// holds; the kernel also wakes the reader when that is full.
+constexpr size_t kWaitForBytes = 256 << 10;
+constexpr size_t kLongReadBytes = 64 << 10;
+
+// An idle data connection whose other end vanished without a word is noticed by the kernel's
+// probes.
+constexpr int kKeepAliveIdleSeconds = 5;
+constexpr int kKeepAliveIntervalSeconds = 2;
+constexpr int kKeepAliveProbes = 3;
+
+// A peer so near is in the same data centre. There BBR, which paces every burst with a timer, costs
+// what it gains elsewhere: a 1 GiB dump over loopback on 2 cores took 0.56 s with it, 0.50 s
+// with cubic. Farther away the system's choice stands.
+constexpr uint32_t kNearRoundTripUs = 1000;
+constexpr char kUnpacedCongestionControl[] = "cubic";
+
+class TcpConnection final : public Connection {
+ public:
+  TcpConnection(UniqueFd socket, std::string peer)
+      : socket_(std::move(socket)), peer_(std::move(peer)) {
+    set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveIdleSeconds);
+    set_option(IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalSeconds);
+    set_option(IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
+    choose_congestion_control();
+  }
+
+  using Connection::read;
+  using Connection::write;
+
+  Status read(std::span<iovec> buffers, size_t& received_bytes) override {
+    received_bytes = 0;
+    buffers = buffers.subspan(use_up(buffers, 0));  // a receive of no bytes looks like the end
+    size_t left_bytes = 0;
+    for (const iovec& buffer : buffers) left_bytes += buffer.iov_len;
+    const bool waits_for_much = left_bytes >= kLongReadBytes;
+    while (!buffers.empty()) {
+      if (waits_for_much) {
+        if (Status arrived = await_bytes(left_bytes - received_bytes); !arrived) return arrived;
+      } else {
+        set_low_water_mark(1);
+      }
+      msghdr message{};
+      message.msg_iov = buffers.data();
+      message.msg_iovlen = buffers.size();
+      const ssize_t count =
+          ::recvmsg(socket_.get(), &message, waits_for_much ? MSG_DONTWAIT : MSG_WAITALL);
+      if (count < 0) {
+        if (errno == EINTR) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+          if (waits_for_much) continue;
+          return system_failure("receive from", peer_, ETIMEDOUT);
+        }
+        return system_failure("receive from", peer_);
+      }
+      if (count == 0) return failure(ECONNRESET, "receive from " + peer_ + ": connection closed");
+      received_bytes += static_cast<size_t>(count);
+      buffers = buffers.subspan(use_up(buffers, static_cast<size_t>(count)));
+    }
+    return {};
+  }
+
+  Result<size_t> read_some(std::span<std::byte> bytes) override { return receive(bytes, 0); }
+  Result<std::byte> peek() override {
+    std::byte byte{};
+    if (auto received = receive({&byte, 1}, MSG_PEEK); !received) return failure(received.error());
+    return byte;
+  }
+
+  Status write(std::span<iovec> buffers) override {
+    while (!buffers.empty()) {
+      msghdr message{};
+      message.msg_iov = buffers.data();
+      message.msg_iovlen = buffers.size();
+      const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+      if (count < 0) {
+        if (errno == EINTR) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+          return system_failure("send to", peer_, ETIMEDOUT);
+        }
+        return system_failure("send to", peer_);
+      }
+      buffers = buffers.subspan(use_up(buffers, static_cast<size_t>(count)));
+    }
+    return {};
+  }
+
+  void set_read_timeout(std::chrono::milliseconds timeout) override {
+    set_timeout(SO_RCVTIMEO, timeout);
+    read_timeout_ms_ = timeout.count() == 0 ? -1 : static_cast<int>(timeout.count());
+  }
+  void set_write_timeout(std::chrono::milliseconds timeout) override {
+    set_timeout(SO_SNDTIMEO, timeout);
+  }
+
+  void shut_down() override { ::shutdown(socket_.get(), SHUT_RDWR); }
+  const std::string& peer() const override { return peer_; }
+
+ private:
+  Result<size_t> receive(std::span<std::byte> bytes, int flags) {
+    set_low_water_mark(1);
+    ssize_t count = 0;
+    do {
+      count = ::recv(socket_.get(), bytes.data(), bytes.size(), flags);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) {
+      const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
+      return system_failure("receive from", peer_, late ? ETIMEDOUT : errno);
+    }
+    if (count == 0) return failure(ECONNRESET, "receive from " + peer_ + ": connection closed");
+    return static_cast<size_t>(count);
+  }
+  void set_option(int level, int option, int value) {
+    ::setsockopt(socket_.get(), level, option, &value, sizeof value);
+  }
+  // Where there is no cubic, or it is not allowed here, the system's choice does too.
+  void choose_congestion_control() {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+    if (info.tcpi_rtt == 0 || info.tcpi_rtt > kNearRoundTripUs) return;
+    ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_CONGESTION, kUnpacedCongestionControl,
+                 sizeof kUnpacedCongestionControl - 1);
+  }
+  void set_low_water_mark(int bytes) {
+    if (bytes == low_water_mark_) return;
+    set_option(SOL_SOCKET, SO_RCVLOWAT, bytes);
+    low_water_mark_ = bytes;
+  }
+  // Waits until enough of `left_bytes` is here to be worth a wake-up, or the connection has ended.
+  // A blocking receive would not do: it takes what there is and then sleeps for a rest that may be
+  // less than the low-water mark.
+  Status await_bytes(size_t left_bytes) {
+    set_low_water_mark(static_cast<int>(std::min(left_bytes, kWaitForBytes)));
+    pollfd wait{socket_.get(), POLLIN, 0};
+    int ready = 0;
+    do {
+      ready = ::poll(&wait, 1, read_timeout_ms_);
+    } while (ready < 0 && errno == EINTR);
+    // On a slow link less than that comes in all this time; it is something all the same.
+    if (ready == 0 && low_water_mark_ > 1) {
+      set_low_water_mark(1);
+      ready = ::poll(&wait, 1, 0);
+    }
+    if (ready == 0) return system_failure("receive from", peer_, ETIMEDOUT);
+    return {};
+  }
+  void set_timeout(int option, std::chrono::milliseconds timeout) {
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
+    const timeval value{us / 1'000'000, us % 1'000'000};
+    ::setsockopt(socket_.get(), SOL_SOCKET, option, &value, sizeof value);
+  }
+
+  const UniqueFd socket_;
+  const std::string peer_;
+  // Of the reading thread.
+  int read_timeout_ms_ = -1;
+  int low_water_mark_ = 1;
+};
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+Result<HostPort> split_address(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon + 1 == address.size()) {
+    return failure(EINVAL, "address '" + address + "': must be HOST:PORT");
+  }
+  HostPort parts{address.substr(0, colon), address.substr(colon + 1)};
+  if (parts.host.size() >= 2 && parts.host.front() == '[' && parts.host.back() == ']') {
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
+  }
+  if (parts.port.find_first_not_of("0123456789") != std::string::npos || parts.port.size() > 5 ||
+      std::stoul(parts.port) > 65535) {
+    return failure(EINVAL, "address '" + address + "': port must be a number up to 65535");
+  }
+  return parts;
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+Result<AddressList> resolve(const std::string& address, int flags) {
+  auto parts = split_address(address);
+  if (!parts) return failure(parts.error());
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const char* host = parts->host.empty() ? nullptr : parts->host.c_str();
+  if (const int code = ::getaddrinfo(host, parts->port.c_str(), &hints, &list); code != 0) {
+    return failure(EHOSTUNREACH, "resolve '" + address + "': " + ::gai_strerror(code));
+  }
+  return AddressList(list, &::freeaddrinfo);
+}
+
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return (ntohl(v4->sin_addr.s_addr) >> IN_CLASSA_NSHIFT) == IN_LOOPBACKNET;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  const bool mapped_v4 = IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&v6) || mapped_v4;
+}
+
+Status check_reach(const addrinfo& info, TcpReach reach, const std::string& address) {
+  if (reach == TcpReach::kAnywhere || is_loopback(info.ai_addr)) return {};
+  return failure(EPERM, "address " + address +
+                            " is not of this machine alone, and without a key anybody there could "
+                            "write images or read them: give --key-file (ppmr keygen makes one) or "
+                            "--tls-cert, or --insecure on a network that you trust");
+}
+
+std::string printable(const sockaddr* address, socklen_t length) {
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (::getnameinfo(address, length, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "?";
+  }
+  const bool v6 = address->sa_family == AF_INET6;
+  return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + port;
+}
+
+Result<UniqueFd> connect_to(const addrinfo& info, std::chrono::milliseconds timeout,
+                            const std::string& name) {
+  UniqueFd socket(
+      ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
+  if (!socket) return system_failure("socket for", name);
+  if (::connect(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return system_failure("connect to", name);
+    pollfd wait{socket.get(), POLLOUT, 0};
+    int ready = 0;
+    do {
+      ready = ::poll(&wait, 1, static_cast<int>(timeout.count()));
+    } while (ready < 0 && errno == EINTR);
+    if (ready == 0) return system_failure("connect to", name, ETIMEDOUT);
+    int error = 0;
+    socklen_t size = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return system_failure("connect to", name, error);
+  }
+  ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
+  return socket;
+}
+
+class TcpConnector final : public Connector {
+ public:
+  TcpConnector(std::string address, TcpReach reach) : address_(std::move(address)), reach_(reach) {}
+
+  Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) override {
+    auto list = resolve(address_, 0);
+    if (!list) return failure(list.error());
+    Error last{EHOSTUNREACH, "connect to " + address_ + ": no address"};
+    for (const addrinfo* info = list->get(); info != nullptr; info = info->ai_next) {
+      if (auto allowed = check_reach(*info, reach_, address_); !allowed) {
+        return failure(allowed.error());
+      }
+      auto socket = connect_to(*info, timeout, address_);
+      if (socket) return std::make_unique<TcpConnection>(std::move(*socket), address_);
+      last = socket.error();
+    }
+    return failure(last);
+  }
+  const std::string& target() const override { return address_; }
+
+ private:
+  const std::string address_;
+  const TcpReach reach_;
+};
+
+class TcpListener final : public Listener {
+ public:
+  TcpListener(UniqueFd socket, UniqueFd closed_event, std::string address)
+      : socket_(std::move(socket)),
+        closed_event_(std::move(closed_event)),
+        address_(std::move(address)) {}
+
+  Result<std::unique_ptr<Connection>> accept() override {
+    for (;;) {
+      pollfd waits[] = {{socket_.get(), POLLIN, 0}, {closed_event_.get(), POLLIN, 0}};
+      if (::poll(waits, 2, -1) < 0 && errno != EINTR) return system_failure("poll", address_);
+      if (waits[1].revents != 0) return system_failure("accept at", address_, ECANCELED);
+      if (waits[0].revents == 0) continue;
+      sockaddr_storage from{};
+      socklen_t length = sizeof from;
+      UniqueFd socket(
+          ::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
+      if (!socket) {
+        if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
+        return system_failure("accept at", address_);
+      }
+      return std::make_unique<TcpConnection>(std::move(socket),
+                                             printable(reinterpret_cast<sockaddr*>(&from), length));
+    }
+  }
+  void close() override { ::eventfd_write(closed_event_.get(), 1); }
+  const std::string& address() const override { return address_; }
+
+ private:
+  const UniqueFd socket_;
+  const UniqueFd closed_event_;
+  const std::string address_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address, TcpReach reach) {
+  if (auto parts = split_address(address); !parts) return failure(parts.error());
+  return std::make_unique<TcpConnector>(address, reach);
+}
+
+Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpReach reach) {
+  auto list = resolve(address, AI_PASSIVE);
+  if (!list) return failure(list.error());
+  const addrinfo& info = **list;
+  if (auto allowed = check_reach(info, reach, address); !allowed) return failure(allowed.error());
+  UniqueFd socket(
+      ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
+  if (!socket) return system_failure("socket for", address);
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
+    return system_failure("listen on", address);
+  }
+  if (::listen(socket.get(), 64) != 0) return system_failure("listen on", address);
+  UniqueFd closed_event(::eventfd(0, EFD_CLOEXEC));
+  if (!closed_event) return system_failure("eventfd for", address);
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &length);
+  return std::make_unique<TcpListener>(std::move(socket), std::move(closed_event),
+                                       printable(reinterpret_cast<sockaddr*>(&bound), length));
+}
+
+}  // namespace ppmr

@@ -1,0 +1,140 @@
+#include "rdma_stream/connection/tcp_connection.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<std::byte> bytes_of(uint8_t value, size_t length) {
+  return std::vector<std::byte>(length, std::byte{value});
+}
+
+TEST(TcpConnection, SaysWhatIsWrongWithAnAddress) {
+  for (const char* address : {"", "host", "host:", "host:port", "host:99999", "host:123456"}) {
+    auto connector = tcp_connector(address);
+    ASSERT_FALSE(connector) << address;
+    EXPECT_EQ(connector.error().errno_value, EINVAL);
+    EXPECT_FALSE(tcp_listener(address)) << address;
+  }
+}
+
+TEST(TcpConnection, NobodyThereIsAnErrorWithTheAddress) {
+  auto address = (*tcp_listener("127.0.0.1:0"))->address();
+  auto connection = (*tcp_connector(address))->connect(milliseconds(2000));
+  ASSERT_FALSE(connection);
+  EXPECT_EQ(connection.error().errno_value, ECONNREFUSED);
+  EXPECT_NE(connection.error().message.find(address), std::string::npos);
+}
+
+TEST(TcpConnection, TwoListenersOnOnePortAreOneTooMany) {
+  auto first = tcp_listener("127.0.0.1:0");
+  auto second = tcp_listener((*first)->address());
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().errno_value, EADDRINUSE);
+}
+
+TEST(TcpConnection, AWriteThatGetsNowhereTimesOut) {
+  auto listener = tcp_listener("127.0.0.1:0");
+  auto writer = (*tcp_connector((*listener)->address()))->connect(milliseconds(2000));
+  auto reader = (*listener)->accept();
+  (*writer)->set_write_timeout(milliseconds(50));
+  const auto bytes = bytes_of(1, 64 << 20);
+  const Status written = (*writer)->write(std::span<const std::byte>(bytes));
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().errno_value, ETIMEDOUT);
+}
+
+struct TcpPair {
+  TcpPair() {
+    auto listener = tcp_listener("127.0.0.1:0");
+    writer = *(*tcp_connector((*listener)->address()))->connect(milliseconds(2000));
+    reader = *(*listener)->accept();
+    reader->set_read_timeout(milliseconds(5000));
+  }
+  Status read_some(std::span<std::byte> bytes) {
+    iovec buffer{bytes.data(), bytes.size()};
+    return reader->read({&buffer, 1}, received_bytes);
+  }
+
+  std::unique_ptr<Connection> writer;
+  std::unique_ptr<Connection> reader;
+  size_t received_bytes = 0;
+};
+
+// A long read waits for much at once; what is left over, or comes late, must not be waited for in
+// vain.
+TEST(TcpConnection, ALongReadTakesWhatTricklesInAndAShortOneMayFollow) {
+  TcpPair tcp;
+  const auto bytes = bytes_of(1, (1 << 20) + 300'000 + 1);
+  std::thread writer([&] {
+    std::span<const std::byte> left(bytes);
+    for (const size_t piece : {1, 255 << 10, 1 << 10, 300'000, 70'000, 200'000, 1, 399'999}) {
+      EXPECT_TRUE(tcp.writer->write(left.first(piece)));
+      left = left.subspan(piece);
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    EXPECT_TRUE(tcp.writer->write(left.first(left.size() - 1)));
+    EXPECT_TRUE(tcp.writer->write(left.last(1)));
+  });
+  std::vector<std::byte> got(bytes.size());
+  const std::span<std::byte> all(got);
+  size_t done = 0;
+  for (const size_t length : {size_t{1} << 20, size_t{16}, size_t{64} << 10, size_t{100'000}}) {
+    ASSERT_TRUE(tcp.read_some(all.subspan(done, length)));
+    done += length;
+  }
+  ASSERT_TRUE(tcp.read_some(all.subspan(done)));
+  writer.join();
+  EXPECT_EQ(got, bytes);
+}
+
+TEST(TcpConnection, ALongReadThatGetsNothingTimesOut) {
+  TcpPair tcp;
+  tcp.reader->set_read_timeout(milliseconds(30));
+  std::vector<std::byte> bytes(1 << 20);
+  EXPECT_EQ(tcp.read_some(bytes).error().errno_value, ETIMEDOUT);
+  EXPECT_EQ(tcp.received_bytes, 0u);
+}
+
+TEST(TcpConnection, ALongReadOnASlowLinkGetsSomethingInEachTime) {
+  TcpPair tcp;
+  tcp.reader->set_read_timeout(milliseconds(200));
+  const auto bytes = bytes_of(1, 400'000);
+  std::thread writer([&] {
+    for (size_t sent = 0; sent < bytes.size(); sent += 100'000) {
+      EXPECT_TRUE(tcp.writer->write(std::span(bytes).subspan(sent, 100'000)));
+      std::this_thread::sleep_for(milliseconds(150));
+    }
+  });
+  std::vector<std::byte> got(bytes.size());
+  EXPECT_TRUE(tcp.read_some(got));
+  writer.join();
+  EXPECT_EQ(got, bytes);
+}
+
+TEST(TcpConnection, ALongReadEndsWithItsConnection) {
+  TcpPair tcp;
+  ASSERT_TRUE(tcp.writer->write(bytes_of(1, 100'000)));
+  tcp.writer.reset();
+  std::vector<std::byte> bytes(1 << 20);
+  EXPECT_EQ(tcp.read_some(bytes).error().errno_value, ECONNRESET);
+  std::thread closer([&] { tcp.reader->shut_down(); });
+  EXPECT_FALSE(tcp.read_some(bytes));
+  closer.join();
+}
+
+TEST(TcpConnection, ClosingAListenerWakesItsAccept) {
+  auto listener = tcp_listener("[::1]:0");
+  if (!listener) GTEST_SKIP() << "no IPv6 here: " << listener.error().message;
+  std::thread closer([&] { (*listener)->close(); });
+  EXPECT_EQ((*listener)->accept().error().errno_value, ECANCELED);
+  closer.join();
+}
+
+}  // namespace
+}  // namespace ppmr

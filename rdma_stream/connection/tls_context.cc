@@ -1,0 +1,272 @@
+#include "rdma_stream/connection/tls_context.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/tls_connection.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+// With a shared key both sides must name the same hash beforehand, so there is one suite.
+constexpr const char* kSharedKeySuite = "TLS_AES_256_GCM_SHA384";
+constexpr unsigned char kSharedKeySuiteId[] = {0x13, 0x02};  // RFC 8446, B.4
+constexpr const char* kCertificateSuites =
+    "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
+constexpr unsigned char kSessionContext[] = {'p', 'p', 'm', 'r'};
+constexpr std::string_view kKeyNamePrefix = "ppmr-key-";
+constexpr size_t kNameShownMaxBytes = 128;
+// Somebody else in the group may read it, as Debian's ssl-cert has it, but not change it.
+constexpr mode_t kPrivateKeyDenied = S_IWGRP | S_IRWXO;
+
+using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
+using GeneralNames = std::unique_ptr<GENERAL_NAMES, decltype(&::GENERAL_NAMES_free)>;
+
+std::string openssl_reason() {
+  const char* text = ::ERR_reason_error_string(::ERR_peek_last_error());
+  return text != nullptr ? text : "unknown reason";
+}
+
+std::string text_of(const ASN1_STRING* string) {
+  unsigned char* utf8 = nullptr;
+  const int length = ::ASN1_STRING_to_UTF8(&utf8, string);
+  if (length < 0) return {};
+  std::string text(reinterpret_cast<const char*>(utf8), static_cast<size_t>(length));
+  ::OPENSSL_free(utf8);
+  return text;
+}
+
+// The DNS names and common names of a certificate, byte for byte: no wildcards, no folding of case,
+// and a zero byte in the middle ends nothing.
+std::vector<std::string> names_of(const X509* certificate) {
+  std::vector<std::string> names;
+  const GeneralNames alternatives(static_cast<GENERAL_NAMES*>(::X509_get_ext_d2i(
+                                      certificate, NID_subject_alt_name, nullptr, nullptr)),
+                                  &::GENERAL_NAMES_free);
+  for (int i = 0; i < sk_GENERAL_NAME_num(alternatives.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(alternatives.get(), i);
+    if (name->type == GEN_DNS) names.push_back(text_of(name->d.dNSName));
+  }
+  const X509_NAME* subject = ::X509_get_subject_name(certificate);
+  for (int i = -1; (i = ::X509_NAME_get_index_by_NID(subject, NID_commonName, i)) >= 0;) {
+    names.push_back(text_of(::X509_NAME_ENTRY_get_data(::X509_NAME_get_entry(subject, i))));
+  }
+  return names;
+}
+
+std::string shown_name(const X509* certificate) {
+  const auto names = certificate != nullptr ? names_of(certificate) : std::vector<std::string>{};
+  if (names.empty()) return "without a name";
+  const std::string name = names.front().substr(0, kNameShownMaxBytes);
+  return "'" + readable(std::as_bytes(std::span(name))) + "'";
+}
+
+TlsConnection::Notes& notes_of(SSL* ssl) {
+  return *static_cast<TlsConnection::Notes*>(SSL_get_app_data(ssl));
+}
+
+}  // namespace
+
+// ---- Making a context --------------------------------------------------------------------------
+
+TlsContext::TlsContext() : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_free) {
+  SSL_CTX* context = context_.get();
+  ::SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  ::SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
+  ::SSL_CTX_set_options(context,
+                        SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+  // What is sent is what the certificate's file holds: a peer knows its authority without us.
+  ::SSL_CTX_set_mode(context, SSL_MODE_NO_AUTO_CHAIN);
+  ::SSL_CTX_set_num_tickets(context, 0);
+  ::SSL_CTX_set_max_early_data(context, 0);
+  ::SSL_CTX_set_recv_max_early_data(context, 0);
+  ::SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  // OpenSSL takes a key from outside for a session and wants to know of which program.
+  ::SSL_CTX_set_session_id_context(context, kSessionContext, sizeof kSessionContext);
+  // With a shared key nobody is asked for a certificate, and one that is sent anyway is verified
+  // against no authority at all.
+  ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                       &check_certificate);
+  SSL_CTX_set_app_data(context, this);
+}
+
+TlsContext::~TlsContext() { ::OPENSSL_cleanse(key_.data(), key_.size()); }
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::with_shared_key(const SharedKey& key) {
+  std::shared_ptr<TlsContext> made(new TlsContext());
+  made->shares_key_ = true;
+  made->key_ = key;
+  made->key_name_ = std::string(kKeyNamePrefix) + key_id(key);
+  SSL_CTX* context = made->context_.get();
+  if (::SSL_CTX_set_ciphersuites(context, kSharedKeySuite) != 1) {
+    return failure(EINVAL, "TLS with a shared key: " + openssl_reason());
+  }
+  ::SSL_CTX_set_psk_use_session_callback(context, &use_key);
+  ::SSL_CTX_set_psk_find_session_callback(context, &find_key);
+  return made;
+}
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
+    const CertificateFiles& files, std::vector<std::string> allowed_peers) {
+  ::ERR_clear_error();
+  std::shared_ptr<TlsContext> made(new TlsContext());
+  made->allowed_peers_ = std::move(allowed_peers);
+  SSL_CTX* context = made->context_.get();
+  ::SSL_CTX_set_ciphersuites(context, kCertificateSuites);
+  if (::SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
+    return failure(EINVAL, "certificate " + files.certificate + ": " + openssl_reason());
+  }
+  auto pem = read_secret_file(files.private_key, kPrivateKeyDenied);
+  if (!pem) return failure(pem.error());
+  const std::unique_ptr<BIO, decltype(&::BIO_free)> memory(
+      ::BIO_new_mem_buf(pem->data(), static_cast<int>(pem->size())), &::BIO_free);
+  // An empty passphrase: OpenSSL would ask for one at the terminal.
+  const std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)> key(
+      ::PEM_read_bio_PrivateKey(memory.get(), nullptr, nullptr, const_cast<char*>("")),
+      &::EVP_PKEY_free);
+  ::OPENSSL_cleanse(pem->data(), pem->size());
+  if (!key) {
+    return failure(EINVAL, "private key " + files.private_key + ": " + openssl_reason() +
+                               " (PEM without a passphrase is needed)");
+  }
+  if (::SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
+      ::SSL_CTX_check_private_key(context) != 1) {
+    return failure(EINVAL, "private key " + files.private_key + " is not that of the certificate " +
+                               files.certificate + ": " + openssl_reason());
+  }
+  if (::SSL_CTX_load_verify_file(context, files.authority.c_str()) != 1) {
+    return failure(EINVAL, "authority " + files.authority + ": " + openssl_reason());
+  }
+  return made;
+}
+
+// ---- OpenSSL's questions -----------------------------------------------------------------------
+
+SSL_SESSION* TlsContext::key_session(SSL* ssl) const {
+  SSL_SESSION* session = ::SSL_SESSION_new();
+  const SSL_CIPHER* suite = ::SSL_CIPHER_find(ssl, kSharedKeySuiteId);
+  if (session != nullptr && suite != nullptr &&
+      ::SSL_SESSION_set1_master_key(session, key_.data(), key_.size()) == 1 &&
+      ::SSL_SESSION_set_cipher(session, suite) == 1 &&
+      ::SSL_SESSION_set1_id_context(session, kSessionContext, sizeof kSessionContext) == 1 &&
+      ::SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1) {
+    return session;
+  }
+  ::SSL_SESSION_free(session);
+  return nullptr;
+}
+
+// The source: which key?
+int TlsContext::use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity,
+                        size_t* identity_length, SSL_SESSION** session) {
+  const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
+  *session = self.key_session(ssl);
+  if (*session == nullptr) return 0;
+  *identity = reinterpret_cast<const unsigned char*>(self.key_name_.data());
+  *identity_length = self.key_name_.size();
+  return 1;
+}
+
+// The target: is this a key of ours?
+int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identity_length,
+                         SSL_SESSION** session) {
+  const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
+  const std::string_view name(reinterpret_cast<const char*>(identity), identity_length);
+  *session = nullptr;
+  if (name != self.key_name_) {
+    notes_of(ssl).reason = "the source has another key (" +
+                           readable(std::as_bytes(std::span(name.substr(0, kNameShownMaxBytes)))) +
+                           ") than the target (" + self.key_name_ +
+                           "): use the same --key-file on both sides";
+    return 1;  // goes on without a key, and fails
+  }
+  *session = self.key_session(ssl);
+  return *session != nullptr ? 1 : 0;
+}
+
+int TlsContext::check_certificate(int valid, X509_STORE_CTX* store) {
+  if (valid == 1) return 1;
+  auto* ssl = static_cast<SSL*>(
+      ::X509_STORE_CTX_get_ex_data(store, ::SSL_get_ex_data_X509_STORE_CTX_idx()));
+  const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
+  notes_of(ssl).reason =
+      self.shares_key_
+          ? "the other side has a certificate, we have a shared key: use the same on both sides"
+          : "certificate " + shown_name(::X509_STORE_CTX_get_current_cert(store)) +
+                " of the other side: " +
+                ::X509_verify_cert_error_string(::X509_STORE_CTX_get_error(store));
+  return 0;
+}
+
+// ---- Handshakes --------------------------------------------------------------------------------
+
+// After the handshake: does this side know for certain who is there?
+Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) const {
+  if (::SSL_version(ssl) != TLS1_3_VERSION) return failure(EACCES, peer + ": not TLS 1.3");
+  PeerIdentity identity;
+  if (shares_key_) {
+    // OpenSSL has it that a key from outside resumes a session.
+    if (::SSL_session_reused(ssl) != 1) return failure(EACCES, peer + " did not use our key");
+    identity.method = PeerIdentity::Method::kSharedKey;
+    return identity;
+  }
+  const CertificatePointer certificate(::SSL_get1_peer_certificate(ssl), &::X509_free);
+  if (!certificate || ::SSL_get_verify_result(ssl) != X509_V_OK) {
+    return failure(EACCES, peer + " did not prove who it is");
+  }
+  for (const std::string& name : names_of(certificate.get())) {
+    if (std::find(allowed_peers_.begin(), allowed_peers_.end(), name) == allowed_peers_.end()) {
+      continue;
+    }
+    identity.method = PeerIdentity::Method::kCertificate;
+    identity.name = name;
+    return identity;
+  }
+  return failure(EACCES, "certificate " + shown_name(certificate.get()) + " of " + peer +
+                             " is valid, but none of its names is allowed here (--allow-peer)");
+}
+
+// Of either side, after the handshake: the connection to who is there, if he may be.
+Result<std::unique_ptr<Connection>> TlsContext::admit(std::unique_ptr<TlsConnection> tls) const {
+  auto identity = identify(tls->ssl(), tls->peer());
+  if (!identity) {
+    send_reject(*tls, wire::RejectReason::kNotAuthenticated, identity.error().message);
+    return failure(identity.error());
+  }
+  tls->set_peer_identity(std::move(*identity));
+  return tls;
+}
+
+Result<std::unique_ptr<Connection>> TlsContext::connect(std::shared_ptr<Connection> connection,
+                                                        milliseconds timeout) const {
+  TlsConnection::SslPointer ssl(::SSL_new(context_.get()), &::SSL_free);
+  if (!ssl) return failure(ENOMEM, "TLS with " + connection->peer() + ": " + openssl_reason());
+  ::SSL_set_connect_state(ssl.get());
+  auto tls = std::make_unique<TlsConnection>(std::move(ssl), std::move(connection));
+  if (auto agreed = tls->shake_hands(timeout); !agreed) return failure(agreed.error());
+  return admit(std::move(tls));
+}
+
+Result<std::unique_ptr<Connection>> TlsContext::accept(std::shared_ptr<Connection> connection,
+                                                       milliseconds timeout) const {
+  TlsConnection::SslPointer ssl(::SSL_new(context_.get()), &::SSL_free);
+  if (!ssl) return failure(ENOMEM, "TLS with " + connection->peer() + ": " + openssl_reason());
+  ::SSL_set_accept_state(ssl.get());
+  auto tls = std::make_unique<TlsConnection>(std::move(ssl), connection);
+  if (auto agreed = tls->shake_hands(timeout); !agreed) {
+    if (!tls->said_something()) {
+      send_reject(*connection, wire::RejectReason::kNotAuthenticated, agreed.error().message);
+    }
+    return failure(agreed.error());
+  }
+  return admit(std::move(tls));
+}
+
+}  // namespace ppmr

@@ -1,0 +1,407 @@
+// TLS over a connection: who is let in, who is not and hears why, and a stream that stays one.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/security.h"
+#include "rdma_stream/connection/tls_connection.h"
+#include "rdma_stream/connection/tls_context.h"
+#include "tests/stream/certificates.h"
+#include "tests/stream/stream_rig.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+constexpr milliseconds kPatience{5000};
+
+SharedKey key_of(uint8_t byte) {
+  SharedKey key;
+  key.fill(byte);
+  return key;
+}
+
+std::shared_ptr<const TlsContext> context_with(uint8_t byte) {
+  return std::move(TlsContext::with_shared_key(key_of(byte)).value());
+}
+
+// What both sides have of one handshake.
+struct Handshakes {
+  Result<std::unique_ptr<Connection>> source = failure(EIO, "");
+  Result<std::unique_ptr<Connection>> target = failure(EIO, "");
+};
+
+struct Tls : testing::Test {
+  Tls() : listener(network.listen()), connector(network.connector()) {}
+
+  Handshakes shake(const TlsContext& at_source, const TlsContext& at_target) {
+    Handshakes result;
+    std::thread target([&] {
+      std::shared_ptr<Connection> connection = std::move(*listener->accept());
+      result.target = at_target.accept(connection, kPatience);
+    });
+    result.source = at_source.connect(std::move(*connector->connect(kPatience)), kPatience);
+    target.join();
+    return result;
+  }
+
+  FaultyNetwork network;
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<Connector> connector;
+};
+
+TEST_F(Tls, TheSameKeyOnBothSidesIsLetIn) {
+  auto [source, target] = shake(*context_with(1), *context_with(1));
+  ASSERT_TRUE(source) << source.error().message;
+  ASSERT_TRUE(target) << target.error().message;
+  EXPECT_EQ((*source)->peer_identity().text(), "tls-psk");
+  EXPECT_EQ((*target)->peer_identity().text(), "tls-psk");
+}
+
+TEST_F(Tls, AnotherKeyIsRefusedAndBothSidesSaySo) {
+  auto [source, target] = shake(*context_with(1), *context_with(2));
+  ASSERT_FALSE(source);
+  ASSERT_FALSE(target);
+  EXPECT_EQ(source.error().errno_value, EACCES);
+  EXPECT_EQ(target.error().errno_value, EACCES);
+  for (const std::string& message : {source.error().message, target.error().message}) {
+    EXPECT_NE(message.find("has another key (ppmr-key-" + key_id(key_of(1))), std::string::npos)
+        << message;
+  }
+}
+
+// ---- Certificates ------------------------------------------------------------------------------
+
+struct Certificates : Tls {
+  std::shared_ptr<const TlsContext> context(const CertificateFiles& files,
+                                            std::vector<std::string> allowed) {
+    auto made = TlsContext::with_certificate(files, std::move(allowed));
+    EXPECT_TRUE(made) << made.error().message;
+    return *made;
+  }
+  // The target is always a good one that lets `node1` in, and trusts `authority`.
+  Handshakes shake_with_target(const TlsContext& at_source) {
+    return shake(at_source, *context(authority.issue({.common_name = "target"}), {"node1"}));
+  }
+  static void expect_refusal(const Handshakes& result, const std::string& target_says) {
+    ASSERT_FALSE(result.target);
+    EXPECT_EQ(result.target.error().errno_value, EACCES);
+    EXPECT_THAT(result.target.error().message, HasSubstr(target_says));
+  }
+  // A source whose handshake is done before the target refuses it hears of it when it reads.
+  static std::string heard_by(Handshakes& result) {
+    if (!result.source) return result.source.error().message;
+    (*result.source)->set_read_timeout(kPatience);
+    auto answer = receive_handshake(**result.source, kPatience);
+    return answer ? rejection(**result.source, *answer).message : answer.error().message;
+  }
+
+  TestAuthority authority;
+};
+
+TEST_F(Certificates, APeerIsLetInByItsCommonNameOrADnsName) {
+  for (const CertificateWishes& wishes :
+       {CertificateWishes{.common_name = "node1"},
+        CertificateWishes{.common_name = "x", .dns_names = {"a", "node1"}}}) {
+    auto result = shake_with_target(*context(authority.issue(wishes), {"target"}));
+    ASSERT_TRUE(result.source) << result.source.error().message;
+    ASSERT_TRUE(result.target) << result.target.error().message;
+    EXPECT_EQ((*result.target)->peer_identity().text(), "tls-cert node1");
+    EXPECT_EQ((*result.source)->peer_identity().text(), "tls-cert target");
+  }
+}
+
+TEST_F(Certificates, AValidOneOfAPeerThatIsNotAllowedIsRefused) {
+  for (const CertificateWishes& wishes :
+       {CertificateWishes{.common_name = "node2"}, CertificateWishes{.common_name = "NODE1"},
+        CertificateWishes{.common_name = "node1.", .dns_names = {"*", "node1.example"}},
+        CertificateWishes{.common_name = std::string("node1\0.evil", 11)}}) {
+    auto result = shake_with_target(*context(authority.issue(wishes), {"target"}));
+    expect_refusal(result, "none of its names is allowed");
+    EXPECT_THAT(heard_by(result), HasSubstr("none of its names is allowed"));
+  }
+}
+
+TEST_F(Certificates, AnExpiredOneIsRefused) {
+  const auto expired = authority.issue(
+      {.common_name = "node1", .valid_from_seconds = -7200, .valid_until_seconds = -3600});
+  auto result = shake_with_target(*context(expired, {"target"}));
+  expect_refusal(result, "certificate 'node1' of the other side: certificate has expired");
+  EXPECT_THAT(heard_by(result), HasSubstr("certificate expired"));
+}
+
+TEST_F(Certificates, OneOfTheFutureIsRefused) {
+  const auto early = authority.issue(
+      {.common_name = "node1", .valid_from_seconds = 3600, .valid_until_seconds = 7200});
+  auto result = shake_with_target(*context(early, {"target"}));
+  expect_refusal(result, "not yet valid");
+  EXPECT_THAT(heard_by(result), HasSubstr("refused us"));
+}
+
+TEST_F(Certificates, OneOfAForeignAuthorityIsRefusedByBothSides) {
+  TestAuthority foreign("foreign");
+  auto files = foreign.issue({.common_name = "node1"});
+  auto distrusting = shake_with_target(*context(files, {"target"}));
+  ASSERT_FALSE(distrusting.source);
+  EXPECT_THAT(distrusting.source.error().message, HasSubstr("certificate 'target' of the other"));
+  expect_refusal(distrusting, "unknown CA");
+
+  files.authority = authority.issue({.common_name = "other"}).authority;  // it trusts us
+  auto distrusted = shake_with_target(*context(files, {"target"}));
+  expect_refusal(distrusted, "certificate 'node1' of the other side: unable to get local issuer");
+  EXPECT_THAT(heard_by(distrusted), HasSubstr("unknown CA"));
+}
+
+TEST_F(Certificates, OneOfAnAuthorityThatOnlyHasTheSameNameIsRefused) {
+  TestAuthority imitation;
+  auto files = imitation.issue({.common_name = "node1"});
+  files.authority = authority.issue({.common_name = "other"}).authority;
+  auto result = shake_with_target(*context(files, {"target"}));
+  expect_refusal(result, "certificate 'node1' of the other side: certificate signature failure");
+  EXPECT_THAT(heard_by(result), HasSubstr("not signed by its authority"));
+}
+
+TEST_F(Certificates, ATargetThatIsNotAllowedIsRefusedAndHearsWhy) {
+  auto result = shake_with_target(*context(authority.issue({.common_name = "node1"}), {"another"}));
+  ASSERT_FALSE(result.source);
+  EXPECT_THAT(result.source.error().message, HasSubstr("none of its names is allowed"));
+  ASSERT_TRUE(result.target);  // it hears of it with the first message
+  auto word = receive_handshake(**result.target, kPatience);
+  ASSERT_TRUE(word) << word.error().message;
+  EXPECT_EQ(word->kind, wire::HandshakeKind::kReject);
+}
+
+TEST_F(Certificates, AKeyOnOneSideAndACertificateOnTheOtherDoNotMeet) {
+  const auto certificate = context(authority.issue({.common_name = "node1"}), {"node1"});
+  auto key_at_source = shake(*context_with(1), *certificate);
+  EXPECT_FALSE(key_at_source.source);
+  EXPECT_FALSE(key_at_source.target);
+  EXPECT_THAT(key_at_source.source.error().message, HasSubstr("has a certificate, we have a"));
+  EXPECT_THAT(key_at_source.target.error().message, HasSubstr("it wants a key"));
+  auto key_at_target = shake(*certificate, *context_with(1));
+  EXPECT_FALSE(key_at_target.source);
+  EXPECT_FALSE(key_at_target.target);
+  EXPECT_THAT(heard_by(key_at_target), HasSubstr("TLS handshake"));
+}
+
+TEST_F(Certificates, FilesThatDoNotFitAreNamed) {
+  const auto files = authority.issue({.common_name = "node1"});
+  const auto other = authority.issue({.common_name = "node2"});
+  const auto error_of = [](const CertificateFiles& wrong) {
+    auto made = TlsContext::with_certificate(wrong, {"x"});
+    return made ? "" : made.error().message;
+  };
+  EXPECT_THAT(error_of({files.certificate, other.private_key, files.authority}),
+              HasSubstr("is not that of the certificate"));
+  EXPECT_THAT(error_of({files.private_key, files.private_key, files.authority}),
+              HasSubstr("certificate " + files.private_key));
+  EXPECT_THAT(error_of({files.certificate, files.certificate, files.authority}),
+              HasSubstr("private key " + files.certificate));
+  EXPECT_THAT(error_of({files.certificate, files.private_key, "/missing"}), HasSubstr("/missing"));
+  ::chmod(files.private_key.c_str(), 0644);
+  EXPECT_THAT(error_of(files), HasSubstr("others can use it"));
+  ::chmod(files.private_key.c_str(), 0640);
+  EXPECT_EQ(error_of(files), "");
+}
+
+// ---- The stream --------------------------------------------------------------------------------
+
+TEST_F(Tls, BothSidesReadAndWriteAtTheSameTimeAcrossNewKeys) {
+  auto [source, target] = shake(*context_with(1), *context_with(1));
+  ASSERT_TRUE(source && target);
+  std::vector<std::thread> threads;
+  for (auto* connection : {source->get(), target->get()}) {
+    static_cast<TlsConnection*>(connection)->set_records_per_key(7);
+    threads.emplace_back([connection] {
+      std::mt19937 random(5);
+      std::vector<std::byte> bytes(200'000);
+      for (int round = 0; round < 30; ++round) {
+        for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+        ASSERT_TRUE(connection->write(std::span<const std::byte>(bytes)));
+      }
+    });
+    threads.emplace_back([connection] {
+      std::mt19937 random(5);
+      std::vector<std::byte> bytes(200'000);
+      for (int round = 0; round < 30; ++round) {
+        ASSERT_TRUE(connection->read(std::span<std::byte>(bytes)));
+        for (auto byte : bytes) ASSERT_EQ(byte, static_cast<std::byte>(random()));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_GT(static_cast<TlsConnection*>(source->get())->key_updates(), 10u);
+}
+
+TEST_F(Tls, AReadThatTimesOutLeavesTheStreamIntact) {
+  auto [source, target] = shake(*context_with(1), *context_with(1));
+  ASSERT_TRUE(source && target);
+  (*source)->set_read_timeout(milliseconds(20));
+  std::byte byte{};
+  EXPECT_EQ((*source)->read(std::span(&byte, 1)).error().errno_value, ETIMEDOUT);
+  const std::byte sent{42};
+  ASSERT_TRUE((*target)->write(std::span(&sent, 1)));
+  EXPECT_EQ((*source)->peek().value(), sent);
+  ASSERT_TRUE((*source)->read(std::span(&byte, 1)));
+  EXPECT_EQ(byte, sent);
+}
+
+TEST_F(Tls, TheEndOfThePeerIsTheEndOfTheStream) {
+  auto [source, target] = shake(*context_with(1), *context_with(1));
+  ASSERT_TRUE(source && target);
+  target->reset();
+  std::byte byte{};
+  const Status read = (*source)->read(std::span(&byte, 1));
+  EXPECT_EQ(read.error().errno_value, ECONNRESET);
+}
+
+TEST_F(Tls, ShuttingDownEndsReadersAndWriters) {
+  auto [source, target] = shake(*context_with(1), *context_with(1));
+  ASSERT_TRUE(source && target);
+  std::thread reader([&] {
+    std::byte byte{};
+    EXPECT_FALSE((*source)->read(std::span(&byte, 1)));
+  });
+  std::thread writer([&] {
+    const std::vector<std::byte> bytes(64 << 10);
+    while ((*source)->write(std::span<const std::byte>(bytes))) {
+    }
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  (*source)->shut_down();
+  reader.join();
+  writer.join();
+}
+
+TEST(TlsOverFaults, ADamagedByteEndsTheConnectionAndIsNeverDelivered) {
+  FaultyNetwork network({.seed = 3, .rates = {.corrupt = 0.05}});
+  auto listener = network.listen();
+  auto connector = network.connector();
+  const auto context = context_with(1);
+  int damaged = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::unique_ptr<Connection> target_side;
+    std::thread target([&] {
+      std::shared_ptr<Connection> connection = std::move(*listener->accept());
+      if (auto made = context->accept(connection, milliseconds(200)))
+        target_side = std::move(*made);
+    });
+    auto source_side =
+        context->connect(std::move(*connector->connect(kPatience)), milliseconds(200));
+    target.join();
+    if (!source_side || !target_side) continue;
+    const std::vector<std::byte> bytes(20'000, std::byte{7});
+    (void)(*source_side)->write(std::span<const std::byte>(bytes));
+    target_side->set_read_timeout(milliseconds(50));
+    std::vector<std::byte> received(bytes.size());
+    if (target_side->read(std::span<std::byte>(received))) {
+      ASSERT_EQ(received, bytes);
+    } else {
+      ++damaged;
+    }
+  }
+  EXPECT_GT(damaged, 5);
+}
+
+// ---- Sessions ----------------------------------------------------------------------------------
+
+std::shared_ptr<const Security> security_with_key(uint8_t byte) {
+  return std::move(Security::with_shared_key(key_of(byte)).value());
+}
+
+TEST(SecureSession, MovesAFileAndSurvivesCutConnections) {
+  for (bool tcp : {false, true}) {
+    StreamRig rig({.tcp = tcp, .security = security_with_key(1)});
+    TestSource source(rig, {});
+    ASSERT_TRUE(source.opened()) << source.opened().error().message;
+    EXPECT_EQ(rig.receiver().sessions().at(0).security, "tls-psk");
+    EXPECT_EQ(source.sender().counters().security, "tls-psk");
+    ASSERT_TRUE(source.claim("checkpoint"));
+    TestFile& file = *source.make_file("file").value();
+    std::mt19937_64 random(1);
+    for (int round = 0; round < 5; ++round) {
+      ASSERT_TRUE(source.write(file, file.model.size(), 300'000, random));
+      rig.network().cut_all();
+    }
+    ASSERT_TRUE(source.seal());
+    EXPECT_EQ(rig.sink().content(file.node), file.model);
+    if (!tcp) {
+      EXPECT_GT(source.sender().counters().reconnections, 0u);
+    }
+  }
+}
+
+TEST(SecureSession, AStrangerInPlainTextIsToldWhatIsMissing) {
+  StreamRig rig({.security = security_with_key(1)});
+  auto connection = std::move(rig.network().connector()->connect(kPatience).value());
+  auto welcome = greet_target(
+      *connection,
+      wire::ControlHello{
+          .session = random_token(), .slot_count = 1, .chunk_size_bytes = 65536, .stream_count = 1},
+      kPatience);
+  ASSERT_FALSE(welcome);
+  EXPECT_EQ(welcome.error().errno_value, EACCES);
+  EXPECT_NE(welcome.error().message.find("--key-file"), std::string::npos);
+  EXPECT_EQ(rig.sink().sessions_opened(), 0u);
+}
+
+TEST(SecureSession, ASourceWithAKeyIsToldThatTheTargetHasNone) {
+  StreamRig rig;
+  auto connector = security_with_key(1)->secure(rig.network().connector());
+  auto connection = connector->connect(kPatience);
+  ASSERT_FALSE(connection);
+  EXPECT_EQ(connection.error().errno_value, EACCES);
+  EXPECT_NE(connection.error().message.find("this target has none"), std::string::npos)
+      << connection.error().message;
+}
+
+// A stranger that is silent, or whose bytes trickle, holds up nobody.
+TEST(SecureSession, SilentAndTricklingStrangersHoldUpNobody) {
+  StreamRig rig({.security = security_with_key(1), .peer_timeout = milliseconds(1000)});
+  std::vector<std::unique_ptr<Connection>> strangers;
+  const std::byte tls_record{SSL3_RT_HANDSHAKE};
+  for (int i = 0; i < 300; ++i) {  // more than a target serves at once
+    strangers.push_back(std::move(rig.network().connector()->connect(kPatience).value()));
+    if (i % 2 == 0) (void)strangers.back()->write(std::span(&tls_record, 1));
+  }
+  TestSource source(rig, {});
+  ASSERT_TRUE(source.opened()) << source.opened().error().message;
+  ASSERT_TRUE(source.claim("checkpoint"));
+  TestFile& file = *source.make_file("file").value();
+  std::mt19937_64 random(1);
+  ASSERT_TRUE(source.write(file, 0, 300'000, random));
+  ASSERT_TRUE(source.seal());
+  EXPECT_EQ(rig.sink().content(file.node), file.model);
+}
+
+TEST(SecureSession, AnotherPeerCannotGoOnWithASession) {
+  TestAuthority authority;
+  const auto secure = [&](const std::string& name) {
+    return std::move(Security::load({.certificate = authority.issue({.common_name = name}),
+                                     .allowed_peers = {"node1", "node2", "target"}})
+                         .value());
+  };
+  StreamRig rig({.security = secure("target")});
+  wire::ControlHello hello{
+      .session = random_token(), .slot_count = 1, .chunk_size_bytes = 65536, .stream_count = 1};
+  const auto greet = [&](const std::string& name) {
+    auto connection = secure(name)->secure(rig.network().connector())->connect(kPatience);
+    return greet_target(**connection, hello, kPatience);
+  };
+  auto opened = greet("node1");
+  ASSERT_TRUE(opened) << opened.error().message;
+  hello.token = opened->token;
+  auto stolen = greet("node2");
+  ASSERT_FALSE(stolen);
+  EXPECT_EQ(stolen.error().errno_value, ESTALE);
+  EXPECT_TRUE(greet("node1"));
+}
+
+}  // namespace
+}  // namespace ppmr

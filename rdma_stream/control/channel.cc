@@ -1,0 +1,349 @@
+#include "rdma_stream/control/channel.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "buffer_pool/crc32c.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An acknowledgement of its own after so many frames or bytes: the peer's outbox must not fill up
+// with what we have had long ago.
+constexpr uint64_t kAcknowledgeEveryFrames = 64;
+constexpr uint64_t kAcknowledgeEveryBytes = 256 << 10;
+
+// The longest frame, and room to receive several short ones at once behind a part of one.
+constexpr size_t kInboxBytes = wire::kFrameHeaderBytes + wire::kFrameBodyMaxBytes + (64 << 10);
+
+using HeaderBytes = std::array<std::byte, wire::kFrameHeaderBytes>;
+
+HeaderBytes encode_header(const wire::FrameHeader& header) {
+  HeaderBytes bytes;
+  wire::Writer writer(bytes);
+  writer(header);
+  assert(writer.written_bytes() == bytes.size());
+  return bytes;
+}
+
+bool closed_by_peer(const Error& error) {
+  return error.errno_value == EPIPE || error.errno_value == ECONNRESET;
+}
+
+}  // namespace
+
+ChannelOptions ChannelOptions::for_peer_timeout(std::chrono::milliseconds peer_timeout) {
+  ChannelOptions options;
+  options.heartbeat_interval =
+      std::clamp(peer_timeout / 10, std::chrono::milliseconds(5), std::chrono::milliseconds(1000));
+  options.silence_limit = peer_timeout / 2;
+  return options;
+}
+
+Channel::Channel(ChannelOptions options, Handler handler)
+    : options_(options),
+      handler_(std::move(handler)),
+      outbox_(options.outbox_capacity_bytes),
+      last_heard_(Clock::now().time_since_epoch().count()),
+      inbox_(kInboxBytes),
+      writer_([this] { write_frames(); }) {}
+
+Channel::~Channel() {
+  fail(Error{ECANCELED, "the session was closed"});
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  writer_wanted_.notify_one();
+  writer_.join();
+}
+
+// ---- The outbox --------------------------------------------------------------------------------
+
+void Channel::put(uint64_t position, std::span<const std::byte> bytes) {
+  const size_t start = position % outbox_.size();
+  const size_t first = std::min(bytes.size(), outbox_.size() - start);
+  std::copy_n(bytes.data(), first, outbox_.data() + start);
+  std::copy_n(bytes.data() + first, bytes.size() - first, outbox_.data());
+}
+
+wire::FrameHeader Channel::frame_at(uint64_t position) const {
+  HeaderBytes bytes;
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = outbox_[(position + i) % outbox_.size()];
+  return *wire::decode<wire::FrameHeader>(bytes);
+}
+
+Status Channel::append(wire::MessageType type, std::span<const std::byte> fields,
+                       std::span<const std::byte> bytes, Sending sending) {
+  const size_t length = wire::kFrameHeaderBytes + fields.size() + bytes.size();
+  assert(fields.size() + bytes.size() <= wire::kFrameBodyMaxBytes);
+  assert(length <= outbox_.size());
+  std::unique_lock lock(mutex_);
+  const auto fits = [&] {
+    return appended_position_ + length - acknowledged_position_ <= outbox_.size();
+  };
+  if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
+    writer_wanted_.notify_one();  // what waits for a next message makes room now
+    progressed_.wait(lock, [&] { return failed_ || fits(); });
+  }
+  if (failed_) return failure(*failed_);
+  if (!fits()) return failure(ENOBUFS, "too much is unacknowledged by " + peer_);
+  wire::FrameHeader header;
+  header.body_length = static_cast<uint32_t>(fields.size() + bytes.size());
+  header.type = type;
+  header.sequence = ++appended_sequence_;
+  header.acknowledged = received_sequence_.load();
+  header.body_crc = crc32c(bytes, crc32c(fields));
+  header.crc = wire::fields_crc(header);
+  put(appended_position_, encode_header(header));
+  put(appended_position_ + wire::kFrameHeaderBytes, fields);
+  put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
+  appended_position_ += length;
+  lock.unlock();
+  if (sending != Sending::kWithNext) writer_wanted_.notify_one();
+  return {};
+}
+
+// Forgets what the peer has. An acknowledgement of something never sent is a breach.
+Status Channel::acknowledge_locked(uint64_t sequence) {
+  bool freed = false;
+  const uint64_t sent = writing_ ? writing_position_ : sent_position_;
+  while (acknowledged_sequence_ < sequence) {
+    if (acknowledged_position_ >= sent) {
+      return failure(EPROTO, "the peer acknowledges a message that was not sent");
+    }
+    acknowledged_position_ +=
+        wire::kFrameHeaderBytes + frame_at(acknowledged_position_).body_length;
+    ++acknowledged_sequence_;
+    freed = true;
+  }
+  if (freed) progressed_.notify_all();
+  return {};
+}
+
+// Prepares a new connection: everything after `peer_received_sequence` is to be sent (again).
+Status Channel::rewind_locked(uint64_t peer_received_sequence) {
+  sent_position_ = appended_position_;  // the peer may have got more than we know of
+  if (auto status = acknowledge_locked(peer_received_sequence); !status) return status;
+  if (peer_received_sequence < acknowledged_sequence_) {
+    return failure(EPROTO, "the peer lost messages that it had acknowledged");
+  }
+  sent_position_ = acknowledged_position_;
+  return {};
+}
+
+// ---- The writer thread -------------------------------------------------------------------------
+
+void Channel::write_frames() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const auto heartbeat_at = last_written_ + options_.heartbeat_interval;
+    if (connection_ == nullptr) {
+      writer_wanted_.wait(lock);
+    } else if (sent_position_ < appended_position_) {
+      write_outbox(lock);
+    } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
+      write_heartbeat(lock);
+    } else {
+      writer_wanted_.wait_until(lock, heartbeat_at);
+    }
+    // Bytes that trickle in without ever completing a frame are no sign of life.
+    const Clock::time_point frame_began{Clock::duration(frame_began_.load())};
+    if (reading_ && frame_began != Clock::time_point{} &&
+        Clock::now() - frame_began > options_.silence_limit) {
+      reading_->shut_down();
+    }
+  }
+}
+
+void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
+  const uint64_t begin = sent_position_;
+  const uint64_t length = appended_position_ - begin;
+  const size_t start = begin % outbox_.size();
+  const size_t first = std::min<size_t>(length, outbox_.size() - start);
+  std::array<iovec, 2> buffers = {iovec{outbox_.data() + start, first},
+                                  iovec{outbox_.data(), length - first}};
+  write(lock, std::span(buffers).first(length > first ? 2 : 1), begin + length);
+}
+
+void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
+  wire::FrameHeader header;
+  header.sequence = appended_sequence_;  // all sent: see write_frames()
+  header.acknowledged = received_sequence_.load();
+  header.body_crc = crc32c({});
+  header.crc = wire::fields_crc(header);
+  HeaderBytes bytes = encode_header(header);
+  iovec buffer{bytes.data(), bytes.size()};
+  write(lock, {&buffer, 1}, sent_position_);
+}
+
+// Writes `buffers` without the lock; everything before `end_position` is sent then.
+void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers,
+                    uint64_t end_position) {
+  const auto connection = connection_;
+  writing_ = true;
+  writing_position_ = end_position;
+  acknowledgement_due_ = false;
+  lock.unlock();
+  const Status written = connection->write(buffers);
+  // A peer that has closed may have said something before, its goodbye above all: run() reads to
+  // the end of the stream. Otherwise it notices, and says why.
+  if (!written && !closed_by_peer(written.error())) connection->shut_down();
+  lock.lock();
+  writing_ = false;
+  last_written_ = Clock::now();
+  sent_position_ = end_position;
+  if (!written && connection_ == connection) connection_ = nullptr;
+  progressed_.notify_all();
+}
+
+// ---- Receiving ---------------------------------------------------------------------------------
+
+Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_) return *failed_;
+    if (auto rewound = rewind_locked(peer_received_sequence); !rewound) return rewound.error();
+    connection_ = reading_ = connection;
+    peer_ = connection->peer();
+    last_written_ = Clock::now();
+  }
+  const Clock::rep heard_before = last_heard_;
+  const Clock::rep connected_at = Clock::now().time_since_epoch().count();
+  last_heard_ = connected_at;
+  writer_wanted_.notify_one();
+  connection->set_read_timeout(options_.silence_limit);
+  connection->set_write_timeout(options_.silence_limit);
+  Error reason = receive_frames(*connection);
+  frame_began_ = 0;
+  if (last_heard_ == connected_at) last_heard_ = heard_before;
+  connection->shut_down();
+  std::unique_lock lock(mutex_);
+  connection_ = reading_ = nullptr;
+  progressed_.wait(lock, [this] { return !writing_; });
+  return failed_.value_or(reason);
+}
+
+Error Channel::receive_frames(Connection& connection) {
+  inbox_begin_ = inbox_end_ = 0;
+  uint64_t frames_since_acknowledgement = 0;
+  uint64_t bytes_since_acknowledgement = 0;
+  for (;;) {
+    wire::FrameHeader header;
+    std::span<const std::byte> body;
+    const auto taken = take_frame(connection, header, body);
+    if (!taken) return taken.error();
+    if (!*taken) {
+      if (auto received = receive_more(connection); !received) return received.error();
+      continue;
+    }
+    last_heard_ = Clock::now().time_since_epoch().count();
+    {
+      std::lock_guard lock(mutex_);
+      if (failed_) return *failed_;
+      if (auto status = acknowledge_locked(header.acknowledged); !status) return status.error();
+    }
+    const bool heartbeat = header.type == wire::MessageType::kHeartbeat;
+    if (header.sequence != received_sequence_.load() + (heartbeat ? 0 : 1)) {
+      return Error{EPROTO, "frame from " + connection.peer() + ": out of sequence"};
+    }
+    if (heartbeat) continue;
+    received_sequence_ = header.sequence;
+    if (auto handled = handler_(header.type, body); !handled) {
+      fail(handled.error());
+      return handled.error();
+    }
+    bytes_since_acknowledgement += body.size();
+    if (++frames_since_acknowledgement >= kAcknowledgeEveryFrames ||
+        bytes_since_acknowledgement >= kAcknowledgeEveryBytes) {
+      frames_since_acknowledgement = bytes_since_acknowledgement = 0;
+      std::lock_guard lock(mutex_);
+      acknowledgement_due_ = true;
+      writer_wanted_.notify_one();
+    }
+  }
+}
+
+// Frames that came together are received with one call. Waits for the first byte.
+Status Channel::receive_more(Connection& connection) {
+  const auto rest = std::span(inbox_).subspan(inbox_begin_, inbox_end_ - inbox_begin_);
+  std::copy(rest.begin(), rest.end(), inbox_.begin());
+  inbox_begin_ = 0;
+  inbox_end_ = rest.size();
+  if (rest.empty()) {
+    frame_began_ = 0;
+  } else if (frame_began_ == 0) {
+    frame_began_ = Clock::now().time_since_epoch().count();
+  }
+  const auto received = connection.read_some(std::span(inbox_).subspan(inbox_end_));
+  if (!received) return failure(received.error());
+  inbox_end_ += *received;
+  return {};
+}
+
+// The next frame, if it has come whole; its body stays until receive_more().
+Result<bool> Channel::take_frame(const Connection& connection, wire::FrameHeader& header,
+                                 std::span<const std::byte>& body) {
+  const std::span<const std::byte> received(inbox_.data() + inbox_begin_,
+                                            inbox_end_ - inbox_begin_);
+  if (received.size() < wire::kFrameHeaderBytes) return false;
+  header = *wire::decode<wire::FrameHeader>(received.first(wire::kFrameHeaderBytes));
+  if (wire::fields_crc(header) != header.crc) {
+    return failure(EPROTO, "frame header from " + connection.peer() + ": checksum mismatch");
+  }
+  if (header.body_length > wire::kFrameBodyMaxBytes) {
+    return failure(EPROTO, "frame of " + std::to_string(header.body_length) + " bytes from " +
+                               connection.peer() + ": too long");
+  }
+  if (received.size() < wire::kFrameHeaderBytes + header.body_length) return false;
+  body = received.subspan(wire::kFrameHeaderBytes, header.body_length);
+  if (crc32c(body) != header.body_crc) {
+    return failure(EPROTO, "frame from " + connection.peer() + ": checksum mismatch");
+  }
+  inbox_begin_ += wire::kFrameHeaderBytes + body.size();
+  frame_began_ = 0;
+  return true;
+}
+
+// ---- State -------------------------------------------------------------------------------------
+
+void Channel::disconnect() {
+  std::lock_guard lock(mutex_);
+  if (reading_) reading_->shut_down();
+}
+
+void Channel::fail(Error error) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = std::move(error);
+  if (reading_) reading_->shut_down();
+  progressed_.notify_all();
+}
+
+std::optional<Error> Channel::failed() const {
+  std::lock_guard lock(mutex_);
+  return failed_;
+}
+
+void Channel::flush(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const uint64_t end = appended_position_;
+  progressed_.wait_for(lock, timeout, [&] { return failed_ || sent_position_ >= end; });
+}
+
+bool Channel::connected() const {
+  std::lock_guard lock(mutex_);
+  return connection_ != nullptr;
+}
+
+std::chrono::steady_clock::time_point Channel::last_heard() const {
+  return Clock::time_point(Clock::duration(last_heard_.load()));
+}
+
+std::string Channel::peer() const {
+  std::lock_guard lock(mutex_);
+  return peer_;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,148 @@
+#include "rdma_stream/mover/tcp_puller.h"
+
+#include <array>
+
+#include "rdma_stream/wire/wire.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+// Enough to keep a 10 Gb/s link of 3 ms busy, yet little enough that an urgent pull comes soon.
+constexpr uint32_t kWindowBytes = 4 << 20;
+constexpr size_t kWindowReads = 64;
+
+}  // namespace
+
+// The reads under way on one connection, answered in the order of asking. A ring: no allocation.
+class TcpPuller::Window {
+ public:
+  bool empty() const { return first_ == last_; }
+  bool full() const { return last_ - first_ == kWindowReads || bytes_ >= kWindowBytes; }
+  uint32_t next_id() const { return last_; }
+  void push(const Pull& pull) {
+    pulls_[last_++ % kWindowReads] = pull;
+    bytes_ += pull.length;
+  }
+  uint32_t first_id() const { return first_; }
+  const Pull& first() const { return pulls_[first_ % kWindowReads]; }
+  Pull pop() {
+    const Pull pull = first();
+    ++first_;
+    bytes_ -= pull.length;
+    return pull;
+  }
+
+ private:
+  std::array<Pull, kWindowReads> pulls_;
+  uint32_t first_ = 0;  // ids of the reads under way: [first_, last_)
+  uint32_t last_ = 0;
+  uint32_t bytes_ = 0;
+};
+
+TcpPuller::TcpPuller(Options options, PullQueue& queue)
+    : options_(options), queue_(queue), streams_(options.stream_count) {
+  for (uint32_t stream = 0; stream < options_.stream_count; ++stream) {
+    threads_.emplace_back([this, stream] { run_stream(stream); });
+  }
+}
+
+TcpPuller::~TcpPuller() { finish(); }
+
+void TcpPuller::finish() {
+  stop();
+  for (auto& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+void TcpPuller::stop() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  for (Stream& stream : streams_) {
+    if (stream.attached) stream.attached->shut_down();
+    if (stream.current) stream.current->shut_down();
+  }
+  changed_.notify_all();
+}
+
+Status TcpPuller::attach(uint32_t stream, std::shared_ptr<Connection> connection) {
+  if (stream >= streams_.size()) {
+    return failure(EPROTO, "stream " + std::to_string(stream) + ": the session has " +
+                               std::to_string(streams_.size()));
+  }
+  std::lock_guard lock(mutex_);
+  if (stopping_) return failure(ECANCELED, "the session has ended");
+  if (streams_[stream].attached) streams_[stream].attached->shut_down();
+  if (streams_[stream].current) streams_[stream].current->shut_down();
+  streams_[stream].attached = std::move(connection);
+  changed_.notify_all();
+  return {};
+}
+
+void TcpPuller::run_stream(uint32_t index) {
+  std::unique_lock lock(mutex_);
+  Stream& stream = streams_[index];
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || stream.attached; });
+    if (stopping_) return;
+    stream.current = std::exchange(stream.attached, nullptr);
+    const auto connection = stream.current;
+    lock.unlock();
+    pull_over(*connection);
+    connection->shut_down();
+    lock.lock();
+    stream.current = nullptr;
+  }
+}
+
+namespace {
+
+Status ask(Connection& connection, uint32_t id, const Pull& pull) {
+  wire::ReadRequest request{id, pull.slot, pull.generation, pull.slot_offset, pull.length, 0};
+  request.crc = wire::fields_crc(request);
+  std::array<std::byte, wire::kReadRequestBytes> bytes;
+  wire::Writer(std::span<std::byte>(bytes))(request);
+  return connection.write(std::span<const std::byte>(bytes));
+}
+
+// Header and payload in one read: nobody looks at the pieces before the header was checked.
+Status receive(Connection& connection, uint32_t id, const Pull& pull) {
+  std::array<std::byte, wire::kReadResponseBytes> header;
+  std::array<iovec, 1 + Landing::kPiecesMax> buffers;
+  size_t count = 0;
+  buffers[count++] = {header.data(), header.size()};
+  for (const Landing::Piece& piece : pull.pieces) buffers[count++] = {piece.data, piece.length};
+  size_t received_bytes = 0;
+  if (auto read = connection.read(std::span(buffers).first(count), received_bytes); !read) {
+    return read;
+  }
+  const auto response = *wire::decode<wire::ReadResponse>(header);
+  if (response.crc != wire::fields_crc(response) || response.id != id ||
+      response.generation != pull.generation || response.length != pull.length) {
+    return failure(EPROTO, "read response from " + connection.peer() + ": not what was asked for");
+  }
+  return {};
+}
+
+}  // namespace
+
+void TcpPuller::pull_over(Connection& connection) {
+  connection.set_read_timeout(options_.read_timeout);
+  Window window;
+  Status status;
+  Pull pull;
+  while (status) {
+    while (status && !window.full() && queue_.take(pull, /*wait=*/window.empty())) {
+      window.push(pull);
+      status = ask(connection, window.next_id() - 1, pull);
+    }
+    if (window.empty()) return;  // the queue is closed
+    if (status) status = receive(connection, window.first_id(), window.first());
+    if (status) queue_.completed(window.pop());
+  }
+  spdlog::debug("stream from {} broken: {}", connection.peer(), status.error().message);
+  while (!window.empty()) queue_.lost(window.pop());
+}
+
+}  // namespace ppmr

@@ -1,0 +1,35 @@
+#include "rdma_stream/session/outlet.h"
+
+namespace ppmr {
+
+void DiscardOutlet::announce(Chunk chunk) {
+  bytes_ += chunk.length;
+  ++chunks_;
+  chunk.lease.release();
+  // No turn to wait for, as nothing is announced.
+  chunk.file->verified(chunk.turn, 0);
+}
+
+Status DiscardOutlet::seal(wire::Seal) {
+  return failure(EOPNOTSUPP, "nothing to seal: the mount discards what is written (--discard)");
+}
+
+Result<size_t> DiscardOutlet::read_back(uint64_t, uint64_t, std::span<std::byte>,
+                                        const Interrupted&) {
+  return failure(EIO, "nothing to read: the mount discards what is written (--discard)");
+}
+
+wire::Space DiscardOutlet::space() const {
+  return {.total_bytes = uint64_t{1} << 50, .free_bytes = uint64_t{1} << 50};
+}
+
+OutletCounters DiscardOutlet::counters() const {
+  OutletCounters counters;
+  counters.verified_bytes = counters.announced_bytes = bytes_;
+  counters.chunks = chunks_;
+  counters.connected = true;
+  counters.peer = "discard";
+  return counters;
+}
+
+}  // namespace ppmr

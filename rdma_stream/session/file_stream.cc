@@ -1,0 +1,95 @@
+#include "rdma_stream/session/file_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ppmr {
+
+Error interruption() { return {EINTR, "interrupted while waiting for the target"}; }
+
+Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, uint64_t offset) {
+  std::lock_guard lock(mutex_);
+  Chunk chunk;
+  chunk.file = shared_from_this();
+  chunk.lease = std::move(lease);
+  chunk.slot_offset = slot_offset;
+  chunk.length = length;
+  chunk.offset = offset;
+  chunk.turn = turns_cut_++;
+  return chunk;
+}
+
+Status FileStream::drain(const Interrupted& interrupted) const {
+  std::unique_lock lock(mutex_);
+  // Chunks are done in any order: counting all that are done would take one cut later, by another
+  // writer, for one of ours.
+  Drain drain{turns_cut_, turns_cut_ - turns_done_, drains_};
+  drains_ = &drain;
+  bool given_up = false;
+  while (drain.left > 0 && !given_up) {
+    changed_.wait_for(lock, kInterruptCheck);
+    given_up = drain.left > 0 && interrupted && interrupted();
+  }
+  Drain** link = &drains_;
+  while (*link != &drain) link = &(*link)->next;
+  *link = drain.next;
+  if (given_up) return failure(interruption());
+  return checkpoint_error_->status();
+}
+
+void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& announce) {
+  std::unique_lock lock(mutex_);
+  early_.push_back({std::move(chunk), crc});
+  if (announcing_) return;
+  announcing_ = true;
+  for (Early next; take_next_locked(next);) {
+    lock.unlock();
+    announce(std::move(next.chunk), next.crc);
+    lock.lock();
+    ++turns_announced_;
+  }
+  announcing_ = false;
+}
+
+bool FileStream::take_next_locked(Early& next) {
+  const auto found = std::find_if(early_.begin(), early_.end(), [&](const Early& early) {
+    return early.chunk.turn == turns_announced_;
+  });
+  if (found == early_.end()) return false;
+  next = std::move(*found);
+  std::swap(*found, early_.back());
+  early_.pop_back();
+  return true;
+}
+
+void FileStream::verified(uint64_t turn, uint64_t chunk_digest) {
+  std::lock_guard lock(mutex_);
+  digest_ += chunk_digest;
+  done_locked(turn);
+}
+
+void FileStream::failed(uint64_t turn, Error error) {
+  checkpoint_error_->set(std::move(error));
+  std::lock_guard lock(mutex_);
+  done_locked(turn);
+}
+
+void FileStream::done_locked(uint64_t turn) {
+  ++turns_done_;
+  for (Drain* drain = drains_; drain != nullptr; drain = drain->next) {
+    if (turn < drain->end) --drain->left;
+  }
+  if (drains_ != nullptr) changed_.notify_all();
+}
+
+uint64_t FileStream::digest() const {
+  std::lock_guard lock(mutex_);
+  return digest_;
+}
+
+void FileStream::reset_digest() {
+  std::lock_guard lock(mutex_);
+  digest_ = 0;
+}
+
+}  // namespace ppmr

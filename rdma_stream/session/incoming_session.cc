@@ -1,0 +1,272 @@
+#include "rdma_stream/session/incoming_session.h"
+
+#include <algorithm>
+
+#include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/session_proof.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// So many times the peer timeout without any chunk coming, though they are announced and the source
+// is alive: its data connections do not work. Long enough for a slow link's largest chunk.
+constexpr int kPullTimeoutFactor = 3;
+
+}  // namespace
+
+IncomingSession::IncomingSession(Options options, Sink& sink)
+    : options_(std::move(options)),
+      sink_(sink),
+      chunks_(options_.hello.slot_count),
+      ranges_(options_.hello.slot_count, options_.hello.chunk_size_bytes),
+      urgent_queue_(options_.hello.slot_count),
+      queue_(options_.hello.slot_count),
+      held_back_(options_.hello.slot_count),
+      starved_(options_.hello.slot_count),
+      last_attempts_(options_.hello.stream_count),
+      channel_(ChannelOptions::for_peer_timeout(options_.peer_timeout),
+               [this](wire::MessageType type, std::span<const std::byte> body) {
+                 return handle(type, body);
+               }) {
+  TcpPuller::Options puller;
+  puller.stream_count = options_.hello.stream_count;
+  puller.read_timeout = options_.peer_timeout / 4;
+  tcp_puller_ = std::make_unique<TcpPuller>(puller, tcp_port_);
+}
+
+IncomingSession::~IncomingSession() { end(Error{ECANCELED, "the target was closed"}); }
+
+// ---- Connections -------------------------------------------------------------------------------
+
+Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
+                                    uint64_t source_received_sequence,
+                                    const std::string& target_name) {
+  channel_.disconnect();  // a half-dead connection may still be there: the new one replaces it
+  std::lock_guard control(control_mutex_);
+  if (auto reason = over()) return failure(*reason);
+  // Only now, when nothing comes over an earlier connection any more, is our number final.
+  const wire::Welcome welcome{options_.token, channel_.received_sequence(), target_name};
+  if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
+    return sent;
+  }
+  const std::string peer = connection->peer();
+  const Error reason = channel_.run(std::move(connection), source_received_sequence);
+  if (!over()) spdlog::info("connection from {} lost: {}", peer, reason.message);
+  return {};
+}
+
+bool IncomingSession::proves(const wire::DataHello& hello) const {
+  return hello.session == session_token() &&
+         equal_secrets(hello.proof, session_proof(Prover::kSource, token(), hello.session,
+                                                  hello.stream, hello.attempt));
+}
+
+bool IncomingSession::use_up(const wire::DataHello& hello) {
+  std::lock_guard lock(mutex_);
+  if (hello.stream >= last_attempts_.size()) return true;  // attach_stream() says what is wrong
+  if (hello.attempt <= last_attempts_[hello.stream]) return false;
+  last_attempts_[hello.stream] = hello.attempt;
+  return true;
+}
+
+Status IncomingSession::attach_stream(uint32_t stream, std::shared_ptr<Connection> connection) {
+  return tcp_puller_->attach(stream, std::move(connection));
+}
+
+std::optional<Error> IncomingSession::over() const {
+  {
+    std::lock_guard lock(mutex_);
+    if (over_) return over_;
+    const size_t fetching = fetching_;
+    const bool wanted = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
+    const bool busy_here = pulling_ > fetching;  // verifying, landing: our own time
+    if (wanted && !busy_here &&
+        Clock::now() - pull_progress_ > kPullTimeoutFactor * options_.peer_timeout) {
+      return Error{EIO, "the source " + options_.hello.source_name +
+                            " announces bytes, but no data connection brings them"};
+    }
+  }
+  if (auto failed = channel_.failed()) return failed;
+  if (Clock::now() - channel_.last_heard() > options_.peer_timeout) {
+    return Error{EIO, "no word from the source " + options_.hello.source_name + " for " +
+                          std::to_string(options_.peer_timeout.count()) + " ms"};
+  }
+  return std::nullopt;
+}
+
+void IncomingSession::end(const Error& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    if (!over_) over_ = reason;
+  }
+  queue_changed_.notify_all();
+  channel_.fail(reason);
+  tcp_puller_->finish();
+  // Nobody sets it any more.
+  if (verbs_puller_) verbs_puller_->finish();
+  std::lock_guard control(control_mutex_);
+  for (ChunkEntry& entry : chunks_) {
+    if (entry.state == ChunkState::kIdle) continue;
+    if (entry.has_landing) {
+      sink_.abandon(entry.landing, reason);
+    } else {
+      sink_.abandon_announced(key(entry.announce.node), entry.announce.offset,
+                              entry.announce.length, reason);
+    }
+    entry.state = ChunkState::kIdle;
+  }
+}
+
+// ---- Messages of the source --------------------------------------------------------------------
+
+template <typename Message>
+Status IncomingSession::apply(std::span<const std::byte> body,
+                              Status (Sink::*operation)(SessionId, const Message&)) {
+  auto message = wire::decode<Message>(body);
+  if (!message) return failure(message.error());
+  // The sink has failed the checkpoint; the session goes on for the others.
+  if (auto status = (sink_.*operation)(options_.id, *message); !status) {
+    spdlog::warn("from {}: {}", options_.hello.source_name, status.error().message);
+  }
+  return {};
+}
+
+template <typename Message>
+Status IncomingSession::apply_request(std::span<const std::byte> body,
+                                      Status (Sink::*operation)(SessionId, const Message&)) {
+  auto message = wire::decode<Message>(body);
+  if (!message) return failure(message.error());
+  const Status status = (sink_.*operation)(options_.id, *message);
+  if (message->request == 0) return {};
+  wire::Outcome outcome;
+  outcome.request = message->request;
+  if (!status) {
+    outcome.errno_value = status.error().errno_value;
+    outcome.text = status.error().message.substr(0, wire::kTextMaxBytes);
+  }
+  return channel_.send(outcome);
+}
+
+Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte> body) {
+  using wire::MessageType;
+  switch (type) {
+    case MessageType::kClaim:
+      return apply_request(body, &Sink::claim);
+    case MessageType::kMake:
+      return apply(body, &Sink::make);
+    case MessageType::kRemove:
+      return apply(body, &Sink::remove);
+    case MessageType::kRename:
+      return apply_request(body, &Sink::rename);
+    case MessageType::kSetAttributes:
+      return apply(body, &Sink::set_attributes);
+    case MessageType::kTruncate:
+      return apply(body, &Sink::truncate);
+    case MessageType::kPunchHole:
+      return apply(body, &Sink::punch_hole);
+    case MessageType::kOpenedForWrite:
+      return apply(body, &Sink::opened_for_write);
+    case MessageType::kClosed:
+      return apply(body, &Sink::closed);
+    case MessageType::kForget:
+      return apply(body, &Sink::forget);
+    case MessageType::kManifestEntry:
+      return apply(body, &Sink::manifest_entry);
+    case MessageType::kSeal:
+      return apply_request(body, &Sink::seal);
+    case MessageType::kAbandon:
+      return apply(body, &Sink::abandon_checkpoint);
+    case MessageType::kSealRefused:
+      return apply(body, &Sink::seal_refused);
+    case MessageType::kAnnounce: {
+      auto message = wire::decode<wire::Announce>(body);
+      return message ? handle_announce(*message, {}) : failure(message.error());
+    }
+    case MessageType::kAnnounceInline: {
+      std::span<const std::byte> bytes;
+      auto message = wire::decode<wire::AnnounceInline>(body, &bytes);
+      if (!message) return failure(message.error());
+      if (bytes.empty() || bytes.size() > wire::kInlineMaxBytes ||
+          bytes.size() != message->length) {
+        return failure(EPROTO, "inline chunk: " + std::to_string(bytes.size()) +
+                                   " bytes instead of " + std::to_string(message->length));
+      }
+      return handle_announce(*message, bytes);
+    }
+    case MessageType::kReadBack: {
+      auto message = wire::decode<wire::ReadBack>(body);
+      return message ? handle_read_back(*message) : failure(message.error());
+    }
+    case MessageType::kTransportOffer: {
+      auto message = wire::decode<wire::TransportOffer>(body);
+      return message ? handle_transport_offer(*message) : failure(message.error());
+    }
+    case MessageType::kGoodbye: {
+      std::lock_guard lock(mutex_);
+      over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
+      if (verbs_puller_) verbs_puller_->stop();  // else it would take the end for a fault
+      return {};
+    }
+    default:
+      return failure(EPROTO, "unexpected message " + std::to_string(static_cast<int>(type)) +
+                                 " from the source");
+  }
+}
+
+Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
+  if (message.length > wire::kReadBackMaxBytes)
+    return failure(EPROTO, "read back: too much at once");
+  std::vector<std::byte> bytes(message.length);
+  auto count = sink_.read(key(message.node), message.offset, bytes);
+  wire::ReadBackReply reply;
+  reply.request = message.request;
+  reply.errno_value = count ? 0 : count.error().errno_value;
+  return channel_.send(reply, std::span(bytes).first(count.value_or(0)));
+}
+
+// ---- Messages to the source --------------------------------------------------------------------
+//
+// None of these waits: they come from threads that serve all sessions, or with the store's lock
+// held.
+
+Status IncomingSession::request_seal(uint64_t checkpoint) {
+  return channel_.post(wire::SealRequest{checkpoint});
+}
+
+void IncomingSession::tell_removed(uint64_t checkpoint) {
+  if (auto told = channel_.post(wire::CheckpointRemoved{checkpoint}); !told) {
+    channel_.fail(Error{EIO, told.error().message});
+  }
+}
+
+void IncomingSession::tell_space(const wire::Space& space) { (void)channel_.post(space); }
+
+SessionReport IncomingSession::report() const {
+  SessionReport report;
+  report.id = options_.id;
+  report.source_name = options_.hello.source_name;
+  report.peer = channel_.peer();
+  report.security = options_.identity.text();
+  report.connected = channel_.connected();
+  const auto now = Clock::now();
+  report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_heard());
+  report.age = std::chrono::duration_cast<milliseconds>(now - opened_at_);
+  report.received_bytes = received_bytes_;
+  report.chunks = chunks_landed_;
+  report.pulled_again = pulled_again_;
+  report.waits_for_space = waits_for_space_;
+  std::lock_guard lock(mutex_);
+  report.transport = transport_;
+  report.transport_why = transport_why_;
+  report.queued_chunks = queue_.size() + urgent_queue_.size() + held_back_.size() + starved_.size();
+  report.pulling_chunks = pulling_;
+  return report;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,90 @@
+// Which way a session's bytes come: what the source offers, what this target has, and what became
+// of the attempt.
+#include <algorithm>
+
+#include "rdma_stream/session/incoming_session.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+
+using std::chrono::milliseconds;
+
+Status IncomingSession::handle_transport_offer(const wire::TransportOffer& offer) {
+  if (std::exchange(offered_, true)) return failure(EPROTO, "a second offer of transports");
+  const auto mode = static_cast<TransportMode>(offer.mode);
+  if (mode != TransportMode::kAuto && mode != TransportMode::kVerbs &&
+      mode != TransportMode::kTcp) {
+    return failure(EPROTO, "transport mode " + std::to_string(offer.mode) + ": unknown");
+  }
+  if (offer.why_no_rails.size() > wire::kTextMaxBytes) {
+    return failure(EPROTO, "an offer of transports with too long a text");
+  }
+  if (auto checked =
+          VerbsPuller::check(offer, options_.hello.slot_count, options_.hello.chunk_size_bytes);
+      !checked) {
+    return checked;
+  }
+  const TransportSide source{mode, offer.rail_count > 0, offer.why_no_rails};
+  const TransportSide target{options_.transport.mode, options_.transport.verbs != nullptr,
+                             options_.transport.why_no_verbs};
+  const TransportDecision decision = decide_transport(source, target);
+  if (decision.transport != wire::Transport::kVerbs) {
+    return choose_transport(decision.transport, decision.why);
+  }
+  return start_verbs(offer, decision.verbs_only);
+}
+
+Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verbs_only) {
+  VerbsPuller::Options options;
+  options.offer = offer;
+  options.stream_count = options_.hello.stream_count;
+  // A cut that is shorter than the peer timeout is to be survived by reconnecting, whatever way.
+  options.patience = options_.peer_timeout / 4;
+  options.connect_timeout = std::min(options_.peer_timeout / 5, milliseconds(2000));
+  options.read_timeout = options_.peer_timeout / 2;
+  options.retry_interval =
+      std::clamp(options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
+  VerbsPuller::Events events;
+  events.available = [this](const std::string& description) {
+    (void)choose_transport(wire::Transport::kVerbs, description);
+  };
+  events.unavailable = [this, verbs_only](const Error& why) {
+    (void)choose_transport(verbs_only ? wire::Transport::kNone : wire::Transport::kTcp,
+                           "no RDMA connection: " + why.message);
+  };
+  auto puller =
+      VerbsPuller::create(options, *options_.transport.verbs, verbs_port_, std::move(events));
+  if (!puller) {
+    return choose_transport(verbs_only ? wire::Transport::kNone : wire::Transport::kTcp,
+                            puller.error().message);
+  }
+  std::lock_guard lock(mutex_);
+  if (ended_) return {};  // ends with this scope, as nobody else knows it
+  verbs_puller_ = std::move(*puller);
+  wake_mover_locked();
+  return {};
+}
+
+Status IncomingSession::choose_transport(wire::Transport transport, const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return {};
+    transport_ = transport;
+    transport_why_ = why;
+    if (transport == wire::Transport::kNone && !over_) over_ = Error{EPROTO, why};
+    begin_waiting_locked();
+    wake_mover_locked();
+    queue_changed_.notify_all();
+  }
+  const std::string& source = options_.hello.source_name;
+  if (transport == wire::Transport::kVerbs) {
+    spdlog::info("bytes of {} come over verbs, not tcp: {}", source, why);
+  } else if (transport == wire::Transport::kTcp) {
+    spdlog::info("bytes of {} come over tcp, not verbs: {}", source, why);
+  } else {
+    spdlog::error("bytes of {} cannot come: {}", source, why);
+  }
+  return channel_.send(wire::TransportChoice{transport, why.substr(0, wire::kTextMaxBytes)});
+}
+
+}  // namespace ppmr

@@ -1,0 +1,377 @@
+#include "rdma_stream/session/sender.h"
+
+#include <cassert>
+
+#include "rdma_stream/connection/handshake.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// A number of the target's that a FUSE caller gets to see.
+int errno_from_wire(int32_t value) {
+  constexpr int kErrnoMax = 4095;  // MAX_ERRNO, include/linux/err.h
+  return value > 0 && value <= kErrnoMax ? value : EIO;
+}
+
+}  // namespace
+
+// ---- Opening and closing -----------------------------------------------------------------------
+
+Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& pool,
+                                             Connector& connector, SenderEvents events) {
+  if (pool.slot_count() > wire::kSlotsMax) {
+    return failure(EINVAL, "a pool of " + std::to_string(pool.slot_count()) +
+                               " chunks: must be at most " + std::to_string(wire::kSlotsMax) +
+                               ", raise --chunk-size");
+  }
+  options.source_name.resize(std::min<size_t>(options.source_name.size(), wire::kNameMaxBytes));
+  std::unique_ptr<Sender> sender(
+      new Sender(std::move(options), pool, connector, std::move(events), random_token()));
+  auto greeting = sender->greet(sender->options_.peer_timeout);
+  if (!greeting) return failure(greeting.error());
+  auto& [connection, welcome] = *greeting;
+  sender->token_ = welcome.token;
+  sender->target_name_ = welcome.target_name;
+  sender->target_identity_ = connection->peer_identity();
+  TcpResponder::Options responder;
+  responder.session = sender->session_;
+  responder.token = sender->token_;
+  responder.stream_count = sender->options_.stream_count;
+  responder.retry_interval =
+      std::clamp(sender->options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
+  responder.connect_timeout = sender->options_.peer_timeout / 5;
+  responder.handshake_timeout = sender->options_.peer_timeout / 2;
+  const auto& transport = sender->options_.transport;
+  if (!transport || transport->mode != TransportMode::kVerbs) {
+    sender->responder_ =
+        std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
+  }
+  if (transport) sender->offer_transport();
+  sender->control_ = std::thread(
+      [self = sender.get(), connection, welcome] { self->run_control(connection, welcome); });
+  if (transport) {
+    if (auto chosen = sender->await_transport(); !chosen) return failure(chosen.error());
+  }
+  return sender;
+}
+
+Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, SenderEvents events,
+               wire::Token session)
+    : options_(std::move(options)),
+      pool_(pool),
+      connector_(connector),
+      events_(std::move(events)),
+      session_(session),
+      slots_(pool.slot_count()),
+      channel_(ChannelOptions::for_peer_timeout(options_.peer_timeout),
+               [this](wire::MessageType type, std::span<const std::byte> body) {
+                 return handle(type, body);
+               }) {}
+
+Sender::~Sender() {
+  if (control_.joinable()) {
+    if (channel_.connected() && channel_.post(wire::Goodbye{})) {
+      channel_.flush(std::min(options_.peer_timeout, milliseconds(1000)));
+    }
+    {
+      std::lock_guard lock(stop_mutex_);
+      stopping_ = true;
+      if (greeting_) greeting_->shut_down();
+    }
+    stop_requested_.notify_all();
+    channel_.fail(Error{ECANCELED, "the session with " + connector_.target() + " was closed"});
+    control_.join();
+  }
+  responder_.reset();  // no reader of a slot is left
+  for ([[maybe_unused]] const SlotEntry& entry : slots_) assert(!entry.chunk.lease);
+}
+
+Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> Sender::greet(milliseconds timeout) {
+  auto connected = connector_.connect(timeout);
+  if (!connected) return failure(connected.error());
+  const std::shared_ptr<Connection> connection = std::move(*connected);
+  {
+    std::lock_guard lock(stop_mutex_);
+    if (stopping_) return failure(ECANCELED, "the session was closed");
+    greeting_ = connection;
+  }
+  wire::ControlHello hello;
+  hello.session = session_;
+  hello.token = token_;
+  hello.received_sequence = channel_.received_sequence();
+  hello.slot_count = pool_.slot_count();
+  hello.chunk_size_bytes = static_cast<uint32_t>(pool_.chunk_size_bytes());
+  hello.stream_count = options_.stream_count;
+  hello.source_name = options_.source_name;
+  auto welcome = greet_target(*connection, hello, timeout);
+  {
+    std::lock_guard lock(stop_mutex_);
+    greeting_ = nullptr;
+  }
+  if (!welcome) return failure(welcome.error());
+  return std::pair{connection, std::move(*welcome)};
+}
+
+// Keeps the session connected until it is closed or has failed.
+void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome) {
+  const milliseconds retry_interval =
+      std::clamp(options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
+  // A hello or its answer may be lost on the way: several attempts fit into the peer's time.
+  const milliseconds attempt_time_max = std::max(options_.peer_timeout / 5, milliseconds(1));
+  Error reason = channel_.run(connection, welcome.received_sequence);
+  std::unique_lock lock(stop_mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    if (auto failed = channel_.failed()) return give_up(*failed);
+    const auto left = std::chrono::duration_cast<milliseconds>(
+        channel_.last_heard() + options_.peer_timeout - Clock::now());
+    if (left <= milliseconds(0)) {
+      return give_up(Error{EIO, "no word from the target " + connector_.target() + " for " +
+                                    std::to_string(options_.peer_timeout.count()) +
+                                    " ms: " + reason.message});
+    }
+    auto greeting = greet(std::min(left, attempt_time_max));
+    if (greeting) {
+      ++reconnections_;
+      spdlog::warn("connected to {} again after: {}", connector_.target(), reason.message);
+      reason = channel_.run(greeting->first, greeting->second.received_sequence);
+    } else if (greeting.error().errno_value == ESTALE) {
+      return give_up(Error{EIO, greeting.error().message});
+    } else {
+      // Even a wrong version or magic may be a damaged hello: this was a target of ours before.
+      reason = greeting.error();
+    }
+    lock.lock();
+    stop_requested_.wait_for(lock, retry_interval, [this] { return stopping_; });
+  }
+  lock.unlock();
+  give_up(Error{EIO, "the session with " + connector_.target() + " was closed"});
+}
+
+// The session is over: everything under way has failed, every slot comes back.
+void Sender::give_up(Error error) {
+  error.errno_value = EIO;
+  channel_.fail(error);
+  {
+    std::lock_guard lock(transport_mutex_);  // whoever waits for a choice looks again
+  }
+  transport_chosen_.notify_all();
+  // Nobody reads the slots any more when they are given back.
+  loan_.reset();
+  if (responder_) responder_->stop();
+  std::vector<SlotEntry> unfinished;
+  {
+    std::lock_guard lock(slots_mutex_);
+    slots_closed_ = error;
+    for (SlotEntry& entry : slots_) {
+      if (!entry.announced) continue;
+      entry.errno_value = EIO;
+      if (entry.readers > 0) {
+        entry.release_due = true;  // end_read() finishes it
+      } else {
+        unfinished.push_back(std::exchange(entry, {}));
+      }
+    }
+  }
+  for (SlotEntry& entry : unfinished) finish(std::move(entry));
+  std::map<uint64_t, Request> requests;
+  {
+    std::lock_guard lock(requests_mutex_);
+    requests_closed_ = true;
+    requests.swap(requests_);
+  }
+  for (auto& [id, request] : requests) request.reply.set_value({failure(error), {}});
+}
+
+// ---- Messages of the target --------------------------------------------------------------------
+
+Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
+  switch (type) {
+    case wire::MessageType::kRelease: {
+      auto message = wire::decode<wire::Release>(body);
+      return message ? handle_release(*message) : failure(message.error());
+    }
+    case wire::MessageType::kResult: {
+      auto message = wire::decode<wire::Outcome>(body);
+      if (!message) return failure(message.error());
+      Reply reply;
+      if (message->errno_value != 0) {
+        reply.status = failure(errno_from_wire(message->errno_value), message->text);
+      }
+      answer(message->request, std::move(reply));
+      return {};
+    }
+    case wire::MessageType::kReadBackReply: {
+      std::span<const std::byte> bytes;
+      auto message = wire::decode<wire::ReadBackReply>(body, &bytes);
+      if (!message) return failure(message.error());
+      Reply reply;
+      if (message->errno_value != 0) {
+        const int errno_value = errno_from_wire(message->errno_value);
+        reply.status = failure(errno_value, "read back from " + connector_.target() + ": " +
+                                                std::strerror(errno_value));
+      }
+      reply.bytes.assign(bytes.begin(), bytes.end());
+      answer(message->request, std::move(reply));
+      return {};
+    }
+    case wire::MessageType::kSpace: {
+      auto message = wire::decode<wire::Space>(body);
+      if (!message) return failure(message.error());
+      std::lock_guard lock(space_mutex_);
+      space_ = *message;
+      return {};
+    }
+    case wire::MessageType::kTransportChoice: {
+      auto message = wire::decode<wire::TransportChoice>(body);
+      return message ? handle_transport_choice(*message) : failure(message.error());
+    }
+    case wire::MessageType::kSealRequest: {
+      auto message = wire::decode<wire::SealRequest>(body);
+      if (!message) return failure(message.error());
+      if (events_.seal_requested) events_.seal_requested(message->checkpoint);
+      return {};
+    }
+    case wire::MessageType::kCheckpointRemoved: {
+      auto message = wire::decode<wire::CheckpointRemoved>(body);
+      if (!message) return failure(message.error());
+      if (events_.checkpoint_removed) events_.checkpoint_removed(message->checkpoint);
+      return {};
+    }
+    default:
+      return failure(EPROTO, "unexpected message " + std::to_string(static_cast<int>(type)) +
+                                 " from the target");
+  }
+}
+
+// ---- Requests ----------------------------------------------------------------------------------
+
+template <typename Message>
+Result<std::vector<std::byte>> Sender::request_bytes(Message message,
+                                                     const Interrupted& interrupted,
+                                                     ReadBackPermit permit) {
+  std::future<Reply> reply;
+  {
+    std::lock_guard lock(requests_mutex_);
+    if (requests_closed_) return failure(session_error());
+    message.request = ++last_request_;
+    Request& request = requests_[message.request];
+    request.permit = std::move(permit);
+    reply = request.reply.get_future();
+  }
+  // If this fails the session ends, and give_up() answers.
+  (void)channel_.send(message);
+  while (reply.wait_for(kInterruptCheck) != std::future_status::ready) {
+    if (interrupted && interrupted()) return failure(interruption());
+  }
+  Reply answer = reply.get();
+  if (!answer.status) return failure(answer.status.error());
+  return std::move(answer.bytes);
+}
+
+template <typename Message>
+Status Sender::request(Message message) {
+  auto bytes = request_bytes(std::move(message), {}, {});
+  if (!bytes) return failure(bytes.error());
+  return {};
+}
+
+Status Sender::send(const wire::Abandon& message) {
+  wire::Abandon bounded = message;
+  bounded.reason.resize(std::min(bounded.reason.size(), wire::kTextMaxBytes));
+  return send_message(bounded);
+}
+
+Status Sender::claim(wire::Claim message) { return request(std::move(message)); }
+Status Sender::rename(wire::Rename message) { return request(std::move(message)); }
+Status Sender::seal(wire::Seal message) { return request(message); }
+
+void Sender::answer(uint64_t request, Reply reply) {
+  std::lock_guard lock(requests_mutex_);
+  auto found = requests_.find(request);
+  if (found == requests_.end()) return;
+  found->second.reply.set_value(std::move(reply));
+  requests_.erase(found);
+}
+
+Result<Sender::ReadBackPermit> Sender::await_read_back_permit(const Interrupted& interrupted) {
+  while (!read_backs_left_.try_acquire_for(kInterruptCheck)) {
+    if (interrupted && interrupted()) return failure(interruption());
+  }
+  return ReadBackPermit(&read_backs_left_);
+}
+
+Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
+                                 const Interrupted& interrupted) {
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    wire::ReadBack message;
+    message.node = node;
+    message.offset = offset + filled;
+    message.length =
+        static_cast<uint32_t>(std::min<size_t>(bytes.size() - filled, wire::kReadBackMaxBytes));
+    auto permit = await_read_back_permit(interrupted);
+    if (!permit) return failure(permit.error());
+    auto part = request_bytes(message, interrupted, std::move(*permit));
+    if (!part) return failure(part.error());
+    if (part->size() > message.length) return failure(EIO, "read back: more than was asked for");
+    std::copy(part->begin(), part->end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
+    filled += part->size();
+    if (part->size() < message.length) break;
+  }
+  return filled;
+}
+
+// Messages are acted on in order: the answer to the last one comes after all others.
+Status Sender::await_applied(uint64_t node, const Interrupted& interrupted) {
+  std::byte byte;
+  auto answered = read_back(node, 0, {&byte, 1}, interrupted);
+  if (!answered) return failure(answered.error());
+  return {};
+}
+
+// ---- State -------------------------------------------------------------------------------------
+
+wire::Space Sender::space() const {
+  std::lock_guard lock(space_mutex_);
+  return space_;
+}
+
+Status Sender::status() const {
+  if (channel_.failed()) return failure(session_error());
+  return {};
+}
+
+Error Sender::session_error() const {
+  Error error = channel_.failed().value_or(Error{});
+  error.errno_value = EIO;
+  return error;
+}
+
+OutletCounters Sender::counters() const {
+  OutletCounters counters;
+  counters.verified_bytes = verified_bytes_;
+  counters.announced_bytes = announced_bytes_;
+  counters.chunks = chunks_;
+  counters.inline_chunks = inline_chunks_;
+  counters.reconnections = reconnections_;
+  counters.connected = channel_.connected();
+  {
+    std::lock_guard lock(transport_mutex_);
+    if (transport_) {
+      counters.transport = transport_->transport;
+      counters.transport_why = transport_->why;
+    }
+  }
+  counters.peer = connector_.target();
+  counters.peer_name = target_name_;
+  counters.security = target_identity_.text();
+  counters.silence = std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_heard());
+  return counters;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,187 @@
+// The source's half of a session: announces chunks, lets the target read them, and takes the slots
+// back when the target has verified them.
+//
+// A slot's way: a FUSE worker cuts a chunk -> announce() records it in the slot table -> the target
+// reads it (SlotReader) -> Release arrives -> the lease dies and the slot is free. Only the
+// target's word frees a slot, or the end of the session.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <semaphore>
+#include <thread>
+#include <vector>
+
+#include "rdma_stream/control/channel.h"
+#include "rdma_stream/mover/slot_reader.h"
+#include "rdma_stream/mover/tcp_responder.h"
+#include "rdma_stream/session/outlet.h"
+#include "rdma_stream/session/transport.h"
+#include "rdma_stream/verbs/verbs_source.h"
+
+namespace ppmr {
+
+// How bytes may travel from this source.
+struct SourceTransport {
+  TransportMode mode = TransportMode::kAuto;
+  VerbsSource* verbs = nullptr;  // null: there is no RDMA here; it outlives the sessions
+  std::string why_no_verbs = "not set up";
+};
+
+struct SenderOptions {
+  uint32_t stream_count = 2;
+  // Without a word from the target for so long the session has failed.
+  std::chrono::milliseconds peer_timeout{10'000};
+  std::string source_name;
+  // What is offered to the target, which chooses. Nothing: bytes travel over TCP.
+  std::optional<SourceTransport> transport;
+};
+
+// What the target asks for on its own. Called on the control thread: must not wait for the target.
+struct SenderEvents {
+  std::function<void(uint64_t checkpoint)> seal_requested;
+  std::function<void(uint64_t checkpoint)> checkpoint_removed;
+};
+
+// Threads: any.
+class Sender final : public Outlet, private SlotReader {
+ public:
+  // Opens a session and waits for the target's choice of transport. Errors: those of
+  // Connector::connect and of the handshake; EINVAL for a pool of more slots than a session may
+  // have; EIO when the two sides find no transport.
+  static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
+                                              Connector& connector, SenderEvents events);
+  // Ends the session: what is not sealed then has failed at the target. All slots are back.
+  ~Sender() override;
+
+  void announce(Chunk chunk) override;
+  Status send(const wire::Make& message) override { return send_message(message); }
+  Status send(const wire::Remove& message) override { return send_message(message); }
+  Status send(const wire::SetAttributes& message) override { return send_message(message); }
+  Status send(const wire::Truncate& message) override { return send_message(message); }
+  Status send(const wire::PunchHole& message) override { return send_message(message); }
+  Status send(const wire::OpenedForWrite& message) override { return send_message(message); }
+  Status send(const wire::Closed& message) override { return send_message(message); }
+  Status send(const wire::Forget& message) override { return send_message(message); }
+  Status send(const wire::ManifestEntry& message) override { return send_message(message); }
+  Status send(const wire::SealRefused& message) override { return channel_.send(message); }
+  Status send(const wire::Abandon& message) override;
+  Status claim(wire::Claim message) override;
+  Status rename(wire::Rename message) override;
+  Status seal(wire::Seal message) override;
+  Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
+                           const Interrupted& interrupted) override;
+  Status await_applied(uint64_t node, const Interrupted& interrupted) override;
+  void fail(Error error) override { channel_.fail(std::move(error)); }
+  wire::Space space() const override;
+  Status status() const override;
+  OutletCounters counters() const override;
+
+ private:
+  // A chunk from its announcement to its release.
+  struct SlotEntry {
+    Chunk chunk;
+    uint32_t crc = 0;
+    bool announced = false;
+    uint32_t readers = 0;      // begin_read() without end_read()
+    bool release_due = false;  // the target has released it meanwhile
+    int errno_value = 0;       // how
+  };
+  struct Reply {
+    Status status;
+    std::vector<std::byte> bytes;
+  };
+  struct ReadBackEnd {
+    void operator()(std::counting_semaphore<>* left) const { left->release(); }
+  };
+  using ReadBackPermit = std::unique_ptr<std::counting_semaphore<>, ReadBackEnd>;
+  // It stays until it is answered, also when nobody waits for the answer any more.
+  struct Request {
+    std::promise<Reply> reply;
+    ReadBackPermit permit;
+  };
+
+  Sender(SenderOptions options, BufferPool& pool, Connector& connector, SenderEvents events,
+         wire::Token session);
+
+  Result<std::span<const std::byte>> begin_read(const wire::ReadRequest& request) override;
+  void end_read(uint32_t slot) override;
+
+  void run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome);
+  Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> greet(
+      std::chrono::milliseconds timeout);
+  Status handle(wire::MessageType type, std::span<const std::byte> body);
+  Status handle_release(const wire::Release& release);
+  void announce_now(Chunk chunk, uint32_t crc);
+  void offer_transport();
+  Status await_transport();
+  Status handle_transport_choice(const wire::TransportChoice& choice);
+  void finish(SlotEntry entry);
+  void give_up(Error error);
+  // Whatever ended the session is EIO to those who write.
+  Error session_error() const;
+  template <typename Message>
+  Status send_message(const Message& message) {
+    if (channel_.send(message)) return {};
+    return failure(session_error());
+  }
+
+  template <typename Message>
+  Status request(Message message);
+  template <typename Message>
+  Result<std::vector<std::byte>> request_bytes(Message message, const Interrupted& interrupted,
+                                               ReadBackPermit permit);
+  Result<ReadBackPermit> await_read_back_permit(const Interrupted& interrupted);
+  void answer(uint64_t request, Reply reply);
+
+  const SenderOptions options_;
+  BufferPool& pool_;
+  Connector& connector_;
+  const SenderEvents events_;
+  const wire::Token session_;
+  wire::Token token_{};  // the target's; constant after open()
+  std::string target_name_;
+  PeerIdentity target_identity_;
+
+  mutable std::mutex slots_mutex_;
+  std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
+  std::optional<Error> slots_closed_;  // no announcement any more; guarded by slots_mutex_
+
+  // Replies to more read-backs at once could fill the target's outbox, and its control thread would
+  // wait for us while we wait for it.
+  std::counting_semaphore<> read_backs_left_{8};
+  std::mutex requests_mutex_;
+  uint64_t last_request_ = 0;             // guarded by requests_mutex_
+  std::map<uint64_t, Request> requests_;  // guarded by requests_mutex_
+  bool requests_closed_ = false;          // guarded by requests_mutex_
+
+  mutable std::mutex space_mutex_;
+  wire::Space space_;  // guarded by space_mutex_
+
+  mutable std::mutex transport_mutex_;
+  std::condition_variable transport_chosen_;
+  std::optional<wire::TransportChoice> transport_;  // guarded by transport_mutex_
+
+  std::atomic<uint64_t> announced_bytes_ = 0;
+  std::atomic<uint64_t> verified_bytes_ = 0;
+  std::atomic<uint64_t> chunks_ = 0;
+  std::atomic<uint64_t> inline_chunks_ = 0;
+  std::atomic<uint64_t> reconnections_ = 0;
+
+  std::mutex stop_mutex_;
+  std::condition_variable stop_requested_;
+  bool stopping_ = false;                 // guarded by stop_mutex_
+  std::shared_ptr<Connection> greeting_;  // not yet the channel's; guarded by stop_mutex_
+
+  // Destroyed from the last to the first: threads end before what they use.
+  Channel channel_;
+  std::unique_ptr<PoolLoan> loan_;           // while the target may read by RDMA
+  std::unique_ptr<TcpResponder> responder_;  // null with --transport verbs
+  std::thread control_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,140 @@
+// The way of a chunk at the source: announced, read by the target, released.
+#include <cstring>
+
+#include "buffer_pool/crc32c.h"
+#include "rdma_stream/session/sender.h"
+
+namespace ppmr {
+namespace {
+
+std::span<const std::byte> bytes_of(const Chunk& chunk) {
+  return chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
+}
+
+}  // namespace
+
+void Sender::announce(Chunk chunk) {
+  const uint32_t crc = crc32c(bytes_of(chunk));
+  announced_bytes_ += chunk.length;
+  ++chunks_;
+  const std::shared_ptr<FileStream> file = chunk.file;
+  file->announce_in_turn(std::move(chunk), crc, [this](Chunk next, uint32_t its_crc) {
+    announce_now(std::move(next), its_crc);
+  });
+}
+
+void Sender::announce_now(Chunk chunk, uint32_t crc) {
+  const auto bytes = bytes_of(chunk);
+  wire::Announce message;
+  message.node = chunk.file->node();
+  message.offset = chunk.offset;
+  message.length = chunk.length;
+  message.slot = chunk.lease.index();
+  message.generation = chunk.lease.generation();
+  message.slot_offset = chunk.slot_offset;
+  message.crc = crc;
+  const bool inlined = message.length <= wire::kInlineMaxBytes;
+  std::optional<Error> closed;
+  {
+    std::lock_guard lock(slots_mutex_);
+    closed = slots_closed_;
+    if (!closed) {
+      SlotEntry& entry = slots_[message.slot];
+      entry.crc = message.crc;
+      entry.announced = true;
+      entry.readers = inlined ? 1 : 0;  // the copy into the message below
+      entry.chunk = std::move(chunk);
+    }
+  }
+  if (closed) {
+    chunk.lease.release();
+    chunk.file->failed(chunk.turn, *closed);
+    return;
+  }
+  // An error here is the end of the session: give_up() finishes the entry.
+  if (inlined) {
+    ++inline_chunks_;
+    wire::AnnounceInline with_bytes;
+    static_cast<wire::Announce&>(with_bytes) = message;
+    (void)channel_.send(with_bytes, bytes);
+    end_read(message.slot);
+  } else {
+    (void)channel_.send(message);
+  }
+}
+
+Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& request) {
+  std::lock_guard lock(slots_mutex_);
+  if (request.slot >= slots_.size() || !slots_[request.slot].announced || slots_closed_) {
+    return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
+                               ": nothing is announced there");
+  }
+  SlotEntry& entry = slots_[request.slot];
+  const Chunk& chunk = entry.chunk;
+  if (request.generation != chunk.lease.generation() || entry.release_due ||
+      request.slot_offset < chunk.slot_offset ||
+      uint64_t{request.slot_offset} + request.length > uint64_t{chunk.slot_offset} + chunk.length) {
+    return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
+                               ": not the bytes that are announced");
+  }
+  ++entry.readers;
+  return chunk.lease.payload().subspan(request.slot_offset, request.length);
+}
+
+void Sender::end_read(uint32_t slot) {
+  SlotEntry finished;
+  {
+    std::lock_guard lock(slots_mutex_);
+    SlotEntry& entry = slots_[slot];
+    if (--entry.readers > 0 || !entry.release_due) return;
+    finished = std::exchange(entry, {});
+  }
+  finish(std::move(finished));
+}
+
+Status Sender::handle_release(const wire::Release& release) {
+  SlotEntry finished;
+  {
+    std::lock_guard lock(slots_mutex_);
+    if (release.slot >= slots_.size() || !slots_[release.slot].announced ||
+        slots_[release.slot].release_due ||
+        slots_[release.slot].chunk.lease.generation() != release.generation) {
+      return failure(EPROTO, "the target released slot " + std::to_string(release.slot) +
+                                 ", which it was not given");
+    }
+    SlotEntry& entry = slots_[release.slot];
+    entry.errno_value = release.errno_value;
+    // A connection that was given up may still be reading for nobody.
+    if (entry.readers > 0) {
+      entry.release_due = true;
+      return {};
+    }
+    finished = std::exchange(entry, {});
+  }
+  finish(std::move(finished));
+  return {};
+}
+
+void Sender::finish(SlotEntry entry) {
+  Chunk& chunk = entry.chunk;
+  const uint64_t digest = wire::chunk_digest(chunk.offset, chunk.length, entry.crc);
+  const uint32_t length = chunk.length;
+  // The slot first: whoever waits for the file may need it.
+  chunk.lease.release();
+  if (entry.errno_value == 0) {
+    verified_bytes_ += length;
+    chunk.file->verified(chunk.turn, digest);
+  } else if (entry.errno_value == ENOSPC) {
+    chunk.file->failed(chunk.turn,
+                       Error{ENOSPC, "the target " + connector_.target() +
+                                         " is out of space: raise --memory-limit there, or give "
+                                         "it a --spill-dir with room"});
+  } else if (channel_.failed()) {
+    chunk.file->failed(chunk.turn, session_error());
+  } else {
+    chunk.file->failed(chunk.turn, Error{EIO, "the target could not take a chunk: " +
+                                                  std::string(std::strerror(entry.errno_value))});
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,53 @@
+// Which way a session's bytes go: what is offered to the target, and what it chose.
+#include "rdma_stream/session/sender.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+
+// The first message of a session.
+void Sender::offer_transport() {
+  const SourceTransport& transport = *options_.transport;
+  wire::TransportOffer offer;
+  std::string why = transport.why_no_verbs;
+  if (transport.verbs != nullptr && transport.mode != TransportMode::kTcp) {
+    auto loan = transport.verbs->lend(pool_, options_.stream_count);
+    if (loan) {
+      loan_ = std::move(*loan);
+      offer = loan_->offer();
+    } else {
+      why = loan.error().message;
+    }
+  }
+  offer.mode = static_cast<uint16_t>(transport.mode);
+  if (offer.rail_count == 0) offer.why_no_rails = why.substr(0, wire::kTextMaxBytes);
+  (void)channel_.send(offer);
+}
+
+Status Sender::await_transport() {
+  std::unique_lock lock(transport_mutex_);
+  transport_chosen_.wait_for(lock, options_.peer_timeout,
+                             [this] { return transport_ || channel_.failed(); });
+  if (auto failed = channel_.failed()) return failure(*failed);
+  if (!transport_) {
+    return failure(ETIMEDOUT,
+                   "the target " + connector_.target() + " does not say how bytes are to travel");
+  }
+  return {};
+}
+
+Status Sender::handle_transport_choice(const wire::TransportChoice& choice) {
+  if (choice.transport != wire::Transport::kVerbs && choice.transport != wire::Transport::kTcp) {
+    return failure(EIO, "bytes cannot travel to " + connector_.target() + ": " + choice.why);
+  }
+  {
+    std::lock_guard lock(transport_mutex_);
+    transport_ = choice;
+  }
+  transport_chosen_.notify_all();
+  spdlog::info("bytes go to {} over {}, not {}: {}", connector_.target(),
+               to_string(choice.transport),
+               choice.transport == wire::Transport::kVerbs ? "tcp" : "verbs", choice.why);
+  return {};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,57 @@
+#include "rdma_stream/session/transport.h"
+
+namespace ppmr {
+
+const char* to_string(TransportMode mode) {
+  switch (mode) {
+    case TransportMode::kAuto:
+      return "auto";
+    case TransportMode::kVerbs:
+      return "verbs";
+    case TransportMode::kTcp:
+      return "tcp";
+  }
+  return "unknown";
+}
+
+const char* to_string(wire::Transport transport) {
+  switch (transport) {
+    case wire::Transport::kNone:
+      return "none";
+    case wire::Transport::kTcp:
+      return "tcp";
+    case wire::Transport::kVerbs:
+      return "verbs";
+  }
+  return "unknown";
+}
+
+Result<TransportMode> parse_transport_mode(const std::string& text) {
+  for (const auto mode : {TransportMode::kAuto, TransportMode::kVerbs, TransportMode::kTcp}) {
+    if (text == to_string(mode)) return mode;
+  }
+  return failure(EINVAL, "transport '" + text + "': must be auto, verbs or tcp");
+}
+
+TransportDecision decide_transport(const TransportSide& source, const TransportSide& target) {
+  // The first of these that is true is the reason.
+  std::string against;
+  if (source.mode == TransportMode::kTcp) {
+    against = "the source has --transport tcp";
+  } else if (target.mode == TransportMode::kTcp) {
+    against = "the target has --transport tcp";
+  } else if (!source.has_rdma) {
+    against = "the source has no RDMA: " + source.why_no_rdma;
+  } else if (!target.has_rdma) {
+    against = "the target has no RDMA: " + target.why_no_rdma;
+  }
+  const bool verbs_only =
+      source.mode == TransportMode::kVerbs || target.mode == TransportMode::kVerbs;
+  if (against.empty()) return {wire::Transport::kVerbs, verbs_only, "both sides have RDMA"};
+  if (!verbs_only) return {wire::Transport::kTcp, false, against};
+  const char* const who = source.mode == TransportMode::kVerbs ? "source" : "target";
+  return {wire::Transport::kNone, true,
+          "the " + std::string(who) + " has --transport verbs, but " + against};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,46 @@
+// What RDMA devices there are on this machine, and whether ppmr can use them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rdma_stream/verbs/verbs.h"
+
+namespace ppmr {
+
+// One port of a device. Of a device without ports, or that cannot be opened, one with number 0.
+struct RdmaPort {
+  struct Gid {
+    uint32_t index = 0;
+    std::string gid;        // as an IPv6 address
+    std::string type;       // "IB", "RoCE v1", "RoCE v2"
+    std::string interface;  // "eth0"; empty if there is none
+  };
+  std::string device;
+  uint32_t number = 0;
+  bool is_iwarp = false;
+  std::string transport;   // "InfiniBand" (RoCE too), "iWARP", ...
+  std::string link_layer;  // "InfiniBand", "Ethernet"
+  std::string state;       // "active", "down", ...
+  std::string node_guid;
+  std::string firmware;
+  uint32_t mtu_bytes = 0;  // of the path now, and the most there can be
+  uint32_t mtu_max_bytes = 0;
+  uint32_t message_max_bytes = 0;
+  uint32_t queue_pairs_max = 0;
+  uint32_t read_pieces_max = 0;    // max_sge_rd
+  uint32_t reads_served_max = 0;   // max_qp_rd_atom: of a peer, at once, for each queue pair
+  uint32_t reads_started_max = 0;  // max_qp_init_rd_atom
+  uint32_t regions_max = 0;
+  uint64_t region_max_bytes = 0;
+  std::vector<Gid> gids;
+  std::vector<RailAddress> addresses;  // IPv4 first
+  bool usable = false;
+  std::string why_not;
+};
+
+// In the order of the system. Empty: there are no devices.
+std::vector<RdmaPort> find_rdma_ports();
+
+}  // namespace ppmr

@@ -1,0 +1,31 @@
+#include "rdma_stream/wire/wire.h"
+
+#include "buffer_pool/crc32c.h"
+
+namespace ppmr::wire {
+
+uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc) {
+  // splitmix64's finaliser (Steele, Lea, Flood 2014) over the three values: spreads every bit, so
+  // that sums of digests do not cancel by accident.
+  auto mix = [](uint64_t value) {
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+  };
+  return mix(mix(offset + 0x9e3779b97f4a7c15u) ^ ((uint64_t{length} << 32) | crc));
+}
+
+template <typename Message>
+uint32_t fields_crc(Message message) {
+  std::array<std::byte, 64> bytes;
+  Writer writer(bytes);
+  writer(message);
+  return crc32c(std::span(bytes).first(writer.written_bytes() - sizeof message.crc));
+}
+
+template uint32_t fields_crc(FrameHeader);
+template uint32_t fields_crc(ReadRequest);
+template uint32_t fields_crc(ReadResponse);
+template uint32_t fields_crc(AgentFrameHeader);
+
+}  // namespace ppmr::wire

@@ -1,0 +1,406 @@
+// The control connection: frames, and the messages in them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "rdma_stream/wire/wire_handshake.h"
+
+namespace ppmr::wire {
+
+// Everything but pages is small; a longer frame is an attack or noise.
+inline constexpr uint32_t kFrameBodyMaxBytes = 256 << 10;
+// Chunks up to this length travel inside their announcement: small files do not queue behind pages.
+inline constexpr uint32_t kInlineMaxBytes = 16 << 10;
+inline constexpr uint32_t kReadBackMaxBytes = 128 << 10;
+inline constexpr uint32_t kNameMaxBytes = 255;
+inline constexpr uint32_t kLinkTargetMaxBytes = 4095;
+inline constexpr size_t kTextMaxBytes = 1024;  // of an error, for people
+inline constexpr uint32_t kRailsMax = 8;       // RDMA ports used together
+
+enum class MessageType : uint16_t {
+  // Carries an acknowledgement and the sequence of the frame sent last, so that a lost one is
+  // missed
+  // even when none follows. Has no sequence of its own and is not sent again.
+  kHeartbeat = 1,
+  // Source -> target: names and attributes.
+  kClaim = 10,
+  kMake = 11,
+  kRemove = 12,
+  kRename = 13,
+  kSetAttributes = 14,
+  kTruncate = 15,
+  kPunchHole = 16,
+  kOpenedForWrite = 17,
+  kClosed = 18,
+  kForget = 19,
+  // Source -> target: chunks.
+  kAnnounce = 30,
+  kAnnounceInline = 31,
+  // Source -> target: checkpoints.
+  kManifestEntry = 40,
+  kSeal = 41,
+  kAbandon = 42,
+  kReadBack = 43,
+  kGoodbye = 44,
+  kSealRefused = 45,
+  kTransportOffer = 50,
+  // Target -> source.
+  kRelease = 60,
+  kResult = 61,
+  kReadBackReply = 62,
+  kSpace = 63,
+  kSealRequest = 64,
+  kCheckpointRemoved = 65,
+  kTransportChoice = 70,
+};
+
+struct FrameHeader {
+  uint32_t body_length = 0;
+  MessageType type = MessageType::kHeartbeat;
+  uint16_t reserved = 0;
+  uint64_t sequence = 0;      // 1, 2, 3 ... per direction
+  uint64_t acknowledged = 0;  // the last sequence received from the other side
+  uint32_t body_crc = 0;      // CRC32C of the body
+  uint32_t crc = 0;           // of the fields above: a length is believed only after that
+  template <typename F>
+  void fields(F&& field) {
+    field(body_length), field(type), field(reserved), field(sequence), field(acknowledged),
+        field(body_crc), field(crc);
+  }
+};
+inline constexpr size_t kFrameHeaderBytes = 32;
+
+// Nodes (directories, files, symbolic links) are named by ids that the source chooses, unique in
+// its session; 0 is the root of the mount. A checkpoint is named by the id of its top node.
+
+enum class NodeType : uint16_t { kDirectory = 1, kFile = 2, kSymlink = 3 };
+
+struct Attributes {
+  uint32_t mode = 0;  // permission bits
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  int64_t atime_ns = 0;  // since the epoch
+  int64_t mtime_ns = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(mode), field(uid), field(gid), field(atime_ns), field(mtime_ns);
+  }
+};
+
+// A new checkpoint: a top-level entry of the mount. Answered by Result (EEXIST: another source's).
+struct Claim {
+  static constexpr MessageType kType = MessageType::kClaim;
+  uint64_t request = 0;
+  uint64_t node = 0;
+  NodeType type = NodeType::kDirectory;
+  Attributes attributes;
+  std::string name;
+  std::string link_target;
+  template <typename F>
+  void fields(F&& field) {
+    field(request), field(node), field(type), field(attributes), field(name), field(link_target);
+  }
+};
+
+struct Make {
+  static constexpr MessageType kType = MessageType::kMake;
+  uint64_t parent = 0;
+  uint64_t node = 0;
+  NodeType type = NodeType::kDirectory;
+  Attributes attributes;
+  std::string name;
+  std::string link_target;
+  template <typename F>
+  void fields(F&& field) {
+    field(parent), field(node), field(type), field(attributes), field(name), field(link_target);
+  }
+};
+
+struct Remove {
+  static constexpr MessageType kType = MessageType::kRemove;
+  uint64_t parent = 0;
+  std::string name;
+  template <typename F>
+  void fields(F&& field) {
+    field(parent), field(name);
+  }
+};
+
+// `request` is non-zero (and answered by Result) when a parent is the root: top-level names are
+// shared by all sources of a target. An existing entry under the new name is replaced.
+struct Rename {
+  static constexpr MessageType kType = MessageType::kRename;
+  uint64_t request = 0;
+  uint64_t parent = 0;
+  uint64_t new_parent = 0;
+  std::string name;
+  std::string new_name;
+  template <typename F>
+  void fields(F&& field) {
+    field(request), field(parent), field(new_parent), field(name), field(new_name);
+  }
+};
+
+struct SetAttributes {
+  static constexpr MessageType kType = MessageType::kSetAttributes;
+  uint64_t node = 0;
+  Attributes attributes;
+  template <typename F>
+  void fields(F&& field) {
+    field(node), field(attributes);
+  }
+};
+
+// Sent only while no chunk of the file is under way (the source drains it first).
+struct Truncate {
+  static constexpr MessageType kType = MessageType::kTruncate;
+  uint64_t node = 0;
+  uint64_t size_bytes = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(node), field(size_bytes);
+  }
+};
+
+struct PunchHole {  // as Truncate: only while no chunk of the file is under way
+  static constexpr MessageType kType = MessageType::kPunchHole;
+  uint64_t node = 0;
+  uint64_t offset = 0;
+  uint64_t length_bytes = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(node), field(offset), field(length_bytes);
+  }
+};
+
+struct OpenedForWrite {  // the size is open again
+  static constexpr MessageType kType = MessageType::kOpenedForWrite;
+  uint64_t node = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(node);
+  }
+};
+
+// The last writer closed the file: its size is final. All its chunks were announced before.
+struct Closed {
+  static constexpr MessageType kType = MessageType::kClosed;
+  uint64_t node = 0;
+  uint64_t size_bytes = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(node), field(size_bytes);
+  }
+};
+
+struct Forget {  // unlinked and closed: the id is not used again
+  static constexpr MessageType kType = MessageType::kForget;
+  uint64_t node = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(node);
+  }
+};
+
+// `length` bytes of file `node` at `offset` wait in the source's pool. (slot, generation) names
+// this use of the slot; `slot_offset` is where in its payload the bytes begin.
+struct Announce {
+  static constexpr MessageType kType = MessageType::kAnnounce;
+  uint64_t node = 0;
+  uint64_t offset = 0;
+  uint32_t length = 0;
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  uint32_t slot_offset = 0;
+  uint32_t crc = 0;  // CRC32C of the bytes
+  template <typename F>
+  void fields(F&& field) {
+    field(node), field(offset), field(length), field(slot), field(generation), field(slot_offset),
+        field(crc);
+  }
+};
+
+// The same, with the bytes themselves behind the fields.
+struct AnnounceInline : Announce {
+  static constexpr MessageType kType = MessageType::kAnnounceInline;
+};
+
+// What the source says a checkpoint consists of, one entry a node, before Seal. `digest` of a file
+// is the sum of chunk_digest() over its chunks, 0 for others.
+struct ManifestEntry {
+  static constexpr MessageType kType = MessageType::kManifestEntry;
+  uint64_t checkpoint = 0;
+  uint64_t node = 0;
+  uint64_t parent = 0;
+  NodeType type = NodeType::kDirectory;
+  uint32_t mode = 0;
+  uint64_t size_bytes = 0;
+  uint64_t digest = 0;
+  std::string name;
+  template <typename F>
+  void fields(F&& field) {
+    field(checkpoint), field(node), field(parent), field(type), field(mode), field(size_bytes),
+        field(digest), field(name);
+  }
+};
+
+// Answered by Result: 0 only when every name, length and digest of the manifest agrees.
+struct Seal {
+  static constexpr MessageType kType = MessageType::kSeal;
+  uint64_t request = 0;
+  uint64_t checkpoint = 0;
+  uint64_t entry_count = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(request), field(checkpoint), field(entry_count);
+  }
+};
+
+struct Abandon {  // the checkpoint has failed at the source and will not be completed
+  static constexpr MessageType kType = MessageType::kAbandon;
+  uint64_t checkpoint = 0;
+  std::string reason;
+  template <typename F>
+  void fields(F&& field) {
+    field(checkpoint), field(reason);
+  }
+};
+
+// A seal that the target asked for (SealRequest) and that the source cannot even begin: a file is
+// still open, say. The checkpoint goes on.
+struct SealRefused {
+  static constexpr MessageType kType = MessageType::kSealRefused;
+  uint64_t checkpoint = 0;
+  std::string reason;
+  template <typename F>
+  void fields(F&& field) {
+    field(checkpoint), field(reason);
+  }
+};
+
+struct ReadBack {  // the source reads what it wrote; answered by ReadBackReply
+  static constexpr MessageType kType = MessageType::kReadBack;
+  uint64_t request = 0;
+  uint64_t node = 0;
+  uint64_t offset = 0;
+  uint32_t length = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(request), field(node), field(offset), field(length);
+  }
+};
+
+struct Goodbye {  // the source ends on purpose: what is not sealed has failed
+  static constexpr MessageType kType = MessageType::kGoodbye;
+  template <typename F>
+  void fields(F&&) {}
+};
+
+struct Release {  // errno_value 0: the chunk is in place and its CRC was checked there
+  static constexpr MessageType kType = MessageType::kRelease;
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  int32_t errno_value = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(slot), field(generation), field(errno_value);
+  }
+};
+
+struct Outcome {
+  static constexpr MessageType kType = MessageType::kResult;
+  uint64_t request = 0;
+  int32_t errno_value = 0;
+  std::string text;
+  template <typename F>
+  void fields(F&& field) {
+    field(request), field(errno_value), field(text);
+  }
+};
+
+struct ReadBackReply {  // the bytes follow the fields
+  static constexpr MessageType kType = MessageType::kReadBackReply;
+  uint64_t request = 0;
+  int32_t errno_value = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(request), field(errno_value);
+  }
+};
+
+struct Space {  // of the target's store; sent when it changed, at most a few times a second
+  static constexpr MessageType kType = MessageType::kSpace;
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(total_bytes), field(free_bytes);
+  }
+};
+
+struct SealRequest {  // somebody at the target asked for a commit
+  static constexpr MessageType kType = MessageType::kSealRequest;
+  uint64_t checkpoint = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(checkpoint);
+  }
+};
+
+struct CheckpointRemoved {  // rm -r at the target
+  static constexpr MessageType kType = MessageType::kCheckpointRemoved;
+  uint64_t checkpoint = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(checkpoint);
+  }
+};
+
+// ---- RDMA ---------------------------------------------------------------------------------------
+
+enum class Transport : uint16_t { kNone = 0, kVerbs = 1, kTcp = 2 };
+
+struct Rail {                         // an RDMA port where the source listens
+  std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped into it (RFC 4291, 2.5.5.2)
+  uint16_t port = 0;                  // of the RDMA connection manager
+  uint32_t key = 0;                   // of the pool's memory, when it is read over this port
+  template <typename F>
+  void fields(F&& field) {
+    field(address), field(port), field(key);
+  }
+};
+
+// Source -> target, once, first of all: whether and where the pool can be read by RDMA. Slot i's
+// payload begins at pool_address + i * slot_stride.
+struct TransportOffer {
+  static constexpr MessageType kType = MessageType::kTransportOffer;
+  uint16_t mode = 0;  // a TransportMode
+  Token secret{};     // admits RDMA connections to this session
+  uint64_t pool_address = 0;
+  uint64_t slot_stride = 0;
+  uint32_t rail_count = 0;  // of `rails`, those in front; the rest is zeros
+  std::array<Rail, kRailsMax> rails{};
+  std::string why_no_rails;
+  template <typename F>
+  void fields(F&& field) {
+    field(mode), field(secret), field(pool_address), field(slot_stride), field(rail_count);
+    for (Rail& rail : rails) field(rail);
+    field(why_no_rails);
+  }
+};
+
+// Target -> source: how bytes travel from now on; the answer to an offer, and again when it
+// changes. kNone: the session ends, because one side wants verbs only and they cannot be had.
+struct TransportChoice {
+  static constexpr MessageType kType = MessageType::kTransportChoice;
+  Transport transport = Transport::kNone;
+  std::string why;
+  template <typename F>
+  void fields(F&& field) {
+    field(transport), field(why);
+  }
+};
+
+}  // namespace ppmr::wire

@@ -1,0 +1,52 @@
+// The connections that carry pages: who opens an RDMA connection, and an RDMA READ in words over
+// TCP.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "rdma_stream/wire/wire_handshake.h"
+
+namespace ppmr::wire {
+
+// The first bytes of the private data of an RDMA connection: who is it that wants to read? At most
+// 56 bytes (the InfiniBand request, 92 - 36 of the IP address header).
+struct RdmaHello {
+  std::array<char, 4> magic = kMagic;
+  uint16_t version = kVersion;
+  uint16_t stream = 0;  // a later connection of the same stream replaces an earlier one
+  Token secret{};       // of the offer
+  template <typename F>
+  void fields(F&& field) {
+    field(magic), field(version), field(stream), field(secret);
+  }
+};
+inline constexpr size_t kRdmaHelloBytes = 24;
+
+struct ReadRequest {  // target -> source
+  uint32_t id = 0;    // the target's; comes back with the bytes
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  uint32_t slot_offset = 0;
+  uint32_t length = 0;
+  uint32_t crc = 0;  // of the fields above
+  template <typename F>
+  void fields(F&& field) {
+    field(id), field(slot), field(generation), field(slot_offset), field(length), field(crc);
+  }
+};
+
+struct ReadResponse {  // source -> target; `length` bytes follow
+  uint32_t id = 0;
+  uint32_t generation = 0;
+  uint32_t length = 0;
+  uint32_t crc = 0;  // of the fields above; the payload's came with the announcement
+  template <typename F>
+  void fields(F&& field) {
+    field(id), field(generation), field(length), field(crc);
+  }
+};
+inline constexpr size_t kReadRequestBytes = 24;
+inline constexpr size_t kReadResponseBytes = 16;
+
+}  // namespace ppmr::wire

@@ -1,0 +1,294 @@
+#include "restart_loader/cli/commands.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "mount/command_line/size_option.h"
+#include "restart_loader/cli/commit_command.h"
+#include "restart_loader/cli/devices_command.h"
+#include "restart_loader/cli/evacuate_command.h"
+#include "restart_loader/cli/keygen_command.h"
+#include "restart_loader/cli/migrate_command.h"
+#include "restart_loader/cli/recover_command.h"
+#include "restart_loader/cli/restart_command.h"
+#include "restart_loader/cli/status_command.h"
+#include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/passed_options.h"
+#include "restart_loader/migration/command_error.h"
+#include "restart_loader/migration/criu_relay.h"
+#include "restart_loader/migration/migration_agent.h"
+#include "restart_loader/migration/tree_restore.h"
+
+namespace ppmr {
+namespace {
+
+template <typename Command>
+void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::string& description) {
+  app.add_option_function<std::string>(
+         "--timeout",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--timeout", time.error().message);
+           command->timeout = *time;
+         },
+         description)
+      ->type_name("SECONDS");
+}
+
+// The command lives as long as the app, in its callbacks.
+template <typename Command>
+std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
+  auto command = std::make_shared<Command>();
+  app.callback([command, name = app.get_name(), &exit_code] {
+    try {
+      exit_code = command->run();
+    } catch (const nlohmann::json::exception& error) {
+      exit_code = report(name,
+                         {ExitCode::kDaemonSilent, std::string("cannot parse the daemon's answer "
+                                                               "(is it of another version?): ") +
+                                                       error.what()},
+                         command->json);
+    }
+  });
+  return command;
+}
+
+void add_commit(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "commit", "Seal a checkpoint: exit 0 only when the target has verified every byte");
+  auto command = make_command<CommitCommand>(sub, exit_code);
+  sub.add_option("DIR", command->path,
+                 "the checkpoint (a directory or file) in a source or target mount")
+      ->required();
+  add_timeout(sub, command, "give up after so long; without it, when the daemon gives up");
+  sub.add_flag("--json", command->json, "print one JSON object");
+}
+
+void add_restart(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "restart", "Restore a process from a checkpoint in the target mount, with CRIU");
+  auto command = make_command<RestartCommand>(sub, exit_code);
+  sub.add_option("DIR", command->path, "the checkpoint in the target mount")->required();
+  sub.add_flag("--eager", command->eager, "let it run only when all of its memory is in place");
+  sub.add_flag("--remove", command->remove,
+               "remove the checkpoint once the process has all of its memory");
+  sub.add_option(
+         "--work-dir", command->work_directory,
+         "where CRIU's logs go; without it a fresh directory, which is kept after a failure")
+      ->type_name("DIR");
+  add_timeout(
+      sub, command,
+      "wait so long for the checkpoint to be complete; without it, as long as its source lives");
+  sub.add_flag("--json", command->json, "print one JSON object");
+  sub.add_option("CRIU-OPTIONS", command->criu_options,
+                 "after --: passed on to criu restore as they are")
+      ->take_all();
+}
+
+void add_status(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand("status", "Show the ppmr mounts and their checkpoints");
+  auto command = make_command<StatusCommand>(sub, exit_code);
+  sub.add_option("MOUNTPOINT", command->mountpoint, "this mount alone; without it, all");
+  sub.add_flag("--json", command->json, "print one JSON object a line, one for each mount");
+  sub.add_flag("--watch", command->watch, "again each second");
+}
+
+void add_keygen(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "keygen", "Make the key file by which nodes know each other; give it to all of them");
+  auto command = make_command<KeygenCommand>(sub, exit_code);
+  sub.add_option("FILE", command->path, "a new file; it gets mode 0600")->required();
+  sub.add_flag("--json", command->json, "print one JSON object");
+}
+
+void add_devices(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "devices", "Show the RDMA devices of this machine, and whether ppmr can use them");
+  auto command = make_command<DevicesCommand>(sub, exit_code);
+  sub.add_flag("--json", command->json, "print one JSON object a line, one for each port");
+}
+
+// Two commands in one: with --recover it looks at what is there, without it moves processes.
+struct MigrateOrRecover {
+  MigrateCommand migrate;
+  bool recover = false;
+  std::string recover_id;
+  std::optional<std::chrono::milliseconds> timeout;
+  bool json = false;
+
+  int run() {
+    if (recover) {
+      return RecoverCommand{recover_id, migrate.state_directory, timeout, json}.run();
+    }
+    migrate.timeout = timeout;
+    migrate.json = json;
+    return migrate.run();
+  }
+};
+
+// What migrate and evacuate have in common.
+template <typename Command>
+void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
+  sub.add_flag("--eager", migrate.eager, "let it run there only when all of its memory is there");
+  sub.add_option("--pre-copy", migrate.pre_copy,
+                 "copy the memory in up to so many rounds while the process runs, and freeze it "
+                 "only for the rest; it is restored as with --eager")
+      ->type_name("ROUNDS")
+      ->check(CLI::Range(1, 100));
+  sub.add_flag("--dry-run", migrate.dry_run, "only say what would stop it, on both nodes");
+  sub.add_option("--jobs", migrate.jobs, "how many are dumped at once")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  sub.add_option("--state-dir", migrate.state_directory, "where the records of migrations are kept")
+      ->capture_default_str();
+  sub.add_option("CRIU-OPTIONS", migrate.criu_options,
+                 "after --: passed on to CRIU on both nodes; of " + passed_options_text())
+      ->take_all();
+}
+
+struct EvacuateOptions {
+  EvacuateCommand evacuate;
+  std::optional<std::chrono::milliseconds> timeout;
+  bool json = false;
+
+  int run() {
+    evacuate.migrate.timeout = timeout;
+    evacuate.migrate.json = json;
+    return evacuate.run();
+  }
+};
+
+void add_evacuate(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "evacuate",
+      "Move all matching processes off this node to the target of a source mount; each moves or "
+      "stays by itself");
+  auto command = make_command<EvacuateOptions>(sub, exit_code);
+  EvacuateCommand& evacuate = command->evacuate;
+  sub.add_option("--mount", evacuate.migrate.mountpoint, "a source mount: its target receives them")
+      ->required();
+  auto* cgroup = sub.add_option("--cgroup", evacuate.selector.cgroup,
+                                "processes of this control group and those below it");
+  auto* user = sub.add_option("--user", evacuate.selector.user, "processes of this user");
+  auto* match = sub.add_option("--match", evacuate.selector.pattern,
+                               "processes whose command line matches this extended regular "
+                               "expression; what is given several ways must match all of them");
+  sub.add_flag("--together", evacuate.together, "all move or all stay");
+  add_move_options(sub, command, evacuate.migrate);
+  add_timeout(
+      sub, command,
+      "how long a process, once dumped, may be held before its migration is given up (120)");
+  sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
+  sub.parse_complete_callback([cgroup, user, match] {
+    if (cgroup->count() + user->count() + match->count() == 0) {
+      throw CLI::RequiredError("--cgroup G, --user U or --match PATTERN");
+    }
+  });
+}
+
+// With --recover: it would do what its user did not mean.
+void refuse_what_moves(const CLI::App& migrate) {
+  for (const CLI::Option* option : migrate.get_options()) {
+    const std::string& name = option->get_single_name();
+    const bool recovers =
+        name == "recover" || name == "timeout" || name == "state-dir" || name == "json";
+    if (option->count() > 0 && !recovers) {
+      throw CLI::ExcludesError("--recover", option->get_name());
+    }
+  }
+}
+
+void add_migrate(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "migrate",
+      "Move running processes to the target of a source mount: they run on there, or, "
+      "if anything goes wrong, here");
+  auto command = make_command<MigrateOrRecover>(sub, exit_code);
+  MigrateCommand& migrate = command->migrate;
+  auto* pid = sub.add_option("--pid", migrate.pids,
+                             "a process; it moves with all of its descendants (may be repeated)")
+                  ->check(CLI::PositiveNumber)
+                  ->allow_extra_args(false)  // what follows may be --
+                  ->take_all();
+  auto* runc = sub.add_option("--runc", migrate.containers,
+                              "a container of runc's, whose bundle is on both nodes (may be "
+                              "repeated)")
+                   ->type_name("NAME")
+                   ->allow_extra_args(false)
+                   ->take_all();
+  auto* mount =
+      sub.add_option("--mount", migrate.mountpoint, "a source mount: its target receives them");
+  auto* recover =
+      sub.add_option("--recover", command->recover_id,
+                     "finish or undo interrupted migrations (or the one with this ID) by the "
+                     "records of both nodes")
+          ->expected(0, 1)
+          ->type_name("ID");
+  add_move_options(sub, command, migrate);
+  sub.add_flag("--independent", migrate.independent,
+               "each process by itself; without it all move or all stay");
+  sub.add_flag("--leave-running", migrate.leave_running,
+               "make a copy: the process runs on here, and the copy runs there in a pid namespace "
+               "of its own");
+  add_timeout(sub, command,
+              "how long a process, once dumped, may be held before the migration is given up "
+              "(120); with --recover, how long to try to reach the other node");
+  sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
+  sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
+    command->recover = recover->count() > 0;
+    if (command->recover) return refuse_what_moves(sub);
+    if (pid->count() + runc->count() == 0 || mount->count() == 0) {
+      throw CLI::RequiredError("--pid PID or --runc NAME, and --mount MOUNTPOINT (or --recover)");
+    }
+  });
+}
+
+template <typename Command>
+std::shared_ptr<Command> add_internal(CLI::App& app, const std::string& name, int& exit_code,
+                                      CLI::App*& sub) {
+  sub = app.add_subcommand(name)->group("");  // not in --help
+  auto command = std::make_shared<Command>();
+  sub->callback([command, &exit_code] { exit_code = command->run(); });
+  return command;
+}
+
+// What the daemons, CRIU and migrate itself start.
+void add_internal_commands(CLI::App& app, int& exit_code) {
+  CLI::App* sub = nullptr;
+  auto agent = add_internal<MigrationAgent>(app, "migration-agent", exit_code, sub);
+  sub->add_option("--fd", agent->fd)->required();
+  sub->add_option("--state-dir", agent->state_directory)->required();
+  sub->add_option("--mountpoint", agent->mountpoint)->required();
+  sub->add_option("--peer", agent->peer)->required();
+  auto restore = add_internal<TreeRestoreCommand>(app, "migration-restore", exit_code, sub);
+  sub->add_option("--state-dir", restore->state_directory)->required();
+  sub->add_option("--id", restore->id)->required();
+  sub->add_option("--tree", restore->tree)->required();
+  auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);
+  sub->add_option("--work", guard->work_directory)->required();
+  auto relay = add_internal<CriuRelay>(app, "migration-relay", exit_code, sub);
+  sub->add_option("--state-dir", relay->state_directory)->required();
+  sub->add_option("--id", relay->id)->required();
+  sub->add_option("--role", relay->role)->required()->check(CLI::IsMember({"source", "target"}));
+  sub->add_option("--tree", relay->tree)->required();
+  sub->add_option("--criu", relay->criu)->required();
+  sub->add_option("--work-dir", relay->work_directory)->required();
+  sub->add_flag("--alone", relay->alone);
+  sub->add_option("arguments", relay->arguments)->take_all();
+}
+
+}  // namespace
+
+void add_restart_commands(CLI::App& app, int& exit_code) {
+  add_commit(app, exit_code);
+  add_restart(app, exit_code);
+  add_migrate(app, exit_code);
+  add_evacuate(app, exit_code);
+  add_status(app, exit_code);
+  add_keygen(app, exit_code);
+  add_devices(app, exit_code);
+  add_internal_commands(app, exit_code);
+}
+
+}  // namespace ppmr

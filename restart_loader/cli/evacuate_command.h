@@ -1,0 +1,17 @@
+#pragma once
+
+#include "restart_loader/cli/migrate_command.h"
+#include "restart_loader/processes/select_processes.h"
+
+namespace ppmr {
+
+// Moves all trees that match, each by itself unless `together`.
+struct EvacuateCommand {
+  ProcessSelector selector;
+  bool together = false;
+  MigrateCommand migrate;  // all but which processes
+
+  int run() const;  // the exit code
+};
+
+}  // namespace ppmr

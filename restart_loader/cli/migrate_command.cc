@@ -1,0 +1,377 @@
+// `ppmr migrate`: finds out what is to be moved and whither, runs the migrations, and says what
+// became of them.
+#include "restart_loader/cli/migrate_command.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "mount/command_line/size_option.h"
+#include "mount/control/json_text.h"
+#include "mount/daemon/descriptor_limit.h"
+#include "restart_loader/cli/migration_progress.h"
+#include "restart_loader/cli/migration_report.h"
+#include "restart_loader/cli/recover_command.h"
+#include "restart_loader/criu/cpu_check.h"
+#include "restart_loader/criu/passed_options.h"
+#include "restart_loader/migration/migration.h"
+#include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/preflight/preflight.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultHoldLimit{120'000};
+constexpr milliseconds kPreflightPatience{60'000};
+
+// SIGINT, SIGTERM and SIGHUP as a flag. Threads started while it lives have them blocked.
+class Interruption {
+ public:
+  Interruption() {
+    sigemptyset(&set_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, number);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    signals_ = UniqueFd(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  const std::atomic<bool>& flag() const { return flag_; }
+  void look(milliseconds wait) {
+    pollfd fd{signals_.get(), POLLIN, 0};
+    if (poll(&fd, 1, static_cast<int>(wait.count())) <= 0) return;
+    signalfd_siginfo info;
+    if (read(signals_.get(), &info, sizeof info) == sizeof info) flag_ = true;
+  }
+
+ private:
+  sigset_t set_;
+  UniqueFd signals_;
+  std::atomic<bool> flag_{false};
+};
+
+// Of several outcomes the worst is told.
+int badness(ExitCode code) {
+  switch (code) {
+    case ExitCode::kSuccess:
+      return 0;
+    case ExitCode::kMigrationAborted:
+      return 1;
+    case ExitCode::kPagesLost:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
+class Migrate {
+ public:
+  explicit Migrate(const MigrateCommand& command) : command_(command) {}
+  int run();
+
+ private:
+  CommandResult<void> find_way();
+  CommandResult<void> find_containers();
+  CommandResult<void> find_trees();
+  CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
+  void stay(const std::string& name, std::vector<Finding> why);
+  CommandResult<void> check_both_sides();
+  CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
+  void tell_findings();
+  std::vector<MigrationOutcome> migrate(const RecordStore& store);
+
+  const MigrateCommand& command_;
+  MigrationSettings settings_;
+  MoveOptions move_options_;
+  std::vector<ProcessTree> trees_;
+  std::map<pid_t, ContainerFacts> containers_;  // by root
+  std::string processor_;
+  std::vector<Finding> findings_;
+  std::vector<uint64_t> memory_bytes_;  // of each tree, about
+  std::vector<std::string> stays_;      // of independent trees: what cannot move, by name
+};
+
+CommandResult<void> Migrate::find_way() {
+  auto mount = find_mount(command_.mountpoint);
+  if (!mount || !mount->remainder.empty()) {
+    return command_failure(ExitCode::kNotMounted, command_.mountpoint +
+                                                      " is not the mount point of a ppmr source "
+                                                      "(ppmr status lists the mounts)");
+  }
+  settings_.mount = mount->mount;
+  auto way = ask(settings_.mount, {{"op", "way"}});
+  if (!way) {
+    auto status = ask(settings_.mount, {{"op", "status"}});
+    if (status && status->value("role", "") != "source") {
+      return command_failure(ExitCode::kUsage,
+                             command_.mountpoint +
+                                 " is a target mount: migrate runs on the node where the processes "
+                                 "are, with the source mount");
+    }
+    return tl::unexpected(way.error());
+  }
+  way->erase("ok");
+  settings_.way = *way;
+  if (read_way(settings_.way).address.empty()) {
+    return command_failure(ExitCode::kUsage,
+                           command_.mountpoint + " has no target (it was started with --discard)");
+  }
+  auto criu = find_criu();
+  if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
+  settings_.criu = *criu;
+  if (auto passed = check_passed_options(command_.criu_options); !passed) {
+    return command_failure(ExitCode::kUsage, passed.error().message);
+  }
+  settings_.criu_options = command_.criu_options;
+  // What a round before has copied CRIU reads before the process runs in any case: lazy-pages would
+  // cost its start, and serve next to nothing.
+  settings_.lazily = !command_.eager && command_.pre_copy == 0;
+  settings_.leave_running = command_.leave_running;
+  settings_.pre_copy_rounds_max = command_.pre_copy;
+  settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
+  if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
+    return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
+  }
+  return {};
+}
+
+CommandResult<void> Migrate::find_containers() {
+  if (command_.containers.empty()) return {};
+  const auto refuse = [](const std::string& why) {
+    return command_failure(ExitCode::kUsage, "--runc: " + why);
+  };
+  if (command_.leave_running) return refuse("a container has one name, so there is no copying it");
+  if (command_.pre_copy > 0) return refuse("a container is moved without --pre-copy");
+  if (auto options = runc_options(command_.criu_options); !options) {
+    return refuse(options.error().message);
+  }
+  for (const std::string& name : command_.containers) {
+    auto facts = gather_container_facts(name);
+    if (!facts) return refuse(facts.error().message);
+    if (facts->state.pid <= 0) return refuse(name + " is " + facts->state.status);
+    containers_.emplace(facts->state.pid, std::move(*facts));
+  }
+  return {};
+}
+
+// Errors: what cannot be moved, or not without others.
+CommandResult<void> Migrate::find_trees() {
+  MoveOptions& options = move_options_;
+  options.lazily = settings_.lazily;
+  options.own_pid_namespace = settings_.leave_running;
+  options.pre_copy = command_.pre_copy > 0;
+  options.read(command_.criu_options);
+  if (auto found = find_containers(); !found) return found;
+  std::vector<pid_t> roots(command_.pids.begin(), command_.pids.end());
+  for (const auto& [root, container] : containers_) roots.push_back(root);
+  if (command_.independent) return find_independent_trees(roots);
+  auto selection = select_trees(roots, options.tree_options());
+  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  trees_ = std::move(selection->trees);
+  findings_ = std::move(selection->findings);
+  return {};
+}
+
+// Each by itself: one that has ended meanwhile, or is tied to processes that do not move with it,
+// does not hold the others.
+CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
+  auto table = read_process_table();
+  if (!table) return command_failure(ExitCode::kFailure, table.error().message);
+  std::vector<pid_t> there;
+  for (const pid_t root : roots) {
+    if (auto found = ppmr::find_trees(*table, {root})) {
+      there.push_back(root);
+    } else if (found.error().errno_value == ESRCH) {
+      stay(std::to_string(root), {{Severity::kStops, found.error().message, ""}});
+    } else {
+      return command_failure(ExitCode::kUsage, "--pid: " + found.error().message);
+    }
+  }
+  auto trees = ppmr::find_trees(*table, there);
+  if (!trees) return command_failure(ExitCode::kUsage, "--pid: " + trees.error().message);
+  for (const ProcessTree& tree : *trees) {
+    auto selection = select_trees({tree.root}, move_options_.tree_options());
+    if (!selection) {
+      stay(std::to_string(tree.root), {{Severity::kStops, selection.error().message, ""}});
+    } else if (stops(selection->findings)) {
+      stay(name_process(*table, tree.root), std::move(selection->findings));
+    } else {
+      trees_.push_back(std::move(selection->trees.front()));
+      findings_.insert(findings_.end(), selection->findings.begin(), selection->findings.end());
+    }
+  }
+  return {};
+}
+
+void Migrate::stay(const std::string& name, std::vector<Finding> why) {
+  stays_.push_back(name);
+  for (Finding& finding : why) {
+    finding.severity = Severity::kWarns;  // it stops this one alone
+    findings_.push_back(std::move(finding));
+  }
+}
+
+// What would stop it, here or at the target. Of trees that move independently, one that cannot
+// stays and does not hold the others.
+CommandResult<void> Migrate::check_both_sides() {
+  // A CRIU that cannot describe the processor leaves it to the comparison of features.
+  processor_ = describe_processor(settings_.criu).value_or("");
+  if (!command_.independent) return check(trees_, findings_);
+  std::vector<ProcessTree> can_move;
+  std::vector<uint64_t> their_memory_bytes;
+  for (const ProcessTree& tree : trees_) {
+    std::vector<Finding> own;
+    if (auto checked = check({tree}, own); !checked) return checked;
+    if (stops(own)) {
+      stay(fmt::format("{} ({})", tree.root, tree.processes.front().name), std::move(own));
+      continue;
+    }
+    findings_.insert(findings_.end(), own.begin(), own.end());
+    can_move.push_back(tree);
+    their_memory_bytes.push_back(memory_bytes_.back());
+  }
+  trees_ = std::move(can_move);
+  memory_bytes_ = std::move(their_memory_bytes);
+  return {};
+}
+
+CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
+                                   std::vector<Finding>& findings) {
+  std::vector<TreeFacts> facts;
+  for (const ProcessTree& tree : trees) {
+    auto gathered = gather_tree_facts(tree);
+    if (!gathered && gathered.error().errno_value == ESRCH) {
+      findings.push_back({Severity::kStops, gathered.error().message, ""});
+      return {};
+    }
+    if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
+    memory_bytes_.push_back(gathered->memory_bytes);
+    if (const auto container = containers_.find(tree.root); container != containers_.end()) {
+      set_container(*gathered, container->second);
+    }
+    facts.push_back(std::move(*gathered));
+  }
+  PreflightQuestions questions = questions_about(facts, move_options_);
+  questions.processor = processor_;
+  AgentClient agent(read_way(settings_.way));
+  json request = to_request(questions);
+  request["op"] = "preflight";
+  auto answer = agent.ask(request, kPreflightPatience);
+  if (!answer) return command_failure(ExitCode::kPeerFailed, answer.error().message);
+  auto answers = read_answers(*answer, questions);
+  if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
+  auto obstacles =
+      find_obstacles(move_options_, gather_node_facts(settings_.criu), facts, questions, *answers);
+  findings.insert(findings.end(), obstacles.begin(), obstacles.end());
+  return {};
+}
+
+void Migrate::tell_findings() {
+  for (const Finding& finding : findings_) {
+    const bool stops = finding.severity == Severity::kStops;
+    if (command_.json) {
+      fmt::print("{}\n", json_text({{"event", "finding"},
+                                    {"time_ns", realtime_ns()},
+                                    {"stops", stops},
+                                    {"sentence", finding.sentence},
+                                    {"remedy", finding.remedy}}));
+    } else {
+      fmt::print(stderr, "{}: {}\n", stops ? "stops the move" : "note", text_of(finding));
+    }
+  }
+}
+
+std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
+  Interruption interruption;  // before there are threads
+  const ProgressStyle style = command_.json           ? ProgressStyle::kJson
+                              : isatty(STDERR_FILENO) ? ProgressStyle::kTerminal
+                                                      : ProgressStyle::kLines;
+  MigrationProgress progress(settings_.mount, style);
+  settings_.tell = [&](const json& event) { progress.note(event); };
+  std::vector<TreePlan> trees;
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    TreePlan plan{trees_[i].root, trees_[i].processes.front().name, {}};
+    if (const auto found = containers_.find(plan.root); found != containers_.end()) {
+      const ContainerState& state = found->second.state;
+      plan.name = state.name;
+      plan.container = {state.name, state.bundle, state.created};
+    }
+    trees.push_back(std::move(plan));
+    progress.expect(trees.back().root, trees.back().name, memory_bytes_[i]);
+  }
+  progress.start();
+  JobSlots slots(static_cast<std::ptrdiff_t>(std::max(command_.jobs, 1u)));
+  std::vector<std::unique_ptr<Migration>> migrations;
+  if (command_.independent) {
+    for (const TreePlan& tree : trees) {
+      migrations.push_back(std::make_unique<Migration>(
+          store, settings_, std::vector<TreePlan>{tree}, slots, interruption.flag()));
+    }
+  } else {
+    migrations.push_back(std::make_unique<Migration>(store, settings_, std::move(trees), slots,
+                                                     interruption.flag()));
+  }
+  std::vector<MigrationOutcome> outcomes(migrations.size());
+  std::vector<std::thread> threads;
+  std::atomic<size_t> left = migrations.size();
+  for (size_t i = 0; i < migrations.size(); ++i) {
+    threads.emplace_back([&, i] {
+      outcomes[i] = migrations[i]->run();
+      --left;
+    });
+  }
+  while (left > 0) interruption.look(milliseconds(20));
+  for (std::thread& thread : threads) thread.join();
+  progress.stop();
+  return outcomes;
+}
+
+int Migrate::run() {
+  const auto failed = [&](const CommandError& error) {
+    return report(command_.name, error, command_.json);
+  };
+  raise_descriptor_limit();  // a handful for each tree, and one for each task
+  auto store = RecordStore::open(command_.state_directory);
+  if (!store) return failed({ExitCode::kFailure, store.error().message});
+  if (auto way = find_way(); !way) return failed(way.error());
+  if (auto trees = find_trees(); !trees) return failed(trees.error());
+  if (auto checked = check_both_sides(); !checked) return failed(checked.error());
+  tell_findings();
+  for (const std::string& tree : stays_) {
+    (void)report(command_.name, {ExitCode::kMigrationAborted, tree + " stays: see above"}, false);
+  }
+  if (stops(findings_) || trees_.empty()) {
+    return failed({ExitCode::kMigrationAborted, "not begun: see above what would stop it"});
+  }
+  ExitCode worst = stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
+  if (command_.dry_run) {
+    if (command_.json) fmt::print("{}", summary_json({}, stays_, worst));
+    if (!command_.json && stays_.empty()) {
+      fmt::print("nothing was found that would stop the move\n");
+    }
+    return to_int(worst);
+  }
+  // What is left of earlier migrations and certain would only be in the way over there.
+  settle_aborted(*store, settings_.way);
+  const auto outcomes = migrate(*store);
+  store->prune();
+  for (const MigrationOutcome& outcome : outcomes) {
+    if (badness(outcome.exit_code) > badness(worst)) worst = outcome.exit_code;
+  }
+  fmt::print("{}", command_.json ? summary_json(outcomes, stays_, worst) : summary_text(outcomes));
+  for (const MigrationOutcome& outcome : outcomes) {
+    if (outcome.exit_code == ExitCode::kSuccess) continue;
+    (void)report(command_.name, {outcome.exit_code, outcome.message}, false);
+  }
+  return to_int(worst);
+}
+
+}  // namespace
+
+int MigrateCommand::run() const { return Migrate(*this).run(); }
+
+}  // namespace ppmr

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "restart_loader/records/record_store.h"
+
+namespace ppmr {
+
+struct MigrateCommand {
+  std::string name = "migrate";  // how it calls itself when it fails
+  std::vector<int> pids;
+  std::vector<std::string> containers;  // of runc's, by name
+  std::string mountpoint;
+  bool eager = false;
+  bool independent = false;
+  bool leave_running = false;
+  bool dry_run = false;
+  unsigned pre_copy = 0;  // rounds at most
+  unsigned jobs = 2;
+  std::optional<std::chrono::milliseconds> timeout;
+  std::string state_directory = kDefaultStateDirectory;
+  std::vector<std::string> criu_options;
+  bool json = false;
+
+  int run() const;  // the exit code
+};
+
+}  // namespace ppmr

@@ -1,0 +1,38 @@
+#include "restart_loader/containers/container_fate.h"
+
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/relay_marks.h"
+
+namespace ppmr {
+
+Status settle_container_at_source(const OwnershipRecord& record, const TreeRecord& tree) {
+  const ContainerRecord& container = tree.container;
+  if (container.name.empty()) return {};
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  const auto state = runc->state(container.name);
+  if (!state && state.error().errno_value == ENOENT) return {};  // runc checkpoint has done it
+  if (!state) return failure(state.error());
+  if (state->created != container.created) return {};  // another one, made since
+  if (record.state == MigrationState::kAborted) {
+    // A CRIU that was killed while it froze the control group has left it frozen.
+    return state->status == "paused" ? runc->resume(container.name) : Status{};
+  }
+  const bool committed =
+      record.state == MigrationState::kCommitted || record.state == MigrationState::kFinished;
+  return committed ? runc->remove(container.name) : Status{};
+}
+
+Status forget_container_at_target(const TreeRecord& tree, const std::string& work_directory) {
+  const std::string& name = tree.container.name;
+  // One that this restore did not make is somebody else's.
+  if (name.empty() || !container_was_made(work_directory)) return {};
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  // Also when runc does not name it: one that died early has left a directory under this name.
+  if (Status removed = runc->remove(name); !removed) return removed;
+  forget_that_container_was_made(work_directory);
+  return {};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,177 @@
+#include "restart_loader/containers/runc.h"
+
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "restart_loader/criu/child_process.h"
+#include "restart_loader/criu/criu_process.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::seconds kPatience{15};
+constexpr const char* kRuncRoot = "/run/runc";  // runc's own default, for root
+
+struct RuncOption {
+  std::string_view criu;
+  std::string_view runc;
+  bool has_value;
+};
+constexpr std::array kRuncOptions = {
+    RuncOption{"--tcp-established", "--tcp-established", false},
+    RuncOption{"--ext-unix-sk", "--ext-unix-sk", false},
+    RuncOption{"--shell-job", "--shell-job", false},
+    RuncOption{"--file-locks", "--file-locks", false},
+    RuncOption{"--manage-cgroups", "--manage-cgroups-mode", true},
+};
+
+std::string path_variable() {
+  const char* path = std::getenv("PATH");
+  return path != nullptr && path[0] != 0 ? path : "/usr/sbin:/usr/bin:/sbin:/bin";
+}
+
+// The text of runc's "level=error msg=\"...\"", or all that it said.
+std::string reason_in(const std::string& said) {
+  constexpr std::string_view kBefore = "msg=\"";
+  const size_t at = said.rfind(kBefore);
+  std::string text = at == std::string::npos ? said : said.substr(at + kBefore.size());
+  while (!text.empty() && (text.back() == '\n' || text.back() == '"')) text.pop_back();
+  return text.empty() ? "it gave no reason" : text;
+}
+
+}  // namespace
+
+Result<Runc> Runc::find() {
+  const std::string path = path_variable() + ":/usr/sbin:/usr/local/sbin";
+  for (size_t start = 0; start < path.size();) {
+    const size_t colon = std::min(path.find(':', start), path.size());
+    const std::string candidate = path.substr(start, colon - start) + "/runc";
+    if (candidate[0] == '/' && access(candidate.c_str(), X_OK) == 0) return Runc(candidate);
+    start = colon + 1;
+  }
+  return failure(ENOENT, "no runc found in PATH: install Debian's runc");
+}
+
+Result<std::string> Runc::run(const std::vector<std::string>& words) const {
+  std::vector<std::string> argv = {path_};
+  argv.insert(argv.end(), words.begin(), words.end());
+  std::string said;
+  auto process =
+      CriuProcess::start({.argv = std::move(argv),
+                          .show = [&said](const std::string& line) { said += line + "\n"; },
+                          .background = true});
+  if (!process) return failure(process.error());
+  if (!(*process)->await_end(kPatience)) {
+    return failure(ETIMEDOUT, fmt::format("runc {} did not end within {} s", fmt::join(words, " "),
+                                          kPatience.count()));
+  }
+  if ((*process)->succeeded()) return said;
+  return failure(ECHILD, fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(said)));
+}
+
+Result<std::string> Runc::version() const {
+  auto said = run({"--version"});
+  if (!said) return said;
+  constexpr std::string_view kBefore = "runc version ";
+  const size_t at = said->find(kBefore);
+  if (at == std::string::npos) return failure(EPROTO, path_ + " --version tells no version");
+  const size_t begin = at + kBefore.size();
+  return said->substr(begin, said->find_first_of(" \n", begin) - begin);
+}
+
+Result<ContainerState> Runc::state(const std::string& name) const {
+  if (!is_container_name(name)) return failure(EINVAL, "'" + name + "' is no name of a container");
+  auto said = run({"state", name});
+  if (!said && said.error().message.find("does not exist") != std::string::npos) {
+    return failure(ENOENT, "runc has no container " + name);
+  }
+  if (!said) return failure(said.error());
+  return parse_container_state(*said);
+}
+
+Result<std::vector<pid_t>> Runc::processes(const std::string& name) const {
+  auto said = run({"ps", "--format", "json", name});
+  if (!said) return failure(said.error());
+  const json pids = json::parse(*said, nullptr, false);
+  std::vector<pid_t> found;
+  if (!pids.is_array()) return failure(EPROTO, "runc ps: its answer is not to be understood");
+  for (const json& pid : pids) {
+    if (!pid.is_number_integer()) return failure(EPROTO, "runc ps names a process that is none");
+    found.push_back(pid.get<pid_t>());
+  }
+  return found;
+}
+
+Status Runc::resume(const std::string& name) const {
+  auto said = run({"resume", name});
+  if (!said) return failure(said.error());
+  return {};
+}
+
+Status Runc::remove(const std::string& name) const {
+  if (!is_container_name(name)) return failure(EINVAL, "'" + name + "' is no name of a container");
+  // Where a restore has the container's root file system for CRIU. A runc that was killed then has
+  // left it there, and its delete says that all is well and leaves it, too. Mostly there is none.
+  const std::string root = fmt::format("{}/{}/criu-root", kRuncRoot, name);
+  (void)umount2(root.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  auto said = run({"delete", "--force", name});
+  if (said) return {};
+  // Somebody else may have been quicker.
+  const auto left = state(name);
+  if (!left && left.error().errno_value == ENOENT) return {};
+  return failure(said.error());
+}
+
+std::vector<std::string> Runc::command(const std::string& directory,
+                                       const std::vector<std::string>& words) const {
+  std::vector<std::string> argv = {"env", "PATH=" + directory + ":" + path_variable(), path_};
+  argv.insert(argv.end(), words.begin(), words.end());
+  return argv;
+}
+
+Result<std::vector<std::string>> runc_options(const std::vector<std::string>& criu_options) {
+  std::vector<std::string> words;
+  for (const std::string& option : criu_options) {
+    const size_t equals = std::min(option.find('='), option.size());
+    const std::string name = option.substr(0, equals);
+    const auto known = std::find_if(kRuncOptions.begin(), kRuncOptions.end(),
+                                    [&](const RuncOption& entry) { return entry.criu == name; });
+    const bool has_value = equals < option.size();
+    if (known == kRuncOptions.end() || has_value != known->has_value) {
+      return failure(EINVAL, "option '" + option +
+                                 "' is not to be had with --runc: runc passes on "
+                                 "--tcp-established, --ext-unix-sk, --shell-job, --file-locks and "
+                                 "--manage-cgroups=MODE");
+    }
+    words.emplace_back(known->runc);
+    if (has_value) words.push_back(option.substr(equals + 1));
+  }
+  return words;
+}
+
+Result<ContainerState> parse_container_state(const std::string& text) {
+  const json parsed = json::parse(text, nullptr, false);
+  try {
+    ContainerState state;
+    state.name = parsed.at("id");
+    state.status = parsed.at("status");
+    state.pid = parsed.at("pid");
+    state.bundle = parsed.at("bundle");
+    state.root_file_system = parsed.at("rootfs");
+    state.created = parsed.at("created");
+    return state;
+  } catch (const json::exception& error) {
+    return failure(EPROTO,
+                   std::string("runc state: its answer is not to be understood: ") + error.what());
+  }
+}
+
+}  // namespace ppmr

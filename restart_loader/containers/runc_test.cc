@@ -1,0 +1,54 @@
+#include "restart_loader/containers/runc.h"
+
+#include <gtest/gtest.h>
+
+namespace ppmr {
+namespace {
+
+TEST(Runc, TellsWhatAContainerIs) {
+  const auto state = parse_container_state(R"({
+    "ociVersion": "1.0.2-dev", "id": "job", "pid": 4242, "status": "running",
+    "bundle": "/srv/job", "rootfs": "/srv/job/rootfs", "created": "2026-01-02T03:04:05.678Z",
+    "owner": ""})");
+  ASSERT_TRUE(state) << state.error().message;
+  EXPECT_EQ(state->name, "job");
+  EXPECT_EQ(state->pid, 4242);
+  EXPECT_EQ(state->status, "running");
+  EXPECT_EQ(state->bundle, "/srv/job");
+  EXPECT_EQ(state->root_file_system, "/srv/job/rootfs");
+  EXPECT_FALSE(parse_container_state("time=... level=error"));
+  EXPECT_FALSE(parse_container_state(R"({"id": "job", "pid": "many"})"));
+}
+
+TEST(Runc, ANameLeadsNowhereElse) {
+  for (const char* name : {"job", "a.b_c-d+e", "0"}) EXPECT_TRUE(is_container_name(name)) << name;
+  for (const char* name : {"", ".", "..", "a/b", "../x", "--root", "a b", "a\nb"}) {
+    EXPECT_FALSE(is_container_name(name)) << name;
+  }
+}
+
+TEST(Runc, OptionsOfCriuHaveTheNamesThatRuncGivesThem) {
+  const auto words = runc_options({"--tcp-established", "--manage-cgroups=ignore"});
+  ASSERT_TRUE(words);
+  EXPECT_EQ(*words,
+            (std::vector<std::string>{"--tcp-established", "--manage-cgroups-mode", "ignore"}));
+  for (const std::vector<std::string>& refused : {std::vector<std::string>{"--ghost-limit", "64M"},
+                                                  {"--manage-cgroups"},
+                                                  {"--external", "x"}}) {
+    const auto checked = runc_options(refused);
+    ASSERT_FALSE(checked) << refused[0];
+    EXPECT_NE(checked.error().message.find(refused[0]), std::string::npos);
+  }
+}
+
+TEST(Runc, LooksForCriuWhereItIsTold) {
+  setenv("PATH", "/usr/sbin:/usr/bin", 1);
+  const auto runc = Runc::find();
+  if (!runc) GTEST_SKIP() << "NOT TESTED: runc's answers; " << runc.error().message;
+  const auto argv = runc->command("/work", {"checkpoint", "job"});
+  EXPECT_EQ(argv, (std::vector<std::string>{"env", "PATH=/work:/usr/sbin:/usr/bin", runc->path(),
+                                            "checkpoint", "job"}));
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,87 @@
+#include "restart_loader/criu/cpu_check.h"
+
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/criu/work_directory.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::chrono::seconds kPatience{15};
+constexpr size_t kImageMaxBytes = 64 << 10;
+constexpr const char* kImage = "/cpuinfo.img";
+constexpr std::string_view kDigits = "0123456789abcdef";
+// The first four bytes of the image are those of all images, the next four its own: both magics of
+// magic.h in CRIU's sources, so that a description from elsewhere is told from a processor's.
+constexpr std::string_view kMagic = "1943565413404061";
+
+Result<std::unique_ptr<CriuProcess>> run(const std::string& criu, const std::string& what,
+                                         const std::string& directory) {
+  auto process = CriuProcess::start(
+      {.argv = {criu, "cpuinfo", what, "-D", directory, "-W", directory}, .background = true});
+  if (!process) return process;
+  if (!(*process)->await_end(kPatience)) {
+    return failure(ETIMEDOUT, "criu cpuinfo " + what + " did not end");
+  }
+  return process;
+}
+
+std::string hexadecimal(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+Result<std::string> bytes_of(const std::string& text) {
+  if (text.size() % 2 != 0 || text.size() / 2 > kImageMaxBytes || !text.starts_with(kMagic) ||
+      text.find_first_not_of(kDigits) != std::string::npos) {
+    return failure(EPROTO, "the description of the source's processor is none");
+  }
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    bytes += static_cast<char>(kDigits.find(text[i]) << 4 | kDigits.find(text[i + 1]));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::string> describe_processor(const std::string& criu) {
+  auto directory = WorkDirectory::create("");
+  if (!directory) return failure(directory.error());
+  auto process = run(criu, "dump", directory->path());
+  if (!process) return failure(process.error());
+  if (!(*process)->succeeded()) {
+    return failure(ECHILD, "criu cpuinfo dump: " + (*process)->errors().summary());
+  }
+  std::ifstream file(directory->path() + kImage);
+  std::stringstream image;
+  image << file.rdbuf();
+  return hexadecimal(image.str());
+}
+
+Status check_processor(const std::string& criu, const std::string& description) {
+  const auto image = bytes_of(description);
+  if (!image) return failure(image.error());
+  auto directory = WorkDirectory::create("");
+  if (!directory) return failure(directory.error());
+  const std::string path = directory->path() + kImage;
+  std::ofstream file(path);
+  file << *image;
+  file.close();
+  if (!file) return system_failure("write", path);
+  auto process = run(criu, "check", directory->path());
+  if (!process) return failure(process.error());
+  if ((*process)->succeeded()) return {};
+  if ((*process)->was_killed()) return failure(ECHILD, "criu cpuinfo check was killed");
+  return failure(ENOTSUP, (*process)->errors().summary());
+}
+
+}  // namespace ppmr

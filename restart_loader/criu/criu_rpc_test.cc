@@ -1,0 +1,96 @@
+// Messages byte by byte, as rpc.proto of CRIU puts them on the wire.
+#include "restart_loader/criu/criu_rpc.h"
+
+#include <gtest/gtest.h>
+
+namespace ppmr {
+namespace {
+
+using namespace std::string_literals;
+
+// type: DUMP, opts { images_dir_fd: 7, pid: 4242, log_file: "dump.log", work_dir_fd: 300 }
+const std::string kDump =
+    "\x08\x01\x12\x13\x08\x07\x10\x92\x21\x52\x08"s
+    "dump.log\x88\x01\xac\x02"s;
+
+TEST(CriuRpc, WhatWeAskForIsInAConfigurationFileAndAFewFields) {
+  const CriuSettings settings{.externals = {"net[7]"}, .network_lock = 2};
+  // type: DUMP, opts { images_dir_fd: -1, pid: 4242, notify_scripts: true, external: ...,
+  // config_file: ..., network_lock: NFTABLES }
+  EXPECT_EQ(
+      criu_request(CriuRequest::kDump, 4242, settings, "criu.conf"),
+      "\x08\x01\x12\x28\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x92\x21\x60\x01\xaa\x02\x06"s
+      "net[7]\x9a\x03\x09"s
+      "criu.conf\x80\x04\x02"s);
+  EXPECT_EQ(criu_request(CriuRequest::kRestore, 0, settings, "criu.conf"),
+            "\x08\x02\x12\x22\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x60\x01\xaa\x02\x06"s
+            "net[7]\x9a\x03\x09"s
+            "criu.conf"s);
+}
+
+TEST(CriuRpc, APreDumpIsAskedForWithoutNotifications) {
+  // type: PRE_DUMP, opts { images_dir_fd: -1, pid: 4242, config_file: "criu.conf" }
+  EXPECT_EQ(criu_request(CriuRequest::kPreDump, 4242, CriuSettings{}, "criu.conf"),
+            "\x08\x04\x12\x1a\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x92\x21\x9a\x03\x09"s
+            "criu.conf"s);
+  EXPECT_EQ(parse_criu_request("\x08\x04"s)->type, CriuRequest::kPreDump);
+}
+
+TEST(CriuRpc, AResponseSaysWhetherItWasDone) {
+  EXPECT_TRUE(has_succeeded("\x08\x04\x10\x01"s));
+  EXPECT_FALSE(has_succeeded("\x08\x04\x10\x00"s));
+  EXPECT_FALSE(has_succeeded("\x08\x04\x10\x01\x2a"s)) << "cut off";
+  EXPECT_FALSE(has_succeeded(""));
+}
+
+TEST(CriuRpc, ARequestTellsWhatItIsAndWhereItsDirectoriesAre) {
+  const auto request = parse_criu_request(kDump);
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->type, CriuRequest::kDump);
+  EXPECT_EQ(request->images_directory, 7);
+  EXPECT_EQ(request->work_directory, 300);
+  const auto version = parse_criu_request("\x08\x0a"s);
+  ASSERT_TRUE(version);
+  EXPECT_EQ(version->type, CriuRequest::kOther);
+  EXPECT_EQ(version->images_directory, -1);
+}
+
+TEST(CriuRpc, OtherDirectoriesReplaceThoseThatWereGiven) {
+  const std::string message = with_directories(kDump, 1000, 5);
+  EXPECT_TRUE(message.starts_with(kDump)) << "all the rest stays as it was";
+  const auto request = parse_criu_request(message);
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->images_directory, 1000);
+  EXPECT_EQ(request->work_directory, 5);
+  EXPECT_EQ(parse_criu_request(with_directories(kDump, 1000, -1))->work_directory, 300);
+}
+
+TEST(CriuRpc, ANotificationHasAScriptAndMayHaveAPid) {
+  // type: NOTIFY, success: true, notify { script: "post-restore", pid: 3001 }
+  const auto restored = parse_criu_notification(
+      "\x08\x06\x10\x01\x2a\x11\x0a\x0c"s
+      "post-restore\x10\xb9\x17"s);
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->script, "post-restore");
+  EXPECT_EQ(restored->pid, 3001);
+  // type: DUMP, success: true, dump {}
+  EXPECT_FALSE(parse_criu_notification("\x08\x01\x10\x01\x1a\x00"s));
+}
+
+TEST(CriuRpc, AnAnswerSaysWhetherCriuMayGoOn) {
+  EXPECT_EQ(criu_notification_answer(true), "\x08\x06\x18\x01"s);
+  EXPECT_EQ(criu_notification_answer(false), "\x08\x06\x18\x00"s);
+}
+
+TEST(CriuRpc, WhatIsCutOffIsNoMessage) {
+  for (size_t size = 1; size < kDump.size(); ++size) {
+    if (size == 2) continue;  // a whole request of two bytes: its type alone
+    EXPECT_FALSE(parse_criu_request(kDump.substr(0, size))) << size;
+  }
+  EXPECT_FALSE(parse_criu_request(""));
+  EXPECT_FALSE(parse_criu_request("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"s));
+  EXPECT_FALSE(parse_criu_notification("\x08\x06\x10\x01\x2a\x7f\x0a\x0c"s));
+}
+
+}  // namespace
+}  // namespace ppmr

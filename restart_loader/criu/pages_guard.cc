@@ -1,0 +1,231 @@
+#include "restart_loader/criu/pages_guard.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/criu/shell_script.h"
+#include "restart_loader/processes/frozen_tasks.h"
+#include "restart_loader/processes/proc_files.h"
+#include "restart_loader/processes/process_identity.h"
+#include "restart_loader/processes/restorer_wait.h"
+
+namespace ppmr {
+namespace {
+
+constexpr const char* kServerFile = "/pages-server";
+constexpr const char* kKilledFile = "/killed";
+constexpr const char* kNeverRanFile = "/killed-before-it-ran";
+
+// Nothing if there is no lazy-pages.
+Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
+  std::ifstream file(work + kServerFile);
+  if (!file) return std::nullopt;
+  ProcessIdentity server;
+  if (!(file >> server.pid >> server.start_time)) {
+    return failure(EIO, "read " + work + kServerFile);
+  }
+  return server;
+}
+
+bool serves_nobody(const ProcessIdentity& process) {
+  if (is_ending(process)) return true;
+  auto stat = read_process_stat(process.pid);
+  return !stat || stat->state == 't' || stat->state == 'T';  // stopped; at its exit, too
+}
+
+// What stands in the way (descriptors, memory) passes; without them, pages would be lost.
+FrozenTasks open_at_last(const std::vector<ProcessIdentity>& tasks) {
+  for (;;) {
+    if (auto opened = FrozenTasks::open(tasks)) return std::move(*opened);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+// Stopped first: then nobody forks while the others are looked for, and what waits in CRIU's
+// restorer stays there.
+void kill_tree(const std::string& work, const RestoredTree& tree) {
+  const std::vector<ProcessIdentity>& roots = tree.tasks;
+  std::vector<ProcessIdentity> found;
+  for (size_t before = 1; before != found.size();) {
+    before = found.size();
+    found.clear();
+    for (const ProcessIdentity& root : roots) {
+      if (!is_alive(root)) continue;
+      if (auto tasks = tasks_of_tree(root.pid)) {
+        found.insert(found.end(), tasks->begin(), tasks->end());
+      }
+    }
+    open_at_last(found).stop();
+  }
+  if (look_at_restored(tree) == RestoredTasks::kWaiting) {
+    std::ofstream(work + kNeverRanFile) << "all tasks waited for CRIU\n";
+  }
+  std::ofstream(work + kKilledFile) << "pages were missing\n";
+  open_at_last(found).kill();
+}
+
+// From now on the exit of `server` waits for watch(). Errors: it has ended already.
+Status seize(const ProcessIdentity& server) {
+  if (ptrace(PTRACE_SEIZE, server.pid, nullptr, PTRACE_O_TRACEEXIT) != 0) {
+    return system_failure("watch criu lazy-pages, process", std::to_string(server.pid));
+  }
+  if (!is_alive(server)) return failure(ESRCH, "criu lazy-pages has ended before the process ran");
+  return {};
+}
+
+// In the guard: until `server` ends, or nothing can be known of it any more.
+void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
+  for (;;) {
+    int status = 0;
+    if (waitpid(server, &status, __WALL) < 0) {
+      if (errno == EINTR) continue;
+      return;
+    }
+    if (!WIFSTOPPED(status)) return kill_tree(work, tree);  // gone without a stop; never seen
+    const int number = WSTOPSIG(status);
+    switch (status >> 16) {
+      case PTRACE_EVENT_EXIT: {
+        // All its descriptors are open still, so who waits for a page waits.
+        unsigned long how = 1;
+        ptrace(PTRACE_GETEVENTMSG, server, nullptr, &how);
+        if (how != 0) kill_tree(work, tree);
+        ptrace(PTRACE_DETACH, server, nullptr, nullptr);
+        return;
+      }
+      case PTRACE_EVENT_STOP:  // somebody stopped it, or lets it go on
+        ptrace(number == SIGTRAP ? PTRACE_CONT : PTRACE_LISTEN, server, nullptr, nullptr);
+        break;
+      default:  // a signal for it
+        ptrace(PTRACE_CONT, server, nullptr, reinterpret_cast<void*>(intptr_t{number}));
+    }
+  }
+}
+
+// Starts the guard, and returns once it watches.
+Status start_guard(const std::string& work, const ProcessIdentity& server,
+                   const RestoredTree& tree) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("make", "a pipe to the guard");
+  const UniqueFd answers(ends[0]);
+  UniqueFd answer(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) return system_failure("start", "the guard of lazily restored memory");
+  if (child > 0) {
+    answer.reset();
+    int errno_value = 0;
+    if (read(answers.get(), &errno_value, sizeof errno_value) != sizeof errno_value) {
+      return failure(ECHILD, "the guard of lazily restored memory died at its start");
+    }
+    if (errno_value == 0) return {};
+    return failure(errno_value, "watch criu lazy-pages: " + std::string(strerror(errno_value)));
+  }
+  setsid();
+  const Status seized = seize(server);
+  const int errno_value = seized ? 0 : seized.error().errno_value;
+  const bool told = write(answer.get(), &errno_value, sizeof errno_value) == sizeof errno_value;
+  answer.reset();
+  {
+    const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
+  }
+  if (seized && told) watch(work, server.pid, tree);
+  _exit(0);
+}
+
+}  // namespace
+
+bool has_pages_server(const std::string& work_directory) {
+  return access((work_directory + kServerFile).c_str(), F_OK) == 0 || errno != ENOENT;
+}
+
+void await_pages_server(const std::string& work_directory) {
+  const auto server = read_server(work_directory);
+  if (!server || !*server) return;
+  open_at_last({**server}).await_end();
+}
+
+bool guard_killed(const std::string& work_directory) {
+  return access((work_directory + kKilledFile).c_str(), F_OK) == 0;
+}
+
+bool guard_killed_before_it_ran(const std::string& work_directory) {
+  return access((work_directory + kNeverRanFile).c_str(), F_OK) == 0;
+}
+
+bool pages_server_is_lost(const std::string& work_directory) {
+  auto server = read_server(work_directory);
+  return !server || (*server && serves_nobody(**server));
+}
+
+void forget_pages_server(const std::string& work_directory) {
+  unlink((work_directory + kNeverRanFile).c_str());
+  unlink((work_directory + kKilledFile).c_str());
+  unlink((work_directory + kServerFile).c_str());
+}
+
+Status note_pages_server(const std::string& work_directory, pid_t pid) {
+  auto identity = identify(pid);
+  if (!identity) return failure(identity.error());
+  const std::string path = work_directory + kServerFile;
+  std::ofstream file(path);
+  file << identity->pid << ' ' << identity->start_time << '\n';
+  file.flush();
+  if (!file) return system_failure("write", path);
+  return {};
+}
+
+Result<std::string> write_guard_script(const std::string& work_directory) {
+  auto ppmr = own_path();
+  if (!ppmr) return failure(ppmr.error());
+  const std::string text = fmt::format(
+      "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-restore ] || exit 0\n"
+      "exec {} guard-pages --work {}\n",
+      shell_quoted(*ppmr), shell_quoted(work_directory));
+  return write_script(work_directory + "/guard", text);
+}
+
+int PagesGuard::run() const {
+  // The guard stays for long: nothing that CRIU has left open may stay with it.
+  close_range(STDERR_FILENO + 1, ~0U, 0);
+  // CRIU may start its scripts without: what is opened next must not get one of these numbers.
+  while (true) {
+    const int fd = open("/dev/null", O_RDWR);
+    if (fd > STDERR_FILENO) close(fd);
+    if (fd < 0 || fd > STDERR_FILENO) break;
+  }
+  const auto refuse = [](const Error& error) {
+    std::fputs(fmt::format("Error (ppmr guard-pages): {}\n", error.message).c_str(), stderr);
+    return 1;
+  };
+  auto server = read_server(work_directory);
+  if (!server) return refuse(server.error());
+  if (!*server) return 0;
+  pid_t root = restored_root;
+  if (const char* told = std::getenv("CRTOOLS_INIT_PID"); root == 0 && told != nullptr) {
+    root = std::atoi(told);
+  }
+  if (root <= 0) return refuse({EINVAL, "CRIU did not tell the pid of what it restored"});
+  auto tasks = tasks_of_tree(root);
+  if (!tasks) return refuse(tasks.error());
+  RestoredTree tree;
+  for (const ProcessIdentity& task : *tasks) {
+    tree.waiting_at.push_back(await_in_restorer(task.pid));
+  }
+  tree.tasks = std::move(*tasks);
+  if (Status started = start_guard(work_directory, **server, tree); !started) {
+    return refuse(started.error());
+  }
+  return 0;
+}
+
+}  // namespace ppmr

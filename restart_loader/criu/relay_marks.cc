@@ -1,0 +1,77 @@
+#include "restart_loader/criu/relay_marks.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "restart_loader/processes/process_identity.h"
+
+namespace ppmr {
+namespace {
+
+std::string path_of(const std::string& work_directory, RelayMark mark) {
+  switch (mark) {
+    case RelayMark::kContainerMade:
+      return work_directory + "/container-made";
+    case RelayMark::kLetGo:
+      return work_directory + "/let-go";
+    case RelayMark::kResumed:
+      return work_directory + "/resumed";
+    case RelayMark::kRunsSince:
+      return work_directory + "/runs-since";
+    case RelayMark::kResponded:
+      return work_directory + "/responded";
+  }
+  return {};
+}
+
+bool is_there(const std::string& work_directory, RelayMark mark) {
+  return access(path_of(work_directory, mark).c_str(), F_OK) == 0;
+}
+
+}  // namespace
+
+Status leave_mark(const std::string& work_directory, RelayMark mark, const std::string& content) {
+  const std::string path = path_of(work_directory, mark);
+  std::ofstream file(path);
+  if (!file) return system_failure("create", path);
+  file << content;
+  file.close();
+  if (!file) return system_failure("write", path);
+  return {};
+}
+
+bool was_let_go(const std::string& work_directory) {
+  return is_there(work_directory, RelayMark::kLetGo);
+}
+
+bool may_have_run(const std::string& work_directory, bool criu_was_killed) {
+  if (!was_let_go(work_directory)) return false;
+  if (is_there(work_directory, RelayMark::kResumed)) return true;
+  return criu_was_killed || !is_there(work_directory, RelayMark::kResponded);
+}
+
+int64_t runs_since_ns(const std::string& work_directory) {
+  std::ifstream file(path_of(work_directory, RelayMark::kRunsSince));
+  int64_t at = 0;
+  return file >> at ? at : 0;
+}
+
+void forget_restore(const std::string& work_directory) {
+  for (const RelayMark mark : {RelayMark::kLetGo, RelayMark::kResumed, RelayMark::kRunsSince,
+                               RelayMark::kResponded}) {
+    unlink(path_of(work_directory, mark).c_str());
+  }
+}
+
+bool container_was_made(const std::string& work_directory) {
+  std::ifstream file(path_of(work_directory, RelayMark::kContainerMade));
+  std::string boot;
+  return std::getline(file, boot) && read_boot_id().starts_with(boot);
+}
+
+void forget_that_container_was_made(const std::string& work_directory) {
+  unlink(path_of(work_directory, RelayMark::kContainerMade).c_str());
+}
+
+}  // namespace ppmr

@@ -1,0 +1,179 @@
+// The order matters: `criu restore` connects to the socket of `criu lazy-pages`, and fails at once
+// when nobody listens there. `lazy-pages` says on --status-fd when it does.
+#include "restart_loader/criu/restore.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "restart_loader/criu/criu_options.h"
+#include "restart_loader/criu/pages_guard.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kEndsTogether{500};
+constexpr milliseconds kLookInterval{20};
+
+sigset_t ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);
+  return set;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
+  auto restore = std::unique_ptr<Restore>(new Restore(std::move(options)));
+  const std::string& work = restore->options_.work;
+  const auto in_work = [&](const std::string& file) {
+    return file.starts_with('/') ? file : work + "/" + file;
+  };
+  const CriuOptions told = read_criu_options(restore->options_.criu_options);
+  restore->pid_file_ = in_work(told.pid_file.value_or("pidfile"));
+  if (told.log_file) restore->users_log_ = in_work(*told.log_file);
+  if (restore->options_.start) restore->users_log_ = work + "/restore.log";
+  // Left over from another restore with the same work directory.
+  unlink((work + "/lazy-pages.socket").c_str());
+  unlink(restore->pid_file_.c_str());
+  forget_pages_server(work);
+  const sigset_t set = ending_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  restore->signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!restore->signals_) return system_failure("make a signalfd", "");
+  return restore;
+}
+
+Restore::~Restore() {
+  const sigset_t set = ending_signals();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+Result<pid_t> Restore::run() {
+  if (options_.lazily) {
+    if (Status ready = start_lazy_pages(); !ready) return failure(ready.error());
+  }
+  if (Status restored = start_restore(); !restored) {
+    if (restore_) restore_->end();
+    if (lazy_pages_) lazy_pages_->end();
+    return failure(restored.error());
+  }
+  running_ = true;
+  return read_pid();
+}
+
+Status Restore::start_lazy_pages() {
+  auto started = CriuProcess::start({.argv = {options_.criu, "lazy-pages", "-D", options_.images,
+                                              "-W", options_.work, "-v2", "--status-fd", "3"},
+                                     .log_file = options_.work + "/lazy-pages.log",
+                                     .show = options_.show_line,
+                                     .status_fd = true,
+                                     .background = true});
+  if (!started) return failure(started.error());
+  lazy_pages_ = std::move(*started);
+  const Status waited = serve_until([&] { return lazy_pages_->ready() || lazy_pages_->ended(); });
+  if (!waited) {
+    lazy_pages_->end();
+    return waited;
+  }
+  if (!lazy_pages_->ready()) return failure(explain("criu lazy-pages", *lazy_pages_));
+  return note_pages_server(options_.work, lazy_pages_->pid());
+}
+
+Result<std::unique_ptr<CriuProcess>> Restore::start_criu() const {
+  const CriuOptions told = read_criu_options(options_.criu_options);
+  std::vector<std::string> argv = {options_.criu, "restore",           "-D", options_.images, "-W",
+                                   options_.work, "--restore-detached"};
+  if (options_.lazily) argv.push_back("--lazy-pages");
+  if (!told.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
+  if (!told.verbosity) argv.push_back("-v2");
+  argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
+  const std::string copy = options_.work + (told.log_file ? "/restore.out" : "/restore.log");
+  return CriuProcess::start(
+      {.argv = std::move(argv), .log_file = copy, .show = options_.show_line});
+}
+
+Status Restore::start_restore() {
+  auto started = options_.start ? options_.start() : start_criu();
+  if (!started) return failure(started.error());
+  restore_ = std::move(*started);
+  const auto lost = [&] {
+    return lazy_pages_ && lazy_pages_->ended() && !lazy_pages_->succeeded();
+  };
+  const Status waited = serve_until([&] { return restore_->ended() || lost(); });
+  if (!waited) return waited;
+  // A restore that fails takes lazy-pages along; then it is the one that tells why.
+  const auto deadline = Clock::now() + kEndsTogether;
+  while (!restore_->ended() && Clock::now() < deadline) {
+    std::vector<pollfd> fds;
+    restore_->add_to(fds);
+    poll(fds.data(), fds.size(), static_cast<int>(kLookInterval.count()));
+    restore_->process();
+  }
+  if (!restore_->ended()) {  // the guard kills what was restored; CRIU would wait for it
+    restore_->end();
+    return failure(ECHILD, explain("criu lazy-pages", *lazy_pages_).message);
+  }
+  if (restore_->succeeded()) return {};
+  if (!users_log_.empty()) {
+    std::ifstream log(users_log_);
+    for (std::string line; std::getline(log, line);) restore_->errors().note(line);
+  }
+  return failure(explain(options_.name, *restore_));
+}
+
+Status Restore::finish_pages() {
+  if (!lazy_pages_) return {};
+  if (Status served = serve_until([&] { return lazy_pages_->ended(); }); !served) return served;
+  if (lazy_pages_->succeeded()) return {};
+  return failure(EFAULT, explain("criu lazy-pages", *lazy_pages_).message);
+}
+
+Status Restore::serve_until(const std::function<bool()>& done) {
+  for (;;) {
+    for (CriuProcess* process : {lazy_pages_.get(), restore_.get()}) {
+      if (process != nullptr) process->process();
+    }
+    if (done()) return {};
+    std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
+    if (lazy_pages_) lazy_pages_->add_to(fds);
+    if (restore_) restore_->add_to(fds);
+    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR)
+      return system_failure("poll", "criu");
+    signalfd_siginfo info;
+    if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
+    const std::string name = strsignal(static_cast<int>(info.ssi_signo));
+    if (!running_ && !options_.heeds_signals) continue;
+    if (!running_)
+      return failure(EINTR, "interrupted (" + name +
+                                ") before the process ran: CRIU was ended, nothing runs here");
+    if (options_.show_notice) {
+      options_.show_notice(
+          "the process runs already and needs its pages from the checkpoint: going on until they "
+          "are all in (" +
+          name + ")");
+    }
+  }
+}
+
+Error Restore::explain(const std::string& what, CriuProcess& process) {
+  std::string message = what + " " + process.how_it_ended();
+  if (const std::string why = process.errors().summary(); !why.empty()) message += ": " + why;
+  return {process.was_killed() ? EOWNERDEAD : ECHILD, std::move(message)};
+}
+
+Result<pid_t> Restore::read_pid() const {
+  std::ifstream file(pid_file_);
+  pid_t pid = -1;
+  if (!(file >> pid)) return -1;
+  return pid;
+}
+
+}  // namespace ppmr

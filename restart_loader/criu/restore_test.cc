@@ -1,0 +1,204 @@
+// The driver against a shell script that plays CRIU: order, failures, signals.
+#include "restart_loader/criu/restore.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace ppmr {
+namespace {
+
+using testing::HasSubstr;
+
+class RestoreWithAScript : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = std::filesystem::temp_directory_path() / "restore_test-XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    work_ = path;
+  }
+  void TearDown() override { std::filesystem::remove_all(work_); }
+
+  // A script that does `lazy_pages` or `restore` according to its first argument; it finds itself
+  // in the work directory.
+  std::unique_ptr<Restore> restore_with(const std::string& lazy_pages, const std::string& restore,
+                                        bool lazily = true,
+                                        std::vector<std::string> criu_options = {}) {
+    const std::string script = work_ + "/criu";
+    std::ofstream(script) << "#!/bin/bash\ncd " << work_
+                          << "\necho \"$@\" >> calls\ncase $1 in\nlazy-pages)\n"
+                          << lazy_pages << ";;\nrestore)\n"
+                          << restore << ";;\nesac\n";
+    chmod(script.c_str(), 0700);
+    auto created = Restore::create(
+        {.criu = script,
+         .images = "/images",
+         .work = work_,
+         .lazily = lazily,
+         .criu_options = std::move(criu_options),
+         .show_line = [&](const std::string& line) { shown_.push_back(line); },
+         .show_notice = [&](const std::string& notice) { notices_.push_back(notice); },
+         .heeds_signals = heeds_signals_});
+    EXPECT_TRUE(created.has_value());
+    return std::move(*created);
+  }
+
+  std::string read(const std::string& name) const {
+    std::stringstream text;
+    text << std::ifstream(work_ + "/" + name).rdbuf();
+    return text.str();
+  }
+
+  std::string work_;
+  bool heeds_signals_ = true;
+  std::vector<std::string> shown_;
+  std::vector<std::string> notices_;
+};
+
+constexpr const char* kReady = "printf '\\0' >&3; exec 3>&-;";
+
+TEST_F(RestoreWithAScript, StartsTheRestoreOnlyWhenLazyPagesListens) {
+  auto restore = restore_with(std::string("sleep 0.1; touch listening;") + kReady +
+                                  "while [ ! -e enough ]; do sleep 0.01; done; touch filled",
+                              "[ -e listening ] && echo 4711 > pidfile");
+  const auto pid = restore->run();
+  ASSERT_TRUE(pid.has_value()) << pid.error().message;
+  EXPECT_EQ(*pid, 4711);
+  EXPECT_FALSE(std::filesystem::exists(work_ + "/filled"));
+  std::ofstream(work_ + "/enough") << "yes";
+  const Status finished = restore->finish_pages();
+  EXPECT_TRUE(finished.has_value());
+  EXPECT_TRUE(std::filesystem::exists(work_ + "/filled"));
+  EXPECT_THAT(read("calls"), HasSubstr("--lazy-pages"));
+}
+
+TEST_F(RestoreWithAScript, EagerlyNeedsNoLazyPages) {
+  auto restore = restore_with("exit 1", "echo 4711 > pidfile", false, {"--shell-job"});
+  ASSERT_TRUE(restore->run().has_value());
+  EXPECT_TRUE(restore->finish_pages().has_value());
+  EXPECT_THAT(read("calls"), testing::Not(HasSubstr("lazy-pages")));
+  EXPECT_THAT(read("calls"), testing::EndsWith("-v2 --shell-job\n"));
+}
+
+TEST_F(RestoreWithAScript, GoesOnAtASignalWhereARecordDecides) {
+  // Ends when we have taken the signal (bit 14 of those that are pending).
+  constexpr const char* kSignals =
+      "kill -TERM $PPID; while grep -q '^ShdPnd:.*[4-7c-f]...$' /proc/$PPID/status; do sleep 0.01; "
+      "done; echo 4711 > pidfile";
+  for (const bool heeds : {true, false}) {
+    heeds_signals_ = heeds;
+    auto restore = restore_with("", kSignals, false);
+    EXPECT_EQ(restore->run().has_value(), !heeds);
+  }
+}
+
+TEST_F(RestoreWithAScript, AFailureQuotesCriuAndKeepsItsLog) {
+  auto restore =
+      restore_with(std::string(kReady) + "sleep 100",
+                   "echo 'Error (criu/x.c:1): Can'\"'\"'t fork for 5: File exists' >&2; exit 1");
+  const auto pid = restore->run();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_THAT(
+      pid.error().message,
+      HasSubstr("ended with exit code 1: \"Can't fork for 5: File exists\": pid 5 is taken"));
+  EXPECT_THAT(read("restore.log"), HasSubstr("File exists"));
+  ASSERT_EQ(shown_.size(), 1u);
+}
+
+TEST_F(RestoreWithAScript, AFailureIsFoundInTheLogFileOfTheCallersChoice) {
+  auto restore =
+      restore_with("", "echo '(00.1) Error (criu/x.c:1): Something strange' > my.log; exit 3",
+                   false, {"-o", "my.log"});
+  const auto pid = restore->run();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_THAT(pid.error().message, HasSubstr("ended with exit code 3: \"Something strange\""));
+}
+
+TEST_F(RestoreWithAScript, LazyPagesThatFailsAtOnceIsTheFailure) {
+  auto restore = restore_with("echo 'Error (criu/x.c:1): UFFD is not supported' >&2; exit 1",
+                              "touch restored");
+  const auto pid = restore->run();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_THAT(pid.error().message, HasSubstr("--eager"));
+  EXPECT_FALSE(std::filesystem::exists(work_ + "/restored"));
+}
+
+TEST_F(RestoreWithAScript, LosingLazyPagesAfterTheRestoreIsAnError) {
+  auto restore =
+      restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; kill -9 $$",
+                   "echo 5 > pidfile");
+  ASSERT_TRUE(restore->run().has_value());
+  std::ofstream(work_ + "/enough") << "yes";
+  const Status finished = restore->finish_pages();
+  ASSERT_FALSE(finished.has_value());
+  EXPECT_EQ(finished.error().errno_value, EFAULT);
+  EXPECT_THAT(finished.error().message, HasSubstr("killed by signal 9"));
+  EXPECT_NE(read("pages-server"), "") << "what the guard goes by";
+}
+
+TEST_F(RestoreWithAScript, LosingLazyPagesBeforeTheProcessRunsEndsTheRestore) {
+  auto restore =
+      restore_with(std::string(kReady) + "while [ ! -e restoring ]; do sleep 0.01; done; exit 1",
+                   "touch restoring; sleep 100");
+  const auto began = std::chrono::steady_clock::now();
+  const auto pid = restore->run();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_EQ(pid.error().errno_value, ECHILD) << "not as if CRIU's restore had been killed";
+  EXPECT_THAT(pid.error().message, HasSubstr("criu lazy-pages ended with exit code 1"));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(50));
+}
+
+TEST_F(RestoreWithAScript, DoesNotWaitForAPipeThatSomebodyKeepsOpen) {
+  auto restore = restore_with("", "sleep 30 & echo $! > leftover; echo 5 > pidfile; exit 0", false);
+  const auto began = std::chrono::steady_clock::now();
+  ASSERT_TRUE(restore->run().has_value());
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  kill(std::stoi(read("leftover")), SIGKILL);
+}
+
+TEST_F(RestoreWithAScript, ASignalBeforeTheProcessRunsEndsCriuAndItsChildren) {
+  auto restore = restore_with(std::string(kReady) + "sleep 100",
+                              "(trap '' TERM; sleep 100) & echo $! > child; sleep 100");
+  std::thread interrupter([&] {
+    while (read("child").empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    kill(getpid(), SIGTERM);
+  });
+  const auto pid = restore->run();
+  interrupter.join();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_EQ(pid.error().errno_value, EINTR);
+  EXPECT_THAT(pid.error().message, HasSubstr("nothing runs here"));
+  const pid_t child = std::stoi(read("child"));
+  // Killed; whether init has reaped it already is not ours to say.
+  std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+  std::string state;
+  if (stat >> state >> state >> state) {
+    EXPECT_EQ(state, "Z");
+  }
+}
+
+TEST_F(RestoreWithAScript, ASignalWhilePagesAreStillMissingIsNotFollowed) {
+  auto restore = restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done",
+                              "echo 5 > pidfile");
+  ASSERT_TRUE(restore->run().has_value());
+  kill(getpid(), SIGINT);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::ofstream(work_ + "/enough") << "yes";
+  });
+  const Status finished = restore->finish_pages();
+  later.join();
+  EXPECT_TRUE(finished.has_value());
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_THAT(notices_[0], HasSubstr("runs already"));
+}
+
+}  // namespace
+}  // namespace ppmr

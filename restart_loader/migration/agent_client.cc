@@ -1,0 +1,90 @@
+#include "restart_loader/migration/agent_client.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "buffer_pool/host_name.h"
+#include "mount/control/control_client.h"
+#include "mount/control/json_text.h"
+#include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/security.h"
+#include "rdma_stream/control/agent_frames.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// How long one attempt may take while there is time for another one.
+constexpr milliseconds kAttempt{3000};
+constexpr milliseconds kBetweenAttempts{100};
+
+}  // namespace
+
+AgentWay read_way(const nlohmann::json& json) {
+  AgentWay way;
+  way.address = json.at("target");
+  Credentials& credentials = way.credentials;
+  credentials.key_file = json.at("key_file");
+  credentials.certificate = {json.at("tls_cert"), json.at("tls_key"), json.at("tls_ca")};
+  credentials.allowed_peers = json.at("allowed_peers").get<std::vector<std::string>>();
+  credentials.insecure = json.at("insecure");
+  return way;
+}
+
+AgentClient::AgentClient(AgentWay way) : way_(std::move(way)) {}
+AgentClient::~AgentClient() = default;
+
+Status AgentClient::connect(milliseconds patience) {
+  auto security = Security::load(way_.credentials);
+  if (!security) return failure(security.error());
+  auto connector = (*security)->connector(way_.address);
+  if (!connector) return failure(connector.error());
+  auto connection = (*connector)->connect(patience);
+  if (!connection) return failure(connection.error());
+  (*connection)->set_write_timeout(patience);
+  const auto welcome = greet_target(**connection, wire::AgentHello{host_name()}, patience);
+  if (!welcome) return failure(welcome.error());
+  node_name_ = welcome->target_name;
+  connection_ = std::move(*connection);
+  return {};
+}
+
+Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseconds patience) {
+  if (!connection_) {
+    if (auto connected = connect(patience); !connected) return failure(connected.error());
+  }
+  Status sent = write_agent_frame(*connection_, json_text(request));
+  if (sent) {
+    auto text = read_agent_frame(*connection_, patience);
+    if (text) {
+      auto answer = nlohmann::json::parse(*text, nullptr, false);
+      if (answer.is_object()) return answer;
+      sent = failure(EPROTO, "the agent at " + way_.address + " gave no JSON object");
+    } else {
+      sent = failure(text.error());
+    }
+  }
+  connection_.reset();
+  return failure(sent.error().errno_value,
+                 "ask the agent at " + way_.address + ": " + sent.error().message);
+}
+
+Result<nlohmann::json> AgentClient::insist(const nlohmann::json& request, milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+    auto answer = ask(request, std::clamp(left, milliseconds(1), kAttempt));
+    if (answer) {
+      if (Status verdict = accepted(*answer); !verdict) return failure(verdict.error());
+      return answer;
+    }
+    // Refused for good: --allow-restart is missing, or another version.
+    if (answer.error().errno_value == EPROTONOSUPPORT || left <= kBetweenAttempts) return answer;
+    std::this_thread::sleep_for(kBetweenAttempts);
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,20 @@
+#include "restart_loader/migration/command_error.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "mount/control/json_text.h"
+
+namespace ppmr {
+
+int report(const std::string& command, const CommandError& error, bool json) {
+  std::fprintf(stderr, "ppmr %s: %s\n", command.c_str(), error.message.c_str());
+  if (json) {
+    const nlohmann::json object = {
+        {"ok", false}, {"exit_code", to_int(error.exit_code)}, {"error", error.message}};
+    std::puts(json_text(object).c_str());
+  }
+  return to_int(error.exit_code);
+}
+
+}  // namespace ppmr

@@ -1,0 +1,27 @@
+// How a subcommand fails: what it says, and what it exits with.
+#pragma once
+
+#include <string>
+
+#include "buffer_pool/result.h"
+#include "mount/command_line/exit_code.h"
+
+namespace ppmr {
+
+struct CommandError {
+  ExitCode exit_code = ExitCode::kFailure;
+  std::string message;
+};
+
+template <typename T>
+using CommandResult = tl::expected<T, CommandError>;
+
+inline tl::unexpected<CommandError> command_failure(ExitCode exit_code, std::string message) {
+  return tl::unexpected<CommandError>(CommandError{exit_code, std::move(message)});
+}
+
+// Says so on stderr as "ppmr commit: message" (and with `json` as one object on stdout) and returns
+// the exit code as a number.
+int report(const std::string& command, const CommandError& error, bool json);
+
+}  // namespace ppmr

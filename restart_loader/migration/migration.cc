@@ -1,0 +1,273 @@
+#include "restart_loader/migration/migration.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "mount/control/control_client.h"
+#include "restart_loader/migration/migration_hook.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kSource;
+constexpr milliseconds kFirstContact{3000};
+constexpr milliseconds kLookSlice{1000};
+// How long the target may be out of reach before the decision.
+constexpr milliseconds kReachPatience{5000};
+constexpr milliseconds kSecondOpinionPatience{500};  // the processes are frozen meanwhile
+// Also how soon a signal is noticed.
+constexpr milliseconds kLookInterval{250};
+
+// The name of a program as part of a checkpoint's name.
+std::string plain(const std::string& name) {
+  std::string text;
+  for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return text.empty() ? "process" : text;
+}
+
+Result<OwnershipRecord> record_in(const json& answer) {
+  const auto record = answer.find("record");
+  if (record == answer.end()) return failure(EPROTO, "the target's answer lacks its record");
+  return parse_record(*record);
+}
+
+}  // namespace
+
+Migration::Migration(const RecordStore& store, const MigrationSettings& settings,
+                     std::vector<TreePlan> trees, JobSlots& slots, const std::atomic<bool>& stop)
+    : store_(store),
+      settings_(settings),
+      slots_(slots),
+      stop_(stop),
+      id_(random_migration_id()),
+      agent_(read_way(settings.way)),
+      trees_(trees.size()) {
+  for (size_t i = 0; i < trees.size(); ++i) trees_[i].plan = std::move(trees[i]);
+}
+
+MigrationOutcome Migration::run() {
+  Status done = prepare();
+  if (done) {
+    for (size_t i = 0; i < trees_.size(); ++i) {
+      trees_[i].thread = std::thread([this, i] { dump(trees_[i], i); });
+    }
+    done = await_all_sealed();
+    if (done) done = await_ready();
+    if (done) done = commit();
+  }
+  if (!done && !is_recorded_) return outcome(ExitCode::kMigrationAborted, done.error().message);
+  if (!done) {
+    const Status aborted = abort(done.error());
+    if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
+    return outcome(ExitCode::kMigrationOpen,
+                   fmt::format("{}; that it is given up could not be written down: {}. Run ppmr "
+                               "migrate --recover {} here",
+                               done.error().message, aborted.error().message, id_));
+  }
+  done = hand_over();
+  kill_tasks();
+  join_dumps();
+  if (!done) {
+    return outcome(ExitCode::kMigrationOpen,
+                   fmt::format("the processes now belong to the target, but it could not be told "
+                               "to let them run: {}. They are stopped on both sides. Run ppmr "
+                               "migrate --recover {} here once the target answers",
+                               done.error().message, id_));
+  }
+  done = await_running();
+  if (!done) {
+    const bool lost = done.error().errno_value == EFAULT;
+    return outcome(lost ? ExitCode::kPagesLost : ExitCode::kMigrationOpen, done.error().message);
+  }
+  return outcome(ExitCode::kSuccess, "");
+}
+
+Status Migration::prepare() {
+  OwnershipRecord record;
+  record.id = id_;
+  record.role = kRole;
+  record.way = settings_.way;
+  record.mountpoint = settings_.mount.mountpoint;
+  record.coordinator = identify_self();
+  record.hold_limit_ms = settings_.hold_limit.count();
+  record.leave_running = settings_.leave_running;
+  record.lazily = settings_.lazily;
+  record.criu_options = settings_.criu_options;
+  for (const Tree& tree : trees_) {
+    TreeRecord entry;
+    entry.root = tree.plan.root;
+    entry.name = tree.plan.name;
+    entry.container = tree.plan.container;
+    entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
+    if (settings_.pre_copy_rounds_max > 0) entry.images = "last";
+    record.trees.push_back(std::move(entry));
+  }
+  auto created = store_.create(std::move(record));
+  if (!created) return failure(created.error());
+  is_recorded_ = true;
+  OwnershipRecord shown = *created;
+  shown.way = json::object();  // where this node keeps its key concerns nobody
+  auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
+  if (!answer) return failure(answer.error());
+  if (Status verdict = accepted(*answer); !verdict) {
+    return failure(verdict.error().errno_value, "the target refuses: " + verdict.error().message);
+  }
+  auto prepared = record_in(*answer);
+  if (!prepared) return failure(prepared.error());
+  target_ = std::move(*prepared);
+  auto begun = store_.advance(id_, kRole, MigrationState::kDumping, [&](auto& latest) -> Status {
+    latest.peer = agent_.node_name();
+    return {};
+  });
+  if (!begun) return failure(begun.error());
+  tell({{"event", "begun"}, {"target", agent_.node_name()}});
+  return {};
+}
+
+void Migration::dump(Tree& tree, size_t number) {
+  slots_.acquire();
+  auto record = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+    if (is_over(latest.state)) return failure(ECANCELED, "aborted before it began");
+    latest.trees[number].phase = TreePhase::kDumping;
+    return {};
+  });
+  Status done;
+  if (record) {
+    const bool first_pre_copies = settings_.pre_copy_rounds_max > 0;
+    tell({{"event", first_pre_copies ? "pre-copying" : "dumping"},
+          {"checkpoint", record->trees[number].checkpoint}},
+         &tree);
+    TreeDumpOptions options{.criu = settings_.criu,
+                            .mount = settings_.mount,
+                            .id = id_,
+                            .tree = number,
+                            .record = record->trees[number],
+                            .criu_options = settings_.criu_options,
+                            .leave_running = settings_.leave_running,
+                            .pre_copy_rounds_max = settings_.pre_copy_rounds_max,
+                            .tell_round = {},
+                            .seal_patience = settings_.hold_limit};
+    options.tell_round = [&](unsigned round, uint64_t bytes) {
+      tell({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
+    };
+    tree.dump = std::make_unique<TreeDump>(store_, std::move(options));
+    auto sealed = tree.dump->dump_and_seal();
+    if (sealed) {
+      tree.sealed = *sealed;
+      auto noted = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+        TreeRecord& entry = latest.trees[number];
+        if (entry.phase < TreePhase::kSealed) entry.phase = TreePhase::kSealed;
+        entry.sealed_ns = realtime_ns();
+        entry.freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory());
+        return {};
+      });
+      if (!noted) done = failure(noted.error());
+      tell({{"event", "sealed"}, {"bytes", sealed->bytes}}, &tree);
+    } else {
+      done = failure(sealed.error());
+    }
+  } else {
+    done = failure(record.error());
+  }
+  slots_.release();
+  {
+    std::lock_guard lock(mutex_);
+    tree.is_sealed = done.has_value();
+    if (!done && !failed_) {
+      failed_ = Error{done.error().errno_value, fmt::format("process {} ({}): {}", tree.plan.root,
+                                                            tree.plan.name, done.error().message)};
+    }
+  }
+  changed_.notify_all();
+  if (tree.dump) tree.dump->wait_for_end();
+}
+
+Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
+  auto answer = agent_.insist(
+      {{"op", "look"}, {"id", id_}, {"version", target_.version}, {"timeout_ms", wait.count()}},
+      patience);
+  if (!answer) return failure(answer.error());
+  auto record = record_in(*answer);
+  if (record) target_ = *record;
+  return record;
+}
+
+// A target that gives up removes the checkpoints, and the dumps that still go on fail at that: its
+// reason is the one to be told.
+Error Migration::what_came_first(const Error& own) {
+  auto target = look_at_target(milliseconds(0), kSecondOpinionPatience);
+  if (target && target->state == MigrationState::kAborted && !target->error.empty()) {
+    return {ECHILD, "the target gave up: " + target->error};
+  }
+  return own;
+}
+
+Status Migration::await_all_sealed() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (failed_) {
+      const Error own = *failed_;
+      lock.unlock();
+      return failure(what_came_first(own));
+    }
+    if (stop_) return failure(EINTR, "interrupted");
+    size_t sealed = 0;
+    for (const Tree& tree : trees_) sealed += tree.is_sealed ? 1 : 0;
+    if (sealed == trees_.size()) break;
+    if (changed_.wait_for(lock, kLookInterval) == std::cv_status::no_timeout) continue;
+    lock.unlock();
+    auto target = look_at_target(milliseconds(0), kReachPatience);
+    if (!target) return failure(target.error());
+    if (target->state == MigrationState::kAborted) {
+      return failure(ECHILD, "the target gave up: " + target->error);
+    }
+    lock.lock();
+  }
+  lock.unlock();
+  auto sealed = store_.advance(id_, kRole, MigrationState::kSealed);
+  if (!sealed) return failure(sealed.error());
+  return {};
+}
+
+Status Migration::await_ready() {
+  const auto deadline = Clock::now() + settings_.hold_limit;
+  for (;;) {
+    auto target = look_at_target(kLookSlice, kReachPatience);
+    if (!target) return failure(target.error());
+    if (target->state == MigrationState::kReady) return {};
+    if (target->state == MigrationState::kAborted) {
+      return failure(ECHILD, "the target could not restore: " + target->error);
+    }
+    if (stop_) return failure(EINTR, "interrupted");
+    if (Clock::now() > deadline) return failure(ETIMEDOUT, "the target did not restore in time");
+  }
+}
+
+void Migration::tell(json event, const Tree* tree) const {
+  event["migration"] = id_;
+  event["time_ns"] = realtime_ns();
+  if (tree != nullptr) {
+    event["pid"] = tree->plan.root;
+    event["name"] = tree->plan.name;
+  }
+  if (settings_.tell) settings_.tell(event);
+}
+
+MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& message) {
+  MigrationOutcome result{exit_code, message, id_, {}};
+  auto record = store_.read(id_, kRole);
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed};
+    if (record && i < record->trees.size()) tree.source = record->trees[i];
+    if (i < target_.trees.size()) tree.target = target_.trees[i];
+    result.trees.push_back(std::move(tree));
+  }
+  return result;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,199 @@
+#include "restart_loader/migration/migration_agent.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "buffer_pool/unique_fd.h"
+#include "mount/command_line/exit_code.h"
+#include "mount/control/control_client.h"
+#include "mount/control/json_text.h"
+#include "mount/control/line_socket.h"
+#include "mount/control/mount_table.h"
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/criu/passed_options.h"
+#include "restart_loader/migration/keepers.h"
+#include "restart_loader/preflight/preflight.h"
+#include "restart_loader/records/record_store.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr MigrationRole kRole = MigrationRole::kTarget;
+constexpr size_t kLineMaxBytes = 4 << 20;
+constexpr milliseconds kLookMax{1000};
+constexpr milliseconds kDaemonPatience{2000};
+constexpr milliseconds kSendPatience{10'000};
+
+json refusal(const Error& error) {
+  return {{"ok", false}, {"errno", error.errno_value}, {"error", error.message}};
+}
+
+json answer_of(const Result<OwnershipRecord>& record) {
+  if (!record) return refusal(record.error());
+  return {{"ok", true}, {"record", *record}};
+}
+
+class Agent {
+ public:
+  Agent(RecordStore store, const MigrationAgent& options)
+      : store_(std::move(store)), options_(options) {}
+
+  json answer(const std::string& line) {
+    const json request = json::parse(line, nullptr, false);
+    try {
+      return answer(request);
+    } catch (const json::exception& error) {
+      return refusal({EINVAL, std::string("malformed request: ") + error.what()});
+    }
+  }
+
+ private:
+  json answer(const json& request) {
+    const std::string operation = request.at("op");
+    if (operation == "preflight") return preflight(request);
+    if (operation == "prepare") return prepare(request);
+    if (operation == "look") return look(request);
+    if (operation == "decide") return decide(request);
+    return refusal({EOPNOTSUPP, "the agent does not know '" + operation + "'"});
+  }
+  json preflight(const json& request) const;
+  json prepare(const json& request) const;
+  json look(const json& request) const;
+  json decide(const json& request) const;
+  Result<OwnershipRecord> read_of_peer(const std::string& id) const;
+
+  const RecordStore store_;
+  const MigrationAgent& options_;
+};
+
+json Agent::preflight(const json& request) const {
+  TargetContext context{.store_free_bytes = -1, .criu = find_criu().value_or("")};
+  if (auto mount = find_mount(options_.mountpoint)) {
+    const auto status = call(mount->mount.source, {{"op", "status"}}, kDaemonPatience);
+    const json store = status ? status->value("store", json::object()) : json::object();
+    if (store.contains("limit_bytes")) {
+      context.store_free_bytes =
+          store.at("limit_bytes").get<int64_t>() - store.value("used_bytes", int64_t{0});
+    }
+  }
+  return answer_preflight(request, context);
+}
+
+json Agent::prepare(const json& request) const {
+  auto record = parse_record(request.at("record"));
+  if (!record) return refusal(record.error());
+  if (auto passed = check_passed_options(record->criu_options); !passed) {
+    return refusal(passed.error());
+  }
+  if (record->hold_limit_ms <= 0 || milliseconds(record->hold_limit_ms) > kHoldLimitMax) {
+    return refusal({EINVAL, fmt::format("a process is not held for {} ms: more than 0 and at most "
+                                        "24 h",
+                                        record->hold_limit_ms)});
+  }
+  if (auto criu = find_criu(); !criu) return refusal(criu.error());
+  if (auto mount = find_mount(options_.mountpoint); !mount) return refusal(mount.error());
+  record->role = kRole;
+  record->mountpoint = options_.mountpoint;
+  record->peer = options_.peer;
+  record->coordinator = {};
+  for (TreeRecord& tree : record->trees) {
+    tree.phase = TreePhase::kWaiting;
+    tree.tasks.clear();
+    tree.waiting_at.clear();
+    tree.criu = tree.keeper = {};
+    tree.error.clear();
+  }
+  auto created = store_.create(std::move(*record));
+  if (!created && created.error().errno_value == EEXIST) {  // our last answer was lost
+    return answer_of(read_of_peer(request.at("record").at("id")));
+  }
+  if (!created) return refusal(created.error());
+  store_.prune();
+  for (size_t tree = 0; tree < created->trees.size(); ++tree) {
+    if (auto started = start_keeper(store_, created->id, tree); !started) {
+      (void)store_.advance(created->id, kRole, MigrationState::kAborted,
+                           [&](auto& latest) -> Status {
+                             latest.error = started.error().message;
+                             return {};
+                           });
+      return refusal(started.error());
+    }
+  }
+  return answer_of(created);
+}
+
+Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
+  auto record = store_.read(id, kRole);
+  if (record && record->peer != options_.peer) {
+    return failure(EPERM, "migration " + id + " was begun by another node (" + record->peer + ")");
+  }
+  return record;
+}
+
+json Agent::look(const json& request) const {
+  const std::string id = request.at("id");
+  auto record = read_of_peer(id);
+  const uint64_t version = request.value("version", uint64_t{0});
+  const milliseconds timeout(
+      std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
+  if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
+  if (record && record->state == MigrationState::kRunning && record->what_failed().empty()) {
+    if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
+  }
+  return answer_of(record);
+}
+
+// The source has decided. Being told twice changes nothing; being told of the last of several steps
+// includes those before.
+json Agent::decide(const json& request) const {
+  const std::string id = request.at("id");
+  const auto state = parse_state(request.at("state"));
+  auto record = read_of_peer(id);
+  if (!record) return refusal(record.error());
+  using enum MigrationState;
+  if (state == kAborted) {
+    return answer_of(store_.advance(id, kRole, kAborted, [&](OwnershipRecord& latest) -> Status {
+      if (latest.error.empty()) latest.error = request.value("error", "");
+      return {};
+    }));
+  }
+  if (state != kOwned && state != kRunning) return refusal({EINVAL, "not a decision"});
+  if (record->state == kReady) record = store_.advance(id, kRole, kOwned);
+  if (record && state == kRunning && record->state == kOwned) {
+    record = store_.advance(id, kRole, kRunning);
+  }
+  if (!record) return refusal(record.error());
+  if (record->state != kOwned && record->state != kRunning && record->state != kFinished) {
+    return refusal({EPERM, std::string("the migration is ") + to_string(record->state) +
+                               " at the target" +
+                               (record->error.empty() ? "" : ": " + record->error)});
+  }
+  if (record->state != kFinished) {
+    if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
+  }
+  return answer_of(record);
+}
+
+}  // namespace
+
+int MigrationAgent::run() const {
+  auto store = RecordStore::open(state_directory);
+  const UniqueFd socket(fd);
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  std::string pending;
+  std::string line;
+  for (;;) {
+    const auto forever = std::chrono::steady_clock::now() + std::chrono::hours(24 * 365);
+    if (!read_line(fd, pending, line, kLineMaxBytes, forever)) return to_int(ExitCode::kSuccess);
+    const json answer = store ? Agent(*store, *this).answer(line) : refusal(store.error());
+    const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
+    if (!write_line(fd, json_text(answer), deadline)) return to_int(ExitCode::kFailure);
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,195 @@
+#include "restart_loader/migration/mount_daemon.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "mount/command_line/size_option.h"
+#include "mount/control/control_client.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// A request for waiting asks for slices of this length, so that a daemon is soon rid of a client
+// that was killed, and we of a daemon that does not answer.
+constexpr milliseconds kWaitSlice{2000};
+// Where the daemon answers at once that it is too early.
+constexpr milliseconds kRetryInterval{20};
+
+CommandError unreachable(const MountEntry& mount, const Error& error) {
+  const std::string daemon = "the daemon of " + mount.mountpoint;
+  switch (error.errno_value) {
+    case EACCES:
+    case EPERM:
+      return {ExitCode::kFailure, daemon + " may be asked only by its user and by root"};
+    case ETIMEDOUT:
+      return {ExitCode::kDaemonSilent,
+              daemon + " did not answer in time: is it stopped, or the machine overloaded?"};
+    case ECONNREFUSED:
+      return {
+          ExitCode::kDaemonSilent,
+          daemon + " has died: unmount what it left behind (umount -l " + mount.mountpoint + ")"};
+    case ENOENT:
+      return {ExitCode::kDaemonSilent,
+              daemon + " has ended, or lives where another /run is mounted: its control socket " +
+                  mount.source + " is not here (umount -l " + mount.mountpoint +
+                  " removes the mount)"};
+    case ENODATA:
+    case ECONNRESET:
+    case EPIPE:
+      return {ExitCode::kDaemonSilent, daemon + " ended while it was asked"};
+    default:
+      return {ExitCode::kDaemonSilent, daemon + ": " + error.message};
+  }
+}
+
+// What an answer that arrived says.
+CommandResult<json> judge(Result<json> answer, const MountEntry& mount) {
+  if (!answer) return tl::unexpected(unreachable(mount, answer.error()));
+  if (Status verdict = accepted(*answer); !verdict) {
+    ExitCode exit_code = ExitCode::kCheckpointFailed;
+    if (verdict.error().errno_value == ETIMEDOUT) exit_code = ExitCode::kTimedOut;
+    if (verdict.error().errno_value == EINVAL) exit_code = ExitCode::kUsage;
+    return command_failure(exit_code, verdict.error().message);
+  }
+  return std::move(*answer);
+}
+
+const json* find_in(const json& status, const std::string& name) {
+  const auto checkpoints = status.find("checkpoints");
+  if (checkpoints == status.end()) return nullptr;
+  for (const json& checkpoint : *checkpoints) {
+    if (checkpoint.value("name", "") == name) return &checkpoint;
+  }
+  return nullptr;
+}
+
+bool a_source_is_connected(const json& status) {
+  for (const json& peer : status.value("peers", json::array())) {
+    if (peer.value("connected", false)) return true;
+  }
+  return false;
+}
+
+bool is_for_later(const Error& refusal) {
+  return refusal.errno_value == ETIMEDOUT || refusal.errno_value == ENOENT ||
+         refusal.errno_value == EAGAIN;
+}
+
+}  // namespace
+
+CommandResult<CheckpointPath> find_checkpoint(const std::string& path) {
+  auto found = find_mount(path);
+  if (!found) {
+    return command_failure(ExitCode::kNotMounted,
+                           found.error().errno_value == ENODEV
+                               ? path + " is not in a ppmr mount (ppmr status lists them)"
+                               : found.error().message);
+  }
+  const std::string& remainder = found->remainder;
+  if (remainder.empty()) {
+    return command_failure(ExitCode::kNotMounted,
+                           path + " is the mount itself: name a checkpoint in it, as in " +
+                               found->mount.mountpoint + "/NAME");
+  }
+  const size_t slash = std::min(remainder.find('/'), remainder.size());
+  CheckpointPath checkpoint{found->mount, remainder.substr(0, slash), "", ""};
+  if (slash < remainder.size()) checkpoint.inside = remainder.substr(slash + 1);
+  std::error_code error;
+  checkpoint.path =
+      (path[0] == '/' ? std::filesystem::path(path) : std::filesystem::current_path(error) / path);
+  while (checkpoint.path.size() > 1 && checkpoint.path.back() == '/') checkpoint.path.pop_back();
+  return checkpoint;
+}
+
+CommandResult<json> ask(const MountEntry& mount, const json& request, milliseconds patience) {
+  return judge(call(mount.source, request, patience), mount);
+}
+
+CommandResult<json> ask_at_length(const MountEntry& mount, json request,
+                                  std::optional<milliseconds> timeout) {
+  const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
+  if (timeout) request["timeout_ms"] = timeout->count();
+  ControlCall question;
+  if (Status sent = question.send(mount.source, request, kDaemonPatience); !sent) {
+    return tl::unexpected(unreachable(mount, sent.error()));
+  }
+  for (;;) {
+    const auto now = Clock::now();
+    if (now >= deadline)
+      return command_failure(ExitCode::kTimedOut, "no answer within the time given");
+    auto answer = question.answer(std::min(
+        kWaitSlice,
+        std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, kWaitSlice))));
+    if (answer || answer.error().errno_value != ETIMEDOUT) return judge(std::move(answer), mount);
+    if (auto alive = ask(mount, {{"op", "status"}}); !alive) return alive;
+  }
+}
+
+CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
+                                        std::optional<milliseconds> timeout,
+                                        const std::function<void(const std::string&)>& notice,
+                                        milliseconds quiet_limit) {
+  const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
+  std::optional<uint64_t> bytes_before;
+  Clock::time_point last_growth = Clock::now();
+  bool quiet_noticed = false;
+  milliseconds slice{0};  // first just look
+  std::string noticed;
+  for (;;) {
+    const json request = {{"op", "wait"},
+                          {"checkpoint", checkpoint.name},
+                          {"until", "complete"},
+                          {"timeout_ms", slice.count()}};
+    const auto answer = call(checkpoint.mount.source, request, slice + kDaemonPatience);
+    if (!answer) return tl::unexpected(unreachable(checkpoint.mount, answer.error()));
+    const Status verdict = accepted(*answer);
+    if (verdict) return !noticed.empty();
+    if (!is_for_later(verdict.error())) {
+      return command_failure(ExitCode::kCheckpointFailed,
+                             checkpoint.path + ": " + verdict.error().message);
+    }
+
+    const auto status = ask(checkpoint.mount, {{"op", "status"}});
+    if (!status) return tl::unexpected(status.error());
+    const json* found = find_in(*status, checkpoint.name);
+    const bool exists = found != nullptr;
+    if (!exists && !timeout && !a_source_is_connected(*status)) {
+      return command_failure(ExitCode::kCheckpointFailed,
+                             "there is no checkpoint " + checkpoint.name + " in " +
+                                 checkpoint.mount.mountpoint +
+                                 ", and no source is connected that could bring it");
+    }
+    const auto left = deadline - Clock::now();
+    const std::string what = exists ? "be complete" : "appear";
+    if (left <= Clock::duration::zero()) {
+      return command_failure(ExitCode::kTimedOut, checkpoint.path + " did not " +
+                                                      (exists ? "become complete" : what) +
+                                                      " within " + format_time(*timeout));
+    }
+    if (noticed != what) notice("waiting for " + checkpoint.path + " to " + what);
+    noticed = what;
+    const uint64_t bytes = exists ? found->value("bytes", uint64_t{0}) : 0;
+    if (std::exchange(bytes_before, bytes) != bytes) {
+      last_growth = Clock::now();
+      quiet_noticed = false;
+    }
+    if (exists && !quiet_noticed && Clock::now() - last_growth >= quiet_limit) {
+      quiet_noticed = true;
+      notice("nothing has come for " + checkpoint.path + " in " + format_time(quiet_limit) +
+             ": if its dump has failed, remove it at the source (rm -r)");
+    }
+    slice = std::chrono::ceil<milliseconds>(
+        std::min<Clock::duration>({left, kWaitSlice, std::max(quiet_limit, kRetryInterval)}));
+    if (verdict.error().errno_value != ETIMEDOUT) {  // the daemon does not wait for this one
+      std::this_thread::sleep_for(std::min<Clock::duration>(left, kRetryInterval));
+    }
+  }
+}
+
+}  // namespace ppmr

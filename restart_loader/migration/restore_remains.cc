@@ -1,0 +1,76 @@
+#include "restart_loader/migration/restore_remains.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "restart_loader/containers/container_fate.h"
+#include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/relay_marks.h"
+#include "restart_loader/processes/frozen_tasks.h"
+#include "restart_loader/processes/restorer_wait.h"
+
+namespace ppmr {
+namespace {
+
+void kill_all_children() {
+  // Killed one generation after the other: what a killed process leaves behind becomes our child.
+  for (int generation = 0; generation < 64; ++generation) {
+    auto all = tasks_of_tree(getpid());
+    if (!all) return;
+    for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
+    while (waitpid(-1, nullptr, 0) > 0) {  // a dead one still has its pid
+    }
+    if (all->size() == 1) return;
+  }
+}
+
+}  // namespace
+
+Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_directory,
+                            bool criu_was_killed) {
+  auto criu = FrozenTasks::open({tree.criu});
+  if (!criu) return failure(criu.error());
+  if (criu->count() > 0) {
+    // It must not let anything go while we look. One that has been told to is not disturbed: it
+    // ends by itself, and soon.
+    criu->stop();
+    if (was_let_go(work_directory)) {
+      criu->let_go();
+      criu_was_killed = false;
+    } else {
+      criu->kill();
+    }
+    criu->await_end();
+  }
+  const bool nothing_ran = !may_have_run(work_directory, criu_was_killed);
+  switch (nothing_ran ? RestoredTasks::kWaiting : look_at_restored({tree.tasks, tree.waiting_at})) {
+    case RestoredTasks::kWaiting: {
+      auto tasks = FrozenTasks::open(tree.tasks);
+      if (!tasks) return failure(tasks.error());
+      tasks->kill();
+      tasks->await_end();
+      kill_all_children();
+      if (Status gone = forget_container_at_target(tree, work_directory); !gone) {
+        return failure(gone.error());
+      }
+      return false;
+    }
+    case RestoredTasks::kRunning:
+      return true;
+    case RestoredTasks::kGone:
+      if (!guard_killed_before_it_ran(work_directory)) return true;
+      kill_all_children();
+      return false;
+    case RestoredTasks::kUndetermined:
+      break;
+  }
+  return failure(EUCLEAN,
+                 fmt::format("UNDETERMINED: CRIU died while it let process {} go; some of its "
+                             "tasks run, others wait for CRIU. They are left as they are: "
+                             "look at them, then kill them and restore from {} by hand",
+                             tree.root, tree.checkpoint));
+}
+
+}  // namespace ppmr

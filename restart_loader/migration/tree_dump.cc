@@ -1,0 +1,256 @@
+#include "restart_loader/migration/tree_dump.h"
+
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/migration/criu_relay.h"
+#include "restart_loader/migration/migration_hook.h"
+#include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/processes/frozen_tasks.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kSource;
+constexpr const char* kLog = "dump.log";
+constexpr milliseconds kPollInterval{250};
+// What is left after a round of pre-copy is worth another round above this.
+constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
+// A CRIU that has not ended so long after the end was decided may wait for a mount whose daemon is
+// stopped.
+constexpr milliseconds kEndPatience{5000};
+constexpr milliseconds kDaemonSilence{5000};
+
+}  // namespace
+
+TreeDump::TreeDump(const RecordStore& store, TreeDumpOptions options)
+    : store_(store), options_(std::move(options)) {}
+
+TreeDump::~TreeDump() { wait_for_end(); }
+
+Status TreeDump::make_directories() {
+  auto work = store_.make_work_directory(options_.id, kRole, options_.tree);
+  if (!work) return failure(work.error());
+  work_ = *work;
+  if (Status alive = check_daemon(); !alive) return alive;
+  const std::string top = options_.mount.mountpoint + "/" + options_.record.checkpoint;
+  if (mkdir(top.c_str(), 0700) != 0) return system_failure("begin checkpoint", top);
+  top_ = top;
+  return {};
+}
+
+// A mount whose daemon is stopped would make us wait inside of it.
+Status TreeDump::check_daemon() const {
+  auto alive = ask(options_.mount, {{"op", "status"}});
+  if (!alive) return failure(EIO, alive.error().message);
+  return {};
+}
+
+void TreeDump::remove_checkpoint() {
+  if (top_.empty() || !check_daemon()) return;
+  std::error_code ignored;  // a session that has failed takes them with it
+  std::filesystem::remove_all(top_, ignored);
+}
+
+// Rounds while the tree runs: everything, then what was written to since the round before; until
+// little is left, or what is left does not get less any more.
+Status TreeDump::pre_copy() {
+  uint64_t first_bytes = 0;
+  uint64_t last_bytes = 0;
+  for (; rounds_ < options_.pre_copy_rounds_max;) {
+    auto bytes = pre_dump(rounds_);
+    if (!bytes) return failure(bytes.error());
+    if (options_.tell_round) options_.tell_round(rounds_, *bytes);
+    if (rounds_++ == 0) {
+      first_bytes = last_bytes = *bytes;
+      continue;
+    }
+    const bool little = *bytes <= std::max(kLittleBytes, first_bytes / 64);
+    const bool stuck = *bytes > last_bytes / 10 * 9;
+    last_bytes = *bytes;
+    if (little || stuck) break;
+  }
+  return {};
+}
+
+// Each round tracks what is written to from its freeze on, and leaves out what the one before has.
+std::vector<std::string> TreeDump::options_with_tracking() const {
+  std::vector<std::string> options = options_.criu_options;
+  options.push_back("--track-mem");
+  if (rounds_ > 0) {
+    options.insert(options.end(), {"--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
+  }
+  return options;
+}
+
+// Gives the bytes of memory that this round wrote.
+Result<uint64_t> TreeDump::pre_dump(unsigned round) {
+  const std::string images = top_ + "/" + std::to_string(round);
+  if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin a round", images);
+  const std::string log = fmt::format("pre-dump-{}.log", round);
+  const Status asked = held_->ask(CriuRequest::kPreDump,
+                                  {images, log, options_with_tracking(), options_.record.root});
+  if (!asked) return failure(asked.error());
+  if (Status done = await_pre_dumped(log); !done) return failure(done.error());
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(images, error)) {
+    if (entry.path().filename().string().starts_with("pages-")) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+// Also of a migration that was given up: killed, CRIU might take the tree with it. Its writes fail
+// then, and that ends it.
+Status TreeDump::await_pre_dumped(const std::string& log) {
+  std::optional<bool> done;
+  wait_until([&] { return (done = held_->pre_dumped()).has_value(); });
+  auto record = store_.read(options_.id, kRole);
+  if (record && is_over(record->state)) return failure(ECANCELED, record->error);
+  if (*done) return {};
+  held_->hang_up();
+  (void)held_->process().await_end(kEndPatience);
+  return failure(explain("criu pre-dump", work_ + "/" + log));
+}
+
+// Before the rounds of pre-copy, after which every moment makes more memory dirty.
+Status TreeDump::prepare() {
+  if (is_container()) return {};
+  auto held = HeldCriu::start(store_, {.criu = options_.criu,
+                                       .id = options_.id,
+                                       .role = kRole,
+                                       .tree = options_.tree,
+                                       .work = work_,
+                                       .show = {}});
+  if (!held) return failure(held.error());
+  held_ = std::move(*held);
+  return {};
+}
+
+// runc knows what CRIU has to be told of a container, and notes that it has gone.
+Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
+  const Status relay =
+      write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu, work_);
+  if (!relay) return failure(relay.error());
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto options = runc_options(options_.criu_options);
+  if (!options) return options;
+  std::vector<std::string> words = {"checkpoint", "--image-path", images, "--work-path", work_};
+  words.insert(words.end(), options->begin(), options->end());
+  words.push_back(options_.record.container.name);
+  return runc->command(work_, words);
+}
+
+Status TreeDump::start() {
+  std::string images = top_;
+  if (!options_.record.images.empty()) {
+    images += "/" + options_.record.images;
+    if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
+  }
+  if (!is_container()) {
+    auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
+    if (options_.leave_running) options.push_back("--leave-running");
+    return held_->ask(CriuRequest::kDump, {images, kLog, std::move(options), options_.record.root});
+  }
+  auto argv = checkpoint_command(images);
+  if (!argv) return failure(argv.error());
+  auto runc = CriuProcess::start(
+      {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
+  if (!runc) return failure(runc.error());
+  runc_ = std::move(*runc);
+  return {};
+}
+
+// Whether the hook holds it; false: CRIU has ended. Errors: ECANCELED when the migration is over.
+Result<bool> TreeDump::await_held() {
+  // There are few for each user; without one we look now and then.
+  const auto watch = RecordWatch::open(store_, options_.id, kRole);
+  for (;;) {
+    auto record = store_.read(options_.id, kRole);
+    if (!record) return failure(record.error());
+    if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
+    if (criu()->ended()) return false;
+    // A CRIU that somebody has stopped would never come to it.
+    if (is_over(record->state)) return failure(ECANCELED, record->error);
+    wait_and_process({{watch ? watch->fd() : -1, POLLIN, 0}});
+    if (watch) watch->drain();
+  }
+}
+
+Result<SealedTree> TreeDump::dump_and_seal() {
+  if (Status made = make_directories(); !made) return failure(made.error());
+  if (Status prepared = prepare(); !prepared) return failure(prepared.error());
+  if (Status copied = pre_copy(); !copied) return failure(copied.error());
+  if (Status started = start(); !started) return failure(started.error());
+  auto held = await_held();
+  if (!held) return failure(held.error());
+  if (!*held) {
+    return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
+  }
+  const auto sealed =
+      ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", options_.record.checkpoint}},
+                    options_.seal_patience);
+  if (!sealed) return failure(EIO, "seal its checkpoint: " + sealed.error().message);
+  return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
+}
+
+// Until something has come from CRIU, or of `fds`, or has not for a while.
+void TreeDump::wait_and_process(std::vector<pollfd> fds) {
+  held_ ? held_->add_to(fds) : runc_->add_to(fds);
+  poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
+  criu()->process();
+}
+
+void TreeDump::wait_until(const std::function<bool()>& is_done) {
+  auto patience_ends = Clock::now() + kEndPatience;
+  while (!is_done()) {
+    wait_and_process();
+    if (Clock::now() < patience_ends) continue;
+    patience_ends = Clock::now() + kEndPatience;
+    end_what_may_keep_it();
+  }
+}
+
+void TreeDump::wait_for_end() {
+  if (held_) held_->hang_up();
+  if (criu() != nullptr) wait_until([&] { return criu()->ended(); });
+}
+
+// When the end of the dump is decided, and CRIU does not come to it.
+void TreeDump::end_what_may_keep_it() {
+  auto record = store_.read(options_.id, kRole);
+  const bool decided =
+      record && (is_over(record->state) || record->state == MigrationState::kCommitted);
+  if (!decided) return;
+  // Stopped by somebody: what it holds would stay frozen.
+  criu()->resume();
+  if (auto behind_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
+    behind_runc->let_go();
+  }
+  if (!ask(options_.mount, {{"op", "status"}}, kDaemonSilence)) {
+    // Its requests would keep CRIU, and the frozen tree with it, for as long as the daemon sleeps.
+    // Forced, the kernel answers them all with an error; that the mount is busy does not matter.
+    (void)umount2(options_.mount.mountpoint.c_str(), MNT_FORCE);
+  }
+}
+
+Error TreeDump::explain(const std::string& what, const std::string& log) {
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    if (!is_harmless(parse_criu_line(line))) criu()->errors().note(line);
+  }
+  std::string message = what + " " + criu()->how_it_ended();
+  if (const std::string why = criu()->errors().summary(); !why.empty()) message += ": " + why;
+  return {ECHILD, message + " (log: " + log + ")"};
+}
+
+}  // namespace ppmr

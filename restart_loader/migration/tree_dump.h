@@ -1,0 +1,77 @@
+// One tree at the source: dumped into the mount, held by the post-dump hook, sealed; until CRIU has
+// ended. What becomes of the tree is decided by the record alone.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "mount/control/mount_table.h"
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/criu/held_criu.h"
+#include "restart_loader/records/record_store.h"
+
+namespace ppmr {
+
+struct TreeDumpOptions {
+  std::string criu;
+  MountEntry mount;
+  std::string id;
+  size_t tree = 0;
+  TreeRecord record;
+  std::vector<std::string> criu_options;
+  bool leave_running = false;
+  unsigned pre_copy_rounds_max = 0;  // 0: the tree is frozen for all of its memory
+  std::function<void(unsigned round, uint64_t bytes)> tell_round;
+  std::chrono::milliseconds seal_patience{0};
+};
+
+struct SealedTree {
+  uint64_t bytes = 0;
+  uint64_t files = 0;
+};
+
+// Threads: one.
+class TreeDump {
+ public:
+  TreeDump(const RecordStore& store, TreeDumpOptions options);
+  ~TreeDump();
+
+  // Returns once the target has verified the checkpoint. Errors: why there is none; CRIU is on its
+  // way to let the tree run on, see wait_for_end().
+  Result<SealedTree> dump_and_seal();
+  // Until CRIU has ended, which it does once the record is aborted or committed.
+  void wait_for_end();
+  // After that: what was sealed is the target's, and here only its names are left.
+  void remove_checkpoint();
+
+  const std::string& work_directory() const { return work_; }
+
+ private:
+  Status make_directories();
+  Status check_daemon() const;
+  Status pre_copy();
+  Result<uint64_t> pre_dump(unsigned round);
+  Status await_pre_dumped(const std::string& log);
+  bool is_container() const { return !options_.record.container.name.empty(); }
+  Status prepare();
+  Status start();
+  std::vector<std::string> options_with_tracking() const;
+  CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
+  void wait_and_process(std::vector<pollfd> fds = {});
+  void wait_until(const std::function<bool()>& is_done);
+  void end_what_may_keep_it();
+  Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
+  Result<bool> await_held();
+  Error explain(const std::string& what, const std::string& log);
+
+  const RecordStore& store_;
+  const TreeDumpOptions options_;
+  std::string work_;
+  std::string top_;      // of the checkpoint in the mount; empty until it was made
+  unsigned rounds_ = 0;  // of pre-copy, done
+  std::optional<HeldCriu> held_;
+  std::unique_ptr<CriuProcess> runc_;  // of a container, instead
+};
+
+}  // namespace ppmr

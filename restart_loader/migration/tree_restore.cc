@@ -1,0 +1,395 @@
+// Restores, and restores again when CRIU died before the tree ran: the checkpoint stays until the
+// tree has all of its memory. What must never happen is a second copy: so before every attempt the
+// remains of the last one are settled (restore_remains.h).
+//
+// All that CRIU makes here are our descendants, also what it leaves behind when it is killed,
+// because this process is their subreaper until the tree runs.
+#include "restart_loader/migration/tree_restore.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "mount/command_line/exit_code.h"
+#include "mount/control/control_client.h"
+#include "mount/control/mount_table.h"
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/held_criu.h"
+#include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/relay_marks.h"
+#include "restart_loader/criu/restore.h"
+#include "restart_loader/migration/criu_relay.h"
+#include "restart_loader/migration/restore_remains.h"
+#include "restart_loader/processes/own_namespace.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kTarget;
+constexpr const char* kLog = "restore.log";
+constexpr milliseconds kSealSlice{250};
+constexpr milliseconds kDaemonPatience{2000};
+constexpr milliseconds kRemovePatience{10'000};
+constexpr int kAttemptsMax = 3;
+constexpr milliseconds kBetweenAttempts{500};
+
+void say(const std::string& sentence) {
+  fmt::print("{}\n", sentence);
+  std::fflush(stdout);
+}
+
+class TreeRestore {
+ public:
+  TreeRestore(RecordStore store, const TreeRestoreCommand& command)
+      : store_(std::move(store)), id_(command.id), tree_(command.tree) {}
+  int run();
+
+ private:
+  int keep();
+  Status hand_to(pid_t child) const;
+  Result<OwnershipRecord> read() const { return store_.read(id_, kRole); }
+  Result<OwnershipRecord> change(const std::function<void(OwnershipRecord&)>& change) const {
+    return store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
+      change(record);
+      return {};
+    });
+  }
+  Result<std::string> control_socket() const;
+  std::string images() const {
+    const TreeRecord& tree = record_.trees[tree_];
+    const std::string top = record_.mountpoint + "/" + tree.checkpoint;
+    return tree.images.empty() ? top : top + "/" + tree.images;
+  }
+  Status await_sealed();
+  bool can_be_lazy();
+  bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
+  Status prepare();
+  Result<std::unique_ptr<CriuProcess>> start_criu();
+  Result<std::unique_ptr<CriuProcess>> start_runc() const;
+  Result<std::unique_ptr<Restore>> restore_once();
+  // What has become of a restore that failed. An error ends it all.
+  Status judge_remains();
+  void note_running(pid_t pid);
+  int finish(const std::string& lost);
+  int see_through();
+  int give_up(const Error& error);
+  void remove_checkpoint() const;
+
+  const RecordStore store_;
+  const std::string id_;
+  const size_t tree_;
+  OwnershipRecord record_;
+  std::string work_;
+  std::string criu_;
+  std::optional<HeldCriu> prepared_;
+  bool lazily_ = true;
+  bool runs_ = false;            // or has run and ended
+  bool criu_was_killed_ = true;  // as far as we know
+};
+
+// The daemon serves others; more trees may wait for their checkpoints than it takes clients.
+bool is_crowded(const Error& error) {
+  return error.errno_value == EAGAIN || error.errno_value == EPIPE ||
+         error.errno_value == ECONNRESET;
+}
+
+Result<std::string> TreeRestore::control_socket() const {
+  auto mount = find_mount(record_.mountpoint);
+  if (!mount) return failure(mount.error());
+  return mount->mount.source;
+}
+
+// However long its dump takes: only one that brings nothing for the time that a tree may be held is
+// given up. Errors: ECANCELED when the migration was aborted meanwhile.
+Status TreeRestore::await_sealed() {
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  uint64_t bytes = 0;
+  auto last_progress = Clock::now();
+  for (;;) {
+    auto record = read();
+    if (!record) return failure(record.error());
+    if (record->state == MigrationState::kAborted) {
+      return failure(ECANCELED, "aborted: " + record->error);
+    }
+    const json request = {{"op", "wait"},
+                          {"checkpoint", record_.trees[tree_].checkpoint},
+                          {"until", "sealed"},
+                          {"timeout_ms", kSealSlice.count()}};
+    const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
+    const Status verdict = answer ? accepted(*answer) : failure(answer.error());
+    if (verdict) return {};
+    if (is_crowded(verdict.error())) {
+      std::this_thread::sleep_for(kSealSlice);
+    } else if (verdict.error().errno_value != ETIMEDOUT) {
+      return verdict;
+    }
+    const uint64_t bytes_now = answer ? answer->value("bytes", bytes) : bytes;
+    if (bytes_now != bytes) last_progress = Clock::now();
+    bytes = bytes_now;
+    if (Clock::now() - last_progress > milliseconds(record->hold_limit_ms)) {
+      return failure(ETIMEDOUT, fmt::format("{}, and nothing came for {} s (--timeout)",
+                                            verdict.error().message, record->hold_limit_ms / 1000));
+    }
+  }
+}
+
+// Asked while the source still dumps. It also leaves CRIU's knowledge of this kernel in
+// /run/criu.kdat, where that is a tmpfs, which makes each start of CRIU 25 ms shorter.
+bool TreeRestore::can_be_lazy() {
+  auto check = CriuProcess::start(
+      {.argv = {criu_, "check", "--feature", "uffd-noncoop"}, .background = true});
+  if (!check) return false;
+  while (!(*check)->ended()) {
+    std::vector<pollfd> fds;
+    (*check)->add_to(fds);
+    poll(fds.data(), fds.size(), -1);
+    (*check)->process();
+  }
+  if (!(*check)->succeeded()) say("restoring eagerly: " + (*check)->errors().summary());
+  return (*check)->succeeded();
+}
+
+Status TreeRestore::prepare() {
+  if (is_container()) return {};
+  auto held = HeldCriu::start(
+      store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = say});
+  if (!held) return failure(held.error());
+  prepared_ = std::move(*held);
+  // Should this keeper die, the next one has to know whom it has left.
+  auto criu = identify(prepared_->process().pid());
+  if (!criu) return failure(criu.error());
+  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
+  if (!noted) return failure(noted.error());
+  return {};
+}
+
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
+  if (!prepared_) {
+    if (Status again = prepare(); !again) return failure(again.error());
+  }
+  HeldCriu criu = std::move(*prepared_);
+  prepared_.reset();
+  std::vector<std::string> options = record_.criu_options;
+  options.insert(options.end(), {"--pidfile", "pidfile"});
+  if (lazily_) options.push_back("--lazy-pages");
+  const Status asked = criu.ask(CriuRequest::kRestore, {images(), kLog, std::move(options)});
+  if (!asked) return failure(asked.error());
+  return criu.release();
+}
+
+// Then the container is known to runc here, with its control groups.
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
+  const ContainerRecord& container = record_.trees[tree_].container;
+  if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
+    return failure(relay.error());
+  }
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto passed = runc_options(record_.criu_options);
+  if (!passed) return failure(passed.error());
+  std::vector<std::string> words = {
+      "restore", "--detach",    "--bundle", container.bundle, "--image-path",
+      images(),  "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
+  if (lazily_) words.push_back("--lazy-pages");
+  words.insert(words.end(), passed->begin(), passed->end());
+  words.push_back(container.name);
+  return CriuProcess::start(
+      {.argv = runc->command(work_, words), .log_file = work_ + "/restore.out", .show = say});
+}
+
+Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
+  auto restore =
+      Restore::create({.criu = criu_,
+                       .images = images(),
+                       .work = work_,
+                       .lazily = lazily_,
+                       .start = [this] { return is_container() ? start_runc() : start_criu(); },
+                       .name = is_container() ? "runc restore" : "criu restore",
+                       .show_line = say,
+                       .show_notice = say,
+                       .heeds_signals = false});
+  if (!restore) return failure(restore.error());
+  const auto pid = (*restore)->run();
+  if (!pid) return failure(pid.error());
+  note_running(*pid);
+  return std::move(*restore);
+}
+
+Status TreeRestore::judge_remains() {
+  auto record = read();
+  if (!record) return failure(record.error());
+  record_ = std::move(*record);
+  auto runs = settle_remains(record_.trees[tree_], work_, criu_was_killed_);
+  if (!runs) return failure(runs.error());
+  runs_ = *runs;
+  return {};
+}
+
+void TreeRestore::note_running(pid_t pid) {
+  runs_ = true;
+  say(fmt::format("running: pid {}", pid));
+  const int64_t since = runs_since_ns(work_);
+  (void)change([&](OwnershipRecord& record) {
+    record.trees[tree_].phase = TreePhase::kRunning;
+    record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
+    record.trees[tree_].lazily = lazily_;
+  });
+  // Orphans among the tree's processes belong to init again.
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+void TreeRestore::remove_checkpoint() const {
+  auto socket = control_socket();
+  if (!socket) return;
+  const json request = {{"op", "remove"}, {"checkpoint", record_.trees[tree_].checkpoint}};
+  const auto removed = call(*socket, request, kRemovePatience);
+  if (!removed) say(removed.error().message);
+}
+
+// Nothing is left to do for the tree. `lost` says what it has lost.
+int TreeRestore::finish(const std::string& lost) {
+  const int64_t now = realtime_ns();
+  (void)change([&](OwnershipRecord& record) {
+    if (!lost.empty()) {
+      record.error = fmt::format(
+          "MEMORY LOST: process {} ran, but {} before all of its pages were in place; it was "
+          "killed, because it would have found zeros in their place. Logs: {}",
+          record.trees[tree_].root, lost, work_);
+    }
+    record.trees[tree_].phase = TreePhase::kComplete;
+    record.trees[tree_].complete_ns = now;
+    if (record.all_trees(TreePhase::kComplete) && record.state == MigrationState::kRunning) {
+      record.state = MigrationState::kFinished;
+    }
+  });
+  if (!lost.empty()) return to_int(ExitCode::kPagesLost);
+  remove_checkpoint();
+  return to_int(ExitCode::kSuccess);
+}
+
+// A tree that runs, restored by a keeper that died: its lazy-pages may still be at work.
+int TreeRestore::see_through() {
+  await_pages_server(work_);
+  return finish(guard_killed(work_) ? "criu lazy-pages died" : "");
+}
+
+int TreeRestore::give_up(const Error& error) {
+  say(error.message);
+  const bool gone = access(images().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTCONN);
+  (void)change([&](OwnershipRecord& record) {
+    if (gone && record.state == MigrationState::kRunning) {
+      // The daemon has died: there is nothing left to try again with.
+      record.error = fmt::format(
+          "MEMORY LOST: process {} cannot be restored, its checkpoint went with the target's "
+          "daemon: {}. Logs: {}",
+          record.trees[tree_].root, error.message, work_);
+      record.trees[tree_].phase = TreePhase::kComplete;
+      if (record.all_trees(TreePhase::kComplete)) record.state = MigrationState::kFinished;
+    }
+    if (is_over(record.state)) return;
+    TreeRecord& tree = record.trees[tree_];
+    tree.error =
+        fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
+    // Not voted for yet: this node may still say no.
+    if (record.state == MigrationState::kRestoring) {
+      record.error = tree.error;
+      record.state = MigrationState::kAborted;
+    }
+  });
+  if (auto record = read(); record && record->state == MigrationState::kAborted) {
+    remove_checkpoint();
+  }
+  return to_int(ExitCode::kRestoreFailed);
+}
+
+int TreeRestore::run() {
+  auto begun = store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
+    if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
+    if (is_alive(record.trees[tree_].keeper)) return failure(EBUSY, "it has a keeper already");
+    record.trees[tree_].keeper = identify_self();
+    record.trees[tree_].error.clear();
+    return {};
+  });
+  if (!begun) return say(begun.error().message), to_int(ExitCode::kFailure);
+  record_ = std::move(*begun);
+  if (!record_.leave_running) return keep();
+  auto kept = run_in_own_pid_namespace(
+      record_.mountpoint, [this](pid_t child) { return hand_to(child); },
+      [this] { return keep(); });
+  if (kept) return *kept;
+  // Killed like any keeper: whoever looks after the tree next starts another one.
+  if (kept.error().errno_value == ECHILD) {
+    return say(kept.error().message), to_int(ExitCode::kFailure);
+  }
+  return give_up(kept.error());
+}
+
+// What is process 1 of the copy's pid namespace is the keeper: with it, and only with it, all that
+// it has restored ends.
+Status TreeRestore::hand_to(pid_t child) const {
+  auto keeper = identify(child);
+  if (!keeper) return failure(keeper.error());
+  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].keeper = *keeper; });
+  if (!noted) return failure(noted.error());
+  return {};
+}
+
+int TreeRestore::keep() {
+  auto work = store_.make_work_directory(id_, kRole, tree_);
+  if (!work) return give_up(work.error());
+  work_ = *work;
+  auto criu = find_criu();
+  if (!criu) return give_up(criu.error());
+  criu_ = *criu;
+  lazily_ = record_.lazily && can_be_lazy();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+  // A keeper before this one may have died in the middle.
+  const TreeRecord& tree = record_.trees[tree_];
+  if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
+  if (tree.phase == TreePhase::kRunning) return see_through();
+  if (Status judged = judge_remains(); !judged) return give_up(judged.error());
+  if (runs_) return note_running(record_.trees[tree_].root), see_through();
+  if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
+  if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
+  for (int attempt = 1;; ++attempt) {
+    forget_restore(work_);
+    auto restore = restore_once();
+    if (restore) {
+      const Status pages = (*restore)->finish_pages();
+      return finish(pages ? "" : pages.error().message);
+    }
+    say(restore.error().message);
+    criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
+    if (Status judged = judge_remains(); !judged) return give_up(judged.error());
+    if (runs_) {
+      note_running(record_.trees[tree_].root);
+      return finish(lazily_ ? "CRIU died" : "");
+    }
+    const bool promised = record_.state != MigrationState::kRestoring && !is_over(record_.state);
+    if (!promised || attempt == kAttemptsMax) return give_up(restore.error());
+    std::this_thread::sleep_for(kBetweenAttempts);
+  }
+}
+
+}  // namespace
+
+int TreeRestoreCommand::run() const {
+  auto store = RecordStore::open(state_directory);
+  if (!store) {
+    say(store.error().message);
+    return to_int(ExitCode::kFailure);
+  }
+  return TreeRestore(*store, *this).run();
+}
+
+}  // namespace ppmr

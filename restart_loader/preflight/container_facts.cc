@@ -1,0 +1,196 @@
+#include "restart_loader/preflight/container_facts.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/preflight/file_digest.h"
+#include "restart_loader/processes/process_tree.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kConfigMaxBytes = 16 << 20;
+constexpr size_t kPathsMax = 10'000;
+constexpr size_t kPathMaxBytes = 4096;
+
+bool is_absolute_path(const std::string& path) {
+  return path.starts_with('/') && path.size() <= kPathMaxBytes &&
+         path.find('\0') == std::string::npos;
+}
+
+bool is_below(const std::string& path, const std::string& directory) {
+  return directory == "/" || path == directory || path.starts_with(directory + "/");
+}
+
+std::string below(const std::string& directory, const std::string& path) {
+  if (path.starts_with('/')) return path;
+  return std::filesystem::path(directory + "/" + path).lexically_normal();
+}
+
+bool is_bind(const json& mount) {
+  if (mount.value("type", "") == "bind") return true;
+  for (const json& option : mount.value("options", json::array())) {
+    if (option == "bind" || option == "rbind") return true;
+  }
+  return false;
+}
+
+Result<std::string> digest_of_config(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) return system_failure("open", path);
+  return digest_of(fd.get(), kConfigMaxBytes, path);
+}
+
+Result<std::string> read_config(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return system_failure("open", path);
+  std::string text;
+  char buffer[16 << 10];
+  for (;;) {
+    const ssize_t size = read(fd.get(), buffer, sizeof(buffer));
+    if (size < 0) return system_failure("read", path);
+    if (size == 0) return text;
+    text.append(buffer, static_cast<size_t>(size));
+    if (text.size() > kConfigMaxBytes) return failure(EFBIG, path + " is too large for a config");
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> BundleFacts::host_path(const std::string& path) const {
+  const Mount* closest = nullptr;
+  for (const Mount& mount : mounts) {
+    if (!is_below(path, mount.destination)) continue;
+    if (closest == nullptr || mount.destination.size() >= closest->destination.size()) {
+      closest = &mount;
+    }
+  }
+  if (closest == nullptr) return path == "/" ? root_file_system : root_file_system + path;
+  if (closest->source.empty()) return std::nullopt;
+  return closest->source + path.substr(closest->destination.size());
+}
+
+std::vector<std::string> BundleFacts::needed_paths() const {
+  std::vector<std::string> paths = {root_file_system};
+  for (const Mount& mount : mounts) {
+    if (!mount.source.empty()) paths.push_back(mount.source);
+  }
+  paths.insert(paths.end(), namespaces.begin(), namespaces.end());
+  return paths;
+}
+
+Result<BundleFacts> parse_bundle(const std::string& config, const std::string& directory) {
+  const json parsed = json::parse(config, nullptr, false);
+  const std::string path = directory + "/config.json";
+  try {
+    BundleFacts bundle{.directory = directory};
+    bundle.root_file_system = below(directory, parsed.at("root").at("path"));
+    bundle.terminal = parsed.at("process").value("terminal", false);
+    for (const json& mount : parsed.value("mounts", json::array())) {
+      std::string source;
+      if (is_bind(mount)) source = below(directory, mount.at("source"));
+      bundle.mounts.push_back({mount.at("destination"), source});
+    }
+    const json platform = parsed.value("linux", json::object());
+    for (const json& entry : platform.value("namespaces", json::array())) {
+      const std::string joined = entry.value("path", "");
+      if (!joined.empty()) bundle.namespaces.push_back(joined);
+    }
+    return bundle;
+  } catch (const json::exception& error) {
+    return failure(EPROTO, path + " is not to be understood: " + error.what());
+  }
+}
+
+Result<BundleFacts> read_bundle(const std::string& directory) {
+  auto config = read_config(directory);
+  if (!config) return failure(config.error());
+  auto bundle = parse_bundle(*config, directory);
+  if (!bundle) return bundle;
+  auto digest = digest_of_config(directory);
+  if (!digest) return failure(digest.error());
+  bundle->config_digest = *digest;
+  return bundle;
+}
+
+bool has_unified_cgroups() {
+  struct statfs found {};
+  return statfs("/sys/fs/cgroup", &found) == 0 && found.f_type == CGROUP2_SUPER_MAGIC;
+}
+
+Result<ContainerFacts> gather_container_facts(const std::string& name) {
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto version = runc->version();
+  if (!version) return failure(version.error());
+  auto state = runc->state(name);
+  if (!state) return failure(state.error());
+  ContainerFacts facts{.state = *state, .runc_version = *version};
+  facts.unified_cgroups = has_unified_cgroups();
+  auto bundle = read_bundle(state->bundle);
+  if (!bundle) return failure(bundle.error());
+  facts.bundle = std::move(*bundle);
+  if (state->pid <= 0) return facts;
+  const auto processes = runc->processes(name);
+  if (!processes) return failure(processes.error());
+  const auto table = read_process_table();
+  if (!table) return failure(table.error());
+  for (const pid_t pid : *processes) {
+    if (pid == state->pid || !table->contains(pid)) continue;  // has ended meanwhile
+    const auto above = ancestors_of(*table, pid);
+    if (std::find(above.begin(), above.end(), state->pid) == above.end()) {
+      facts.outsiders.push_back(pid);
+    }
+  }
+  return facts;
+}
+
+ContainerQuestion question_about(const ContainerFacts& container) {
+  return {container.state.name, container.bundle.directory, container.bundle.config_digest,
+          container.bundle.needed_paths()};
+}
+
+Result<ContainerAnswer> answer_about(const ContainerQuestion& question) {
+  if (!is_container_name(question.name)) {
+    return failure(EINVAL, "the request names a container that is none");
+  }
+  if (!is_absolute_path(question.bundle) || question.paths.size() > kPathsMax ||
+      !std::all_of(question.paths.begin(), question.paths.end(), is_absolute_path)) {
+    return failure(EINVAL, "the request names a path that is none");
+  }
+  ContainerAnswer answer;
+  answer.unified_cgroups = has_unified_cgroups();
+  for (const std::string& path : question.paths) {
+    if (access(path.c_str(), F_OK) != 0) answer.paths_missing.push_back(path);
+  }
+  if (const auto digest = digest_of_config(question.bundle)) {
+    answer.bundle =
+        *digest == question.config_digest ? BundleVerdict::kSame : BundleVerdict::kOther;
+  }
+  const auto runc = Runc::find();
+  const auto version = runc ? runc->version() : Result<std::string>(failure(runc.error()));
+  if (!version) {
+    answer.runc_problem = version.error().message;
+    return answer;
+  }
+  answer.runc_version = *version;
+  const auto state = runc->state(question.name);
+  if (!state && state.error().errno_value != ENOENT) answer.runc_problem = state.error().message;
+  answer.name_taken = static_cast<bool>(state);
+  return answer;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,180 @@
+#include "restart_loader/preflight/node_facts.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kCriuPatience{30};
+
+// x86: flags of /proc/cpuinfo that stand for instructions or state that user programs see.
+// Everything else (bugs, virtualisation, clocks, power) may differ.
+const std::set<std::string_view> kInstructionFlags = {
+    "3dnow",    "3dnowext",  "3dnowprefetch", "abm",     "adx",        "aes",       "avx",
+    "avx2",     "avx_vnni",  "bmi1",          "bmi2",    "cldemote",   "clflush",   "clflushopt",
+    "clwb",     "clzero",    "cmov",          "cx16",    "cx8",        "enqcmd",    "erms",
+    "f16c",     "fma",       "fma4",          "fpu",     "fsgsbase",   "fsrm",      "fxsr",
+    "fxsr_opt", "gfni",      "hle",           "lahf_lm", "lwp",        "mmx",       "mmxext",
+    "movbe",    "movdir64b", "movdiri",       "mwaitx",  "ospke",      "pclmulqdq", "pku",
+    "pni",      "popcnt",    "ptwrite",       "rdpid",   "rdrand",     "rdseed",    "rdtscp",
+    "rtm",      "serialize", "sha_ni",        "sse",     "sse2",       "sse4_1",    "sse4_2",
+    "sse4a",    "ssse3",     "syscall",       "tbm",     "user_shstk", "vaes",      "vpclmulqdq",
+    "waitpkg",  "xgetbv1",   "xop",           "xsave",   "xsavec",     "xsaveopt"};
+
+std::string read_file(const char* path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+uint64_t available_memory() {
+  std::istringstream lines(read_file("/proc/meminfo"));
+  for (std::string key; lines >> key;) {
+    uint64_t kib = 0;
+    if (key == "MemAvailable:" && lines >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+// Several CRIUs at once: each takes most of its time waiting for the kernel.
+class CriuChecks {
+ public:
+  size_t start(std::vector<std::string> argv) {
+    auto process = CriuProcess::start(
+        {.argv = std::move(argv),
+         .show = [this, i = running_.size()](const std::string& line) { said_[i] += line + "\n"; },
+         .background = true});
+    running_.push_back(process ? std::move(*process) : nullptr);
+    said_.emplace_back();
+    return running_.size() - 1;
+  }
+  void wait() {
+    const auto deadline = Clock::now() + kCriuPatience;
+    for (;;) {
+      std::vector<pollfd> fds;
+      for (auto& process : running_) {
+        if (!process) continue;
+        process->process();
+        if (!process->ended()) process->add_to(fds);
+      }
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+      if (fds.empty() || left.count() <= 0) return;
+      poll(fds.data(), fds.size(), static_cast<int>(left.count()));
+    }
+  }
+  bool succeeded(size_t i) const { return running_[i] && running_[i]->succeeded(); }
+  std::string why_not(size_t i) const {
+    if (!running_[i]) return "it could not be run";
+    if (!running_[i]->ended()) {
+      return fmt::format("it has not ended within {} s", kCriuPatience.count());
+    }
+    const std::string why = running_[i]->errors().summary();
+    return why.empty() ? "it " + running_[i]->how_it_ended() : why;
+  }
+  const std::string& said(size_t i) const { return said_[i]; }
+
+ private:
+  std::vector<std::string> said_;
+  std::vector<std::unique_ptr<CriuProcess>> running_;  // last: they write into said_
+};
+
+void ask_criu(NodeFacts& facts) {
+  CriuChecks checks;
+  const std::array features = {kMemoryTrackingFeature, kLazyFeature};
+  std::array<size_t, features.size()> asked{};
+  const size_t version = checks.start({facts.criu_path, "--version"});
+  const size_t check = checks.start({facts.criu_path, "check"});
+  for (size_t i = 0; i < features.size(); ++i)
+    asked[i] = checks.start({facts.criu_path, "check", "--feature", features[i]});
+  checks.wait();
+  facts.criu_version = parse_criu_version(checks.said(version));
+  if (!checks.succeeded(check)) facts.criu_problem = checks.why_not(check);
+  for (size_t i = 0; i < features.size(); ++i) {
+    if (checks.succeeded(asked[i])) facts.features.emplace_back(features[i]);
+  }
+}
+
+}  // namespace
+
+bool NodeFacts::has_feature(const std::string& feature) const {
+  return std::find(features.begin(), features.end(), feature) != features.end();
+}
+
+std::vector<std::string> parse_cpu_features(std::string_view cpuinfo) {
+  std::set<std::string> found;
+  std::istringstream lines{std::string(cpuinfo)};
+  for (std::string line; std::getline(lines, line);) {
+    const bool x86 = line.starts_with("flags");
+    if (!x86 && !line.starts_with("Features")) continue;  // the latter: ARM, all of it is user's
+    std::istringstream words(line.substr(std::min(line.find(':') + 1, line.size())));
+    for (std::string word; words >> word;) {
+      if (!x86 || kInstructionFlags.contains(word) || word.starts_with("avx512") ||
+          word.starts_with("amx_") || word.starts_with("avx10"))
+        found.insert(word);
+    }
+    break;  // the first processor speaks for all
+  }
+  return {found.begin(), found.end()};
+}
+
+std::string parse_criu_version(std::string_view text) {
+  constexpr std::string_view kBefore = "Version: ";
+  const size_t at = text.find(kBefore);
+  if (at == std::string_view::npos) return "";
+  text.remove_prefix(at + kBefore.size());
+  return std::string(text.substr(0, text.find_first_of(" \n")));
+}
+
+std::map<std::string, std::string> parse_hard_limits(std::string_view text) {
+  constexpr size_t kNameWidth = 26;  // columns of fs/proc/base.c
+  std::map<std::string, std::string> limits;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("Max ") || line.size() < kNameWidth) continue;
+    std::string name = line.substr(0, kNameWidth);
+    name.resize(name.find_last_not_of(' ') + 1);
+    std::istringstream values(line.substr(kNameWidth));
+    std::string soft, hard;
+    if (values >> soft >> hard) limits[name] = hard;
+  }
+  return limits;
+}
+
+NodeFacts gather_node_facts(const std::string& criu) {
+  NodeFacts facts;
+  utsname name;
+  if (uname(&name) == 0) {
+    facts.host = name.nodename;
+    facts.architecture = name.machine;
+    facts.kernel = name.release;
+  }
+  facts.criu_path = criu;
+  if (!criu.empty()) ask_criu(facts);
+  facts.cpu_features = parse_cpu_features(read_file("/proc/cpuinfo"));
+  facts.memory_available_bytes = available_memory();
+  if (const auto status = read_process_status(getpid())) {
+    facts.user = status->effective_uid;
+    facts.capabilities = status->capabilities;
+  }
+  if (const auto limits = read_process_file(getpid(), "limits"))
+    facts.hard_limits = parse_hard_limits(*limits);
+  return facts;
+}
+
+}  // namespace ppmr

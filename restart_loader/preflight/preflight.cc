@@ -1,0 +1,245 @@
+// The source's part of the preflight: what to ask, and what follows from the answers. Pure: facts
+// in, sentences out. Where CRIU itself would fail a finding stops the move; where it would succeed
+// and the program might be surprised, it warns.
+#include "restart_loader/preflight/preflight.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "mount/command_line/size_option.h"
+#include "restart_loader/preflight/preflight_findings.h"
+#include "restart_loader/preflight/preflight_wire.h"
+#include "restart_loader/processes/process_identity.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+// Numbers at the beginning of a version: "6.1.0-18-amd64" -> {6, 1}.
+std::pair<int, int> major_and_minor(const std::string& version) {
+  int major_number = -1, minor_number = -1;
+  const char* end = version.data() + version.size();
+  const auto first = std::from_chars(version.data(), end, major_number);
+  if (first.ptr < end) std::from_chars(first.ptr + 1, end, minor_number);
+  return {major_number, minor_number};
+}
+
+// --- the node ---
+
+void check_criu(const NodeFacts& node, const std::string& where, Findings& findings) {
+  if (node.criu_path.empty()) {
+    findings.stop(fmt::format("there is no CRIU on the {} ({})", where, node.host),
+                  "run third_party/install there, or install Debian's criu");
+    return;
+  }
+  if (!node.criu_problem.empty()) {
+    findings.stop(fmt::format("CRIU does not work on the {} ({}), says {} check: {}", where,
+                              node.host, node.criu_path, node.criu_problem),
+                  "run third_party/install there: it finds a CRIU that works on its kernel");
+  }
+  if (node.user != 0 && !node.has_capability(kCapSysAdmin)) {
+    findings.stop(
+        fmt::format("CRIU would be run by user {} on the {} ({})", node.user, where, node.host),
+        "run ppmr as root there");
+  }
+}
+
+void compare_nodes(const MoveOptions& options, const NodeFacts& source,
+                   const PreflightAnswers& answers, Findings& findings) {
+  const NodeFacts& target = answers.node;
+  check_criu(target, "target", findings);
+  const auto criu_here = major_and_minor(source.criu_version);
+  const auto criu_there = major_and_minor(target.criu_version);
+  const std::string versions =
+      fmt::format("CRIU is {} here and {} at the target", source.criu_version, target.criu_version);
+  if (!source.criu_version.empty() && !target.criu_version.empty()) {
+    if (criu_here.first != criu_there.first) {
+      findings.stop(versions, "install the same on both nodes (third_party/install)");
+    } else if (criu_there < criu_here) {
+      findings.warn(versions, "an older CRIU may not know what a newer one has written");
+    }
+  }
+  if (source.architecture != target.architecture) {
+    findings.stop(fmt::format("the processor here is {}, that of the target {}",
+                              source.architecture, target.architecture),
+                  "choose a target of the same architecture");
+    return;
+  }
+  std::vector<std::string> missing;
+  std::set_difference(source.cpu_features.begin(), source.cpu_features.end(),
+                      target.cpu_features.begin(), target.cpu_features.end(),
+                      std::back_inserter(missing));
+  if (!missing.empty()) {
+    findings.stop(
+        "the target's processor lacks instructions that programs may be using: " + list_of(missing),
+        "choose a target whose processor is of the same kind or newer");
+  }
+  if (!answers.processor_problem.empty()) {
+    const std::string sentence =
+        "programs from this processor cannot go on on the target's, says criu cpuinfo check "
+        "there: " +
+        answers.processor_problem;
+    if (options.cpu_cap) {
+      findings.warn(sentence, "--cpu-cap was given: CRIU decides by that");
+    } else {
+      findings.stop(sentence, "choose a target whose processor is of the same kind or newer");
+    }
+  }
+  if (major_and_minor(target.kernel) < major_and_minor(source.kernel)) {
+    findings.warn(fmt::format("the target's kernel ({}) is older than that of this node ({})",
+                              target.kernel, source.kernel),
+                  "a program that uses what is new in this one fails there");
+  }
+  if (options.lazily && !target.has_feature(kLazyFeature)) {
+    findings.warn("the target's kernel cannot restart lazily (userfaultfd)",
+                  "the process will be frozen until all of its memory is there");
+  }
+}
+
+void check_space(const std::vector<TreeFacts>& trees, const NodeFacts& target, Findings& findings) {
+  uint64_t needed = 0;
+  for (const TreeFacts& tree : trees) needed += tree.memory_bytes;
+  if (target.store_free_bytes >= 0 && needed > static_cast<uint64_t>(target.store_free_bytes)) {
+    findings.stop(
+        fmt::format("{} of memory are to be moved, but the target's image store has room for {}",
+                    format_size(needed),
+                    format_size(static_cast<uint64_t>(target.store_free_bytes))),
+        "remove checkpoints there, or give the target daemon a larger --memory-limit or a "
+        "--spill-dir");
+  }
+  if (target.memory_available_bytes == 0) return;
+  const std::string both =
+      fmt::format("{} of memory are to be moved, and the target has {} free", format_size(needed),
+                  format_size(target.memory_available_bytes));
+  if (needed > target.memory_available_bytes) {
+    findings.stop(both, "free memory there, or choose another target");
+  } else if (needed > target.memory_available_bytes / 2) {
+    findings.warn(both, "until the checkpoint is removed its memory is held twice");
+  }
+}
+
+void check_source(const MoveOptions& options, const NodeFacts& source,
+                  const std::vector<TreeFacts>& trees, Findings& findings) {
+  check_criu(source, "source", findings);
+  if (options.pre_copy && !source.has_feature(kMemoryTrackingFeature)) {
+    findings.stop(
+        "--pre-copy needs a kernel that tracks which memory was written, and that of "
+        "this node does not (CONFIG_MEM_SOFT_DIRTY)",
+        "move without --pre-copy");
+  }
+  for (const TreeFacts& tree : trees) {
+    check_privileges(tree, source, "source", Severity::kStops, findings);
+    check_tree(options, tree, findings);
+    if (tree.container) check_container(tree, findings);
+  }
+}
+
+}  // namespace
+
+void MoveOptions::read(const std::vector<std::string>& criu_options) {
+  for (size_t i = 0; i < criu_options.size(); ++i) {
+    const std::string& option = criu_options[i];
+    tcp_established |= option == "--tcp-established";
+    tcp_close |= option == "--tcp-close";
+    shell_job |= option == "--shell-job" || option == "-j";
+    ext_unix_sk |= option.starts_with("--ext-unix-sk") || option.starts_with("-x");
+    file_locks |= option == "--file-locks" || option == "-l";
+    link_remap |= option == "--link-remap";
+    force_irmap |= option == "--force-irmap";
+    cpu_cap |= option.starts_with("--cpu-cap");
+    external_files |= option.starts_with("--external");
+    constexpr std::string_view kGhostLimit = "--ghost-limit";
+    std::string limit;
+    if (option == kGhostLimit && i + 1 < criu_options.size()) limit = criu_options[i + 1];
+    if (option.starts_with(std::string(kGhostLimit) + "="))
+      limit = option.substr(kGhostLimit.size() + 1);
+    if (const auto bytes = parse_size(limit); !limit.empty() && bytes) ghost_limit_bytes = *bytes;
+  }
+}
+
+PreflightQuestions questions_about(const std::vector<TreeFacts>& trees,
+                                   const MoveOptions& options) {
+  PreflightQuestions questions;
+  questions.boot_id = read_boot_id();
+  std::set<pid_t> pids;
+  std::set<std::string> addresses;
+  std::map<std::string, FileFact> files;
+  for (const TreeFacts& tree : trees) {
+    if (tree.container) questions.containers.push_back(question_about(*tree.container));
+    if (!tree.has_namespace("pid") && !options.own_pid_namespace) {
+      for (const ProcessFact& process : tree.processes) {
+        pids.insert(process.pid);
+        pids.insert(process.threads.begin(), process.threads.end());
+      }
+    }
+    for (const FileFact& file : tree.files) {
+      if (tree.files_are_known_here() && !file.deleted && file.type != "other")
+        files.emplace(file.path, file);
+    }
+    if (tree.has_namespace("net")) continue;
+    for (const InternetSocket& socket : tree.sockets) {
+      const bool connection = socket.is_connection();
+      const bool any = socket.local_address == "0.0.0.0" || socket.local_address == "::";
+      if (!any && !(connection && options.tcp_close)) addresses.insert(socket.local_address);
+      if (!connection && socket.local_port != 0)
+        questions.listeners.push_back({socket.protocol, socket.local_address, socket.local_port});
+    }
+  }
+  questions.pids.assign(pids.begin(), pids.end());
+  questions.addresses.assign(addresses.begin(), addresses.end());
+  for (auto& [path, file] : files) questions.files.push_back(std::move(file));
+  return questions;
+}
+
+json to_request(const PreflightQuestions& questions) {
+  return {{"version", kPreflightVersion}, {"questions", questions}};
+}
+
+Result<PreflightAnswers> read_answers(const json& answer, const PreflightQuestions& questions) {
+  try {
+    if (!answer.at("ok").get<bool>()) {
+      return failure(EPROTO, "the target could not check whether the move is possible: " +
+                                 answer.at("error").get<std::string>());
+    }
+    auto answers = answer.at("answers").get<PreflightAnswers>();
+    if (answers.files.size() != questions.files.size())
+      return failure(EPROTO, "the target's answer does not fit what it was asked");
+    if (answers.containers.size() != questions.containers.size())
+      return failure(EPROTO, "the target's answer does not fit what it was asked of containers");
+    for (FileVerdict verdict : answers.files) {
+      if (verdict < FileVerdict::kSame || verdict >= FileVerdict::kVerdictCount)
+        return failure(EPROTO, "the target judged a file in a way that this ppmr does not know");
+    }
+    std::sort(answers.node.cpu_features.begin(), answers.node.cpu_features.end());
+    return answers;
+  } catch (const json::exception& error) {
+    return failure(EPROTO, std::string("the target's answer is not to be understood (is it of "
+                                       "another version?): ") +
+                               error.what());
+  }
+}
+
+std::vector<Finding> find_obstacles(const MoveOptions& options, const NodeFacts& source,
+                                    const std::vector<TreeFacts>& trees,
+                                    const PreflightQuestions& questions,
+                                    const PreflightAnswers& answers) {
+  Findings findings;
+  check_source(options, source, trees, findings);
+  compare_nodes(options, source, answers, findings);
+  check_space(trees, answers.node, findings);
+  check_answers(trees, questions, answers, findings);
+  return findings.take();
+}
+
+std::vector<Finding> find_obstacles_at_source(const MoveOptions& options, const NodeFacts& source,
+                                              const std::vector<TreeFacts>& trees) {
+  Findings findings;
+  check_source(options, source, trees, findings);
+  return findings.take();
+}
+
+}  // namespace ppmr

@@ -1,0 +1,219 @@
+// The target's part of the preflight. What comes in is a peer's: it is bounded and checked, and the
+// answer says no more of this node than is needed (is a file the same, not what is in it).
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "buffer_pool/unique_fd.h"
+#include "mount/control/mount_table.h"
+#include "restart_loader/criu/cpu_check.h"
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/preflight/file_digest.h"
+#include "restart_loader/preflight/preflight.h"
+#include "restart_loader/preflight/preflight_wire.h"
+#include "restart_loader/processes/process_identity.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kPidsMax = 100'000;
+constexpr size_t kFilesMax = 100'000;
+constexpr size_t kSocketsMax = 100'000;
+constexpr size_t kContainersMax = 1000;
+constexpr size_t kPathMaxBytes = 4096;
+constexpr uint64_t kReadMaxBytes = 4ULL << 30;  // for all digests of one request
+
+Status check(const PreflightQuestions& questions) {
+  if (questions.pids.size() > kPidsMax || questions.files.size() > kFilesMax ||
+      questions.addresses.size() > kSocketsMax || questions.listeners.size() > kSocketsMax ||
+      questions.containers.size() > kContainersMax)
+    return failure(E2BIG, "the request asks about too much at once");
+  for (const FileFact& file : questions.files) {
+    if (!file.path.starts_with('/') || file.path.size() > kPathMaxBytes ||
+        file.path.find('\0') != std::string::npos)
+      return failure(EINVAL, "the request names a path that is none: " + file.path.substr(0, 100));
+  }
+  return {};
+}
+
+std::string type_of(mode_t mode) {
+  if (S_ISREG(mode)) return "file";
+  if (S_ISDIR(mode)) return "directory";
+  if (S_ISFIFO(mode)) return "fifo";
+  return "other";
+}
+
+bool is_below(const std::string& path, const std::string& directory) {
+  return path == directory || path.starts_with(directory + "/");
+}
+
+class FileJudge {
+ public:
+  explicit FileJudge(const std::string& boot_id_of_source)
+      : same_kernel_(!boot_id_of_source.empty() && boot_id_of_source == read_boot_id()) {
+    if (auto mounts = read_ppmr_mounts()) ours_ = std::move(*mounts);
+  }
+
+  FileVerdict judge(const FileFact& expected) {
+    // Our own mounts are not looked into: this daemon is the one that would have to answer.
+    for (const MountEntry& mount : ours_) {
+      if (is_below(expected.path, mount.mountpoint) && expected.path != mount.mountpoint)
+        return FileVerdict::kMissing;
+    }
+    // Without opening: a FIFO, a device or a lease must not notice.
+    const UniqueFd fd(open(expected.path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat found {};
+    if (!fd || fstat(fd.get(), &found) != 0) return FileVerdict::kMissing;
+    if (type_of(found.st_mode) != expected.type) return FileVerdict::kOtherType;
+    if (is_the_very_same(expected, found, fd.get())) return FileVerdict::kShared;
+    if (expected.type != "file") return FileVerdict::kSame;
+    if ((found.st_mode & 07777) != expected.mode) return FileVerdict::kOtherMode;
+    const auto size = static_cast<uint64_t>(found.st_size);
+    if (size < expected.size_bytes) return FileVerdict::kShorter;
+    if (size > expected.size_bytes) return FileVerdict::kLonger;
+    return compare_content(expected, found);
+  }
+
+ private:
+  // Local disks of cloned machines agree in all numbers; only a file system of both nodes counts.
+  bool is_the_very_same(const FileFact& expected, const struct stat& found, int fd) const {
+    return found.st_ino == expected.inode && !expected.filesystem_id.empty() &&
+           filesystem_id_of(fd) == expected.filesystem_id &&
+           (same_kernel_ || is_network_filesystem(expected.filesystem));
+  }
+
+  FileVerdict compare_content(const FileFact& expected, const struct stat& found) {
+    if (expected.digest.empty() && expected.build_id.empty()) {
+      const int64_t modified = found.st_mtim.tv_sec * 1'000'000'000LL + found.st_mtim.tv_nsec;
+      return modified == expected.modified_ns ? FileVerdict::kSame : FileVerdict::kUnchecked;
+    }
+    const UniqueFd fd(open(expected.path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat opened {};
+    if (!fd || fstat(fd.get(), &opened) != 0 || !S_ISREG(opened.st_mode))
+      return FileVerdict::kUnchecked;
+    if (!expected.digest.empty()) {
+      const uint64_t size = expected.size_bytes;
+      if (size > kDigestedSizeMaxBytes || size > kReadMaxBytes - read_bytes_)
+        return FileVerdict::kUnchecked;
+      read_bytes_ += size;
+      const auto digest = digest_of(fd.get(), size, expected.path);
+      if (!digest) return FileVerdict::kUnchecked;
+      return *digest == expected.digest ? FileVerdict::kSame : FileVerdict::kOtherContent;
+    }
+    return build_id_of(fd.get()) == expected.build_id ? FileVerdict::kSame
+                                                      : FileVerdict::kOtherContent;
+  }
+
+  const bool same_kernel_;
+  std::vector<MountEntry> ours_;
+  uint64_t read_bytes_ = 0;
+};
+
+std::set<std::string> addresses_here() {
+  std::set<std::string> addresses;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return addresses;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    char text[INET6_ADDRSTRLEN] = "";
+    if (entry->ifa_addr->sa_family == AF_INET) {
+      inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(entry->ifa_addr)->sin_addr, text,
+                sizeof(text));
+    } else if (entry->ifa_addr->sa_family == AF_INET6) {
+      inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(entry->ifa_addr)->sin6_addr, text,
+                sizeof(text));
+    }
+    addresses.insert(text);
+  }
+  return addresses;
+}
+
+// All of 127.0.0.0/8 is here where 127.0.0.1 is.
+bool is_here(const std::set<std::string>& addresses, const std::string& address) {
+  return addresses.contains(address) ||
+         (address.starts_with("127.") && addresses.contains("127.0.0.1"));
+}
+
+bool is_any(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
+
+bool is_taken(const std::vector<InternetSocket>& sockets, const ListenerQuestion& wanted) {
+  return std::any_of(sockets.begin(), sockets.end(), [&](const InternetSocket& socket) {
+    if (socket.protocol != wanted.protocol || socket.local_port != wanted.port) return false;
+    if (wanted.protocol == "tcp" && !socket.listens()) return false;
+    return socket.local_address == wanted.address || is_any(socket.local_address) ||
+           is_any(wanted.address);
+  });
+}
+
+PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext& context) {
+  PreflightAnswers answers;
+  const std::string criu = context.criu.empty() ? find_criu().value_or("") : context.criu;
+  answers.node = gather_node_facts(criu);
+  answers.node.store_free_bytes = context.store_free_bytes;
+  if (!questions.processor.empty()) {
+    const Status checked = check_processor(criu, questions.processor);
+    // Of another architecture, or a CRIU that does not work: those have findings of their own.
+    if (!checked && checked.error().errno_value == ENOTSUP) {
+      answers.processor_problem = checked.error().message;
+    }
+  }
+  for (pid_t pid : questions.pids) {
+    // Also the dead and threads of others hold a number: only its name in /proc tells.
+    if (access(fmt::format("/proc/{}", pid).c_str(), F_OK) == 0) answers.pids_taken.push_back(pid);
+  }
+  FileJudge judge(questions.boot_id);
+  for (const FileFact& file : questions.files) answers.files.push_back(judge.judge(file));
+  const std::set<std::string> addresses = addresses_here();
+  for (const std::string& address : questions.addresses) {
+    if (!is_here(addresses, address)) answers.addresses_missing.push_back(address);
+  }
+  if (const auto sockets = read_internet_sockets(getpid())) {
+    for (const ListenerQuestion& listener : questions.listeners) {
+      if (is_taken(*sockets, listener)) answers.listeners_taken.push_back(listener);
+    }
+  }
+  return answers;
+}
+
+Status answer_about_containers(const PreflightQuestions& questions, PreflightAnswers& answers) {
+  for (const ContainerQuestion& question : questions.containers) {
+    auto answer = answer_about(question);
+    if (!answer) return failure(answer.error());
+    answers.containers.push_back(std::move(*answer));
+  }
+  return {};
+}
+
+json refuse(const std::string& why) { return {{"ok", false}, {"error", why}}; }
+
+}  // namespace
+
+json answer_preflight(const json& request, const TargetContext& context) {
+  try {
+    if (const int version = request.at("version"); version != kPreflightVersion)
+      return refuse(fmt::format("this ppmr answers questions of version {}, not {}",
+                                kPreflightVersion, version));
+    const auto questions = request.at("questions").get<PreflightQuestions>();
+    if (Status checked = check(questions); !checked) return refuse(checked.error().message);
+    PreflightAnswers answers = answer(questions, context);
+    if (Status answered = answer_about_containers(questions, answers); !answered)
+      return refuse(answered.error().message);
+    return {{"ok", true}, {"answers", answers}};
+  } catch (const json::exception& error) {
+    return refuse(std::string("the request is not to be understood: ") + error.what());
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,207 @@
+// What the target says when it is asked, on real files and processes.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/preflight/file_digest.h"
+#include "restart_loader/preflight/preflight.h"
+#include "restart_loader/processes/process_identity.h"
+#include "restart_loader/processes/test_process.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr const char* kDigestOfAbc =
+    "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+class Preflight : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = std::filesystem::temp_directory_path() / "preflight_answer_test-XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    questions_.boot_id = "that of another machine";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  FileFact abc(const std::string& name) {
+    const std::string path = directory_ + "/" + name;
+    std::ofstream(path) << "abc";
+    chmod(path.c_str(), 0644);
+    return {.path = path,
+            .type = "file",
+            .filesystem = "ext4",
+            .size_bytes = 3,
+            .mode = 0644,
+            .digest = kDigestOfAbc};
+  }
+  PreflightAnswers ask() {
+    const json answer = answer_preflight(to_request(questions_), context_);
+    auto answers = read_answers(answer, questions_);
+    EXPECT_TRUE(answers.has_value()) << answers.error().message;
+    return answers.value_or(PreflightAnswers{});
+  }
+  FileVerdict judge(const FileFact& file) {
+    questions_.files = {file};
+    const PreflightAnswers answers = ask();
+    return answers.files.empty() ? FileVerdict::kVerdictCount : answers.files[0];
+  }
+
+  std::string directory_;
+  PreflightQuestions questions_;
+  TargetContext context_{.store_free_bytes = 12345, .criu = "/bin/false"};
+};
+
+TEST_F(Preflight, FilesAreComparedNotTold) {
+  FileFact file = abc("file");
+  EXPECT_EQ(judge(file), FileVerdict::kSame);
+  file.digest[0] = 'c';
+  EXPECT_EQ(judge(file), FileVerdict::kOtherContent);
+  file.size_bytes = 2;
+  EXPECT_EQ(judge(file), FileVerdict::kLonger);
+  file.size_bytes = 4;
+  EXPECT_EQ(judge(file), FileVerdict::kShorter);
+  file.mode = 0600;
+  EXPECT_EQ(judge(file), FileVerdict::kOtherMode);
+  file.type = "directory";
+  EXPECT_EQ(judge(file), FileVerdict::kOtherType);
+  file.path += "-not";
+  EXPECT_EQ(judge(file), FileVerdict::kMissing);
+  questions_.files = {abc("file")};
+  const std::string answer = answer_preflight(to_request(questions_), context_).dump();
+  EXPECT_EQ(answer.find("ba7816bf"), std::string::npos);
+  EXPECT_EQ(answer.find(directory_), std::string::npos);
+}
+
+TEST_F(Preflight, WithoutADigestOnlyTheTimeSpeaksForAFile) {
+  FileFact file = abc("file");
+  file.digest.clear();
+  EXPECT_EQ(judge(file), FileVerdict::kUnchecked);
+  struct stat found {};
+  ASSERT_EQ(stat(file.path.c_str(), &found), 0);
+  file.modified_ns = found.st_mtim.tv_sec * 1'000'000'000LL + found.st_mtim.tv_nsec;
+  EXPECT_EQ(judge(file), FileVerdict::kSame);
+}
+
+TEST_F(Preflight, NothingIsReadThatIsLargerThanADigestMayBe) {
+  FileFact file = abc("large");
+  ASSERT_EQ(truncate(file.path.c_str(), (64 << 20) + 1), 0);
+  file.size_bytes = (64 << 20) + 1;
+  EXPECT_EQ(judge(file), FileVerdict::kUnchecked);
+}
+
+TEST_F(Preflight, AFileIsSharedOnlyWhereTheFileSystemIs) {
+  FileFact file = abc("file");
+  struct stat found {};
+  ASSERT_EQ(stat(file.path.c_str(), &found), 0);
+  file.inode = found.st_ino;
+  {
+    const UniqueFd fd(open(file.path.c_str(), O_RDONLY));
+    file.filesystem_id = filesystem_id_of(fd.get());
+  }
+  file.digest[0] = 'c';
+  EXPECT_EQ(judge(file), FileVerdict::kOtherContent);  // a clone of this machine asks
+  questions_.boot_id = read_boot_id();
+  EXPECT_EQ(judge(file), FileVerdict::kShared);
+}
+
+TEST_F(Preflight, NamedPipesAreNotOpened) {
+  const std::string path = directory_ + "/fifo";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(judge({.path = path, .type = "fifo"}), FileVerdict::kSame);
+  EXPECT_EQ(judge({.path = path, .type = "file"}), FileVerdict::kOtherType);
+}
+
+TEST_F(Preflight, TakenPidsAreNamed) {
+  TestProcess process;
+  const pid_t pid = process.pid();
+  questions_.pids = {pid, 0x7ffffff0};
+  EXPECT_THAT(ask().pids_taken, ElementsAre(pid));
+  process.end();
+  EXPECT_THAT(ask().pids_taken, IsEmpty());
+}
+
+TEST_F(Preflight, AddressesAndPortsOfThisNodeAreKnown) {
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  const auto sockets = read_internet_sockets(getpid());
+  ASSERT_TRUE(sockets.has_value());
+  struct stat found {};
+  fstat(listener.get(), &found);
+  uint16_t port = 0;
+  for (const InternetSocket& socket : *sockets) {
+    if (socket.inode == found.st_ino) port = socket.local_port;
+  }
+  ASSERT_NE(port, 0);
+  questions_.addresses = {"127.0.0.1", "127.3.2.1", "192.0.2.77"};  // the last of RFC 5737
+  questions_.listeners = {{"tcp", "127.0.0.1", port}, {"udp", "127.0.0.1", port}};
+  const PreflightAnswers answers = ask();
+  EXPECT_THAT(answers.addresses_missing, ElementsAre("192.0.2.77"));
+  ASSERT_EQ(answers.listeners_taken.size(), 1u);
+  EXPECT_EQ(answers.listeners_taken[0].protocol, "tcp");
+}
+
+TEST_F(Preflight, TheNodeIsDescribed) {
+  const NodeFacts node = ask().node;
+  EXPECT_EQ(node.store_free_bytes, 12345);
+  EXPECT_EQ(node.criu_path, "/bin/false");
+  EXPECT_NE(node.criu_problem, "");
+}
+
+TEST_F(Preflight, ARequestThatIsNoneIsRefusedInWords) {
+  const auto refusal = [&](const json& request) {
+    const json answer = answer_preflight(request, context_);
+    EXPECT_EQ(answer.at("ok"), false);
+    return answer.at("error").get<std::string>();
+  };
+  EXPECT_THAT(refusal(json::object()), HasSubstr("not to be understood"));
+  EXPECT_THAT(refusal(json(7)), HasSubstr("not to be understood"));
+  EXPECT_THAT(refusal({{"version", 99}}), HasSubstr("version 1, not 99"));
+  json request = to_request(questions_);
+  request["questions"]["pids"] = "all";
+  EXPECT_THAT(refusal(request), HasSubstr("not to be understood"));
+  questions_.files = {{.path = "etc/shadow", .type = "file"}};
+  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("a path that is none"));
+  questions_.files = {};
+  questions_.pids.assign(100'001, 1);
+  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("too much"));
+}
+
+TEST_F(Preflight, TheProcessorIsJudgedByCriu) {
+  questions_.processor = "1943565413404061";  // an image with nothing in it
+  context_.criu = "/bin/true";
+  EXPECT_EQ(ask().processor_problem, "");
+  context_.criu = "/bin/cat";  // ends with an error, for it knows no option -D
+  EXPECT_NE(ask().processor_problem, "");
+  questions_.processor = "";
+  EXPECT_EQ(ask().processor_problem, "");
+}
+
+TEST_F(Preflight, AnAnswerThatDoesNotFitIsRefused) {
+  questions_.files = {abc("file")};
+  json answer = answer_preflight(to_request(questions_), context_);
+  json shorter = answer;
+  shorter["answers"]["files"] = json::array();
+  EXPECT_EQ(read_answers(shorter, questions_).error().errno_value, EPROTO);
+  json unknown = answer;
+  unknown["answers"]["files"] = {99};
+  EXPECT_EQ(read_answers(unknown, questions_).error().errno_value, EPROTO);
+  EXPECT_EQ(read_answers(json::array(), questions_).error().errno_value, EPROTO);
+  EXPECT_THAT(read_answers({{"ok", false}, {"error", "no time"}}, questions_).error().message,
+              HasSubstr("no time"));
+}
+
+}  // namespace
+}  // namespace ppmr

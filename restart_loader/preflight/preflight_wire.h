@@ -1,0 +1,17 @@
+// How questions and answers of the preflight look as JSON. The version counts up when a field
+// changes its meaning.
+#pragma once
+
+#include "restart_loader/preflight/preflight.h"
+
+namespace ppmr {
+
+inline constexpr int kPreflightVersion = 1;
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenerQuestion, protocol, address, port)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightQuestions, boot_id, pids, files, addresses, listeners,
+                                   containers, processor)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightAnswers, node, pids_taken, files, addresses_missing,
+                                   listeners_taken, containers, processor_problem)
+
+}  // namespace ppmr

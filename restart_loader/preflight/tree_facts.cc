@@ -1,0 +1,404 @@
+// Files are looked at through /proc/PID/root and /proc/PID/fd, so in the tree's own mount
+// namespace. Nothing is opened in a mount of ppmr's: its daemon may be waiting for a peer.
+#include "restart_loader/preflight/tree_facts.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "buffer_pool/unique_fd.h"
+#include "mount/control/mount_table.h"
+#include "restart_loader/preflight/file_digest.h"
+#include "restart_loader/preflight/node_facts.h"
+#include "restart_loader/processes/system_v_memory.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::string_view kDeleted = " (deleted)";
+constexpr std::array kNamespaces = {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"};
+// Families of sockets that CRIU restores, as their "system.sockprotoname" has them.
+const std::set<std::string_view> kOrdinarySockets = {
+    "TCP",  "TCPv6", "UDP",         "UDPv6",   "UDPLITE", "UDPLITEv6", "UNIX",
+    "PING", "RAW",   "UNIX-STREAM", "NETLINK", "PACKET",  "PINGv6",    "RAWv6"};
+
+// What /proc/PID/fdinfo/N says that matters here.
+struct OpenFlags {
+  int flags = 0;
+  int mount_id = -1;
+  bool locked = false;
+};
+
+OpenFlags read_open_flags(pid_t pid, int fd) {
+  OpenFlags open;
+  const auto info = read_process_file(pid, fmt::format("fdinfo/{}", fd));
+  if (!info) return open;
+  std::istringstream lines(*info);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("flags:"))
+      open.flags = static_cast<int>(std::stol(line.substr(6), nullptr, 8));
+    if (line.starts_with("mnt_id:")) open.mount_id = std::stoi(line.substr(7));
+    if (line.starts_with("lock:")) open.locked = true;
+  }
+  return open;
+}
+
+std::string type_of(uint32_t mode) {
+  if (S_ISREG(mode)) return "file";
+  if (S_ISDIR(mode)) return "directory";
+  if (S_ISFIFO(mode)) return "fifo";
+  return "other";
+}
+
+// null, zero, urandom, ...
+bool is_memory_device(const struct statx& found) {
+  constexpr unsigned kMemoryDevices = 1;
+  return S_ISCHR(found.stx_mode) && found.stx_rdev_major == kMemoryDevices;
+}
+
+class Gathering {
+ public:
+  explicit Gathering(const ProcessTree& tree) : tree_(tree) {}
+
+  Result<TreeFacts> run() {
+    facts_.root = tree_.root;
+    facts_.name = tree_.processes.front().name;
+    if (const auto mounts = read_process_file(tree_.root, "mountinfo"))
+      mounts_ = parse_mountinfo(*mounts);
+    for (const char* name : kNamespaces) {
+      const std::string link = std::string("ns/") + name;
+      const auto theirs = read_process_link(tree_.root, link);
+      const auto ours = read_process_link(getpid(), link);
+      if (theirs && ours && *theirs != *ours) facts_.own_namespaces.emplace_back(name);
+    }
+    gather_mount_ids();
+    for (const TreeProcess& process : tree_.processes) {
+      if (Status looked = look_at(process); !looked) {
+        // A child that has ended needs nothing any more.
+        if (looked.error().errno_value == ESRCH && process.pid != tree_.root) continue;
+        return failure(looked.error());
+      }
+    }
+    if (Status sockets = look_at_sockets(); !sockets) return failure(sockets.error());
+    if (Status segments = look_at_system_v_memory(); !segments) return failure(segments.error());
+    take_digests();
+    for (auto& [key, file] : files_) facts_.files.push_back(std::move(file));
+    return std::move(facts_);
+  }
+
+ private:
+  void gather_mount_ids();
+  Status look_at(const TreeProcess& process);
+  void look_at_working_directory(pid_t pid, const std::string& path);
+  Status look_at_descriptors(pid_t pid);
+  Status look_at_mappings(pid_t pid);
+  Status look_at_sockets();
+  Status look_at_system_v_memory();
+  void look_at_descriptor(pid_t pid, const Descriptor& descriptor);
+  void look_at_device(pid_t pid, const std::string& path, const struct statx& found);
+  void look_at_socket(pid_t pid, const Descriptor& descriptor);
+  FileFact* add_file(pid_t pid, const std::string& path, const std::string& open_path);
+  std::string filesystem_of(const std::string& path) const;
+  // The kernel names files from our root, or from theirs where we cannot see that.
+  std::string within_tree(const std::string& path) const {
+    const bool same = !facts_.has_namespace("mnt");
+    return same ? path : fmt::format("/proc/{}/root{}", tree_.root, path);
+  }
+  void take_digests();
+  void note(const std::string& kind, const std::string& object, pid_t pid) {
+    if (noted_.emplace(kind, object).second) facts_.peculiarities.push_back({kind, object, pid});
+  }
+
+  const ProcessTree& tree_;
+  TreeFacts facts_;
+  std::vector<MountEntry> mounts_;
+  std::set<int> mount_ids_;                // that CRIU knows when it dumps the tree
+  std::map<std::string, FileFact> files_;  // by path; "#INODE" behind it for deleted ones
+  std::set<std::pair<std::string, std::string>> noted_;
+  std::set<uint64_t> socket_inodes_;
+  std::map<uint64_t, pid_t> shared_memory_inodes_;  // of shared memory without a name: who has it
+};
+
+void Gathering::gather_mount_ids() {
+  for (const TreeProcess& process : tree_.processes) {
+    if (const auto ids = read_mount_ids(process.pid)) mount_ids_.insert(ids->begin(), ids->end());
+  }
+  // A process that has changed its root sees fewer than its namespace has.
+  if (facts_.has_namespace("mnt")) return;
+  if (const auto ids = read_mount_ids(getpid())) mount_ids_.insert(ids->begin(), ids->end());
+}
+
+// The type of the file system with the longest mount point above `path`.
+std::string Gathering::filesystem_of(const std::string& path) const {
+  const MountEntry* closest = nullptr;
+  for (const MountEntry& mount : mounts_) {
+    const std::string& point = mount.mountpoint;
+    const bool above = point == "/" || (path.starts_with(point) &&
+                                        (path.size() == point.size() || path[point.size()] == '/'));
+    if (above && (closest == nullptr || point.size() >= closest->mountpoint.size()))
+      closest = &mount;
+  }
+  return closest == nullptr ? "" : closest->type;
+}
+
+// `open_path` leads to the very file, whatever its name leads to now.
+FileFact* Gathering::add_file(pid_t pid, const std::string& path, const std::string& open_path) {
+  const bool deleted = path.ends_with(kDeleted);
+  const std::string name = deleted ? path.substr(0, path.size() - kDeleted.size()) : path;
+  if (const auto known = files_.find(path); known != files_.end() && !deleted)
+    return &known->second;
+  FileFact file{.path = name, .filesystem = filesystem_of(name), .deleted = deleted, .pid = pid};
+  if (file.filesystem == "fuse.ppmr") {
+    note("ppmr mount", name, pid);
+    return nullptr;
+  }
+  if (file.filesystem == "proc" || file.filesystem == "sysfs")
+    return nullptr;  // nodes have their own
+  const UniqueFd fd(open(open_path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat found {};
+  if (!fd || fstat(fd.get(), &found) != 0) return nullptr;  // closed or unmapped meanwhile
+  file.type = type_of(found.st_mode);
+  file.mode = found.st_mode & 07777;
+  file.links = static_cast<uint32_t>(found.st_nlink);
+  file.inode = found.st_ino;
+  file.modified_ns = found.st_mtim.tv_sec * 1'000'000'000LL + found.st_mtim.tv_nsec;
+  if (file.type == "file") file.size_bytes = static_cast<uint64_t>(found.st_size);
+  file.filesystem_id = filesystem_id_of(fd.get());
+  const std::string key = deleted ? fmt::format("{}#{}", path, found.st_ino) : path;
+  return &files_.emplace(key, std::move(file)).first->second;
+}
+
+Status Gathering::look_at(const TreeProcess& process) {
+  const pid_t pid = process.pid;
+  const auto stat = read_process_stat(pid);
+  if (!stat) return failure(stat.error());
+  if (stat->start_time_ticks != process.start_time_ticks)
+    return failure(ESRCH, fmt::format("process {} ({}) has ended", pid, process.name));
+  const auto status = read_process_status(pid);
+  if (!status) return failure(status.error());
+  ProcessFact fact{.pid = pid,
+                   .name = stat->name,
+                   .threads = read_threads(pid).value_or(std::vector<pid_t>()),
+                   .namespace_pids = status->namespace_pids,
+                   .parent = stat->parent,
+                   .group = stat->group,
+                   .session = stat->session,
+                   .terminal = stat->terminal,
+                   .uid = status->effective_uid,
+                   .gid = status->real_gid,
+                   .tracer = status->tracer,
+                   .seccomp_mode = status->seccomp_mode};
+  facts_.memory_bytes += status->own_memory_bytes;
+  const auto take_link = [&](const char* link, std::string& path) -> Status {
+    auto target = read_process_link(pid, link);
+    if (!target) return failure(target.error());
+    add_file(pid, *target, fmt::format("/proc/{}/{}", pid, link));
+    path = std::move(*target);
+    return {};
+  };
+  if (Status link = take_link("exe", fact.executable); !link) return link;
+  if (Status link = take_link("cwd", fact.working_directory); !link) return link;
+  if (Status link = take_link("root", fact.root_directory); !link) return link;
+  look_at_working_directory(pid, fact.working_directory);
+  fact.cgroup = read_process_file(pid, "cgroup").value_or("");
+  if (const auto limits = read_process_file(pid, "limits"))
+    fact.hard_limits = parse_hard_limits(*limits);
+  if (Status looked = look_at_descriptors(pid); !looked) return looked;
+  if (Status looked = look_at_mappings(pid); !looked) return looked;
+  facts_.processes.push_back(std::move(fact));
+  return {};
+}
+
+void Gathering::look_at_working_directory(pid_t pid, const std::string& path) {
+  const UniqueFd fd(open(fmt::format("/proc/{}/cwd", pid).c_str(), O_PATH | O_CLOEXEC));
+  if (!fd || mount_ids_.contains(read_open_flags(getpid(), fd.get()).mount_id)) return;
+  note("foreign mount", path, pid);
+}
+
+Status Gathering::look_at_descriptors(pid_t pid) {
+  const auto open = read_descriptors(pid);
+  if (!open) return failure(open.error());
+  for (const Descriptor& descriptor : *open) look_at_descriptor(pid, descriptor);
+  return {};
+}
+
+void Gathering::look_at_descriptor(pid_t pid, const Descriptor& descriptor) {
+  const std::string& target = descriptor.target;
+  if (target.starts_with("anon_inode:")) {
+    const std::string name = target.substr(target.find(':') + 1);
+    if (name == "inotify" || name == "[fanotify]") {
+      note(name == "inotify" ? "inotify" : "fanotify", name, pid);
+      return;
+    }
+    // What CRIU restores; anything else of this kind it does not know.
+    static const std::set<std::string_view> kKnown = {"[eventfd]", "[eventpoll]", "[signalfd]",
+                                                      "[timerfd]", "[pidfd]",     "bpf-map"};
+    if (!kKnown.contains(name)) note("anonymous file", name, pid);
+    return;
+  }
+  if (target.starts_with("socket:[")) return look_at_socket(pid, descriptor);
+  if (!target.starts_with('/')) return;
+  const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
+  if (target.starts_with("/memfd:")) {
+    struct stat memory {};
+    if (stat(path.c_str(), &memory) == 0) shared_memory_inodes_.emplace(memory.st_ino, pid);
+    return;
+  }
+  struct statx found {};
+  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &found) != 0) return;
+  const OpenFlags open = read_open_flags(pid, descriptor.number);
+  const bool is_device = S_ISCHR(found.stx_mode) || S_ISBLK(found.stx_mode);
+  if ((!is_device || is_memory_device(found)) && !mount_ids_.contains(open.mount_id)) {
+    note("foreign mount", target, pid);
+  }
+  if (is_device) return look_at_device(pid, target, found);
+  if (open.locked) note("lock", target, pid);
+  FileFact* file = add_file(pid, target, path);
+  if (file == nullptr) return;
+  if ((open.flags & O_ACCMODE) == O_RDONLY) return;
+  const bool appends = (open.flags & O_ACCMODE) == O_WRONLY && (open.flags & O_APPEND) != 0;
+  file->append_only = appends && (!file->writable || file->append_only);
+  file->writable = true;
+}
+
+void Gathering::look_at_device(pid_t pid, const std::string& path, const struct statx& found) {
+  const unsigned number = found.stx_rdev_major, minor_number = found.stx_rdev_minor;
+  constexpr unsigned kMiscellaneous = 10, kTunMinor = 200;
+  const bool terminal = number == 4 || number == 5 || (number >= 136 && number <= 143);
+  if (is_memory_device(found)) return;
+  if (S_ISCHR(found.stx_mode) && number == kMiscellaneous && minor_number == kTunMinor) return;
+  note(S_ISCHR(found.stx_mode) && terminal ? "terminal" : "device", path, pid);
+}
+
+void Gathering::look_at_socket(pid_t pid, const Descriptor& descriptor) {
+  socket_inodes_.insert(inode_in(descriptor.target, "socket"));
+  const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
+  char family[64];
+  const ssize_t size = getxattr(path.c_str(), "system.sockprotoname", family, sizeof(family));
+  if (size <= 0) return;
+  const std::string name(family, strnlen(family, static_cast<size_t>(size)));
+  if (!kOrdinarySockets.contains(name)) note("socket", name, pid);
+}
+
+Status Gathering::look_at_mappings(pid_t pid) {
+  const auto mappings = read_mappings(pid);
+  if (!mappings) return failure(mappings.error());
+  for (const Mapping& mapping : *mappings) {
+    if (!mapping.path.starts_with('/')) continue;
+    if (mapping.path.starts_with("/memfd:") || (mapping.deleted && mapping.path == "/dev/zero")) {
+      shared_memory_inodes_.emplace(mapping.inode, pid);
+      continue;
+    }
+    if (mapping.deleted && mapping.path.starts_with("/SYSV")) {
+      note("system v memory", mapping.path, pid);
+      continue;
+    }
+    const std::string path = mapping.path + (mapping.deleted ? std::string(kDeleted) : "");
+    // Of a deleted file nothing is left under its name; CRIU takes it with the checkpoint.
+    if (mapping.deleted) {
+      files_.try_emplace(path, FileFact{.path = mapping.path,
+                                        .type = "file",
+                                        .size_bytes = mapping.size_bytes,
+                                        .mapped = true,
+                                        .deleted = true,
+                                        .pid = pid});
+      continue;
+    }
+    FileFact* file = add_file(pid, path, within_tree(mapping.path));
+    if (file == nullptr) continue;
+    if (file->type != "file") {
+      if (file->type == "other") note("device", path, pid);
+      continue;
+    }
+    file->mapped = true;
+    file->mapped_for_writing |= mapping.shared && mapping.writable;
+    file->writable |= file->mapped_for_writing;
+  }
+  return {};
+}
+
+Status Gathering::look_at_sockets() {
+  if (socket_inodes_.empty()) return {};
+  auto sockets = read_internet_sockets(tree_.root);
+  if (!sockets) return failure(sockets.error());
+  for (InternetSocket& socket : *sockets) {
+    if (socket_inodes_.contains(socket.inode)) facts_.sockets.push_back(std::move(socket));
+  }
+  return {};
+}
+
+// The kernel numbers System V segments by themselves, and all other shared memory without a name by
+// its inode. CRIU names its images by either (pagemap-shmem-NUMBER.img): where two are the same, it
+// fails (4.2.1), or restores what is not as it was (3.17).
+Status Gathering::look_at_system_v_memory() {
+  if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
+  const auto segments = read_system_v_segments(tree_.root);
+  if (!segments) return failure(segments.error());
+  for (const uint64_t segment : *segments) {
+    const auto same = shared_memory_inodes_.find(segment);
+    if (same != shared_memory_inodes_.end())
+      note("ambiguous shared memory", std::to_string(segment), same->second);
+  }
+  return {};
+}
+
+// Only of what does not change under the reader's eyes.
+void Gathering::take_digests() {
+  for (auto& [key, file] : files_) {
+    if (file.type != "file" || file.deleted || is_network_filesystem(file.filesystem)) continue;
+    const UniqueFd fd(open(within_tree(file.path).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    struct stat found {};
+    if (!fd || fstat(fd.get(), &found) != 0 || found.st_ino != file.inode) continue;
+    if (file.mapped) file.build_id = build_id_of(fd.get());
+    if (file.writable || file.size_bytes > kDigestedSizeMaxBytes) continue;
+    if (auto digest = digest_of(fd.get(), file.size_bytes, file.path)) file.digest = *digest;
+  }
+}
+
+}  // namespace
+
+bool TreeFacts::has_namespace(const std::string& name) const {
+  return std::find(own_namespaces.begin(), own_namespaces.end(), name) != own_namespaces.end();
+}
+
+bool TreeFacts::contains(pid_t pid) const {
+  return std::any_of(processes.begin(), processes.end(),
+                     [pid](const ProcessFact& process) { return process.pid == pid; });
+}
+
+std::string TreeFacts::name_of(pid_t pid) const {
+  for (const ProcessFact& process : processes) {
+    if (process.pid == pid) return fmt::format("{} ({})", pid, process.name);
+  }
+  return std::to_string(pid);
+}
+
+Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
+  if (tree.processes.empty()) return failure(ESRCH, "a tree without a process");
+  return Gathering(tree).run();
+}
+
+void set_container(TreeFacts& tree, ContainerFacts container) {
+  std::vector<FileFact> files;
+  for (FileFact& file : tree.files) {
+    if (!file.deleted) {
+      const auto path = container.bundle.host_path(file.path);
+      if (!path) continue;  // in a file system of its own, which travels with it
+      file.path = *path;
+    }
+    files.push_back(std::move(file));
+  }
+  tree.files = std::move(files);
+  tree.container = std::move(container);
+}
+
+}  // namespace ppmr

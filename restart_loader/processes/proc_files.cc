@@ -1,0 +1,239 @@
+#include "restart_loader/processes/proc_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+
+#include "buffer_pool/unique_fd.h"
+
+namespace ppmr {
+namespace {
+
+constexpr uint64_t kKernelThreadFlag = 0x00200000;  // PF_KTHREAD of include/linux/sched.h
+constexpr unsigned long kExitingFlag = 0x4;         // PF_EXITING
+
+std::string path_of(pid_t pid, const std::string& name) {
+  return "/proc/" + std::to_string(pid) + "/" + name;
+}
+
+tl::unexpected<Error> gone_or(pid_t pid, const std::string& name, int errno_value) {
+  if (errno_value == ENOENT || errno_value == ESRCH)
+    return failure(ESRCH, "there is no process " + std::to_string(pid) + " (any more)");
+  return system_failure("look at", path_of(pid, name), errno_value);
+}
+
+// Calls `take(name)` with each entry whose name is a number. Returns an errno or 0.
+template <typename Take>
+int for_each_number(const std::string& directory, Take take) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(directory.c_str()), closedir);
+  if (!entries) return errno;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = readdir(entries.get());
+    if (entry == nullptr) return errno;
+    const std::string_view name = entry->d_name;
+    int number = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error == std::errc() && end == name.data() + name.size()) take(number);
+  }
+}
+
+template <typename Number>
+void read_number(std::string_view text, Number& number, int base = 10) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  std::from_chars(text.data(), text.data() + text.size(), number, base);
+}
+
+}  // namespace
+
+Result<ProcessStat> parse_process_stat(std::string_view text) {
+  const size_t name_at = text.find('(');
+  const size_t name_end = text.rfind(')');  // the name may hold anything, also ')'
+  if (name_at == std::string_view::npos || name_end == std::string_view::npos || name_end < name_at)
+    return failure(EBADMSG, "a process's stat has no name in it: " + std::string(text));
+  ProcessStat stat;
+  read_number(text, stat.pid);
+  stat.name = text.substr(name_at + 1, name_end - name_at - 1);
+  std::istringstream fields{std::string(text.substr(name_end + 1))};
+  int64_t skipped = 0;
+  uint64_t flags = 0;
+  fields >> stat.state >> stat.parent >> stat.group >> stat.session >> stat.terminal >> skipped >>
+      flags;
+  for (int field = 10; field < 22; ++field) fields >> skipped;
+  fields >> stat.start_time_ticks;
+  if (!fields) return failure(EBADMSG, "a process's stat is too short: " + std::string(text));
+  stat.kernel_thread = (flags & kKernelThreadFlag) != 0;
+  stat.is_exiting = (flags & kExitingFlag) != 0;
+  return stat;
+}
+
+ProcessStatus parse_process_status(std::string_view text) {
+  ProcessStatus status;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, colon);
+    std::istringstream values(line.substr(colon + 1));
+    if (key == "Uid") values >> status.real_uid >> status.effective_uid;
+    if (key == "Gid") values >> status.real_gid;
+    if (key == "TracerPid") values >> status.tracer;
+    if (key == "Seccomp") values >> status.seccomp_mode;
+    if (key == "Threads") values >> status.threads;
+    if (key == "NSpid") {
+      for (pid_t pid = 0; values >> pid;) status.namespace_pids.push_back(pid);
+    }
+    if (key == "CapEff") read_number(line.substr(colon + 1), status.capabilities, 16);
+    if (key == "SigPnd" || key == "ShdPnd") {
+      uint64_t pending = 0;
+      read_number(line.substr(colon + 1), pending, 16);
+      status.pending_signals |= pending;
+    }
+    if (key == "RssAnon" || key == "RssShmem" || key == "VmSwap") {
+      uint64_t kib = 0;
+      if (values >> kib) status.own_memory_bytes += kib * 1024;
+    }
+  }
+  return status;
+}
+
+std::vector<Mapping> parse_mappings(std::string_view text) {
+  constexpr std::string_view kDeleted = " (deleted)";
+  std::vector<Mapping> mappings;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string range, flags, offset;
+    Mapping mapping;
+    if (!(fields >> range >> flags >> offset >> mapping.device >> mapping.inode)) continue;
+    if (flags.size() < 4) continue;
+    uint64_t begin = 0, end = 0;
+    read_number(range, begin, 16);
+    read_number(std::string_view(range).substr(std::min(range.find('-') + 1, range.size())), end,
+                16);
+    mapping.size_bytes = end > begin ? end - begin : 0;
+    mapping.writable = flags[1] == 'w';
+    mapping.executable = flags[2] == 'x';
+    mapping.shared = flags[3] == 's';
+    fields >> std::ws;
+    std::getline(fields, mapping.path);
+    if (mapping.path.ends_with(kDeleted)) {
+      mapping.path.resize(mapping.path.size() - kDeleted.size());
+      mapping.deleted = true;
+    }
+    mappings.push_back(std::move(mapping));
+  }
+  return mappings;
+}
+
+Result<std::string> read_process_file(pid_t pid, const std::string& name) {
+  const UniqueFd fd(open(path_of(pid, name).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return gone_or(pid, name, errno);
+  std::string text;
+  char buffer[16384];
+  for (;;) {
+    const ssize_t got = read(fd.get(), buffer, sizeof(buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return gone_or(pid, name, errno);
+    if (got == 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+Result<std::string> read_process_link(pid_t pid, const std::string& name) {
+  std::string target(256, '\0');
+  for (;;) {
+    const ssize_t size = readlink(path_of(pid, name).c_str(), target.data(), target.size());
+    if (size < 0) return gone_or(pid, name, errno);
+    if (static_cast<size_t>(size) < target.size()) {
+      target.resize(static_cast<size_t>(size));
+      return target;
+    }
+    target.resize(target.size() * 2);
+  }
+}
+
+Result<ProcessStat> read_process_stat(pid_t pid) {
+  const auto text = read_process_file(pid, "stat");
+  if (!text) return failure(text.error());
+  return parse_process_stat(*text);
+}
+
+Result<ProcessStatus> read_process_status(pid_t pid) {
+  const auto text = read_process_file(pid, "status");
+  if (!text) return failure(text.error());
+  return parse_process_status(*text);
+}
+
+Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
+  std::vector<int> numbers;
+  if (int error = for_each_number(path_of(pid, "fd"), [&](int fd) { numbers.push_back(fd); }))
+    return gone_or(pid, "fd", error);
+  std::sort(numbers.begin(), numbers.end());
+  std::vector<Descriptor> descriptors;
+  for (int number : numbers) {
+    auto target = read_process_link(pid, "fd/" + std::to_string(number));
+    if (target) descriptors.push_back({number, std::move(*target)});
+    // Else it was closed meanwhile, or its process has ended: found out below.
+  }
+  if (auto alive = read_process_stat(pid); !alive) return failure(alive.error());
+  return descriptors;
+}
+
+Result<std::vector<Mapping>> read_mappings(pid_t pid) {
+  const auto text = read_process_file(pid, "maps");
+  if (!text) return failure(text.error());
+  return parse_mappings(*text);
+}
+
+Result<std::set<int>> read_mount_ids(pid_t pid) {
+  const auto text = read_process_file(pid, "mountinfo");
+  if (!text) return failure(text.error());
+  std::set<int> ids;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) ids.insert(std::atoi(line.c_str()));
+  return ids;
+}
+
+Result<std::vector<pid_t>> read_threads(pid_t pid) {
+  std::vector<pid_t> threads;
+  if (int error = for_each_number(path_of(pid, "task"), [&](int id) { threads.push_back(id); }))
+    return gone_or(pid, "task", error);
+  return threads;
+}
+
+Result<std::string> read_command_line(pid_t pid) {
+  auto text = read_process_file(pid, "cmdline");
+  if (!text) return text;
+  while (!text->empty() && text->back() == '\0') text->pop_back();
+  std::replace(text->begin(), text->end(), '\0', ' ');
+  return text;
+}
+
+Result<std::vector<ProcessStat>> read_all_processes() {
+  std::vector<ProcessStat> processes;
+  const int error = for_each_number("/proc", [&](int pid) {
+    if (auto stat = read_process_stat(pid)) processes.push_back(std::move(*stat));
+  });
+  if (error != 0) return system_failure("list", "/proc", error);
+  if (processes.empty())
+    return failure(ENOENT, "list /proc: no process is in it (is proc mounted there?)");
+  std::sort(processes.begin(), processes.end(),
+            [](const ProcessStat& a, const ProcessStat& b) { return a.pid < b.pid; });
+  return processes;
+}
+
+uint64_t inode_in(std::string_view target, std::string_view kind) {
+  uint64_t inode = 0;
+  if (target.starts_with(kind) && target.substr(kind.size()).starts_with(":["))
+    read_number(target.substr(kind.size() + 2), inode);
+  return inode;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,141 @@
+#include "restart_loader/processes/select_processes.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "restart_loader/processes/test_process.h"
+
+namespace ppmr {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class SelectProcesses : public testing::Test {
+ protected:
+  SelectProcesses() : word_(fmt::format("evacuee-{}", getpid())) {}
+
+  // A process of another program; its command line holds `word_` and what is given. Returns its
+  // pid once its command line can be seen.
+  pid_t start(const std::string& more, const std::string& script) {
+    const std::string name = word_ + more;
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      setpgid(0, 0);
+      execl("/bin/sh", "sh", "-c", script.c_str(), name.c_str(), nullptr);
+      _exit(127);
+    }
+    started_.push_back(pid);
+    for (int i = 0; i < 500; ++i) {
+      const auto line = read_command_line(pid);
+      if (line && line->find(name) != std::string::npos && line->starts_with("sh ")) break;
+      usleep(2000);
+    }
+    return pid;
+  }
+  void TearDown() override {
+    for (pid_t pid : started_) kill(-pid, SIGKILL), waitpid(pid, nullptr, 0);
+  }
+  ProcessSelection select(const ProcessSelector& selector) {
+    const auto selection = select_processes(selector);
+    EXPECT_TRUE(selection.has_value()) << selection.error().message;
+    return selection.value_or(ProcessSelection{});
+  }
+
+  const std::string word_;
+  std::vector<pid_t> started_;
+};
+
+TEST_F(SelectProcesses, TheTopmostThatMatchIsTheRoot) {
+  const pid_t pid = start("-a", "sh -c 'sleep 60; :' " + word_ + "-child & wait");
+  const ProcessSelection selection = select({.pattern = word_ + "-"});
+  ASSERT_THAT(selection.trees, SizeIs(1));
+  EXPECT_EQ(selection.trees[0].root, pid);
+  EXPECT_THAT(selection.trees[0].command_line, HasSubstr(word_ + "-a"));
+  EXPECT_THAT(selection.left_out, IsEmpty());
+}
+
+TEST_F(SelectProcesses, AllThatIsGivenMustMatch) {
+  const pid_t pid = start("-b", "sleep 60; :");
+  const std::string us = std::to_string(getuid());
+  ASSERT_THAT(select({.user = us, .pattern = word_ + "-b"}).trees, SizeIs(1));
+  EXPECT_EQ(select({.user = us, .pattern = word_ + "-b"}).trees[0].root, pid);
+  EXPECT_THAT(select({.user = "54321", .pattern = word_ + "-b"}).trees, IsEmpty());
+}
+
+TEST_F(SelectProcesses, AControlGroupIsNamedAsThePathOfItsDirectoryOrBelowItsHierarchy) {
+  const pid_t pid = start("-c", "sleep 60; :");
+  const auto lines = read_process_file(pid, "cgroup");
+  ASSERT_TRUE(lines.has_value());
+  // Of the groups that it inherited one that is not the topmost: "4:memory:/a/b".
+  std::string group, controllers;
+  std::istringstream all(*lines);
+  for (std::string line; std::getline(all, line);) {
+    const size_t path = line.find(":/");
+    if (path + 2 >= line.size()) continue;
+    group = line.substr(path + 1);
+    controllers = line.substr(line.find(':') + 1, path - line.find(':') - 1);
+  }
+  if (group.empty())
+    GTEST_SKIP()
+        << "NOT TESTED: selecting by control group; this process is in the topmost one only";
+  std::vector<std::string> names = {group, group.substr(1), group + "/"};
+  const std::string directory = "/sys/fs/cgroup/" + controllers + group;
+  if (std::filesystem::exists(directory)) names.push_back(directory);
+  for (const std::string& name : names) {
+    const ProcessSelection selection = select({.cgroup = name, .pattern = word_ + "-c"});
+    ASSERT_THAT(selection.trees, SizeIs(1)) << name;
+    EXPECT_EQ(selection.trees[0].root, pid);
+  }
+  EXPECT_THAT(select({.cgroup = group + "-not", .pattern = word_ + "-c"}).trees, IsEmpty());
+}
+
+TEST_F(SelectProcesses, TheCallerAndThoseAboveItAreLeftOutWithTheReason) {
+  const auto line = read_command_line(getpid());
+  ASSERT_TRUE(line.has_value());
+  const ProcessSelection selection = select({.pattern = "."});
+  EXPECT_THAT(selection.left_out, testing::Contains(testing::Field(&LeftOut::pid, getpid())));
+  EXPECT_THAT(selection.left_out, testing::Contains(testing::Field(&LeftOut::pid, getppid())));
+  for (const SelectedTree& tree : selection.trees) {
+    EXPECT_NE(tree.root, 1);
+    EXPECT_NE(tree.root, getpid());
+    EXPECT_NE(tree.root, getppid());
+  }
+}
+
+TEST_F(SelectProcesses, PpmrItselfIsLeftOutAndSoIsWhatIsAboveIt) {
+  const TestProcess daemon;  // the same program as the one that selects
+  const ProcessSelection selection = select({.pattern = "."});
+  EXPECT_THAT(selection.left_out, testing::Contains(testing::AllOf(
+                                      testing::Field(&LeftOut::pid, daemon.pid()),
+                                      testing::Field(&LeftOut::reason, "is ppmr itself"))));
+}
+
+TEST_F(SelectProcesses, WhatIsNotUnderstoodIsRefused) {
+  EXPECT_EQ(select_processes({}).error().errno_value, EINVAL);
+  EXPECT_THAT(select_processes({.pattern = "("}).error().message,
+              HasSubstr("is no regular expression"));
+  EXPECT_THAT(select_processes({.user = "nobody-of-this-name"}).error().message,
+              HasSubstr("no user"));
+  EXPECT_THAT(select_processes({.cgroup = "/sys/fs/cgroup/not-there"}).error().message,
+              HasSubstr("no control group"));
+  EXPECT_EQ(select_processes({.cgroup = "/"}).error().errno_value, EINVAL);
+}
+
+TEST(IsInCgroup, GroupsBelowBelongToIt) {
+  EXPECT_TRUE(is_in_cgroup("0::/batch/job7\n", "/batch"));
+  EXPECT_TRUE(is_in_cgroup("0::/batch\n", "/batch"));
+  EXPECT_FALSE(is_in_cgroup("0::/batch2/job7\n", "/batch"));
+  EXPECT_FALSE(is_in_cgroup("0::/other/batch\n", "/batch"));
+  EXPECT_TRUE(is_in_cgroup("9:name=systemd:/x\n4:cpu,cpuacct:/batch/a\n0::/\n", "/batch/a"));
+  EXPECT_FALSE(is_in_cgroup("", "/batch"));
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,125 @@
+#include "restart_loader/records/ownership_record.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+
+OwnershipRecord record_of_two_trees() {
+  OwnershipRecord record;
+  record.id = random_migration_id();
+  record.history = {{kPreparing, 1}};
+  record.peer = "there";
+  record.way = nlohmann::json::object();
+  record.criu_options = {"--shell-job"};
+  TreeRecord tree;
+  tree.root = 17;
+  tree.name = "worker (1)";
+  tree.checkpoint = "worker-17";
+  tree.tasks = {{17, 1000}, {18, 1001}};
+  tree.waiting_at = {0x7fff00001234, 0};
+  tree.phase = TreePhase::kHeld;
+  record.trees = {tree, tree};
+  record.trees[1].container = {"job", "/srv/job", "2026-01-02T03:04:05Z"};
+  return record;
+}
+
+std::vector<MigrationState> all_states() {
+  std::vector<MigrationState> states;
+  for (size_t i = 0; i < kMigrationStateCount; ++i)
+    states.push_back(static_cast<MigrationState>(i));
+  return states;
+}
+
+TEST(OwnershipRecord, ComesBackFromJsonAsItWas) {
+  const OwnershipRecord record = record_of_two_trees();
+  const auto back = parse_record(nlohmann::json(record));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
+}
+
+TEST(OwnershipRecord, EveryStateHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (const MigrationState state : all_states()) {
+    names.insert(to_string(state));
+    EXPECT_EQ(parse_state(to_string(state)), state);
+  }
+  EXPECT_EQ(names.size(), kMigrationStateCount);
+  EXPECT_FALSE(parse_state("sealing"));
+}
+
+TEST(OwnershipRecord, NothingFollowsOnTheDecisionButItsEnd) {
+  for (const MigrationState to : all_states()) {
+    EXPECT_EQ(may_change(MigrationRole::kSource, kCommitted, to), to == kFinished);
+    for (const MigrationState over : {kFinished, kAborted}) {
+      EXPECT_FALSE(may_change(MigrationRole::kSource, over, to));
+      EXPECT_FALSE(may_change(MigrationRole::kTarget, over, to));
+    }
+  }
+}
+
+TEST(OwnershipRecord, TheSourceMayAbortUntilTheDecisionAndTheTargetUntilItOwns) {
+  for (const MigrationState from : {kPreparing, kDumping, kFrozen, kSealed}) {
+    EXPECT_TRUE(may_change(MigrationRole::kSource, from, kAborted)) << to_string(from);
+  }
+  EXPECT_TRUE(may_change(MigrationRole::kTarget, kRestoring, kAborted));
+  EXPECT_TRUE(may_change(MigrationRole::kTarget, kReady, kAborted));
+  for (const MigrationState from : {kOwned, kRunning}) {
+    EXPECT_FALSE(may_change(MigrationRole::kTarget, from, kAborted)) << to_string(from);
+  }
+}
+
+// Whatever pair of records two nodes can have at the same time, at most one of them lets its
+// processes run: the source before its decision, the target only in `running`, which needs it.
+TEST(OwnershipRecord, TheTargetRunsOnlyWhatItOwns) {
+  for (const MigrationState from : all_states()) {
+    if (from == kOwned) continue;
+    EXPECT_FALSE(may_change(MigrationRole::kTarget, from, kRunning)) << to_string(from);
+  }
+}
+
+TEST(OwnershipRecord, ADamagedOrForeignOneIsAnError) {
+  const nlohmann::json good = record_of_two_trees();
+  for (const auto& [key, value] : good.items()) {
+    if (key == "owner") continue;  // follows from the others
+    nlohmann::json damaged = good;
+    damaged.erase(key);
+    EXPECT_FALSE(parse_record(damaged)) << key << " is missing";
+    damaged = good;
+    damaged[key] = key == "way" ? nlohmann::json(1) : nlohmann::json{{"another", "type"}};
+    EXPECT_FALSE(parse_record(damaged)) << key << " is of another type";
+  }
+  EXPECT_FALSE(parse_record(nlohmann::json::parse("{", nullptr, false)));
+  EXPECT_FALSE(parse_record(nlohmann::json::array()));
+}
+
+TEST(OwnershipRecord, NamesThatLeadElsewhereAreRefused) {
+  for (const char* name : {"", ".", "..", "a/b", "../x", ".hidden"}) {
+    nlohmann::json record = record_of_two_trees();
+    record["trees"][0]["checkpoint"] = name;
+    EXPECT_FALSE(parse_record(record)) << name;
+    if (*name == 0) continue;
+    record = record_of_two_trees();
+    record["trees"][0]["images"] = name;
+    EXPECT_FALSE(parse_record(record)) << name;
+  }
+  for (const auto& [name, bundle] : {std::pair{"../job", "/srv"}, {"job", "srv"}, {"", "/srv"}}) {
+    nlohmann::json record = record_of_two_trees();
+    record["trees"][1]["container"]["name"] = name;
+    record["trees"][1]["container"]["bundle"] = bundle;
+    EXPECT_FALSE(parse_record(record)) << name << " in " << bundle;
+  }
+  for (const char* id : {"", "../../etc/passwd", "0123", "ABCDEF00000000000000000000000000"}) {
+    nlohmann::json record = record_of_two_trees();
+    record["id"] = id;
+    EXPECT_FALSE(parse_record(record)) << id;
+  }
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,277 @@
+#include "restart_loader/records/record_store.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "mount/control/json_text.h"
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// Where inotify does not tell (another node's write on a network file system, say).
+constexpr milliseconds kPollInterval{250};
+constexpr size_t kRecordMaxBytes = size_t{16} << 20;
+constexpr milliseconds kPauseMax{120'000};
+
+Status sync_directory(const std::string& path) {
+  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", path);
+  return {};
+}
+
+Status make_private_directory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("make", path);
+  return {};
+}
+
+// The number in "17.json"; 0 for anything else.
+uint64_t version_of(const std::string& name) {
+  const size_t dot = name.find('.');
+  if (dot == 0 || dot == std::string::npos || dot > 18 || name.substr(dot) != ".json" ||
+      name.find_first_not_of("0123456789") != dot) {
+    return 0;
+  }
+  return std::stoull(name);
+}
+
+uint64_t latest_version(const std::string& path) {
+  uint64_t latest = 0;
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), closedir);
+  if (!directory) return 0;
+  while (const dirent* entry = readdir(directory.get())) {
+    latest = std::max(latest, version_of(entry->d_name));
+  }
+  return latest;
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return system_failure("create", path);
+  for (size_t written = 0; written < text.size();) {
+    const ssize_t count = ::write(file.get(), text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return system_failure("write", path);
+    written += static_cast<size_t>(count);
+  }
+  if (fsync(file.get()) != 0) return system_failure("sync", path);
+  return {};
+}
+
+// For tests: the file that PPMR_PAUSE_FILE names lists states ("source:sealed target:ready").
+// Whoever has just written such a state waits as long as the file ID.ROLE/paused-STATE, which it
+// makes, is there.
+void pause_for_tests(const std::string& path, const OwnershipRecord& record) {
+  const char* list = std::getenv("PPMR_PAUSE_FILE");
+  if (list == nullptr) return;
+  std::ifstream file(list);
+  const std::string here = to_string(record.role, record.state);
+  bool wanted = false;
+  for (std::string state; file >> state;) wanted = wanted || state == here;
+  if (!wanted) return;
+  const std::string marker = path + "/paused-" + to_string(record.state);
+  const UniqueFd made(::open(marker.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!made) return;
+  const auto deadline = Clock::now() + kPauseMax;
+  while (access(marker.c_str(), F_OK) == 0 && Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+}
+
+}  // namespace
+
+Result<RecordStore> RecordStore::open(const std::string& directory) {
+  if (directory.empty() || directory[0] != '/') {
+    return failure(EINVAL, "state directory '" + directory + "': give an absolute path");
+  }
+  std::error_code error;
+  fs::create_directories(fs::path(directory).parent_path(), error);
+  if (auto made = make_private_directory(directory); !made) return failure(made.error());
+  struct stat info;
+  if (stat(directory.c_str(), &info) != 0) return system_failure("look at", directory);
+  if (!S_ISDIR(info.st_mode)) return system_failure("use state directory", directory, ENOTDIR);
+  if ((info.st_mode & 0022) != 0 || info.st_uid != geteuid()) {
+    return failure(EPERM, "state directory " + directory +
+                              ": others may write into it, and what it says decides where "
+                              "processes run (chown it to this user, chmod 700)");
+  }
+  return RecordStore(directory);
+}
+
+std::string RecordStore::path_of(const std::string& id, MigrationRole role) const {
+  return directory_ + "/" + id + "." + to_string(role);
+}
+
+Result<std::string> RecordStore::make_work_directory(const std::string& id, MigrationRole role,
+                                                     size_t tree) const {
+  const std::string path = path_of(id, role) + "/work-" + std::to_string(tree);
+  if (auto made = make_private_directory(path); !made) return failure(made.error());
+  return path;
+}
+
+Result<OwnershipRecord> RecordStore::create(OwnershipRecord record) const {
+  const std::string path = path_of(record.id, record.role);
+  if (mkdir(path.c_str(), 0700) != 0) return system_failure("make record", path);
+  record.state = first_state(record.role);
+  record.version = 1;
+  record.history = {{record.state, realtime_ns()}};
+  if (auto written = write(path, record); !written) {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+    return failure(written.error());
+  }
+  if (auto synced = sync_directory(directory_); !synced) return failure(synced.error());
+  pause_for_tests(path, record);
+  return record;
+}
+
+Status RecordStore::write(const std::string& path, OwnershipRecord& record) const {
+  const std::string temporary = path + "/new-" + random_migration_id();
+  const std::string final_name = path + "/" + std::to_string(record.version) + ".json";
+  Status written = write_file(temporary, json_text(record) + "\n");
+  if (written && link(temporary.c_str(), final_name.c_str()) != 0) {
+    written = system_failure("write record", final_name);
+  }
+  unlink(temporary.c_str());
+  if (!written) return written;
+  return sync_directory(path);
+}
+
+Result<OwnershipRecord> RecordStore::read(const std::string& id, MigrationRole role) const {
+  if (!is_migration_id(id)) return failure(EINVAL, "'" + id + "' is not the id of a migration");
+  return read_directory(path_of(id, role));
+}
+
+Result<OwnershipRecord> RecordStore::read_directory(const std::string& path) const {
+  const uint64_t version = latest_version(path);
+  if (version == 0) return failure(ENOENT, "there is no record " + path);
+  // Its writer may not have got so far yet.
+  if (auto synced = sync_directory(path); !synced) return failure(synced.error());
+  const std::string name = path + "/" + std::to_string(version) + ".json";
+  std::ifstream file(name);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file || text.size() > kRecordMaxBytes) return failure(EIO, "read record " + name);
+  auto record = parse_record(nlohmann::json::parse(text, nullptr, false));
+  if (!record) return failure(record.error().errno_value, name + ": " + record.error().message);
+  record->version = version;
+  return record;
+}
+
+Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unreadable) const {
+  std::vector<OwnershipRecord> records;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    const std::string name = entry.path().filename();
+    if (name.size() != 39 || !is_migration_id(name.substr(0, 32)) ||
+        (name.substr(32) != ".source" && name.substr(32) != ".target")) {
+      continue;
+    }
+    // Without a version it is being created, or whoever began to died.
+    if (latest_version(entry.path()) == 0) continue;
+    auto record = read_directory(entry.path());
+    if (record) {
+      records.push_back(std::move(*record));
+    } else if (unreadable != nullptr) {
+      unreadable->push_back(record.error());
+    }
+  }
+  if (error) return system_failure("list", directory_, error.value());
+  std::sort(records.begin(), records.end(), [](const auto& left, const auto& right) {
+    return left.history.front().at_ns < right.history.front().at_ns;
+  });
+  return records;
+}
+
+Result<OwnershipRecord> RecordStore::change(const std::string& id, MigrationRole role,
+                                            const Change& change) const {
+  for (;;) {
+    auto record = read(id, role);
+    if (!record) return record;
+    const MigrationState before = record->state;
+    if (Status changed = change(*record); !changed) return failure(changed.error());
+    if (record->state != before) record->history.push_back({record->state, realtime_ns()});
+    ++record->version;
+    const Status written = write(path_of(id, role), *record);
+    if (!written && written.error().errno_value == EEXIST) continue;  // somebody was quicker
+    if (!written) return failure(written.error());
+    if (record->state != before) pause_for_tests(path_of(id, role), *record);
+    return record;
+  }
+}
+
+Result<OwnershipRecord> RecordStore::advance(const std::string& id, MigrationRole role,
+                                             MigrationState state, const Change& also) const {
+  constexpr int kThereAlready = EALREADY;
+  auto changed = change(id, role, [&](OwnershipRecord& record) -> Status {
+    if (record.state == state) return failure(kThereAlready, "");
+    if (!may_change(role, record.state, state)) {
+      return failure(EPERM, std::string("migration ") + id + " is " + to_string(record.state) +
+                                " at the " + to_string(role) + " and cannot become " +
+                                to_string(state) +
+                                (record.error.empty() ? "" : " (" + record.error + ")"));
+    }
+    record.state = state;
+    return also ? also(record) : Status{};
+  });
+  if (!changed && changed.error().errno_value == kThereAlready) return read(id, role);
+  return changed;
+}
+
+Result<OwnershipRecord> RecordStore::wait(const std::string& id, MigrationRole role,
+                                          uint64_t version, milliseconds timeout) const {
+  const auto deadline = Clock::now() + timeout;
+  auto watch = RecordWatch::open(*this, id, role);
+  for (;;) {
+    if (latest_version(path_of(id, role)) > version || Clock::now() >= deadline) {
+      return read(id, role);
+    }
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+    pollfd fd{watch ? watch->fd() : -1, POLLIN, 0};
+    poll(&fd, 1, static_cast<int>(std::min(left, kPollInterval).count()));
+    if (watch) watch->drain();
+  }
+}
+
+void RecordStore::prune(size_t keep) const {
+  auto records = list();
+  if (!records) return;
+  std::erase_if(*records, [](const OwnershipRecord& record) {
+    return !is_over(record.state) || (record.role == MigrationRole::kSource && !record.peer_told);
+  });
+  std::error_code ignored;
+  for (size_t i = 0; i + keep < records->size(); ++i) {
+    const OwnershipRecord& record = (*records)[i];
+    fs::remove_all(path_of(record.id, record.role), ignored);
+  }
+}
+
+Result<RecordWatch> RecordWatch::open(const RecordStore& store, const std::string& id,
+                                      MigrationRole role) {
+  UniqueFd inotify(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  const std::string path = store.directory() + "/" + id + "." + to_string(role);
+  if (!inotify || inotify_add_watch(inotify.get(), path.c_str(), IN_CREATE) < 0) {
+    return system_failure("watch", path);
+  }
+  return RecordWatch(std::move(inotify));
+}
+
+void RecordWatch::drain() const {
+  char events[4096];
+  while (::read(inotify_.get(), events, sizeof events) > 0) {
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,223 @@
+#include "restart_loader/records/record_store.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+using std::chrono::milliseconds;
+constexpr MigrationRole kSource = MigrationRole::kSource;
+
+class RecordStoreTest : public testing::Test {
+ protected:
+  RecordStoreTest() {
+    std::string path = testing::TempDir() + "/store-XXXXXX";
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+  }
+  ~RecordStoreTest() override { std::filesystem::remove_all(directory_); }
+
+  RecordStore open() {
+    auto store = RecordStore::open(directory_ + "/state");
+    EXPECT_TRUE(store) << store.error().message;
+    return *store;
+  }
+  static OwnershipRecord fresh() {
+    OwnershipRecord record;
+    record.id = random_migration_id();
+    record.way = nlohmann::json::object();
+    record.trees.resize(1);
+    record.trees[0].checkpoint = "worker-17";
+    return record;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(RecordStoreTest, WhatWasCreatedIsThereForAnotherProcess) {
+  const auto created = open().create(fresh());
+  ASSERT_TRUE(created) << created.error().message;
+  const auto read = open().read(created->id, kSource);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->state, kPreparing);
+  EXPECT_EQ(read->version, 1u);
+  struct stat info;
+  ASSERT_EQ(stat((directory_ + "/state").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+TEST_F(RecordStoreTest, TheSameIdIsNotTakenTwice) {
+  const auto created = open().create(fresh());
+  ASSERT_TRUE(created);
+  const auto again = open().create(*created);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().errno_value, EEXIST);
+}
+
+TEST_F(RecordStoreTest, AStateIsReachedOnceAndItsTimeIsKept) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  const auto dumping = store.advance(created->id, kSource, kDumping);
+  ASSERT_TRUE(dumping);
+  EXPECT_EQ(dumping->version, 2u);
+  ASSERT_EQ(dumping->history.size(), 2u);
+  EXPECT_EQ(dumping->history[1].state, kDumping);
+  const auto again = store.advance(created->id, kSource, kDumping);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->version, 2u);
+}
+
+TEST_F(RecordStoreTest, WhoComesTooLateIsToldWhatWasDecided) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& record) -> Status {
+    record.error = "the hook was quicker";
+    return {};
+  }));
+  const auto late = store.advance(created->id, kSource, kCommitted);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().errno_value, EPERM);
+  EXPECT_NE(late.error().message.find("the hook was quicker"), std::string::npos);
+  EXPECT_EQ(store.read(created->id, kSource)->state, kAborted);
+}
+
+TEST_F(RecordStoreTest, OfManyWhoDecideExactlyOneWins) {
+  const RecordStore store = open();
+  for (int round = 0; round < 20; ++round) {
+    const auto created = store.create(fresh());
+    ASSERT_TRUE(created);
+    for (const MigrationState state : {kDumping, kFrozen, kSealed}) {
+      ASSERT_TRUE(store.advance(created->id, kSource, state));
+    }
+    std::atomic<int> winners = 0;
+    std::vector<std::thread> deciders;
+    for (int i = 0; i < 4; ++i) {
+      deciders.emplace_back([&, i] {
+        const bool mine = store
+                              .change(created->id, kSource,
+                                      [&](OwnershipRecord& record) -> Status {
+                                        const auto to = i % 2 == 0 ? kCommitted : kAborted;
+                                        if (!may_change(kSource, record.state, to))
+                                          return failure(EPERM, "too late");
+                                        record.state = to;
+                                        return {};
+                                      })
+                              .has_value();
+        if (mine) ++winners;
+      });
+    }
+    for (std::thread& decider : deciders) decider.join();
+    EXPECT_EQ(winners, 1);
+  }
+}
+
+TEST_F(RecordStoreTest, NoChangeIsLostWhenManyWriteAtOnce) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&] {
+      for (int n = 0; n < 25; ++n) {
+        EXPECT_TRUE(store.change(created->id, kSource, [](OwnershipRecord& record) -> Status {
+          ++record.epoch;
+          return {};
+        }));
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(store.read(created->id, kSource)->epoch, created->epoch + 100);
+}
+
+TEST_F(RecordStoreTest, AWaitEndsWithTheChangeOrWithTheTime) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  auto unchanged = store.wait(created->id, kSource, 1, milliseconds(30));
+  ASSERT_TRUE(unchanged);
+  EXPECT_EQ(unchanged->version, 1u);
+  std::thread writer([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_TRUE(open().advance(created->id, kSource, kDumping));
+  });
+  const auto changed = store.wait(created->id, kSource, 1, milliseconds(10'000));
+  writer.join();
+  ASSERT_TRUE(changed);
+  EXPECT_EQ(changed->state, kDumping);
+}
+
+TEST_F(RecordStoreTest, AHalfWrittenVersionIsNotSeen) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  std::ofstream(directory_ + "/state/" + created->id + ".source/new-0123") << "{\"half\":";
+  EXPECT_EQ(store.read(created->id, kSource)->version, 1u);
+}
+
+TEST_F(RecordStoreTest, ADamagedRecordIsNamedAndTheOthersAreListed) {
+  const RecordStore store = open();
+  const auto good = store.create(fresh());
+  const auto bad = store.create(fresh());
+  ASSERT_TRUE(good && bad);
+  std::ofstream(directory_ + "/state/" + bad->id + ".source/2.json") << "nonsense";
+  std::vector<Error> unreadable;
+  const auto records = store.list(&unreadable);
+  ASSERT_TRUE(records);
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ((*records)[0].id, good->id);
+  ASSERT_EQ(unreadable.size(), 1u);
+  EXPECT_NE(unreadable[0].message.find(bad->id), std::string::npos);
+}
+
+TEST_F(RecordStoreTest, PruningKeepsWhatIsOpenAndWhatTheOtherSideDoesNotKnow) {
+  const RecordStore store = open();
+  auto make = [&](bool over, bool told) {
+    auto record = store.create(fresh());
+    if (over) (void)store.advance(record->id, kSource, kAborted);
+    (void)store.change(record->id, kSource, [&](OwnershipRecord& latest) -> Status {
+      latest.peer_told = told;
+      return {};
+    });
+    return record->id;
+  };
+  make(true, true);
+  const auto young = make(true, true);
+  const auto open_one = make(false, false);
+  const auto untold = make(true, false);
+  store.prune(1);
+  std::vector<std::string> left;
+  const auto records = store.list();
+  ASSERT_TRUE(records);
+  for (const auto& record : *records) left.push_back(record.id);
+  EXPECT_EQ(left, (std::vector<std::string>{young, open_one, untold}));
+}
+
+TEST_F(RecordStoreTest, ADirectoryThatOthersMayWriteIntoIsRefused) {
+  const std::string path = directory_ + "/open";
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0777), 0);
+  const auto store = RecordStore::open(path);
+  ASSERT_FALSE(store);
+  EXPECT_EQ(store.error().errno_value, EPERM);
+}
+
+TEST_F(RecordStoreTest, AnIdFromOutsideIsNoPath) {
+  const auto read = open().read("../../../etc", kSource);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EINVAL);
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,81 @@
+#include "tests/stream/certificates.h"
+
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include <cassert>
+#include <cstdio>
+#include <cstdlib>
+
+namespace ppmr {
+namespace {
+
+using File = std::unique_ptr<std::FILE, decltype(&std::fclose)>;
+
+File open_file(const std::filesystem::path& path) {
+  File file(std::fopen(path.c_str(), "w"), &std::fclose);
+  assert(file);
+  ::chmod(path.c_str(), 0600);
+  return file;
+}
+
+void add_extension(X509* certificate, X509* issuer, int nid, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  X509_EXTENSION* extension = ::X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str());
+  assert(extension != nullptr);
+  ::X509_add_ext(certificate, extension, -1);
+  ::X509_EXTENSION_free(extension);
+}
+
+}  // namespace
+
+TestAuthority::TestAuthority(const std::string& name)
+    : key_(EVP_EC_gen("P-256"), &::EVP_PKEY_free), certificate_(nullptr, &::X509_free) {
+  std::string path = (std::filesystem::temp_directory_path() / "ppmr-ca-XXXXXX").string();
+  directory_ = ::mkdtemp(path.data());
+  certificate_ = make({.common_name = name}, key_.get(), nullptr, key_.get());
+}
+
+TestAuthority::~TestAuthority() { std::filesystem::remove_all(directory_); }
+
+TestAuthority::CertificatePointer TestAuthority::make(const CertificateWishes& wishes,
+                                                      EVP_PKEY* key, X509* issuer,
+                                                      EVP_PKEY* issuer_key) {
+  CertificatePointer made(::X509_new(), &::X509_free);
+  X509* certificate = made.get();
+  ::X509_set_version(certificate, X509_VERSION_3);
+  ::ASN1_INTEGER_set(::X509_get_serialNumber(certificate), ++issued_);
+  ::X509_gmtime_adj(::X509_getm_notBefore(certificate), wishes.valid_from_seconds);
+  ::X509_gmtime_adj(::X509_getm_notAfter(certificate), wishes.valid_until_seconds);
+  ::X509_set_pubkey(certificate, key);
+  ::X509_NAME_add_entry_by_txt(::X509_get_subject_name(certificate), "CN", MBSTRING_UTF8,
+                               reinterpret_cast<const unsigned char*>(wishes.common_name.data()),
+                               static_cast<int>(wishes.common_name.size()), -1, 0);
+  X509* signer = issuer != nullptr ? issuer : certificate;
+  ::X509_set_issuer_name(certificate, ::X509_get_subject_name(signer));
+  add_extension(certificate, signer, NID_basic_constraints,
+                issuer == nullptr ? "critical,CA:TRUE" : "critical,CA:FALSE");
+  std::string names;
+  for (const std::string& name : wishes.dns_names)
+    names += (names.empty() ? "DNS:" : ",DNS:") + name;
+  if (!names.empty()) add_extension(certificate, signer, NID_subject_alt_name, names);
+  [[maybe_unused]] const int size = ::X509_sign(certificate, issuer_key, ::EVP_sha256());
+  assert(size > 0);
+  return made;
+}
+
+CertificateFiles TestAuthority::issue(const CertificateWishes& wishes) {
+  const KeyPointer key(EVP_EC_gen("P-256"), &::EVP_PKEY_free);
+  const auto certificate = make(wishes, key.get(), certificate_.get(), key_.get());
+  const std::string prefix = (directory_ / std::to_string(issued_)).string();
+  CertificateFiles files{prefix + ".crt", prefix + ".key", (directory_ / "ca.crt").string()};
+  ::PEM_write_X509(open_file(files.certificate).get(), certificate.get());
+  ::PEM_write_PrivateKey(open_file(files.private_key).get(), key.get(), nullptr, nullptr, 0,
+                         nullptr, nullptr);
+  ::PEM_write_X509(open_file(files.authority).get(), certificate_.get());
+  return files;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,46 @@
+// An authority of certificates for tests, in a directory of its own that goes with it.
+#pragma once
+
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rdma_stream/connection/credentials.h"
+
+namespace ppmr {
+
+struct CertificateWishes {
+  std::string common_name;
+  std::vector<std::string> dns_names;
+  int valid_from_seconds = -3600;  // from now
+  int valid_until_seconds = 3600;
+};
+
+// Threads: one.
+class TestAuthority {
+ public:
+  explicit TestAuthority(const std::string& name = "authority");
+  ~TestAuthority();
+
+  // A certificate signed by this authority, its key, and whom to trust.
+  CertificateFiles issue(const CertificateWishes& wishes);
+  std::filesystem::path directory() const { return directory_; }
+
+ private:
+  using KeyPointer = std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)>;
+  using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
+
+  CertificatePointer make(const CertificateWishes& wishes, EVP_PKEY* key, X509* issuer,
+                          EVP_PKEY* issuer_key);
+
+  std::filesystem::path directory_;
+  int issued_ = 0;
+  KeyPointer key_;
+  CertificatePointer certificate_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,127 @@
+// A Sink in memory that holds its caller to the contract of sink.h and models what files contain.
+//
+// Every breach (a call for an ended session, a chunk landed twice, memory reserved for what was not
+// announced, two chunks with memory on the same bytes, a truncation under a chunk) is written down
+// in violations(); a test expects none.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "buffer_pool/mapped_memory.h"
+#include "rdma_stream/mover/sink.h"
+
+namespace ppmr {
+
+struct MemorySinkOptions {
+  uint64_t capacity_bytes = uint64_t{1} << 40;  // beyond it: ENOSPC
+  bool wait_for_space = false;                  // beyond it: EAGAIN instead, until raise_capacity()
+};
+
+// Threads: any.
+class MemorySink final : public Sink {
+ public:
+  explicit MemorySink(MemorySinkOptions options = {});
+  ~MemorySink() override;
+
+  void session_opened(SessionId session, const std::string& source_name) override;
+  void session_ended(SessionId session, const std::string& reason) override;
+  Status claim(SessionId session, const wire::Claim& message) override;
+  Status make(SessionId session, const wire::Make& message) override;
+  Status remove(SessionId session, const wire::Remove& message) override;
+  Status rename(SessionId session, const wire::Rename& message) override;
+  Status set_attributes(SessionId session, const wire::SetAttributes& message) override;
+  Status truncate(SessionId session, const wire::Truncate& message) override;
+  Status punch_hole(SessionId session, const wire::PunchHole& message) override;
+  Status opened_for_write(SessionId session, const wire::OpenedForWrite& message) override;
+  Status closed(SessionId session, const wire::Closed& message) override;
+  Status forget(SessionId session, const wire::Forget& message) override;
+  Status announced(NodeKey file, uint64_t offset, uint32_t length) override;
+  Result<Landing> reserve(NodeKey file, uint64_t offset, uint32_t length) override;
+  Status land(const Landing& landing, uint64_t chunk_digest) override;
+  void abandon(const Landing& landing, const Error& error) override;
+  void abandon_announced(NodeKey file, uint64_t offset, uint32_t length,
+                         const Error& error) override;
+  Result<size_t> read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) override;
+  Status manifest_entry(SessionId session, const wire::ManifestEntry& message) override;
+  Status seal(SessionId session, const wire::Seal& message) override;
+  Status abandon_checkpoint(SessionId session, const wire::Abandon& message) override;
+  Status seal_refused(SessionId, const wire::SealRefused&) override { return {}; }
+  wire::Space space() const override;
+
+  // ---- For the test ----
+  std::vector<std::string> violations() const;
+  size_t open_sessions() const;
+  size_t sessions_opened() const;
+  std::string end_reason() const;  // of the session that ended last
+  size_t chunks_under_way() const;
+  bool sealed(uint64_t checkpoint) const;
+  // Of the first session that has such a node: what has landed there, zeros where nothing has.
+  std::optional<std::vector<std::byte>> content(uint64_t node) const;
+  std::vector<std::string> names_made() const;  // in the order of their coming
+  void raise_capacity(uint64_t capacity_bytes);
+  // All that landings point into: region 0.
+  std::span<std::byte> memory() const { return arena_.bytes(); }
+  // Called at the beginning of every land(), without any lock: a slow disk.
+  void set_before_land(std::function<void()> hook) { before_land_ = std::move(hook); }
+
+ private:
+  static constexpr size_t kBlockBytes = 16 << 10;
+  static constexpr size_t kArenaBytes = size_t{1} << 30;  // of addresses; touched as it is used
+  using Block = std::span<std::byte>;                     // of the arena
+
+  struct UnderWay {
+    uint64_t offset = 0;
+    uint32_t length = 0;
+    uint64_t order = 0;
+    bool reserved = false;
+  };
+  struct Node {
+    wire::NodeType type = wire::NodeType::kFile;
+    uint64_t parent = 0;
+    std::string name;
+    uint64_t size_bytes = 0;
+    uint64_t digest = 0;
+    std::map<uint64_t, Block> blocks;
+    std::list<UnderWay> under_way;
+  };
+  struct Session {
+    bool ended = false;
+    std::map<uint64_t, Node> nodes;
+    std::map<uint64_t, std::vector<wire::ManifestEntry>> manifests;
+    std::set<uint64_t> sealed;
+  };
+
+  Session* live_locked(SessionId session, const char* call);
+  Node* node_locked(NodeKey key);
+  std::list<UnderWay>::iterator find_locked(Node& node, uint64_t offset, uint32_t length,
+                                            bool reserved);
+  std::byte* bytes_locked(Node& node, uint64_t offset, size_t& run_bytes);
+  void violation_locked(std::string text) { violations_.push_back(std::move(text)); }
+
+  Block take_block_locked();
+
+  MemorySinkOptions options_;
+  std::function<void()> before_land_;
+  const MappedMemory arena_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::map<SessionId, Session> sessions_;
+  std::vector<std::string> violations_;
+  std::vector<std::string> names_made_;
+  std::string end_reason_;
+  size_t arena_used_bytes_ = 0;
+  uint64_t used_bytes_ = 0;
+  uint64_t last_order_ = 0;
+};
+
+}  // namespace ppmr
