@@ -21,8 +21,17 @@ from measure.spread import spread  # noqa: E402
 from measure.world import Effort, World, flags  # noqa: E402
 from with_fresh_memory import FreshMemory  # noqa: E402
 
-WAYS = {"ppmr, lazy": "ppmr", "ppmr migrate, lazy": "ppmr migrate", "tmpfs + tar": "tmpfs + tar + restore", "CRIU page server": "CRIU page server"}
-PLACES = {"ppmr source --discard": "null sink (source --discard)", "source mount, streaming": "source mount, streaming", "fresh tmpfs": "fresh tmpfs"}
+WAYS = {
+    "ppmr, lazy": "ppmr",
+    "ppmr migrate, lazy": "ppmr migrate",
+    "tmpfs + tar": "tmpfs + tar + restore",
+    "CRIU page server": "CRIU page server",
+}
+PLACES = {
+    "ppmr source --discard": "null sink (source --discard)",
+    "source mount, streaming": "source mount, streaming",
+    "fresh tmpfs": "fresh tmpfs",
+}
 VERIFIED = "dump and verified, source mount, streaming"
 
 
@@ -34,6 +43,7 @@ def measure(world, size_mib, only):
         for name, mib in outcome.facts.items():
             role = name.split()[0]
             memory[role] = max(mib, memory.get(role, 0))
+
     if only != "dumps":
         outcome = moves.measure(world, 1, size_mib, only=WAYS)
         for way, name in WAYS.items():
@@ -69,8 +79,14 @@ def report(seconds, memory, about):
         ratio = ""
         if against in rows and against != what:
             quotient = values["median"] / rows[against]["median"]
-            ratio = f"{quotient:.1f} x ppmr's" if faster else f"{quotient:.2f} x {against.split(', ', 1)[1]}"
-        print(f"{what:<46}{values['median']:>9.3f}{values['min']:>9.3f}{values['max']:>9.3f}   {ratio}")
+            ratio = (
+                f"{quotient:.1f} x ppmr's"
+                if faster
+                else f"{quotient:.2f} x {against.split(', ', 1)[1]}"
+            )
+        print(
+            f"{what:<46}{values['median']:>9.3f}{values['min']:>9.3f}{values['max']:>9.3f}   {ratio}"
+        )
 
     for kind in ("move", "downtime"):
         for way in WAYS.values():
@@ -86,14 +102,36 @@ def report(seconds, memory, about):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ppmr", metavar="PATH", help="the ppmr binary (default: $PPMR or bazel-bin/ppmr)")
+    parser.add_argument(
+        "--ppmr", metavar="PATH", help="the ppmr binary (default: $PPMR or bazel-bin/ppmr)"
+    )
     parser.add_argument("--size-mib", type=int, default=1024, metavar="N")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="counted rounds (default: 5)")
-    parser.add_argument("--rate", metavar="RATE", help="limit the link in both directions, e.g. 10gbit")
-    parser.add_argument("--fresh-memory", action="store_true", help="each way on memory that the host has not backed yet; some minutes longer")
+    parser.add_argument(
+        "--runs", type=int, default=5, metavar="N", help="counted rounds (default: 5)"
+    )
+    parser.add_argument(
+        "--rate", metavar="RATE", help="limit the link in both directions, e.g. 10gbit"
+    )
+    parser.add_argument(
+        "--fresh-memory",
+        action="store_true",
+        help="each way on memory that the host has not backed yet; some minutes longer",
+    )
     parser.add_argument("--only", choices=["moves", "dumps"], help="one half of the measurements")
-    parser.add_argument("--source-option", action="append", default=[], metavar="OPTION", help="passed on to ppmr source, e.g. --source-option=--pool-size=8MiB")
-    parser.add_argument("--target-option", action="append", default=[], metavar="OPTION", help="passed on to ppmr target")
+    parser.add_argument(
+        "--source-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="passed on to ppmr source, e.g. --source-option=--pool-size=8MiB",
+    )
+    parser.add_argument(
+        "--target-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="passed on to ppmr target",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
     arguments = parser.parse_args()
     if arguments.ppmr:
@@ -101,15 +139,26 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up, like Ctrl-C
     try:
         loads.check_built()
-        about = {**machine.environment(), "process": f"{arguments.size_mib} MiB of random memory", "link": arguments.rate or "veth, unlimited", "runs": arguments.runs}
+        about = {
+            **machine.environment(),
+            "process": f"{arguments.size_mib} MiB of random memory",
+            "link": arguments.rate or "veth, unlimited",
+            "runs": arguments.runs,
+        }
         memory = FreshMemory() if arguments.fresh_memory else None
         if memory and not memory.found:
             raise LabError(f"--fresh-memory: {memory}")
         about["memory"] = str(memory) if memory else "as the round before left it"
         effort = Effort(name="by hand", runs=arguments.runs, warm_ups=1, move_runs=arguments.runs)
         # Target memory as `ppmr target` has it by default, whatever the size of the process.
-        world = World(effort, arguments.source_option, flags({"--pool-size": "1GiB"}, arguments.target_option), fresh_memory=memory, rate=arguments.rate,
-                      disk_directory=Path("/var/tmp"))
+        world = World(
+            effort,
+            arguments.source_option,
+            flags({"--pool-size": "1GiB"}, arguments.target_option),
+            fresh_memory=memory,
+            rate=arguments.rate,
+            disk_directory=Path("/var/tmp"),
+        )
         try:
             seconds, used = measure(world, arguments.size_mib, arguments.only)
         finally:

@@ -24,9 +24,19 @@ from timeline import drawing  # noqa: E402
 
 
 def link_bits_per_second(source, target, seconds=3):
-    server = target.popen(["iperf3", "-s", "-1", "-B", target.address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: ":1451 " in target.run(["cat", "/proc/net/tcp"]).stdout, 5, "iperf3 to listen")
-    said = json.loads(source.run(["iperf3", "-c", target.address, "-t", seconds, "-O", 1, "-J"], timeout=60).stdout)
+    server = target.popen(
+        ["iperf3", "-s", "-1", "-B", target.address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(
+        lambda: ":1451 " in target.run(["cat", "/proc/net/tcp"]).stdout, 5, "iperf3 to listen"
+    )
+    said = json.loads(
+        source.run(
+            ["iperf3", "-c", target.address, "-t", seconds, "-O", 1, "-J"], timeout=60
+        ).stdout
+    )
     server.wait(timeout=10)
     return said["end"]["sum_received"]["bits_per_second"]
 
@@ -48,8 +58,16 @@ class Bench:
 
     def workers(self):
         self._groups += 1
-        made = [SteadyWorker(self.source, self.lab.home / f"group{self._groups}-{number}", self.arguments.size_mib, threads=1, seed=number + 1)
-                for number in range(self.arguments.processes)]
+        made = [
+            SteadyWorker(
+                self.source,
+                self.lab.home / f"group{self._groups}-{number}",
+                self.arguments.size_mib,
+                threads=1,
+                seed=number + 1,
+            )
+            for number in range(self.arguments.processes)
+        ]
         for worker in made:
             worker.wait_for_lines(10)
         return made
@@ -69,8 +87,11 @@ class Bench:
                 first.append(right["real_ns"] / 1e9)
                 if worker.audit()["wrong_words"]:
                     raise LabError("words of memory are wrong after the move")
-            return {"whole": max(first) - min(last), "frozen": statistics.mean(b - a for a, b in zip(last, first)),
-                    "bytes": sum(tree["bytes"] for tree in trees)}, trees
+            return {
+                "whole": max(first) - min(last),
+                "frozen": statistics.mean(b - a for a, b in zip(last, first)),
+                "bytes": sum(tree["bytes"] for tree in trees),
+            }, trees
         finally:
             for worker in workers:
                 worker.node = self.target
@@ -78,11 +99,18 @@ class Bench:
                 self.source.signal(worker.pid, 9)
 
     def pipelined(self, workers):
-        done = self.world.migrate(*[worker.pid for worker in workers], timeout=300, options=["--independent", "--jobs", self.arguments.jobs]).ok()
+        done = self.world.migrate(
+            *[worker.pid for worker in workers],
+            timeout=300,
+            options=["--independent", "--jobs", self.arguments.jobs],
+        ).ok()
         return done.summary["trees"]
 
     def one_by_one(self, workers):
-        return [self.world.migrate(worker.pid, timeout=300).ok().summary["trees"][0] for worker in workers]
+        return [
+            self.world.migrate(worker.pid, timeout=300).ok().summary["trees"][0]
+            for worker in workers
+        ]
 
 
 def main():
@@ -110,14 +138,22 @@ def main():
                 if name == "pipelined":
                     alone = figure["bytes"] * 8 / rate
                     ratios.append(figure["whole"] / alone)
-                    print(f"run {run + 1}: link {rate / 1e9:.2f} Gb/s, its bytes alone {alone:.2f} s; pipelined {figure['whole']:.2f} s ({ratios[-1]:.2f} x), "
-                          f"each frozen {figure['frozen']:.2f} s", flush=True)
+                    print(
+                        f"run {run + 1}: link {rate / 1e9:.2f} Gb/s, its bytes alone {alone:.2f} s; pipelined {figure['whole']:.2f} s ({ratios[-1]:.2f} x), "
+                        f"each frozen {figure['frozen']:.2f} s",
+                        flush=True,
+                    )
                     if arguments.timeline:
-                        title = (f"{arguments.processes} processes of {arguments.size_mib} MiB, ppmr migrate --independent --jobs {arguments.jobs}, "
-                                 f"link of {rate / 1e9:.2f} Gb/s")
+                        title = (
+                            f"{arguments.processes} processes of {arguments.size_mib} MiB, ppmr migrate --independent --jobs {arguments.jobs}, "
+                            f"link of {rate / 1e9:.2f} Gb/s"
+                        )
                         Path(arguments.timeline).write_text(drawing(trees, title))
                 else:
-                    print(f"run {run + 1}: one by one {figure['whole']:.2f} s, each frozen {figure['frozen']:.2f} s", flush=True)
+                    print(
+                        f"run {run + 1}: one by one {figure['whole']:.2f} s, each frozen {figure['frozen']:.2f} s",
+                        flush=True,
+                    )
     except LabError:
         print(bench.world.logs(newest=1), file=sys.stderr)
         raise
@@ -125,8 +161,12 @@ def main():
         bench.close()
     print(f"\n{'':12} {'first freeze until last runs':>30} {'frozen, mean':>14}")
     for name, runs in figures.items():
-        print(f"{name:12} {statistics.median(run['whole'] for run in runs):28.2f} s {statistics.median(run['frozen'] for run in runs):12.2f} s")
-    print(f"pipelined / what the link needs for the bytes alone: {statistics.median(ratios):.2f} (median of {len(ratios)}; {min(ratios):.2f} to {max(ratios):.2f})")
+        print(
+            f"{name:12} {statistics.median(run['whole'] for run in runs):28.2f} s {statistics.median(run['frozen'] for run in runs):12.2f} s"
+        )
+    print(
+        f"pipelined / what the link needs for the bytes alone: {statistics.median(ratios):.2f} (median of {len(ratios)}; {min(ratios):.2f} to {max(ratios):.2f})"
+    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,12 @@ import sys
 from html import escape
 from pathlib import Path
 
-PARTS = [("freeze_began_ns", "held_ns", "#c44", "dumped (frozen)"), ("held_ns", "sealed_ns", "#d90", "sealed (frozen)"),
-         ("sealed_ns", "running_ns", "#36c", "restarted (frozen)"), ("running_ns", "complete_ns", "#7b7", "runs, memory still coming in")]
+PARTS = [
+    ("freeze_began_ns", "held_ns", "#c44", "dumped (frozen)"),
+    ("held_ns", "sealed_ns", "#d90", "sealed (frozen)"),
+    ("sealed_ns", "running_ns", "#36c", "restarted (frozen)"),
+    ("running_ns", "complete_ns", "#7b7", "runs, memory still coming in"),
+]
 WIDTH, ROW, LEFT, TOP = 900, 24, 150, 60
 TICKS = 10
 
@@ -41,20 +45,30 @@ def drawing(trees, title):
     end = max(tree["complete_ns"] for tree in trees)
     scale = (WIDTH - LEFT - 20) / (end - begin)
     bottom = TOP + ROW * len(trees)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 50}" font-family="sans-serif" font-size="12">',
-           f'<rect width="{WIDTH}" height="{bottom + 50}" fill="white"/><text x="10" y="20" font-size="14">{escape(title)}</text>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 50}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{bottom + 50}" fill="white"/><text x="10" y="20" font-size="14">{escape(title)}</text>',
+    ]
     for number, (_, _, colour, name) in enumerate(PARTS):
-        out.append(f'<rect x="{10 + number * 210}" y="30" width="12" height="12" fill="{colour}"/><text x="{27 + number * 210}" y="41">{name}</text>')
+        out.append(
+            f'<rect x="{10 + number * 210}" y="30" width="12" height="12" fill="{colour}"/><text x="{27 + number * 210}" y="41">{name}</text>'
+        )
     for number, tree in enumerate(sorted(trees, key=lambda tree: tree["freeze_began_ns"])):
         y = TOP + number * ROW
         out.append(f'<text x="10" y="{y + 14}">{escape(tree["name"])} {tree["pid"]}</text>')
         for since, until, colour, _ in PARTS:
-            x, width = LEFT + (tree[since] - begin) * scale, max((tree[until] - tree[since]) * scale, 0.5)
-            out.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 6}" fill="{colour}"/>')
+            x, width = LEFT + (tree[since] - begin) * scale, max(
+                (tree[until] - tree[since]) * scale, 0.5
+            )
+            out.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 6}" fill="{colour}"/>'
+            )
     for tick in range(TICKS + 1):
         x = LEFT + (end - begin) * scale * tick / TICKS
         out.append(f'<line x1="{x:.1f}" y1="{TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="#ccc"/>')
-        out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{(end - begin) / 1e9 * tick / TICKS:.2f} s</text>')
+        out.append(
+            f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{(end - begin) / 1e9 * tick / TICKS:.2f} s</text>'
+        )
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
@@ -65,9 +79,15 @@ def main():
     parser.add_argument("--title", default="ppmr migrate")
     arguments = parser.parse_args()
     try:
-        arguments.picture.write_text(drawing(moved_trees(arguments.said.read_text()), arguments.title))
+        arguments.picture.write_text(
+            drawing(moved_trees(arguments.said.read_text()), arguments.title)
+        )
     except (OSError, NothingToDraw) as error:
-        sys.exit(f"timeline: {arguments.said}: {error}" if isinstance(error, NothingToDraw) else f"timeline: {error}")
+        sys.exit(
+            f"timeline: {arguments.said}: {error}"
+            if isinstance(error, NothingToDraw)
+            else f"timeline: {error}"
+        )
 
 
 if __name__ == "__main__":

@@ -14,15 +14,17 @@ import sys
 import time
 
 STEP = 256 << 20
-KEEP_FREE = 8 << 30       # for the command
-FRESH_SHARE = 0.5         # of the speed of the fastest step: slower than this is fresh
-SLOW_STEPS = 3            # in a row, before all that is left counts as fresh
-GIVE_BACK_SECONDS = 10    # the host takes freed memory back (free page reporting) within some seconds, save for a few GiB
+KEEP_FREE = 8 << 30  # for the command
+FRESH_SHARE = 0.5  # of the speed of the fastest step: slower than this is fresh
+SLOW_STEPS = 3  # in a row, before all that is left counts as fresh
+GIVE_BACK_SECONDS = 10  # the host takes freed memory back (free page reporting) within some seconds, save for a few GiB
 
 
 def available_bytes():
     with open("/proc/meminfo") as meminfo:
-        return next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable"))
+        return next(
+            int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable")
+        )
 
 
 def touch():
@@ -59,7 +61,11 @@ class FreshMemory:
 
     def __str__(self):
         rate = STEP / self.fastest / 1e9, STEP / self.last / 1e9
-        found = "what follows is fresh" if self.found else "no fresh memory was found: everything is fast"
+        found = (
+            "what follows is fresh"
+            if self.found
+            else "no fresh memory was found: everything is fast"
+        )
         return f"holding {len(self.held) * STEP >> 20} MiB; first touch {rate[0]:.2f} GB/s at first, {rate[1]:.2f} GB/s at last; {found}"
 
 

@@ -30,7 +30,7 @@ def lost_more(ours, plain):
     """Whether so many of `ours` (verdicts) are lost that CRIU's own nature, as `plain` shows it, cannot be the reason: 3 standard deviations, and 2 for few."""
     expected = len(ours) * plain.count(matrix.LOST) / len(plain)
     variance = expected * (1 + len(ours) / len(plain))
-    return ours.count(matrix.LOST) > expected + 3 * variance ** 0.5 + 2
+    return ours.count(matrix.LOST) > expected + 3 * variance**0.5 + 2
 
 
 def play_all(cases, arena_count, seed, say=lambda *_: None):
@@ -52,10 +52,16 @@ def play_all(cases, arena_count, seed, say=lambda *_: None):
                     began = time.monotonic()
                     try:
                         if case[0] == PLAIN:
-                            verdict = "survived" if matrix.play_plain_criu_kill(arena, f"{seed} {case[1]}") else matrix.LOST
+                            verdict = (
+                                "survived"
+                                if matrix.play_plain_criu_kill(arena, f"{seed} {case[1]}")
+                                else matrix.LOST
+                            )
                         else:
                             verdict = arena.play(*case)
-                    except Exception as error:  # noqa: BLE001: whatever it is, the case has failed and the others go on
+                    except (
+                        Exception
+                    ) as error:  # noqa: BLE001: whatever it is, the case has failed and the others go on
                         verdict = "WRONG"
                         with lock:
                             wrong.append(f"{case}: {type(error).__name__}: {error}")
@@ -67,6 +73,7 @@ def play_all(cases, arena_count, seed, say=lambda *_: None):
                         say(case, verdict, time.monotonic() - began)
             finally:
                 arena.close()
+
     threads = [threading.Thread(target=work, args=(number,)) for number in range(arena_count)]
     for thread in threads:
         thread.start()
@@ -85,7 +92,10 @@ def table(verdicts):
             counts[what, how].update(of_case)
     kinds = [kind for kind, _ in sum(counts.values(), collections.Counter()).most_common()]
     lines = [["what", "how", *kinds], ["---"] * (2 + len(kinds))]
-    lines += [[what, how, *(str(of[kind] or "") for kind in kinds)] for (what, how), of in sorted(counts.items())]
+    lines += [
+        [what, how, *(str(of[kind] or "") for kind in kinds)]
+        for (what, how), of in sorted(counts.items())
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -98,9 +108,13 @@ def main():
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
     if matrix.missing_states():
-        sys.exit(f"the matrix and ownership_record.h differ in these states: {matrix.missing_states()}")
+        sys.exit(
+            f"the matrix and ownership_record.h differ in these states: {matrix.missing_states()}"
+        )
     cases = [case for case in matrix.all_cases() if arguments.only in ", ".join(case[:3])]
-    print(f"{len(cases)} cases, {arguments.migrations} migrations, seed {arguments.seed}", flush=True)
+    print(
+        f"{len(cases)} cases, {arguments.migrations} migrations, seed {arguments.seed}", flush=True
+    )
 
     done = 0
 
@@ -108,21 +122,35 @@ def main():
         nonlocal done
         done += 1
         stop, what, how, eager = case
-        print(f"{done:5} {stop:18} {what:14} {how:6} {'eager' if eager else 'lazy':6} {seconds:5.1f} s  {verdict}", flush=True)
+        print(
+            f"{done:5} {stop:18} {what:14} {how:6} {'eager' if eager else 'lazy':6} {seconds:5.1f} s  {verdict}",
+            flush=True,
+        )
+
     chosen = matrix.choose(cases, arguments.migrations, arguments.seed)
     for number in range(arguments.criu_kills):
         chosen += [(*CRIU_KILL, number % 2 == 0), (PLAIN, str(number), "kill", False)]
     verdicts, wrong = play_all(chosen, arguments.arenas, arguments.seed, say)
-    plain = [verdict for case, of_case in verdicts.items() if case[0] == PLAIN for verdict in of_case]
-    tally = collections.Counter(verdict for case, of_case in verdicts.items() if case[0] != PLAIN for verdict in of_case)
+    plain = [
+        verdict for case, of_case in verdicts.items() if case[0] == PLAIN for verdict in of_case
+    ]
+    tally = collections.Counter(
+        verdict for case, of_case in verdicts.items() if case[0] != PLAIN for verdict in of_case
+    )
     print(f"\n{table(verdicts)}")
-    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in tally.most_common()) + f"; seed {arguments.seed}")
+    print(
+        "\n"
+        + ", ".join(f"{count} {verdict}" for verdict, count in tally.most_common())
+        + f"; seed {arguments.seed}"
+    )
     for case, of_case in sorted(verdicts.items()):
         if case[0] != PLAIN and matrix.LOST in of_case:
             print(f"lost: {of_case.count(matrix.LOST)} of {len(of_case)}: {', '.join(case)}")
     if plain:
         ours = verdicts[CRIU_KILL]
-        print(f"lost with a criu dump that was killed: {ours.count(matrix.LOST)} of {len(ours)}, without ppmr {plain.count(matrix.LOST)} of {len(plain)}")
+        print(
+            f"lost with a criu dump that was killed: {ours.count(matrix.LOST)} of {len(ours)}, without ppmr {plain.count(matrix.LOST)} of {len(plain)}"
+        )
         if lost_more(ours, plain):
             wrong.append("a killed criu dump loses more processes under ppmr than by itself")
     for text in wrong:

@@ -54,7 +54,9 @@ def add_bazel(total, path):
     for (label, _, _), result in ran.items():
         passed_already, failed_already = total.passed, total.failed
         status = result.get("status", "NO_STATUS")
-        files = [out["uri"] for out in result.get("testActionOutput", []) if out["name"] == "test.xml"]
+        files = [
+            out["uri"] for out in result.get("testActionOutput", []) if out["name"] == "test.xml"
+        ]
         try:
             for uri in files:
                 total.add_xml(urllib.parse.unquote(urllib.parse.urlparse(uri).path))

@@ -12,7 +12,7 @@ WRITERS = (1, 2, 4, 8, 16)
 REQUESTS = (4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, MIB, 4 * MIB)
 CHUNKS = (64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB)
 POOLS = (4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB, 128 * MIB)
-SMALL_REQUEST = 64 * KIB   # smaller ones take long: less is written
+SMALL_REQUEST = 64 * KIB  # smaller ones take long: less is written
 MINOR_SHARE = 4
 
 
@@ -22,10 +22,18 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
     each = max(request, total // writers // request * request)
     daemon_at, sink_at = world.private / "aggregation", world.private / "null"
     node.run(["mkdir", "-p", daemon_at])
-    daemon = Daemon(node, "source", daemon_at, flags({"--discard": None, "--chunk-size": chunk, "--pool-size": pool}, world.source_options))
+    daemon = Daemon(
+        node,
+        "source",
+        daemon_at,
+        flags(
+            {"--discard": None, "--chunk-size": chunk, "--pool-size": pool}, world.source_options
+        ),
+    )
     try:
         # As many threads as ppmr has receiving: with one, a single writer finds nobody there while it is being answered.
         with NullSink(node, sink_at, max_write=chunk, threads=2) as sink:
+
             def into(mountpoint):
                 def sample():
                     directory = mountpoint / world.label()
@@ -33,6 +41,7 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
                     written = write_files(node, directory, writers, each, request)
                     node.run(["rm", "-r", directory])
                     return rate(written)
+
                 return sample
 
             def into_tmpfs():
@@ -44,7 +53,13 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
                 ways["tmpfs, first write"] = into_tmpfs
             samples = alternate(ways, effort.runs, effort.warm_ups)
             counters = daemon.status()["pool"]
-            return Outcome(samples, {"pool, most in use (MiB)": counters["high_water_bytes"] / MIB, "source daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024})
+            return Outcome(
+                samples,
+                {
+                    "pool, most in use (MiB)": counters["high_water_bytes"] / MIB,
+                    "source daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024,
+                },
+            )
     finally:
         daemon.close()
 
@@ -53,12 +68,29 @@ def plan(world):
     effort = world.effort
 
     def item(series, name, parameters, seconds=6.0, tmpfs=False):
-        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters, tmpfs=tmpfs), seconds * (effort.runs + 1) / 6)
+        return Item(
+            SECTION,
+            series,
+            name,
+            parameters,
+            "GB/s",
+            lambda: measure(world, **parameters, tmpfs=tmpfs),
+            seconds * (effort.runs + 1) / 6,
+        )
 
     for writers in WRITERS if effort.sweeps else effort.thin((1, 4)):
         for request in REQUESTS if effort.sweeps else (4 * KIB, MIB):
-            yield item("writers and write size", f"{writers} x {size_text(request)}", {"writers": writers, "request": request}, tmpfs=request == MIB)
+            yield item(
+                "writers and write size",
+                f"{writers} x {size_text(request)}",
+                {"writers": writers, "request": request},
+                tmpfs=request == MIB,
+            )
     # Where chunks are smaller than the writes the kernel cuts them: both sides get requests of the chunk's size.
     for chunk in CHUNKS if effort.sweeps else (128 * KIB,):
         for pool in effort.thin(POOLS):
-            yield item("chunk and pool size", f"{size_text(chunk)} in {size_text(pool)}", {"writers": 8, "request": MIB, "chunk": chunk, "pool": pool})
+            yield item(
+                "chunk and pool size",
+                f"{size_text(chunk)} in {size_text(pool)}",
+                {"writers": 8, "request": MIB, "chunk": chunk, "pool": pool},
+            )

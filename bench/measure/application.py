@@ -48,13 +48,37 @@ class Job:
         self.node = node
         self.directory = world.lab.home / world.label("melt")
         self.directory.mkdir()
-        (self.directory / "in.melt").write_text(MELT.format(edge=edge, steps=steps, every=max(1, steps // TOLD)))
+        (self.directory / "in.melt").write_text(
+            MELT.format(edge=edge, steps=steps, every=max(1, steps // TOLD))
+        )
         self._steps = steps
         self.log = self.directory / "log"
         self.began = now()
-        self.pid = node.spawn(["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo",
-                               "--mca", "oob_tcp_if_include", "lo", "-np", RANKS, "lmp", "-in", self.directory / "in.melt", "-log", "none"],
-                              log=self.log, directory=self.directory)
+        self.pid = node.spawn(
+            [
+                "mpirun",
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--mca",
+                "btl",
+                "self,tcp",
+                "--mca",
+                "btl_tcp_if_include",
+                "lo",
+                "--mca",
+                "oob_tcp_if_include",
+                "lo",
+                "-np",
+                RANKS,
+                "lmp",
+                "-in",
+                self.directory / "in.melt",
+                "-log",
+                "none",
+            ],
+            log=self.log,
+            directory=self.directory,
+        )
 
     def said(self):
         return self.log.read_text(errors="replace")
@@ -62,7 +86,9 @@ class Job:
     def progress(self):
         """Share of the steps that are done."""
         words = self.said().rsplit("\nStep ", 1)[-1].splitlines()
-        numbers = [int(line.split()[0]) for line in words[1:] if line.split() and line.split()[0].isdigit()]
+        numbers = [
+            int(line.split()[0]) for line in words[1:] if line.split() and line.split()[0].isdigit()
+        ]
         return numbers[-1] / self._steps if numbers else 0.0
 
     def finished(self):
@@ -72,7 +98,11 @@ class Job:
         self._wait(lambda: "\nStep " in self.said(), 60, "the melt to begin")
 
     def wait_for_progress(self, share):
-        self._wait(lambda: self.progress() >= share or self.finished(), 600, f"{100 * share:.0f}% of the melt")
+        self._wait(
+            lambda: self.progress() >= share or self.finished(),
+            600,
+            f"{100 * share:.0f}% of the melt",
+        )
 
     def wait_until_finished(self, timeout):
         """Seconds since the start."""
@@ -86,8 +116,11 @@ class Job:
             if condition():
                 return True
             if not self.node.alive(self.pid):
-                raise LabError(f"waiting for {what}: mpirun is not there any more on {self.node.name}; it said: {self.said().strip()[-1000:] or 'nothing'}")
+                raise LabError(
+                    f"waiting for {what}: mpirun is not there any more on {self.node.name}; it said: {self.said().strip()[-1000:] or 'nothing'}"
+                )
             return False
+
         wait_until(there, timeout, what, interval=0.01)
 
     def result(self):
@@ -95,7 +128,9 @@ class Job:
         lines = self.said().splitlines()
         ends = [number for number, line in enumerate(lines) if line.startswith("Loop time")]
         if not ends:
-            raise LabError(f"LAMMPS has not finished its run; it said: {self.said().strip()[-1000:]}")
+            raise LabError(
+                f"LAMMPS has not finished its run; it said: {self.said().strip()[-1000:]}"
+            )
         return lines[ends[-1] - 1].split()
 
     def end(self):
@@ -117,7 +152,11 @@ class RoundTrip:
         try:
             move.move_tree(job.pid, [*TCP, "--ghost-limit", "64M"], TCP)
             job.node = move.target
-            wait_until(lambda: move.check() or job.node.alive(job.pid), 60, f"the job to run on {job.node.name}")
+            wait_until(
+                lambda: move.check() or job.node.alive(job.pid),
+                60,
+                f"the job to run on {job.node.name}",
+            )
             move.finish()
         finally:
             move.clean()
@@ -126,14 +165,29 @@ class RoundTrip:
 def round_trips(world, stack):
     source, target = world.nodes("veth")
     options = flags({"--pool-size": 512 * MIB}, world.target_options)
-    there = stack.enter_context(Mounts(source, target, world.private, world.source_options, options, name=world.label("there")))
-    back = stack.enter_context(Mounts(target, source, world.private, world.source_options, options, name=world.label("back")))
-    trips = {"ppmr, lazy": RoundTrip(PpmrMove(source, target, there), PpmrMove(target, source, back)),
-             "ppmr, eager": RoundTrip(PpmrMove(source, target, there, lazily=False), PpmrMove(target, source, back, lazily=False)),
-             "tmpfs + tar": RoundTrip(TarMove(source, target), TarMove(target, source))}
+    there = stack.enter_context(
+        Mounts(
+            source, target, world.private, world.source_options, options, name=world.label("there")
+        )
+    )
+    back = stack.enter_context(
+        Mounts(
+            target, source, world.private, world.source_options, options, name=world.label("back")
+        )
+    )
+    trips = {
+        "ppmr, lazy": RoundTrip(PpmrMove(source, target, there), PpmrMove(target, source, back)),
+        "ppmr, eager": RoundTrip(
+            PpmrMove(source, target, there, lazily=False),
+            PpmrMove(target, source, back, lazily=False),
+        ),
+        "tmpfs + tar": RoundTrip(TarMove(source, target), TarMove(target, source)),
+    }
     disk = world.disk_directory
     if filesystem_of(source, disk) not in ("tmpfs", "ramfs"):
-        trips["RDMA+Local (bytes over TCP)"] = RoundTrip(LandedMove(source, target, there, disk), LandedMove(target, source, back, disk))
+        trips["RDMA+Local (bytes over TCP)"] = RoundTrip(
+            LandedMove(source, target, there, disk), LandedMove(target, source, back, disk)
+        )
         trips["Local"] = RoundTrip(LocalMove(source, target, disk), LocalMove(target, source, disk))
     return trips
 
@@ -141,7 +195,11 @@ def round_trips(world, stack):
 def measure(world, edge, steps, runs):
     source, _ = world.nodes("veth")
     if source.run(["sh", "-c", "command -v mpirun && command -v lmp"], check=False).returncode != 0:
-        return Outcome(not_measured={"all ways": "mpirun or lmp is not there: third_party/install brings openmpi-bin and lammps"})
+        return Outcome(
+            not_measured={
+                "all ways": "mpirun or lmp is not there: third_party/install brings openmpi-bin and lammps"
+            }
+        )
     times, undisturbed = {}, []
     with ExitStack() as stack:
         trips = round_trips(world, stack)
@@ -154,11 +212,15 @@ def measure(world, edge, steps, runs):
                     for number in range(MOVES):
                         job.wait_for_progress((number + 1) / (MOVES + 1))
                         if job.finished():
-                            raise LabError(f"the job ended before its move number {number + 1}: the machine is too busy, or it needs more steps")
+                            raise LabError(
+                                f"the job ended before its move number {number + 1}: the machine is too busy, or it needs more steps"
+                            )
                         trip.move(job, number, world.label("melt"))
                 took = job.wait_until_finished(600)
                 if expected and job.result() != expected:
-                    raise LabError(f"the result of LAMMPS is {' '.join(job.result())} after {MOVES} moves, undisturbed it is {' '.join(expected)}")
+                    raise LabError(
+                        f"the result of LAMMPS is {' '.join(job.result())} after {MOVES} moves, undisturbed it is {' '.join(expected)}"
+                    )
                 return took, job.result()
             finally:
                 job.end()
@@ -176,5 +238,12 @@ def plan(world):
     if runs:
         # Long enough that three moves fit in well, on two quiet cores: some 40 s, or 6.
         edge, steps, guess = (40, 400, 50) if world.effort.sweeps else (16, 600, 6)
-        yield Item(SECTION, "run time", f"LAMMPS, {RANKS} ranks, {MOVES} moves", {"edge": edge, "steps": steps, "runs": runs}, "s",
-                   lambda: measure(world, edge, steps, runs), (runs * 6 + 1) * guess)
+        yield Item(
+            SECTION,
+            "run time",
+            f"LAMMPS, {RANKS} ranks, {MOVES} moves",
+            {"edge": edge, "steps": steps, "runs": runs},
+            "s",
+            lambda: measure(world, edge, steps, runs),
+            (runs * 6 + 1) * guess,
+        )

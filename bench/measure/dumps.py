@@ -19,9 +19,20 @@ def measure(world, mib):
     with ExitStack() as stack:
         nothing = world.private / "nothing"
         source.run(["mkdir", "-p", nothing])
-        stack.enter_context(closing(Daemon(source, "source", nothing, ["--discard", *world.source_options])))
+        stack.enter_context(
+            closing(Daemon(source, "source", nothing, ["--discard", *world.source_options]))
+        )
         sink = stack.enter_context(NullSink(source, world.private / "null"))
-        mounts = stack.enter_context(Mounts(source, target, world.private, world.source_options, world.target_options, name=world.label("dumps")))
+        mounts = stack.enter_context(
+            Mounts(
+                source,
+                target,
+                world.private,
+                world.source_options,
+                world.target_options,
+                name=world.label("dumps"),
+            )
+        )
         crowd = Crowd(source, world.lab.home / world.label("dumped"), 1, mib)
         stack.callback(crowd.end)
         mounts.await_ready()
@@ -53,6 +64,7 @@ def measure(world, mib):
                 took = dump(directory)
                 source.run(["rm", "-r", directory])
                 return took
+
             return sample
 
         def into_tmpfs():
@@ -62,13 +74,40 @@ def measure(world, mib):
             return took
 
         verified_in_mount = []
-        samples = alternate({"source mount, streaming": into_mount, "null FUSE sink": into(sink.mountpoint), "ppmr source --discard": into(nothing), "fresh tmpfs": into_tmpfs},
-                            effort.runs, effort.warm_ups)
-        memory = {f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024 for daemon in (mounts.source, mounts.target)}
-        return Outcome(samples, memory, also={"dumped and verified at the target": {"source mount, streaming": verified_in_mount[effort.warm_ups:]}})
+        samples = alternate(
+            {
+                "source mount, streaming": into_mount,
+                "null FUSE sink": into(sink.mountpoint),
+                "ppmr source --discard": into(nothing),
+                "fresh tmpfs": into_tmpfs,
+            },
+            effort.runs,
+            effort.warm_ups,
+        )
+        memory = {
+            f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024
+            for daemon in (mounts.source, mounts.target)
+        }
+        return Outcome(
+            samples,
+            memory,
+            also={
+                "dumped and verified at the target": {
+                    "source mount, streaming": verified_in_mount[effort.warm_ups :]
+                }
+            },
+        )
 
 
 def plan(world):
     effort = world.effort
     mib = 1024 if effort.sweeps else effort.move_mib[0]
-    yield Item(SECTION, "one process", f"{mib} MiB", {"mib": mib}, "s", lambda: measure(world, mib), 5 + (effort.runs + 1) * (2 + 4 * mib / 1000))
+    yield Item(
+        SECTION,
+        "one process",
+        f"{mib} MiB",
+        {"mib": mib},
+        "s",
+        lambda: measure(world, mib),
+        5 + (effort.runs + 1) * (2 + 4 * mib / 1000),
+    )

@@ -14,13 +14,26 @@ FILES = (1, 10, 100, 1000)
 
 def measure(world, bytes_, writers=1, files=1, request=MIB):
     if available_memory_bytes() < 1.5 * bytes_:
-        raise LabError(f"{size_text(bytes_)} of images do not fit into {size_text(available_memory_bytes())} of free memory")
+        raise LabError(
+            f"{size_text(bytes_)} of images do not fit into {size_text(available_memory_bytes())} of free memory"
+        )
     costs, rates = Costs(), []
     with mounts_for(world, "veth") as mounts:
         mounts.await_ready()
-        at_rest = {daemon.role: daemon.memory_kib()["VmRSS"] / 1024 for daemon in (mounts.source, mounts.target)}
+        at_rest = {
+            daemon.role: daemon.memory_kib()["VmRSS"] / 1024
+            for daemon in (mounts.source, mounts.target)
+        }
         for number in range(world.effort.warm_ups + world.effort.runs):
-            rate = sample(world, mounts, writers, bytes_ // writers // files, request, files, costs if number >= world.effort.warm_ups else None)
+            rate = sample(
+                world,
+                mounts,
+                writers,
+                bytes_ // writers // files,
+                request,
+                files,
+                costs if number >= world.effort.warm_ups else None,
+            )
             if number >= world.effort.warm_ups:
                 rates.append(rate)
         facts = costs.facts()
@@ -34,8 +47,12 @@ def plan(world):
     effort = world.effort
 
     def item(series, name, parameters):
-        seconds = 3 + (effort.runs + 1) * (0.7 + parameters["bytes_"] / 8e8 + parameters.get("files", 1) / 500)
-        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters), seconds)
+        seconds = 3 + (effort.runs + 1) * (
+            0.7 + parameters["bytes_"] / 8e8 + parameters.get("files", 1) / 500
+        )
+        return Item(
+            SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters), seconds
+        )
 
     for size in SIZES if effort.sweeps else [min(SIZES[1], effort.bytes)]:
         yield item("size", size_text(size), {"bytes_": size})

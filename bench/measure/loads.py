@@ -18,7 +18,9 @@ def find_bench_program(name):
     for directory in (os.environ.get("PPMR_BENCH_PROGRAMS"), REPOSITORY / "bazel-bin/bench"):
         if directory and (Path(directory) / name).exists():
             return (Path(directory) / name).resolve()
-    raise LabError(f"{name} is not built: bazel build //..., or say where it is in PPMR_BENCH_PROGRAMS")
+    raise LabError(
+        f"{name} is not built: bazel build //..., or say where it is in PPMR_BENCH_PROGRAMS"
+    )
 
 
 def check_built():
@@ -45,7 +47,12 @@ class Load:
 
     def __init__(self, at, words):
         self._what = f"file_load {' '.join(map(str, words[:2]))} on {at.name}"
-        self._process = at.popen(mortal([find_bench_program("file_load"), *words]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = at.popen(
+            mortal([find_bench_program("file_load"), *words]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.said = self._process.stderr.readline()
         if self.said.strip() != "ready":
             self.said += self._process.communicate()[1]
@@ -67,8 +74,21 @@ class Load:
 
 
 def write_words(directory, writers, bytes_each, request, files=1, prefix="file-", keep=False):
-    return ["write", directory, "--writers", writers, "--bytes", bytes_each, "--request", request, "--files", files, "--prefix", prefix,
-            *(["--keep"] if keep else [])]
+    return [
+        "write",
+        directory,
+        "--writers",
+        writers,
+        "--bytes",
+        bytes_each,
+        "--request",
+        request,
+        "--files",
+        files,
+        "--prefix",
+        prefix,
+        *(["--keep"] if keep else []),
+    ]
 
 
 def write_files(at, directory, writers, bytes_each, request, **options):
@@ -76,7 +96,20 @@ def write_files(at, directory, writers, bytes_each, request, **options):
 
 
 def read_words(directory, readers, bytes_each, request, stamps, files=1):
-    return ["read", directory, "--readers", readers, "--bytes", bytes_each, "--request", request, "--stamps", stamps, "--files", files]
+    return [
+        "read",
+        directory,
+        "--readers",
+        readers,
+        "--bytes",
+        bytes_each,
+        "--request",
+        request,
+        "--stamps",
+        stamps,
+        "--files",
+        files,
+    ]
 
 
 def rate(result, seconds=None):
@@ -90,11 +123,31 @@ class NullSink:
     def __init__(self, at, mountpoint, max_write=MIB, threads=1):
         self.at, self.mountpoint = at, Path(mountpoint)
         at.run(["mkdir", "-p", mountpoint])
-        self._process = at.popen(mortal([find_bench_program("null_sink"), mountpoint, "--max-write", max_write, "--threads", threads]),
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: self._mounted() or self._process.poll() is not None, 10, f"the null sink to mount {mountpoint}", interval=0.002)
+        self._process = at.popen(
+            mortal(
+                [
+                    find_bench_program("null_sink"),
+                    mountpoint,
+                    "--max-write",
+                    max_write,
+                    "--threads",
+                    threads,
+                ]
+            ),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until(
+            lambda: self._mounted() or self._process.poll() is not None,
+            10,
+            f"the null sink to mount {mountpoint}",
+            interval=0.002,
+        )
         if self._process.poll() is not None:
-            raise LabError(f"null_sink on {at.name} ended with {self._process.returncode} and said: {self._process.stderr.read().strip()}")
+            raise LabError(
+                f"null_sink on {at.name} ended with {self._process.returncode} and said: {self._process.stderr.read().strip()}"
+            )
 
     def _mounted(self):
         return any(point == str(self.mountpoint) for point, _ in self.at.mounts("fuse.null_sink"))
@@ -118,12 +171,28 @@ class NullSink:
 
 def iperf(source_at, target_at, address, port, streams, seconds):
     """GB/s as the receiver counts it, and the CPU seconds per GB of both sides."""
-    server = target_at.popen(mortal(["iperf3", "-s", "-1", "-p", port, "-B", address]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = target_at.popen(
+        mortal(["iperf3", "-s", "-1", "-p", port, "-B", address]),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     hexadecimal = f":{port:04X} "
     try:
-        wait_until(lambda: any(hexadecimal in line and " 0A " in line for line in target_at.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout.splitlines()),
-                   10, "iperf3 to listen")
-        done = source_at.run(["iperf3", "-c", address, "-p", port, "-P", streams, "-t", seconds, "-J"], timeout=seconds + 30, check=False)
+        wait_until(
+            lambda: any(
+                hexadecimal in line and " 0A " in line
+                for line in target_at.run(
+                    ["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False
+                ).stdout.splitlines()
+            ),
+            10,
+            "iperf3 to listen",
+        )
+        done = source_at.run(
+            ["iperf3", "-c", address, "-p", port, "-P", streams, "-t", seconds, "-J"],
+            timeout=seconds + 30,
+            check=False,
+        )
         report = _json_of(done.stdout, "iperf3")
         if "error" in report:
             raise LabError(f"iperf3 from {source_at.name} to {address}:{port}: {report['error']}")
@@ -137,15 +206,18 @@ def iperf(source_at, target_at, address, port, streams, seconds):
     if not bytes_per_second:
         raise LabError(f"iperf3 from {source_at.name} to {address}:{port} moved nothing")
     cpu = end["cpu_utilization_percent"]
-    return {"rate": bytes_per_second / GB, "sender_cpu": cpu["host_total"] / 100 * GB / bytes_per_second,
-            "receiver_cpu": cpu["remote_total"] / 100 * GB / bytes_per_second}
+    return {
+        "rate": bytes_per_second / GB,
+        "sender_cpu": cpu["host_total"] / 100 * GB / bytes_per_second,
+        "receiver_cpu": cpu["remote_total"] / 100 * GB / bytes_per_second,
+    }
 
 
 def google_benchmark(at, argv, timeout=300):
     """The benchmark's own JSON; its runs by name."""
     done = at.run([*argv, "--benchmark_format=json"], timeout=timeout)
     # What the program prints beside it would come before the first brace.
-    report = _json_of(done.stdout[done.stdout.find("{"):], str(argv[0]))
+    report = _json_of(done.stdout[done.stdout.find("{") :], str(argv[0]))
     for run in report["benchmarks"]:
         if run.get("error_occurred"):
             raise LabError(f"{Path(argv[0]).name}: {run.get('error_message')}")
@@ -155,8 +227,19 @@ def google_benchmark(at, argv, timeout=300):
 def memory_rates(at, runs, seconds):
     """{'memcpy, 1 thread': [GB/s, ...], ...}"""
     found = {}
-    for run in google_benchmark(at, [find_bench_program("memory_benchmark"), f"--benchmark_repetitions={runs}", f"--benchmark_min_time={seconds}"]):
-        name = re.sub(r"/real_time/threads:(\d+)$", lambda match: f", {match[1]} thread{'s' if match[1] != '1' else ''}", run["run_name"])
+    for run in google_benchmark(
+        at,
+        [
+            find_bench_program("memory_benchmark"),
+            f"--benchmark_repetitions={runs}",
+            f"--benchmark_min_time={seconds}",
+        ],
+    ):
+        name = re.sub(
+            r"/real_time/threads:(\d+)$",
+            lambda match: f", {match[1]} thread{'s' if match[1] != '1' else ''}",
+            run["run_name"],
+        )
         found.setdefault(name, []).append(run["bytes_per_second"] / GB)
     return found
 
@@ -166,10 +249,24 @@ class StreamTarget:
 
     def __init__(self, at, address, port, store_bytes):
         self.address = f"{address}:{port}"
-        self._process = at.popen(mortal([find_bench_program("network_benchmark"), "--serve", self.address, "--store", store_bytes]),
-                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = at.popen(
+            mortal(
+                [
+                    find_bench_program("network_benchmark"),
+                    "--serve",
+                    self.address,
+                    "--store",
+                    store_bytes,
+                ]
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if self._process.stdout.readline().strip() != "listening":
-            raise LabError(f"network_benchmark --serve {self.address}: {self._process.communicate()[1].strip()}")
+            raise LabError(
+                f"network_benchmark --serve {self.address}: {self._process.communicate()[1].strip()}"
+            )
 
     def close(self):
         self._process.kill()
@@ -184,8 +281,25 @@ class StreamTarget:
 
 def stream_rates(at, target, bytes_, writers, chunk, pool, streams, runs):
     """GB/s of each round of the stream without FUSE; the first warms up."""
-    found = google_benchmark(at, [find_bench_program("network_benchmark"), "--target", target.address, "--bytes", bytes_, "--writers", writers, "--chunk-size", chunk,
-                                  "--pool-size", pool, "--streams", streams, f"--benchmark_repetitions={runs + 1}"])
+    found = google_benchmark(
+        at,
+        [
+            find_bench_program("network_benchmark"),
+            "--target",
+            target.address,
+            "--bytes",
+            bytes_,
+            "--writers",
+            writers,
+            "--chunk-size",
+            chunk,
+            "--pool-size",
+            pool,
+            "--streams",
+            streams,
+            f"--benchmark_repetitions={runs + 1}",
+        ],
+    )
     return [run["bytes_per_second"] / GB for run in found[1:]]
 
 

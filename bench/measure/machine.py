@@ -16,18 +16,34 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 def _said(*command):
     try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=REPOSITORY, check=True, timeout=20)
+        done = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            cwd=REPOSITORY,
+            check=True,
+            timeout=20,
+        )
         return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
 
 def _field(path, name):
-    return next((line.split(":", 1)[1].strip() for line in Path(path).read_text().splitlines() if line.startswith(name)), "unknown")
+    return next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path(path).read_text().splitlines()
+            if line.startswith(name)
+        ),
+        "unknown",
+    )
 
 
 def build_mode(binary):
-    return next((part.rsplit("-", 1)[1] for part in binary.parts if part.startswith("k8-")), "unknown")
+    return next(
+        (part.rsplit("-", 1)[1] for part in binary.parts if part.startswith("k8-")), "unknown"
+    )
 
 
 def environment():
@@ -40,7 +56,9 @@ def environment():
         criu_version = "none"
     return {
         "host": f"{platform.node()}: {os.cpu_count()} x {_field('/proc/cpuinfo', 'model name')}, {memory} GiB",
-        "kernel": re.match(r"[\d.]+(-\d+-\w+)?", platform.release()).group(),  # 6.12.5, 6.1.0-35-amd64; without what a host adds to it
+        "kernel": re.match(
+            r"[\d.]+(-\d+-\w+)?", platform.release()
+        ).group(),  # 6.12.5, 6.1.0-35-amd64; without what a host adds to it
         "commit": _said("git", "rev-parse", "--short", "HEAD") + ("+" if changed else ""),
         "build": build_mode(ppmr),
         "criu": criu_version,
@@ -64,22 +82,28 @@ def available_memory_bytes():
 @dataclass
 class MachineTime:
     """CPU seconds of the whole machine."""
+
     busy: float
     softirq: float
     idle: float
 
     def __sub__(self, other):
-        return MachineTime(self.busy - other.busy, self.softirq - other.softirq, self.idle - other.idle)
+        return MachineTime(
+            self.busy - other.busy, self.softirq - other.softirq, self.idle - other.idle
+        )
 
 
 def machine_time():
-    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / TICK for word in Path("/proc/stat").read_text().split()[1:9])
+    user, nice, system, idle, iowait, irq, softirq, steal = (
+        int(word) / TICK for word in Path("/proc/stat").read_text().split()[1:9]
+    )
     return MachineTime(user + nice + system + irq + softirq, irq + softirq, idle + iowait + steal)
 
 
 @dataclass
 class ProcessCost:
     """What a process has used so far: CPU seconds, and how often its threads went to sleep."""
+
     user: float = 0.0
     system: float = 0.0
     sleeps: int = 0
@@ -89,10 +113,14 @@ class ProcessCost:
         return self.user + self.system
 
     def __sub__(self, other):
-        return ProcessCost(self.user - other.user, self.system - other.system, self.sleeps - other.sleeps)
+        return ProcessCost(
+            self.user - other.user, self.system - other.system, self.sleeps - other.sleeps
+        )
 
     def __add__(self, other):
-        return ProcessCost(self.user + other.user, self.system + other.system, self.sleeps + other.sleeps)
+        return ProcessCost(
+            self.user + other.user, self.system + other.system, self.sleeps + other.sleeps
+        )
 
 
 def process_cost(pid):

@@ -18,10 +18,10 @@ from .ways import SharedMove
 from .world import MIB
 
 SECTION = "machine moves"
-SIZE_MIB = 128          # of the process that moves by every way
+SIZE_MIB = 128  # of the process that moves by every way
 WRITTEN_MIB = (512, 768)  # of the one that is pre-copied
-WRITTEN_SHARE = 0.05    # of its pages, in a second
-PRE_COPY_ROUNDS = 12    # at most: it ends when a round brings little less than the one before
+WRITTEN_SHARE = 0.05  # of its pages, in a second
+PRE_COPY_ROUNDS = 12  # at most: it ends when a round brings little less than the one before
 PAGES_PER_MIB = 256
 RUNS_MAX = 3
 
@@ -41,14 +41,32 @@ rpc.nfsd -N 3 -G 10 2
 def serve_shared(lab):
     """Mounts one directory of the target's memory on both machines; returns it, or LabError that says why there is none."""
     exported, shared = "/tmp/exported", "/tmp/shared"
-    if lab.b.run(["sh", "-c", "command -v rpc.nfsd exportfs mount.nfs4"], check=False).returncode != 0:
-        raise LabError("no NFS server on this machine (Debian: nfs-kernel-server); its kernel part runs in the emulated machines")
+    if (
+        lab.b.run(["sh", "-c", "command -v rpc.nfsd exportfs mount.nfs4"], check=False).returncode
+        != 0
+    ):
+        raise LabError(
+            "no NFS server on this machine (Debian: nfs-kernel-server); its kernel part runs in the emulated machines"
+        )
     lab.b.run(["mkdir", "-p", exported])
     lab.b.run(["sh", "-ec", SERVE, "serve", exported])
     for node in lab.nodes:
         node.run(["mkdir", "-p", shared])
-        node.run(["mount", "-t", "nfs4", "-o", "vers=4.2,rsize=1048576,wsize=1048576", f"{lab.b.address}:/", shared], timeout=60)
-    lab.a.run(["sh", "-c", f"echo begun >{shared}/begun"], timeout=60)  # the server answers when its time of grace is over
+        node.run(
+            [
+                "mount",
+                "-t",
+                "nfs4",
+                "-o",
+                "vers=4.2,rsize=1048576,wsize=1048576",
+                f"{lab.b.address}:/",
+                shared,
+            ],
+            timeout=60,
+        )
+    lab.a.run(
+        ["sh", "-c", f"echo begun >{shared}/begun"], timeout=60
+    )  # the server answers when its time of grace is over
     return shared
 
 
@@ -66,7 +84,13 @@ class LabMove:
         if not self._transport:
             return self._timed(world, lab, self._make(lab.a, lab.b), label)
         options = ["--transport", self._transport]
-        with Mounts(lab.a, lab.b, f"/tmp/{label}", ["--pool-size", "32MiB", *options], ["--pool-size", f"{SIZE_MIB + 64}MiB", *options]) as mounts:
+        with Mounts(
+            lab.a,
+            lab.b,
+            f"/tmp/{label}",
+            ["--pool-size", "32MiB", *options],
+            ["--pool-size", f"{SIZE_MIB + 64}MiB", *options],
+        ) as mounts:
             return self._timed(world, lab, self._make(lab.a, lab.b, mounts), label)
 
     @staticmethod
@@ -89,10 +113,13 @@ def measure_ways(world):
         lab = world.machines
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
-    ways = [LabMove("ppmr over RDMA, lazy", lambda *nodes: PpmrMove(*nodes), "verbs"),
-            LabMove("ppmr over RDMA, eager", lambda *nodes: PpmrMove(*nodes, lazily=False), "verbs"),
-            LabMove("ppmr over TCP, eager", lambda *nodes: PpmrMove(*nodes, lazily=False), "tcp"),
-            LabMove("tmpfs + tar", TarMove), LabMove("CRIU page server", PageServerMove)]
+    ways = [
+        LabMove("ppmr over RDMA, lazy", lambda *nodes: PpmrMove(*nodes), "verbs"),
+        LabMove("ppmr over RDMA, eager", lambda *nodes: PpmrMove(*nodes, lazily=False), "verbs"),
+        LabMove("ppmr over TCP, eager", lambda *nodes: PpmrMove(*nodes, lazily=False), "tcp"),
+        LabMove("tmpfs + tar", TarMove),
+        LabMove("CRIU page server", PageServerMove),
+    ]
     why_not = {}
     try:
         shared = serve_shared(lab)
@@ -103,8 +130,13 @@ def measure_ways(world):
     for number in range(min(world.effort.move_runs, RUNS_MAX)):
         for way in rotate(ways, number):
             timelines[way.name].append(way.move(world, lab))
-    return Outcome({way: [one.whole_move for one in found] for way, found in timelines.items()}, not_measured=why_not,
-                   also={"downtime": {way: [one.downtime for one in found] for way, found in timelines.items()}})
+    return Outcome(
+        {way: [one.whole_move for one in found] for way, found in timelines.items()},
+        not_measured=why_not,
+        also={
+            "downtime": {way: [one.downtime for one in found] for way, found in timelines.items()}
+        },
+    )
 
 
 def measure_pre_copy(world, size_mib):
@@ -113,16 +145,30 @@ def measure_pre_copy(world, size_mib):
         lab = world.machines
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
-    limit = size_mib * 3 + 256  # every round stays at the target until the process runs; what they take is touched before
+    limit = (
+        size_mib * 3 + 256
+    )  # every round stays at the target until the process runs; what they take is touched before
     ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
     downtimes, left = {way: [] for way in ways}, []
-    with MigrationWorld(lab.a, lab.b, f"/tmp/{world.label('pre-copy')}", ["--pool-size", "32MiB", "--transport", "verbs"],
-                        ["--memory-limit", f"{limit}MiB", "--pool-size", f"{2 * size_mib}MiB"], name=world.label("pre-copy")) as migrations:
+    with MigrationWorld(
+        lab.a,
+        lab.b,
+        f"/tmp/{world.label('pre-copy')}",
+        ["--pool-size", "32MiB", "--transport", "verbs"],
+        ["--memory-limit", f"{limit}MiB", "--pool-size", f"{2 * size_mib}MiB"],
+        name=world.label("pre-copy"),
+    ) as migrations:
         for _ in range(min(world.effort.move_runs, RUNS_MAX)):
             for way, options in ways.items():
                 for node in lab.nodes:
                     node.agent.set_clock()
-                worker = SteadyWorker(lab.a, lab.home / world.label("written"), size_mib, threads=2, pages_per_s=int(size_mib * PAGES_PER_MIB * WRITTEN_SHARE))
+                worker = SteadyWorker(
+                    lab.a,
+                    lab.home / world.label("written"),
+                    size_mib,
+                    threads=2,
+                    pages_per_s=int(size_mib * PAGES_PER_MIB * WRITTEN_SHARE),
+                )
                 worker.wait_for_lines(10)
                 migrations.mounts.await_ready()
                 done = migrations.migrate(worker.pid, timeout=600, options=options).ok()
@@ -131,7 +177,11 @@ def measure_pre_copy(world, size_mib):
                 check_moved(worker)
                 worker.end()
                 downtimes[way].append(done.summary["trees"][0]["downtime_s"])
-                rounds = [event["bytes"] / MIB for event in done.events if event.get("event") == "pre-copied"]
+                rounds = [
+                    event["bytes"] / MIB
+                    for event in done.events
+                    if event.get("event") == "pre-copied"
+                ]
                 left += rounds[-1:]
     return Outcome(downtimes, {"copied by the last round (MiB)": sorted(left)[len(left) // 2]})
 
@@ -140,7 +190,22 @@ def plan(world):
     if not world.effort.sweeps:
         return
     runs = min(world.effort.move_runs, RUNS_MAX)
-    yield Item(SECTION, "ways", f"{SIZE_MIB} MiB", {"size_mib": SIZE_MIB}, "s", lambda: measure_ways(world), 40 + 6 * 25 * runs)
+    yield Item(
+        SECTION,
+        "ways",
+        f"{SIZE_MIB} MiB",
+        {"size_mib": SIZE_MIB},
+        "s",
+        lambda: measure_ways(world),
+        40 + 6 * 25 * runs,
+    )
     for size in WRITTEN_MIB:
-        yield Item(SECTION, "downtime with pre-copy", f"{size} MiB, {100 * WRITTEN_SHARE:g}% of them written to in a second", {"size_mib": size}, "s",
-                   lambda size=size: measure_pre_copy(world, size), size / 4 * runs)
+        yield Item(
+            SECTION,
+            "downtime with pre-copy",
+            f"{size} MiB, {100 * WRITTEN_SHARE:g}% of them written to in a second",
+            {"size_mib": size},
+            "s",
+            lambda size=size: measure_pre_copy(world, size),
+            size / 4 * runs,
+        )

@@ -22,20 +22,24 @@ from .world import GIB, KIB, MIB
 
 SECTION = "machines"
 CHUNKS = (128 * KIB, MIB)
-STREAMS = 4  # rxe has 128 packets under way for a queue pair, so it takes some to keep the link busy
+STREAMS = (
+    4  # rxe has 128 packets under way for a queue pair, so it takes some to keep the link busy
+)
 TRANSPORTS = {"RDMA": "verbs", "TCP": "tcp"}
 READS_MAX, WINDOW_BYTES = 16, 4 * MIB  # of the mover: rdma_stream/verbs/verbs_window.h
 DEVICE, GID_INDEX = "rxe0", "1"
 USUAL_RATE = 80 * MIB  # a second, of these machines
-SECONDS = 3            # of one sample, at the usual rate
+SECONDS = 3  # of one sample, at the usual rate
 PIPELINE_BYTES = 384 * MIB
-ANSWERS_LATE = 18      # ib_read_bw's time-out, as an exponent: emulated machines take their time
+ANSWERS_LATE = 18  # ib_read_bw's time-out, as an exponent: emulated machines take their time
 
 
 def find_mover():
     path = Path(os.environ.get("PPMR_MOVER") or REPOSITORY / "bazel-bin/bench/mover").resolve()
     if not path.exists():
-        raise LabError(f"no mover at {path}: bazel build //bench:mover, or say where it is in PPMR_MOVER")
+        raise LabError(
+            f"no mover at {path}: bazel build //bench:mover, or say where it is in PPMR_MOVER"
+        )
     return path
 
 
@@ -60,7 +64,9 @@ class Cost:
         return self
 
     def __exit__(self, *_):
-        self.seconds = sum(busy_seconds(node) - before for node, before in zip(self.nodes, self.before))
+        self.seconds = sum(
+            busy_seconds(node) - before for node, before in zip(self.nodes, self.before)
+        )
 
 
 class Streams:
@@ -86,8 +92,27 @@ class Streams:
     def _perftest_once(self):
         port = self.world.port()
         count = max(4 * depth(self.chunk), SECONDS * USUAL_RATE // self.chunk // STREAMS)
-        options = ["ib_read_bw", "-d", DEVICE, "-x", GID_INDEX, "-F", "-s", self.chunk, "-q", STREAMS, "-t", depth(self.chunk), "-n", count, "-p", port,
-                   "-u", ANSWERS_LATE, "--report_gbits"]
+        options = [
+            "ib_read_bw",
+            "-d",
+            DEVICE,
+            "-x",
+            GID_INDEX,
+            "-F",
+            "-s",
+            self.chunk,
+            "-q",
+            STREAMS,
+            "-t",
+            depth(self.chunk),
+            "-n",
+            count,
+            "-p",
+            port,
+            "-u",
+            ANSWERS_LATE,
+            "--report_gbits",
+        ]
         server = self.source.popen(options, stdout=DEVNULL, stderr=DEVNULL)
         try:
             self._await_listener(self.source, port)
@@ -98,22 +123,44 @@ class Streams:
             if server.poll() is None:
                 self.source.signal_process(server, 9)
         # "#bytes #iterations BW peak BW average MsgRate"
-        row = [line.split() for line in said.splitlines() if line.strip().startswith(str(self.chunk))][-1]
+        row = [
+            line.split() for line in said.splitlines() if line.strip().startswith(str(self.chunk))
+        ][-1]
         return float(row[3]) * 1e9 / 8, cost.seconds / (int(row[1]) * self.chunk / GIB)
 
     def iperf(self):
         port = self.world.port()
-        server = self.target.popen(["iperf3", "-s", "-1", "-p", port], stdout=DEVNULL, stderr=DEVNULL)
+        server = self.target.popen(
+            ["iperf3", "-s", "-1", "-p", port], stdout=DEVNULL, stderr=DEVNULL
+        )
         try:
             self._await_listener(self.target, port)
             with Cost(self.lab) as cost:
-                said = json.loads(self.source.run(["iperf3", "-c", self.target.address, "-p", port, "-P", STREAMS, "-t", SECONDS, "-J"], timeout=90).stdout)
+                said = json.loads(
+                    self.source.run(
+                        [
+                            "iperf3",
+                            "-c",
+                            self.target.address,
+                            "-p",
+                            port,
+                            "-P",
+                            STREAMS,
+                            "-t",
+                            SECONDS,
+                            "-J",
+                        ],
+                        timeout=90,
+                    ).stdout
+                )
             server.wait(timeout=30)
         finally:
             if server.poll() is None:
                 self.target.signal_process(server, 9)
         received = said["end"]["sum_received"]
-        return self._noted("iperf3", received["bits_per_second"] / 8, cost.seconds / (received["bytes"] / GIB))
+        return self._noted(
+            "iperf3", received["bits_per_second"] / 8, cost.seconds / (received["bytes"] / GIB)
+        )
 
     def mover(self):
         """Pool to registered memory, no mounts."""
@@ -122,8 +169,24 @@ class Streams:
         try:
             self._await_listener(self.target, int(address.rsplit(":", 1)[1]))
             with Cost(self.lab) as cost:
-                said = json.loads(self.source.run([mover, "source", address, "--chunk-size", self.chunk, "--streams", STREAMS, "--transport", self.transport,
-                                                   "--seconds", SECONDS], timeout=90).stdout.splitlines()[-1])
+                said = json.loads(
+                    self.source.run(
+                        [
+                            mover,
+                            "source",
+                            address,
+                            "--chunk-size",
+                            self.chunk,
+                            "--streams",
+                            STREAMS,
+                            "--transport",
+                            self.transport,
+                            "--seconds",
+                            SECONDS,
+                        ],
+                        timeout=90,
+                    ).stdout.splitlines()[-1]
+                )
             if said["transport"] != self.transport:
                 raise LabError(f"the mover took {said['transport']} instead of {self.transport}")
         finally:
@@ -138,12 +201,42 @@ class Streams:
         self.source.run(["mkdir", out])
         self.target.run(["mkdir", into])
         both = ["--insecure", "--transport", self.transport]
-        self.target.run([ppmr, "target", into, "--listen", address, *both, "--memory-limit", "768MiB", "--pool-size", "448MiB"])
+        self.target.run(
+            [
+                ppmr,
+                "target",
+                into,
+                "--listen",
+                address,
+                *both,
+                "--memory-limit",
+                "768MiB",
+                "--pool-size",
+                "448MiB",
+            ]
+        )
         reader = writer = None
         try:
             # The store's memory is touched and registered before the clock runs.
-            wait_until(lambda: self._status(self.target, into)["store"]["ready_bytes"] >= PIPELINE_BYTES, 60, "the target's memory")
-            self.source.run([ppmr, "source", out, "--target", address, *both, "--chunk-size", self.chunk, "--streams", STREAMS])
+            wait_until(
+                lambda: self._status(self.target, into)["store"]["ready_bytes"] >= PIPELINE_BYTES,
+                60,
+                "the target's memory",
+            )
+            self.source.run(
+                [
+                    ppmr,
+                    "source",
+                    out,
+                    "--target",
+                    address,
+                    *both,
+                    "--chunk-size",
+                    self.chunk,
+                    "--streams",
+                    STREAMS,
+                ]
+            )
             self.source.run(["mkdir", f"{out}/d"])
             wait_until(lambda: self.target.exists(f"{into}/d"), 30, "the directory at the target")
             reader = Load(self.target, read_words(f"{into}/d", 1, PIPELINE_BYTES, MIB, MIB))
@@ -171,8 +264,15 @@ class Streams:
     @staticmethod
     def _await_listener(node, port):
         def tables():
-            return "".join(node.read_text(path) for path in ("/proc/net/tcp", "/proc/net/tcp6") if node.exists(path))
-        wait_until(lambda: f":{port:04X} " in tables(), 30, f"port {port} on {node.name}", interval=0.05)
+            return "".join(
+                node.read_text(path)
+                for path in ("/proc/net/tcp", "/proc/net/tcp6")
+                if node.exists(path)
+            )
+
+        wait_until(
+            lambda: f":{port:04X} " in tables(), 30, f"port {port} on {node.name}", interval=0.05
+        )
 
 
 def measure(world, what, transport, chunk):
@@ -180,10 +280,18 @@ def measure(world, what, transport, chunk):
         streams = Streams(world, chunk, TRANSPORTS[transport])
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
-    ceiling = {"RDMA": ("ib_read_bw", streams.perftest), "TCP": ("iperf3", streams.iperf)}[transport]
+    ceiling = {"RDMA": ("ib_read_bw", streams.perftest), "TCP": ("iperf3", streams.iperf)}[
+        transport
+    ]
     ways = {"ppmr": getattr(streams, what), ceiling[0]: ceiling[1]}
     samples = alternate(ways, world.effort.runs, warm_ups=0)
-    return Outcome(samples, {f"{way}, CPU-s/GiB of both machines": spread(costs).median for way, costs in streams.costs.items()})
+    return Outcome(
+        samples,
+        {
+            f"{way}, CPU-s/GiB of both machines": spread(costs).median
+            for way, costs in streams.costs.items()
+        },
+    )
 
 
 def plan(world):
@@ -193,5 +301,12 @@ def plan(world):
         for transport in TRANSPORTS:
             for chunk in CHUNKS:
                 parameters = {"what": what, "transport": transport, "chunk": chunk}
-                yield Item(SECTION, what, f"{transport}, {size_text(chunk)}", parameters, "GB/s", lambda parameters=parameters: measure(world, **parameters),
-                           seconds * world.effort.runs)
+                yield Item(
+                    SECTION,
+                    what,
+                    f"{transport}, {size_text(chunk)}",
+                    parameters,
+                    "GB/s",
+                    lambda parameters=parameters: measure(world, **parameters),
+                    seconds * world.effort.runs,
+                )

@@ -52,14 +52,34 @@ class Crowd:
         self.workers = [Member(node, directory / f"worker{number}") for number in range(count)]
         for worker in self.workers:
             worker.directory.mkdir(parents=True)
-        script = 'program=$1 size=$2; shift 2; for directory in "$@"; do "$program" "$directory" "$size" ' + str(THREADS) + ' & done; wait'
-        self.pid = node.spawn(["sh", "-c", script, "crowd", find_program("steady_worker"), mib_each, *(worker.directory for worker in self.workers)],
-                              log=directory / "log")
+        script = (
+            'program=$1 size=$2; shift 2; for directory in "$@"; do "$program" "$directory" "$size" '
+            + str(THREADS)
+            + " & done; wait"
+        )
+        self.pid = node.spawn(
+            [
+                "sh",
+                "-c",
+                script,
+                "crowd",
+                find_program("steady_worker"),
+                mib_each,
+                *(worker.directory for worker in self.workers),
+            ],
+            log=directory / "log",
+        )
         # Filling memory that the host has to provide first can be as slow as half a GiB a second.
-        wait_until(lambda: all((worker.directory / "ready").exists() for worker in self.workers) or not node.alive(self.pid), 60 + count * mib_each / 64,
-                   f"{count} workers to get under way")
+        wait_until(
+            lambda: all((worker.directory / "ready").exists() for worker in self.workers)
+            or not node.alive(self.pid),
+            60 + count * mib_each / 64,
+            f"{count} workers to get under way",
+        )
         if not node.alive(self.pid):
-            raise LabError(f"the workers ended at once and said: {(directory / 'log').read_text().strip()}")
+            raise LabError(
+                f"the workers ended at once and said: {(directory / 'log').read_text().strip()}"
+            )
         for worker in self.workers:
             worker.wait_for_lines(LINES_BEFORE)
             worker.learn_pid()
@@ -92,20 +112,30 @@ def move_crowd(move, crowd):
     timeline.running = max(first["real_ns"] for _, first in gaps) / 1e9
     move.finish()
     if "complete" not in timeline.extra:
-        timeline.extra["complete"] = now() if move.lazily or move.name == LazyPagesMove.name else timeline.running
+        timeline.extra["complete"] = (
+            now() if move.lazily or move.name == LazyPagesMove.name else timeline.running
+        )
     timeline.extra["complete"] = max(timeline.extra["complete"], timeline.running)
     return timeline
 
 
 def spans_of(timeline, streams):
     """The phases of one move since its dump began. With a stream, bytes travel while the dump goes on."""
+
     def since(moment):
         return round(moment - timeline.dump_began, 4)
+
     spans = [["dump", 0.0, since(timeline.dump_done)]]
-    spans.append(["transfer", 0.0 if streams else since(timeline.dump_done), since(timeline.arrived)])
-    spans.append(["restore", since(min(timeline.arrived, timeline.running)), since(timeline.running)])
+    spans.append(
+        ["transfer", 0.0 if streams else since(timeline.dump_done), since(timeline.arrived)]
+    )
+    spans.append(
+        ["restore", since(min(timeline.arrived, timeline.running)), since(timeline.running)]
+    )
     if timeline.extra["complete"] > timeline.running:
-        spans.append(["pages still to come", since(timeline.running), since(timeline.extra["complete"])])
+        spans.append(
+            ["pages still to come", since(timeline.running), since(timeline.extra["complete"])]
+        )
     spans.append(["nobody runs", since(timeline.frozen), since(timeline.running)])
     return spans
 
@@ -137,14 +167,27 @@ def measure(world, count, mib_each, only=()):
     total = count * mib_each * MIB
     # The process, its images at the source, at the target, and itself again there.
     if available_memory_bytes() < 4.5 * total:
-        return Outcome(not_measured={"all ways": f"{total / MIB:.0f} MiB of processes need {4.5 * total / (1 << 30):.1f} GiB of free memory with images in tmpfs on both nodes of one machine"})
+        return Outcome(
+            not_measured={
+                "all ways": f"{total / MIB:.0f} MiB of processes need {4.5 * total / (1 << 30):.1f} GiB of free memory with images in tmpfs on both nodes of one machine"
+            }
+        )
     world.nodes("veth")
     defaults = {"--pool-size": max(256 * MIB, total + 64 * MIB)}
     migrating = can_migrate(world.source)
     if migrating:
-        defaults |= {"--allow-restart": None, "--state-dir": world.target.scratch(world.label("state"))}
-    with Mounts(world.source, world.target, world.private, world.source_options, flags(defaults, world.target_options),
-                name=world.label("moves")) as mounts, room_in_pipes():
+        defaults |= {
+            "--allow-restart": None,
+            "--state-dir": world.target.scratch(world.label("state")),
+        }
+    with Mounts(
+        world.source,
+        world.target,
+        world.private,
+        world.source_options,
+        flags(defaults, world.target_options),
+        name=world.label("moves"),
+    ) as mounts, room_in_pipes():
         ways, why_not = all_ways(world, mounts, migrating)
         ways = [way for way in ways if not only or way.name in only]
         timelines = {way.name: [] for way in ways}
@@ -159,16 +202,39 @@ def measure(world, count, mib_each, only=()):
                     if way.name.startswith("ppmr"):
                         raise
                     why_not[way.name] = str(error).splitlines()[0][:300]
-                    print(f"\nbench: {way.name} does not work here: {error}", file=sys.stderr, flush=True)
+                    print(
+                        f"\nbench: {way.name} does not work here: {error}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     continue
                 if number >= effort.warm_ups:
                     timelines[way.name].append(timeline)
-        memory = {f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024 for daemon in (mounts.source, mounts.target)}
+        memory = {
+            f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024
+            for daemon in (mounts.source, mounts.target)
+        }
     timelines = {way: found for way, found in timelines.items() if found}
-    spans = {way: spans_of(sorted(found, key=lambda one: one.whole_move)[len(found) // 2], way.startswith(("ppmr", "RDMA"))) for way, found in timelines.items()}
-    return Outcome({way: [one.whole_move for one in found] for way, found in timelines.items()}, memory, why_not, spans,
-                   {"downtime": {way: [one.downtime for one in found] for way, found in timelines.items()},
-                    "complete": {way: [one.extra["complete"] - one.dump_began for one in found] for way, found in timelines.items()}})
+    spans = {
+        way: spans_of(
+            sorted(found, key=lambda one: one.whole_move)[len(found) // 2],
+            way.startswith(("ppmr", "RDMA")),
+        )
+        for way, found in timelines.items()
+    }
+    return Outcome(
+        {way: [one.whole_move for one in found] for way, found in timelines.items()},
+        memory,
+        why_not,
+        spans,
+        {
+            "downtime": {way: [one.downtime for one in found] for way, found in timelines.items()},
+            "complete": {
+                way: [one.extra["complete"] - one.dump_began for one in found]
+                for way, found in timelines.items()
+            },
+        },
+    )
 
 
 def plan(world):
@@ -176,8 +242,18 @@ def plan(world):
 
     def item(series, name, parameters):
         mib = parameters["count"] * parameters["mib_each"]
-        rounds = effort.warm_ups + (effort.move_runs if mib <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS))
-        return Item(SECTION, series, name, parameters, "s", lambda: measure(world, **parameters), rounds * 8 * (1.5 + mib / 300))
+        rounds = effort.warm_ups + (
+            effort.move_runs if mib <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS)
+        )
+        return Item(
+            SECTION,
+            series,
+            name,
+            parameters,
+            "s",
+            lambda: measure(world, **parameters),
+            rounds * 8 * (1.5 + mib / 300),
+        )
 
     for mib in effort.move_mib:
         yield item("size", f"{mib} MiB", {"count": 1, "mib_each": mib})

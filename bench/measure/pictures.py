@@ -14,28 +14,58 @@ def _plots():
     except ImportError:
         return None
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "ppmr", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "figure.figsize": (7, 4)})
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "ppmr",
+            "font.size": 9,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+            "figure.figsize": (7, 4),
+        }
+    )
     from matplotlib import pyplot
+
     return pyplot
 
 
 def _points(rows, x, way):
     """Medians and distances to the extremes of one curve."""
-    found = sorted((row["parameters"][x], spread(row["results"][way])) for row in rows if row["results"].get(way))
+    found = sorted(
+        (row["parameters"][x], spread(row["results"][way]))
+        for row in rows
+        if row["results"].get(way)
+    )
     xs = [at for at, _ in found]
-    return xs, [one.median for _, one in found], [[one.median - one.low for _, one in found], [one.high - one.median for _, one in found]]
+    return (
+        xs,
+        [one.median for _, one in found],
+        [[one.median - one.low for _, one in found], [one.high - one.median for _, one in found]],
+    )
 
 
 def curves(pyplot, rows, x, by, by_text, x_text, title):
     """A curve per value of `by`: ppmr solid, the ceiling in the same colour dashed."""
     figure, axes = pyplot.subplots()
     ways = list(dict.fromkeys(way for row in rows for way in row["results"]))[:2]
-    for colour, value in zip(COLOURS * 4, sorted({row["parameters"][by] for row in rows}, key=str if by == "link" else None)):
+    for colour, value in zip(
+        COLOURS * 4,
+        sorted({row["parameters"][by] for row in rows}, key=str if by == "link" else None),
+    ):
         of_value = [row for row in rows if row["parameters"][by] == value]
         for way, style in zip(ways, ("o-", "x--")):
             xs, medians, errors = _points(of_value, x, way)
             if xs:
-                axes.errorbar(xs, medians, yerr=errors, fmt=style, color=colour, capsize=2, markersize=4, linewidth=1, label=f"{way}, {by_text(value)}")
+                axes.errorbar(
+                    xs,
+                    medians,
+                    yerr=errors,
+                    fmt=style,
+                    color=colour,
+                    capsize=2,
+                    markersize=4,
+                    linewidth=1,
+                    label=f"{way}, {by_text(value)}",
+                )
     axes.set_xscale("log", base=2)
     ticks = sorted({row["parameters"][x] for row in rows})
     axes.set_xticks(ticks, [size_text(tick) if tick >= 1024 else str(tick) for tick in ticks])
@@ -56,9 +86,21 @@ def bars(pyplot, rows, title):
         for place, row in enumerate(rows):
             if row["results"].get(way):
                 found = spread(row["results"][way])
-                axes.bar(place + number * width, found.median, width, color=COLOURS[number % len(COLOURS)], label=way if place == 0 else None,
-                         yerr=[[found.median - found.low], [found.high - found.median]], capsize=2)
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(rows))], [name_of(row) for row in rows], rotation=30, ha="right")
+                axes.bar(
+                    place + number * width,
+                    found.median,
+                    width,
+                    color=COLOURS[number % len(COLOURS)],
+                    label=way if place == 0 else None,
+                    yerr=[[found.median - found.low], [found.high - found.median]],
+                    capsize=2,
+                )
+    axes.set_xticks(
+        [place + 0.4 - width / 2 for place in range(len(rows))],
+        [name_of(row) for row in rows],
+        rotation=30,
+        ha="right",
+    )
     axes.set_ylabel(rows[0]["unit"])
     axes.set_title(title)
     axes.legend(fontsize=7)
@@ -74,8 +116,14 @@ def phases(pyplot, row, title):
     for place, of_way in enumerate(spans.values()):
         height = 0.8 / len(of_way)
         for track, (name, begin, end) in enumerate(of_way):
-            axes.barh(place - 0.4 + (track + 0.5) * height, end - begin, left=begin, height=height, color=COLOURS[names.index(name) % len(COLOURS)],
-                      label=None if name in labelled else name)
+            axes.barh(
+                place - 0.4 + (track + 0.5) * height,
+                end - begin,
+                left=begin,
+                height=height,
+                color=COLOURS[names.index(name) % len(COLOURS)],
+                label=None if name in labelled else name,
+            )
             labelled.add(name)
     axes.set_yticks(range(len(spans)), list(spans))
     axes.invert_yaxis()
@@ -87,35 +135,66 @@ def phases(pyplot, row, title):
 
 def _pictures(pyplot, rows):
     """(chapter, series), name, title, figure."""
-    for chapter, x, by, by_text in (("aggregation", "request", "writers", lambda count: f"{count} writer{'s' if count > 1 else ''}"),):
+    for chapter, x, by, by_text in (
+        (
+            "aggregation",
+            "request",
+            "writers",
+            lambda count: f"{count} writer{'s' if count > 1 else ''}",
+        ),
+    ):
         found = rows.of(chapter, "writers and write size")
         if len(found) > 1:
             title = "Aggregation bandwidth against write size"
-            yield (chapter, "writers and write size"), "aggregation-writes.svg", title, curves(pyplot, found, x, by, by_text, "bytes of a write", title)
+            yield (chapter, "writers and write size"), "aggregation-writes.svg", title, curves(
+                pyplot, found, x, by, by_text, "bytes of a write", title
+            )
     for chapter in ("aggregation", "network", "pipeline"):
         found = rows.of(chapter, "chunk and pool size")
         if len(found) > 1:
             title = f"{chapter.capitalize()} bandwidth against pool size"
-            figure = curves(pyplot, found, "pool", "chunk", lambda chunk: f"chunks of {size_text(chunk)}", "pool", title)
+            figure = curves(
+                pyplot,
+                found,
+                "pool",
+                "chunk",
+                lambda chunk: f"chunks of {size_text(chunk)}",
+                "pool",
+                title,
+            )
             yield (chapter, "chunk and pool size"), f"{chapter}-pool.svg", title, figure
-    for chapter, series in (("network", "links and streams"), ("pipeline", "links and writers"), ("pipeline", "write size"), ("moves", "size"), ("moves", "processes"),
-                            ("restore", "from memory"), ("application", "run time")):
+    for chapter, series in (
+        ("network", "links and streams"),
+        ("pipeline", "links and writers"),
+        ("pipeline", "write size"),
+        ("moves", "size"),
+        ("moves", "processes"),
+        ("restore", "from memory"),
+        ("application", "run time"),
+    ):
         found = [row for row in rows.of(chapter, series) if row["results"]]
         if found:
             title = f"{chapter.capitalize()}: {series}"
-            yield (chapter, series), f"{chapter}-{series.replace(' ', '-')}.svg", title, bars(pyplot, found, title)
+            yield (chapter, series), f"{chapter}-{series.replace(' ', '-')}.svg", title, bars(
+                pyplot, found, title
+            )
     for row in rows.of("moves"):
         if row.get("spans"):
             name = f"{row['series']}-{name_of(row)}".replace(" ", "-")
             title = f"A move on one clock: {row['series']} {name_of(row)}"
-            yield ("moves", row["series"]), f"timeline-{name}.svg", title, phases(pyplot, row, title)
+            yield ("moves", row["series"]), f"timeline-{name}.svg", title, phases(
+                pyplot, row, title
+            )
 
 
 def draw(rows, directory):
     """Draws what the rows allow. Returns [((chapter, series), file name, title)] and a sentence where there is nothing."""
     pyplot = _plots()
     if pyplot is None:
-        return [], "No pictures: python3-matplotlib is not installed (third_party/install brings it)."
+        return (
+            [],
+            "No pictures: python3-matplotlib is not installed (third_party/install brings it).",
+        )
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
     for where, name, title, figure in _pictures(pyplot, rows):

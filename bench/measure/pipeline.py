@@ -36,7 +36,9 @@ class Costs:
             "interrupts, CPU-s/GB": self.softirq / gigabytes,
             "source daemon, wake-ups/GB": self.source.sleeps / gigabytes,
             "target daemon, wake-ups/GB": self.target.sleeps / gigabytes,
-            "receiving threads waiting for a slot, on average": self.pool_wait / self.seconds if self.seconds else 0.0,
+            "receiving threads waiting for a slot, on average": self.pool_wait / self.seconds
+            if self.seconds
+            else 0.0,
         }
 
 
@@ -49,8 +51,12 @@ def sample(world, mounts, writers, each, request, files=1, costs=None):
     waited = mounts.source.status()["pool"]["wait_time_us"]
     before = [process_cost(pid) for pid in pids]
     try:
-        readers = Load(mounts.target_at, read_words(mounts.in_ / label, writers, each, MIB, request, files))
-        writer = Load(mounts.source_at, write_words(mounts.out / label, writers, each, request, files))
+        readers = Load(
+            mounts.target_at, read_words(mounts.in_ / label, writers, each, MIB, request, files)
+        )
+        writer = Load(
+            mounts.source_at, write_words(mounts.out / label, writers, each, request, files)
+        )
         machine = machine_time()  # the loads have their memory by now, and begin
         written, read = writer.result(), readers.result()
         passed = machine_time() - machine
@@ -65,7 +71,9 @@ def sample(world, mounts, writers, each, request, files=1, costs=None):
         costs.seconds += seconds
         costs.source += after[0] - before[0]
         costs.target += after[1] - before[1]
-        costs.loads += sum(one[key] for one in (written, read) for key in ("user_seconds", "system_seconds"))
+        costs.loads += sum(
+            one[key] for one in (written, read) for key in ("user_seconds", "system_seconds")
+        )
         costs.busy += passed.busy
         costs.softirq += passed.softirq
         costs.pool_wait += (mounts.source.status()["pool"]["wait_time_us"] - waited) / 1e6
@@ -78,13 +86,28 @@ def sample(world, mounts, writers, each, request, files=1, costs=None):
 def mounts_for(world, link, chunk=MIB, pool=64 * MIB, streams=2):
     at, to = world.nodes(link)
     ready = max(256 * MIB, world.bytes_for(link))
-    return Mounts(at, to, world.private, flags({"--chunk-size": chunk, "--pool-size": pool, "--streams": streams}, world.source_options),
-                  flags({"--wait-for-files": None, "--pool-size": ready}, world.target_options), name=world.label("pipeline"))
+    return Mounts(
+        at,
+        to,
+        world.private,
+        flags(
+            {"--chunk-size": chunk, "--pool-size": pool, "--streams": streams}, world.source_options
+        ),
+        flags({"--wait-for-files": None, "--pool-size": ready}, world.target_options),
+        name=world.label("pipeline"),
+    )
 
 
 def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, streams=2, runs=None):
     effort, runs = world.effort, runs or world.effort.runs
-    each = max(request, world.bytes_for(link) // (4 if request < 64 * KIB and link not in BYTES_PER_SECOND else 1) // writers // request * request)
+    each = max(
+        request,
+        world.bytes_for(link)
+        // (4 if request < 64 * KIB and link not in BYTES_PER_SECOND else 1)
+        // writers
+        // request
+        * request,
+    )
     ppmr, tcp, costs = [], [], Costs()
     with mounts_for(world, link, chunk, pool, streams) as mounts:
         mounts.await_ready()
@@ -95,7 +118,9 @@ def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, strea
             if counts:
                 ppmr.append(rate)
                 if len(ppmr) % 2:
-                    tcp.append(iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds))
+                    tcp.append(
+                        iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds)
+                    )
         facts = costs.facts()
         facts["iperf3 sender, CPU-s/GB"] = spread([one["sender_cpu"] for one in tcp]).median
         facts["source daemon, most memory (MiB)"] = mounts.source.memory_kib()["VmHWM"] / 1024
@@ -108,13 +133,33 @@ def plan(world):
 
     def item(series, name, parameters, limited=False, runs=effort.runs):
         seconds = 3 + (runs + 1) * 1.4 + runs / 2 * (effort.iperf_seconds + 0.5)
-        return Item(SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters, runs=runs), seconds + (runs * effort.limited_seconds if limited else 0))
+        return Item(
+            SECTION,
+            series,
+            name,
+            parameters,
+            "GB/s",
+            lambda: measure(world, **parameters, runs=runs),
+            seconds + (runs * effort.limited_seconds if limited else 0),
+        )
 
-    for link in LINKS if effort.sweeps else ["veth", "10 Gb/s"][:effort.sweep]:
+    for link in LINKS if effort.sweeps else ["veth", "10 Gb/s"][: effort.sweep]:
         for writers in effort.thin(WRITERS) if effort.sweeps else [1]:
-            yield item("links and writers", f"{link}, {writers}", {"link": link, "writers": writers}, link in BYTES_PER_SECOND)
+            yield item(
+                "links and writers",
+                f"{link}, {writers}",
+                {"link": link, "writers": writers},
+                link in BYTES_PER_SECOND,
+            )
     for request in REQUESTS[:-1] if effort.sweeps else []:
-        yield item("write size", size_text(request), {"link": "veth", "request": request, "writers": 2})
+        yield item(
+            "write size", size_text(request), {"link": "veth", "request": request, "writers": 2}
+        )
     for chunk in effort.thin(CHUNKS) if effort.sweeps else []:
         for pool in effort.thin(POOLS):
-            yield item("chunk and pool size", f"{size_text(chunk)} in {size_text(pool)}", {"link": "veth", "writers": 2, "chunk": chunk, "pool": pool}, runs=min(effort.runs, effort.grid_runs))
+            yield item(
+                "chunk and pool size",
+                f"{size_text(chunk)} in {size_text(pool)}",
+                {"link": "veth", "writers": 2, "chunk": chunk, "pool": pool},
+                runs=min(effort.runs, effort.grid_runs),
+            )

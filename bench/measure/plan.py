@@ -13,10 +13,10 @@ from .spread import duration
 class Item:
     section: str
     series: str
-    name: str            # within its series
+    name: str  # within its series
     parameters: dict
     unit: str
-    measure: Callable    # () -> Outcome
+    measure: Callable  # () -> Outcome
     guess_seconds: float
 
     @property
@@ -75,7 +75,9 @@ def run(items, rows, progress=None):
     """Measures what is not in `rows` yet. A row that cannot be measured says why and the others go on. Returns the keys of those that failed."""
     keys = [item.key for item in items]
     if len(set(keys)) != len(keys):
-        raise ValueError(f"the plan has a key twice: {sorted(key for key in keys if keys.count(key) > 1)[0]}")
+        raise ValueError(
+            f"the plan has a key twice: {sorted(key for key in keys if keys.count(key) > 1)[0]}"
+        )
     todo = [item for item in items if item.key not in rows]
     progress = progress or Progress(todo)
     failed = []
@@ -91,9 +93,21 @@ def run(items, rows, progress=None):
             print(f"\nbench: {item.key}: {error}", file=sys.stderr, flush=True)
             failed.append(item.key)
         else:
-            rows.add({"key": item.key, "section": item.section, "series": item.series, "parameters": item.parameters, "unit": item.unit,
-                      "results": outcome.results, "facts": outcome.facts, "not_measured": outcome.not_measured, "spans": outcome.spans, "also": outcome.also,
-                      "seconds_spent": round(time.monotonic() - began, 1)})
+            rows.add(
+                {
+                    "key": item.key,
+                    "section": item.section,
+                    "series": item.series,
+                    "parameters": item.parameters,
+                    "unit": item.unit,
+                    "results": outcome.results,
+                    "facts": outcome.facts,
+                    "not_measured": outcome.not_measured,
+                    "spans": outcome.spans,
+                    "also": outcome.also,
+                    "seconds_spent": round(time.monotonic() - began, 1),
+                }
+            )
         progress.end(item, time.monotonic() - began)
     progress.close()
     return failed

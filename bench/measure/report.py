@@ -42,8 +42,13 @@ def columns_of(rows, what):
 
 
 def table(head, lines):
-    return "\n".join(["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |",
-                      *("| " + " | ".join(line) + " |" for line in lines)])
+    return "\n".join(
+        [
+            "| " + " | ".join(head) + " |",
+            "| " + " | ".join("---" for _ in head) + " |",
+            *("| " + " | ".join(line) + " |" for line in lines),
+        ]
+    )
 
 
 def series_table(rows):
@@ -52,12 +57,42 @@ def series_table(rows):
     if len(rows) == 1:
         row = rows[0]
         if row["section"] == "application":
-            return table([name_of(row), "s", "longer by"],
-                         [[way, cell(samples), "" if way == "undisturbed" else f"{100 * (ratio(samples, row['results']['undisturbed']) - 1):.1f}%"]
-                          for way, samples in row["results"].items()])
+            return table(
+                [name_of(row), "s", "longer by"],
+                [
+                    [
+                        way,
+                        cell(samples),
+                        ""
+                        if way == "undisturbed"
+                        else f"{100 * (ratio(samples, row['results']['undisturbed']) - 1):.1f}%",
+                    ]
+                    for way, samples in row["results"].items()
+                ],
+            )
         own = row["results"][ways[0]]
-        lines = [[way, cell(row["results"][way]), "" if way == ways[0] or row["section"] == "ceilings" else compared(own, row["results"][way], unit)] for way in ways]
-        return table([name_of(row), unit, f"{ways[0]} is faster by" if unit == "s" else f"{ways[0]} reaches" if row["section"] != "ceilings" else ""], lines)
+        lines = [
+            [
+                way,
+                cell(row["results"][way]),
+                ""
+                if way == ways[0] or row["section"] == "ceilings"
+                else compared(own, row["results"][way], unit),
+            ]
+            for way in ways
+        ]
+        return table(
+            [
+                name_of(row),
+                unit,
+                f"{ways[0]} is faster by"
+                if unit == "s"
+                else f"{ways[0]} reaches"
+                if row["section"] != "ceilings"
+                else "",
+            ],
+            lines,
+        )
     head = [rows[0]["series"], *(f"{way}, {unit}" for way in ways)]
     peers = ways[1:] if rows[0]["section"] != "ceilings" else []
     head += [f"{way} / {ways[0]}" if unit == "s" else f"{ways[0]} / {way}" for way in peers]
@@ -65,7 +100,9 @@ def series_table(rows):
     for row in rows:
         line = [name_of(row)]
         line += [cell(row["results"][way]) if row["results"].get(way) else "-" for way in ways]
-        line += [compared(row["results"].get(ways[0]), row["results"].get(way), unit) for way in peers]
+        line += [
+            compared(row["results"].get(ways[0]), row["results"].get(way), unit) for way in peers
+        ]
         lines.append(line)
     return table(head, lines)
 
@@ -76,8 +113,26 @@ def facts_table(rows):
         return ""
     # More rows than figures: rows go down.
     if len(rows) > len(names):
-        return table([rows[0]["series"], *names], [[name_of(row), *(figure(row["facts"][name]) if name in row["facts"] else "-" for name in names)] for row in rows])
-    return table(["", *(name_of(row) for row in rows)], [[name, *(figure(row["facts"][name]) if name in row["facts"] else "-" for row in rows)] for name in names])
+        return table(
+            [rows[0]["series"], *names],
+            [
+                [
+                    name_of(row),
+                    *(
+                        figure(row["facts"][name]) if name in row["facts"] else "-"
+                        for name in names
+                    ),
+                ]
+                for row in rows
+            ],
+        )
+    return table(
+        ["", *(name_of(row) for row in rows)],
+        [
+            [name, *(figure(row["facts"][name]) if name in row["facts"] else "-" for row in rows)]
+            for name in names
+        ],
+    )
 
 
 def not_measured(rows):
@@ -93,17 +148,37 @@ def targets_table(rows):
     for target in TARGETS:
         verdict = target.verdict(rows)
         found = number(verdict.value, target.unit) if verdict.value is not None else "-"
-        lines.append([target.what, ("at least " if target.at_least else "at most ") + number(target.wanted, target.unit), found, verdict.text()])
+        lines.append(
+            [
+                target.what,
+                ("at least " if target.at_least else "at most ")
+                + number(target.wanted, target.unit),
+                found,
+                verdict.text(),
+            ]
+        )
     return table(["what", "wanted", "measured", ""], lines)
 
 
-RESULTS_HEAD = ("date, commit", "machine", "move: ppmr", "tmpfs + tar", "page server", "dump: mount / null sink / tmpfs", "source daemon, most memory")
+RESULTS_HEAD = (
+    "date, commit",
+    "machine",
+    "move: ppmr",
+    "tmpfs + tar",
+    "page server",
+    "dump: mount / null sink / tmpfs",
+    "source daemon, most memory",
+)
 
 
 def results_row(rows, today):
     """The row of this run for the table in bench/README.md; None where its measurements are not there."""
     move, dump = rows.get("moves/size/1024 MiB"), rows.get("dumps/one process/1024 MiB")
-    if not move or not dump or not {"ppmr, lazy", "tmpfs + tar", "CRIU page server"} <= set(move["results"]):
+    if (
+        not move
+        or not dump
+        or not {"ppmr, lazy", "tmpfs + tar", "CRIU page server"} <= set(move["results"])
+    ):
         return None
 
     def median(row, way):
@@ -111,11 +186,21 @@ def results_row(rows, today):
 
     def peer(way):
         return f"{median(move, way):.2f} ({median(move, way) / median(move, 'ppmr, lazy'):.1f} x)"
+
     memory = max(row["facts"]["source daemon, most memory (MiB)"] for row in (move, dump))
     environment = rows.environment
-    return [f"{today}, {environment['commit']}", f"{environment['host'].split(': ', 1)[-1]}, Linux {environment['kernel'].split('-')[0]}, veth unlimited",
-            f"{median(move, 'ppmr, lazy'):.2f}", peer("tmpfs + tar"), peer("CRIU page server"),
-            " / ".join(f"{median(dump, place):.2f}" for place in ("source mount, streaming", "ppmr source --discard", "fresh tmpfs")), f"{memory:.0f} MiB"]
+    return [
+        f"{today}, {environment['commit']}",
+        f"{environment['host'].split(': ', 1)[-1]}, Linux {environment['kernel'].split('-')[0]}, veth unlimited",
+        f"{median(move, 'ppmr, lazy'):.2f}",
+        peer("tmpfs + tar"),
+        peer("CRIU page server"),
+        " / ".join(
+            f"{median(dump, place):.2f}"
+            for place in ("source mount, streaming", "ppmr source --discard", "fresh tmpfs")
+        ),
+        f"{memory:.0f} MiB",
+    ]
 
 
 def write(rows, directory):
@@ -123,9 +208,15 @@ def write(rows, directory):
     drawn, word = pictures.draw(rows, directory / "pictures")
     text = ["# ppmr: measured", ""]
     text += ["\n".join(f"- {name}: {value}" for name, value in rows.environment.items()), ""]
-    text += ["Medians, with the lowest and highest sample in brackets. Ratios are of medians of one run; they travel between machines, the figures themselves do not.", ""]
+    text += [
+        "Medians, with the lowest and highest sample in brackets. Ratios are of medians of one run; they travel between machines, the figures themselves do not.",
+        "",
+    ]
     if not rows.environment.get("effort", "").startswith("full"):
-        text += ["**This was not a full run**: few samples of few bytes. It shows that everything works; it does not say how fast ppmr is.", ""]
+        text += [
+            "**This was not a full run**: few samples of few bytes. It shows that everything works; it does not say how fast ppmr is.",
+            "",
+        ]
     text += ["## Wanted and reached", "", targets_table(rows), ""]
     for chapter, sentence in CHAPTERS.items():
         found = rows.of(chapter)
@@ -138,11 +229,26 @@ def write(rows, directory):
             if any(row["results"] for row in of_series):
                 text += [series_table([row for row in of_series if row["results"]]), ""]
             for name in columns_of(of_series, "also"):
-                text += [f"{name}:", "", series_table([{**row, "results": row["also"][name]} for row in of_series if row.get("also", {}).get(name)]), ""]
+                text += [
+                    f"{name}:",
+                    "",
+                    series_table(
+                        [
+                            {**row, "results": row["also"][name]}
+                            for row in of_series
+                            if row.get("also", {}).get(name)
+                        ]
+                    ),
+                    "",
+                ]
             text += [*not_measured(of_series), ""] if not_measured(of_series) else []
             facts = facts_table(of_series)
             text += [facts, ""] if facts else []
-            text += [f"![{title}](pictures/{name})\n" for (where, name, title) in drawn if where == (chapter, series)]
+            text += [
+                f"![{title}](pictures/{name})\n"
+                for (where, name, title) in drawn
+                if where == (chapter, series)
+            ]
     if row := results_row(rows, datetime.date.fromtimestamp(rows.path.stat().st_mtime)):
         text += ["## For the table in bench/README.md", "", table(RESULTS_HEAD, [row]), ""]
     if word:

@@ -18,13 +18,21 @@ SECTION = "restore"
 
 def measure(world, mib, lazily):
     source, target = world.nodes("veth")
-    with Mounts(source, target, world.private, world.source_options, flags({"--pool-size": max(256 * MIB, (mib + 64) * MIB)}, world.target_options),
-                name=world.label("restore")) as mounts, scratch(target, world.label("images"), tmpfs=True) as in_tmpfs:
+    with Mounts(
+        source,
+        target,
+        world.private,
+        world.source_options,
+        flags({"--pool-size": max(256 * MIB, (mib + 64) * MIB)}, world.target_options),
+        name=world.label("restore"),
+    ) as mounts, scratch(target, world.label("images"), tmpfs=True) as in_tmpfs:
         mounts.await_ready()
         label = world.label("worker")
         worker = SteadyWorker(source, world.lab.home / label, mib)
         worker.wait_for_lines(20)
-        with scratch(source, f"{label}-images", tmpfs=True) as images, scratch(source, f"{label}-work") as work:
+        with scratch(source, f"{label}-images", tmpfs=True) as images, scratch(
+            source, f"{label}-work"
+        ) as work:
             try:
                 criu.dump(source, worker.pid, images, work)
             except BaseException:
@@ -46,7 +54,11 @@ def measure(world, mib, lazily):
                     file.write_bytes(content)
                 with scratch(target, world.label("work")) as work:
                     began = now()
-                    pages = criu.restore_lazily(target, where, work) if lazily else criu.restore(target, where, work)
+                    pages = (
+                        criu.restore_lazily(target, where, work)
+                        if lazily
+                        else criu.restore(target, where, work)
+                    )
                     took = now() - began
                     worker.node = target
                     try:
@@ -55,14 +67,34 @@ def measure(world, mib, lazily):
                             pages.finish()
                     finally:
                         worker.end()
-                        wait_until(lambda: not target.exists(f"/proc/{worker.pid}"), 10, "the restored process to be gone", interval=0.002)
+                        wait_until(
+                            lambda: not target.exists(f"/proc/{worker.pid}"),
+                            10,
+                            "the restored process to be gone",
+                            interval=0.002,
+                        )
                         child = worker.lines()[-1]["child"]
-                        wait_until(lambda: not target.exists(f"/proc/{child}"), 10, "its child to be gone", interval=0.002)
+                        wait_until(
+                            lambda: not target.exists(f"/proc/{child}"),
+                            10,
+                            "its child to be gone",
+                            interval=0.002,
+                        )
                     return took
+
             return sample
 
         try:
-            return Outcome(alternate({"target mount": restore_from(mounts.in_ / label), "tmpfs": restore_from(in_tmpfs)}, world.effort.runs, world.effort.warm_ups))
+            return Outcome(
+                alternate(
+                    {
+                        "target mount": restore_from(mounts.in_ / label),
+                        "tmpfs": restore_from(in_tmpfs),
+                    },
+                    world.effort.runs,
+                    world.effort.warm_ups,
+                )
+            )
         finally:
             shutil.rmtree(worker.directory, ignore_errors=True)
 
@@ -71,4 +103,12 @@ def plan(world):
     effort = world.effort
     mib = 1024 if effort.sweeps else effort.move_mib[0]
     for name, lazily in (("eager", False), ("lazy", True)):
-        yield Item(SECTION, "from memory", name, {"mib": mib, "lazily": lazily}, "s", lambda lazily=lazily: measure(world, mib, lazily), 6 + mib / 200 + (effort.runs + 1) * (1 + mib / 400))
+        yield Item(
+            SECTION,
+            "from memory",
+            name,
+            {"mib": mib, "lazily": lazily},
+            "s",
+            lambda lazily=lazily: measure(world, mib, lazily),
+            6 + mib / 200 + (effort.runs + 1) * (1 + mib / 400),
+        )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 def name_of(row):
     """A row's name within its series."""
-    return row["key"][len(f"{row['section']}/{row['series']}/"):]
+    return row["key"][len(f"{row['section']}/{row['series']}/") :]
 
 
 class RowsError(Exception):
@@ -43,19 +43,25 @@ class Rows:
 
     def _read(self, environment):
         text = self.path.read_text()
-        whole = text[:text.rfind("\n") + 1]
+        whole = text[: text.rfind("\n") + 1]
         lines = whole.splitlines()
         try:
             parsed = [json.loads(line) for line in lines]
             self.environment = parsed[0]["environment"]
             self._rows = {row["key"]: row for row in parsed[1:]}
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise RowsError(f"{self.path}: not a file of figures ({error}); move it away or give another --output") from None
+            raise RowsError(
+                f"{self.path}: not a file of figures ({error}); move it away or give another --output"
+            ) from None
         if environment is not None:
-            other = [key for key in self.environment if self.environment[key] != environment.get(key)]
+            other = [
+                key for key in self.environment if self.environment[key] != environment.get(key)
+            ]
             if other:
-                raise RowsError(f"{self.path}: its rows come from another {', '.join(other)} ({'; '.join(str(self.environment[key]) for key in other)}, "
-                                f"here {'; '.join(str(environment.get(key)) for key in other)}); give another --output")
+                raise RowsError(
+                    f"{self.path}: its rows come from another {', '.join(other)} ({'; '.join(str(self.environment[key]) for key in other)}, "
+                    f"here {'; '.join(str(environment.get(key)) for key in other)}); give another --output"
+                )
         if whole != text:  # the line that was being written when the run was cut short
             with open(self.path, "r+") as file:
                 file.truncate(len(whole.encode()))
@@ -87,4 +93,6 @@ class Rows:
         self._rows[row["key"]] = row
 
     def of(self, section, series=None):
-        return [row for row in self if row["section"] == section and series in (None, row["series"])]
+        return [
+            row for row in self if row["section"] == section and series in (None, row["series"])
+        ]

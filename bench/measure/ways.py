@@ -88,10 +88,15 @@ class LocalMove(Move):
         self._disk = Path(disk)
 
     def prepare(self, label):
-        self._at_source, self._at_target = self._disk / f"{label}-source", self._disk / f"{label}-target"
+        self._at_source, self._at_target = (
+            self._disk / f"{label}-source",
+            self._disk / f"{label}-target",
+        )
         for node, path in ((self.source, self._at_source), (self.target, self._at_target)):
             node.run(["mkdir", path])
-        self._work_source, self._work_target = self.source.scratch(f"{label}-work"), self.target.scratch(f"{label}-work")
+        self._work_source, self._work_target = self.source.scratch(
+            f"{label}-work"
+        ), self.target.scratch(f"{label}-work")
         self._tar = TarCopy(self.source, self.target, self._at_target, DISK_PORT)
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
@@ -123,7 +128,9 @@ class SharedMove(Move):
     def prepare(self, label):
         self._images = self._shared / f"{label}-images"
         self.source.run(["mkdir", self._images])
-        self._work_source, self._work_target = self.source.scratch(f"{label}-work"), self.target.scratch(f"{label}-work")
+        self._work_source, self._work_target = self.source.scratch(
+            f"{label}-work"
+        ), self.target.scratch(f"{label}-work")
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         timeline.dump_began = now()
@@ -151,9 +158,16 @@ class LandedMove(PpmrMove):
         super().prepare(label)
         self._files = self._disk / f"{label}-landed"
         self.target.run(["mkdir", self._files])
-        self._landing = self.target.popen(mortal([*python(LAND), self.mounts.in_ / label, self._files]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._landing = self.target.popen(
+            mortal([*python(LAND), self.mounts.in_ / label, self._files]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if self._landing.stdout.readline().strip() != "watching":
-            raise LabError(f"{self.name}: nothing watches {self.mounts.in_ / label}: {self._landing.stderr.read().strip()}")
+            raise LabError(
+                f"{self.name}: nothing watches {self.mounts.in_ / label}: {self._landing.stderr.read().strip()}"
+            )
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         timeline.dump_began = now()
@@ -161,7 +175,9 @@ class LandedMove(PpmrMove):
         timeline.dump_done = now()
         self.mounts.commit(self.label)
         if self._landing.wait(timeout=300) != 0:
-            raise LabError(f"{self.name}: copying out of {self.mounts.in_ / self.label}: {self._landing.stderr.read().strip()}")
+            raise LabError(
+                f"{self.name}: copying out of {self.mounts.in_ / self.label}: {self._landing.stderr.read().strip()}"
+            )
         to_disk(self.target, self._files)
         timeline.arrived = now()
         criu.restore(self.target, self._files, self._work_target, restore_options)
@@ -196,8 +212,22 @@ class MigrateMove(Move):
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         timeline.dump_began = now()
-        done = self.source.run([find_ppmr(), "migrate", "--mount", self.mounts.out, "--pid", pid, "--state-dir", self._state, "--json", *([] if self.lazily else ["--eager"]),
-                         *(["--", *dump_options] if dump_options else [])], timeout=300)
+        done = self.source.run(
+            [
+                find_ppmr(),
+                "migrate",
+                "--mount",
+                self.mounts.out,
+                "--pid",
+                pid,
+                "--state-dir",
+                self._state,
+                "--json",
+                *([] if self.lazily else ["--eager"]),
+                *(["--", *dump_options] if dump_options else []),
+            ],
+            timeout=300,
+        )
         events = [json.loads(line) for line in done.stdout.splitlines()]
         when = {event["event"]: event["time_ns"] / 1e9 for event in events}
         timeline.dump_done = timeline.arrived = when["sealed"]
@@ -217,11 +247,29 @@ class RsyncMove(_PeerMove):
         super().prepare(label)
         self._address = self.target.address
         configuration = self.target.host_path(self._work_target) / "rsyncd.conf"
-        configuration.write_text(f"use chroot = no\nuid = 0\ngid = 0\n[images]\npath = {self._at_target}\nread only = no\nreverse lookup = no\n")
-        self._daemon = self.target.popen(mortal(["rsync", "--daemon", "--no-detach", f"--port={RSYNC_PORT}", f"--address={self._address}",
-                                          f"--config={self._work_target}/rsyncd.conf", "--log-file=/dev/null"]))
+        configuration.write_text(
+            f"use chroot = no\nuid = 0\ngid = 0\n[images]\npath = {self._at_target}\nread only = no\nreverse lookup = no\n"
+        )
+        self._daemon = self.target.popen(
+            mortal(
+                [
+                    "rsync",
+                    "--daemon",
+                    "--no-detach",
+                    f"--port={RSYNC_PORT}",
+                    f"--address={self._address}",
+                    f"--config={self._work_target}/rsyncd.conf",
+                    "--log-file=/dev/null",
+                ]
+            )
+        )
         deadline = now() + 10
-        while self.source.run(["rsync", f"rsync://{self._address}:{RSYNC_PORT}/"], check=False).returncode != 0:
+        while (
+            self.source.run(
+                ["rsync", f"rsync://{self._address}:{RSYNC_PORT}/"], check=False
+            ).returncode
+            != 0
+        ):
             if now() > deadline or self._daemon.poll() is not None:
                 self.clean()
                 raise LabError(f"rsync does not listen at {self._address}:{RSYNC_PORT}")
@@ -230,7 +278,17 @@ class RsyncMove(_PeerMove):
         timeline.dump_began = now()
         criu.dump(self.source, pid, self._at_source, self._work_source, dump_options)
         timeline.dump_done = now()
-        self.source.run(["rsync", "-a", "--whole-file", "--inplace", f"{self._at_source}/", f"rsync://{self._address}:{RSYNC_PORT}/images/"], timeout=300)
+        self.source.run(
+            [
+                "rsync",
+                "-a",
+                "--whole-file",
+                "--inplace",
+                f"{self._at_source}/",
+                f"rsync://{self._address}:{RSYNC_PORT}/images/",
+            ],
+            timeout=300,
+        )
         timeline.arrived = now()
         self._restore(restore_options)
 
@@ -250,13 +308,39 @@ class LazyPagesMove(_PeerMove):
         status, told = os.pipe()
         timeline.dump_began = now()
         try:
-            self._dump = self.source.popen(mortal([criu.find_criu(self.source), "dump", "-t", pid, "-D", self._at_source, "-W", self._work_source, "-o", "dump.log", "--lazy-pages",
-                                            "--address", self.source.address, "--port", LAZY_PORT, "--status-fd", told, *dump_options]), pass_fds=(told,),
-                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self._dump = self.source.popen(
+                mortal(
+                    [
+                        criu.find_criu(self.source),
+                        "dump",
+                        "-t",
+                        pid,
+                        "-D",
+                        self._at_source,
+                        "-W",
+                        self._work_source,
+                        "-o",
+                        "dump.log",
+                        "--lazy-pages",
+                        "--address",
+                        self.source.address,
+                        "--port",
+                        LAZY_PORT,
+                        "--status-fd",
+                        told,
+                        *dump_options,
+                    ]
+                ),
+                pass_fds=(told,),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             os.close(told)
             told = -1
             if os.read(status, 1) != b"\0":
-                raise criu.CriuError(f"criu dump --lazy-pages failed:\n{criu._errors(self.source, self._work_source / 'dump.log')}")
+                raise criu.CriuError(
+                    f"criu dump --lazy-pages failed:\n{criu._errors(self.source, self._work_source / 'dump.log')}"
+                )
         finally:
             os.close(status)
             if told >= 0:
@@ -264,13 +348,22 @@ class LazyPagesMove(_PeerMove):
         timeline.dump_done = now()
         self._tar.copy(self._at_source)
         timeline.arrived = now()
-        self._pages = criu.LazyPages(self.target, self._at_target, self._work_target, ["--page-server", "--address", self.source.address, "--port", LAZY_PORT])
-        criu.restore(self.target, self._at_target, self._work_target, ["--lazy-pages", *restore_options])
+        self._pages = criu.LazyPages(
+            self.target,
+            self._at_target,
+            self._work_target,
+            ["--page-server", "--address", self.source.address, "--port", LAZY_PORT],
+        )
+        criu.restore(
+            self.target, self._at_target, self._work_target, ["--lazy-pages", *restore_options]
+        )
 
     def finish(self):
         super().finish()
         if self._dump and self._dump.wait(timeout=120) != 0:
-            raise criu.CriuError(f"criu dump --lazy-pages failed:\n{criu._errors(self.source, self._work_source / 'dump.log')}")
+            raise criu.CriuError(
+                f"criu dump --lazy-pages failed:\n{criu._errors(self.source, self._work_source / 'dump.log')}"
+            )
         self._dump = None
 
     def clean(self):
@@ -298,21 +391,36 @@ def room_in_pipes():
 def all_ways(world, mounts, migrating=False):
     """([ways], {name: why not}); `migrating`: the target of these mounts restarts processes. The first is what the others are compared with."""
     at, to, disk = world.source, world.target, world.disk_directory
-    ways = [Named("ppmr, lazy", PpmrMove(at, to, mounts)), Named("ppmr, eager", PpmrMove(at, to, mounts, lazily=False)),
-            Named("tmpfs + tar", TarMove(at, to)), Named("tmpfs + rsync", RsyncMove(at, to)), Named(PageServerMove.name, PageServerMove(at, to)),
-            Named(LazyPagesMove.name, LazyPagesMove(at, to))]
+    ways = [
+        Named("ppmr, lazy", PpmrMove(at, to, mounts)),
+        Named("ppmr, eager", PpmrMove(at, to, mounts, lazily=False)),
+        Named("tmpfs + tar", TarMove(at, to)),
+        Named("tmpfs + rsync", RsyncMove(at, to)),
+        Named(PageServerMove.name, PageServerMove(at, to)),
+        Named(LazyPagesMove.name, LazyPagesMove(at, to)),
+    ]
     if migrating:
-        ways[2:2] = [Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, kind == "lazy")) for kind in ("lazy", "eager")]
+        ways[2:2] = [
+            Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, kind == "lazy"))
+            for kind in ("lazy", "eager")
+        ]
     why_not = {"criu-image-streamer": "not a Debian package, and this driver has no way for it"}
     kind = filesystem_of(at, disk)
     if kind in ("tmpfs", "ramfs"):
-        why_not[LocalMove.name] = why_not[LandedMove.name] = f"{disk} is on {kind}, not on a disk: give --disk DIR"
+        why_not[LocalMove.name] = why_not[
+            LandedMove.name
+        ] = f"{disk} is on {kind}, not on a disk: give --disk DIR"
     else:
-        ways += [Named(LocalMove.name, LocalMove(at, to, disk)), Named(LandedMove.name, LandedMove(at, to, mounts, disk))]
+        ways += [
+            Named(LocalMove.name, LocalMove(at, to, disk)),
+            Named(LandedMove.name, LandedMove(at, to, mounts, disk)),
+        ]
     if world.shared_directory:
         ways.append(Named(SharedMove.name, SharedMove(at, to, world.shared_directory)))
     else:
-        why_not[SharedMove.name] = "no network file system here: both nodes run on one kernel and one disk; give --shared DIR where there is one"
+        why_not[
+            SharedMove.name
+        ] = "no network file system here: both nodes run on one kernel and one disk; give --shared DIR where there is one"
     return ways, why_not
 
 

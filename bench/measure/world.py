@@ -20,17 +20,18 @@ BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
 @dataclass(frozen=True)
 class Effort:
     """How thorough a run is. What it leaves out is left out of the plan, not estimated."""
+
     name: str
-    runs: int                      # counted rounds
-    grid_runs: int = 3             # of each row where chunk and pool size vary
-    warm_ups: int = 1              # rounds before them
-    bytes: int = GIB               # written in one sample where nothing limits the rate
-    limited_seconds: float = 2.0   # of a sample on a limited link
+    runs: int  # counted rounds
+    grid_runs: int = 3  # of each row where chunk and pool size vary
+    warm_ups: int = 1  # rounds before them
+    bytes: int = GIB  # written in one sample where nothing limits the rate
+    limited_seconds: float = 2.0  # of a sample on a limited link
     iperf_seconds: int = 3
-    sweep: int = 3                 # values of each sweep: 1 the first, 2 both ends, more all
+    sweep: int = 3  # values of each sweep: 1 the first, 2 both ends, more all
     move_mib: tuple = (64, 256, 1024, 4096)  # sizes of the process that is moved
     move_runs: int = 5
-    crowd_mib: int = 1024          # of memory in all for 2, 4, 8 processes
+    crowd_mib: int = 1024  # of memory in all for 2, 4, 8 processes
     application_runs: int = 3
 
     @property
@@ -39,13 +40,34 @@ class Effort:
 
     def thin(self, values):
         values = list(values)
-        return values if self.sweeps else list(dict.fromkeys([values[0], values[-1]]))[:self.sweep]
+        return values if self.sweeps else list(dict.fromkeys([values[0], values[-1]]))[: self.sweep]
 
 
 EFFORTS = {
     "full": Effort("full", runs=5),
-    "quick": Effort("quick", runs=2, bytes=256 * MIB, limited_seconds=0.5, iperf_seconds=1, sweep=2, move_mib=(256,), move_runs=1, application_runs=1),
-    "tiny": Effort("tiny", runs=1, warm_ups=0, bytes=8 * MIB, limited_seconds=0.1, iperf_seconds=1, sweep=1, move_mib=(16,), move_runs=1, application_runs=0),
+    "quick": Effort(
+        "quick",
+        runs=2,
+        bytes=256 * MIB,
+        limited_seconds=0.5,
+        iperf_seconds=1,
+        sweep=2,
+        move_mib=(256,),
+        move_runs=1,
+        application_runs=1,
+    ),
+    "tiny": Effort(
+        "tiny",
+        runs=1,
+        warm_ups=0,
+        bytes=8 * MIB,
+        limited_seconds=0.1,
+        iperf_seconds=1,
+        sweep=1,
+        move_mib=(16,),
+        move_runs=1,
+        application_runs=0,
+    ),
 }
 
 
@@ -60,13 +82,24 @@ def flags(defaults, given):
 
 
 class World:
-    def __init__(self, effort, source_options=(), target_options=(), shared_directory=None, disk_directory=None, fresh_memory=None, rate=None):
+    def __init__(
+        self,
+        effort,
+        source_options=(),
+        target_options=(),
+        shared_directory=None,
+        disk_directory=None,
+        fresh_memory=None,
+        rate=None,
+    ):
         self.effort = effort
         self.source_options, self.target_options = list(source_options), list(target_options)
         self.shared_directory = shared_directory  # a network file system that both nodes see
-        self.disk_directory = disk_directory      # a directory on a disk file system
-        self.rate = rate                          # of the link that is unlimited otherwise
-        self.fresh_memory = fresh_memory          # FreshMemory: each move finds memory that the host has not backed
+        self.disk_directory = disk_directory  # a directory on a disk file system
+        self.rate = rate  # of the link that is unlimited otherwise
+        self.fresh_memory = (
+            fresh_memory  # FreshMemory: each move finds memory that the host has not backed
+        )
         self._lab = self._machines = self._allowed_before = None
         self._labels = itertools.count(1)
         self._ports = itertools.count(20000)
@@ -79,8 +112,13 @@ class World:
                 self._source, self._target = self._lab.node("source"), self._lab.node("target")
                 self._link = self._lab.join(self._source, self._target)
                 self._allow_congestion_control()
-                for node in (self._source, self._target):  # near as they are, ppmr takes it in any case: iperf3 and the other ways get it, too
-                    node.run(["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={CONGESTION_CONTROL}"])
+                for node in (
+                    self._source,
+                    self._target,
+                ):  # near as they are, ppmr takes it in any case: iperf3 and the other ways get it, too
+                    node.run(
+                        ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={CONGESTION_CONTROL}"]
+                    )
             except (OSError, LabError):
                 self.close()
                 raise
@@ -119,7 +157,9 @@ class World:
 
     def await_fresh_memory(self):
         if self.fresh_memory and not self.fresh_memory.renew():
-            raise LabError("the host does not take freed memory back: --fresh-memory cannot be had here")
+            raise LabError(
+                "the host does not take freed memory back: --fresh-memory cannot be had here"
+            )
 
     def label(self, what="run"):
         return f"{what}{next(self._labels)}"

@@ -31,7 +31,12 @@ from vm.virtual_lab import VirtualLab  # noqa: E402
 
 
 def pytest_addoption(parser):
-    parser.addoption("--way", choices=["ppmr", "tmpfs"], default="ppmr", help="how the moves of test_moves.py are done")
+    parser.addoption(
+        "--way",
+        choices=["ppmr", "tmpfs"],
+        default="ppmr",
+        help="how the moves of test_moves.py are done",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -71,8 +76,11 @@ def make_loopback_mounts(ppmr, tmp_path):
 
     def make(source_options=(), target_options=()):
         directory = tmp_path / f"mounts-{len(made)}"
-        made.append(lab_ppmr.Mounts(lab_node.HOST, lab_node.HOST, directory, source_options, target_options))
+        made.append(
+            lab_ppmr.Mounts(lab_node.HOST, lab_node.HOST, directory, source_options, target_options)
+        )
         return made[-1]
+
     yield make
     for mounts in made:
         mounts.close()
@@ -89,6 +97,7 @@ def need_command():
         if not shutil.which(name):
             pytest.skip(f"{name} is not installed")
         return name
+
     return need
 
 
@@ -111,13 +120,18 @@ def own_cgroup():
     yield name
 
     def removed():
-        left = [Path(place) for top in Path("/sys/fs/cgroup").glob(f"**/{name}*") for place, _, _ in os.walk(top)]
+        left = [
+            Path(place)
+            for top in Path("/sys/fs/cgroup").glob(f"**/{name}*")
+            for place, _, _ in os.walk(top)
+        ]
         for directory in sorted(left, key=lambda path: -len(path.parts)):
             try:
                 directory.rmdir()
             except OSError:
                 return False  # what is in it has not quite ended
         return True
+
     wait_until(removed, 10, f"the control groups {name} to be empty")
 
 

@@ -27,14 +27,20 @@ def is_refused(world, words, *names, within=30):
     before = world.mounts()
     ended = world.ppmr(*words, within=within)
     assert ended.code > 0, f"ppmr {' '.join(map(str, words))} ended with {ended.code}: {ended.said}"
-    assert any(name in ended.err for name in names), f"the message does not say {' or '.join(names)}: {ended.said!r}"
+    assert any(
+        name in ended.err for name in names
+    ), f"the message does not say {' or '.join(names)}: {ended.said!r}"
     for cry in ("terminate called", "what():", "Assertion", "Sanitizer"):
         assert cry not in ended.said, ended.said
     assert world.mounts() == before
     return ended
 
 
-TARGET, SOURCE, DISCARD = ["target", MOUNT, *LISTEN], ["source", MOUNT, "--target", "127.0.0.1:1"], ["source", MOUNT, "--discard"]
+TARGET, SOURCE, DISCARD = (
+    ["target", MOUNT, *LISTEN],
+    ["source", MOUNT, "--target", "127.0.0.1:1"],
+    ["source", MOUNT, "--discard"],
+)
 WRONG_WORDS = [
     ([], "subcommand"),
     (["moved"], "moved"),
@@ -46,12 +52,21 @@ WRONG_WORDS = [
     ([*SOURCE, "--discard"], "--discard"),
     ([*TARGET, "--chunk-size", "1MiB"], "--chunk-size"),  # the source's choice
     ([*DISCARD, "--memory-limit", "1MiB"], "--memory-limit"),  # the target's
-    *[([*DISCARD, "--chunk-size", value], "--chunk-size") for value in ("lots", "0", "-1", "", "1", "63KiB", "2MiB", "1XiB", "99999999999999999999")],
-    *[([*DISCARD, "--pool-size", value], "--pool-size") for value in ("lots", "0", "-5MiB", "", "64MB2", "99999999TiB", "99999999999999999999999")],
+    *[
+        ([*DISCARD, "--chunk-size", value], "--chunk-size")
+        for value in ("lots", "0", "-1", "", "1", "63KiB", "2MiB", "1XiB", "99999999999999999999")
+    ],
+    *[
+        ([*DISCARD, "--pool-size", value], "--pool-size")
+        for value in ("lots", "0", "-5MiB", "", "64MB2", "99999999TiB", "99999999999999999999999")
+    ],
     ([*DISCARD, "--pool-size", "512KiB", "--chunk-size", "1MiB"], "--pool-size"),
     ([*DISCARD, "--pool-size", "64KiB"], "--pool-size"),
     ([*DISCARD, "--pool-size", "1MiB", "--chunk-size", "1MiB"], "--pool-size"),
-    *[([*DISCARD, "--streams", value], "--streams") for value in ("0", "-1", "many", "100000", "1.5")],
+    *[
+        ([*DISCARD, "--streams", value], "--streams")
+        for value in ("0", "-1", "many", "100000", "1.5")
+    ],
     *[([*SOURCE, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0", "")],
     *[([*TARGET, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0")],
     *[([*TARGET, "--memory-limit", value], "--memory-limit") for value in ("lots", "-1", "12QiB")],
@@ -60,16 +75,28 @@ WRONG_WORDS = [
     ([*TARGET, "--spill-dir", "/does/not/exist"], "/does/not/exist"),
     ([*TARGET, "--spill-dir", "/etc/hostname"], "/etc/hostname"),
     ([*DISCARD, "--log-file", "/does/not/exist/log"], "/does/not/exist/log"),
-    *[(["target", MOUNT, "--listen", value], "--listen", value or "--listen") for value in ("127.0.0.1:99999", "127.0.0.1:http!", "127.0.0.1:-1", UNKNOWN_HOST, "")],
-    (["target", MOUNT, "--listen", "192.0.2.1:7440"], "192.0.2.1"),  # TEST-NET-1: not an address of this machine
-    *[(["source", MOUNT, "--target", value], "--target", value or "--target") for value in ("127.0.0.1:99999", "127.0.0.1:", UNKNOWN_HOST, "")],
+    *[
+        (["target", MOUNT, "--listen", value], "--listen", value or "--listen")
+        for value in ("127.0.0.1:99999", "127.0.0.1:http!", "127.0.0.1:-1", UNKNOWN_HOST, "")
+    ],
+    (
+        ["target", MOUNT, "--listen", "192.0.2.1:7440"],
+        "192.0.2.1",
+    ),  # TEST-NET-1: not an address of this machine
+    *[
+        (["source", MOUNT, "--target", value], "--target", value or "--target")
+        for value in ("127.0.0.1:99999", "127.0.0.1:", UNKNOWN_HOST, "")
+    ],
     (["commit"], "DIR", "dir"),
     (["commit", "/does/not/exist"], "/does/not/exist"),
     (["commit", "/usr"], "/usr"),
     (["restart", "/does/not/exist"], "/does/not/exist"),
     (["restart", "/usr"], "/usr"),
     (["restart", "/usr", "--timeout", "soon"], "--timeout"),
-    *[(["migrate", "--recover", *words], "--recover") for words in (["--dry-run"], ["--eager"], ["--jobs", "3"], ["--pid", "1"])],
+    *[
+        (["migrate", "--recover", *words], "--recover")
+        for words in (["--dry-run"], ["--eager"], ["--jobs", "3"], ["--pid", "1"])
+    ],
     (["status", "/does/not/exist"], "/does/not/exist"),
     (["status", "/usr"], "/usr"),
 ]
@@ -82,7 +109,9 @@ def _words(words):
 @pytest.mark.parametrize("case", WRONG_WORDS, ids=lambda case: _words(case[0]).replace("/", "|"))
 def test_wrong_words_are_refused(world, case):
     words, *names = case
-    ended = is_refused(world, [world.mountpoint() if word is MOUNT else word for word in words], *names)
+    ended = is_refused(
+        world, [world.mountpoint() if word is MOUNT else word for word in words], *names
+    )
     if names[0].startswith("--"):
         no_such_peer = "--target" in words and UNKNOWN_HOST in words
         assert ended.code == (PEER_FAILED if no_such_peer else USAGE), ended.said
@@ -104,7 +133,9 @@ def test_status_without_mounts_answers(world):
 @pytest.mark.parametrize("role", ["target", "source"])
 def test_a_mount_point_that_does_not_exist_is_refused(world, role):
     options = LISTEN if role == "target" else ["--discard"]
-    is_refused(world, [role, world.directory / "missing", *options], str(world.directory / "missing"))
+    is_refused(
+        world, [role, world.directory / "missing", *options], str(world.directory / "missing")
+    )
 
 
 @pytest.mark.parametrize("role", ["target", "source"])
@@ -125,7 +156,9 @@ def test_a_mount_point_that_is_a_ppmr_mount_already_is_refused_and_goes_on(world
 
 def test_two_targets_on_one_port_the_second_is_refused(world):
     source, target = world.pair()
-    is_refused(world, ["target", world.mountpoint(), "--listen", target.peer_address], str(target.port))
+    is_refused(
+        world, ["target", world.mountpoint(), "--listen", target.peer_address], str(target.port)
+    )
     moves_a_file(world, source, target)
 
 
@@ -134,12 +167,19 @@ def test_two_targets_on_one_port_the_second_is_refused(world):
 
 def moves_a_file(world, source, target, name="file"):
     world.write(source.mountpoint / name, 3 * MIB + 1).succeeds()
-    assert world.read(target.mountpoint / name).succeeds()["sha256"] == digest_of_written(3 * MIB + 1)
+    assert world.read(target.mountpoint / name).succeeds()["sha256"] == digest_of_written(
+        3 * MIB + 1
+    )
 
 
 def test_an_unreachable_target_is_an_error_that_names_it(world):
     address = f"127.0.0.1:{free_port()}"
-    is_refused(world, ["source", world.mountpoint(), "--target", address, "--peer-timeout", PEER_TIMEOUT], address, within=PEER_TIMEOUT + 10)
+    is_refused(
+        world,
+        ["source", world.mountpoint(), "--target", address, "--peer-timeout", PEER_TIMEOUT],
+        address,
+        within=PEER_TIMEOUT + 10,
+    )
 
 
 class Stranger:
@@ -184,6 +224,7 @@ def stranger():
     def make(*words, **options):
         made.append(Stranger(*words, **options))
         return made[-1]
+
     yield make
     for server in made:
         server.close()
@@ -197,29 +238,79 @@ def prefix(version, kind, length, magic=b"PPMR"):
     return magic + struct.pack("<HHI", version, kind, length)
 
 
-@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"220 mail.example.org ESMTP ready\r\n"], ids=["ssh", "smtp"])
+@pytest.mark.parametrize(
+    "banner",
+    [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"220 mail.example.org ESMTP ready\r\n"],
+    ids=["ssh", "smtp"],
+)
 def test_a_peer_with_a_banner_of_another_protocol_is_named(world, stranger, banner):
     server = stranger(banner)
-    ended = is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], server.address, within=PEER_TIMEOUT + 10)
-    assert banner[:7].decode() in ended.err or "ppmr" in ended.err, "a stranger would not know what is wrong: " + ended.err
+    ended = is_refused(
+        world,
+        ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
+        server.address,
+        within=PEER_TIMEOUT + 10,
+    )
+    assert banner[:7].decode() in ended.err or "ppmr" in ended.err, (
+        "a stranger would not know what is wrong: " + ended.err
+    )
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"", b"P", b"PPMR", b"\0" * 4096, b"\xff" * 65536,
-                                    prefix(VERSION, 3, 0xffffffff), prefix(VERSION, 3, 4) + b"abcd", prefix(VERSION, 77, 0), prefix(VERSION, 4, 6) + b"\1\0\xff\xff\xff\xff"],
-                         ids=["http", "hangs-up", "one-byte", "magic-only", "zeroes", "ones", "endless-welcome", "short-welcome", "unknown-kind", "broken-reject"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        b"",
+        b"P",
+        b"PPMR",
+        b"\0" * 4096,
+        b"\xff" * 65536,
+        prefix(VERSION, 3, 0xFFFFFFFF),
+        prefix(VERSION, 3, 4) + b"abcd",
+        prefix(VERSION, 77, 0),
+        prefix(VERSION, 4, 6) + b"\1\0\xff\xff\xff\xff",
+    ],
+    ids=[
+        "http",
+        "hangs-up",
+        "one-byte",
+        "magic-only",
+        "zeroes",
+        "ones",
+        "endless-welcome",
+        "short-welcome",
+        "unknown-kind",
+        "broken-reject",
+    ],
+)
 def test_a_peer_that_answers_nonsense_is_refused(world, stranger, answer):
     server = stranger(answer, after_hearing=True)
-    is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], server.address, within=PEER_TIMEOUT + 10)
+    is_refused(
+        world,
+        ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
+        server.address,
+        within=PEER_TIMEOUT + 10,
+    )
 
 
 def test_a_peer_that_never_answers_is_given_up_after_the_peer_timeout(world, stranger):
     server = stranger(None)
-    is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], server.address, within=PEER_TIMEOUT + 10)
+    is_refused(
+        world,
+        ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
+        server.address,
+        within=PEER_TIMEOUT + 10,
+    )
 
 
 def test_a_target_of_another_version_is_named(world, stranger):
     server = stranger(prefix(999, 3, 0), after_hearing=True)
-    ended = is_refused(world, ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT], "version", within=PEER_TIMEOUT + 10)
+    ended = is_refused(
+        world,
+        ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
+        "version",
+        within=PEER_TIMEOUT + 10,
+    )
     assert "999" in ended.err
 
 
@@ -247,13 +338,43 @@ def test_a_source_of_another_version_is_told_so(world):
     _, kind, length = struct.unpack("<HHI", heard[4:12])
     reason, text_length = struct.unpack("<HI", heard[12:18])
     assert (kind, reason) == (4, 1), "expected a rejection because of the version"
-    assert b"version" in heard[18:18 + text_length] and len(heard) == 12 + length + 4, "prefix, body, checksum"
+    assert (
+        b"version" in heard[18 : 18 + text_length] and len(heard) == 12 + length + 4
+    ), "prefix, body, checksum"
     moves_a_file(world, world.source(target), target)
 
 
-@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\0" * 100_000, b"\x16\x03\x01\x02\x00" + bytes(500), prefix(VERSION, 1, 0xffffffff),
-                                   prefix(VERSION, 1, 0), prefix(VERSION, 1, 70) + b"\xff" * 70, prefix(VERSION, 2, 60) + bytes(60), prefix(VERSION, 9, 0), prefix(VERSION, 3, 0), b"PP", b""],
-                         ids=["http", "ssh", "zeroes", "tls", "endless-hello", "empty-hello", "hello-of-ones", "data-of-no-session", "unknown-kind", "welcome", "half-a-prefix", "nothing"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\0" * 100_000,
+        b"\x16\x03\x01\x02\x00" + bytes(500),
+        prefix(VERSION, 1, 0xFFFFFFFF),
+        prefix(VERSION, 1, 0),
+        prefix(VERSION, 1, 70) + b"\xff" * 70,
+        prefix(VERSION, 2, 60) + bytes(60),
+        prefix(VERSION, 9, 0),
+        prefix(VERSION, 3, 0),
+        b"PP",
+        b"",
+    ],
+    ids=[
+        "http",
+        "ssh",
+        "zeroes",
+        "tls",
+        "endless-hello",
+        "empty-hello",
+        "hello-of-ones",
+        "data-of-no-session",
+        "unknown-kind",
+        "welcome",
+        "half-a-prefix",
+        "nothing",
+    ],
+)
 def test_a_stranger_at_the_targets_port_is_sent_away_and_disturbs_nobody(world, words):
     source, target = world.pair()
     moves_a_file(world, source, target, "before")

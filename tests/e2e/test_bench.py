@@ -25,7 +25,17 @@ MACHINE = {"host": "a machine", "commit": "abc"}
 
 
 def row(key, **changes):
-    return {"key": key, "section": "s", "series": "t", "parameters": {}, "unit": "GB/s", "results": {"ppmr": [1.0]}, "facts": {}, "not_measured": {}, **changes}
+    return {
+        "key": key,
+        "section": "s",
+        "series": "t",
+        "parameters": {},
+        "unit": "GB/s",
+        "results": {"ppmr": [1.0]},
+        "facts": {},
+        "not_measured": {},
+        **changes,
+    }
 
 
 def item(name, measure, guess=1.0):
@@ -52,12 +62,26 @@ def test_a_ratio_is_of_medians_and_none_without_samples():
 
 def test_options_given_by_hand_replace_the_plans_own():
     assert flags({"--pool-size": 1, "--discard": None}, []) == ["--pool-size", 1, "--discard"]
-    assert flags({"--pool-size": 1, "--discard": None}, ["--pool-size=8MiB"]) == ["--discard", "--pool-size=8MiB"]
+    assert flags({"--pool-size": 1, "--discard": None}, ["--pool-size=8MiB"]) == [
+        "--discard",
+        "--pool-size=8MiB",
+    ]
 
 
 def test_figures_for_people():
-    assert [figure(value) for value in (0, 12.345, 0.12345, 1234.5, 0.00012)] == ["0", "12.3", "0.123", "1234", "0.0001"]
-    assert [size_text(value) for value in (4096, 1 << 20, 3 << 29, 100)] == ["4 KiB", "1 MiB", "1.5 GiB", "100 B"]
+    assert [figure(value) for value in (0, 12.345, 0.12345, 1234.5, 0.00012)] == [
+        "0",
+        "12.3",
+        "0.123",
+        "1234",
+        "0.0001",
+    ]
+    assert [size_text(value) for value in (4096, 1 << 20, 3 << 29, 100)] == [
+        "4 KiB",
+        "1 MiB",
+        "1.5 GiB",
+        "100 B",
+    ]
     assert [duration(value) for value in (59.4, 61, 3725)] == ["59 s", "1 min 01 s", "1 h 02 min"]
 
 
@@ -68,7 +92,9 @@ def test_rounds_alternate_and_the_first_is_not_counted():
         def sample():
             order.append(name)
             return len(order)
+
         return sample
+
     samples = alternate({"a": way("a"), "b": way("b")}, runs=2)
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert samples == {"a": [4, 5], "b": [3, 6]}
@@ -90,7 +116,11 @@ def test_a_line_cut_short_is_forgotten(tmp_path):
     again = Rows(rows.path, MACHINE)
     assert [found["key"] for found in again] == ["one"]
     again.add(row("two"))
-    assert [json.loads(line).get("key") for line in rows.path.read_text().splitlines()] == [None, "one", "two"]
+    assert [json.loads(line).get("key") for line in rows.path.read_text().splitlines()] == [
+        None,
+        "one",
+        "two",
+    ]
 
 
 def test_other_files_are_refused(tmp_path):
@@ -115,14 +145,23 @@ def test_a_plan_goes_on_after_a_failure_and_a_resumed_one_tries_it_again(tmp_pat
         def measure():
             measured.append(name)
             return plan.Outcome({"ppmr": [1.0]})
+
         return measure
 
     def fails():
         raise LabError("the cable is out")
+
     rows = Rows(tmp_path / "rows", MACHINE)
     quiet = plan.Progress([], io.StringIO())
-    assert plan.run([item("one", works("one")), item("two", fails), item("three", works("three"))], rows, quiet) == ["s/t/two"]
-    assert plan.run([item("one", works("one")), item("two", works("two"))], Rows(rows.path, MACHINE), quiet) == []
+    assert plan.run(
+        [item("one", works("one")), item("two", fails), item("three", works("three"))], rows, quiet
+    ) == ["s/t/two"]
+    assert (
+        plan.run(
+            [item("one", works("one")), item("two", works("two"))], Rows(rows.path, MACHINE), quiet
+        )
+        == []
+    )
     assert measured == ["one", "three", "two"]
 
 
@@ -132,8 +171,13 @@ def test_an_interrupted_plan_ends_though_its_clean_up_fails(tmp_path):
             raise KeyboardInterrupt
         finally:
             raise LabError("the node is gone")
+
     with pytest.raises(LabError) as caught:
-        plan.run([item("one", interrupted), item("two", None)], Rows(tmp_path / "rows", MACHINE), plan.Progress([], io.StringIO()))
+        plan.run(
+            [item("one", interrupted), item("two", None)],
+            Rows(tmp_path / "rows", MACHINE),
+            plan.Progress([], io.StringIO()),
+        )
     assert plan.was_interrupted(caught.value)
     assert not plan.was_interrupted(LabError("the cable is out"))
 
@@ -157,44 +201,115 @@ def test_a_target_is_reached_missed_or_not_measured(tmp_path):
     half = Target("half", 0.5, lambda rows: 0.5, unit="%")
     assert (half.verdict(rows).reached, half.verdict(rows).text()) == (True, "reached")
     assert Target("all", 1.0, lambda rows: 0.5, unit="%").verdict(rows).text() == "missed by 50%"
-    assert Target("little", 0.25, lambda rows: 0.5, at_least=False).verdict(rows).text() == "missed by 100%"
+    assert (
+        Target("little", 0.25, lambda rows: 0.5, at_least=False).verdict(rows).text()
+        == "missed by 100%"
+    )
     assert Target("none", 1.0, lambda rows: None).verdict(rows).text() == "not measured in this run"
 
 
 def test_a_report_tells_medians_ratios_and_what_was_not_measured(tmp_path):
     rows = Rows(tmp_path / "rows", {**MACHINE, "effort": "quick"})
-    rows.add(row("aggregation/writers and write size/1 x 1 MiB", section="aggregation", series="writers and write size",
-                 parameters={"writers": 1, "request": 1 << 20}, results={"ppmr": [3.0, 4.0, 5.0], "null sink": [8.0]}))
-    rows.add(row("moves/size/64 MiB", section="moves", series="size", unit="s", results={"ppmr, lazy": [0.1], "Local": [1.5]},
-                 not_measured={"Shared": "no network file system"}))
+    rows.add(
+        row(
+            "aggregation/writers and write size/1 x 1 MiB",
+            section="aggregation",
+            series="writers and write size",
+            parameters={"writers": 1, "request": 1 << 20},
+            results={"ppmr": [3.0, 4.0, 5.0], "null sink": [8.0]},
+        )
+    )
+    rows.add(
+        row(
+            "moves/size/64 MiB",
+            section="moves",
+            series="size",
+            unit="s",
+            results={"ppmr, lazy": [0.1], "Local": [1.5]},
+            not_measured={"Shared": "no network file system"},
+        )
+    )
     path, _ = report.write(rows, tmp_path)
     text = path.read_text()
     assert "| ppmr | 4.00 (3.00 to 5.00) |  |\n| null sink | 8.00 | 50% |" in text
     assert "| Local | 1.50 | 15.0 x |" in text
     assert "- Shared: not measured: no network file system" in text
-    assert "aggregation, 1 writer, 1 MiB writes, of the null sink | at least 85% | 50% | missed by 41% |" in text
+    assert (
+        "aggregation, 1 writer, 1 MiB writes, of the null sink | at least 85% | 50% | missed by 41% |"
+        in text
+    )
     assert "This was not a full run" in text
 
 
 def test_a_report_offers_the_row_of_the_results_table(tmp_path):
-    rows = Rows(tmp_path / "rows", {"host": "vm: 2 x CPU, 4 GiB", "kernel": "6.1.0-40-amd64", "commit": "abc", "effort": "full"})
-    rows.add(row("moves/size/1024 MiB", section="moves", series="size", unit="s", results={"ppmr, lazy": [0.5], "tmpfs + tar": [2.0], "CRIU page server": [1.0]},
-                 facts={"source daemon, most memory (MiB)": 70.0}))
+    rows = Rows(
+        tmp_path / "rows",
+        {
+            "host": "vm: 2 x CPU, 4 GiB",
+            "kernel": "6.1.0-40-amd64",
+            "commit": "abc",
+            "effort": "full",
+        },
+    )
+    rows.add(
+        row(
+            "moves/size/1024 MiB",
+            section="moves",
+            series="size",
+            unit="s",
+            results={"ppmr, lazy": [0.5], "tmpfs + tar": [2.0], "CRIU page server": [1.0]},
+            facts={"source daemon, most memory (MiB)": 70.0},
+        )
+    )
     assert "For the table" not in report.write(rows, tmp_path)[0].read_text()
-    rows.add(row("dumps/one process/1024 MiB", section="dumps", series="one process", unit="s",
-                 results={"source mount, streaming": [0.6], "null FUSE sink": [0.2], "ppmr source --discard": [0.3], "fresh tmpfs": [0.9]},
-                 facts={"source daemon, most memory (MiB)": 77.0}))
-    assert ", abc | 2 x CPU, 4 GiB, Linux 6.1.0, veth unlimited | 0.50 | 2.00 (4.0 x) | 1.00 (2.0 x) | 0.60 / 0.30 / 0.90 | 77 MiB |" in report.write(rows, tmp_path)[0].read_text()
+    rows.add(
+        row(
+            "dumps/one process/1024 MiB",
+            section="dumps",
+            series="one process",
+            unit="s",
+            results={
+                "source mount, streaming": [0.6],
+                "null FUSE sink": [0.2],
+                "ppmr source --discard": [0.3],
+                "fresh tmpfs": [0.9],
+            },
+            facts={"source daemon, most memory (MiB)": 77.0},
+        )
+    )
+    assert (
+        ", abc | 2 x CPU, 4 GiB, Linux 6.1.0, veth unlimited | 0.50 | 2.00 (4.0 x) | 1.00 (2.0 x) | 0.60 / 0.30 / 0.90 | 77 MiB |"
+        in report.write(rows, tmp_path)[0].read_text()
+    )
 
 
 def test_pictures_are_drawn_of_what_is_there(tmp_path):
     pytest.importorskip("matplotlib", reason="python3-matplotlib is not installed")
     rows = Rows(tmp_path / "rows", MACHINE)
     for request in (4096, 1 << 20):
-        rows.add(row(f"aggregation/writers and write size/1 x {request}", section="aggregation", series="writers and write size",
-                     parameters={"writers": 1, "request": request}, results={"ppmr": [1.0, 2.0], "null sink": [3.0]}))
-    rows.add(row("moves/size/64 MiB", section="moves", series="size", unit="s", parameters={"size_mib": 64}, results={"ppmr, lazy": [0.1], "Local": [1.5]},
-                 spans={"ppmr, lazy": [["dump", 0.0, 0.1], ["downtime", 0.0, 0.1]], "Local": [["dump", 0.0, 1.0]]}))
+        rows.add(
+            row(
+                f"aggregation/writers and write size/1 x {request}",
+                section="aggregation",
+                series="writers and write size",
+                parameters={"writers": 1, "request": request},
+                results={"ppmr": [1.0, 2.0], "null sink": [3.0]},
+            )
+        )
+    rows.add(
+        row(
+            "moves/size/64 MiB",
+            section="moves",
+            series="size",
+            unit="s",
+            parameters={"size_mib": 64},
+            results={"ppmr, lazy": [0.1], "Local": [1.5]},
+            spans={
+                "ppmr, lazy": [["dump", 0.0, 0.1], ["downtime", 0.0, 0.1]],
+                "Local": [["dump", 0.0, 1.0]],
+            },
+        )
+    )
     path, word = report.write(rows, tmp_path)
     assert word == ""
     names = {file.name for file in (tmp_path / "pictures").iterdir()}
@@ -205,42 +320,86 @@ def test_pictures_are_drawn_of_what_is_there(tmp_path):
 
 
 def timeline(said, picture):
-    return subprocess.run([REPOSITORY / "bench/timeline.py", said, picture], capture_output=True, text=True, timeout=30)
+    return subprocess.run(
+        [REPOSITORY / "bench/timeline.py", said, picture],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
 
 
 def tree(pid, **changes):
-    moments = dict(zip(("freeze_began_ns", "held_ns", "sealed_ns", "running_ns", "complete_ns"), (pid + number for number in range(5))))
+    moments = dict(
+        zip(
+            ("freeze_began_ns", "held_ns", "sealed_ns", "running_ns", "complete_ns"),
+            (pid + number for number in range(5)),
+        )
+    )
     return {"name": "a <b>", "pid": pid, "result": "moved", **moments, **changes}
 
 
 def test_a_timeline_is_drawn_of_what_moved(tmp_path):
     said, picture = tmp_path / "said", tmp_path / "picture.svg"
-    events = [{"event": "begun"}, {"event": "summary", "trees": [tree(2), tree(7, result="stayed")]}, {"event": "summary", "trees": [tree(5)]}]
+    events = [
+        {"event": "begun"},
+        {"event": "summary", "trees": [tree(2), tree(7, result="stayed")]},
+        {"event": "summary", "trees": [tree(5)]},
+    ]
     said.write_text("".join(json.dumps(event) + "\n" for event in events))
     done = timeline(said, picture)
     assert done.returncode == 0, done.stderr
-    texts = [element.text for element in ElementTree.parse(picture).iter() if element.tag.endswith("text")]
+    texts = [
+        element.text
+        for element in ElementTree.parse(picture).iter()
+        if element.tag.endswith("text")
+    ]
     assert [text for text in texts if text.startswith("a <b>")] == ["a <b> 2", "a <b> 5"]
 
 
-@pytest.mark.parametrize("text, sentence", [("", "no summary"), ("{}\nnonsense\n", "line 2 is not JSON"), ("[1]\n", "no summary")])
+@pytest.mark.parametrize(
+    "text, sentence",
+    [("", "no summary"), ("{}\nnonsense\n", "line 2 is not JSON"), ("[1]\n", "no summary")],
+)
 def test_what_no_timeline_can_be_drawn_of_is_named(tmp_path, text, sentence):
     (tmp_path / "said").write_text(text)
     done = timeline(tmp_path / "said", tmp_path / "picture.svg")
-    assert done.returncode == 1 and sentence in done.stderr and not (tmp_path / "picture.svg").exists()
+    assert (
+        done.returncode == 1 and sentence in done.stderr and not (tmp_path / "picture.svg").exists()
+    )
     assert "No such file" in timeline(tmp_path / "nothing", tmp_path / "picture.svg").stderr
 
 
 def bench(*options):
-    return subprocess.run([REPOSITORY / "bench/run", *map(str, options)], capture_output=True, text=True, timeout=150)
+    return subprocess.run(
+        [REPOSITORY / "bench/run", *map(str, options)], capture_output=True, text=True, timeout=150
+    )
 
 
 def test_a_tiny_run_measures_and_a_second_one_has_nothing_to_do(ppmr, tmp_path):
-    options = ("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "ceilings", "--only", "aggregation", "--only", "network", "--only", "pipeline")
+    options = (
+        "--tiny",
+        "--output",
+        tmp_path / "out",
+        "--ppmr",
+        ppmr,
+        "--only",
+        "ceilings",
+        "--only",
+        "aggregation",
+        "--only",
+        "network",
+        "--only",
+        "pipeline",
+    )
     first = bench(*options)
     assert first.returncode == 0, first.stderr
     rows = Rows(tmp_path / "out/rows.jsonl")
-    assert {found["section"] for found in rows} == {"ceilings", "aggregation", "network", "pipeline"}
+    assert {found["section"] for found in rows} == {
+        "ceilings",
+        "aggregation",
+        "network",
+        "pipeline",
+    }
     for found in rows:
         for samples in found["results"].values():
             assert spread(samples).low > 0
@@ -255,7 +414,16 @@ def test_a_tiny_move_goes_by_every_way(ppmr, tmp_path):
     done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "moves")
     assert done.returncode == 0, done.stderr
     row = Rows(tmp_path / "out/rows.jsonl").get("moves/size/16 MiB")
-    assert {"ppmr, lazy", "ppmr, eager", "tmpfs + tar", "tmpfs + rsync", "CRIU page server", "CRIU lazy pages", "Local", "RDMA+Local (bytes over TCP)"} <= set(row["results"]), row["not_measured"]
+    assert {
+        "ppmr, lazy",
+        "ppmr, eager",
+        "tmpfs + tar",
+        "tmpfs + rsync",
+        "CRIU page server",
+        "CRIU lazy pages",
+        "Local",
+        "RDMA+Local (bytes over TCP)",
+    } <= set(row["results"]), row["not_measured"]
     for way, spans in row["spans"].items():
         assert all(begin <= end for _, begin, end in spans), (way, spans)
         assert row["also"]["downtime"][way][0] > 0

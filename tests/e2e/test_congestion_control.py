@@ -6,7 +6,7 @@ from lab.ppmr import Mounts
 
 OF_THE_SYSTEM = "reno"  # every kernel has it, and none as its own
 SETTING = "net.ipv4.tcp_congestion_control"
-CONNECTIONS = 3         # one for control, two streams
+CONNECTIONS = 3  # one for control, two streams
 
 
 @contextmanager
@@ -23,10 +23,16 @@ def system_has(name, nodes):
 
 def expect(name, source_at, target_at, directory):
     with Mounts(source_at, target_at, directory, ["--transport", "tcp"]) as mounts:
+
         def used():
-            shown = source_at.run(["ss", "-tniH", "state", "established", f"dport = :{mounts.port}"]).stdout
+            shown = source_at.run(
+                ["ss", "-tniH", "state", "established", f"dport = :{mounts.port}"]
+            ).stdout
             return [line.split()[0] for line in shown.splitlines() if line.startswith("\t")]
-        wait_until(lambda: used() == [name] * CONNECTIONS, 10, f"{CONNECTIONS} connections with {name}")
+
+        wait_until(
+            lambda: used() == [name] * CONNECTIONS, 10, f"{CONNECTIONS} connections with {name}"
+        )
 
 
 def test_a_near_peer(nodes, lab, ppmr):

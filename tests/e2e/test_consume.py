@@ -14,7 +14,10 @@ from trouble_world import MIB, World, digest_of_written
 
 GIB = float(os.environ.get("PPMR_CONSUME_GIB") or 20)
 SLOWEST = 80 * MIB  # per second: the test gives up on a stream that is slower
-BOUNDED = {"source_options": ["--pool-size", "8MiB"], "target_options": ["--consume", "--memory-limit", "64MiB"]}
+BOUNDED = {
+    "source_options": ["--pool-size", "8MiB"],
+    "target_options": ["--consume", "--memory-limit", "64MiB"],
+}
 
 
 @pytest.fixture
@@ -36,10 +39,14 @@ def test_a_long_stream_passes_through_bounded_memory(world):
     sent = writer.succeeds(within=10)
     assert got["bytes"] == sent["bytes"] == size
     assert got["sha256"] == sent["sha256"]
-    print(f"\n{size / MIB / 1024:.1f} GiB in {time.monotonic() - began:.0f} s, "
-          f"source {source.memory_kib()['VmHWM'] // 1024} MiB, target {target.memory_kib()['VmHWM'] // 1024} MiB at most")
+    print(
+        f"\n{size / MIB / 1024:.1f} GiB in {time.monotonic() - began:.0f} s, "
+        f"source {source.memory_kib()['VmHWM'] // 1024} MiB, target {target.memory_kib()['VmHWM'] // 1024} MiB at most"
+    )
     assert source.memory_kib()["VmHWM"] < (8 + 32) * 1024
-    assert target.memory_kib()["VmHWM"] < (64 + 8 + 64) * 1024, "the target's memory is not bounded by its limit"
+    assert (
+        target.memory_kib()["VmHWM"] < (64 + 8 + 64) * 1024
+    ), "the target's memory is not bounded by its limit"
 
 
 def test_a_stream_without_a_reader_waits_and_then_goes_through(world):
@@ -47,7 +54,9 @@ def test_a_stream_without_a_reader_waits_and_then_goes_through(world):
     writer = world.write(source.mountpoint / "stream", 300 * MIB)
     writer.wait_until_stuck(still=1.5)
     assert 8 <= writer.mib() <= 64 + 8 + 2
-    assert world.read(target.mountpoint / "stream").succeeds()["sha256"] == digest_of_written(300 * MIB)
+    assert world.read(target.mountpoint / "stream").succeeds()["sha256"] == digest_of_written(
+        300 * MIB
+    )
     writer.succeeds()
 
 
@@ -70,7 +79,9 @@ def test_a_tree_read_in_the_order_it_was_written_passes_through(world):
     for number, size in enumerate(sizes):
         writer = world.write(source.mountpoint / f"moved/file-{number}", size)
         world.wait_for_name(target.mountpoint / f"moved/file-{number}")
-        assert world.read(target.mountpoint / f"moved/file-{number}").succeeds()["sha256"] == digest_of_written(size)
+        assert world.read(target.mountpoint / f"moved/file-{number}").succeeds()[
+            "sha256"
+        ] == digest_of_written(size)
         writer.succeeds()
 
 
@@ -86,7 +97,16 @@ for step in sys.argv[2:]:
     except OSError as error:
         print(errno.errorcode[error.errno])
 """
-    ended = world.succeeds(["/usr/bin/python3", "-SEc", script, path, *(f"{offset},{length}" for offset, length in steps)], within=10)
+    ended = world.succeeds(
+        [
+            "/usr/bin/python3",
+            "-SEc",
+            script,
+            path,
+            *(f"{offset},{length}" for offset, length in steps),
+        ],
+        within=10,
+    )
     return ended.out.split()
 
 
@@ -94,14 +114,24 @@ def test_a_reader_out_of_order_gets_espipe_and_never_hangs(world):
     source, target = world.pair(**BOUNDED)
     world.write(source.mountpoint / "stream", 8 * MIB).succeeds()
     path = target.mountpoint / "stream"
-    assert out_of_order(world, path, (4 * MIB, 100)) == ["ESPIPE"], "a first read that is not at the beginning"
-    assert out_of_order(world, path, (0, 4096), (100_000, 10), (0, 4096), (4096, 4096), (0, 1)) == ["4096", "ESPIPE", "ESPIPE", "4096", "ESPIPE"]
+    assert out_of_order(world, path, (4 * MIB, 100)) == [
+        "ESPIPE"
+    ], "a first read that is not at the beginning"
+    assert out_of_order(world, path, (0, 4096), (100_000, 10), (0, 4096), (4096, 4096), (0, 1)) == [
+        "4096",
+        "ESPIPE",
+        "ESPIPE",
+        "4096",
+        "ESPIPE",
+    ]
 
 
 def test_each_file_is_read_once(world):
     source, target = world.pair(**BOUNDED)
     world.write(source.mountpoint / "stream", 8 * MIB).succeeds()
-    assert world.read(target.mountpoint / "stream").succeeds()["sha256"] == digest_of_written(8 * MIB)
+    assert world.read(target.mountpoint / "stream").succeeds()["sha256"] == digest_of_written(
+        8 * MIB
+    )
     world.read(target.mountpoint / "stream").fails_with("ESPIPE", within=10)
 
 
@@ -112,7 +142,10 @@ def test_a_tar_stream_is_unpacked_on_the_fly(world):
         (tree / f"file-{number}").write_bytes(os.urandom(3 * MIB + number))
     packing = world.start(["tar", "-C", tree, "-cf", source.mountpoint / "stream.tar", "."])
     world.wait_for_name(target.mountpoint / "stream.tar")
-    world.succeeds(["sh", "-c", 'tar -C "$1" -xf - < "$0"', target.mountpoint / "stream.tar", unpacked], within=60)
+    world.succeeds(
+        ["sh", "-c", 'tar -C "$1" -xf - < "$0"', target.mountpoint / "stream.tar", unpacked],
+        within=60,
+    )
     assert packing.wait(timeout=10) == 0
     world.succeeds(["diff", "-r", tree, unpacked])
 
@@ -136,7 +169,11 @@ except OSError as error:
 """
     said = world.directory / "writer.log"
     with open(said, "wb") as log:
-        writer = world.start(["/usr/bin/python3", "-SEc", script, source.mountpoint / "stream"], stdin=subprocess.PIPE, stdout=log)
+        writer = world.start(
+            ["/usr/bin/python3", "-SEc", script, source.mountpoint / "stream"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+        )
     wait_until(lambda: "written" in said.read_text(), 10, "2 MiB to be written")
     assert out_of_order(world, target.mountpoint / "stream", (0, MIB)) == [str(MIB)]
     writer.stdin.write(b"\n")

@@ -34,7 +34,11 @@ def test_a_file_that_two_close_at_once_is_closed(world):
         def close(fd):
             together.wait()
             os.close(fd)
-        threads = [threading.Thread(target=close, args=[os.open(path, os.O_WRONLY | os.O_CREAT)]) for _ in range(2)]
+
+        threads = [
+            threading.Thread(target=close, args=[os.open(path, os.O_WRONLY | os.O_CREAT)])
+            for _ in range(2)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -80,8 +84,13 @@ def test_what_nobody_has_open_is_sealed_by_an_unmount_right_behind_the_close(wor
     source.process.wait(timeout=20)
 
     def states():
-        return [checkpoint["state"] for checkpoint in world.status(target.mountpoint)["checkpoints"]]
-    wait_until(lambda: "open" not in states(), 10, "the target to know what became of them", interval=0.1)
+        return [
+            checkpoint["state"] for checkpoint in world.status(target.mountpoint)["checkpoints"]
+        ]
+
+    wait_until(
+        lambda: "open" not in states(), 10, "the target to know what became of them", interval=0.1
+    )
     assert states() == ["sealed"] * 100
 
 
@@ -89,7 +98,15 @@ def test_a_long_commit_does_not_keep_files_of_other_checkpoints_open(world):
     source, target = world.pair(peer_timeout=NEVER)
     long, other = begin(world, source, "long"), begin(world, source, "other")
     world.write(long / "file", MIB).succeeds()
-    holder = HOST.popen(["/usr/bin/python3", "-SEc", "import sys; f = open(sys.argv[1], 'w'); sys.stdin.read()", other / "file"], stdin=subprocess.PIPE)
+    holder = HOST.popen(
+        [
+            "/usr/bin/python3",
+            "-SEc",
+            "import sys; f = open(sys.argv[1], 'w'); sys.stdin.read()",
+            other / "file",
+        ],
+        stdin=subprocess.PIPE,
+    )
     wait_until((other / "file").exists, 10, "the file to be open")
     target.signal(signal.SIGSTOP)
     commits = [HOST.popen([find_ppmr(), "commit", long])]

@@ -27,7 +27,10 @@ def test_whoever_is_killed_exactly_one_copy_goes_on(ppmr):
     cases = list(matrix.all_cases())
     kills = [case for case in cases if case[2] == "kill"]
     others = generator.sample([case for case in cases if case[2] != "kill"], 16)
-    chosen = [(*case[:3], generator.random() < 0.5 if case[3] is None else case[3]) for case in kills + others]
+    chosen = [
+        (*case[:3], generator.random() < 0.5 if case[3] is None else case[3])
+        for case in kills + others
+    ]
     generator.shuffle(chosen)
     verdicts, wrong = kill_matrix.play_all(chosen, arena_count=4, seed=seed)
     assert not wrong, f"seed {seed}\n" + "\n\n".join(wrong)
@@ -68,21 +71,29 @@ def test_the_oracle_objects_to_a_source_that_does_not_wait_for_the_decision(aren
 
 def test_the_oracle_objects_to_a_copy_that_stays_stopped(arena):
     witness = arena.new_witness()
-    assert witness.state(arena.source) == witnesses.RUNS and witness.state(arena.target) == witnesses.ABSENT
+    assert (
+        witness.state(arena.source) == witnesses.RUNS
+        and witness.state(arena.target) == witnesses.ABSENT
+    )
     arena.source.signal(witness.pid, signal.SIGSTOP)
-    wait_until(lambda: witness.state(arena.source) == witnesses.STOPPED, 5, "the witness to be stopped")
+    wait_until(
+        lambda: witness.state(arena.source) == witnesses.STOPPED, 5, "the witness to be stopped"
+    )
     witness.end()
     assert witness.state(arena.source) == witnesses.ABSENT
 
 
-@pytest.mark.parametrize("sentence, change", [
-    ("was doubled", lambda lines: lines + lines[-1:]),
-    ("lost something", lambda lines: lines[:5] + lines[6:]),
-    ("wrong state", lambda lines: lines[:-1] + [word_changed(lines[-1], 1, "7")]),
-    ("before the one above it", lambda lines: lines[:-1] + [word_changed(lines[-1], 3, "1")]),
-    ("words of memory are wrong", lambda lines: lines[:-1] + [word_changed(lines[-1], 5, "2")]),
-    ("ran on", lambda lines: lines[:-1] + [word_changed(lines[-1], 2, "elsewhere")]),
-])
+@pytest.mark.parametrize(
+    "sentence, change",
+    [
+        ("was doubled", lambda lines: lines + lines[-1:]),
+        ("lost something", lambda lines: lines[:5] + lines[6:]),
+        ("wrong state", lambda lines: lines[:-1] + [word_changed(lines[-1], 1, "7")]),
+        ("before the one above it", lambda lines: lines[:-1] + [word_changed(lines[-1], 3, "1")]),
+        ("words of memory are wrong", lambda lines: lines[:-1] + [word_changed(lines[-1], 5, "2")]),
+        ("ran on", lambda lines: lines[:-1] + [word_changed(lines[-1], 2, "elsewhere")]),
+    ],
+)
 def test_the_oracle_objects_to_a_log_that_is_wrong(arena, sentence, change):
     witness = arena.new_witness()
     witness.end()

@@ -22,15 +22,25 @@ def world(lab, nodes):
 
 
 def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, world):
-    nodes.source.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "records", world.states["source"]])
+    nodes.source.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "records", world.states["source"]]
+    )
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(worker.pid, options=["--timeout", 1], environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))})
+    running = world.start_migrate(
+        worker.pid,
+        options=["--timeout", 1],
+        environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))},
+    )
     world.wait_until_paused("source", "frozen", running)
     filler = world.states["source"] / "filler"
     nodes.source.run(["sh", "-c", f"cat /dev/zero >{filler}"], check=False)
     world.go_on("source", "frozen")
     with pytest.raises(LabError):  # for longer than --timeout
-        wait_until(lambda: not nodes.source.alive(worker.pid) or not running.running(), 4, "the migration to end")
+        wait_until(
+            lambda: not nodes.source.alive(worker.pid) or not running.running(),
+            4,
+            "the migration to end",
+        )
     assert world.records("source")[0]["state"] in ("frozen", "sealed")
     nodes.source.run(["rm", filler])
     done = running.wait()
@@ -41,7 +51,9 @@ def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, world):
 
 def test_what_a_killed_coordinator_has_left_is_settled_by_the_next_migration(lab, nodes, world):
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))})
+    running = world.start_migrate(
+        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))}
+    )
     world.wait_until_paused("source", "dumping", running)
     os.kill(running.host_pid, signal.SIGKILL)
     running.wait()
@@ -54,7 +66,9 @@ def test_what_a_killed_coordinator_has_left_is_settled_by_the_next_migration(lab
 
 
 def test_what_cannot_even_be_written_down_is_not_begun(lab, nodes, world):
-    nodes.source.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0700", "records", world.states["source"]])
+    nodes.source.run(
+        ["mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0700", "records", world.states["source"]]
+    )
     [worker] = start_workers(lab, nodes, 1)
     done = world.migrate(worker.pid)
     assert done.code == ABORTED and "No space left" in done.err, done.said
@@ -64,8 +78,13 @@ def test_what_cannot_even_be_written_down_is_not_begun(lab, nodes, world):
 
 
 def test_a_criu_that_is_stopped_before_it_dumps_keeps_nobody_waiting(lab, nodes, tmp_path):
-    stops = f"[ \"$1\" = swrk ] && ! {{ {IS_A_KEEPERS}; }} && kill -STOP $$"
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))}) as world:
+    stops = f'[ "$1" = swrk ] && ! {{ {IS_A_KEEPERS}; }} && kill -STOP $$'
+    with MigrationWorld(
+        nodes.source,
+        nodes.target,
+        lab.directory / "private",
+        environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))},
+    ) as world:
         [worker] = start_workers(lab, nodes, 1)
         done = world.migrate(worker.pid, options=["--timeout", 1])
         assert done.code == ABORTED, done.said
@@ -81,13 +100,22 @@ esac"""
 
 
 def test_ctrl_c_lets_criu_end_a_round_of_pre_copy_by_itself(lab, nodes, tmp_path):
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(criu_that(tmp_path, SLOW_ROUND.format(tmp_path, sys.executable)))}) as world:
+    with MigrationWorld(
+        nodes.source,
+        nodes.target,
+        lab.directory / "private",
+        environment={
+            "PPMR_CRIU": str(criu_that(tmp_path, SLOW_ROUND.format(tmp_path, sys.executable)))
+        },
+    ) as world:
         [worker] = start_workers(lab, nodes, 1)
         running = world.start_migrate(worker.pid, options=["--pre-copy", 2])
         wait_until((tmp_path / "began").exists, 20, "a round to begin")
         running.signal(signal.SIGINT)
         assert running.wait().code == ABORTED
-        assert (tmp_path / "ended").exists(), "killed in the middle, CRIU could take the process with it"
+        assert (
+            tmp_path / "ended"
+        ).exists(), "killed in the middle, CRIU could take the process with it"
         check_stayed(worker, nodes)
         worker.end()
 
@@ -104,7 +132,11 @@ def test_a_dump_may_take_longer_than_a_process_may_be_held(lab, nodes, world):
 
 def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, world):
     [worker] = start_workers(lab, nodes, 1)
-    sources = [line.split(" - ")[1].split()[1] for line in nodes.target.mountinfo().splitlines() if str(world.mounts.in_) in line]
+    sources = [
+        line.split(" - ")[1].split()[1]
+        for line in nodes.target.mountinfo().splitlines()
+        if str(world.mounts.in_) in line
+    ]
     crowd = []
     for _ in range(300):  # they say nothing, and are shown out after seconds
         crowd.append(socket.socket(socket.AF_UNIX))
@@ -119,7 +151,12 @@ def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, world):
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
 def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, nodes, options):
     pauses = pause_file(lab, "target:running")
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_PAUSE_FILE": str(pauses)}) as world:
+    with MigrationWorld(
+        nodes.source,
+        nodes.target,
+        lab.directory / "private",
+        environment={"PPMR_PAUSE_FILE": str(pauses)},
+    ) as world:
         [worker] = start_workers(lab, nodes, 1)
         running = world.start_migrate(worker.pid, options=options)
         world.wait_until_paused("target", "running", running)
@@ -131,25 +168,43 @@ def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, no
         running.wait().ok()
         check_moved(worker, nodes)
         assert world.records("target")[0]["state"] == "finished"
-        assert nodes.target.run(["ls", world.mounts.in_]).stdout == "", "the checkpoint is removed at the end"
+        assert (
+            nodes.target.run(["ls", world.mounts.in_]).stdout == ""
+        ), "the checkpoint is removed at the end"
         worker.end()
 
 
 def test_a_promised_restore_that_fails_is_tried_again_by_recover(lab, nodes, tmp_path):
-    broken = criu_that(tmp_path, f'{IS_A_KEEPERS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}')
-    environment = {"PPMR_CRIU": str(broken), "PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment=environment) as world:
+    broken = criu_that(
+        tmp_path,
+        f'{IS_A_KEEPERS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
+    )
+    environment = {
+        "PPMR_CRIU": str(broken),
+        "PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready")),
+    }
+    with MigrationWorld(
+        nodes.source, nodes.target, lab.directory / "private", environment=environment
+    ) as world:
         [worker] = start_workers(lab, nodes, 1)
         running = world.start_migrate(worker.pid)
         world.wait_until_paused("target", "ready", running)
         (tmp_path / "fail").touch()
-        nodes.target.run(["pkill", "-KILL", "-f", "^ppmr migration-restore|^criu: restore|migration-relay"])
+        nodes.target.run(
+            ["pkill", "-KILL", "-f", "^ppmr migration-restore|^criu: restore|migration-relay"]
+        )
         done = running.wait()
-        assert done.code == OPEN and "no restore today" in done.said and "--recover" in done.said, done.said
+        assert (
+            done.code == OPEN and "no restore today" in done.said and "--recover" in done.said
+        ), done.said
         assert not nodes.source.alive(worker.pid)
         (tmp_path / "fail").unlink()
         assert world.recover("target", check=False).code == OPEN
-        wait_until(lambda: world.records("target")[0]["state"] == "finished", 20, "the process to be restored after all")
+        wait_until(
+            lambda: world.records("target")[0]["state"] == "finished",
+            20,
+            "the process to be restored after all",
+        )
         check_moved(worker, nodes)
         assert world.recover("target").code == MOVED and not world.records("target")[0]["error"]
         worker.end()
@@ -157,7 +212,10 @@ def test_a_promised_restore_that_fails_is_tried_again_by_recover(lab, nodes, tmp
 
 def keepers_of(node):
     """Eldest first: the process that was started, and the one that it makes of itself for a copy."""
-    return [int(pid) for pid in node.run(["pgrep", "-f", "^ppmr migration-restore"], check=False).stdout.split()]
+    return [
+        int(pid)
+        for pid in node.run(["pgrep", "-f", "^ppmr migration-restore"], check=False).stdout.split()
+    ]
 
 
 @pytest.mark.parametrize("killed", ["both", "the one that was started"])
@@ -165,19 +223,24 @@ def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes
     directory = lab.home / "witness"
     directory.mkdir()
     environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment=environment) as world:
+    with MigrationWorld(
+        nodes.source, nodes.target, lab.directory / "private", environment=environment
+    ) as world:
         pid = nodes.source.spawn([find_program("witness"), directory])
         wait_until(lambda: (directory / "log").exists(), 10, "the witness to get under way")
 
         def copies():
             return nodes.target.run(["pgrep", "-x", "witness"], check=False).stdout.split()
+
         running = world.start_migrate(pid, options=["--leave-running"])
         world.wait_until_paused("target", "ready", running)
         started, process_one = keepers_of(nodes.target)
         if killed == "both":
             nodes.target.signal(process_one, signal.SIGKILL)
         else:
-            nodes.target.signal(process_one, signal.SIGSTOP)  # so that it does not write down that the copy runs
+            nodes.target.signal(
+                process_one, signal.SIGSTOP
+            )  # so that it does not write down that the copy runs
         nodes.target.signal(started, signal.SIGKILL)
         world.go_on("target", "ready")
         wait_until(copies, 10, "the copy")
@@ -225,20 +288,31 @@ def test_of_independent_ones_a_tie_or_an_end_concerns_nobody_else(lab, nodes, wo
 def test_a_coordinator_that_is_killed_before_the_decision_leaves_nothing_open(lab, nodes, world):
     """The relay of the source decides, and has nobody left who hears what it says."""
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))})
+    running = world.start_migrate(
+        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
+    )
     world.wait_until_paused("source", "sealed", running)
     wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
     running.signal(signal.SIGKILL)
-    wait_until(lambda: [world.records(role)[0]["state"] for role in ("source", "target")] == ["aborted"] * 2, 10, "both nodes to know that it was aborted")
+    wait_until(
+        lambda: [world.records(role)[0]["state"] for role in ("source", "target")]
+        == ["aborted"] * 2,
+        10,
+        "both nodes to know that it was aborted",
+    )
     check_stayed(worker, nodes)
     nodes.target.await_end(worker.pid)
     worker.end()
 
 
 def test_paths_may_have_blanks(lab, nodes):
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", name="with some blanks") as world:
+    with MigrationWorld(
+        nodes.source, nodes.target, lab.directory / "private", name="with some blanks"
+    ) as world:
         [worker] = start_workers(lab, nodes, 1)
-        world.migrate(worker.pid, criu_options=["--network-lock", "iptables", "--ghost-limit", "4M"]).ok()
+        world.migrate(
+            worker.pid, criu_options=["--network-lock", "iptables", "--ghost-limit", "4M"]
+        ).ok()
         check_moved(worker, nodes)
         worker.end()
 
@@ -246,11 +320,22 @@ def test_paths_may_have_blanks(lab, nodes):
 def test_nothing_is_let_go_that_cannot_be_written_down(lab, nodes, world):
     """Whoever looks later would believe that it never ran, and restore it once more."""
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(worker.pid, options=["--eager"], environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))})
+    running = world.start_migrate(
+        worker.pid,
+        options=["--eager"],
+        environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))},
+    )
     world.wait_until_paused("source", "committed", running)
     wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
-    mark = nodes.target.host_path(world.states["target"]) / f"{world.records('target')[0]['id']}.target" / "work-0" / "let-go"
-    mark.symlink_to("/there/is/no/such/directory")  # until the next restore, which removes old marks
+    mark = (
+        nodes.target.host_path(world.states["target"])
+        / f"{world.records('target')[0]['id']}.target"
+        / "work-0"
+        / "let-go"
+    )
+    mark.symlink_to(
+        "/there/is/no/such/directory"
+    )  # until the next restore, which removes old marks
     world.go_on("source", "committed")
     running.wait().ok()
     check_moved(worker, nodes)

@@ -18,8 +18,13 @@ MOVED, ABORTED, USAGE = 0, 11, 2
 @pytest.fixture
 def world(own_cgroup, lab, nodes, need_command, pauses):
     need_command("runc")
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", target_options=["--pool-size", "64MiB"],
-                        environment={"PPMR_PAUSE_FILE": str(pauses)}) as world:
+    with MigrationWorld(
+        nodes.source,
+        nodes.target,
+        lab.directory / "private",
+        target_options=["--pool-size", "64MiB"],
+        environment={"PPMR_PAUSE_FILE": str(pauses)},
+    ) as world:
         yield world
 
 
@@ -37,7 +42,9 @@ class Job:
         change(changed)
         config.write_text(json.dumps(changed))
         self.counter = Counter(data)
-        world.source.run(["sh", "-c", f"runc run --detach --bundle {self.bundle} job </dev/null >/dev/null 2>&1"])
+        world.source.run(
+            ["sh", "-c", f"runc run --detach --bundle {self.bundle} job </dev/null >/dev/null 2>&1"]
+        )
         self.counter.wait_for(20)
 
     def at(self, node):
@@ -51,7 +58,9 @@ class Job:
 
     def check_runs(self, node, other):
         assert self.at(node)["status"] == "running"
-        wait_until(lambda: self.at(other) is None, 10, f"runc on {other.name} to forget the container")
+        wait_until(
+            lambda: self.at(other) is None, 10, f"runc on {other.name} to forget the container"
+        )
         assert node.alive(self.at(node)["pid"])
         self.counter.wait_for(20)
         self.counter.check()
@@ -74,6 +83,7 @@ def start(lab, world, root_file_system, own_cgroup):
     def start_job(**options):
         jobs.append(Job(lab, world, root_file_system, own_cgroup, **options))
         return jobs[-1]
+
     yield start_job
     for job in jobs:
         job.remove()
@@ -100,7 +110,11 @@ def states(world):
 
 
 def check_clean_retry(world, job, pauses):
-    wait_until(lambda: world.target.run(["ls", world.mounts.in_]).stdout == "", 10, "the checkpoint to be removed")
+    wait_until(
+        lambda: world.target.run(["ls", world.mounts.in_]).stdout == "",
+        10,
+        "the checkpoint to be removed",
+    )
     pauses.write_text("")
     migrate(world).ok()
     job.check_moved()
@@ -126,7 +140,9 @@ def test_a_container_moves_and_is_known_to_runc_over_there(world, start, options
         record = world.records(role)[-1]
         assert (record["state"], record["owner"]) == ("finished", "target")
     # runc there can do with it what it does with its own.
-    inside = world.target.run(["runc", "exec", "job", "sh", "-c", "echo $$; busybox tail -n 1 /data/lines"]).stdout.split()
+    inside = world.target.run(
+        ["runc", "exec", "job", "sh", "-c", "echo $$; busybox tail -n 1 /data/lines"]
+    ).stdout.split()
     assert int(inside[1]) > 20
     world.target.run(["runc", "kill", "job", "KILL"])
     wait_until(lambda: job.at(world.target)["status"] == "stopped", 10, "the container to end")
@@ -152,8 +168,12 @@ def test_interrupted_before_the_decision_it_goes_on_where_it_was(world, start, p
 
 
 # A ready target alone would not keep the coordinator from its decision.
-@pytest.mark.parametrize("states_reached", [[("source", "sealed")], [("source", "sealed"), ("target", "ready")]])
-def test_a_coordinator_that_is_killed_before_the_decision_changes_nothing(world, start, pauses, states_reached):
+@pytest.mark.parametrize(
+    "states_reached", [[("source", "sealed")], [("source", "sealed"), ("target", "ready")]]
+)
+def test_a_coordinator_that_is_killed_before_the_decision_changes_nothing(
+    world, start, pauses, states_reached
+):
     job = start()
     pauses.write_text(" ".join(f"{role}:{state}" for role, state in states_reached))
     running = start_migrate(world)
@@ -175,7 +195,9 @@ def test_a_coordinator_that_is_killed_after_the_decision_changes_nothing(world, 
     world.wait_until_paused("source", "committed", running)
     running.kill()
     world.go_on("source", "committed")
-    wait_until(lambda: job.at(world.source) is None, 20, "runc on the source to forget the container")
+    wait_until(
+        lambda: job.at(world.source) is None, 20, "runc on the source to forget the container"
+    )
     world.recover()
     job.check_moved()
     assert states(world) == {"finished"}
@@ -186,7 +208,9 @@ def test_when_nobody_is_left_on_the_source_recover_finishes_it_for_runc_too(worl
     pauses.write_text("source:committed")
     running = start_migrate(world)
     world.wait_until_paused("source", "committed", running)
-    world.source.run(["pkill", "-9", "-f", "ppmr migrate |runc checkpoint|migration-relay|criu: dump"])
+    world.source.run(
+        ["pkill", "-9", "-f", "ppmr migrate |runc checkpoint|migration-relay|criu: dump"]
+    )
     running.kill()
     assert job.at(world.source) is not None, "runc could not take it off its list"
     world.recover()
@@ -217,12 +241,21 @@ def test_whoever_is_killed_on_the_target_one_copy_runs(world, start, pauses, vic
     check_one_runs(world, job, running.wait(), pauses)
 
 
-def test_a_restore_that_fails_leaves_it_where_it_was(own_cgroup, lab, nodes, need_command, root_file_system, tmp_path):
+def test_a_restore_that_fails_leaves_it_where_it_was(
+    own_cgroup, lab, nodes, need_command, root_file_system, tmp_path
+):
     need_command("runc")
     broken = tmp_path / "criu"
-    broken.write_text(f'#!/bin/sh\n[ "$1" = swrk ] && [ "$(cat /proc/sys/kernel/hostname)" = target ] && exit 1\nexec {find_criu()} "$@"\n')
+    broken.write_text(
+        f'#!/bin/sh\n[ "$1" = swrk ] && [ "$(cat /proc/sys/kernel/hostname)" = target ] && exit 1\nexec {find_criu()} "$@"\n'
+    )
     broken.chmod(0o755)
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", environment={"PPMR_CRIU": str(broken)}) as world:
+    with MigrationWorld(
+        nodes.source,
+        nodes.target,
+        lab.directory / "private",
+        environment={"PPMR_CRIU": str(broken)},
+    ) as world:
         job = Job(lab, world, root_file_system, own_cgroup)
         try:
             done = migrate(world)
@@ -274,15 +307,26 @@ def test_a_container_that_needs_what_the_target_lacks(lab, world, start):
     here = world.source.scratch("mounted")
 
     def mount_it(config):
-        config["mounts"].append({"destination": "/tmp", "type": "bind", "source": str(here), "options": ["bind"]})
+        config["mounts"].append(
+            {"destination": "/tmp", "type": "bind", "source": str(here), "options": ["bind"]}
+        )
+
     job = start(change=mount_it)
     refused(world, job, f"the container job needs {here} at the target")
 
 
 def test_a_container_that_cannot_be_moved_as_it_is(world, start):
     job = start()
-    inside = world.source.popen(["runc", "exec", "job", "busybox", "sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: "put into the container job" in migrate(world, "--dry-run").said, 10, "what was put into it to be seen")
+    inside = world.source.popen(
+        ["runc", "exec", "job", "busybox", "sleep", "60"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(
+        lambda: "put into the container job" in migrate(world, "--dry-run").said,
+        10,
+        "what was put into it to be seen",
+    )
     world.source.signal_process(inside, signal.SIGKILL)
     inside.wait()
     world.source.run(["pkill", "-9", "-f", "sleep 60"], check=False)
@@ -293,7 +337,10 @@ def test_a_container_that_cannot_be_moved_as_it_is(world, start):
     assert migrate(world, "--dry-run").code == 0
     done = world.migrate(options=["--runc", "nosuch"])
     assert done.code == USAGE and "runc has no container nosuch" in done.said
-    for options, criu_options, sentence in ((["--leave-running"], [], "no copying"), (["--pre-copy", 2], [], "--pre-copy"),
-                                            ([], ["--ghost-limit", "64M"], "--ghost-limit")):
+    for options, criu_options, sentence in (
+        (["--leave-running"], [], "no copying"),
+        (["--pre-copy", 2], [], "--pre-copy"),
+        ([], ["--ghost-limit", "64M"], "--ghost-limit"),
+    ):
         refused(world, job, sentence, code=USAGE, options=options, criu_options=criu_options)
     job.check_stayed()

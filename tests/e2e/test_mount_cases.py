@@ -17,14 +17,23 @@ from lab.node import HOST  # noqa: E402
 from lab.ppmr import Mounts, find_ppmr  # noqa: E402
 from lab.programs import REPOSITORY  # noqa: E402
 
-BINARY = Path(os.environ.get("PPMR_MOUNT_CASES") or REPOSITORY / "bazel-bin/tests/mount_cases/mount_cases").resolve()
+BINARY = Path(
+    os.environ.get("PPMR_MOUNT_CASES") or REPOSITORY / "bazel-bin/tests/mount_cases/mount_cases"
+).resolve()
 SIDES = ["tmpfs", "source", "across", "across_64KiB"]
-LARGE = ("LargeFile.OfThreeGiB", "SmallFiles.")  # 3 GiB, 10,000 files: they take their time, also to be read back at the source
-LEFT_OUT = {"tmpfs": ("AcrossTheMounts.",), "source": ("AcrossTheMounts.", *LARGE),  # the former need two mounts
-            "across": (), "across_64KiB": ("LargeFile.", "SmallFiles.")}
+LARGE = (
+    "LargeFile.OfThreeGiB",
+    "SmallFiles.",
+)  # 3 GiB, 10,000 files: they take their time, also to be read back at the source
+LEFT_OUT = {
+    "tmpfs": ("AcrossTheMounts.",),
+    "source": ("AcrossTheMounts.", *LARGE),  # the former need two mounts
+    "across": (),
+    "across_64KiB": ("LargeFile.", "SmallFiles."),
+}
 NOT_BUILT = "mount_cases_is_built"
-RUN_SECONDS = 900     # of one run of the binary; each case has its own limit in there
-ROUNDS_MAX = 4        # fresh mounts after a hang or a crash, then the rest is called failed
+RUN_SECONDS = 900  # of one run of the binary; each case has its own limit in there
+ROUNDS_MAX = 4  # fresh mounts after a hang or a crash, then the rest is called failed
 RAN = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED|TOO LONG) +\] ([\w./]+)", re.MULTILINE)
 
 
@@ -32,7 +41,9 @@ def all_cases():
     if not BINARY.exists():
         return [NOT_BUILT]
     cases, suite = [], ""
-    listed = subprocess.run([BINARY, "--gtest_list_tests"], capture_output=True, text=True, timeout=20, check=True).stdout
+    listed = subprocess.run(
+        [BINARY, "--gtest_list_tests"], capture_output=True, text=True, timeout=20, check=True
+    ).stdout
     for line in listed.splitlines():
         word = line.split("#")[0].rstrip()
         if line.startswith("  "):
@@ -44,8 +55,15 @@ def all_cases():
 
 def pytest_generate_tests(metafunc):
     if "case" in metafunc.fixturenames:
-        wanted = [(side, case) for side in SIDES for case in all_cases() if not case.startswith(LEFT_OUT[side])]
-        metafunc.parametrize("side,case", wanted, ids=[f"{side}-{case}" for side, case in wanted], scope="module")
+        wanted = [
+            (side, case)
+            for side in SIDES
+            for case in all_cases()
+            if not case.startswith(LEFT_OUT[side])
+        ]
+        metafunc.parametrize(
+            "side,case", wanted, ids=[f"{side}-{case}" for side, case in wanted], scope="module"
+        )
 
 
 class Ground:
@@ -56,12 +74,29 @@ class Ground:
 
     def __enter__(self):
         if self.side == "tmpfs":
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5g,mode=0755", "mount-cases", self.directory], check=True, timeout=10)
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=5g,mode=0755", "mount-cases", self.directory],
+                check=True,
+                timeout=10,
+            )
             self.arguments = ["--write-dir", self.directory, "--expect", "tmpfs"]
             return self
         options = ["--chunk-size", "64KiB"] if self.side == "across_64KiB" else []
-        self.mounts = Mounts(HOST, HOST, self.directory, source_options=options, target_options=["--memory-limit", "6GiB"])
-        self.arguments = ["--write-dir", self.mounts.out, "--ppmr", find_ppmr(), "--expect", "source"]
+        self.mounts = Mounts(
+            HOST,
+            HOST,
+            self.directory,
+            source_options=options,
+            target_options=["--memory-limit", "6GiB"],
+        )
+        self.arguments = [
+            "--write-dir",
+            self.mounts.out,
+            "--ppmr",
+            find_ppmr(),
+            "--expect",
+            "source",
+        ]
         if self.side != "source":
             self.arguments[-1:] = ["target", "--read-dir", self.mounts.in_]
         return self
@@ -70,8 +105,11 @@ class Ground:
         """What has happened to the daemons, if anything."""
         if not self.mounts:
             return ""
-        return "".join(f"\nppmr {daemon.role} has ended with {daemon.process.returncode}; it said: {daemon.said()}"
-                       for daemon in (self.mounts.target, self.mounts.source) if not daemon.running())
+        return "".join(
+            f"\nppmr {daemon.role} has ended with {daemon.process.returncode}; it said: {daemon.said()}"
+            for daemon in (self.mounts.target, self.mounts.source)
+            if not daemon.running()
+        )
 
     def __exit__(self, *_):
         if self.mounts:
@@ -83,8 +121,18 @@ class Ground:
 def run_once(ground, cases):
     """Runs the binary; returns ({case: (word, output)}, complaint). A case that began and did not end is the one to blame."""
     with tempfile.TemporaryFile() as output:
-        binary = subprocess.Popen([BINARY, *map(str, ground.arguments), "--gtest_color=no", "--gtest_filter=" + ":".join(cases)],
-                                  stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        binary = subprocess.Popen(
+            [
+                BINARY,
+                *map(str, ground.arguments),
+                "--gtest_color=no",
+                "--gtest_filter=" + ":".join(cases),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             ended = f"the binary ended with {binary.wait(timeout=RUN_SECONDS)}"
         except subprocess.TimeoutExpired:
@@ -100,14 +148,22 @@ def run_once(ground, cases):
     ground.__exit__()
     binary.wait(timeout=30)
 
-    results, began, marks = {}, 0, list(RAN.finditer(text.split("[==========]", 2)[-2] if text.count("[==========]") > 1 else text))
+    results, began, marks = (
+        {},
+        0,
+        list(
+            RAN.finditer(
+                text.split("[==========]", 2)[-2] if text.count("[==========]") > 1 else text
+            )
+        ),
+    )
     for mark in marks:
         word, case = mark.groups()
         if word == "RUN":
             began = mark.start()
             results[case] = ("DIED", text[began:])
         else:
-            results[case] = (word, mark.string[began:mark.end()])
+            results[case] = (word, mark.string[began : mark.end()])
     return results, complaint
 
 
@@ -129,7 +185,10 @@ def outcome(request, tmp_path_factory):
             with Ground(side, tmp_path_factory.mktemp(f"{side}-{round_number}")) as ground:
                 found, complaint = run_once(ground, left)
             for case, (word, output) in found.items():
-                results[case] = (word, output if word in ("OK", "SKIPPED") else f"{output}\n{complaint}")
+                results[case] = (
+                    word,
+                    output if word in ("OK", "SKIPPED") else f"{output}\n{complaint}",
+                )
             if not found:
                 return {case: ("DIED", complaint) for case in left} | results
         return results
@@ -139,8 +198,13 @@ def outcome(request, tmp_path_factory):
             try:
                 known[side] = run_side(side)
             except Exception as trouble:  # no mounts: every case of this side says so
-                known[side] = {case: ("DIED", f"{type(trouble).__name__}: {trouble}") for case in chosen[side]}
-        return known[side].get(case, ("DIED", "not reached: too many cases hung or crashed before it"))
+                known[side] = {
+                    case: ("DIED", f"{type(trouble).__name__}: {trouble}") for case in chosen[side]
+                }
+        return known[side].get(
+            case, ("DIED", "not reached: too many cases hung or crashed before it")
+        )
+
     return lookup
 
 
@@ -148,6 +212,12 @@ def test_mount_case(side, case, outcome):
     assert case != NOT_BUILT, f"{BINARY} is missing: bazel build //tests/mount_cases"
     word, output = outcome(side, case)
     if word == "SKIPPED":
-        pytest.skip(" ".join(line for line in output.splitlines() if not line.startswith("[") and "Skipped" not in line).strip())
+        pytest.skip(
+            " ".join(
+                line
+                for line in output.splitlines()
+                if not line.startswith("[") and "Skipped" not in line
+            ).strip()
+        )
     if word != "OK":
         pytest.fail(f"{case} on {side}: {word}\n{output[-6000:]}", pytrace=False)

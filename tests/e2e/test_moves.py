@@ -96,14 +96,17 @@ def test_a_single_process(lab, nodes, move):
 
     def lines():
         text = output.read_text() if output.exists() else ""
-        return [line.split() for line in text[:text.rfind("\n") + 1].splitlines()]
+        return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def lines_on(node):
         return sum(line[2] == node.name for line in lines())
+
     wait_until(lambda: lines_on(nodes.source) > 20, 10, "the shell to count")
     move.move_tree(pid)
     move.finish()
-    wait_until(lambda: move.check() or lines_on(nodes.target) > 20, 10, "the shell to count on the target")
+    wait_until(
+        lambda: move.check() or lines_on(nodes.target) > 20, 10, "the shell to count on the target"
+    )
     expected = 0
     for number, (n, shown, _) in enumerate(lines(), start=1):
         expected = (expected * 31 + number) % 1000003
@@ -114,36 +117,65 @@ def test_a_single_process(lab, nodes, move):
 
 
 def test_threads(lab, nodes, move):
-    move_and_check(move, Program(nodes.source, "conversation", ["threads", lab.home / "c"], lab.home / "c"))
+    move_and_check(
+        move, Program(nodes.source, "conversation", ["threads", lab.home / "c"], lab.home / "c")
+    )
 
 
 def test_pipes_and_children(lab, nodes, move):
-    move_and_check(move, Program(nodes.source, "conversation", ["pipes", lab.home / "c"], lab.home / "c"))
+    move_and_check(
+        move, Program(nodes.source, "conversation", ["pipes", lab.home / "c"], lab.home / "c")
+    )
 
 
 def test_unix_socket_pairs(lab, nodes, move):
-    move_and_check(move, Program(nodes.source, "conversation", ["unix", lab.home / "c"], lab.home / "c"))
+    move_and_check(
+        move, Program(nodes.source, "conversation", ["unix", lab.home / "c"], lab.home / "c")
+    )
 
 
 def test_shared_memory(lab, nodes, move):
-    move_and_check(move, Program(nodes.source, "conversation", ["shared-memory", lab.home / "c"], lab.home / "c"), ["--ghost-limit", "64M"])
+    move_and_check(
+        move,
+        Program(nodes.source, "conversation", ["shared-memory", lab.home / "c"], lab.home / "c"),
+        ["--ghost-limit", "64M"],
+    )
 
 
 def test_a_tcp_connection_inside_the_tree(lab, nodes, move):
-    move_and_check(move, Program(nodes.source, "conversation", ["tcp", lab.home / "c"], lab.home / "c"), TCP, TCP)
+    move_and_check(
+        move,
+        Program(nodes.source, "conversation", ["tcp", lab.home / "c"], lab.home / "c"),
+        TCP,
+        TCP,
+    )
 
 
 def test_a_tcp_connection_to_another_node(lab, nodes, move):
     """The server moves with its address; the client on a third node stays and notices a pause, nothing else."""
     moving = MovingAddress(lab, nodes.source, nodes.target)
-    server = Program(nodes.source, "conversation", ["serve", lab.home / "server", moving.address, 7000], lab.home / "server")
-    client = Program(moving.third, "conversation", ["ask", lab.home / "client", moving.address, 7000], lab.home / "client")
+    server = Program(
+        nodes.source,
+        "conversation",
+        ["serve", lab.home / "server", moving.address, 7000],
+        lab.home / "server",
+    )
+    client = Program(
+        moving.third,
+        "conversation",
+        ["ask", lab.home / "client", moving.address, 7000],
+        lab.home / "client",
+    )
     client.wait_for_lines(30)
     before = client.lines()[-1]["line"]
 
     moving.leave()
     move.move_tree(server.pid, TCP, TCP)
-    wait_until(lambda: move.check() or nodes.target.alive(server.pid), 20, "the server to run on the target")
+    wait_until(
+        lambda: move.check() or nodes.target.alive(server.pid),
+        20,
+        "the server to run on the target",
+    )
     moving.arrive()
     move.finish()
     client.wait_for_lines(30)
@@ -162,18 +194,42 @@ def test_redis_with_its_data(lab, nodes, move, need_command):
     directory = lab.home / "redis"
     directory.mkdir()
     log = directory / "log"
-    pid = nodes.source.spawn([need_command("redis-server"), "--port", 6390, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory], log=log)
+    pid = nodes.source.spawn(
+        [
+            need_command("redis-server"),
+            "--port",
+            6390,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            directory,
+        ],
+        log=log,
+    )
     cli = [need_command("redis-cli"), "-p", "6390"]
 
     def redis(node, *words, **options):
         return node.run([*cli, *words], check=False, **options).stdout
+
     wait_until(lambda: redis(nodes.source, "ping") == "PONG\n", 15, "redis to answer")
     redis(nodes.source, input="".join(f"SET {key} {value}\n" for key, value in contents.items()))
     assert redis(nodes.source, "dbsize").strip() == str(keys)
-    run_id = next(line for line in redis(nodes.source, "info", "server").splitlines() if line.startswith("run_id:"))
+    run_id = next(
+        line
+        for line in redis(nodes.source, "info", "server").splitlines()
+        if line.startswith("run_id:")
+    )
 
     move.move_tree(pid, TCP, TCP)  # a connection of redis-cli may still be closing
-    wait_until(lambda: move.check() or redis(nodes.target, "ping") == "PONG\n", 20, "redis to answer on the target")
+    wait_until(
+        lambda: move.check() or redis(nodes.target, "ping") == "PONG\n",
+        20,
+        "redis to answer on the target",
+    )
     move.finish()
     assert run_id in redis(nodes.target, "info", "server").splitlines(), "another redis answers"
     shown = redis(nodes.target, input="".join(f"GET {key}\n" for key in contents)).splitlines()

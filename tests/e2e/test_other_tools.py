@@ -11,6 +11,7 @@ from lab.node import LabError
 from lab.ppmr import Mounts
 from lab.readme import commands_of, environment, run_command, run_section
 
+
 def test_runc(own_cgroup, lab, nodes, mounts, need_command, root_file_system):
     need_command("runc")
     data, bundle = lab.home / "data", lab.home / "bundle"
@@ -21,8 +22,13 @@ def test_runc(own_cgroup, lab, nodes, mounts, need_command, root_file_system):
         run_command(mounts, "source", f"runc run --detach --bundle {bundle} job >/dev/null 2>&1")
         counter.wait_for(30)
         run_section(mounts, "With runc by hand", BUNDLE=bundle)
-        assert '"job"' not in run_command(mounts, "source", "runc list --format json"), "the container is still on the source"
-        assert json.loads(run_command(mounts, "target", "runc list --format json"))[0]["status"] == "running"
+        assert '"job"' not in run_command(
+            mounts, "source", "runc list --format json"
+        ), "the container is still on the source"
+        assert (
+            json.loads(run_command(mounts, "target", "runc list --format json"))[0]["status"]
+            == "running"
+        )
         counter.wait_for(30)
         counter.check()
     finally:
@@ -37,8 +43,10 @@ def podman(own_cgroup, lab, nodes, need_command, tmp_path):
     need_command("runc")
     wrapper = tmp_path / "bin/podman"
     wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec {real} --runtime runc --cgroup-manager cgroupfs --events-backend file '
-                       f'--root {lab.directory}/private/storage --runroot /run/podman "$@"\n')
+    wrapper.write_text(
+        f"#!/bin/sh\nexec {real} --runtime runc --cgroup-manager cgroupfs --events-backend file "
+        f'--root {lab.directory}/private/storage --runroot /run/podman "$@"\n'
+    )
     wrapper.chmod(0o755)
     return wrapper
 
@@ -46,10 +54,20 @@ def podman(own_cgroup, lab, nodes, need_command, tmp_path):
 def start_in_podman(mounts, podman, root, data, cgroup, lab):
     """The same image on both nodes, a container named job on the source."""
     path = {"PATH": f"{podman.parent}:{environment()['PATH']}"}
-    run_command(mounts, "source", f"tar -C {root} -c . | podman import - localhost/counter && podman save -o {lab.home}/image.tar localhost/counter", **path)
+    run_command(
+        mounts,
+        "source",
+        f"tar -C {root} -c . | podman import - localhost/counter && podman save -o {lab.home}/image.tar localhost/counter",
+        **path,
+    )
     run_command(mounts, "target", f"podman load -i {lab.home}/image.tar", **path)
-    run_command(mounts, "source", f"podman run --detach --name job --network none --log-driver none --cgroup-parent /{cgroup} --volume {data}:/data "
-                f"localhost/counter sh -c '{COUNT}'", **path)
+    run_command(
+        mounts,
+        "source",
+        f"podman run --detach --name job --network none --log-driver none --cgroup-parent /{cgroup} --volume {data}:/data "
+        f"localhost/counter sh -c '{COUNT}'",
+        **path,
+    )
     return path
 
 
@@ -61,7 +79,9 @@ def test_podman(own_cgroup, lab, nodes, mounts, podman, root_file_system):
     try:
         counter.wait_for(30)
         run_section(mounts, "With podman", **path)
-        assert "Up" in run_command(mounts, "target", "podman ps --all --format '{{.Status}}'", **path)
+        assert "Up" in run_command(
+            mounts, "target", "podman ps --all --format '{{.Status}}'", **path
+        )
         counter.wait_for(30)
         counter.check()
     finally:
@@ -69,11 +89,15 @@ def test_podman(own_cgroup, lab, nodes, mounts, podman, root_file_system):
             run_command(mounts, where, "podman rm --force --time 0 --all", **path)
 
 
-def test_podman_cannot_read_from_a_consuming_target(own_cgroup, lab, nodes, podman, root_file_system):
+def test_podman_cannot_read_from_a_consuming_target(
+    own_cgroup, lab, nodes, podman, root_file_system
+):
     """The README says so; and it has to end in an error, not in a container that lacks something."""
     data = lab.home / "data"
     data.mkdir()
-    with Mounts(nodes.source, nodes.target, lab.directory / "private", target_options=["--consume"]) as mounts:
+    with Mounts(
+        nodes.source, nodes.target, lab.directory / "private", target_options=["--consume"]
+    ) as mounts:
         path = start_in_podman(mounts, podman, root_file_system, data, own_cgroup, lab)
         try:
             Counter(data).wait_for(5)
@@ -90,7 +114,11 @@ def test_podman_cannot_read_from_a_consuming_target(own_cgroup, lab, nodes, podm
 
 
 def digests_below(directory):
-    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_tar_dd_and_rsync(lab, nodes, mounts, need_command):
@@ -99,11 +127,23 @@ def test_tar_dd_and_rsync(lab, nodes, mounts, need_command):
     files, copy, image = lab.home / "files", lab.home / "copy", lab.home / "image"
     (files / "below").mkdir(parents=True)
     copy.mkdir()
-    for name, size in (("empty", 0), ("small", 5), ("page", 4096), ("below/large", (5 << 20) + 123)):
+    for name, size in (
+        ("empty", 0),
+        ("small", 5),
+        ("page", 4096),
+        ("below/large", (5 << 20) + 123),
+    ):
         (files / name).write_bytes(random.randbytes(size))
     image.write_bytes(random.randbytes((9 << 20) + 1))
     run_section(mounts, "With tar, dd, rsync", FILES=files, COPY=copy, IMAGE=image)
     expected = digests_below(files)
-    assert {name: digest for name, digest in digests_below(copy).items() if not name.startswith("rsync/") and name != "image"} == expected
+    assert {
+        name: digest
+        for name, digest in digests_below(copy).items()
+        if not name.startswith("rsync/") and name != "image"
+    } == expected
     assert digests_below(copy / "rsync") == expected
-    assert hashlib.sha256((copy / "image").read_bytes()).digest() == hashlib.sha256(image.read_bytes()).digest()
+    assert (
+        hashlib.sha256((copy / "image").read_bytes()).digest()
+        == hashlib.sha256(image.read_bytes()).digest()
+    )

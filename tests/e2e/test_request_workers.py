@@ -1,7 +1,9 @@
 """The threads that serve a mount: as many as are of use, not one for every request that finds all of them busy."""
 WRITERS = 3
 REQUESTS = 4000  # of each
-WRITE = "for i in $(seq $1); do dd if=/dev/zero of=$2/file$i bs=4k count=$3 status=none & done; wait"
+WRITE = (
+    "for i in $(seq $1); do dd if=/dev/zero of=$2/file$i bs=4k count=$3 status=none & done; wait"
+)
 
 
 def tasks_made(node):
@@ -15,4 +17,6 @@ def test_small_requests_of_several_writers_make_no_threads(mounts, nodes):
     before = tasks_made(nodes.source)
     nodes.source.run(["sh", "-c", WRITE, "write", WRITERS, directory, REQUESTS], timeout=60)
     made = tasks_made(nodes.source) - before
-    assert made < WRITERS * REQUESTS / 50, f"{made} processes and threads for {WRITERS * REQUESTS} requests"
+    assert (
+        made < WRITERS * REQUESTS / 50
+    ), f"{made} processes and threads for {WRITERS * REQUESTS} requests"

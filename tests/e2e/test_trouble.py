@@ -9,7 +9,17 @@ from lab import criu
 from lab.node import HOST, LabError, free_port, wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import SteadyWorker, check_continuity
-from trouble_world import GRACE, MIB, NEVER, PEER_TIMEOUT, World, checkpoint_in, digest_of_written, wait_for_mount_to_go, wait_until_failed
+from trouble_world import (
+    GRACE,
+    MIB,
+    NEVER,
+    PEER_TIMEOUT,
+    World,
+    checkpoint_in,
+    digest_of_written,
+    wait_for_mount_to_go,
+    wait_until_failed,
+)
 
 BIG = 4096 * MIB  # more than any of these tests lets through
 GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # of a mount whose own daemon has ended
@@ -41,7 +51,9 @@ def test_without_a_spill_directory_a_full_target_is_enospc_at_the_writer(world):
     world.succeeds(["rm", "-r", directory])
     directory = checkpoint(world, source, "smaller")
     world.write(directory / "pages-1.img", 8 * MIB).succeeds()
-    assert world.read(target.mountpoint / "smaller/pages-1.img").succeeds()["sha256"] == digest_of_written(8 * MIB)
+    assert world.read(target.mountpoint / "smaller/pages-1.img").succeeds()[
+        "sha256"
+    ] == digest_of_written(8 * MIB)
 
 
 def test_beyond_the_memory_limit_bytes_go_to_the_spill_directory(world):
@@ -49,18 +61,23 @@ def test_beyond_the_memory_limit_bytes_go_to_the_spill_directory(world):
     source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", spill])
     directory = checkpoint(world, source)
     world.write(directory / "pages-1.img", 96 * MIB + 5).succeeds()
-    assert world.read(target.mountpoint / "moved/pages-1.img").succeeds()["sha256"] == digest_of_written(96 * MIB + 5)
+    assert world.read(target.mountpoint / "moved/pages-1.img").succeeds()[
+        "sha256"
+    ] == digest_of_written(96 * MIB + 5)
     world.succeeds([find_ppmr(), "commit", directory])
     world.succeeds(["rm", "-r", target.mountpoint / "moved"])
 
     def used():
         seen = os.statvfs(spill)
         return (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+
     wait_until(lambda: used() < MIB, 10, "the spill directory to be empty again")
 
 
 def test_a_full_spill_disk_is_enospc_at_the_writer(world):
-    source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", world.tmpfs("8M")])
+    source, target = world.pair(
+        SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", world.tmpfs("8M")]
+    )
     directory = checkpoint(world, source)
     world.write(directory / "pages-1.img", 96 * MIB).fails_with("ENOSPC", within=20)
     world.succeeds(["rm", "-r", directory])
@@ -74,7 +91,11 @@ def test_a_checkpoint_removed_at_the_target_is_called_removed_at_the_source(worl
     world.write(directory / "file", MIB).succeeds()
     world.succeeds([find_ppmr(), "commit", directory])
     world.succeeds(["rm", "-r", target.mountpoint / "moved"])
-    wait_until(lambda: checkpoint_in(world.status(source.mountpoint), "moved")["state"] == "removed", 5, "the source to say that it was removed")
+    wait_until(
+        lambda: checkpoint_in(world.status(source.mountpoint), "moved")["state"] == "removed",
+        5,
+        "the source to say that it was removed",
+    )
 
 
 # -- a daemon killed in the middle
@@ -97,9 +118,13 @@ def test_a_source_killed_in_the_middle_is_eio_at_the_reader_and_failed_in_the_st
     assert result["step"] == "read"
     writer.fails_with(*GONE, within=GRACE)
     wait_until_failed(world, target.mountpoint, "moved")
-    assert world.read(target.mountpoint / "moved/pages-1.img").result(within=5)["errno"] == "EIO", "what is failed stays failed"
+    assert (
+        world.read(target.mountpoint / "moved/pages-1.img").result(within=5)["errno"] == "EIO"
+    ), "what is failed stays failed"
     # What was sealed is untouched, and what failed can be removed.
-    assert world.read(target.mountpoint / "kept/file").succeeds()["sha256"] == digest_of_written(5 * MIB)
+    assert world.read(target.mountpoint / "kept/file").succeeds()["sha256"] == digest_of_written(
+        5 * MIB
+    )
     world.succeeds(["rm", "-r", target.mountpoint / "moved"])
     assert world.run(["ls", target.mountpoint]).out.split() == ["kept"]
 
@@ -112,7 +137,9 @@ def test_a_target_killed_in_the_middle_is_eio_at_the_writer(world):
 
     target.kill()
     writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
-    assert world.write(directory / "core-1.img", 10).result(within=5)["errno"] == "EIO", "the error is sticky"
+    assert (
+        world.write(directory / "core-1.img", 10).result(within=5)["errno"] == "EIO"
+    ), "the error is sticky"
     assert world.ppmr("commit", directory).code != 0
     world.answers(["ls", "-la", directory])
     world.answers([find_ppmr(), "status", source.mountpoint])
@@ -143,8 +170,12 @@ def test_after_the_target_was_started_again_a_new_checkpoint_goes_through(world)
         assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.said()}"
         time.sleep(0.2)
     world.write(source.mountpoint / "fresh/file", 5 * MIB).succeeds()
-    assert world.read(fresh.mountpoint / "fresh/file").succeeds()["sha256"] == digest_of_written(5 * MIB)
-    assert world.write(directory / "late", 10).result(within=5)["errno"] == "EIO", "the old checkpoint stays failed"
+    assert world.read(fresh.mountpoint / "fresh/file").succeeds()["sha256"] == digest_of_written(
+        5 * MIB
+    )
+    assert (
+        world.write(directory / "late", 10).result(within=5)["errno"] == "EIO"
+    ), "the old checkpoint stays failed"
 
 
 # -- SIGTERM in the middle
@@ -188,7 +219,11 @@ def test_in_the_background_the_daemons_are_mounted_when_they_return_and_end_by_u
     for point in (source, target):
         world.succeeds(["fusermount3", "-u", point])
     wait_until(lambda: not world.mounts(), 10, "both mounts to go")
-    wait_until(lambda: not [pid for pid in world.background_pids if HOST.alive(pid)], 10, "both daemons to end")
+    wait_until(
+        lambda: not [pid for pid in world.background_pids if HOST.alive(pid)],
+        10,
+        "both daemons to end",
+    )
     world.background_pids = []
 
 
@@ -202,7 +237,9 @@ def test_unmounting_a_busy_source_is_refused_and_nothing_is_lost(world):
     writer.wait_for(4)
     assert world.answers(["fusermount3", "-u", source.mountpoint]).code != 0
     writer.succeeds()
-    assert world.read(target.mountpoint / "moved/pages-1.img").succeeds()["sha256"] == digest_of_written(32 * MIB)
+    assert world.read(target.mountpoint / "moved/pages-1.img").succeeds()[
+        "sha256"
+    ] == digest_of_written(32 * MIB)
     assert world.answers(["fusermount3", "-u", source.mountpoint]).code == 0
     assert source.process.wait(timeout=10) == 0
 
@@ -329,17 +366,21 @@ def test_a_source_stalled_longer_than_the_peer_timeout_is_eio_at_the_reader(worl
 @pytest.fixture
 def cut(nodes, world):
     """Daemons on two nodes whose cable can be pulled; --peer-timeout as asked for."""
+
     def make(peer_timeout):
         target = world.target(at=nodes.target, port=7911, peer_timeout=peer_timeout)
         source = world.source(target, *SMALL_POOL, at=nodes.source, peer_timeout=peer_timeout)
         world.succeeds(["mkdir", source.mountpoint / "moved"], at=nodes.source)
         return source, target
+
     return make
 
 
 def test_a_cut_shorter_than_the_peer_timeout_loses_nothing(nodes, world, cut):
     source, target = cut(peer_timeout=30)
-    writer = world.write(source.mountpoint / "moved/pages-1.img", 96 * MIB, pause=0.02, at=nodes.source)
+    writer = world.write(
+        source.mountpoint / "moved/pages-1.img", 96 * MIB, pause=0.02, at=nodes.source
+    )
     writer.wait_for(8)
     reader = world.read(target.mountpoint / "moved/pages-1.img", at=nodes.target)
     nodes.link.set_up(False)
@@ -367,14 +408,23 @@ def test_a_cut_longer_than_the_peer_timeout_is_eio_on_both_sides(nodes, world, c
         assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.said()}"
         time.sleep(0.2)
     world.write(source.mountpoint / "fresh/file", 5 * MIB, at=nodes.source).succeeds()
-    assert world.read(target.mountpoint / "fresh/file", at=nodes.target).succeeds()["sha256"] == digest_of_written(5 * MIB)
-    assert world.read(target.mountpoint / "moved/pages-1.img", at=nodes.target).result(within=5)["errno"] == "EIO"
+    assert world.read(target.mountpoint / "fresh/file", at=nodes.target).succeeds()[
+        "sha256"
+    ] == digest_of_written(5 * MIB)
+    assert (
+        world.read(target.mountpoint / "moved/pages-1.img", at=nodes.target).result(within=5)[
+            "errno"
+        ]
+        == "EIO"
+    )
 
 
 # -- a dump whose target dies
 
 
-def test_a_dump_whose_target_is_killed_in_the_middle_fails_and_the_process_goes_on(lab, nodes, world, cut):
+def test_a_dump_whose_target_is_killed_in_the_middle_fails_and_the_process_goes_on(
+    lab, nodes, world, cut
+):
     try:
         criu.find_criu()
         worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=128)
@@ -384,9 +434,27 @@ def test_a_dump_whose_target_is_killed_in_the_middle_fails_and_the_process_goes_
     nodes.link.limit("200mbit")  # the middle of 128 MiB lasts some seconds
     worker.wait_for_lines(20)
     work = nodes.source.scratch("dump-work")
-    dump = world.start([criu.find_criu(), "dump", "-t", worker.pid, "-D", source.mountpoint / "moved", "-W", work, "-o", "dump.log"], at=nodes.source)
+    dump = world.start(
+        [
+            criu.find_criu(),
+            "dump",
+            "-t",
+            worker.pid,
+            "-D",
+            source.mountpoint / "moved",
+            "-W",
+            work,
+            "-o",
+            "dump.log",
+        ],
+        at=nodes.source,
+    )
 
-    wait_until(lambda: nodes.link.received_bytes(nodes.target) > 24 * MIB or dump.poll() is not None, 30, "24 MiB of the dump to arrive")
+    wait_until(
+        lambda: nodes.link.received_bytes(nodes.target) > 24 * MIB or dump.poll() is not None,
+        30,
+        "24 MiB of the dump to arrive",
+    )
     assert dump.poll() is None, "the dump ended before its target could be killed"
     target.kill()
     assert dump.wait(timeout=PEER_TIMEOUT + GRACE + 10) != 0, "criu dump said that all went well"
@@ -406,12 +474,21 @@ def test_two_sources_at_one_target_have_their_own_names(world):
     target = world.target()
     one, two = world.source(target), world.source(target)
     first, second = checkpoint(world, one, "first"), checkpoint(world, two, "second")
-    writers = [world.write(first / "pages-1.img", 48 * MIB), world.write(second / "pages-1.img", 48 * MIB + 1)]
+    writers = [
+        world.write(first / "pages-1.img", 48 * MIB),
+        world.write(second / "pages-1.img", 48 * MIB + 1),
+    ]
     for writer in writers:
         writer.succeeds()
-    assert world.read(target.mountpoint / "first/pages-1.img").succeeds()["sha256"] == digest_of_written(48 * MIB)
-    assert world.read(target.mountpoint / "second/pages-1.img").succeeds()["sha256"] == digest_of_written(48 * MIB + 1)
-    assert world.run(["ls", one.mountpoint]).out.split() == ["first"], "a source sees its own checkpoints"
+    assert world.read(target.mountpoint / "first/pages-1.img").succeeds()[
+        "sha256"
+    ] == digest_of_written(48 * MIB)
+    assert world.read(target.mountpoint / "second/pages-1.img").succeeds()[
+        "sha256"
+    ] == digest_of_written(48 * MIB + 1)
+    assert world.run(["ls", one.mountpoint]).out.split() == [
+        "first"
+    ], "a source sees its own checkpoints"
     assert world.run(["ls", two.mountpoint]).out.split() == ["second"]
     assert sorted(world.run(["ls", target.mountpoint]).out.split()) == ["first", "second"]
 
@@ -424,7 +501,9 @@ def test_a_name_that_another_source_has_taken_is_eexist(world, kind):
         checkpoint(world, one, "taken")
         ended = world.run(["mkdir", two.mountpoint / "taken"])
         assert ended.code != 0 and "File exists" in ended.err, ended.said
-    world.write(one.mountpoint / ("taken/file" if kind == "directory" else "taken"), 5 * MIB).succeeds()
+    world.write(
+        one.mountpoint / ("taken/file" if kind == "directory" else "taken"), 5 * MIB
+    ).succeeds()
     if kind == "file":
         world.write(two.mountpoint / "taken", 10).fails_with("EEXIST", within=10)
     path = "taken/file" if kind == "directory" else "taken"
@@ -439,7 +518,9 @@ def test_a_source_that_dies_does_not_disturb_another(world):
     dying.wait_for(4)
     one.kill()
     living.succeeds()
-    assert world.read(target.mountpoint / "living/pages-1.img").succeeds()["sha256"] == digest_of_written(64 * MIB)
+    assert world.read(target.mountpoint / "living/pages-1.img").succeeds()[
+        "sha256"
+    ] == digest_of_written(64 * MIB)
     wait_until_failed(world, target.mountpoint, "dying")
 
 

@@ -15,7 +15,10 @@ from vm.virtual_lab import remove_stale
 
 
 def reaches(node, other):
-    return node.run(["busybox", "ping", "-c", "1", "-W", "2", other.address], check=False).returncode == 0
+    return (
+        node.run(["busybox", "ping", "-c", "1", "-W", "2", other.address], check=False).returncode
+        == 0
+    )
 
 
 def test_each_machine_has_an_rdma_device(machines):
@@ -44,7 +47,14 @@ def test_commands(machines):
         a.run(["/no/such/program"])
 
     codes = []
-    threads = [threading.Thread(target=lambda n=n: codes.append(a.run(["sh", "-c", f"sleep 0.2; exit {n}"], check=False).returncode)) for n in range(8)]
+    threads = [
+        threading.Thread(
+            target=lambda n=n: codes.append(
+                a.run(["sh", "-c", f"sleep 0.2; exit {n}"], check=False).returncode
+            )
+        )
+        for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -56,7 +66,9 @@ def test_what_takes_too_long_is_killed_in_the_machine(machines):
     a = machines.a
     with pytest.raises(LabError, match="did not end within 1 s"):
         a.run(["sleep", "1234"], timeout=1)
-    wait_until(lambda: "sleep\x001234" not in command_lines(a), 10, "the sleep to be killed", interval=0.1)
+    wait_until(
+        lambda: "sleep\x001234" not in command_lines(a), 10, "the sleep to be killed", interval=0.1
+    )
 
 
 def command_lines(node):
@@ -80,7 +92,9 @@ def test_processes_in_the_background(machines):
     pid = process.guest_pid()
     process.kill()
     process.wait()
-    wait_until(lambda: not a.alive(pid), 10, "the command to go with the process that stands for it")
+    wait_until(
+        lambda: not a.alive(pid), 10, "the command to go with the process that stands for it"
+    )
 
 
 def test_files(machines, tmp_path):
@@ -144,11 +158,15 @@ def test_a_machine_loses_its_power_and_comes_back(machines):
 
 @pytest.mark.parametrize("keeper_dies_too", [False, True], ids=["runner", "runner and keeper"])
 def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, keeper_dies_too):
-    runner = subprocess.Popen([REPOSITORY / "tests/vm/lab", "up"], stderr=subprocess.PIPE, text=True)
+    runner = subprocess.Popen(
+        [REPOSITORY / "tests/vm/lab", "up"], stderr=subprocess.PIPE, text=True
+    )
     try:
         directory = Path(runner.stderr.readline().rsplit(", ", 1)[1].strip().rstrip(")"))
         assert directory.is_dir()
-        wait_until(lambda: len(processes_of(directory, "qemu")) == 2, 30, "both machines to be started")
+        wait_until(
+            lambda: len(processes_of(directory, "qemu")) == 2, 30, "both machines to be started"
+        )
         keepers = processes_of(directory, "keeper.py")
         runner.kill()
         if keeper_dies_too:
@@ -160,6 +178,7 @@ def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, keeper_die
             if keeper_dies_too:
                 remove_stale()  # what the next laboratory does first; in vain for as long as a killed process has yet to close the lock
             return not directory.exists()
+
         wait_until(removed, 10, f"{directory} to be removed")
     finally:
         runner.kill()

@@ -18,8 +18,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def world(ppmr, machines):
-    with MigrationWorld(machines.a, machines.b, f"/tmp/world-{next(_numbers)}", ["--pool-size", "16MiB", "--transport", "verbs"],
-                        ["--memory-limit", "512MiB", "--pool-size", "192MiB"], name=f"world{next(_numbers)}") as world:
+    with MigrationWorld(
+        machines.a,
+        machines.b,
+        f"/tmp/world-{next(_numbers)}",
+        ["--pool-size", "16MiB", "--transport", "verbs"],
+        ["--memory-limit", "512MiB", "--pool-size", "192MiB"],
+        name=f"world{next(_numbers)}",
+    ) as world:
         world.mounts.await_ready()
         yield world
 
@@ -29,7 +35,9 @@ def events(done, what):
 
 
 def start_worker(machines, **options):
-    worker = SteadyWorker(machines.a, machines.home / f"worker-{next(_numbers)}", threads=2, **options)
+    worker = SteadyWorker(
+        machines.a, machines.home / f"worker-{next(_numbers)}", threads=2, **options
+    )
     worker.wait_for_lines(10)
     return worker
 
@@ -49,7 +57,10 @@ def test_a_dry_run_names_what_the_other_machine_lacks(machines, world):
     pid = machines.a.spawn(["/tmp/only-here", "1000"], log=machines.home / "only-here.log")
     done = world.migrate(pid, options=["--dry-run"])
     machines.a.signal(pid, 9)
-    assert done.code == ABORTED and any("/tmp/only-here" in finding["sentence"] and finding["stops"] for finding in events(done, "finding")), done.said
+    assert done.code == ABORTED and any(
+        "/tmp/only-here" in finding["sentence"] and finding["stops"]
+        for finding in events(done, "finding")
+    ), done.said
 
 
 def test_a_worker_moves_with_one_command(machines, world):
@@ -63,27 +74,38 @@ def test_a_worker_moves_with_one_command(machines, world):
     assert [claim for claim in claims if not claim[1]] == []
     assert done.summary["trees"][0]["lazily"]
     for role in ("source", "target"):
-        assert (world.records(role)[-1]["state"], world.records(role)[-1]["owner"]) == ("finished", "target")
+        assert (world.records(role)[-1]["state"], world.records(role)[-1]["owner"]) == (
+            "finished",
+            "target",
+        )
 
 
 def test_pre_copy_leaves_little_for_the_freeze_and_loses_no_write(machines, world):
     size_mib = 96
-    worker = start_worker(machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 20)  # 5% a second
+    worker = start_worker(
+        machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 20
+    )  # 5% a second
     done = world.migrate(worker.pid, timeout=180, options=["--pre-copy", 3]).ok()
     rounds = events(done, "pre-copied")
     assert [entry["round"] for entry in rounds] == list(range(len(rounds))) and len(rounds) >= 2
     assert rounds[0]["bytes"] >= size_mib * MIB
-    assert 0 < rounds[1]["bytes"] < size_mib * MIB / 2, "the second round copies what was written to since the first"
+    assert (
+        0 < rounds[1]["bytes"] < size_mib * MIB / 2
+    ), "the second round copies what was written to since the first"
     tree = done.summary["trees"][0]
     assert not tree["lazily"]
-    assert tree["bytes"] - sum(entry["bytes"] for entry in rounds) < size_mib * MIB / 2, "what the frozen process is dumped for is less than its memory"
+    assert (
+        tree["bytes"] - sum(entry["bytes"] for entry in rounds) < size_mib * MIB / 2
+    ), "what the frozen process is dumped for is less than its memory"
     worker.node = machines.b
     worker.wait_for_lines(30, machines.b)
     gap_between(worker.lines(), *machines.nodes)
     check_continuity(worker.lines())
     audit = worker.audit()
     worker.end()
-    assert audit["wrong_words"] == 0 and audit["digest"] == audit["expected"], "each page is as it was last written"
+    assert (
+        audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
+    ), "each page is as it was last written"
     assert machines.b.run(["ls", world.mounts.in_]).stdout == ""
 
 
@@ -102,10 +124,13 @@ def test_pre_copy_whose_link_fails_leaves_the_process_where_it_was(machines, wor
     check_continuity(worker.lines())
     audit = worker.audit()
     worker.end()
-    assert audit["wrong_words"] == 0 and {line["node"] for line in worker.lines()} == {machines.a.name}
+    assert audit["wrong_words"] == 0 and {line["node"] for line in worker.lines()} == {
+        machines.a.name
+    }
 
 
 # ---- PostgreSQL: several processes, shared memory, a user of its own, its data on a file system of both machines ---------------------
+
 
 class Postgres:
     BIN = "/usr/lib/postgresql/15/bin"
@@ -116,14 +141,45 @@ class Postgres:
         self.a, self.data, self.log = machines.a, directory / "data", directory / "log"
         with tempfile.TemporaryDirectory() as made:  # on the host, which is many times faster; no other user sees into the machines' directory there
             shutil.chown(made, "postgres")
-            self.as_postgres(HOST, [f"{self.BIN}/initdb", "-D", f"{made}/data", "-A", "trust", "--no-sync", "-E", "UTF8"])
+            self.as_postgres(
+                HOST,
+                [
+                    f"{self.BIN}/initdb",
+                    "-D",
+                    f"{made}/data",
+                    "-A",
+                    "trust",
+                    "--no-sync",
+                    "-E",
+                    "UTF8",
+                ],
+            )
             HOST.run(["install", "-d", "-o", "postgres", "-m", "0700", directory])
             HOST.run(["cp", "-a", f"{made}/data", self.data])
         # So soon after its boot the machine's shared memory has inodes of the numbers of System V segments, which CRIU mixes up.
-        machines.a.run(["/usr/bin/python3", "-SEc", "import os\nfor _ in range(100): os.close(os.memfd_create('one'))"])
-        options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "dynamic_shared_memory_type": "sysv", "shared_buffers": "16MB"}
+        machines.a.run(
+            [
+                "/usr/bin/python3",
+                "-SEc",
+                "import os\nfor _ in range(100): os.close(os.memfd_create('one'))",
+            ]
+        )
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "dynamic_shared_memory_type": "sysv",
+            "shared_buffers": "16MB",
+        }
         # An IPC namespace of its own, because its System V shared memory moves with it.
-        server = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", f"{self.BIN}/postgres", "-D", self.data]
+        server = [
+            "setpriv",
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--init-groups",
+            f"{self.BIN}/postgres",
+            "-D",
+            self.data,
+        ]
         for key, value in options.items():
             server += ["-c", f"{key}={value}"]
         self.pid = machines.a.spawn(["unshare", "--ipc", *server], log=self.log)
@@ -131,31 +187,58 @@ class Postgres:
 
     @staticmethod
     def as_postgres(node, argv, **options):
-        return node.run(["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *argv], **options)
+        return node.run(
+            ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *argv], **options
+        )
 
     def answers(self, node):
-        return node.run([f"{self.BIN}/pg_isready", "-q", "-h", "127.0.0.1"], check=False).returncode == 0
+        return (
+            node.run([f"{self.BIN}/pg_isready", "-q", "-h", "127.0.0.1"], check=False).returncode
+            == 0
+        )
 
     def sql(self, node, text):
-        return self.as_postgres(node, [f"{self.BIN}/psql", "-h", "127.0.0.1", "-d", "postgres", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text], timeout=60).stdout.strip()
+        return self.as_postgres(
+            node,
+            [
+                f"{self.BIN}/psql",
+                "-h",
+                "127.0.0.1",
+                "-d",
+                "postgres",
+                "-XAtq",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-c",
+                text,
+            ],
+            timeout=60,
+        ).stdout.strip()
 
 
 def test_postgres_moves_with_all_its_rows(machines, world):
     postgres = Postgres(machines, machines.home / "postgres")
     a, b = machines.nodes
-    postgres.sql(a, "create table numbers as select n, md5(n::text) as hash from generate_series(1, 20000) n")
+    postgres.sql(
+        a, "create table numbers as select n, md5(n::text) as hash from generate_series(1, 20000) n"
+    )
     question = "select count(*), sum(n), md5(string_agg(hash, '' order by n)) from numbers"
     before = postgres.sql(a, question)
     assert before.startswith("20000|")
     world.migrate(postgres.pid, timeout=180).ok()
     try:
         assert postgres.sql(b, question) == before
-        postgres.sql(b, "insert into numbers select n, md5(n::text) from generate_series(20001, 21000) n")
+        postgres.sql(
+            b, "insert into numbers select n, md5(n::text) from generate_series(20001, 21000) n"
+        )
         postgres.sql(b, "checkpoint")
         assert postgres.sql(b, "select count(*) from numbers") == "21000"
         a.await_end(postgres.pid)
         assert not postgres.answers(a)
-        assert postgres.sql(b, "select pg_postmaster_start_time() < now() - interval '1 second'") == "t"
+        assert (
+            postgres.sql(b, "select pg_postmaster_start_time() < now() - interval '1 second'")
+            == "t"
+        )
     finally:
         b.signal(postgres.pid, 2)
         b.await_end(postgres.pid, timeout=60)

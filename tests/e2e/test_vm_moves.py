@@ -8,14 +8,16 @@ from lab.ppmr import Mounts, PpmrMove
 from lab.programs import SteadyWorker
 from lab.proofs import Before, prove
 
-TCP = ["--transport", "tcp"]                 # by RDMA: test_vm_verbs.py
+TCP = ["--transport", "tcp"]  # by RDMA: test_vm_verbs.py
 TARGET_OPTIONS = ["--pool-size", "128MiB"]  # the machines are small
 FILE_MIB = 128
 
 
 @pytest.fixture
 def vm_mounts(ppmr, machines, tmp_path):
-    with Mounts(machines.a, machines.b, machines.a.private / tmp_path.name, TCP, [*TCP, *TARGET_OPTIONS]) as mounts:
+    with Mounts(
+        machines.a, machines.b, machines.a.private / tmp_path.name, TCP, [*TCP, *TARGET_OPTIONS]
+    ) as mounts:
         yield mounts
 
 
@@ -41,7 +43,9 @@ def test_a_worker_moves_from_machine_to_machine(machines, vm_mounts, lazily):
 def test_a_large_file_by_its_digest(machines, vm_mounts):
     a, b = machines.nodes
     digest = hashlib.md5()  # the cheapest for an emulated machine; nobody is trying to deceive us
-    original = machines.home / "original"  # the machines see the host's file, so that it need not be made by emulation
+    original = (
+        machines.home / "original"
+    )  # the machines see the host's file, so that it need not be made by emulation
     try:
         with open(original, "wb") as file:
             for _ in range(FILE_MIB):
@@ -53,5 +57,8 @@ def test_a_large_file_by_its_digest(machines, vm_mounts):
         original.unlink()
     vm_mounts.commit("file")
     assert b.run(["stat", "-c", "%s", vm_mounts.in_ / "file"]).stdout.strip() == str(FILE_MIB << 20)
-    assert b.run(["md5sum", vm_mounts.in_ / "file"], timeout=120).stdout.split()[0] == digest.hexdigest()
+    assert (
+        b.run(["md5sum", vm_mounts.in_ / "file"], timeout=120).stdout.split()[0]
+        == digest.hexdigest()
+    )
     vm_mounts.remove("file")

@@ -45,9 +45,19 @@ class Pair(Mounts):
     """The source on machine a, the target on b, small enough for both."""
 
     def __init__(self, machines, source_options=(), target_options=()):
-        both = ["--peer-timeout", PEER_TIMEOUT, "--insecure"]  # the pairing by keys has its own tests
-        super().__init__(machines.a, machines.b, "/tmp/verbs", ["--pool-size", "16MiB", *both, *source_options],
-                         ["--memory-limit", "768MiB", "--pool-size", "192MiB", *both, *target_options], name=f"pair{next(_numbers)}")
+        both = [
+            "--peer-timeout",
+            PEER_TIMEOUT,
+            "--insecure",
+        ]  # the pairing by keys has its own tests
+        super().__init__(
+            machines.a,
+            machines.b,
+            "/tmp/verbs",
+            ["--pool-size", "16MiB", *both, *source_options],
+            ["--memory-limit", "768MiB", "--pool-size", "192MiB", *both, *target_options],
+            name=f"pair{next(_numbers)}",
+        )
         for _ in range(4):  # a worker takes a slot when it has received its first request
             self.source_at.run(["ls", "-l", self.out])
         self.slots_of_the_receive_loop = self.source.status()["pool"]["in_use"]
@@ -65,15 +75,24 @@ class Pair(Mounts):
     def assert_all_given_back(self):
         """At the source: slots, but for those that wait for requests; regions."""
         status = self.source.status()
-        assert status["pool"]["in_use"] <= self.slots_of_the_receive_loop and status["rdma"]["registered_regions"] == 0, status
+        assert (
+            status["pool"]["in_use"] <= self.slots_of_the_receive_loop
+            and status["rdma"]["registered_regions"] == 0
+        ), status
 
     def write(self, name, size_mib, check=True, timeout=300):
         """Writes bytes that are everywhere different, and returns their digest; None if that failed and need not succeed."""
-        done = self.source_at.run(["/usr/bin/python3", "-SEc", WRITER, self.out / name, size_mib], timeout=timeout, check=check)
+        done = self.source_at.run(
+            ["/usr/bin/python3", "-SEc", WRITER, self.out / name, size_mib],
+            timeout=timeout,
+            check=check,
+        )
         return done.stdout.strip() if done.returncode == 0 else None
 
     def digest(self, name, timeout=300):
-        return self.target_at.run(["/usr/bin/python3", "-SEc", READER, self.in_ / name], timeout=timeout).stdout.strip()
+        return self.target_at.run(
+            ["/usr/bin/python3", "-SEc", READER, self.in_ / name], timeout=timeout
+        ).stdout.strip()
 
     def move(self, name, size_mib):
         assert self.write(name, size_mib) == self.digest(name)
@@ -85,9 +104,14 @@ class Pair(Mounts):
     def under_way(self, size_mib=64):
         """A writer in the background, once bytes flow: (thread, where its digest will be)."""
         result, before = {}, self.rdma()["bytes_read"]
-        thread = threading.Thread(target=lambda: result.update(digest=self.write("file", size_mib, check=False)), daemon=True)
+        thread = threading.Thread(
+            target=lambda: result.update(digest=self.write("file", size_mib, check=False)),
+            daemon=True,
+        )
         thread.start()
-        wait_until(lambda: self.rdma()["bytes_read"] > before + 4 * MIB, 60, "bytes to flow", interval=0.02)
+        wait_until(
+            lambda: self.rdma()["bytes_read"] > before + 4 * MIB, 60, "bytes to flow", interval=0.02
+        )
         return thread, result
 
 
@@ -98,6 +122,7 @@ def pair(machines):
     def make(source_options=(), target_options=()):
         made.append(Pair(machines, source_options, target_options))
         return made[-1]
+
     yield make
     machines.make_whole()
     for one in made:
@@ -107,19 +132,34 @@ def pair(machines):
 def resources(node):
     """What the kernel holds for RDMA: queue pairs, completion queues, regions, protection domains, identifiers."""
     shown = json.loads(node.run(["rdma", "-j", "resource", "show"]).stdout)
-    return {key: count for key, count in next(entry for entry in shown if entry["ifname"] == "rxe0").items() if key in ("qp", "cq", "mr", "pd", "cm_id", "ctx")}
+    return {
+        key: count
+        for key, count in next(entry for entry in shown if entry["ifname"] == "rxe0").items()
+        if key in ("qp", "cq", "mr", "pd", "cm_id", "ctx")
+    }
 
 
 def memory_of(node, pid):
     """KiB of each kind, from /proc/PID/status."""
-    lines = (line.split() for line in node.read_text(f"/proc/{pid}/status").splitlines() if line.startswith("Vm"))
+    lines = (
+        line.split()
+        for line in node.read_text(f"/proc/{pid}/status").splitlines()
+        if line.startswith("Vm")
+    )
     return {words[0].rstrip(":"): int(words[1]) for words in lines}
 
 
 def test_devices_are_shown_with_what_matters(machines):
-    said = [json.loads(line) for line in machines.a.run([find_ppmr(), "devices", "--json"]).stdout.splitlines()]
+    said = [
+        json.loads(line)
+        for line in machines.a.run([find_ppmr(), "devices", "--json"]).stdout.splitlines()
+    ]
     assert len(said) == 1 and said[0]["device"] == "rxe0" and said[0]["usable"], said
-    assert said[0]["state"] == "active" and said[0]["link_layer"] == "Ethernet" and said[0]["addresses"] == [machines.a.address]
+    assert (
+        said[0]["state"] == "active"
+        and said[0]["link_layer"] == "Ethernet"
+        and said[0]["addresses"] == [machines.a.address]
+    )
     assert said[0]["max_qp_rd_atom"] > 0 and said[0]["max_sge_rd"] > 0 and said[0]["gids"]
     assert "can be used" in machines.a.run([find_ppmr(), "devices"]).stdout
 
@@ -131,14 +171,21 @@ def test_a_large_file_travels_by_reads_and_what_is_registered_stays_the_same(pai
     both.move("large", 512)
     both.await_ready()  # the reserve is filled up again in a quiet moment, and registered
     rdma = both.rdma()
-    assert rdma["bytes_read"] >= 512 * MIB - INLINE_MAX and rdma["reads_posted"] >= 512 and rdma["strange_completions"] == 0
+    assert (
+        rdma["bytes_read"] >= 512 * MIB - INLINE_MAX
+        and rdma["reads_posted"] >= 512
+        and rdma["strange_completions"] == 0
+    )
     assert rdma["connections_made"] == rdma["connections"] == 2
     assert rdma["registered_bytes"] <= 768 * MIB and rdma["registered_bytes"] % (64 * MIB) == 0
     source = both.source.status()["rdma"]
     both.drop("large")
     both.move("another", 64)
     after = both.rdma()
-    assert (after["registered_bytes"], after["registered_regions"]) == (rdma["registered_bytes"], rdma["registered_regions"])
+    assert (after["registered_bytes"], after["registered_regions"]) == (
+        rdma["registered_bytes"],
+        rdma["registered_regions"],
+    )
     assert both.source.status()["rdma"] == source
 
 
@@ -162,8 +209,11 @@ def test_a_device_that_is_not_there_is_named(pair):
 
 # ---- Processes ------------------------------------------------------------------------------------------------------------------
 
+
 def move_workers(machines, both, names, size_mib):
-    workers = [SteadyWorker(machines.a, machines.home / name, size_mib, threads=2) for name in names]
+    workers = [
+        SteadyWorker(machines.a, machines.home / name, size_mib, threads=2) for name in names
+    ]
     moves = [PpmrMove(machines.a, machines.b, both, lazily=False) for _ in names]
     failures = []
     for move, name in zip(moves, names):
@@ -175,6 +225,7 @@ def move_workers(machines, both, names, size_mib):
             move.finish()
         except Exception as error:  # pylint: disable=broad-except
             failures.append(f"{move.label}: {error}")
+
     threads = [threading.Thread(target=run, args=each) for each in zip(workers, moves)]
     for thread in threads:
         thread.start()
@@ -205,6 +256,7 @@ def test_several_processes_move_at_once(machines, pair):
 
 
 # ---- Trouble --------------------------------------------------------------------------------------------------------------------
+
 
 def test_a_link_that_is_cut_for_less_than_the_time_out_costs_nothing(machines, pair):
     both = pair(["--transport", "verbs"])
@@ -239,8 +291,32 @@ def without_rdma_packets(node):
     """Packets of RoCE v2 are dropped where they arrive, those of TCP are not: queue pairs get no answers, until they are in the error state."""
     node.run(["tc", "qdisc", "add", "dev", "link0", "ingress"])
     try:
-        node.run(["tc", "filter", "add", "dev", "link0", "parent", "ffff:", "protocol", "ip", "u32", "match", "ip", "protocol", 17, "0xff",
-                  "match", "ip", "dport", ROCE_PORT, "0xffff", "action", "drop"])
+        node.run(
+            [
+                "tc",
+                "filter",
+                "add",
+                "dev",
+                "link0",
+                "parent",
+                "ffff:",
+                "protocol",
+                "ip",
+                "u32",
+                "match",
+                "ip",
+                "protocol",
+                17,
+                "0xff",
+                "match",
+                "ip",
+                "dport",
+                ROCE_PORT,
+                "0xffff",
+                "action",
+                "drop",
+            ]
+        )
         yield
     finally:
         node.run(["tc", "qdisc", "del", "dev", "link0", "ingress"], check=False)
@@ -254,7 +330,12 @@ def test_queue_pairs_in_the_error_state_mean_tcp_until_there_are_new_ones(machin
         assert result["digest"] and result["digest"] == both.digest("file")
         assert both.transports() == ["tcp", "tcp"], both.target.said()
     before = both.rdma()["bytes_read"]
-    wait_until(lambda: both.transports() == ["verbs", "verbs"], 60, "the stream to return to verbs", interval=0.2)
+    wait_until(
+        lambda: both.transports() == ["verbs", "verbs"],
+        60,
+        "the stream to return to verbs",
+        interval=0.2,
+    )
     both.move("again", 16)
     assert both.rdma()["bytes_read"] >= before + 16 * MIB - INLINE_MAX
 
@@ -266,7 +347,14 @@ def second_rail(machines):
         node.run(["sh", "-ec", SECOND_RAIL, "rail", f"10.79.0.{number}/24"])
     yield
     for node in machines.nodes:
-        node.run(["sh", "-c", "rdma link delete rxe1; ip address flush dev link1; ip link set link1 down"], check=False)
+        node.run(
+            [
+                "sh",
+                "-c",
+                "rdma link delete rxe1; ip address flush dev link1; ip link set link1 down",
+            ],
+            check=False,
+        )
 
 
 SECOND_RAIL = """
@@ -282,14 +370,32 @@ def packets_received(node, device):
     return int(node.read_text(f"/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts"))
 
 
-def test_two_rails_are_used_together_and_one_that_is_lost_leaves_the_other(machines, pair, second_rail):
+def test_two_rails_are_used_together_and_one_that_is_lost_leaves_the_other(
+    machines, pair, second_rail
+):
     both = pair(["--device", "rxe0,rxe1"], ["--device", "rxe0,rxe1"])
     assert both.transports() == ["verbs", "verbs"], both.target.said()
     assert both.rdma()["rails"] == 2
     devices = ("rxe0", "rxe1")
     before = [packets_received(machines.b, device) for device in devices]
     # One rail would carry all that these machines write; so the first is made slower than they are.
-    machines.a.run(["tc", "qdisc", "replace", "dev", "link0", "root", "tbf", "rate", "100mbit", "burst", "1mb", "limit", "64mb"])
+    machines.a.run(
+        [
+            "tc",
+            "qdisc",
+            "replace",
+            "dev",
+            "link0",
+            "root",
+            "tbf",
+            "rate",
+            "100mbit",
+            "burst",
+            "1mb",
+            "limit",
+            "64mb",
+        ]
+    )
     try:
         both.move("together", 96)
     finally:
@@ -341,32 +447,67 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
     both.source.stop()
 
     def cycle(count, first):
-        source = [find_ppmr(), "source", both.out, "--target", both.address, "--insecure", "--transport", "verbs", "--pool-size", "8MiB", "--peer-timeout", PEER_TIMEOUT]
-        machines.a.run(["sh", "-c", CYCLES, "cycles", both.out, count, first, *source], timeout=60 + 10 * count)
-        wait_until(lambda: both.target.status()["peers"] == [] and both.rdma()["connections"] == 0, 30, "the last session to end", interval=0.1)
+        source = [
+            find_ppmr(),
+            "source",
+            both.out,
+            "--target",
+            both.address,
+            "--insecure",
+            "--transport",
+            "verbs",
+            "--pool-size",
+            "8MiB",
+            "--peer-timeout",
+            PEER_TIMEOUT,
+        ]
+        machines.a.run(
+            ["sh", "-c", CYCLES, "cycles", both.out, count, first, *source], timeout=60 + 10 * count
+        )
+        wait_until(
+            lambda: both.target.status()["peers"] == [] and both.rdma()["connections"] == 0,
+            30,
+            "the last session to end",
+            interval=0.1,
+        )
         machines.b.run(["sh", "-c", 'rm -f "$0"/file-*', both.in_])
 
     def held():
         rdma, memory = both.rdma(), memory_of(machines.b, target)
-        return {"fds": len(machines.b.names(f"/proc/{target}/fd")), "threads": len(machines.b.names(f"/proc/{target}/task")),
-                "pinned": memory["VmPin"], "locked": memory["VmLck"], "registered": (rdma["registered_bytes"], rdma["registered_regions"]),
-                "at a": resources(machines.a), "at b": resources(machines.b)}
+        return {
+            "fds": len(machines.b.names(f"/proc/{target}/fd")),
+            "threads": len(machines.b.names(f"/proc/{target}/task")),
+            "pinned": memory["VmPin"],
+            "locked": memory["VmLck"],
+            "registered": (rdma["registered_bytes"], rdma["registered_regions"]),
+            "at a": resources(machines.a),
+            "at b": resources(machines.b),
+        }
 
     def resident_kib():
         """Without the files, which stay, and the memory that is kept touched for more of them."""
         both.await_ready()
         store = both.target.status()["store"]
-        return memory_of(machines.b, target)["VmRSS"] - (store["used_bytes"] + store["ready_bytes"]) // 1024
+        return (
+            memory_of(machines.b, target)["VmRSS"]
+            - (store["used_bytes"] + store["ready_bytes"]) // 1024
+        )
+
     cycle(3, 1)  # what is made once is there now
     before, resident = held(), resident_kib()
-    assert before["pinned"] * 1024 >= before["registered"][0] > 0, "what is registered is pinned, and would be seen"
+    assert (
+        before["pinned"] * 1024 >= before["registered"][0] > 0
+    ), "what is registered is pinned, and would be seen"
     assert before["at a"] == idle[0], "the source has taken all with it"
     for done in range(0, count, FILES_MAX):
         cycle(min(FILES_MAX, count - done), 4 + done)
     assert held() == before
     assert resident_kib() - resident < 4096 + 16 * count, "KiB: not a session's worth each"
     status = both.target.status()
-    assert status["rdma"]["connections_made"] >= 2 * (count + 3) and status["rdma"]["bytes_read"] >= (count + 3) * MIB // 2 - INLINE_MAX
+    assert (
+        status["rdma"]["connections_made"] >= 2 * (count + 3)
+        and status["rdma"]["bytes_read"] >= (count + 3) * MIB // 2 - INLINE_MAX
+    )
     both.close()
     assert [resources(node) for node in machines.nodes] == idle
 

@@ -22,7 +22,12 @@ MODULUS = 1_000_003
 @pytest.fixture
 def world(lab, nodes):
     # Little memory kept ready: what these programs need is less, and touching a GiB would take longer than their moves.
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private", target_options=["--pool-size", "64MiB"]) as world:
+    with MigrationWorld(
+        nodes.source,
+        nodes.target,
+        lab.directory / "private",
+        target_options=["--pool-size", "64MiB"],
+    ) as world:
         world.mounts.await_ready()
         yield world
 
@@ -35,11 +40,16 @@ class Lines:
 
     def read(self):
         text = self.path.read_text() if self.path.exists() else ""
-        return [line.split() for line in text[:text.rfind("\n") + 1].splitlines()]
+        return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def wait_for(self, count, node, timeout=15):
         """Waits until `count` lines were written on `node`."""
-        wait_until(lambda: sum(line[-1] == node.name for line in self.read()) >= count, timeout, f"{count} lines from node {node.name}", interval=0.01)
+        wait_until(
+            lambda: sum(line[-1] == node.name for line in self.read()) >= count,
+            timeout,
+            f"{count} lines from node {node.name}",
+            interval=0.01,
+        )
 
     def check(self, expected, left, right):
         """Numbers without a gap, first from one node, then from the other, each line as `expected(number)` says."""
@@ -69,6 +79,7 @@ def chain():
         while len(sums) <= number:
             sums.append((sums[-1] * 31 + len(sums)) % MODULUS)
         return sums[number]
+
     return at
 
 
@@ -78,18 +89,41 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, world, need_command
     moving, port = MovingAddress(lab, nodes.source, nodes.target), 6390
     directory = lab.home / "redis"
     directory.mkdir()
-    pid = nodes.source.spawn(["redis-server", "--port", port, "--bind", moving.address, "--protected-mode", "no", "--save", "", "--appendonly", "no",
-                              "--dir", directory], log=directory / "log")
+    pid = nodes.source.spawn(
+        [
+            "redis-server",
+            "--port",
+            port,
+            "--bind",
+            moving.address,
+            "--protected-mode",
+            "no",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            directory,
+        ],
+        log=directory / "log",
+    )
 
     def cli(node, *words, **options):
-        return node.run(["redis-cli", "-h", moving.address, "-p", port, *words], check=False, **options).stdout
+        return node.run(
+            ["redis-cli", "-h", moving.address, "-p", port, *words], check=False, **options
+        ).stdout
+
     wait_until(lambda: cli(nodes.source, "ping") == "PONG\n", 15, "redis to answer")
     acknowledged = directory / "acknowledged"
-    client = moving.third.spawn([PYTHON, WORKLOADS / "redis_client.py", moving.address, port, acknowledged], log=directory / "client-log")
+    client = moving.third.spawn(
+        [PYTHON, WORKLOADS / "redis_client.py", moving.address, port, acknowledged],
+        log=directory / "client-log",
+    )
 
     def written():
         text = acknowledged.read_text() if acknowledged.exists() else ""
-        return text[:text.rfind("\n") + 1].splitlines()
+        return text[: text.rfind("\n") + 1].splitlines()
+
     wait_until(lambda: len(written()) > 1000, 10, "1000 writes")
 
     moving.leave()
@@ -103,41 +137,54 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, world, need_command
     lines = written()
     assert not lines[-1].startswith("lost"), lines[-1]
     assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
-    shown = cli(nodes.target, input="".join(f"GET key:{number}\n" for number in range(1, len(lines) + 1))).splitlines()
-    assert shown == [f"value-{number * 2654435761 % (1 << 32):08x}" for number in range(1, len(lines) + 1)]
+    shown = cli(
+        nodes.target, input="".join(f"GET key:{number}\n" for number in range(1, len(lines) + 1))
+    ).splitlines()
+    assert shown == [
+        f"value-{number * 2654435761 % (1 << 32):08x}" for number in range(1, len(lines) + 1)
+    ]
     nodes.source.await_end(pid)
     nodes.target.signal(pid, signal.SIGKILL)
 
 
 def test_a_jvm(lab, nodes, world, need_command):
     output = lab.home / "lines"
-    pid = nodes.source.spawn([need_command("java"), "-Xmx128m", "-XX:-UsePerfData", WORKLOADS / "Counter.java", output], log=lab.home / "log")
+    pid = nodes.source.spawn(
+        [need_command("java"), "-Xmx128m", "-XX:-UsePerfData", WORKLOADS / "Counter.java", output],
+        log=lab.home / "log",
+    )
 
     def expected(number):
         total = 0
         for i in range(1, number + 1):
             total = (total * 31 + i) % MODULUS
         return str(total)
+
     sums = chain()
     assert str(sums(100)) == expected(100)
     move_and_check(world, pid, Lines(output), lambda number: str(sums(number)))
 
 
 def test_python_with_numpy(lab, nodes, world):
-    specification = importlib.util.spec_from_file_location("numpy_worker", WORKLOADS / "numpy_worker.py")
+    specification = importlib.util.spec_from_file_location(
+        "numpy_worker", WORKLOADS / "numpy_worker.py"
+    )
     worker = importlib.util.module_from_spec(specification)
     try:
         specification.loader.exec_module(worker)
     except ImportError as missing:
         pytest.skip(f"python3-numpy is not installed ({missing}) in {sys.executable}")
     rows, output = 500, lab.home / "lines"
-    pid = nodes.source.spawn([PYTHON, WORKLOADS / "numpy_worker.py", output, rows], log=lab.home / "log")
+    pid = nodes.source.spawn(
+        [PYTHON, WORKLOADS / "numpy_worker.py", output, rows], log=lab.home / "log"
+    )
     state = {"step": 0, "matrix": worker.first(rows)}
 
     def expected(step):
         assert step == state["step"] + 1
         state.update(step=step, matrix=worker.following(state["matrix"], step))
         return worker.digest(state["matrix"])
+
     move_and_check(world, pid, Lines(output), expected)
 
 
@@ -159,17 +206,43 @@ def test_a_shell_pipeline(lab, nodes, world):
 def test_a_whole_mpi_job(lab, nodes, world, need_command):
     """mpirun and its three ranks with the connections between them become those of another node.
 
-    The ranks speak TCP over loopback, which every node has: Open MPI's segments in /dev/shm are files of the node, and what is in files does not move."""
+    The ranks speak TCP over loopback, which every node has: Open MPI's segments in /dev/shm are files of the node, and what is in files does not move.
+    """
     need_command("mpirun")
     if nodes.source.run([PYTHON, "-c", "import mpi4py"], check=False).returncode != 0:
         pytest.skip("python3-mpi4py is not installed")
     output, ranks = lab.home / "lines", 3
-    pid = nodes.source.spawn(["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo",
-                              "--mca", "oob_tcp_if_include", "lo", "-np", ranks, PYTHON, WORKLOADS / "mpi_ring.py", output], log=lab.home / "log")
+    pid = nodes.source.spawn(
+        [
+            "mpirun",
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--mca",
+            "btl",
+            "self,tcp",
+            "--mca",
+            "btl_tcp_if_include",
+            "lo",
+            "--mca",
+            "oob_tcp_if_include",
+            "lo",
+            "-np",
+            ranks,
+            PYTHON,
+            WORKLOADS / "mpi_ring.py",
+            output,
+        ],
+        log=lab.home / "log",
+    )
     tokens = [0]
 
     def expected(number):
         while len(tokens) <= number:
-            tokens.append(((tokens[-1] * 31 + len(tokens)) % MODULUS + sum(range(1, ranks))) % MODULUS)
+            tokens.append(
+                ((tokens[-1] * 31 + len(tokens)) % MODULUS + sum(range(1, ranks))) % MODULUS
+            )
         return str(tokens[number])
-    move_and_check(world, pid, Lines(output), expected, [*TCP, "--file-locks", "--ghost-limit", "64M"])
+
+    move_and_check(
+        world, pid, Lines(output), expected, [*TCP, "--file-locks", "--ghost-limit", "64M"]
+    )

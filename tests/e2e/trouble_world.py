@@ -17,13 +17,13 @@ from lab.node import HOST, free_port, wait_until  # noqa: E402
 from lab.ppmr import CREDENTIALS, MOUNT_TYPE, Daemon, find_ppmr, make_key  # noqa: E402
 
 MIB = 1 << 20
-PEER_TIMEOUT = 3     # seconds, where a test waits for it
-NEVER = 120          # a --peer-timeout that no test lives to see
-GRACE = 4            # seconds that an answer may be late on a busy machine
-ANSWER_SECONDS = 2   # `ls`, `ppmr status` and unmounting answer within, whatever the peer does
+PEER_TIMEOUT = 3  # seconds, where a test waits for it
+NEVER = 120  # a --peer-timeout that no test lives to see
+GRACE = 4  # seconds that an answer may be late on a busy machine
+ANSWER_SECONDS = 2  # `ls`, `ppmr status` and unmounting answer within, whatever the peer does
 
 # A job: writes or reads one file, prints one JSON line per MiB and one at the end ("errno" is "" if all went well).
-JOB = r'''
+JOB = r"""
 import errno, hashlib, json, os, sys, time
 what, path, size, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 MIB = 1 << 20
@@ -59,14 +59,14 @@ try:
 except OSError as error:
     failed = errno.errorcode.get(error.errno, str(error.errno))
 say(errno=failed, step=step, bytes=done, sha256=digest.hexdigest())
-'''
+"""
 
 
 def digest_of_written(size):
     """The digest of what a writing job of this size writes."""
     digest, base = hashlib.sha256(), bytes(range(256)) * (MIB // 256)
     for at in range(0, size, MIB):
-        digest.update(((at // MIB).to_bytes(8, "little") + base[8:])[:min(MIB, size - at)])
+        digest.update(((at // MIB).to_bytes(8, "little") + base[8:])[: min(MIB, size - at)])
     return digest.hexdigest()
 
 
@@ -75,11 +75,13 @@ class Job:
         self.what, self.path = what, path
         self._log = world.directory / f"job-{len(world.started)}.log"
         with open(self._log, "wb") as log:
-            self.process = world.start(["/usr/bin/python3", "-SEc", JOB, what, path, size, pause], at=at, stdout=log)
+            self.process = world.start(
+                ["/usr/bin/python3", "-SEc", JOB, what, path, size, pause], at=at, stdout=log
+            )
 
     def _lines(self):
         text = self._log.read_text()
-        return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def mib(self):
         return max([line.get("mib", 0) for line in self._lines()], default=0)
@@ -89,7 +91,11 @@ class Job:
 
     def wait_for(self, mib, within=20):
         """Waits until the job has moved so many MiB."""
-        wait_until(lambda: self.mib() >= mib or not self.running(), within, f"{self.what} of {mib} MiB of {self.path}")
+        wait_until(
+            lambda: self.mib() >= mib or not self.running(),
+            within,
+            f"{self.what} of {mib} MiB of {self.path}",
+        )
         assert self.mib() >= mib, f"the {self.what} ended early: {self.result(1)}"
 
     def wait_until_stuck(self, still=1.0, within=20):
@@ -108,9 +114,13 @@ class Job:
         try:
             self.process.wait(timeout=within)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the {self.what} of {self.path} did not end within {within} s, it stands at {self.mib()} MiB") from None
+            raise AssertionError(
+                f"the {self.what} of {self.path} did not end within {within} s, it stands at {self.mib()} MiB"
+            ) from None
         lines = self._lines()
-        assert lines and "errno" in lines[-1], f"the {self.what} of {self.path} died with {self.process.returncode}"
+        assert (
+            lines and "errno" in lines[-1]
+        ), f"the {self.what} of {self.path} died with {self.process.returncode}"
         return lines[-1]
 
     def succeeds(self, within=60):
@@ -120,7 +130,9 @@ class Job:
 
     def fails_with(self, *names, within):
         result = self.result(within)
-        assert result["errno"] in names, f"the {self.what} of {self.path}: {result}, expected {' or '.join(names)}"
+        assert (
+            result["errno"] in names
+        ), f"the {self.what} of {self.path}: {result}, expected {' or '.join(names)}"
         return result
 
 
@@ -150,12 +162,21 @@ class World:
             code = process.wait(timeout=within)
         except subprocess.TimeoutExpired:
             _kill_group(process)
-            raise AssertionError(f"'{' '.join(map(str, argv))}' did not end within {within} s; it said: {err.read_text(errors='replace')}") from None
-        return Ended(code, out.read_text(errors="replace"), err.read_text(errors="replace"), time.monotonic() - began)
+            raise AssertionError(
+                f"'{' '.join(map(str, argv))}' did not end within {within} s; it said: {err.read_text(errors='replace')}"
+            ) from None
+        return Ended(
+            code,
+            out.read_text(errors="replace"),
+            err.read_text(errors="replace"),
+            time.monotonic() - began,
+        )
 
     def succeeds(self, argv, within=10, at=HOST):
         ended = self.run(argv, within, at)
-        assert ended.code == 0, f"'{' '.join(map(str, argv))}' ended with {ended.code}: {ended.said}"
+        assert (
+            ended.code == 0
+        ), f"'{' '.join(map(str, argv))}' ended with {ended.code}: {ended.said}"
         return ended
 
     def ppmr(self, *words, within=10, at=HOST):
@@ -168,7 +189,9 @@ class World:
         return Job(self, at, "read", path, 0, pause)
 
     def status(self, mountpoint, within=ANSWER_SECONDS + GRACE, at=HOST):
-        return json.loads(self.succeeds([find_ppmr(), "status", mountpoint, "--json"], within, at).out)
+        return json.loads(
+            self.succeeds([find_ppmr(), "status", mountpoint, "--json"], within, at).out
+        )
 
     def wait_for_name(self, path, within=10, at=HOST):
         """Waits until the name is there; asked for by a process that may hang."""
@@ -180,7 +203,9 @@ class World:
     def answers(self, argv, at=HOST):
         """The command answers at once, whatever its exit code."""
         ended = self.run(argv, within=ANSWER_SECONDS + GRACE, at=at)
-        assert ended.seconds < ANSWER_SECONDS, f"'{' '.join(map(str, argv))}' took {ended.seconds:.1f} s"
+        assert (
+            ended.seconds < ANSWER_SECONDS
+        ), f"'{' '.join(map(str, argv))}' took {ended.seconds:.1f} s"
         return ended
 
     # -- mounts
@@ -200,13 +225,37 @@ class World:
 
     def target(self, *options, at=HOST, port=None, peer_timeout=PEER_TIMEOUT):
         port = port or free_port()
-        daemon = Daemon(at, "target", self.mountpoint("in"), ["--listen", f"{at.address}:{port}", "--peer-timeout", str(peer_timeout), *self.credentials(options), *options])
+        daemon = Daemon(
+            at,
+            "target",
+            self.mountpoint("in"),
+            [
+                "--listen",
+                f"{at.address}:{port}",
+                "--peer-timeout",
+                str(peer_timeout),
+                *self.credentials(options),
+                *options,
+            ],
+        )
         daemon.port, daemon.peer_address = port, f"{at.address}:{port}"
         self.daemons.append(daemon)
         return daemon
 
     def source(self, target, *options, at=HOST, peer_timeout=PEER_TIMEOUT):
-        daemon = Daemon(at, "source", self.mountpoint("out"), ["--target", target.peer_address, "--peer-timeout", str(peer_timeout), *self.credentials(options), *options])
+        daemon = Daemon(
+            at,
+            "source",
+            self.mountpoint("out"),
+            [
+                "--target",
+                target.peer_address,
+                "--peer-timeout",
+                str(peer_timeout),
+                *self.credentials(options),
+                *options,
+            ],
+        )
         self.daemons.append(daemon)
         return daemon
 
@@ -221,7 +270,11 @@ class World:
 
     def mounts(self):
         """ppmr's mounts below our directory."""
-        return [point for point, _ in HOST.mounts(MOUNT_TYPE) if point.startswith(str(self.directory) + "/")]
+        return [
+            point
+            for point, _ in HOST.mounts(MOUNT_TYPE)
+            if point.startswith(str(self.directory) + "/")
+        ]
 
     def close(self):
         for daemon in self.daemons:
@@ -279,6 +332,7 @@ def checkpoint_in(status, name):
         elif isinstance(value, list):
             for inner in value:
                 look(inner)
+
     look(status)
     assert found, f"the status does not speak of {name}: {json.dumps(status)[:2000]}"
     return found[-1]
@@ -287,7 +341,9 @@ def checkpoint_in(status, name):
 def wait_until_failed(world, mountpoint, name, within=PEER_TIMEOUT + GRACE, at=HOST):
     deadline = time.monotonic() + within
     while "failed" not in json.dumps(checkpoint_in(world.status(mountpoint, at=at), name)).lower():
-        assert time.monotonic() < deadline, f"{name} is not marked failed: {checkpoint_in(world.status(mountpoint, at=at), name)}"
+        assert (
+            time.monotonic() < deadline
+        ), f"{name} is not marked failed: {checkpoint_in(world.status(mountpoint, at=at), name)}"
         time.sleep(0.1)
 
 

@@ -7,20 +7,38 @@ class Authority:
     def __init__(self, directory, name="authority"):
         self.directory = Path(directory)
         self.directory.mkdir(parents=True)
-        self._openssl(f"req -x509 -newkey ed25519 -nodes -days 3650 -subj /CN={name} -keyout ca.key -out ca.crt")
+        self._openssl(
+            f"req -x509 -newkey ed25519 -nodes -days 3650 -subj /CN={name} -keyout ca.key -out ca.crt"
+        )
 
     def _openssl(self, words):
-        subprocess.run(["openssl", *words.split()], cwd=self.directory, check=True, capture_output=True, timeout=20)
+        subprocess.run(
+            ["openssl", *words.split()],
+            cwd=self.directory,
+            check=True,
+            capture_output=True,
+            timeout=20,
+        )
 
     def issue(self, name, *allowed_peers, days=365):
         """Makes a certificate for this name, and says what to tell a daemon that shows it and lets these peers in. Negative days: it has expired."""
-        self._openssl(f"req -newkey ed25519 -nodes -subj /CN={name} -addext subjectAltName=DNS:{name} -keyout {name}.key -out {name}.csr")
-        self._openssl(f"x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -days {days} -copy_extensions copy -out {name}.crt")
+        self._openssl(
+            f"req -newkey ed25519 -nodes -subj /CN={name} -addext subjectAltName=DNS:{name} -keyout {name}.key -out {name}.csr"
+        )
+        self._openssl(
+            f"x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -days {days} -copy_extensions copy -out {name}.crt"
+        )
         return self.options(name, *allowed_peers)
 
     def options(self, name, *allowed_peers, authority=None):
-        options = ["--tls-cert", self.directory / f"{name}.crt", "--tls-key", self.directory / f"{name}.key",
-                   "--tls-ca", (authority or self).directory / "ca.crt"]
+        options = [
+            "--tls-cert",
+            self.directory / f"{name}.crt",
+            "--tls-key",
+            self.directory / f"{name}.key",
+            "--tls-ca",
+            (authority or self).directory / "ca.crt",
+        ]
         for peer in allowed_peers:
             options += ["--allow-peer", peer]
         return [str(option) for option in options]

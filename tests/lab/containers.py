@@ -14,7 +14,7 @@ class Counter:
 
     def lines(self):
         text = self.file.read_text() if self.file.exists() else ""
-        return text[:text.rfind("\n") + 1].split()
+        return text[: text.rfind("\n") + 1].split()
 
     def wait_for(self, more):
         wanted = len(self.lines()) + more
@@ -33,8 +33,12 @@ def make_bundle(node, directory, root, data, cgroup):
     config = json.loads(path.read_text())
     config["process"].update(terminal=False, args=["sh", "-c", COUNT])
     config["root"] = {"path": str(root), "readonly": True}
-    config["mounts"].append({"destination": "/data", "type": "bind", "source": str(data), "options": ["bind", "rw"]})
+    config["mounts"].append(
+        {"destination": "/data", "type": "bind", "source": str(data), "options": ["bind", "rw"]}
+    )
     config["linux"]["cgroupsPath"] = f"/{cgroup}"
     # Nodes have a network of their own already; one more, with its loopback alone, needs iptables to be moved.
-    config["linux"]["namespaces"] = [entry for entry in config["linux"]["namespaces"] if entry["type"] != "network"]
+    config["linux"]["namespaces"] = [
+        entry for entry in config["linux"]["namespaces"] if entry["type"] != "network"
+    ]
     path.write_text(json.dumps(config))

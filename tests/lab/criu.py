@@ -52,16 +52,32 @@ def _errors(at, log):
 def _run(at, argv, work, log, what, timeout):
     done = at.run([find_criu(at), *argv, "-W", work, "-o", log], check=False, timeout=timeout)
     if done.returncode != 0:
-        raise CriuError(f"{what} on {at.name} failed with {done.returncode}:\n{_errors(at, work / log)}\n{done.stderr.strip()}".strip())
+        raise CriuError(
+            f"{what} on {at.name} failed with {done.returncode}:\n{_errors(at, work / log)}\n{done.stderr.strip()}".strip()
+        )
 
 
 def dump(at, pid, images, work, options=(), timeout=120):
-    _run(at, ["dump", "-t", pid, "-D", images, *options], work, "dump.log", f"criu dump of {pid}", timeout)
+    _run(
+        at,
+        ["dump", "-t", pid, "-D", images, *options],
+        work,
+        "dump.log",
+        f"criu dump of {pid}",
+        timeout,
+    )
 
 
 def restore(at, images, work, options=(), timeout=120):
     """Returns once the restored tree runs, as a child of the node's init."""
-    _run(at, ["restore", "--restore-detached", "-D", images, *options], work, "restore.log", f"criu restore from {images}", timeout)
+    _run(
+        at,
+        ["restore", "--restore-detached", "-D", images, *options],
+        work,
+        "restore.log",
+        f"criu restore from {images}",
+        timeout,
+    )
 
 
 class LazyPages:
@@ -69,13 +85,34 @@ class LazyPages:
 
     def __init__(self, at, images, work, options=()):
         self._at, self._work = at, work
-        self._process = at.popen([find_criu(at), "lazy-pages", "-D", images, "-W", work, "-o", "lazy-pages.log", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = at.popen(
+            [
+                find_criu(at),
+                "lazy-pages",
+                "-D",
+                images,
+                "-W",
+                work,
+                "-o",
+                "lazy-pages.log",
+                *options,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         socket = work / "lazy-pages.socket"
-        wait_until(lambda: at.exists(socket) or self._process.poll() is not None, 10, "criu lazy-pages to listen", interval=0.001)
+        wait_until(
+            lambda: at.exists(socket) or self._process.poll() is not None,
+            10,
+            "criu lazy-pages to listen",
+            interval=0.001,
+        )
 
     def finish(self, timeout=120):
         if self._process.wait(timeout=timeout) != 0:
-            raise CriuError(f"criu lazy-pages failed:\n{_errors(self._at, self._work / 'lazy-pages.log')}")
+            raise CriuError(
+                f"criu lazy-pages failed:\n{_errors(self._at, self._work / 'lazy-pages.log')}"
+            )
 
 
 def restore_lazily(at, images, work, options=(), timeout=120):
@@ -89,12 +126,33 @@ class PageServer:
 
     def __init__(self, at, images, work, port):
         self._at, self._work = at, work
-        self._process = at.popen([find_criu(at), "page-server", "-D", images, "-W", work, "-o", "page-server.log", "--port", port],
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = at.popen(
+            [
+                find_criu(at),
+                "page-server",
+                "-D",
+                images,
+                "-W",
+                work,
+                "-o",
+                "page-server.log",
+                "--port",
+                port,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         hexadecimal = f":{port:04X} 00000000:0000 0A"
-        wait_until(lambda: hexadecimal in at.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout or self._process.poll() is not None,
-                   10, "criu page-server to listen")
+        wait_until(
+            lambda: hexadecimal
+            in at.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout
+            or self._process.poll() is not None,
+            10,
+            "criu page-server to listen",
+        )
 
     def finish(self, timeout=120):
         if self._process.wait(timeout=timeout) != 0:
-            raise CriuError(f"criu page-server failed:\n{_errors(self._at, self._work / 'page-server.log')}")
+            raise CriuError(
+                f"criu page-server failed:\n{_errors(self._at, self._work / 'page-server.log')}"
+            )

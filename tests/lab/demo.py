@@ -22,7 +22,7 @@ from lab.proofs import Before, prove  # noqa: E402
 
 MIB = 1 << 20
 RUN_BEFORE = 60  # lines the worker writes before it is moved
-RUN_AFTER = 60   # and after
+RUN_AFTER = 60  # and after
 
 
 def say(text=""):
@@ -47,16 +47,28 @@ def move_one(move, worker, label):
 
 
 def table(ppmr, usual, facts):
-    rows = [("frozen", "frozen"), ("dump done", "dump_done"), ("last byte there", "arrived"), ("running again", "running")]
+    rows = [
+        ("frozen", "frozen"),
+        ("dump done", "dump_done"),
+        ("last byte there", "arrived"),
+        ("running again", "running"),
+    ]
     say(f"  {'seconds since the dump began':<34}{'ppmr':>10}{'tmpfs + tar':>14}")
     for title, moment in rows:
         note = "  (verified)" if moment == "arrived" else ""
         # The worker's last line was written up to 10 ms before it was frozen, so perhaps before criu was even started.
         values = [max(0.0, timeline.since_dump_began(moment)) for timeline in (ppmr, usual)]
         say(f"    {title:<32}{values[0]:>10.2f}{values[1]:>14.2f}{note}")
-    say(f"  {'downtime, s':<34}{ppmr.downtime:>10.2f}{usual.downtime:>14.2f}    {usual.downtime / ppmr.downtime:.1f} x shorter")
-    say(f"  {'whole move, s':<34}{ppmr.whole_move:>10.2f}{usual.whole_move:>14.2f}    {usual.whole_move / ppmr.whole_move:.1f} x faster")
-    rates = [timeline.extra["bytes"] / timeline.since_dump_began("arrived") / 1e9 for timeline in (ppmr, usual)]
+    say(
+        f"  {'downtime, s':<34}{ppmr.downtime:>10.2f}{usual.downtime:>14.2f}    {usual.downtime / ppmr.downtime:.1f} x shorter"
+    )
+    say(
+        f"  {'whole move, s':<34}{ppmr.whole_move:>10.2f}{usual.whole_move:>14.2f}    {usual.whole_move / ppmr.whole_move:.1f} x faster"
+    )
+    rates = [
+        timeline.extra["bytes"] / timeline.since_dump_began("arrived") / 1e9
+        for timeline in (ppmr, usual)
+    ]
     say(f"  {'bandwidth, GB/s':<34}{rates[0]:>10.2f}{rates[1]:>14.2f}")
     say()
     for what, value in facts:
@@ -64,7 +76,9 @@ def table(ppmr, usual, facts):
 
 
 def run(size_mib):
-    say(f"A steady worker with {size_mib} MiB of random memory moves between two nodes of this machine ({os.cpu_count()} cores, Linux {platform.release()}).")
+    say(
+        f"A steady worker with {size_mib} MiB of random memory moves between two nodes of this machine ({os.cpu_count()} cores, Linux {platform.release()})."
+    )
     with Lab() as lab:
         source, target = lab.node("source"), lab.node("target")
         lab.join(source, target)
@@ -74,14 +88,27 @@ def run(size_mib):
         with Mounts(source, target, lab.directory / "private") as mounts:
             move = PpmrMove(source, target, mounts)
             say()
-            say(f"With ppmr: criu dump into {mounts.out.name} on {source.name}, ppmr restart from {mounts.in_.name} on {target.name} ({mounts.address})")
+            say(
+                f"With ppmr: criu dump into {mounts.out.name} on {source.name}, ppmr restart from {mounts.in_.name} on {target.name} ({mounts.address})"
+            )
             ppmr, claims = move_one(move, worker, "worker")
             failed += [f"{what} (with ppmr)" for what in show(claims)]
             ppmr.extra["bytes"] = bytes_below(target, mounts.in_ / "worker")
             pool = mounts.source.status()["pool"]
-            facts = [("pool high-water mark", f"{pool['high_water_bytes'] // MIB} of {pool['slots'] * pool['chunk_size_bytes'] // MIB} MiB"),
-                     ("source daemon, most memory", f"{mounts.source.memory_kib()['VmHWM'] // 1024} MiB"),
-                     ("target daemon, most memory", f"{mounts.target.memory_kib()['VmHWM'] // 1024} MiB")]
+            facts = [
+                (
+                    "pool high-water mark",
+                    f"{pool['high_water_bytes'] // MIB} of {pool['slots'] * pool['chunk_size_bytes'] // MIB} MiB",
+                ),
+                (
+                    "source daemon, most memory",
+                    f"{mounts.source.memory_kib()['VmHWM'] // 1024} MiB",
+                ),
+                (
+                    "target daemon, most memory",
+                    f"{mounts.target.memory_kib()['VmHWM'] // 1024} MiB",
+                ),
+            ]
             worker.end()
             move.clean()
 
@@ -106,9 +133,19 @@ def run(size_mib):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Move a running program between two nodes of this machine, with ppmr and the usual way.")
-    parser.add_argument("--ppmr", metavar="PATH", help="the ppmr binary (default: $PPMR or bazel-bin/ppmr)")
-    parser.add_argument("--size-mib", type=int, default=1024, metavar="N", help="memory of the program (default: 1024)")
+    parser = argparse.ArgumentParser(
+        description="Move a running program between two nodes of this machine, with ppmr and the usual way."
+    )
+    parser.add_argument(
+        "--ppmr", metavar="PATH", help="the ppmr binary (default: $PPMR or bazel-bin/ppmr)"
+    )
+    parser.add_argument(
+        "--size-mib",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="memory of the program (default: 1024)",
+    )
     arguments = parser.parse_args()
     if arguments.ppmr:
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())

@@ -12,38 +12,87 @@ from .ppmr import Mounts, find_ppmr
 class MigrationWorld:
     """Both mounts on two nodes, with a state directory on each.
 
-        with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
-            done = world.migrate(pid)            # Done: code, events, summary, said
-            world.records("source")              # the latest version of each record there
+    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
+        done = world.migrate(pid)            # Done: code, events, summary, said
+        world.records("source")              # the latest version of each record there
     """
 
-    def __init__(self, source, target, directory, source_options=(), target_options=(), name="mnt", environment=None):
+    def __init__(
+        self,
+        source,
+        target,
+        directory,
+        source_options=(),
+        target_options=(),
+        name="mnt",
+        environment=None,
+    ):
         self.source, self.target = source, target
-        self.states = {"source": source.scratch(f"{name}-state"), "target": target.scratch(f"{name}-state")}
+        self.states = {
+            "source": source.scratch(f"{name}-state"),
+            "target": target.scratch(f"{name}-state"),
+        }
         self.environment = dict(environment or {})
-        self.mounts = Mounts(source, target, directory, source_options, ["--allow-restart", "--state-dir", self.states["target"], *target_options],
-                             name=name, environment=self.environment)
+        self.mounts = Mounts(
+            source,
+            target,
+            directory,
+            source_options,
+            ["--allow-restart", "--state-dir", self.states["target"], *target_options],
+            name=name,
+            environment=self.environment,
+        )
 
     def node(self, role):
         return self.source if role == "source" else self.target
 
     def start_migrate(self, *pids, options=(), criu_options=(), environment=None):
         self.target.keep_helpers_low()
-        words = [find_ppmr(), "migrate", "--mount", self.mounts.out, "--state-dir", self.states["source"], "--json"]
+        words = [
+            find_ppmr(),
+            "migrate",
+            "--mount",
+            self.mounts.out,
+            "--state-dir",
+            self.states["source"],
+            "--json",
+        ]
         for pid in pids:
             words += ["--pid", pid]
         words += [*options, *(["--", *criu_options] if criu_options else [])]
-        return Running(self.source, words, {**os.environ, **self.environment, **(environment or {})})
+        return Running(
+            self.source, words, {**os.environ, **self.environment, **(environment or {})}
+        )
 
     def migrate(self, *pids, timeout=60, **options):
         return self.start_migrate(*pids, **options).wait(timeout)
 
     def evacuate(self, *options, timeout=60):
-        words = [find_ppmr(), "evacuate", "--mount", self.mounts.out, "--state-dir", self.states["source"], "--json", *options]
+        words = [
+            find_ppmr(),
+            "evacuate",
+            "--mount",
+            self.mounts.out,
+            "--state-dir",
+            self.states["source"],
+            "--json",
+            *options,
+        ]
         return Running(self.source, words, {**os.environ, **self.environment}).wait(timeout)
 
     def recover(self, role="source", timeout=60, options=(), check=True):
-        done = Running(self.node(role), [find_ppmr(), "migrate", "--recover", "--state-dir", self.states[role], "--json", *options]).wait(timeout)
+        done = Running(
+            self.node(role),
+            [
+                find_ppmr(),
+                "migrate",
+                "--recover",
+                "--state-dir",
+                self.states[role],
+                "--json",
+                *options,
+            ],
+        ).wait(timeout)
         return done.ok() if check else done
 
     def records(self, role):
@@ -53,7 +102,11 @@ class MigrationWorld:
             if not name.endswith(f".{role}"):
                 continue
             directory = self.states[role] / name
-            versions = [int(version.removesuffix(".json")) for version in node.names(directory) if version.endswith(".json")]
+            versions = [
+                int(version.removesuffix(".json"))
+                for version in node.names(directory)
+                if version.endswith(".json")
+            ]
             if versions:
                 found.append(json.loads(node.read_text(directory / f"{max(versions)}.json")))
         return sorted(found, key=lambda record: record["history"][0][1])
@@ -68,6 +121,7 @@ class MigrationWorld:
             if ended and not self.paused(role, state):
                 raise LabError(f"ppmr migrate ended before {role}:{state}: {running.wait(1).said}")
             return self.paused(role, state)
+
         return wait_until(there, timeout, f"the migration to be {role}:{state}")
 
     def go_on(self, role, state):
@@ -78,8 +132,13 @@ class MigrationWorld:
         """What CRIU and the keepers said in the last migrations, for a failed test."""
         said = []
         for role in ("source", "target"):
-            directories = sorted(self.node(role).host_path(self.states[role]).glob(f"*.{role}"), key=lambda path: path.stat().st_mtime)
-            for log in sorted(path for directory in directories[-newest:] for path in directory.glob("work-*/*")):
+            directories = sorted(
+                self.node(role).host_path(self.states[role]).glob(f"*.{role}"),
+                key=lambda path: path.stat().st_mtime,
+            )
+            for log in sorted(
+                path for directory in directories[-newest:] for path in directory.glob("work-*/*")
+            ):
                 if log.suffix in (".log", ".out"):
                     said.append(f"--- {role} {log.name}\n{log.read_text(errors='replace')[-1500:]}")
         return "\n".join(said)
@@ -99,14 +158,22 @@ class Running:
     def __init__(self, node, words, env=None):
         self.node = node
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        self.process = subprocess.Popen(node.command(words), stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, env=env)
+        self.process = subprocess.Popen(
+            node.command(words),
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            env=env,
+        )
 
     def running(self):
         return self.process.poll() is None
 
     @property
     def host_pid(self):
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
         return int(children[0]) if children else None
 
     def signal(self, number):
@@ -119,7 +186,9 @@ class Running:
             self.process.wait(timeout=timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise LabError(f"ppmr migrate did not end within {timeout} s; it said: {self._read()[1]}") from None
+            raise LabError(
+                f"ppmr migrate did not end within {timeout} s; it said: {self._read()[1]}"
+            ) from None
         out, err = self._read()
         return Done(self.process.returncode, out, err)
 

@@ -14,8 +14,8 @@ class Timeline:
     """Seconds of CLOCK_REALTIME. `frozen` is the last line the program wrote on the source, `running` the first on the target."""
 
     dump_began: float = 0.0
-    dump_done: float = 0.0    # criu dump has returned
-    arrived: float = 0.0      # the last byte is at the target (with ppmr: verified there)
+    dump_done: float = 0.0  # criu dump has returned
+    arrived: float = 0.0  # the last byte is at the target (with ppmr: verified there)
     frozen: float = 0.0
     running: float = 0.0
     extra: dict = field(default_factory=dict)

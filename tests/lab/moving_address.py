@@ -3,12 +3,13 @@
 
 class MovingAddress:
     """
-        moving = MovingAddress(lab, source, target)
-        ... a server on source listens at moving.address, clients on moving.third connect to it
-        moving.leave()            the target has the address, too, and nobody's packets arrive
-        ... the server moves
-        moving.arrive()           packets go to the target
+    moving = MovingAddress(lab, source, target)
+    ... a server on source listens at moving.address, clients on moving.third connect to it
+    moving.leave()            the target has the address, too, and nobody's packets arrive
+    ... the server moves
+    moving.arrive()           packets go to the target
     """
+
     address, client_address = "10.77.100.1", "10.77.101.1"
 
     def __init__(self, lab, source, target):
@@ -29,5 +30,9 @@ class MovingAddress:
         self._lead_to(self._target)
 
     def _lead_to(self, node):
-        where = [f"{self.address}/32", "via", self._near[node], "src", self.client_address] if node else ["blackhole", f"{self.address}/32"]
+        where = (
+            [f"{self.address}/32", "via", self._near[node], "src", self.client_address]
+            if node
+            else ["blackhole", f"{self.address}/32"]
+        )
         self.third.run(["ip", "route", "replace", *where])

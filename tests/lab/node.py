@@ -52,9 +52,9 @@ class Commands:
 
     name = "host"
     address = "127.0.0.1"
-    criu = None              # where it is, if it is another than the host's
+    criu = None  # where it is, if it is another than the host's
     has_pids_of_its_own = False
-    private = None           # a directory that no other node sees
+    private = None  # a directory that no other node sees
 
     def command(self, argv):
         return [str(word) for word in argv]
@@ -68,16 +68,27 @@ class Commands:
         if "input" not in options:
             options.setdefault("stdin", subprocess.DEVNULL)
         try:
-            done = subprocess.run(self.command(argv), timeout=timeout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+            done = subprocess.run(
+                self.command(argv),
+                timeout=timeout,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                **options,
+            )
         except subprocess.TimeoutExpired as late:
-            raise LabError(f"on {self.name}: '{' '.join(map(str, argv))}' did not end within {timeout} s") from late
+            raise LabError(
+                f"on {self.name}: '{' '.join(map(str, argv))}' did not end within {timeout} s"
+            ) from late
         self._check(argv, done, check)
         return done
 
     def _check(self, argv, done, check):
         if check and done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip() or "nothing")[-2000:]
-            raise LabError(f"on {self.name}: '{' '.join(map(str, argv))}' ended with {done.returncode} and said: {said}")
+            raise LabError(
+                f"on {self.name}: '{' '.join(map(str, argv))}' ended with {done.returncode} and said: {said}"
+            )
 
     def spawn(self, argv, log="/dev/null", directory="/"):
         """Starts a program that can be dumped: session of its own, standard input from /dev/null, output in the file `log`, no other
@@ -85,7 +96,18 @@ class Commands:
         if self.has_pids_of_its_own:
             self._set_last_pid(FIRST_PROGRAM_PID, "-ge")
         script = 'cd "$2" && exec >>"$1" 2>&1 && shift 2 && exec "$@"'
-        told = self.run(["sh", "-c", 'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null', script, log, directory, *argv], timeout=10)
+        told = self.run(
+            [
+                "sh",
+                "-c",
+                'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null',
+                script,
+                log,
+                directory,
+                *argv,
+            ],
+            timeout=10,
+        )
         return int(told.stdout)
 
     def keep_helpers_low(self):
@@ -166,7 +188,11 @@ class Commands:
 
     def memory_kib(self, pid):
         """VmRSS and VmHWM of a process of the node, in KiB."""
-        fields = dict(line.split(":", 1) for line in self.read_text(f"/proc/{pid}/status").splitlines() if ":" in line)
+        fields = dict(
+            line.split(":", 1)
+            for line in self.read_text(f"/proc/{pid}/status").splitlines()
+            if ":" in line
+        )
         return {key: int(fields[key].split()[0]) for key in ("VmRSS", "VmHWM") if key in fields}
 
 
@@ -179,11 +205,28 @@ class Node(Commands):
     def __init__(self, name, private, all_private):
         self.name = name
         self.private = private  # a directory only this node sees the contents of
-        self.address = None     # of the first link
+        self.address = None  # of the first link
         self._helper = subprocess.Popen(
-            ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--uts", "--ipc", "--mount-proc",
-             "/usr/bin/python3", "-SE", str(Path(__file__).with_name("node_init.py")), name, *map(str, all_private)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            [
+                "unshare",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount",
+                "--net",
+                "--uts",
+                "--ipc",
+                "--mount-proc",
+                "/usr/bin/python3",
+                "-SE",
+                str(Path(__file__).with_name("node_init.py")),
+                name,
+                *map(str, all_private),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         if self._helper.stdout.readline().strip() != "ready":
             self.close()
             raise LabError(f"node {name} did not come up: making namespaces needs root")
@@ -191,7 +234,18 @@ class Node(Commands):
         self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
     def command(self, argv):
-        return ["nsenter", f"--target={self.init_pid}", "--pid", "--mount", "--net", "--uts", "--ipc", "--wd=/", "--", *map(str, argv)]
+        return [
+            "nsenter",
+            f"--target={self.init_pid}",
+            "--pid",
+            "--mount",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--wd=/",
+            "--",
+            *map(str, argv),
+        ]
 
     def host_path(self, path):
         return Path(f"/proc/{self.init_pid}/root{path}")
@@ -213,7 +267,9 @@ class Node(Commands):
                     continue
                 if os.readlink(entry / "ns/pid") != os.readlink(f"/proc/{self.init_pid}/ns/pid"):
                     continue
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
             except (OSError, ValueError, IndexError):
                 continue
         return [pid for pid, parent in parents.items() if parent not in parents]
@@ -243,7 +299,23 @@ class Link:
         for node, interface, _ in self.ends:
             node.run(["tc", "qdisc", "del", "dev", interface, "root"], check=False)
             if rate:
-                node.run(["tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate", rate, "burst", "1mb", "latency", "50ms"])
+                node.run(
+                    [
+                        "tc",
+                        "qdisc",
+                        "add",
+                        "dev",
+                        interface,
+                        "root",
+                        "tbf",
+                        "rate",
+                        rate,
+                        "burst",
+                        "1mb",
+                        "latency",
+                        "50ms",
+                    ]
+                )
 
     def set_up(self, up):
         """Pulls the cable, or plugs it in again."""
@@ -253,13 +325,21 @@ class Link:
     def received_bytes(self, node):
         interface = next(interface for at, interface, _ in self.ends if at is node)
         shown = node.run(["cat", "/proc/net/dev"]).stdout
-        return int(next(line.split(":", 1)[1].split()[0] for line in shown.splitlines() if line.strip().startswith(interface + ":")))
+        return int(
+            next(
+                line.split(":", 1)[1].split()[0]
+                for line in shown.splitlines()
+                if line.strip().startswith(interface + ":")
+            )
+        )
 
 
 class Lab:
     def __init__(self):
         self.directory = Path(tempfile.mkdtemp(prefix="ppmr-lab-"))
-        self.home = self.directory / "home"  # shared by all nodes, like the home directories of a cluster
+        self.home = (
+            self.directory / "home"
+        )  # shared by all nodes, like the home directories of a cluster
         self.home.mkdir()
         self.nodes = []
         self._subnets = itertools.count(1)
@@ -294,8 +374,21 @@ class Lab:
     @staticmethod
     def _move_interface(holder, interface, to):
         # Only the network namespace is entered here, so that the pid means what it means on the host.
-        done = subprocess.run(["nsenter", f"--target={holder.init_pid}", "--net", "ip", "link", "set", interface, "netns", str(to.init_pid)],
-                              text=True, capture_output=True)
+        done = subprocess.run(
+            [
+                "nsenter",
+                f"--target={holder.init_pid}",
+                "--net",
+                "ip",
+                "link",
+                "set",
+                interface,
+                "netns",
+                str(to.init_pid),
+            ],
+            text=True,
+            capture_output=True,
+        )
         if done.returncode != 0:
             raise LabError(f"moving {interface} to node {to.name}: {done.stderr.strip()}")
 
@@ -304,4 +397,3 @@ class Lab:
             node.close()
         self.nodes.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
-

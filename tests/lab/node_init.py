@@ -30,11 +30,24 @@ def let_go_of_copied_mounts():
 
 def main():
     name, *private_directories = sys.argv[1:]
-    for command in (["mount", "--make-rprivate", "/"],
-                    *(["mount", "-t", "tmpfs", "-o", "mode=0755", "node", place] for place in private_directories),
-                    ["mount", "-t", "devpts", "-o", "mode=0620,ptmxmode=0666", "node", "/dev/pts"],  # else terminals would share their numbers
-                    ["hostname", name],
-                    ["ip", "link", "set", "lo", "up"]):
+    for command in (
+        ["mount", "--make-rprivate", "/"],
+        *(
+            ["mount", "-t", "tmpfs", "-o", "mode=0755", "node", place]
+            for place in private_directories
+        ),
+        [
+            "mount",
+            "-t",
+            "devpts",
+            "-o",
+            "mode=0620,ptmxmode=0666",
+            "node",
+            "/dev/pts",
+        ],  # else terminals would share their numbers
+        ["hostname", name],
+        ["ip", "link", "set", "lo", "up"],
+    ):
         subprocess.run(command, check=True)
     let_go_of_copied_mounts()
     child_ended, wake = os.pipe()

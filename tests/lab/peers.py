@@ -11,8 +11,10 @@ PAGE_PORT = 7802
 
 # tar straight on a socket: no nc, ssh or shell in between that would slow the peer down.
 SEND = "import os,socket,sys; s=socket.create_connection((sys.argv[1],int(sys.argv[2]))); os.dup2(s.fileno(),1); os.execvp('tar',['tar','-b2048','-cf','-','-C',sys.argv[3],'.'])"
-RECEIVE = ("import os,socket,sys; l=socket.create_server((sys.argv[1],int(sys.argv[2]))); print('listening',flush=True); c,_=l.accept(); os.dup2(c.fileno(),0); "
-           "os.execvp('tar',['tar','-b2048','-xf','-','-C',sys.argv[3]])")
+RECEIVE = (
+    "import os,socket,sys; l=socket.create_server((sys.argv[1],int(sys.argv[2]))); print('listening',flush=True); c,_=l.accept(); os.dup2(c.fileno(),0); "
+    "os.execvp('tar',['tar','-b2048','-xf','-','-C',sys.argv[3]])"
+)
 
 
 class TarCopy:
@@ -20,19 +22,40 @@ class TarCopy:
 
     def __init__(self, source, target, into, port):
         self._source, self._target, self._port = source, target, port
-        self._receiver = target.popen(["/usr/bin/python3", "-SEc", RECEIVE, target.address, port, into], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._receiver = target.popen(
+            ["/usr/bin/python3", "-SEc", RECEIVE, target.address, port, into],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if self._receiver.stdout.readline().strip() != "listening":
-            raise LabError(f"tar cannot listen on {target.name}: {self._receiver.stderr.read().strip()}")
+            raise LabError(
+                f"tar cannot listen on {target.name}: {self._receiver.stderr.read().strip()}"
+            )
 
     def copy(self, directory, timeout=120):
-        self._source.run(["/usr/bin/python3", "-SEc", SEND, self._target.address, self._port, directory], timeout=timeout)
+        self._source.run(
+            ["/usr/bin/python3", "-SEc", SEND, self._target.address, self._port, directory],
+            timeout=timeout,
+        )
         if self._receiver.wait(timeout=timeout) != 0:
-            raise LabError(f"tar on {self._target.name} failed: {self._receiver.stderr.read().strip()}")
+            raise LabError(
+                f"tar on {self._target.name} failed: {self._receiver.stderr.read().strip()}"
+            )
 
     def close(self):
         if self._receiver.poll() is None:
             # nsenter does not pass signals on; a caller that says nothing ends the tar behind it
-            self._source.run(["/usr/bin/python3", "-SEc", "import socket,sys; socket.create_connection((sys.argv[1],int(sys.argv[2])))", self._target.address, self._port], check=False)
+            self._source.run(
+                [
+                    "/usr/bin/python3",
+                    "-SEc",
+                    "import socket,sys; socket.create_connection((sys.argv[1],int(sys.argv[2])))",
+                    self._target.address,
+                    self._port,
+                ],
+                check=False,
+            )
             self._receiver.wait(timeout=10)
         self._receiver.stdout.close()
         self._receiver.stderr.close()
@@ -45,12 +68,16 @@ class _PeerMove(Move):
         self._pages = None
         self._at_source = self.source.scratch(f"{label}-images", tmpfs=True)
         self._at_target = self.target.scratch(f"{label}-images", tmpfs=True)
-        self._work_source, self._work_target = self.source.scratch(f"{label}-work"), self.target.scratch(f"{label}-work")
+        self._work_source, self._work_target = self.source.scratch(
+            f"{label}-work"
+        ), self.target.scratch(f"{label}-work")
         self._tar = TarCopy(self.source, self.target, self._at_target, TAR_PORT)
 
     def _restore(self, options):
         if self.lazily:
-            self._pages = criu.restore_lazily(self.target, self._at_target, self._work_target, options)
+            self._pages = criu.restore_lazily(
+                self.target, self._at_target, self._work_target, options
+            )
         else:
             criu.restore(self.target, self._at_target, self._work_target, options)
 
@@ -63,7 +90,12 @@ class _PeerMove(Move):
     def clean(self):
         self.finish()
         self._tar.close()
-        for node, scratch in ((self.source, self._at_source), (self.target, self._at_target), (self.source, self._work_source), (self.target, self._work_target)):
+        for node, scratch in (
+            (self.source, self._at_source),
+            (self.target, self._at_target),
+            (self.source, self._work_source),
+            (self.target, self._work_target),
+        ):
             node.drop_scratch(scratch)
 
 
@@ -88,7 +120,13 @@ class PageServerMove(_PeerMove):
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         timeline.dump_began = now()
-        criu.dump(self.source, pid, self._at_source, self._work_source, ["--page-server", "--address", self.target.address, "--port", PAGE_PORT, *dump_options])
+        criu.dump(
+            self.source,
+            pid,
+            self._at_source,
+            self._work_source,
+            ["--page-server", "--address", self.target.address, "--port", PAGE_PORT, *dump_options],
+        )
         timeline.dump_done = now()
         self._server.finish()
         self._tar.copy(self._at_source)
@@ -97,4 +135,6 @@ class PageServerMove(_PeerMove):
 
 
 def image_bytes(at, images):
-    return sum(file.stat().st_size for file in Path(at.host_path(images)).iterdir() if file.is_file())
+    return sum(
+        file.stat().st_size for file in Path(at.host_path(images)).iterdir() if file.is_file()
+    )

@@ -41,6 +41,7 @@ def make_key(path, *nodes):
 
 class Daemon:
     """`ppmr target` or `ppmr source`, kept in front (-f) so that its end can be seen. Mounted when the constructor returns."""
+
     def __init__(self, at, role, mountpoint, options, timeout=30, wait=True, environment=None):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
         self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
@@ -48,15 +49,29 @@ class Daemon:
         if at is HOST:  # on a node it goes with the node
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         with open(self.log, "wb") as log:
-            self.process = at.popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})})
+            self.process = at.popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+            )
         if wait:
             try:
-                wait_until(lambda: self.mounted() or self.process.poll() is not None, timeout, f"ppmr {role} to mount {mountpoint}", interval=0.002)
+                wait_until(
+                    lambda: self.mounted() or self.process.poll() is not None,
+                    timeout,
+                    f"ppmr {role} to mount {mountpoint}",
+                    interval=0.002,
+                )
             except LabError:
                 self.kill()
-                raise LabError(f"ppmr {role} did not mount {mountpoint} within {timeout} s; it said: {self.said()}") from None
+                raise LabError(
+                    f"ppmr {role} did not mount {mountpoint} within {timeout} s; it said: {self.said()}"
+                ) from None
             if self.process.poll() is not None:
-                raise LabError(f"ppmr {role} on {at.name} ended with {self.process.returncode} and said: {self.said()}")
+                raise LabError(
+                    f"ppmr {role} on {at.name} ended with {self.process.returncode} and said: {self.said()}"
+                )
 
     def mounted(self):
         return (str(self.mountpoint), MOUNT_TYPE) in self.at.mounts(MOUNT_TYPE)
@@ -79,7 +94,9 @@ class Daemon:
         self.at.signal_process(self.process, number)
 
     def status(self, timeout=10):
-        return json.loads(self.at.run([find_ppmr(), "status", self.mountpoint, "--json"], timeout=timeout).stdout)
+        return json.loads(
+            self.at.run([find_ppmr(), "status", self.mountpoint, "--json"], timeout=timeout).stdout
+        )
 
     def stop(self, timeout=15):
         """SIGTERM; returns the exit code. LabError if it does not end: a daemon that hangs is a finding."""
@@ -89,7 +106,9 @@ class Daemon:
                 self.process.wait(timeout=timeout)
             except subprocess.TimeoutExpired:
                 self.kill()
-                raise LabError(f"ppmr {self.role} did not end within {timeout} s of SIGTERM; it said: {self.said()}") from None
+                raise LabError(
+                    f"ppmr {self.role} did not end within {timeout} s of SIGTERM; it said: {self.said()}"
+                ) from None
         return self.process.returncode
 
     def kill(self):
@@ -121,7 +140,16 @@ class Mounts:
     They know each other by a key of their own, unless the options say how else (`CREDENTIALS`).
     """
 
-    def __init__(self, source_at, target_at, directory, source_options=(), target_options=(), name="mnt", environment=None):
+    def __init__(
+        self,
+        source_at,
+        target_at,
+        directory,
+        source_options=(),
+        target_options=(),
+        name="mnt",
+        environment=None,
+    ):
         self._environment = environment
         self.source_at, self.target_at = source_at, target_at
         self.out, self.in_ = Path(directory) / f"{name}-out", Path(directory) / f"{name}-in"
@@ -146,11 +174,23 @@ class Mounts:
         if self.target is None or not self.target.running():
             if self.target:
                 self.target.close()
-            self.target = Daemon(self.target_at, "target", self.in_, self._target_options, environment=self._environment)
+            self.target = Daemon(
+                self.target_at,
+                "target",
+                self.in_,
+                self._target_options,
+                environment=self._environment,
+            )
         if self.source is None or not self.source.running():
             if self.source:
                 self.source.close()
-            self.source = Daemon(self.source_at, "source", self.out, self._source_options, environment=self._environment)
+            self.source = Daemon(
+                self.source_at,
+                "source",
+                self.out,
+                self._source_options,
+                environment=self._environment,
+            )
 
     def __enter__(self):
         return self
@@ -160,9 +200,11 @@ class Mounts:
 
     def await_ready(self, timeout=60):
         """Until the target has touched the memory that it keeps ready: a daemon that has been up for some seconds."""
+
         def ready():
             store = self.target.status()["store"]
             return store["ready_bytes"] >= store["reserve_bytes"]
+
         wait_until(ready, timeout, "the target's memory is ready")
 
     def commit(self, name, timeout=60):
@@ -179,7 +221,9 @@ class Mounts:
 
 def bytes_below(at, directory):
     """Sum of the lengths of the files in a directory."""
-    return sum(map(int, at.run(["find", directory, "-type", "f", "-printf", r"%s\n"]).stdout.split()))
+    return sum(
+        map(int, at.run(["find", directory, "-type", "f", "-printf", r"%s\n"]).stdout.split())
+    )
 
 
 class PpmrMove(Move):
@@ -194,15 +238,30 @@ class PpmrMove(Move):
 
     def prepare(self, label):
         self.label = label
-        self._work_source, self._work_target = self.source.scratch(f"{label}-work"), self.target.scratch(f"{label}-work")
+        self._work_source, self._work_target = self.source.scratch(
+            f"{label}-work"
+        ), self.target.scratch(f"{label}-work")
         self.source.run(["mkdir", self.mounts.out / label])
         self.mounts.await_ready()
 
     def _start_restart(self, options):
         self._said = tempfile.TemporaryFile()
         self._restart = self.target.popen(
-            [find_ppmr(), "restart", self.mounts.in_ / self.label, *([] if self.lazily else ["--eager"]), "--work-dir", self._work_target,
-             "--timeout", 60, *self.restart_options, *(["--", *options] if options else [])], stdout=self._said, stderr=self._said)
+            [
+                find_ppmr(),
+                "restart",
+                self.mounts.in_ / self.label,
+                *([] if self.lazily else ["--eager"]),
+                "--work-dir",
+                self._work_target,
+                "--timeout",
+                60,
+                *self.restart_options,
+                *(["--", *options] if options else []),
+            ],
+            stdout=self._said,
+            stderr=self._said,
+        )
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         self._start_restart(restore_options)
@@ -215,7 +274,9 @@ class PpmrMove(Move):
     def check(self):
         if self._restart and self._restart.poll() not in (None, 0):
             self._said.seek(0)
-            raise LabError(f"ppmr restart ended with {self._restart.returncode} and said: {self._said.read().decode(errors='replace').strip()[-3000:]}")
+            raise LabError(
+                f"ppmr restart ended with {self._restart.returncode} and said: {self._said.read().decode(errors='replace').strip()[-3000:]}"
+            )
 
     def finish(self, timeout=120):
         """Waits until ppmr restart has ended well."""

@@ -14,7 +14,9 @@ def find_program(name):
     for directory in (os.environ.get("PPMR_PROGRAMS"), REPOSITORY / "bazel-bin/tests/programs"):
         if directory and (Path(directory) / name).exists():
             return (Path(directory) / name).resolve()  # a node may not have the links on the way
-    raise LabError(f"{name} is not built: bazel build //tests/programs:{name}, or say where it is in PPMR_PROGRAMS")
+    raise LabError(
+        f"{name} is not built: bazel build //tests/programs:{name}, or say where it is in PPMR_PROGRAMS"
+    )
 
 
 # tests/programs/arithmetic.h once more, on purpose: the observer must not take the program's word for it.
@@ -62,14 +64,20 @@ class Program:
         self.directory.mkdir(parents=True)
         self.node = node
         self.pid = node.spawn([find_program(name), *arguments], log=self.directory / "log")
-        wait_until(lambda: (self.directory / "ready").exists() or not node.alive(self.pid), timeout, f"{name} to get under way")
+        wait_until(
+            lambda: (self.directory / "ready").exists() or not node.alive(self.pid),
+            timeout,
+            f"{name} to get under way",
+        )
         if not node.alive(self.pid):
-            raise LabError(f"{name} ended at once and said: {(self.directory / 'log').read_text().strip()}")
+            raise LabError(
+                f"{name} ended at once and said: {(self.directory / 'log').read_text().strip()}"
+            )
 
     def lines(self):
         """All whole lines so far."""
         text = (self.directory / "output").read_text()
-        return [Line(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+        return [Line(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def wait_for_lines(self, count, node=None, timeout=20, check=lambda: None):
         """Waits until `count` more lines have been written, on `node` if given; `check` may find a reason not to wait longer."""
@@ -78,7 +86,13 @@ class Program:
         def there():
             check()
             return self._line_count(node) >= seen + count
-        wait_until(there, timeout, f"{count} more lines" + (f" from node {node.name}" if node else ""), interval=0.01)
+
+        wait_until(
+            there,
+            timeout,
+            f"{count} more lines" + (f" from node {node.name}" if node else ""),
+            interval=0.01,
+        )
 
     def _line_count(self, node):
         text = (self.directory / "output").read_bytes()
@@ -91,7 +105,13 @@ class Program:
 class SteadyWorker(Program):
     def __init__(self, node, directory, size_mib=64, threads=4, seed=1, pages_per_s=0):
         # Filling memory that the host has to provide first can be as slow as half a GiB a second.
-        super().__init__(node, "steady_worker", [directory, size_mib, threads, seed, pages_per_s], directory, timeout=60 + size_mib / 64)
+        super().__init__(
+            node,
+            "steady_worker",
+            [directory, size_mib, threads, seed, pages_per_s],
+            directory,
+            timeout=60 + size_mib / 64,
+        )
         self.threads = threads
 
     def audit(self, timeout=120):
@@ -99,7 +119,9 @@ class SteadyWorker(Program):
         path = self.directory / "audits"
         before = path.read_text().count("\n")
         self.node.signal(self.pid, signal.SIGUSR1)
-        wait_until(lambda: path.read_text().count("\n") > before, timeout, "the audit of the memory")
+        wait_until(
+            lambda: path.read_text().count("\n") > before, timeout, "the audit of the memory"
+        )
         return Line(path.read_text().splitlines()[before])
 
     def offset(self):
@@ -132,8 +154,10 @@ def gap_between(lines, left, right):
 def check_continuity(lines):
     """Every line follows on from the one before: LabError with the first that does not."""
     for number, (before, line) in enumerate(zip([None, *lines], lines), start=1):
+
         def wrong(what):
             raise LabError(f"line {number}: {what}")
+
         if line["line"] != number:
             wrong(f"carries number {line['line']}")
         answers = line["answers"] if "answers" in line else (line["answer"],)
@@ -151,7 +175,11 @@ def check_continuity(lines):
             continue
         if line["mono_ns"] <= before["mono_ns"]:
             wrong("the clock went back")
-        if line["pid"] != before["pid"] or line.get("child") != before.get("child") or line.get("partners") != before.get("partners"):
+        if (
+            line["pid"] != before["pid"]
+            or line.get("child") != before.get("child")
+            or line.get("partners") != before.get("partners")
+        ):
             wrong("a pid has changed")
         if line.get("ticks", 0) < before.get("ticks", 0):
             wrong("the timer's count went back")

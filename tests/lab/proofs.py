@@ -36,8 +36,14 @@ def prove(worker, before, source, target):
 
     def memory():
         audit = worker.audit()
-        require(audit["digest"] == before.audit["digest"], f"digest {audit['digest']} on {target.name}, {before.audit['digest']} on {source.name}")
-        require(audit["wrong_words"] == 0 and audit["digest"] == audit["expected"], f"{audit['wrong_words']} words are not what their seed says")
+        require(
+            audit["digest"] == before.audit["digest"],
+            f"digest {audit['digest']} on {target.name}, {before.audit['digest']} on {source.name}",
+        )
+        require(
+            audit["wrong_words"] == 0 and audit["digest"] == audit["expected"],
+            f"{audit['wrong_words']} words are not what their seed says",
+        )
         return f"digest {audit['digest']}, as before; every word is what its seed says"
 
     def output():
@@ -46,8 +52,14 @@ def prove(worker, before, source, target):
 
     def pids():
         now = lines[-1]
-        require((now["pid"], now["child"]) == (before.pid, before.child), f"{now['pid']} and {now['child']}, were {before.pid} and {before.child}")
-        require(target.alive(before.pid) and target.alive(before.child), f"{before.pid} or {before.child} does not run on {target.name}")
+        require(
+            (now["pid"], now["child"]) == (before.pid, before.child),
+            f"{now['pid']} and {now['child']}, were {before.pid} and {before.child}",
+        )
+        require(
+            target.alive(before.pid) and target.alive(before.child),
+            f"{before.pid} or {before.child} does not run on {target.name}",
+        )
         return f"{before.pid} and its child {before.child}, as before"
 
     def offset():
@@ -67,18 +79,31 @@ def prove(worker, before, source, target):
         return f"{last['ticks']} ticks there, {since} more here"
 
     def threads():
-        require(worker.thread_count() == before.threads, f"{worker.thread_count()} threads, were {before.threads}")
+        require(
+            worker.thread_count() == before.threads,
+            f"{worker.thread_count()} threads, were {before.threads}",
+        )
         last, _ = gap_between(lines, source, target)
         walked = [now - then for now, then in zip(lines[-1]["steps"], last["steps"])]
         require(all(steps > 0 for steps in walked), f"steps since the move: {walked}")
-        return f"{before.threads}; each went on in its own chain ({', '.join(map(str, walked))} steps)"
+        return (
+            f"{before.threads}; each went on in its own chain ({', '.join(map(str, walked))} steps)"
+        )
 
     def child():
         last, _ = gap_between(lines, source, target)
         require(lines[-1]["served"] == lines[-1]["line"], "the child has lost count")
         return f"{last['served']} answers there, {lines[-1]['served'] - last['served']} more here, through the same pipes"
 
-    for what, check in (("moved", moved), ("memory", memory), ("output", output), ("pids", pids), ("file offset", offset), ("timer", timer),
-                        ("threads", threads), ("child", child)):
+    for what, check in (
+        ("moved", moved),
+        ("memory", memory),
+        ("output", output),
+        ("pids", pids),
+        ("file offset", offset),
+        ("timer", timer),
+        ("threads", threads),
+        ("child", child),
+    ):
         claim(what, check)
     return claims

@@ -16,8 +16,12 @@ from .programs import REPOSITORY
 def commands_of(section):
     """[("source" or "target", command), ...] of the README's section."""
     text = (REPOSITORY / "README.md").read_text()
-    found = re.search(rf"^##+ {re.escape(section)}$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
-    commands = re.findall(r"^    (source|target)# (.*)$", found.group(1), re.MULTILINE) if found else []
+    found = re.search(
+        rf"^##+ {re.escape(section)}$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    commands = (
+        re.findall(r"^    (source|target)# (.*)$", found.group(1), re.MULTILINE) if found else []
+    )
     if not commands:
         raise LabError(f"the README has no commands in a section '{section}'")
     return commands
@@ -33,9 +37,16 @@ def run_command(mounts, where, command, timeout=60, **variables):
     node = mounts.source_at if where == "source" else mounts.target_at
     command = command.replace("/mnt/out", str(mounts.out)).replace("/mnt/in", str(mounts.in_))
     output = node.host_path("/run/said")
-    done = node.run(["sh", "-c", f"({command}) </dev/null >/run/said 2>&1"], timeout=timeout, check=False, env=environment(**variables))
+    done = node.run(
+        ["sh", "-c", f"({command}) </dev/null >/run/said 2>&1"],
+        timeout=timeout,
+        check=False,
+        env=environment(**variables),
+    )
     if done.returncode != 0:
-        raise LabError(f"on {node.name}: '{command}' ended with {done.returncode} and said: {output.read_text(errors='replace').strip()[-2000:]}")
+        raise LabError(
+            f"on {node.name}: '{command}' ended with {done.returncode} and said: {output.read_text(errors='replace').strip()[-2000:]}"
+        )
     return output.read_text(errors="replace")
 
 

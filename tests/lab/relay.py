@@ -6,10 +6,10 @@ import threading
 class Relay:
     """Passes on what comes to `address`, to a port of this machine.
 
-        with Relay(target_port) as relay:
-            relay.first_words()    per connection, what its opener said first
-            relay.heard()          all that passed, both ways
-            relay.cut()            ends the present connections
+    with Relay(target_port) as relay:
+        relay.first_words()    per connection, what its opener said first
+        relay.heard()          all that passed, both ways
+        relay.cut()            ends the present connections
     """
 
     def __init__(self, port):
@@ -44,7 +44,9 @@ class Relay:
                 for start, end in ((near, far), (far, near)):
                     passed = bytearray()
                     self._passed.append((start is near, passed))
-                    thread = threading.Thread(target=self._pass_on, args=(start, end, passed), daemon=True)
+                    thread = threading.Thread(
+                        target=self._pass_on, args=(start, end, passed), daemon=True
+                    )
                     self._threads.append(thread)
                     thread.start()
 

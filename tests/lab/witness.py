@@ -6,7 +6,13 @@ import time
 from .node import LabError, wait_until
 from .programs import chain_state, find_program
 
-ABSENT, DYING, STOPPED, HELD_BY_CRIU, RUNS = "absent", "dying", "stopped", "held by CRIU", "runs"  # what a copy of the witness is
+ABSENT, DYING, STOPPED, HELD_BY_CRIU, RUNS = (
+    "absent",
+    "dying",
+    "stopped",
+    "held by CRIU",
+    "runs",
+)  # what a copy of the witness is
 
 
 class Witness:
@@ -16,7 +22,11 @@ class Witness:
         self.log = directory / "log"
         self.began_ns = time.time_ns()
         self.pid = source.spawn([find_program("witness"), directory])
-        wait_until(lambda: self.log.exists() and self.log.stat().st_size > 500, 10, "the witness to get under way")
+        wait_until(
+            lambda: self.log.exists() and self.log.stat().st_size > 500,
+            10,
+            "the witness to get under way",
+        )
 
     def state(self, node):
         """ABSENT; DYING: it has SIGKILL pending, so it executes nothing of its own any more; STOPPED; HELD_BY_CRIU: restored, and in code that CRIU put
@@ -59,13 +69,15 @@ class Witness:
     def check_log(self, allowed):
         """`allowed`: the sequences of nodes that may be in it."""
         text = self.log.read_text()
-        lines = text[:text.rfind("\n") + 1].splitlines()
+        lines = text[: text.rfind("\n") + 1].splitlines()
         nodes = []
         last_real = 0
         for number, line in enumerate(lines, start=1):
             count, state, node, real, _mono, wrong = line.split()
             if int(count) != number:
-                raise LabError(f"line {number} of the witness has count {count}: it was doubled, or went back, or lost something ({line})")
+                raise LabError(
+                    f"line {number} of the witness has count {count}: it was doubled, or went back, or lost something ({line})"
+                )
             if int(state) != chain_state(0, number):
                 raise LabError(f"line {number} of the witness has a wrong state")
             if int(wrong):
@@ -80,8 +92,15 @@ class Witness:
 
     def end(self):
         for node in (self._source, self._target):
-            node.run(["sh", "-c", 'grep -q "^Name:.witness" /proc/$0/status && kill -9 $0', self.pid], check=False)
-        wait_until(lambda: not any(self._is_there(node) for node in (self._source, self._target)), 5, "the witness to be gone")
+            node.run(
+                ["sh", "-c", 'grep -q "^Name:.witness" /proc/$0/status && kill -9 $0', self.pid],
+                check=False,
+            )
+        wait_until(
+            lambda: not any(self._is_there(node) for node in (self._source, self._target)),
+            5,
+            "the witness to be gone",
+        )
 
     def _is_there(self, node):
         try:

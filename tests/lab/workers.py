@@ -5,7 +5,16 @@ from .programs import SteadyWorker, check_continuity, gap_between
 
 
 def start_workers(lab, nodes, count, size_mib=16):
-    workers = [SteadyWorker(nodes.source, lab.home / f"worker-{number}", size_mib=size_mib, threads=1, seed=number + 1) for number in range(count)]
+    workers = [
+        SteadyWorker(
+            nodes.source,
+            lab.home / f"worker-{number}",
+            size_mib=size_mib,
+            threads=1,
+            seed=number + 1,
+        )
+        for number in range(count)
+    ]
     for worker in workers:
         worker.wait_for_lines(10)
     return workers

@@ -69,8 +69,13 @@ class Agent:
         out = {STDOUT: [], STDERR: []}
 
         def late():
-            return subprocess.TimeoutExpired(argv, timeout, b"".join(out[STDOUT]), b"".join(out[STDERR]))
-        with self.connect({"do": "run", "argv": argv, "stdin": stdin is not None, "env": env or {}, "cwd": cwd}) as connection:
+            return subprocess.TimeoutExpired(
+                argv, timeout, b"".join(out[STDOUT]), b"".join(out[STDERR])
+            )
+
+        with self.connect(
+            {"do": "run", "argv": argv, "stdin": stdin is not None, "env": env or {}, "cwd": cwd}
+        ) as connection:
             if stdin is not None:
                 threading.Thread(target=_feed, args=(connection, stdin), daemon=True).start()
             while True:
@@ -83,14 +88,21 @@ class Agent:
                 except TimeoutError:
                     raise late() from None
                 except OSError as error:
-                    raise NotRunning(f"machine {self.name} went away while '{' '.join(argv)}' ran: {error}") from None
+                    raise NotRunning(
+                        f"machine {self.name} went away while '{' '.join(argv)}' ran: {error}"
+                    ) from None
                 if frame is None:
                     raise NotRunning(f"machine {self.name} went away while '{' '.join(argv)}' ran")
                 kind, payload = frame
                 if kind == EXIT:
-                    return subprocess.CompletedProcess(argv, json.loads(payload), b"".join(out[STDOUT]), b"".join(out[STDERR]))
+                    return subprocess.CompletedProcess(
+                        argv, json.loads(payload), b"".join(out[STDOUT]), b"".join(out[STDERR])
+                    )
                 if kind == FAILED:
-                    raise _os_error(f"on {self.name}: '{' '.join(argv)}' could not be started", json.loads(payload))
+                    raise _os_error(
+                        f"on {self.name}: '{' '.join(argv)}' could not be started",
+                        json.loads(payload),
+                    )
                 if kind != PID:
                     out[kind].append(payload)
 
@@ -98,7 +110,7 @@ class Agent:
 def _feed(connection, data):
     try:
         for at in range(0, len(data), protocol.CHUNK):
-            protocol.send(connection, STDIN, data[at:at + protocol.CHUNK])
+            protocol.send(connection, STDIN, data[at : at + protocol.CHUNK])
         protocol.send(connection, STDIN)
     except OSError:
         pass  # the reader says what became of it

@@ -22,7 +22,14 @@ from vm import protocol  # noqa: E402
 from vm.agent_client import Agent  # noqa: E402
 
 GONE = 125
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGQUIT,
+)
 
 
 def gone(text):
@@ -49,7 +56,7 @@ def forward(news, send):
 
 def write_whole(fd, data):
     while data:
-        data = data[os.write(fd, data):]
+        data = data[os.write(fd, data) :]
 
 
 def converse(connection, pid_fd, window):
@@ -58,11 +65,16 @@ def converse(connection, pid_fd, window):
     def send(kind, payload=b""):
         with lock:
             protocol.send(connection, kind, payload)
+
     news = queue.SimpleQueue()  # a signal handler may only put something here
     for number in () if window else FORWARDED:
-        signal.signal(number, lambda number, _: news.put((protocol.SIGNAL, str(int(number)).encode())))
+        signal.signal(
+            number, lambda number, _: news.put((protocol.SIGNAL, str(int(number)).encode()))
+        )
     if window:
-        signal.signal(signal.SIGWINCH, lambda *_: news.put((protocol.WINDOW, json.dumps(window()).encode())))
+        signal.signal(
+            signal.SIGWINCH, lambda *_: news.put((protocol.WINDOW, json.dumps(window()).encode()))
+        )
     threading.Thread(target=feed, args=(send,), daemon=True).start()
     threading.Thread(target=forward, args=(news, send), daemon=True).start()
     while (frame := protocol.receive(connection)) is not None:
@@ -94,9 +106,11 @@ def main():
     request = {"do": "run", "argv": arguments.command, "stdin": True, "env": arguments.environment}
     window = saved = None
     if arguments.terminal:
+
         def window():
             size = os.get_terminal_size(0)
             return [size.lines, size.columns]
+
         request["window"] = window()
         request["env"] = {"TERM": os.environ.get("TERM", "linux"), **request["env"]}
     try:

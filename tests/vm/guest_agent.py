@@ -73,19 +73,39 @@ class Command:
     def __init__(self, connection, request):
         self._connection = connection
         self._terminal = None
-        options = {"cwd": request.get("cwd") or "/", "env": {**ENVIRONMENT, **request.get("env", {})}}
+        options = {
+            "cwd": request.get("cwd") or "/",
+            "env": {**ENVIRONMENT, **request.get("env", {})},
+        }
         argv = request["argv"]
         if request.get("window"):
             self._terminal, inner = os.openpty()
             self._set_window(*request["window"])
             # setsid gives it the controlling terminal, which start_new_session cannot
-            self._child = children.start(["setsid", "--ctty", "--wait", *argv], stdin=inner, stdout=inner, stderr=inner, **options)
+            self._child = children.start(
+                ["setsid", "--ctty", "--wait", *argv],
+                stdin=inner,
+                stdout=inner,
+                stderr=inner,
+                **options,
+            )
             os.close(inner)
             self._outlets = {self._terminal: STDOUT}
         else:
             stdin = subprocess.PIPE if request.get("stdin") else subprocess.DEVNULL
-            self._child = children.start(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True, **options)
-            self._outlets = {self._child.stdout.fileno(): STDOUT, self._child.stderr.fileno(): STDERR}
+            self._child = children.start(
+                argv,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                **options,
+            )
+            self._outlets = {
+                self._child.stdout.fileno(): STDOUT,
+                self._child.stderr.fileno(): STDERR,
+            }
 
     def run(self):
         pid = self._child.pid
@@ -99,14 +119,18 @@ class Command:
             for fd in self._outlets:
                 poll.register(fd, select.POLLIN)
             over = False
-            while not over or (self._outlets and self._terminal is None):  # as with any pipe: until its last holder has closed it
+            while not over or (
+                self._outlets and self._terminal is None
+            ):  # as with any pipe: until its last holder has closed it
                 for fd, _ in poll.poll():
                     if fd == exited:
                         over = True
                         poll.unregister(exited)
                     else:
                         self._forward(fd, poll)
-            while children.status(pid) is None:  # it has ended, the main thread may not have come to it
+            while (
+                children.status(pid) is None
+            ):  # it has ended, the main thread may not have come to it
                 time.sleep(0.001)
             self._child.returncode = children.status(pid)
             protocol.send_json(self._connection, EXIT, self._child.returncode)
@@ -130,7 +154,11 @@ class Command:
     def _listen(self):
         """Standard input and signals, until the host closes the connection."""
         pid = self._child.pid
-        to = self._terminal if self._terminal is not None else self._child.stdin and self._child.stdin.fileno()
+        to = (
+            self._terminal
+            if self._terminal is not None
+            else self._child.stdin and self._child.stdin.fileno()
+        )
         try:
             while (frame := protocol.receive(self._connection)) is not None:
                 kind, payload = frame
@@ -149,7 +177,7 @@ class Command:
             return None
         try:
             while payload:
-                payload = payload[os.write(to, payload):]
+                payload = payload[os.write(to, payload) :]
                 if not payload:
                     return to
         except BrokenPipeError:
@@ -160,7 +188,9 @@ class Command:
 
     def _set_window(self, rows, columns):
         if self._terminal is not None:
-            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            fcntl.ioctl(
+                self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0)
+            )
 
     def _end(self, pid):
         while children.status(pid) is None:
@@ -212,7 +242,9 @@ def serve(connection):
                     protocol.send_json(connection, ANSWER, ANSWERS[request["do"]](request))
                     return
             except OSError as error:
-                protocol.send_json(connection, FAILED, {"errno": error.errno or 0, "message": str(error)})
+                protocol.send_json(
+                    connection, FAILED, {"errno": error.errno or 0, "message": str(error)}
+                )
                 return
             command.run()
         except (OSError, ValueError) as error:
@@ -228,6 +260,7 @@ def listen(namespace):
         with open(path) as ns:
             if libc.setns(ns.fileno(), clone_newnet) != 0:
                 raise OSError(ctypes.get_errno(), f"setns to {path}")
+
     with open("/proc/self/ns/net") as home:
         enter(namespace)
         listener = socket.create_server(("", protocol.AGENT_PORT), backlog=64)

@@ -12,7 +12,19 @@ HERE = Path(__file__).resolve().parent
 BUSYBOX = Path("/bin/busybox")
 
 # Others are loaded by the kernel on demand, from the root file system.
-MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "fuse", "tun")
+MODULES = (
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "virtio_net",
+    "crc32_generic",
+    "rdma_rxe",
+    "ib_uverbs",
+    "rdma_ucm",
+    "fuse",
+    "tun",
+)
 
 
 class CannotRun(LabError):
@@ -32,13 +44,17 @@ def find_kernel():
         if not lacking:
             return kernel, modules
         refused.append(f"{kernel} lacks {', '.join(lacking)}")
-    raise CannotRun(f"no kernel to boot ({'; '.join(refused) or 'none in /boot'}): run third_party/install, which brings linux-image-amd64")
+    raise CannotRun(
+        f"no kernel to boot ({'; '.join(refused) or 'none in /boot'}): run third_party/install, which brings linux-image-amd64"
+    )
 
 
 def find_qemu():
     qemu = shutil.which("qemu-system-x86_64")
     if not qemu:
-        raise CannotRun("no qemu-system-x86_64: run third_party/install, which brings qemu-system-x86")
+        raise CannotRun(
+            "no qemu-system-x86_64: run third_party/install, which brings qemu-system-x86"
+        )
     return qemu
 
 
@@ -106,6 +122,7 @@ def _in_order(names, modules):
             visit(need)
         if file not in ordered:
             ordered.append(file)
+
     for name in names:
         visit(name)
     return ordered
@@ -123,10 +140,18 @@ def make_initramfs(modules, settings, directory):
     for file in files:
         shutil.copy(file, tree / "modules")
     settings = {"modules": " ".join(file.name for file in files), **settings}
-    (tree / "settings").write_text("".join(f"export {key}={shlex.quote(str(value))}\n" for key, value in settings.items()))
+    (tree / "settings").write_text(
+        "".join(f"export {key}={shlex.quote(str(value))}\n" for key, value in settings.items())
+    )
     image = Path(directory) / "initramfs.cpio"
     names = "\n".join(str(path.relative_to(tree)) for path in [tree, *sorted(tree.rglob("*"))])
     with open(image, "wb") as out:
-        subprocess.run(["cpio", "--quiet", "-o", "-H", "newc", "-R", "0:0"], input=names.encode(), cwd=tree, stdout=out, check=True)
+        subprocess.run(
+            ["cpio", "--quiet", "-o", "-H", "newc", "-R", "0:0"],
+            input=names.encode(),
+            cwd=tree,
+            stdout=out,
+            check=True,
+        )
     shutil.rmtree(tree)
     return image

@@ -34,8 +34,13 @@ class Keeper:
         if console.exists():  # of the boot before
             console.rename(home / f"console-{len(list(home.glob('console-*.log'))) + 1}.log")
         with open(home / "qemu.log", "ab") as log:
-            self._running[name] = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *self._commands[name]], cwd=home,
-                                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._running[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *self._commands[name]],
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         return f"ok {self._running[name].pid}"
 
     def kill(self, name):
@@ -83,7 +88,9 @@ def main():
                     with connection:
                         connection.settimeout(5)
                         try:
-                            connection.sendall(keeper.answer(connection.recv(200).decode().split()).encode())
+                            connection.sendall(
+                                keeper.answer(connection.recv(200).decode().split()).encode()
+                            )
                         except OSError as error:
                             print(f"keeper: {error}", file=sys.stderr)
     finally:

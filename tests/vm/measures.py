@@ -13,14 +13,38 @@ QP_TIMEOUT = 20
 
 def _await_listener(node, port, process):
     hexadecimal = f":{port:04X} "
-    wait_until(lambda: process.poll() is not None or any(
-        hexadecimal in line.split(":", 1)[1] and " 0A " in line for file in ("tcp", "tcp6") for line in node.read_text(f"/proc/net/{file}").splitlines()[1:]),
-        30, f"{node.name} to listen on port {port}", interval=0.05)
+    wait_until(
+        lambda: process.poll() is not None
+        or any(
+            hexadecimal in line.split(":", 1)[1] and " 0A " in line
+            for file in ("tcp", "tcp6")
+            for line in node.read_text(f"/proc/net/{file}").splitlines()[1:]
+        ),
+        30,
+        f"{node.name} to listen on port {port}",
+        interval=0.05,
+    )
 
 
 def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
     """MB/s that `ib_read_bw` on a reads from b, with messages of `size` bytes."""
-    command = ["ib_read_bw", "-d", "rxe0", "-x", "1", "-F", "-s", size, "-D", seconds, "-q", queue_pairs, "-u", QP_TIMEOUT, *(["-t", depth] if depth else [])]
+    command = [
+        "ib_read_bw",
+        "-d",
+        "rxe0",
+        "-x",
+        "1",
+        "-F",
+        "-s",
+        size,
+        "-D",
+        seconds,
+        "-q",
+        queue_pairs,
+        "-u",
+        QP_TIMEOUT,
+        *(["-t", depth] if depth else []),
+    ]
     server = lab.b.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await_listener(lab.b, PERFTEST_PORT, server)
@@ -37,10 +61,17 @@ def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
 
 def tcp_bandwidth(lab, seconds=3):
     """MB/s that iperf3 carries from b to a over TCP."""
-    server = lab.b.popen(["iperf3", "-s", "-1", "-p", IPERF_PORT], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = lab.b.popen(
+        ["iperf3", "-s", "-1", "-p", IPERF_PORT],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         _await_listener(lab.b, IPERF_PORT, server)
-        shown = lab.a.run(["iperf3", "-c", lab.b.address, "-p", IPERF_PORT, "-t", seconds, "-R", "-f", "M"], timeout=60 + seconds).stdout
+        shown = lab.a.run(
+            ["iperf3", "-c", lab.b.address, "-p", IPERF_PORT, "-t", seconds, "-R", "-f", "M"],
+            timeout=60 + seconds,
+        ).stdout
         server.wait(timeout=30)
     finally:
         server.kill()
@@ -50,11 +81,23 @@ def tcp_bandwidth(lab, seconds=3):
 
 def rping(lab, count=3, timeout=30):
     """a connects to b by librdmacm, and `count` buffers go there and back by RDMA READ and WRITE."""
-    server = lab.b.popen(["rping", "-s", "-a", lab.b.address, "-C", count], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = lab.b.popen(
+        ["rping", "-s", "-a", lab.b.address, "-C", count],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         # librdmacm listens in the kernel, where it cannot be seen from outside: try again until somebody is there.
-        wait_until(lambda: server.poll() is None and lab.a.run(["rping", "-c", "-a", lab.b.address, "-C", count], check=False, timeout=timeout).returncode == 0,
-                   timeout, f"rping from {lab.a.name} to {lab.b.name}", interval=0.2)
+        wait_until(
+            lambda: server.poll() is None
+            and lab.a.run(
+                ["rping", "-c", "-a", lab.b.address, "-C", count], check=False, timeout=timeout
+            ).returncode
+            == 0,
+            timeout,
+            f"rping from {lab.a.name} to {lab.b.name}",
+            interval=0.2,
+        )
     finally:
         server.kill()
         server.wait()

@@ -18,6 +18,7 @@ def ask(path, command, timeout=10, **arguments):
                     if "return" in said or "error" in said:
                         return said
                 raise LabError(f"QEMU's monitor {path} closed at {command}")
+
             json.loads(lines.readline())  # the greeting
             for name, words in (("qmp_capabilities", {}), (command, arguments)):
                 lines.write(json.dumps({"execute": name, "arguments": words}) + "\n")

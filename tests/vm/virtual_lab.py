@@ -37,7 +37,7 @@ NAMES = ("a", "b")
 SUBNET = "10.78.0"
 READY = "ppmr-vm: ready"
 AGENT_ADDRESS = "10.0.2.15"  # in QEMU's own little network; nothing outside can be reached from it
-LINK_MTU = 9000              # room for RDMA's largest path MTU, 4096
+LINK_MTU = 9000  # room for RDMA's largest path MTU, 4096
 MEMORY_MIB = 2048
 CPUS = 1
 # All that QEMU can emulate, but for what it emulates far more slowly than programs do without (README.md: what was learnt).
@@ -59,7 +59,14 @@ class VirtualNode(Commands):
     # -- commands
 
     def command(self, argv):
-        return ["/usr/bin/python3", "-SE", str(HERE / "exec.py"), str(self.directory), "--", *map(str, argv)]
+        return [
+            "/usr/bin/python3",
+            "-SE",
+            str(HERE / "exec.py"),
+            str(self.directory),
+            "--",
+            *map(str, argv),
+        ]
 
     def popen(self, argv, **options):
         """A process of the host that stands for the command; its `guest_pid()` is the command's pid in the machine."""
@@ -68,25 +75,39 @@ class VirtualNode(Commands):
         command = self.command(argv)
         command[3:3] = ["--pid-fd", str(tell)]
         try:
-            process = subprocess.Popen(command, pass_fds=[tell, *options.pop("pass_fds", ())], **options)
+            process = subprocess.Popen(
+                command, pass_fds=[tell, *options.pop("pass_fds", ())], **options
+            )
         except BaseException:
             os.close(told)
             raise
         finally:
             os.close(tell)
         with open(told, encoding="ascii") as file:
-            pid = file.read()  # comes when the command has been started, or ends empty if it could not be
+            pid = (
+                file.read()
+            )  # comes when the command has been started, or ends empty if it could not be
         process.guest_pid = lambda: _required_pid(pid, self, argv)
         return process
 
     def run(self, argv, timeout=60, check=True, input=None, env=None, cwd=None, text=True):
         argv = [str(word) for word in argv]
         try:
-            done = self.agent.run(argv, timeout, stdin=input.encode() if isinstance(input, str) else input, env=env, cwd=cwd)
+            done = self.agent.run(
+                argv,
+                timeout,
+                stdin=input.encode() if isinstance(input, str) else input,
+                env=env,
+                cwd=cwd,
+            )
         except subprocess.TimeoutExpired as late:
-            raise LabError(f"on {self.name}: '{' '.join(argv)}' did not end within {timeout} s; it said: {(late.stderr or late.output or b'nothing')[-2000:].decode(errors='replace')}") from late
+            raise LabError(
+                f"on {self.name}: '{' '.join(argv)}' did not end within {timeout} s; it said: {(late.stderr or late.output or b'nothing')[-2000:].decode(errors='replace')}"
+            ) from late
         if text:
-            done.stdout, done.stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+            done.stdout, done.stderr = done.stdout.decode(errors="replace"), done.stderr.decode(
+                errors="replace"
+            )
         self._check(argv, done, check)
         return done
 
@@ -124,10 +145,14 @@ class VirtualNode(Commands):
             return ""
 
     def host_path(self, path):
-        raise LabError(f"{path} of machine {self.name} cannot be opened from the host: read_text, exists, names, readlink, pull")
+        raise LabError(
+            f"{path} of machine {self.name} cannot be opened from the host: read_text, exists, names, readlink, pull"
+        )
 
     def host_pid(self, process):
-        raise LabError(f"a process of machine {self.name} has no pid on the host: signal_process, process_memory_kib")
+        raise LabError(
+            f"a process of machine {self.name} has no pid on the host: signal_process, process_memory_kib"
+        )
 
     def push(self, host_path, path, timeout=120):
         """Copies a file of the host into the machine."""
@@ -159,13 +184,16 @@ class VirtualNode(Commands):
 
         def ready_or_over():
             return READY in self.console() or not self.running()
+
         try:
             wait_until(ready_or_over, timeout, f"machine {self.name} to boot", interval=0.02)
         except LabError as late:
             raise LabError(f"{late}; its console: {self._tail()}") from None
         if READY not in self.console():
             raise LabError(f"machine {self.name} ended while it booted; {self._tail()}")
-        (self.directory / "agent.json.new").write_text(json.dumps({"port": self._agent_port(), "token": self.lab.token}))
+        (self.directory / "agent.json.new").write_text(
+            json.dumps({"port": self._agent_port(), "token": self.lab.token})
+        )
         (self.directory / "agent.json.new").rename(self.directory / "agent.json")
         self.clock_off_by = self.agent.set_clock()
         return time.monotonic() - began
@@ -187,14 +215,21 @@ class VirtualNode(Commands):
 
     def _tail(self):
         qemu = (self.directory / "qemu.log").read_text(errors="replace").strip()
-        return "\n".join([*self.console().strip().splitlines()[-20:], *([f"QEMU said: {qemu[-2000:]}"] if qemu else [])])
+        return "\n".join(
+            [
+                *self.console().strip().splitlines()[-20:],
+                *([f"QEMU said: {qemu[-2000:]}"] if qemu else []),
+            ]
+        )
 
     def set_link(self, up):
         """Plugs the machine's end of the link in, or out."""
         qmp.ask(self.directory / "qmp.sock", "set_link", name="link0", up=up)
 
     def _agent_port(self):
-        shown = qmp.ask(self.directory / "qmp.sock", "human-monitor-command", **{"command-line": "info usernet"})
+        shown = qmp.ask(
+            self.directory / "qmp.sock", "human-monitor-command", **{"command-line": "info usernet"}
+        )
         for line in shown.splitlines():
             words = line.split()
             if words and words[0] == "TCP[HOST_FORWARD]":
@@ -209,7 +244,9 @@ def _required_pid(pid, node, argv):
 
 
 class VirtualLab:
-    def __init__(self, memory_mib=MEMORY_MIB, cpus=CPUS, backed=False, say=lambda text: None, results=None):
+    def __init__(
+        self, memory_mib=MEMORY_MIB, cpus=CPUS, backed=False, say=lambda text: None, results=None
+    ):
         """Boots both machines. `results`: a directory that gets their consoles when the laboratory closes.
 
         `backed`: their memory is taken from the host before they start. Otherwise its first touch is several times slower than any later one, which no
@@ -231,7 +268,9 @@ class VirtualLab:
                 node.start()
             for node in self.nodes:
                 node.await_ready()
-            say(f"both machines are up after {time.monotonic() - began:.1f} s: a is {self.a.address}, b is {self.b.address}, {memory_mib} MiB and {cpus} CPUs each")
+            say(
+                f"both machines are up after {time.monotonic() - began:.1f} s: a is {self.a.address}, b is {self.b.address}, {memory_mib} MiB and {cpus} CPUs each"
+            )
         except BaseException:
             self.close()
             raise
@@ -248,7 +287,9 @@ class VirtualLab:
         return lab
 
     def _name_nodes(self):
-        self.a, self.b = self.nodes = [VirtualNode(self, name, number) for number, name in enumerate(NAMES, start=1)]
+        self.a, self.b = self.nodes = [
+            VirtualNode(self, name, number) for number, name in enumerate(NAMES, start=1)
+        ]
 
     def node(self, name):
         for node in self.nodes:
@@ -263,7 +304,9 @@ class VirtualLab:
         self.close()
 
     def _prepare(self, memory_mib, cpus, backed):
-        self.home = self.directory / "home"  # shared by both, like the home directories of a cluster
+        self.home = (
+            self.directory / "home"
+        )  # shared by both, like the home directories of a cluster
         self.home.mkdir()
         (self.directory / "token").write_text(self.token)
         self._name_nodes()
@@ -276,17 +319,41 @@ class VirtualLab:
             peer = self.nodes[2 - number]
             node.directory.mkdir()
             settings = {
-                "name": node.name, "address": node.address, "link_mac": _mac(0, number), "spare_mac": _mac(2, number),
-                "agent_address": AGENT_ADDRESS, "agent_mac": _mac(1, number), "agent_program": HERE / "guest_agent.py",
-                "token": self.token, "shares": " ".join(f"{tag} {mode} {shlex.quote(str(path))}" for tag, mode, path in shares)}
+                "name": node.name,
+                "address": node.address,
+                "link_mac": _mac(0, number),
+                "spare_mac": _mac(2, number),
+                "agent_address": AGENT_ADDRESS,
+                "agent_mac": _mac(1, number),
+                "agent_program": HERE / "guest_agent.py",
+                "token": self.token,
+                "shares": " ".join(
+                    f"{tag} {mode} {shlex.quote(str(path))}" for tag, mode, path in shares
+                ),
+            }
             initramfs = image.make_initramfs(modules, settings, node.directory)
-            commands[node.name] = _qemu(node.directory, peer.directory, number, kernel, initramfs, shares, memory_mib, cpus, backed)
+            commands[node.name] = _qemu(
+                node.directory,
+                peer.directory,
+                number,
+                kernel,
+                initramfs,
+                shares,
+                memory_mib,
+                cpus,
+                backed,
+            )
         (self.directory / "machines.json").write_text(json.dumps(commands))
 
     def _start_keeper(self):
         self._keeper_process = subprocess.Popen(
-            ["/usr/bin/python3", "-SE", str(HERE / "keeper.py"), str(self.directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, start_new_session=True, pass_fds=[self._lock.fileno()])
+            ["/usr/bin/python3", "-SE", str(HERE / "keeper.py"), str(self.directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            pass_fds=[self._lock.fileno()],
+        )
         if self._keeper_process.stdout.readline().strip() != "ready":
             raise LabError("the keeper of the machines did not start")
 
@@ -315,7 +382,12 @@ class VirtualLab:
             self._say("the link is dead: both machines are booted again")
             for node in self.nodes:
                 node.kill()
-            wait_until(lambda: not any(node.running() for node in self.nodes), 10, "the machines to end", interval=0.05)
+            wait_until(
+                lambda: not any(node.running() for node in self.nodes),
+                10,
+                "the machines to end",
+                interval=0.05,
+            )
             self._boot(self.nodes)
 
     @staticmethod
@@ -326,7 +398,12 @@ class VirtualLab:
             node.await_ready()
 
     def link_carries(self):
-        return self.a.run(["busybox", "ping", "-c", "1", "-W", "2", self.b.address], check=False).returncode == 0
+        return (
+            self.a.run(
+                ["busybox", "ping", "-c", "1", "-W", "2", self.b.address], check=False
+            ).returncode
+            == 0
+        )
 
     def close(self):
         if not self._lock:
@@ -379,11 +456,22 @@ def _mac(network, number):
 def _shares(home):
     """[(tag, mode, path), ...]: what is at the same path in the machines, beside what the root file system has, and always as it is on the host now."""
     read_only = {REPOSITORY.resolve()}
-    for place in (REPOSITORY / "bazel-bin", os.environ.get("PPMR") and Path(os.environ["PPMR"]).resolve().parent, os.environ.get("PPMR_PROGRAMS")):
+    for place in (
+        REPOSITORY / "bazel-bin",
+        os.environ.get("PPMR") and Path(os.environ["PPMR"]).resolve().parent,
+        os.environ.get("PPMR_PROGRAMS"),
+    ):
         if place and Path(place).is_dir():
             read_only.add(Path(place).resolve())
-    outermost = [path for path in sorted(read_only) if not any(path != other and path.is_relative_to(other) for other in read_only)]
-    return [(f"share{number}", mode, path) for number, (mode, path) in enumerate([("rw", home), *(("ro", path) for path in outermost)])]
+    outermost = [
+        path
+        for path in sorted(read_only)
+        if not any(path != other and path.is_relative_to(other) for other in read_only)
+    ]
+    return [
+        (f"share{number}", mode, path)
+        for number, (mode, path) in enumerate([("rw", home), *(("ro", path) for path in outermost)])
+    ]
 
 
 def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_mib, cpus, backed):
@@ -392,26 +480,68 @@ def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_m
 
     def cable(name, mac):
         ends = f"local.path={quoted(directory / name)}.sock,remote.type=unix,remote.path={quoted(peer_directory / name)}.sock"
-        return ["-netdev", f"dgram,id={name}-cable,local.type=unix,{ends}",
-                "-device", f"virtio-net-pci,id={name},netdev={name}-cable,mac={mac},host_mtu={LINK_MTU},rx_queue_size=1024,romfile="]
+        return [
+            "-netdev",
+            f"dgram,id={name}-cable,local.type=unix,{ends}",
+            "-device",
+            f"virtio-net-pci,id={name},netdev={name}-cable,mac={mac},host_mtu={LINK_MTU},rx_queue_size=1024,romfile=",
+        ]
+
     command = [
-        image.find_qemu(), "-name", f"ppmr-{directory.name},debug-threads=on", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        "-machine", "pc,memory-backend=memory", "-accel", "tcg,thread=multi", "-cpu", CPU_MODEL, "-smp", str(cpus), "-m", str(memory_mib),
-        "-object", f"memory-backend-ram,id=memory,size={memory_mib}M,prealloc={'on' if backed else 'off'}",
-        "-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check tsc=reliable rdinit=/init",
-        "-serial", f"file:{quoted(directory / 'console.log')}", "-qmp", f"unix:{quoted(directory / 'qmp.sock')},server=on,wait=off",
-        *cable("link0", _mac(0, number)), *cable("link1", _mac(2, number)),
-        "-netdev", f"user,id=agent,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-{AGENT_ADDRESS}:1",
-        "-device", f"virtio-net-pci,netdev=agent,mac={_mac(1, number)},romfile="]
+        image.find_qemu(),
+        "-name",
+        f"ppmr-{directory.name},debug-threads=on",
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-machine",
+        "pc,memory-backend=memory",
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        CPU_MODEL,
+        "-smp",
+        str(cpus),
+        "-m",
+        str(memory_mib),
+        "-object",
+        f"memory-backend-ram,id=memory,size={memory_mib}M,prealloc={'on' if backed else 'off'}",
+        "-kernel",
+        str(kernel),
+        "-initrd",
+        str(initramfs),
+        "-append",
+        "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check tsc=reliable rdinit=/init",
+        "-serial",
+        f"file:{quoted(directory / 'console.log')}",
+        "-qmp",
+        f"unix:{quoted(directory / 'qmp.sock')},server=on,wait=off",
+        *cable("link0", _mac(0, number)),
+        *cable("link1", _mac(2, number)),
+        "-netdev",
+        f"user,id=agent,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-{AGENT_ADDRESS}:1",
+        "-device",
+        f"virtio-net-pci,netdev=agent,mac={_mac(1, number)},romfile=",
+    ]
     for tag, mode, path in [("root", "ro", "/"), *shares]:
-        command += ["-fsdev", f"local,id={tag},path={quoted(path)},security_model=none,multidevs=remap{',readonly=on' if mode == 'ro' else ''}",
-                    "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+        command += [
+            "-fsdev",
+            f"local,id={tag},path={quoted(path)},security_model=none,multidevs=remap{',readonly=on' if mode == 'ro' else ''}",
+            "-device",
+            f"virtio-9p-pci,fsdev={tag},mount_tag={tag}",
+        ]
     return command
 
 
 def running():
     """The laboratory that was booted last and is up, or None."""
-    for socket_file in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*/keeper.sock"), key=lambda path: path.stat().st_mtime, reverse=True):
+    for socket_file in sorted(
+        Path(tempfile.gettempdir()).glob(f"{PREFIX}*/keeper.sock"),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    ):
         try:
             return VirtualLab.attach(socket_file.parent)
         except (LabError, OSError):

@@ -10,14 +10,18 @@ import time
 
 def main():
     host, port, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    with open(path, "w", buffering=1) as acknowledged, socket.create_connection((host, port), timeout=30) as connection:
+    with open(path, "w", buffering=1) as acknowledged, socket.create_connection(
+        (host, port), timeout=30
+    ) as connection:
         answers = connection.makefile("rb")
         number = 0
         try:
             while True:
                 number += 1
                 key, value = f"key:{number}", f"value-{number * 2654435761 % (1 << 32):08x}"
-                connection.sendall(f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(value)}\r\n{value}\r\n".encode())
+                connection.sendall(
+                    f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(value)}\r\n{value}\r\n".encode()
+                )
                 answer = answers.readline()
                 if answer != b"+OK\r\n":
                     raise OSError(f"redis answered {answer!r}")
