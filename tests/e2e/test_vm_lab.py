@@ -156,8 +156,10 @@ def test_a_machine_loses_its_power_and_comes_back(machines):
     measures.rping(machines)
 
 
-@pytest.mark.parametrize("keeper_dies_too", [False, True], ids=["runner", "runner and keeper"])
-def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, keeper_dies_too):
+@pytest.mark.parametrize(
+    "supervisor_dies_too", [False, True], ids=["runner", "runner and supervisor"]
+)
+def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, supervisor_dies_too):
     runner = subprocess.Popen(
         [REPOSITORY / "tests/vm/lab", "up"], stderr=subprocess.PIPE, text=True
     )
@@ -167,15 +169,15 @@ def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, keeper_die
         wait_until(
             lambda: len(processes_of(directory, "qemu")) == 2, 30, "both machines to be started"
         )
-        keepers = processes_of(directory, "keeper.py")
+        supervisors = processes_of(directory, "machine_supervisor.py")
         runner.kill()
-        if keeper_dies_too:
-            for pid in keepers:
+        if supervisor_dies_too:
+            for pid in supervisors:
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not processes_of(directory, ""), 10, "everything to end")
 
         def removed():
-            if keeper_dies_too:
+            if supervisor_dies_too:
                 remove_stale()  # what the next laboratory does first; in vain for as long as a killed process has yet to close the lock
             return not directory.exists()
 

@@ -8,7 +8,7 @@
 Both boot this machine's own root file system, read-only below a tmpfs, so that every program of the host is there. The host's paths hold in the
 machines for what is shared: `lab.home` (writable, seen by all), the repository and the build's output. /tmp, /run, /dev, /proc are their own.
 
-Who takes part: this process; a keeper (keeper.py) that starts the QEMUs and ends them when this process ends; in each machine an agent
+Who takes part: this process; a supervisor (machine_supervisor.py) that starts the QEMUs and ends them when this process ends; in each machine an agent
 (guest_agent.py) that runs commands. The link is a pair of datagram sockets: a machine that is killed leaves no connection behind that the other's
 QEMU would have to notice, and comes back to the same link. A second cable, link1, is plugged in but not configured: for tests of two rails.
 """
@@ -172,12 +172,12 @@ class VirtualNode(Commands):
     # -- the machine
 
     def running(self):
-        return self.name in self.lab._keeper("state").split()
+        return self.name in self.lab._ask_supervisor("state").split()
 
     def start(self):
         """Switches the machine on, without waiting for it: await_ready."""
         (self.directory / "agent.json").unlink(missing_ok=True)
-        self.lab._keeper(f"boot {self.name}")
+        self.lab._ask_supervisor(f"boot {self.name}")
 
     def await_ready(self, timeout=180):
         began = time.monotonic()
@@ -204,7 +204,7 @@ class VirtualNode(Commands):
 
     def kill(self):
         """As if its power had failed."""
-        self.lab._keeper(f"kill {self.name}")
+        self.lab._ask_supervisor(f"kill {self.name}")
 
     def console(self):
         """What the machine has written to its console in this boot."""
@@ -259,10 +259,10 @@ class VirtualLab:
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock = open(self.directory / "lock", "w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._keeper_process = None
+        self._supervisor_process = None
         try:
             self._prepare(memory_mib, cpus, backed)
-            self._start_keeper()
+            self._start_supervisor()
             began = time.monotonic()
             for node in self.nodes:
                 node.start()
@@ -281,9 +281,9 @@ class VirtualLab:
         lab = cls.__new__(cls)
         lab.directory, lab.home = Path(directory), Path(directory) / "home"
         lab.token = (lab.directory / "token").read_text()
-        lab._keeper_process = lab._results = lab._lock = None
+        lab._supervisor_process = lab._results = lab._lock = None
         lab._name_nodes()
-        lab._keeper("state")
+        lab._ask_supervisor("state")
         return lab
 
     def _name_nodes(self):
@@ -345,20 +345,20 @@ class VirtualLab:
             )
         (self.directory / "machines.json").write_text(json.dumps(commands))
 
-    def _start_keeper(self):
-        self._keeper_process = subprocess.Popen(
-            ["/usr/bin/python3", "-SE", str(HERE / "keeper.py"), str(self.directory)],
+    def _start_supervisor(self):
+        self._supervisor_process = subprocess.Popen(
+            ["/usr/bin/python3", "-SE", str(HERE / "machine_supervisor.py"), str(self.directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
             pass_fds=[self._lock.fileno()],
         )
-        if self._keeper_process.stdout.readline().strip() != "ready":
-            raise LabError("the keeper of the machines did not start")
+        if self._supervisor_process.stdout.readline().strip() != "ready":
+            raise LabError("the supervisor of the machines did not start")
 
-    def _keeper(self, request):
-        return _ask_keeper(self.directory, request)
+    def _ask_supervisor(self, request):
+        return _ask_supervisor(self.directory, request)
 
     def cut_link(self):
         """Pulls the cable at both ends."""
@@ -410,15 +410,15 @@ class VirtualLab:
             return  # closed, or another's
         if self._results:
             self.collect(self._results)
-        if self._keeper_process:
-            self._keeper_process.stdin.close()
+        if self._supervisor_process:
+            self._supervisor_process.stdin.close()
             try:
-                self._keeper_process.wait(timeout=10)
+                self._supervisor_process.wait(timeout=10)
             except subprocess.TimeoutExpired:
-                self._keeper_process.kill()  # its machines go with it
-                self._keeper_process.wait()
-            self._keeper_process.stdout.close()
-            self._keeper_process = None
+                self._supervisor_process.kill()  # its machines go with it
+                self._supervisor_process.wait()
+            self._supervisor_process.stdout.close()
+            self._supervisor_process = None
         shutil.rmtree(self.directory, ignore_errors=True)
         self._lock.close()
         self._lock = None
@@ -431,17 +431,17 @@ class VirtualLab:
                 shutil.copy(log, results / name)
 
 
-def _ask_keeper(directory, request):
+def _ask_supervisor(directory, request):
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(20)
-            connection.connect(str(directory / "keeper.sock"))
+            connection.connect(str(directory / "supervisor.sock"))
             connection.sendall(request.encode())
             said = connection.recv(1000).decode()
     except OSError as error:
         raise NotRunning(f"the laboratory in {directory} is not running: {error}") from None
     if not said.startswith("ok"):
-        raise LabError(f"{request}: {said.removeprefix('error ') or 'the keeper has ended'}")
+        raise LabError(f"{request}: {said.removeprefix('error ') or 'the supervisor has ended'}")
     return said.removeprefix("ok").strip()
 
 
@@ -538,7 +538,7 @@ def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_m
 def running():
     """The laboratory that was booted last and is up, or None."""
     for socket_file in sorted(
-        Path(tempfile.gettempdir()).glob(f"{PREFIX}*/keeper.sock"),
+        Path(tempfile.gettempdir()).glob(f"{PREFIX}*/supervisor.sock"),
         key=lambda path: path.stat().st_mtime,
         reverse=True,
     ):
@@ -550,7 +550,7 @@ def running():
 
 
 def remove_stale():
-    """Removes directories of laboratories whose owner and keeper were both killed."""
+    """Removes directories of laboratories whose owner and supervisor were both killed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
         try:
             with open(lock) as file:

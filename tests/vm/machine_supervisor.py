@@ -1,10 +1,10 @@
 """Starts and ends the machines of one laboratory; a process of its own, so that they end however their owner ends.
 
-    keeper.py DIRECTORY          DIRECTORY/machines.json: name -> command line of its QEMU
+    machine_supervisor.py DIRECTORY          DIRECTORY/machines.json: name -> command line of its QEMU
 
 Standard input is a pipe held by the owner. When it closes the machines are killed and DIRECTORY is removed. If this process is killed itself, the
 kernel kills the machines (the parent-death signal) and the next laboratory removes the directory, whose lock is then free.
-DIRECTORY/keeper.sock takes one request per connection: `boot NAME`, `kill NAME`, `state`.
+DIRECTORY/supervisor.sock takes one request per connection: `boot NAME`, `kill NAME`, `state`.
 """
 import json
 import os
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 
-class Keeper:
+class MachineSupervisor:
     def __init__(self, directory):
         self._directory = directory
         self._commands = json.loads((directory / "machines.json").read_text())
@@ -73,10 +73,10 @@ def main():
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a Ctrl-C is the owner's affair
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    keeper = Keeper(directory)
+    supervisor = MachineSupervisor(directory)
     try:
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(directory / "keeper.sock"))
+            listener.bind(str(directory / "supervisor.sock"))
             listener.listen(8)
             print("ready", flush=True)
             while True:
@@ -89,12 +89,12 @@ def main():
                         connection.settimeout(5)
                         try:
                             connection.sendall(
-                                keeper.answer(connection.recv(200).decode().split()).encode()
+                                supervisor.answer(connection.recv(200).decode().split()).encode()
                             )
                         except OSError as error:
-                            print(f"keeper: {error}", file=sys.stderr)
+                            print(f"supervisor: {error}", file=sys.stderr)
     finally:
-        keeper.close()
+        supervisor.close()
 
 
 if __name__ == "__main__":
