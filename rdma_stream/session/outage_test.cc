@@ -62,7 +62,7 @@ TEST_F(Outage, LongerThanThePeersPatienceIsAnErrorOnBothSides) {
 }
 
 TEST_F(Outage, ClosingASourceDoesNotWaitForASilentTarget) {
-  auto source = std::make_unique<TestSource>(*rig, SourceOptions{});
+  auto source = std::make_unique<TestSource>(*rig, TestSourceOptions{});
   ASSERT_TRUE(source->claim("checkpoint"));
   TestFile& file = **source->make_file("file");
   rig->network().set_link(false);

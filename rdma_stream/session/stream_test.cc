@@ -278,7 +278,7 @@ TEST_P(Stream, ASlowSinkIsWaitedFor) {
 TEST_P(Stream, WhatTheTargetAsksForReachesTheSource) {
   rig();
   std::atomic<uint64_t> asked = 0, removed = 0;
-  SourceOptions options;
+  TestSourceOptions options;
   options.events.seal_requested = [&](uint64_t checkpoint) { asked = checkpoint; };
   options.events.checkpoint_removed = [&](uint64_t checkpoint) { removed = checkpoint; };
   TestSource source(*rig_, options);

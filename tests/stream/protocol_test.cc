@@ -180,7 +180,7 @@ Outcome run_seed(uint64_t seed, const std::shared_ptr<const Security>& security)
   rig_choice.security = security;
   StreamRig rig(rig_choice);
   {
-    SourceOptions options;
+    TestSourceOptions options;
     options.pool_slots = 1 + random() % 8;
     options.stream_count = 1 + static_cast<uint32_t>(random() % 3);
     TestSource source(rig, options);

@@ -37,7 +37,7 @@ std::unique_ptr<Connector> StreamRig::connector() {
       options_.tcp ? std::move(tcp_connector(receiver_->address()).value()) : network_.connector());
 }
 
-TestSource::TestSource(StreamRig& rig, SourceOptions options)
+TestSource::TestSource(StreamRig& rig, TestSourceOptions options)
     : options_(std::move(options)),
       pool_(std::move(BufferPool::create(options_.pool_slots * options_.chunk_size_bytes,
                                          options_.chunk_size_bytes)

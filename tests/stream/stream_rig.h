@@ -71,7 +71,7 @@ struct TestFile {
   std::vector<std::byte> model;  // changed by the file's writer only
 };
 
-struct SourceOptions {
+struct TestSourceOptions {
   std::string name = "source";
   size_t pool_slots = 8;
   size_t chunk_size_bytes = kChunkSizeMinBytes;
@@ -82,7 +82,7 @@ struct SourceOptions {
 // Plays the source mount. Threads: different files may be written by different threads.
 class TestSource {
  public:
-  TestSource(StreamRig& rig, SourceOptions options);
+  TestSource(StreamRig& rig, TestSourceOptions options);
   ~TestSource();
 
   // The error of Sender::open, if it failed: nothing else may be called then.
@@ -106,7 +106,7 @@ class TestSource {
   std::deque<TestFile>& files() { return files_; }
 
  private:
-  const SourceOptions options_;
+  const TestSourceOptions options_;
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Connector> connector_;
   const std::shared_ptr<StickyError> error_ = std::make_shared<StickyError>();
