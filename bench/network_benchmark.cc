@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "buffer_pool/buffer_pool.h"
-#include "fuse_target/image_tree.h"
-#include "fuse_target/parking_lot.h"
-#include "fuse_target/store_memory.h"
+#include "fuse_target/store/image_tree.h"
+#include "fuse_target/store/parking_lot.h"
+#include "fuse_target/store/store_memory.h"
 #include "mount/command_line/size_option.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "rdma_stream/session/receiver.h"

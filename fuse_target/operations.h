@@ -4,8 +4,8 @@
 
 #include <fuse3/fuse_lowlevel.h>
 
-#include "fuse_target/image_tree.h"
-#include "fuse_target/parking_lot.h"
+#include "fuse_target/store/image_tree.h"
+#include "fuse_target/store/parking_lot.h"
 #include "fuse_target/upstream.h"
 
 namespace ppmr {

@@ -1,4 +1,4 @@
-#include "fuse_target/read_plan.h"
+#include "fuse_target/store/read_plan.h"
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fuse_target/image_tree.h"
+#include "fuse_target/store/image_tree.h"
 
 namespace ppmr {
 

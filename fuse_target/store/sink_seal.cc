@@ -2,7 +2,7 @@
 // is here. Only when all of it agrees are the bytes the reader's for good.
 #include <set>
 
-#include "fuse_target/image_tree.h"
+#include "fuse_target/store/image_tree.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

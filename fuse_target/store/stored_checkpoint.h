@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "fuse_target/image_file.h"
+#include "fuse_target/store/image_file.h"
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/wire/wire.h"
 

@@ -1,4 +1,4 @@
-#include "fuse_target/parking_lot.h"
+#include "fuse_target/store/parking_lot.h"
 
 #include <algorithm>
 #include <cassert>

@@ -1,4 +1,4 @@
-#include "fuse_target/stored_checkpoint.h"
+#include "fuse_target/store/stored_checkpoint.h"
 
 namespace ppmr {
 

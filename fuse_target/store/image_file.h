@@ -18,10 +18,10 @@
 #include <mutex>
 #include <vector>
 
-#include "fuse_target/range_set.h"
-#include "fuse_target/read_plan.h"
-#include "fuse_target/spill_file.h"
-#include "fuse_target/store_memory.h"
+#include "fuse_target/store/range_set.h"
+#include "fuse_target/store/read_plan.h"
+#include "fuse_target/store/spill_file.h"
+#include "fuse_target/store/store_memory.h"
 #include "rdma_stream/mover/sink.h"
 
 namespace ppmr {

@@ -1,4 +1,4 @@
-#include "fuse_target/range_set.h"
+#include "fuse_target/store/range_set.h"
 
 namespace ppmr {
 

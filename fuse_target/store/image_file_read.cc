@@ -1,7 +1,7 @@
 // Reading: a range is answered only when nothing of it is still to come.
 #include <algorithm>
 
-#include "fuse_target/image_file.h"
+#include "fuse_target/store/image_file.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

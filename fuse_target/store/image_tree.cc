@@ -1,4 +1,4 @@
-#include "fuse_target/image_tree.h"
+#include "fuse_target/store/image_tree.h"
 
 #include <set>
 

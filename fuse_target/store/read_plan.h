@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "buffer_pool/result.h"
-#include "fuse_target/spill_file.h"
-#include "fuse_target/store_memory.h"
+#include "fuse_target/store/spill_file.h"
+#include "fuse_target/store/store_memory.h"
 
 namespace ppmr {
 

@@ -17,8 +17,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fuse_target/parking_lot.h"
-#include "fuse_target/stored_checkpoint.h"
+#include "fuse_target/store/parking_lot.h"
+#include "fuse_target/store/stored_checkpoint.h"
 #include "rdma_stream/mover/sink.h"
 
 namespace ppmr {

@@ -1,4 +1,4 @@
-#include "fuse_target/image_file.h"
+#include "fuse_target/store/image_file.h"
 
 #include <algorithm>
 #include <bit>

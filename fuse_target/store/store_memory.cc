@@ -1,4 +1,4 @@
-#include "fuse_target/store_memory.h"
+#include "fuse_target/store/store_memory.h"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // Names and attributes, as a source tells them. Every call checks what it was told first: an id of
 // another session, a name that would escape, a parent that is no directory. What cannot be done
 // fails the checkpoint, because its source goes on as if it had been done.
-#include "fuse_target/image_tree.h"
+#include "fuse_target/store/image_tree.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

@@ -1,4 +1,4 @@
-#include "fuse_target/spill_file.h"
+#include "fuse_target/store/spill_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

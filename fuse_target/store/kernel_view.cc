@@ -1,7 +1,7 @@
 // What the mount and the control socket ask of the tree.
 #include <algorithm>
 
-#include "fuse_target/image_tree.h"
+#include "fuse_target/store/image_tree.h"
 
 namespace ppmr {
 
