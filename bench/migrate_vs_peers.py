@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from lab.node import LabError  # noqa: E402
 from measure import dumps, loads, machine, moves  # noqa: E402
 from measure.spread import spread  # noqa: E402
-from measure.world import Effort, World, flags  # noqa: E402
+from measure.testbed import Effort, Testbed, flags  # noqa: E402
 from with_fresh_memory import FreshMemory  # noqa: E402
 
 WAYS = {
@@ -35,7 +35,7 @@ PLACES = {
 VERIFIED = "dump and verified, source mount, streaming"
 
 
-def measure(world, size_mib, only):
+def measure(testbed, size_mib, only):
     """{what: seconds of each run}, {role: MiB}"""
     seconds, memory = {}, {}
 
@@ -45,7 +45,7 @@ def measure(world, size_mib, only):
             memory[role] = max(mib, memory.get(role, 0))
 
     if only != "dumps":
-        outcome = moves.measure(world, 1, size_mib, only=WAYS)
+        outcome = moves.measure(testbed, 1, size_mib, only=WAYS)
         for way, name in WAYS.items():
             if way not in outcome.results:
                 raise LabError(f"{way}: {outcome.not_measured.get(way) or outcome.not_measured}")
@@ -53,7 +53,7 @@ def measure(world, size_mib, only):
             seconds[f"downtime, {name}"] = outcome.also["downtime"][way]
         remember(outcome)
     if only != "moves":
-        outcome = dumps.measure(world, size_mib)
+        outcome = dumps.measure(testbed, size_mib)
         for place, name in PLACES.items():
             seconds[f"dump, {name}"] = outcome.results[place]
         (seconds[VERIFIED],) = outcome.also["dumped and verified at the target"].values()
@@ -151,7 +151,7 @@ def main():
         about["memory"] = str(memory) if memory else "as the round before left it"
         effort = Effort(name="by hand", runs=arguments.runs, warm_ups=1, move_runs=arguments.runs)
         # Target memory as `ppmr target` has it by default, whatever the size of the process.
-        world = World(
+        testbed = Testbed(
             effort,
             arguments.source_option,
             flags({"--pool-size": "1GiB"}, arguments.target_option),
@@ -160,9 +160,9 @@ def main():
             disk_directory=Path("/var/tmp"),
         )
         try:
-            seconds, used = measure(world, arguments.size_mib, arguments.only)
+            seconds, used = measure(testbed, arguments.size_mib, arguments.only)
         finally:
-            world.close()
+            testbed.close()
         figures = report(seconds, used, about)
     except LabError as error:
         sys.exit(f"migrate_vs_peers: {error}")

@@ -16,11 +16,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from lab.migrate import MigrationWorld  # noqa: E402
-from lab.node import Lab, LabError, wait_until  # noqa: E402
+from lab.migrations import Migrations  # noqa: E402
+from lab.node import Lab, LabError  # noqa: E402
 from lab.programs import SteadyWorker, check_continuity, gap_between  # noqa: E402
 from measure.machine import environment  # noqa: E402
 from timeline import drawing  # noqa: E402
+
+
+IPERF_PORT = 5201
 
 
 def link_bits_per_second(source, target, seconds=3):
@@ -29,9 +32,7 @@ def link_bits_per_second(source, target, seconds=3):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_until(
-        lambda: ":1451 " in target.run(["cat", "/proc/net/tcp"]).stdout, 5, "iperf3 to listen"
-    )
+    target.await_listener(IPERF_PORT, server)
     said = json.loads(
         source.run(
             ["iperf3", "-c", target.address, "-t", seconds, "-O", 1, "-J"], timeout=60
@@ -45,15 +46,14 @@ class Bench:
     def __init__(self, arguments):
         self.arguments = arguments
         self.lab = Lab()
-        self.source, self.target = self.lab.node("source"), self.lab.node("target")
-        self.link = self.lab.join(self.source, self.target)
-        self.world = MigrationWorld(self.source, self.target, self.lab.directory / "private")
-        self.world.mounts.await_ready()
+        self.source, self.target, self.link = self.lab.pair()
+        self.migrations = Migrations(self.source, self.target, self.lab.directory / "private")
+        self.migrations.await_ready()
         self.link.limit(arguments.rate)
         self._groups = 0
 
     def close(self):
-        self.world.close()
+        self.migrations.close()
         self.lab.close()
 
     def workers(self):
@@ -99,7 +99,7 @@ class Bench:
                 self.source.signal(worker.pid, 9)
 
     def pipelined(self, workers):
-        done = self.world.migrate(
+        done = self.migrations.migrate(
             *[worker.pid for worker in workers],
             timeout=300,
             options=["--independent", "--jobs", self.arguments.jobs],
@@ -108,7 +108,7 @@ class Bench:
 
     def one_by_one(self, workers):
         return [
-            self.world.migrate(worker.pid, timeout=300).ok().summary["trees"][0]
+            self.migrations.migrate(worker.pid, timeout=300).ok().summary["trees"][0]
             for worker in workers
         ]
 
@@ -155,7 +155,7 @@ def main():
                         flush=True,
                     )
     except LabError:
-        print(bench.world.logs(newest=1), file=sys.stderr)
+        print(bench.migrations.logs(newest=1), file=sys.stderr)
         raise
     finally:
         bench.close()

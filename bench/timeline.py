@@ -74,17 +74,17 @@ def drawing(trees, title):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("said", type=Path, help="what --json printed")
+    parser.add_argument("output", type=Path, help="what --json printed")
     parser.add_argument("picture", type=Path, help="the SVG file to write")
     parser.add_argument("--title", default="ppmr migrate")
     arguments = parser.parse_args()
     try:
         arguments.picture.write_text(
-            drawing(moved_trees(arguments.said.read_text()), arguments.title)
+            drawing(moved_trees(arguments.output.read_text()), arguments.title)
         )
     except (OSError, NothingToDraw) as error:
         sys.exit(
-            f"timeline: {arguments.said}: {error}"
+            f"timeline: {arguments.output}: {error}"
             if isinstance(error, NothingToDraw)
             else f"timeline: {error}"
         )

@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""The kill matrix: migrations that are stopped at every state of the protocol while something fails, and the oracle of lab/kill_matrix.py.
+"""The kill matrix: stops migrations at every state of the protocol while something fails, and judges them.
 
     tests/kill_matrix.py --migrations 1000 --seed 1 [--arenas 4]
 
-Every case of the matrix is played once before one is played twice; `--only TEXT` plays those whose description has that text. Prints a line for each
-case and a table of what became of them; exit 0 only if the oracle had nothing to say. As root.
+As root. lab/failure_cases.py has the cases, lab/arena.py plays and judges them. Every case is played once
+before one is played twice; `--only TEXT` selects the cases whose description contains that text. Prints a
+line for each case and a table of the verdicts. Exit 0 only if the oracle has no objection.
 
-A `criu dump` that gets a SIGKILL while its parasite is in a process can take the process with it, with ppmr or without. So that case is played
-`--criu-kills` times more, beside as many plain dumps that are killed at the same moments, and must not lose significantly more of them.
+A `criu dump` that gets a SIGKILL while its parasite is in a process can take the process with it, with ppmr
+or without. Therefore that case is played `--criu-kills` more times, beside as many plain dumps that are
+killed at the same moments, and must not lose significantly more processes than they do.
 """
 import argparse
 import collections
@@ -18,31 +20,42 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from lab import kill_matrix as matrix  # noqa: E402
+from lab import failure_cases  # noqa: E402
+from lab.arena import LOST, Arena  # noqa: E402
 from lab.node import Lab  # noqa: E402
-
 
 PLAIN = "plain criu"
 CRIU_KILL = ("source:dumping", "source criu", "kill")
 
 
 def lost_more(ours, plain):
-    """Whether so many of `ours` (verdicts) are lost that CRIU's own nature, as `plain` shows it, cannot be the reason: 3 standard deviations, and 2 for few."""
-    expected = len(ours) * plain.count(matrix.LOST) / len(plain)
+    """Whether the verdicts `ours` contain more losses than CRIU alone explains, as `plain` shows it.
+
+    The limit is 3 standard deviations above what is expected, plus 2 for small numbers.
+    """
+    expected = len(ours) * plain.count(LOST) / len(plain)
     variance = expected * (1 + len(ours) / len(plain))
-    return ours.count(matrix.LOST) > expected + 3 * variance**0.5 + 2
+    return ours.count(LOST) > expected + 3 * variance**0.5 + 2
 
 
-def play_all(cases, arena_count, seed, say=lambda *_: None):
-    """Plays the cases in that many arenas at once (PLAIN: a dump without ppmr); returns ({(case): [verdict, ...]}, [what the oracle objects to])."""
+def play_all(cases, arena_count, seed, report=lambda *_: None):
+    """Plays the cases in that many arenas at once (PLAIN: a dump without ppmr).
+
+    Returns ({case: [verdict, ...]}, [objection, ...]).
+    """
     waiting = queue.Queue()
     for case in cases:
         waiting.put(case)
     verdicts, wrong, lock = collections.defaultdict(list), [], threading.Lock()
 
+    def play(arena, case):
+        if case[0] != PLAIN:
+            return arena.play(*case)
+        return "survived" if arena.play_plain_criu_kill(f"{seed} {case[1]}") else LOST
+
     def work(number):
         with Lab() as lab:
-            arena = matrix.Arena(lab, number, seed).open()
+            arena = Arena(lab, number, seed).open()
             try:
                 while True:
                     try:
@@ -51,26 +64,17 @@ def play_all(cases, arena_count, seed, say=lambda *_: None):
                         return
                     began = time.monotonic()
                     try:
-                        if case[0] == PLAIN:
-                            verdict = (
-                                "survived"
-                                if matrix.play_plain_criu_kill(arena, f"{seed} {case[1]}")
-                                else matrix.LOST
-                            )
-                        else:
-                            verdict = arena.play(*case)
-                    except (
-                        Exception
-                    ) as error:  # noqa: BLE001: whatever it is, the case has failed and the others go on
+                        verdict = play(arena, case)
+                    except Exception as error:  # the case has failed; the others go on
                         verdict = "WRONG"
                         with lock:
                             wrong.append(f"{case}: {type(error).__name__}: {error}")
                             print(f"WRONG {wrong[-1]}", file=sys.stderr, flush=True)
                         arena.close()
-                        arena = matrix.Arena(lab, f"{number}x{len(wrong)}", seed).open()
+                        arena = Arena(lab, f"{number}x{len(wrong)}", seed).open()
                     with lock:
                         verdicts[case[:3]].append(verdict)
-                        say(case, verdict, time.monotonic() - began)
+                        report(case, verdict, time.monotonic() - began)
             finally:
                 arena.close()
 
@@ -85,7 +89,7 @@ def play_all(cases, arena_count, seed, say=lambda *_: None):
 
 
 def table(verdicts):
-    """Markdown: what became of the migrations, by what failed and how, over all states."""
+    """Markdown: the verdicts over all states, by what failed and how."""
     counts = collections.defaultdict(collections.Counter)
     for (stop, what, how), of_case in verdicts.items():
         if stop != PLAIN:
@@ -105,54 +109,50 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--arenas", type=int, default=4, help="pairs of nodes that play at once")
     parser.add_argument("--criu-kills", type=int, default=40, help="see above")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="only cases that contain this text")
     arguments = parser.parse_args()
-    if matrix.missing_states():
-        sys.exit(
-            f"the matrix and ownership_record.h differ in these states: {matrix.missing_states()}"
-        )
-    cases = [case for case in matrix.all_cases() if arguments.only in ", ".join(case[:3])]
+    missing = failure_cases.missing_states()
+    if missing:
+        sys.exit(f"failure_cases.py and ownership_record.h differ in these states: {missing}")
+    cases = [case for case in failure_cases.all_cases() if arguments.only in ", ".join(case[:3])]
     print(
         f"{len(cases)} cases, {arguments.migrations} migrations, seed {arguments.seed}", flush=True
     )
 
     done = 0
 
-    def say(case, verdict, seconds):
+    def report(case, verdict, seconds):
         nonlocal done
         done += 1
         stop, what, how, eager = case
+        mode = "eager" if eager else "lazy"
         print(
-            f"{done:5} {stop:18} {what:14} {how:6} {'eager' if eager else 'lazy':6} {seconds:5.1f} s  {verdict}",
-            flush=True,
+            f"{done:5} {stop:18} {what:14} {how:6} {mode:6} {seconds:5.1f} s  {verdict}", flush=True
         )
 
-    chosen = matrix.choose(cases, arguments.migrations, arguments.seed)
+    chosen = failure_cases.choose(cases, arguments.migrations, arguments.seed)
     for number in range(arguments.criu_kills):
         chosen += [(*CRIU_KILL, number % 2 == 0), (PLAIN, str(number), "kill", False)]
-    verdicts, wrong = play_all(chosen, arguments.arenas, arguments.seed, say)
+    verdicts, wrong = play_all(chosen, arguments.arenas, arguments.seed, report)
     plain = [
         verdict for case, of_case in verdicts.items() if case[0] == PLAIN for verdict in of_case
     ]
     tally = collections.Counter(
         verdict for case, of_case in verdicts.items() if case[0] != PLAIN for verdict in of_case
     )
-    print(f"\n{table(verdicts)}")
-    print(
-        "\n"
-        + ", ".join(f"{count} {verdict}" for verdict, count in tally.most_common())
-        + f"; seed {arguments.seed}"
-    )
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in tally.most_common())
+    print(f"\n{table(verdicts)}\n\n{counts}; seed {arguments.seed}")
     for case, of_case in sorted(verdicts.items()):
-        if case[0] != PLAIN and matrix.LOST in of_case:
-            print(f"lost: {of_case.count(matrix.LOST)} of {len(of_case)}: {', '.join(case)}")
+        if case[0] != PLAIN and LOST in of_case:
+            print(f"lost: {of_case.count(LOST)} of {len(of_case)}: {', '.join(case)}")
     if plain:
         ours = verdicts[CRIU_KILL]
         print(
-            f"lost with a criu dump that was killed: {ours.count(matrix.LOST)} of {len(ours)}, without ppmr {plain.count(matrix.LOST)} of {len(plain)}"
+            f"lost with a criu dump that was killed: {ours.count(LOST)} of {len(ours)}, "
+            f"without ppmr {plain.count(LOST)} of {len(plain)}"
         )
         if lost_more(ours, plain):
-            wrong.append("a killed criu dump loses more processes under ppmr than by itself")
+            wrong.append("a killed criu dump loses more processes under ppmr than without it")
     for text in wrong:
         print(f"\nWRONG {text}")
     sys.exit(1 if wrong else 0)

@@ -5,7 +5,7 @@ from .loads import NullSink, rate, scratch, write_files
 from .plan import Item, Outcome
 from .rounds import alternate
 from .spread import size_text
-from .world import KIB, MIB, flags
+from .testbed import KIB, MIB, flags
 
 SECTION = "aggregation"
 WRITERS = (1, 2, 4, 8, 16)
@@ -16,18 +16,18 @@ SMALL_REQUEST = 64 * KIB  # smaller ones take long: less is written
 MINOR_SHARE = 4
 
 
-def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
-    node, effort = world.source, world.effort
+def measure(testbed, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
+    node, effort = testbed.source, testbed.effort
     total = effort.bytes // (MINOR_SHARE if request < SMALL_REQUEST else 1)
     each = max(request, total // writers // request * request)
-    daemon_at, sink_at = world.private / "aggregation", world.private / "null"
+    daemon_at, sink_at = testbed.private / "aggregation", testbed.private / "null"
     node.run(["mkdir", "-p", daemon_at])
     daemon = Daemon(
         node,
         "source",
         daemon_at,
         flags(
-            {"--discard": None, "--chunk-size": chunk, "--pool-size": pool}, world.source_options
+            {"--discard": None, "--chunk-size": chunk, "--pool-size": pool}, testbed.source_options
         ),
     )
     try:
@@ -36,7 +36,7 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
 
             def into(mountpoint):
                 def sample():
-                    directory = mountpoint / world.label()
+                    directory = mountpoint / testbed.label()
                     node.run(["mkdir", directory])
                     written = write_files(node, directory, writers, each, request)
                     node.run(["rm", "-r", directory])
@@ -45,7 +45,7 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
                 return sample
 
             def into_tmpfs():
-                with scratch(node, world.label(), tmpfs=True) as directory:
+                with scratch(node, testbed.label(), tmpfs=True) as directory:
                     return rate(write_files(node, directory, writers, each, request))
 
             ways = {"ppmr": into(daemon_at), "null sink": into(sink.mountpoint)}
@@ -64,8 +64,8 @@ def measure(world, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
         daemon.close()
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
 
     def item(series, name, parameters, seconds=6.0, tmpfs=False):
         return Item(
@@ -74,7 +74,7 @@ def plan(world):
             name,
             parameters,
             "GB/s",
-            lambda: measure(world, **parameters, tmpfs=tmpfs),
+            lambda: measure(testbed, **parameters, tmpfs=tmpfs),
             seconds * (effort.runs + 1) / 6,
         )
 

@@ -6,14 +6,14 @@ loopback) moves to the other node and back. The last line of its thermodynamics 
 import shutil
 from contextlib import ExitStack
 
-from lab.migration import now
+from lab.move import now
 from lab.node import LabError, wait_until
 from lab.peers import TarMove
 from lab.ppmr import Mounts, PpmrMove
 
 from .plan import Item, Outcome
 from .ways import LandedMove, LocalMove, filesystem_of
-from .world import MIB, flags
+from .testbed import MIB, flags
 
 SECTION = "application"
 RANKS = 2
@@ -44,9 +44,9 @@ run {steps}
 class Job:
     """mpirun with its ranks on a node."""
 
-    def __init__(self, world, node, edge, steps):
+    def __init__(self, testbed, node, edge, steps):
         self.node = node
-        self.directory = world.lab.home / world.label("melt")
+        self.directory = testbed.lab.home / testbed.label("melt")
         self.directory.mkdir()
         (self.directory / "in.melt").write_text(
             MELT.format(edge=edge, steps=steps, every=max(1, steps // TOLD))
@@ -80,22 +80,22 @@ class Job:
             directory=self.directory,
         )
 
-    def said(self):
+    def output(self):
         return self.log.read_text(errors="replace")
 
     def progress(self):
         """Share of the steps that are done."""
-        words = self.said().rsplit("\nStep ", 1)[-1].splitlines()
+        words = self.output().rsplit("\nStep ", 1)[-1].splitlines()
         numbers = [
             int(line.split()[0]) for line in words[1:] if line.split() and line.split()[0].isdigit()
         ]
         return numbers[-1] / self._steps if numbers else 0.0
 
     def finished(self):
-        return "Total wall time" in self.said()
+        return "Total wall time" in self.output()
 
     def wait_until_running(self):
-        self._wait(lambda: "\nStep " in self.said(), 60, "the melt to begin")
+        self._wait(lambda: "\nStep " in self.output(), 60, "the melt to begin")
 
     def wait_for_progress(self, share):
         self._wait(
@@ -117,7 +117,7 @@ class Job:
                 return True
             if not self.node.alive(self.pid):
                 raise LabError(
-                    f"waiting for {what}: mpirun is not there any more on {self.node.name}; it said: {self.said().strip()[-1000:] or 'nothing'}"
+                    f"waiting for {what}: mpirun is not there any more on {self.node.name}; it said: {self.output().strip()[-1000:] or 'nothing'}"
                 )
             return False
 
@@ -125,11 +125,11 @@ class Job:
 
     def result(self):
         """The thermodynamics after the last step."""
-        lines = self.said().splitlines()
+        lines = self.output().splitlines()
         ends = [number for number, line in enumerate(lines) if line.startswith("Loop time")]
         if not ends:
             raise LabError(
-                f"LAMMPS has not finished its run; it said: {self.said().strip()[-1000:]}"
+                f"LAMMPS has not finished its run; it said: {self.output().strip()[-1000:]}"
             )
         return lines[ends[-1] - 1].split()
 
@@ -162,17 +162,27 @@ class RoundTrip:
             move.clean()
 
 
-def round_trips(world, stack):
-    source, target = world.nodes("veth")
-    options = flags({"--pool-size": 512 * MIB}, world.target_options)
+def round_trips(testbed, stack):
+    source, target = testbed.nodes("veth")
+    options = flags({"--pool-size": 512 * MIB}, testbed.target_options)
     there = stack.enter_context(
         Mounts(
-            source, target, world.private, world.source_options, options, name=world.label("there")
+            source,
+            target,
+            testbed.private,
+            testbed.source_options,
+            options,
+            name=testbed.label("there"),
         )
     )
     back = stack.enter_context(
         Mounts(
-            target, source, world.private, world.source_options, options, name=world.label("back")
+            target,
+            source,
+            testbed.private,
+            testbed.source_options,
+            options,
+            name=testbed.label("back"),
         )
     )
     trips = {
@@ -183,7 +193,7 @@ def round_trips(world, stack):
         ),
         "tmpfs + tar": RoundTrip(TarMove(source, target), TarMove(target, source)),
     }
-    disk = world.disk_directory
+    disk = testbed.disk_directory
     if filesystem_of(source, disk) not in ("tmpfs", "ramfs"):
         trips["RDMA+Local (bytes over TCP)"] = RoundTrip(
             LandedMove(source, target, there, disk), LandedMove(target, source, back, disk)
@@ -192,8 +202,8 @@ def round_trips(world, stack):
     return trips
 
 
-def measure(world, edge, steps, runs):
-    source, _ = world.nodes("veth")
+def measure(testbed, edge, steps, runs):
+    source, _ = testbed.nodes("veth")
     if source.run(["sh", "-c", "command -v mpirun && command -v lmp"], check=False).returncode != 0:
         return Outcome(
             not_measured={
@@ -202,10 +212,10 @@ def measure(world, edge, steps, runs):
         )
     times, undisturbed = {}, []
     with ExitStack() as stack:
-        trips = round_trips(world, stack)
+        trips = round_trips(testbed, stack)
 
         def run(trip, expected):
-            job = Job(world, source, edge, steps)
+            job = Job(testbed, source, edge, steps)
             try:
                 job.wait_until_running()
                 if trip:
@@ -215,7 +225,7 @@ def measure(world, edge, steps, runs):
                             raise LabError(
                                 f"the job ended before its move number {number + 1}: the machine is too busy, or it needs more steps"
                             )
-                        trip.move(job, number, world.label("melt"))
+                        trip.move(job, number, testbed.label("melt"))
                 took = job.wait_until_finished(600)
                 if expected and job.result() != expected:
                     raise LabError(
@@ -233,17 +243,17 @@ def measure(world, edge, steps, runs):
     return Outcome({"undisturbed": undisturbed, **times})
 
 
-def plan(world):
-    runs = world.effort.application_runs
+def plan(testbed):
+    runs = testbed.effort.application_runs
     if runs:
         # Long enough that three moves fit in well, on two quiet cores: some 40 s, or 6.
-        edge, steps, guess = (40, 400, 50) if world.effort.sweeps else (16, 600, 6)
+        edge, steps, guess = (40, 400, 50) if testbed.effort.sweeps else (16, 600, 6)
         yield Item(
             SECTION,
             "run time",
             f"LAMMPS, {RANKS} ranks, {MOVES} moves",
             {"edge": edge, "steps": steps, "runs": runs},
             "s",
-            lambda: measure(world, edge, steps, runs),
+            lambda: measure(testbed, edge, steps, runs),
             (runs * 6 + 1) * guess,
         )

@@ -1,45 +1,45 @@
 """What this machine gives at most: memory, tmpfs, the null sink, TCP. Measured once by itself; rows that are close to one measure it again beside them."""
 from .loads import MIB, NullSink, iperf, memory_rates, rate, scratch, write_files
 from .plan import Item, Outcome
-from .world import LINKS
+from .testbed import LINKS
 
 SECTION = "ceilings"
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
 
     def memory():
-        return Outcome(memory_rates(world.source, effort.runs, 0.3 if effort.sweeps else 0.02))
+        return Outcome(memory_rates(testbed.source, effort.runs, 0.3 if effort.sweeps else 0.02))
 
     def tmpfs():
         first, again = [], []
         for _ in range(effort.runs):
-            with scratch(world.source, world.label(), tmpfs=True) as directory:
-                first.append(rate(write_files(world.source, directory, 1, effort.bytes, MIB)))
+            with scratch(testbed.source, testbed.label(), tmpfs=True) as directory:
+                first.append(rate(write_files(testbed.source, directory, 1, effort.bytes, MIB)))
                 again.append(
-                    rate(write_files(world.source, directory, 1, effort.bytes, MIB, keep=True))
+                    rate(write_files(testbed.source, directory, 1, effort.bytes, MIB, keep=True))
                 )
         return Outcome({"tmpfs, first write": first, "tmpfs, written over": again})
 
     def null_sink():
         samples = []
-        with NullSink(world.source, world.private / "null") as sink:
+        with NullSink(testbed.source, testbed.private / "null") as sink:
             for _ in range(effort.runs + 1):
-                label = world.label()
-                world.source.run(["mkdir", sink.mountpoint / label])
+                label = testbed.label()
+                testbed.source.run(["mkdir", sink.mountpoint / label])
                 samples.append(
-                    rate(write_files(world.source, sink.mountpoint / label, 1, effort.bytes, MIB))
+                    rate(write_files(testbed.source, sink.mountpoint / label, 1, effort.bytes, MIB))
                 )
         return Outcome({"null FUSE sink, 1 writer, 1 MiB": samples[1:]})
 
     def tcp(link):
         def measure():
-            at, to = world.nodes(link)
+            at, to = testbed.nodes(link)
             results, facts = {}, {}
             for streams in (1, 2, 4) if effort.sweep > 1 else (2,):
                 found = [
-                    iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds)
+                    iperf(at, to, to.address, testbed.port(), streams, effort.iperf_seconds)
                     for _ in range(max(1, effort.runs - 2))
                 ]
                 name = f"iperf3, {streams} stream{'s' if streams > 1 else ''}"

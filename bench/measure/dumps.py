@@ -2,7 +2,7 @@
 from contextlib import ExitStack, closing
 
 from lab import criu
-from lab.migration import now
+from lab.move import now
 from lab.ppmr import Daemon, Mounts
 
 from .loads import NullSink
@@ -13,33 +13,33 @@ from .rounds import alternate
 SECTION = "dumps"
 
 
-def measure(world, mib):
-    source, target = world.nodes("veth")
-    effort, verified = world.effort, []
+def measure(testbed, mib):
+    source, target = testbed.nodes("veth")
+    effort, verified = testbed.effort, []
     with ExitStack() as stack:
-        nothing = world.private / "nothing"
+        nothing = testbed.private / "nothing"
         source.run(["mkdir", "-p", nothing])
         stack.enter_context(
-            closing(Daemon(source, "source", nothing, ["--discard", *world.source_options]))
+            closing(Daemon(source, "source", nothing, ["--discard", *testbed.source_options]))
         )
-        sink = stack.enter_context(NullSink(source, world.private / "null"))
+        sink = stack.enter_context(NullSink(source, testbed.private / "null"))
         mounts = stack.enter_context(
             Mounts(
                 source,
                 target,
-                world.private,
-                world.source_options,
-                world.target_options,
-                name=world.label("dumps"),
+                testbed.private,
+                testbed.source_options,
+                testbed.target_options,
+                name=testbed.label("dumps"),
             )
         )
-        crowd = Crowd(source, world.lab.home / world.label("dumped"), 1, mib)
+        crowd = Crowd(source, testbed.lab.home / testbed.label("dumped"), 1, mib)
         stack.callback(crowd.end)
         mounts.await_ready()
 
         def dump(images, after=lambda: None):
-            work = source.scratch(world.label("work"))
-            world.await_fresh_memory()
+            work = source.scratch(testbed.label("work"))
+            testbed.await_fresh_memory()
             began = now()
             criu.dump(source, crowd.pid, images, work, ["--leave-running"])
             took = now() - began
@@ -49,7 +49,7 @@ def measure(world, mib):
             return took
 
         def into_mount():
-            label = world.label("dump")
+            label = testbed.label("dump")
             source.run(["mkdir", mounts.out / label])
             took = dump(mounts.out / label, lambda: mounts.commit(label))
             mounts.remove(label)
@@ -59,7 +59,7 @@ def measure(world, mib):
 
         def into(mountpoint):
             def sample():
-                directory = mountpoint / world.label("dump")
+                directory = mountpoint / testbed.label("dump")
                 source.run(["mkdir", directory])
                 took = dump(directory)
                 source.run(["rm", "-r", directory])
@@ -68,7 +68,7 @@ def measure(world, mib):
             return sample
 
         def into_tmpfs():
-            images = source.scratch(world.label("images"), tmpfs=True)
+            images = source.scratch(testbed.label("images"), tmpfs=True)
             took = dump(images)
             source.drop_scratch(images)
             return took
@@ -99,8 +99,8 @@ def measure(world, mib):
         )
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
     mib = 1024 if effort.sweeps else effort.move_mib[0]
     yield Item(
         SECTION,
@@ -108,6 +108,6 @@ def plan(world):
         f"{mib} MiB",
         {"mib": mib},
         "s",
-        lambda: measure(world, mib),
+        lambda: measure(testbed, mib),
         5 + (effort.runs + 1) * (2 + 4 * mib / 1000),
     )

@@ -5,36 +5,36 @@ from .machine import available_memory_bytes
 from .pipeline import Costs, mounts_for, sample
 from .plan import Item, Outcome
 from .spread import size_text
-from .world import GIB, KIB, MIB
+from .testbed import GIB, KIB, MIB
 
 SECTION = "growth"
 SIZES = (64 * MIB, 256 * MIB, GIB, 4 * GIB)
 FILES = (1, 10, 100, 1000)
 
 
-def measure(world, bytes_, writers=1, files=1, request=MIB):
+def measure(testbed, bytes_, writers=1, files=1, request=MIB):
     if available_memory_bytes() < 1.5 * bytes_:
         raise LabError(
             f"{size_text(bytes_)} of images do not fit into {size_text(available_memory_bytes())} of free memory"
         )
     costs, rates = Costs(), []
-    with mounts_for(world, "veth") as mounts:
+    with mounts_for(testbed, "veth") as mounts:
         mounts.await_ready()
         at_rest = {
             daemon.role: daemon.memory_kib()["VmRSS"] / 1024
             for daemon in (mounts.source, mounts.target)
         }
-        for number in range(world.effort.warm_ups + world.effort.runs):
+        for number in range(testbed.effort.warm_ups + testbed.effort.runs):
             rate = sample(
-                world,
+                testbed,
                 mounts,
                 writers,
                 bytes_ // writers // files,
                 request,
                 files,
-                costs if number >= world.effort.warm_ups else None,
+                costs if number >= testbed.effort.warm_ups else None,
             )
-            if number >= world.effort.warm_ups:
+            if number >= testbed.effort.warm_ups:
                 rates.append(rate)
         facts = costs.facts()
         for daemon in (mounts.source, mounts.target):
@@ -43,15 +43,21 @@ def measure(world, bytes_, writers=1, files=1, request=MIB):
     return Outcome({"ppmr": rates}, facts)
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
 
     def item(series, name, parameters):
         seconds = 3 + (effort.runs + 1) * (
             0.7 + parameters["bytes_"] / 8e8 + parameters.get("files", 1) / 500
         )
         return Item(
-            SECTION, series, name, parameters, "GB/s", lambda: measure(world, **parameters), seconds
+            SECTION,
+            series,
+            name,
+            parameters,
+            "GB/s",
+            lambda: measure(testbed, **parameters),
+            seconds,
         )
 
     for size in SIZES if effort.sweeps else [min(SIZES[1], effort.bytes)]:

@@ -53,10 +53,10 @@ class Load:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.said = self._process.stderr.readline()
-        if self.said.strip() != "ready":
-            self.said += self._process.communicate()[1]
-            raise LabError(f"{self._what}: {self.said.strip() or 'ended at once'}")
+        self.output = self._process.stderr.readline()
+        if self.output.strip() != "ready":
+            self.output += self._process.communicate()[1]
+            raise LabError(f"{self._what}: {self.output.strip() or 'ended at once'}")
 
     def result(self, timeout=300):
         try:
@@ -176,18 +176,8 @@ def iperf(source_at, target_at, address, port, streams, seconds):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    hexadecimal = f":{port:04X} "
     try:
-        wait_until(
-            lambda: any(
-                hexadecimal in line and " 0A " in line
-                for line in target_at.run(
-                    ["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False
-                ).stdout.splitlines()
-            ),
-            10,
-            "iperf3 to listen",
-        )
+        target_at.await_listener(port, server)
         done = source_at.run(
             ["iperf3", "-c", address, "-p", port, "-P", streams, "-t", seconds, "-J"],
             timeout=seconds + 30,

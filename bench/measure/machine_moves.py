@@ -4,7 +4,7 @@ Times are CLOCK_REALTIME of machines whose clocks are set to the host's before e
 """
 import subprocess
 
-from lab.migrate import MigrationWorld
+from lab.migrations import Migrations
 from lab.node import LabError
 from lab.peers import PageServerMove, TarMove
 from lab.ppmr import Mounts, PpmrMove
@@ -15,7 +15,7 @@ from .moves import check_moved
 from .plan import Item, Outcome
 from .rounds import rotate
 from .ways import SharedMove
-from .world import MIB
+from .testbed import MIB
 
 SECTION = "machine moves"
 SIZE_MIB = 128  # of the process that moves by every way
@@ -76,13 +76,13 @@ class LabMove:
     def __init__(self, name, make, transport=None):
         self.name, self._make, self._transport = name, make, transport
 
-    def move(self, world, lab):
+    def move(self, testbed, lab):
         """One checked move; its timeline."""
         for node in lab.nodes:
             node.agent.set_clock()
-        label = world.label("move")
+        label = testbed.label("move")
         if not self._transport:
-            return self._timed(world, lab, self._make(lab.a, lab.b), label)
+            return self._timed(testbed, lab, self._make(lab.a, lab.b), label)
         options = ["--transport", self._transport]
         with Mounts(
             lab.a,
@@ -91,10 +91,10 @@ class LabMove:
             ["--pool-size", "32MiB", *options],
             ["--pool-size", f"{SIZE_MIB + 64}MiB", *options],
         ) as mounts:
-            return self._timed(world, lab, self._make(lab.a, lab.b, mounts), label)
+            return self._timed(testbed, lab, self._make(lab.a, lab.b, mounts), label)
 
     @staticmethod
-    def _timed(world, lab, move, label):
+    def _timed(testbed, lab, move, label):
         worker = SteadyWorker(lab.a, lab.home / label, SIZE_MIB, threads=2)
         worker.wait_for_lines(10)
         move.prepare(label)
@@ -108,9 +108,9 @@ class LabMove:
             move.clean()
 
 
-def measure_ways(world):
+def measure_ways(testbed):
     try:
-        lab = world.machines
+        lab = testbed.machines
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
     ways = [
@@ -127,9 +127,9 @@ def measure_ways(world):
     except (LabError, subprocess.TimeoutExpired) as error:
         why_not["Shared (NFS)"] = str(error).splitlines()[0]
     timelines = {way.name: [] for way in ways}
-    for number in range(min(world.effort.move_runs, RUNS_MAX)):
+    for number in range(min(testbed.effort.move_runs, RUNS_MAX)):
         for way in rotate(ways, number):
-            timelines[way.name].append(way.move(world, lab))
+            timelines[way.name].append(way.move(testbed, lab))
     return Outcome(
         {way: [one.whole_move for one in found] for way, found in timelines.items()},
         not_measured=why_not,
@@ -139,10 +139,10 @@ def measure_ways(world):
     )
 
 
-def measure_pre_copy(world, size_mib):
+def measure_pre_copy(testbed, size_mib):
     """Downtime, from the freeze until the process runs."""
     try:
-        lab = world.machines
+        lab = testbed.machines
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
     limit = (
@@ -150,27 +150,27 @@ def measure_pre_copy(world, size_mib):
     )  # every round stays at the target until the process runs; what they take is touched before
     ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
     downtimes, left = {way: [] for way in ways}, []
-    with MigrationWorld(
+    with Migrations(
         lab.a,
         lab.b,
-        f"/tmp/{world.label('pre-copy')}",
+        f"/tmp/{testbed.label('pre-copy')}",
         ["--pool-size", "32MiB", "--transport", "verbs"],
         ["--memory-limit", f"{limit}MiB", "--pool-size", f"{2 * size_mib}MiB"],
-        name=world.label("pre-copy"),
+        name=testbed.label("pre-copy"),
     ) as migrations:
-        for _ in range(min(world.effort.move_runs, RUNS_MAX)):
+        for _ in range(min(testbed.effort.move_runs, RUNS_MAX)):
             for way, options in ways.items():
                 for node in lab.nodes:
                     node.agent.set_clock()
                 worker = SteadyWorker(
                     lab.a,
-                    lab.home / world.label("written"),
+                    lab.home / testbed.label("written"),
                     size_mib,
                     threads=2,
                     pages_per_s=int(size_mib * PAGES_PER_MIB * WRITTEN_SHARE),
                 )
                 worker.wait_for_lines(10)
-                migrations.mounts.await_ready()
+                migrations.await_ready()
                 done = migrations.migrate(worker.pid, timeout=600, options=options).ok()
                 worker.node = lab.b
                 worker.wait_for_lines(5, lab.b, timeout=60)
@@ -186,17 +186,17 @@ def measure_pre_copy(world, size_mib):
     return Outcome(downtimes, {"copied by the last round (MiB)": sorted(left)[len(left) // 2]})
 
 
-def plan(world):
-    if not world.effort.sweeps:
+def plan(testbed):
+    if not testbed.effort.sweeps:
         return
-    runs = min(world.effort.move_runs, RUNS_MAX)
+    runs = min(testbed.effort.move_runs, RUNS_MAX)
     yield Item(
         SECTION,
         "ways",
         f"{SIZE_MIB} MiB",
         {"size_mib": SIZE_MIB},
         "s",
-        lambda: measure_ways(world),
+        lambda: measure_ways(testbed),
         40 + 6 * 25 * runs,
     )
     for size in WRITTEN_MIB:
@@ -206,6 +206,6 @@ def plan(world):
             f"{size} MiB, {100 * WRITTEN_SHARE:g}% of them written to in a second",
             {"size_mib": size},
             "s",
-            lambda size=size: measure_pre_copy(world, size),
+            lambda size=size: measure_pre_copy(testbed, size),
             size / 4 * runs,
         )

@@ -18,7 +18,7 @@ from .loads import Load, read_words, write_words
 from .plan import Item, Outcome
 from .rounds import alternate
 from .spread import size_text, spread
-from .world import GIB, KIB, MIB
+from .testbed import GIB, KIB, MIB
 
 SECTION = "machines"
 CHUNKS = (128 * KIB, MIB)
@@ -72,8 +72,13 @@ class Cost:
 class Streams:
     """What is timed; each returns GB/s, and remembers CPU seconds per GiB."""
 
-    def __init__(self, world, chunk, transport):
-        self.world, self.lab, self.chunk, self.transport = world, world.machines, chunk, transport
+    def __init__(self, testbed, chunk, transport):
+        self.testbed, self.lab, self.chunk, self.transport = (
+            testbed,
+            testbed.machines,
+            chunk,
+            transport,
+        )
         self.source, self.target = self.lab.a, self.lab.b
         self.costs = {}
 
@@ -90,7 +95,7 @@ class Streams:
         raise LabError("ib_read_bw reports a bandwidth of 0, three times in a row")
 
     def _perftest_once(self):
-        port = self.world.port()
+        port = self.testbed.port()
         count = max(4 * depth(self.chunk), SECONDS * USUAL_RATE // self.chunk // STREAMS)
         options = [
             "ib_read_bw",
@@ -115,7 +120,7 @@ class Streams:
         ]
         server = self.source.popen(options, stdout=DEVNULL, stderr=DEVNULL)
         try:
-            self._await_listener(self.source, port)
+            self.source.await_listener(port, server)
             with Cost(self.lab) as cost:
                 said = self.target.run([*options, self.source.address], timeout=90).stdout
             server.wait(timeout=30)
@@ -129,12 +134,12 @@ class Streams:
         return float(row[3]) * 1e9 / 8, cost.seconds / (int(row[1]) * self.chunk / GIB)
 
     def iperf(self):
-        port = self.world.port()
+        port = self.testbed.port()
         server = self.target.popen(
             ["iperf3", "-s", "-1", "-p", port], stdout=DEVNULL, stderr=DEVNULL
         )
         try:
-            self._await_listener(self.target, port)
+            self.target.await_listener(port, server)
             with Cost(self.lab) as cost:
                 said = json.loads(
                     self.source.run(
@@ -164,10 +169,10 @@ class Streams:
 
     def mover(self):
         """Pool to registered memory, no mounts."""
-        mover, address = find_mover(), f"{self.target.address}:{self.world.port()}"
+        mover, address = find_mover(), f"{self.target.address}:{self.testbed.port()}"
         server = self.target.popen([mover, "target", address], stdout=PIPE, stderr=DEVNULL)
         try:
-            self._await_listener(self.target, int(address.rsplit(":", 1)[1]))
+            self.target.await_listener(int(address.rsplit(":", 1)[1]), server)
             with Cost(self.lab) as cost:
                 said = json.loads(
                     self.source.run(
@@ -196,8 +201,8 @@ class Streams:
 
     def pipeline(self):
         """A writer at the source mount and a reader at the target mount, at the same time: from the first write to the last read."""
-        ppmr, address = find_ppmr(), f"{self.target.address}:{self.world.port()}"
-        out, into = f"/tmp/{self.world.label('out')}", f"/tmp/{self.world.label('in')}"
+        ppmr, address = find_ppmr(), f"{self.target.address}:{self.testbed.port()}"
+        out, into = f"/tmp/{self.testbed.label('out')}", f"/tmp/{self.testbed.label('in')}"
         self.source.run(["mkdir", out])
         self.target.run(["mkdir", into])
         both = ["--insecure", "--transport", self.transport]
@@ -261,30 +266,17 @@ class Streams:
     def _status(node, mountpoint):
         return json.loads(node.run([find_ppmr(), "status", mountpoint, "--json"]).stdout)
 
-    @staticmethod
-    def _await_listener(node, port):
-        def tables():
-            return "".join(
-                node.read_text(path)
-                for path in ("/proc/net/tcp", "/proc/net/tcp6")
-                if node.exists(path)
-            )
 
-        wait_until(
-            lambda: f":{port:04X} " in tables(), 30, f"port {port} on {node.name}", interval=0.05
-        )
-
-
-def measure(world, what, transport, chunk):
+def measure(testbed, what, transport, chunk):
     try:
-        streams = Streams(world, chunk, TRANSPORTS[transport])
+        streams = Streams(testbed, chunk, TRANSPORTS[transport])
     except CannotRun as error:
         return Outcome(not_measured={"the emulated machines": str(error)})
     ceiling = {"RDMA": ("ib_read_bw", streams.perftest), "TCP": ("iperf3", streams.iperf)}[
         transport
     ]
     ways = {"ppmr": getattr(streams, what), ceiling[0]: ceiling[1]}
-    samples = alternate(ways, world.effort.runs, warm_ups=0)
+    samples = alternate(ways, testbed.effort.runs, warm_ups=0)
     return Outcome(
         samples,
         {
@@ -294,8 +286,8 @@ def measure(world, what, transport, chunk):
     )
 
 
-def plan(world):
-    if not world.effort.sweeps:
+def plan(testbed):
+    if not testbed.effort.sweeps:
         return  # booting alone takes half a minute
     for what, seconds in (("mover", 20), ("pipeline", 30)):
         for transport in TRANSPORTS:
@@ -307,6 +299,6 @@ def plan(world):
                     f"{transport}, {size_text(chunk)}",
                     parameters,
                     "GB/s",
-                    lambda parameters=parameters: measure(world, **parameters),
-                    seconds * world.effort.runs,
+                    lambda parameters=parameters: measure(testbed, **parameters),
+                    seconds * testbed.effort.runs,
                 )

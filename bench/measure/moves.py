@@ -6,7 +6,7 @@ first process to stop) to that moment. *Complete* is when nothing at the source 
 """
 import sys
 
-from lab.migration import now
+from lab.move import now
 from lab.node import LabError, wait_until
 from lab.ppmr import Mounts
 from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
@@ -16,7 +16,7 @@ from .plan import Item, Outcome
 from .rounds import rotate
 from .spread import spread
 from .ways import LazyPagesMove, all_ways, can_migrate, room_in_pipes
-from .world import MIB, flags
+from .testbed import MIB, flags
 
 SECTION = "moves"
 PROCESSES = (1, 2, 4, 8)
@@ -140,15 +140,15 @@ def spans_of(timeline, streams):
     return spans
 
 
-def whole_move(world, way, count, mib_each):
+def whole_move(testbed, way, count, mib_each):
     """One checked move; its timeline."""
-    label = world.label("move")
+    label = testbed.label("move")
     crowd = None
     try:
-        crowd = Crowd(world.source, world.lab.home / label, count, mib_each)
+        crowd = Crowd(testbed.source, testbed.lab.home / label, count, mib_each)
         way.move.prepare(label)
         try:
-            world.await_fresh_memory()
+            testbed.await_fresh_memory()
             timeline = move_crowd(way.move, crowd)
             crowd.check()
         finally:
@@ -161,8 +161,8 @@ def whole_move(world, way, count, mib_each):
             crowd.end()
 
 
-def measure(world, count, mib_each, only=()):
-    effort = world.effort
+def measure(testbed, count, mib_each, only=()):
+    effort = testbed.effort
     runs = effort.move_runs if count * mib_each <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS)
     total = count * mib_each * MIB
     # The process, its images at the source, at the target, and itself again there.
@@ -172,23 +172,23 @@ def measure(world, count, mib_each, only=()):
                 "all ways": f"{total / MIB:.0f} MiB of processes need {4.5 * total / (1 << 30):.1f} GiB of free memory with images in tmpfs on both nodes of one machine"
             }
         )
-    world.nodes("veth")
+    testbed.nodes("veth")
     defaults = {"--pool-size": max(256 * MIB, total + 64 * MIB)}
-    migrating = can_migrate(world.source)
+    migrating = can_migrate(testbed.source)
     if migrating:
         defaults |= {
             "--allow-restart": None,
-            "--state-dir": world.target.scratch(world.label("state")),
+            "--state-dir": testbed.target.scratch(testbed.label("state")),
         }
     with Mounts(
-        world.source,
-        world.target,
-        world.private,
-        world.source_options,
-        flags(defaults, world.target_options),
-        name=world.label("moves"),
+        testbed.source,
+        testbed.target,
+        testbed.private,
+        testbed.source_options,
+        flags(defaults, testbed.target_options),
+        name=testbed.label("moves"),
     ) as mounts, room_in_pipes():
-        ways, why_not = all_ways(world, mounts, migrating)
+        ways, why_not = all_ways(testbed, mounts, migrating)
         ways = [way for way in ways if not only or way.name in only]
         timelines = {way.name: [] for way in ways}
         for number in range(effort.warm_ups + runs):
@@ -196,7 +196,7 @@ def measure(world, count, mib_each, only=()):
                 if way.name in why_not:
                     continue
                 try:
-                    timeline = whole_move(world, way, count, mib_each)
+                    timeline = whole_move(testbed, way, count, mib_each)
                 except LabError as error:
                     # A peer that does not work here is said so; ppmr itself failing is a failure of the row.
                     if way.name.startswith("ppmr"):
@@ -237,8 +237,8 @@ def measure(world, count, mib_each, only=()):
     )
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
 
     def item(series, name, parameters):
         mib = parameters["count"] * parameters["mib_each"]
@@ -251,7 +251,7 @@ def plan(world):
             name,
             parameters,
             "s",
-            lambda: measure(world, **parameters),
+            lambda: measure(testbed, **parameters),
             rounds * 8 * (1.5 + mib / 300),
         )
 

@@ -5,28 +5,28 @@ from .aggregation import CHUNKS, POOLS
 from .loads import StreamTarget, iperf, stream_rates
 from .plan import Item, Outcome
 from .spread import size_text
-from .world import BYTES_PER_SECOND, LINKS, MIB
+from .testbed import BYTES_PER_SECOND, LINKS, MIB
 
 SECTION = "network"
 STREAMS = (1, 2, 4)
 
 
-def measure(world, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB, runs=None):
-    effort, runs = world.effort, runs or world.effort.runs
-    at, to = world.nodes(link)
+def measure(testbed, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB, runs=None):
+    effort, runs = testbed.effort, runs or testbed.effort.runs
+    at, to = testbed.nodes(link)
     if to.address is None:
         raise LabError("the nodes have no address")
-    bytes_ = world.bytes_for(link)
+    bytes_ = testbed.bytes_for(link)
     ppmr, tcp = [], []
     cpu = []
-    with StreamTarget(to, to.address, world.port(), max(2 * effort.bytes, 64 * MIB)) as target:
+    with StreamTarget(to, to.address, testbed.port(), max(2 * effort.bytes, 64 * MIB)) as target:
         # Blocks of rounds alternate: a program that starts anew for each round would measure its start.
         blocks = 2 if runs > 1 else 1
         for block in range(blocks):
             in_block = runs // blocks + (runs % blocks if block == 0 else 0)
             ppmr += stream_rates(at, target, bytes_, writers, chunk, pool, streams, in_block)
             found = [
-                iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds)
+                iperf(at, to, to.address, testbed.port(), streams, effort.iperf_seconds)
                 for _ in range(1 if link in BYTES_PER_SECOND else max(1, in_block - 1))
             ]
             tcp += [one["rate"] for one in found]
@@ -36,8 +36,8 @@ def measure(world, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB, runs=No
     )
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
 
     def item(series, name, parameters, limited=False, runs=effort.runs):
         seconds = 2 + (runs + 2) * 0.6 + runs * (effort.iperf_seconds + 0.5) * 0.7
@@ -47,7 +47,7 @@ def plan(world):
             name,
             parameters,
             "GB/s",
-            lambda: measure(world, **parameters, runs=runs),
+            lambda: measure(testbed, **parameters, runs=runs),
             seconds + (runs * effort.limited_seconds if limited else 0),
         )
 

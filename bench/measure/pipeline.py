@@ -9,7 +9,7 @@ from .loads import GB, Load, iperf, read_words, write_words
 from .machine import ProcessCost, machine_time, process_cost
 from .plan import Item, Outcome
 from .spread import size_text, spread
-from .world import BYTES_PER_SECOND, KIB, LINKS, MIB, flags
+from .testbed import BYTES_PER_SECOND, KIB, LINKS, MIB, flags
 
 SECTION = "pipeline"
 WRITERS = (1, 2, 4, 8, 16)
@@ -42,9 +42,9 @@ class Costs:
         }
 
 
-def sample(world, mounts, writers, each, request, files=1, costs=None):
+def sample(testbed, mounts, writers, each, request, files=1, costs=None):
     """GB/s from the first write to the last read."""
-    label = world.label()
+    label = testbed.label()
     mounts.source_at.run(["mkdir", mounts.out / label])
     readers = writer = None
     pids = mounts.source.host_pid, mounts.target.host_pid
@@ -83,43 +83,44 @@ def sample(world, mounts, writers, each, request, files=1, costs=None):
     return read["bytes"] / seconds / GB
 
 
-def mounts_for(world, link, chunk=MIB, pool=64 * MIB, streams=2):
-    at, to = world.nodes(link)
-    ready = max(256 * MIB, world.bytes_for(link))
+def mounts_for(testbed, link, chunk=MIB, pool=64 * MIB, streams=2):
+    at, to = testbed.nodes(link)
+    ready = max(256 * MIB, testbed.bytes_for(link))
     return Mounts(
         at,
         to,
-        world.private,
+        testbed.private,
         flags(
-            {"--chunk-size": chunk, "--pool-size": pool, "--streams": streams}, world.source_options
+            {"--chunk-size": chunk, "--pool-size": pool, "--streams": streams},
+            testbed.source_options,
         ),
-        flags({"--wait-for-files": None, "--pool-size": ready}, world.target_options),
-        name=world.label("pipeline"),
+        flags({"--wait-for-files": None, "--pool-size": ready}, testbed.target_options),
+        name=testbed.label("pipeline"),
     )
 
 
-def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, streams=2, runs=None):
-    effort, runs = world.effort, runs or world.effort.runs
+def measure(testbed, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, streams=2, runs=None):
+    effort, runs = testbed.effort, runs or testbed.effort.runs
     each = max(
         request,
-        world.bytes_for(link)
+        testbed.bytes_for(link)
         // (4 if request < 64 * KIB and link not in BYTES_PER_SECOND else 1)
         // writers
         // request
         * request,
     )
     ppmr, tcp, costs = [], [], Costs()
-    with mounts_for(world, link, chunk, pool, streams) as mounts:
+    with mounts_for(testbed, link, chunk, pool, streams) as mounts:
         mounts.await_ready()
         at, to = mounts.source_at, mounts.target_at
         for number in range(effort.warm_ups + runs):
             counts = number >= effort.warm_ups
-            rate = sample(world, mounts, writers, each, request, costs=costs if counts else None)
+            rate = sample(testbed, mounts, writers, each, request, costs=costs if counts else None)
             if counts:
                 ppmr.append(rate)
                 if len(ppmr) % 2:
                     tcp.append(
-                        iperf(at, to, to.address, world.port(), streams, effort.iperf_seconds)
+                        iperf(at, to, to.address, testbed.port(), streams, effort.iperf_seconds)
                     )
         facts = costs.facts()
         facts["iperf3 sender, CPU-s/GB"] = spread([one["sender_cpu"] for one in tcp]).median
@@ -128,8 +129,8 @@ def measure(world, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, strea
     return Outcome({"ppmr": ppmr, "iperf3": [one["rate"] for one in tcp]}, facts)
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
 
     def item(series, name, parameters, limited=False, runs=effort.runs):
         seconds = 3 + (runs + 1) * 1.4 + runs / 2 * (effort.iperf_seconds + 0.5)
@@ -139,7 +140,7 @@ def plan(world):
             name,
             parameters,
             "GB/s",
-            lambda: measure(world, **parameters, runs=runs),
+            lambda: measure(testbed, **parameters, runs=runs),
             seconds + (runs * effort.limited_seconds if limited else 0),
         )
 

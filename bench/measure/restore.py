@@ -2,7 +2,7 @@
 import shutil
 
 from lab import criu
-from lab.migration import now
+from lab.move import now
 from lab.node import wait_until
 from lab.peers import TAR_PORT, TarCopy
 from lab.ppmr import Mounts
@@ -11,24 +11,24 @@ from lab.programs import SteadyWorker
 from .loads import scratch
 from .plan import Item, Outcome
 from .rounds import alternate
-from .world import MIB, flags
+from .testbed import MIB, flags
 
 SECTION = "restore"
 
 
-def measure(world, mib, lazily):
-    source, target = world.nodes("veth")
+def measure(testbed, mib, lazily):
+    source, target = testbed.nodes("veth")
     with Mounts(
         source,
         target,
-        world.private,
-        world.source_options,
-        flags({"--pool-size": max(256 * MIB, (mib + 64) * MIB)}, world.target_options),
-        name=world.label("restore"),
-    ) as mounts, scratch(target, world.label("images"), tmpfs=True) as in_tmpfs:
+        testbed.private,
+        testbed.source_options,
+        flags({"--pool-size": max(256 * MIB, (mib + 64) * MIB)}, testbed.target_options),
+        name=testbed.label("restore"),
+    ) as mounts, scratch(target, testbed.label("images"), tmpfs=True) as in_tmpfs:
         mounts.await_ready()
-        label = world.label("worker")
-        worker = SteadyWorker(source, world.lab.home / label, mib)
+        label = testbed.label("worker")
+        worker = SteadyWorker(source, testbed.lab.home / label, mib)
         worker.wait_for_lines(20)
         with scratch(source, f"{label}-images", tmpfs=True) as images, scratch(
             source, f"{label}-work"
@@ -52,7 +52,7 @@ def measure(world, mib, lazily):
             def sample():
                 for file, content in kept.items():
                     file.write_bytes(content)
-                with scratch(target, world.label("work")) as work:
+                with scratch(target, testbed.label("work")) as work:
                     began = now()
                     pages = (
                         criu.restore_lazily(target, where, work)
@@ -91,16 +91,16 @@ def measure(world, mib, lazily):
                         "target mount": restore_from(mounts.in_ / label),
                         "tmpfs": restore_from(in_tmpfs),
                     },
-                    world.effort.runs,
-                    world.effort.warm_ups,
+                    testbed.effort.runs,
+                    testbed.effort.warm_ups,
                 )
             )
         finally:
             shutil.rmtree(worker.directory, ignore_errors=True)
 
 
-def plan(world):
-    effort = world.effort
+def plan(testbed):
+    effort = testbed.effort
     mib = 1024 if effort.sweeps else effort.move_mib[0]
     for name, lazily in (("eager", False), ("lazy", True)):
         yield Item(
@@ -109,6 +109,6 @@ def plan(world):
             name,
             {"mib": mib, "lazily": lazily},
             "s",
-            lambda lazily=lazily: measure(world, mib, lazily),
+            lambda lazily=lazily: measure(testbed, mib, lazily),
             6 + mib / 200 + (effort.runs + 1) * (1 + mib / 400),
         )

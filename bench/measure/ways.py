@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from lab import criu
-from lab.migration import Move, now
+from lab.move import Move, now
 from lab.node import LabError
 from lab.peers import PageServerMove, TarCopy, TarMove, _PeerMove
 from lab.ppmr import PpmrMove, find_ppmr
@@ -263,16 +263,10 @@ class RsyncMove(_PeerMove):
                 ]
             )
         )
-        deadline = now() + 10
-        while (
-            self.source.run(
-                ["rsync", f"rsync://{self._address}:{RSYNC_PORT}/"], check=False
-            ).returncode
-            != 0
-        ):
-            if now() > deadline or self._daemon.poll() is not None:
-                self.clean()
-                raise LabError(f"rsync does not listen at {self._address}:{RSYNC_PORT}")
+        self.target.await_listener(RSYNC_PORT, self._daemon)
+        if self._daemon.poll() is not None:
+            self.clean()
+            raise LabError(f"rsync does not listen at {self._address}:{RSYNC_PORT}")
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         timeline.dump_began = now()
@@ -388,9 +382,9 @@ def room_in_pipes():
             limit.write_text(f"{before}\n")
 
 
-def all_ways(world, mounts, migrating=False):
+def all_ways(testbed, mounts, migrating=False):
     """([ways], {name: why not}); `migrating`: the target of these mounts restarts processes. The first is what the others are compared with."""
-    at, to, disk = world.source, world.target, world.disk_directory
+    at, to, disk = testbed.source, testbed.target, testbed.disk_directory
     ways = [
         Named("ppmr, lazy", PpmrMove(at, to, mounts)),
         Named("ppmr, eager", PpmrMove(at, to, mounts, lazily=False)),
@@ -415,8 +409,8 @@ def all_ways(world, mounts, migrating=False):
             Named(LocalMove.name, LocalMove(at, to, disk)),
             Named(LandedMove.name, LandedMove(at, to, mounts, disk)),
         ]
-    if world.shared_directory:
-        ways.append(Named(SharedMove.name, SharedMove(at, to, world.shared_directory)))
+    if testbed.shared_directory:
+        ways.append(Named(SharedMove.name, SharedMove(at, to, testbed.shared_directory)))
     else:
         why_not[
             SharedMove.name

@@ -16,7 +16,6 @@ whatever fails then, too, is not ppmr's doing.
 import os
 import shutil
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -37,6 +36,15 @@ def pytest_addoption(parser):
         default="ppmr",
         help="how the moves of test_moves.py are done",
     )
+    parser.addoption(
+        "--long", action="store_true", help="full sizes and counts, and the rarer variants"
+    )
+
+
+@pytest.fixture(scope="session")
+def long(request):
+    """Whether full sizes and counts are requested."""
+    return request.config.getoption("--long")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,8 +66,7 @@ def lab():
 
 @pytest.fixture
 def nodes(lab):
-    source, target = lab.node("source"), lab.node("target")
-    return types.SimpleNamespace(source=source, target=target, link=lab.join(source, target))
+    return lab.pair()
 
 
 @pytest.fixture

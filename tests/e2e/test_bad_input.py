@@ -7,7 +7,7 @@ import pytest
 
 from lab.node import free_port
 from lab.ppmr import find_ppmr
-from trouble_world import GRACE, MIB, PEER_TIMEOUT, World, digest_of_written
+from lab.world import GRACE, MIB, PEER_TIMEOUT, World, digest_of_written
 
 MOUNT = object()  # a fresh empty directory
 LISTEN = ["--listen", "127.0.0.1:0"]
@@ -26,12 +26,14 @@ def is_refused(world, words, *names, within=30):
     """ppmr ends by itself with an error that has one of the names in it, and leaves no mount behind."""
     before = world.mounts()
     ended = world.ppmr(*words, within=within)
-    assert ended.code > 0, f"ppmr {' '.join(map(str, words))} ended with {ended.code}: {ended.said}"
+    assert (
+        ended.code > 0
+    ), f"ppmr {' '.join(map(str, words))} ended with {ended.code}: {ended.output}"
     assert any(
         name in ended.err for name in names
-    ), f"the message does not say {' or '.join(names)}: {ended.said!r}"
+    ), f"the message does not say {' or '.join(names)}: {ended.output!r}"
     for cry in ("terminate called", "what():", "Assertion", "Sanitizer"):
-        assert cry not in ended.said, ended.said
+        assert cry not in ended.output, ended.output
     assert world.mounts() == before
     return ended
 
@@ -114,7 +116,7 @@ def test_wrong_words_are_refused(world, case):
     )
     if names[0].startswith("--"):
         no_such_peer = "--target" in words and UNKNOWN_HOST in words
-        assert ended.code == (PEER_FAILED if no_such_peer else USAGE), ended.said
+        assert ended.code == (PEER_FAILED if no_such_peer else USAGE), ended.output
 
 
 def test_version_and_help_answer(world):

@@ -2,7 +2,6 @@
 import io
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
 from measure.targets import Target  # noqa: E402
-from measure.world import flags  # noqa: E402
+from measure.testbed import flags  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
 

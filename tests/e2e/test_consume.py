@@ -10,7 +10,7 @@ import time
 import pytest
 
 from lab.node import wait_until
-from trouble_world import MIB, World, digest_of_written
+from lab.world import MIB, World, digest_of_written
 
 GIB = float(os.environ.get("PPMR_CONSUME_GIB") or 20)
 SLOWEST = 80 * MIB  # per second: the test gives up on a stream that is slower

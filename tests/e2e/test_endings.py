@@ -9,7 +9,7 @@ import pytest
 
 from lab.node import HOST, wait_until
 from lab.ppmr import find_ppmr
-from trouble_world import MIB, NEVER, World
+from lab.world import MIB, NEVER, World
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_change_of_mode_right_behind_the_close_stays_behind_it(world):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         os.chmod(path, 0o640)
     committed = world.ppmr("commit", directory)
-    assert committed.code == 0, committed.said
+    assert committed.code == 0, committed.output
     modes = {entry.stat().st_mode & 0o777 for entry in os.scandir(target.mountpoint / "moved")}
     assert modes == {0o640}
 

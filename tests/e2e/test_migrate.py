@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.criu import IS_A_KEEPERS, WITHOUT_USERFAULTFD, criu_that, find_criu
-from lab.migrate import MigrationWorld
+from lab.criu import IS_A_SUPERVISORS, WITHOUT_USERFAULTFD, criu_that, find_criu
+from lab.migrations import Migrations
 from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.programs import REPOSITORY, SteadyWorker, check_continuity, find_program, gap_between
@@ -28,17 +28,17 @@ MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
 
 
 @pytest.fixture
-def world(lab, nodes):
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
-        yield world
+def migrations(lab, nodes):
+    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
+        yield migrations
 
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
-def test_a_worker_with_everything_moves_with_one_command(lab, nodes, world, options):
+def test_a_worker_with_everything_moves_with_one_command(lab, nodes, migrations, options):
     worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=96)
     worker.wait_for_lines(30)
     before = Before(worker)
-    done = world.migrate(worker.pid, options=options).ok()
+    done = migrations.migrate(worker.pid, options=options).ok()
     worker.node = nodes.target
     worker.wait_for_lines(30, nodes.target)
     claims = prove(worker, before, nodes.source, nodes.target)
@@ -53,20 +53,20 @@ def test_a_worker_with_everything_moves_with_one_command(lab, nodes, world, opti
         0 < tree["downtime_s"] <= seen + 0.2
     ), "the downtime that is told is the one that the program saw"
     for role in ("source", "target"):
-        record = world.records(role)[-1]
+        record = migrations.records(role)[-1]
         assert (record["state"], record["owner"]) == ("finished", "target")
     assert (
-        nodes.target.run(["ls", world.mounts.in_]).stdout == ""
+        nodes.target.run(["ls", migrations.in_]).stdout == ""
     ), "the checkpoint is removed at the end"
 
 
-def test_several_processes_move_together(lab, nodes, world):
+def test_several_processes_move_together(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
-    done = world.migrate(*[worker.pid for worker in workers]).ok()
+    done = migrations.migrate(*[worker.pid for worker in workers]).ok()
     for worker in workers:
         check_moved(worker, nodes)
         worker.end()
-    assert len(world.records("source")) == 1, "they share one record and one fate"
+    assert len(migrations.records("source")) == 1, "they share one record and one fate"
     assert [tree["result"] for tree in done.summary["trees"]] == ["moved"] * 3
     (lab.home / "said").write_text(done.out)
     subprocess.run(
@@ -78,55 +78,55 @@ def test_several_processes_move_together(lab, nodes, world):
     assert all(f">steady_worker {worker.pid}<" in drawn for worker in workers)
 
 
-def test_of_several_one_that_cannot_be_restored_keeps_all_at_the_source(lab, nodes, world):
+def test_of_several_one_that_cannot_be_restored_keeps_all_at_the_source(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
     # What makes it fail is not to be seen by the checks before: the pid is taken while they are dumped.
     taken = workers[1].pid
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         *[worker.pid for worker in workers],
         environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))},
     )
-    world.wait_until_paused("source", "dumping", running)
+    migrations.wait_until_paused("source", "dumping", running)
     take_pid(nodes.target, taken)
-    world.go_on("source", "dumping")
+    migrations.go_on("source", "dumping")
     done = running.wait()
-    assert done.code == ABORTED, done.said
+    assert done.code == ABORTED, done.output
     assert str(taken) in done.err, "the message names the process"
     nodes.target.signal(taken, signal.SIGKILL)
     for worker in workers:
         check_stayed(worker, nodes)
-    assert {record["state"] for role in ("source", "target") for record in world.records(role)} == {
-        "aborted"
-    }
+    assert {
+        record["state"] for role in ("source", "target") for record in migrations.records(role)
+    } == {"aborted"}
     wait_until(
-        lambda: nodes.target.run(["ls", world.mounts.in_]).stdout == "",
+        lambda: nodes.target.run(["ls", migrations.in_]).stdout == "",
         10,
         "the checkpoints to be removed",
     )
-    world.migrate(*[worker.pid for worker in workers]).ok()
+    migrations.migrate(*[worker.pid for worker in workers]).ok()
     for worker in workers:
         check_moved(worker, nodes)
         worker.end()
 
 
-def test_independent_ones_have_a_fate_each(lab, nodes, world):
+def test_independent_ones_have_a_fate_each(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         *[worker.pid for worker in workers],
         options=["--independent", "--jobs", 3],
         environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))},
     )
-    wait_until(lambda: len(world.paused("source", "dumping")) == 3, 20, "all three to begin")
+    wait_until(lambda: len(migrations.paused("source", "dumping")) == 3, 20, "all three to begin")
     take_pid(nodes.target, workers[1].pid)
-    world.go_on("source", "dumping")
+    migrations.go_on("source", "dumping")
     done = running.wait()
-    assert done.code == ABORTED, done.said
+    assert done.code == ABORTED, done.output
     results = {tree["pid"]: tree["result"] for tree in done.summary["trees"]}
     assert results == {
         workers[0].pid: "moved",
         workers[1].pid: "stayed",
         workers[2].pid: "moved",
-    }, done.said
+    }, done.output
     nodes.target.signal(workers[1].pid, signal.SIGKILL)
     check_moved(workers[0], nodes)
     check_stayed(workers[1], nodes)
@@ -135,16 +135,16 @@ def test_independent_ones_have_a_fate_each(lab, nodes, world):
         worker.end()
 
 
-def test_ctrl_c_before_the_decision_leaves_the_process_where_it_was(lab, nodes, world):
+def test_ctrl_c_before_the_decision_leaves_the_process_where_it_was(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))}
     )
-    world.wait_until_paused("source", "frozen", running)
+    migrations.wait_until_paused("source", "frozen", running)
     running.signal(signal.SIGINT)
-    world.go_on("source", "frozen")
+    migrations.go_on("source", "frozen")
     done = running.wait()
-    assert done.code in (ABORTED, MOVED), done.said
+    assert done.code in (ABORTED, MOVED), done.output
     (check_stayed if done.code == ABORTED else check_moved)(worker, nodes)
     worker.end()
 
@@ -170,19 +170,19 @@ def test_a_target_without_allow_restart_restarts_nothing(lab, nodes):
         worker.end()
 
 
-def test_what_would_stop_it_is_said_before_anything_is_touched(lab, nodes, world):
+def test_what_would_stop_it_is_said_before_anything_is_touched(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     take_pid(nodes.target, worker.pid)
     for options in (["--dry-run"], []):
-        done = world.migrate(worker.pid, options=options)
+        done = migrations.migrate(worker.pid, options=options)
         assert done.code == ABORTED
         finding = next(
             event for event in done.events if event.get("event") == "finding" and event["stops"]
         )
         assert str(worker.pid) in finding["sentence"]
     nodes.target.signal(worker.pid, signal.SIGKILL)
-    assert world.migrate(worker.pid, options=["--dry-run"]).code == 0
-    assert world.records("source") == world.records("target") == []
+    assert migrations.migrate(worker.pid, options=["--dry-run"]).code == 0
+    assert migrations.records("source") == migrations.records("target") == []
     check_stayed(worker, nodes)
     worker.end()
 
@@ -208,15 +208,17 @@ while True:
 @pytest.mark.parametrize(
     "offset, code", [(0, ABORTED), (1, MOVED)], ids=["of the same number", "of different numbers"]
 )
-def test_shared_memory_that_criu_would_mix_up_stays_where_it_is(lab, nodes, world, offset, code):
+def test_shared_memory_that_criu_would_mix_up_stays_where_it_is(
+    lab, nodes, migrations, offset, code
+):
     log = lab.home / "log"
     pid = nodes.source.spawn(
         ["unshare", "--ipc", "/usr/bin/python3", "-SEc", TWO_KINDS_OF_SHARED_MEMORY, offset],
         log=log,
     )
     wait_until(lambda: "whole" in log.read_text(), 10, "the program to run")
-    done = world.migrate(pid)
-    assert done.code == code, done.said
+    done = migrations.migrate(pid)
+    assert done.code == code, done.output
     if code == ABORTED:
         assert any(
             "System V segment" in event["sentence"]
@@ -237,16 +239,18 @@ def test_shared_memory_that_criu_would_mix_up_stays_where_it_is(lab, nodes, worl
         (["--external", "file[/etc/passwd]:x"], "not passed on"),
     ],
 )
-def test_options_of_criu_that_are_not_on_the_list_are_refused(lab, nodes, world, words, sentence):
+def test_options_of_criu_that_are_not_on_the_list_are_refused(
+    lab, nodes, migrations, words, sentence
+):
     [worker] = start_workers(lab, nodes, 1)
-    done = world.migrate(worker.pid, criu_options=words)
-    assert done.code == 2 and sentence in done.said
+    done = migrations.migrate(worker.pid, criu_options=words)
+    assert done.code == 2 and sentence in done.output
     check_stayed(worker, nodes)
     worker.end()
 
 
-def test_wrong_pids_and_mounts_are_refused_in_plain_words(lab, nodes, world):
-    assert "999999" in world.migrate(999999).said
+def test_wrong_pids_and_mounts_are_refused_in_plain_words(lab, nodes, migrations):
+    assert "999999" in migrations.migrate(999999).output
     done = nodes.source.run(
         [
             find_ppmr(),
@@ -254,9 +258,9 @@ def test_wrong_pids_and_mounts_are_refused_in_plain_words(lab, nodes, world):
             "--pid",
             1,
             "--mount",
-            world.mounts.out,
+            migrations.out,
             "--state-dir",
-            world.states["source"],
+            migrations.states["source"],
         ],
         check=False,
     )
@@ -268,9 +272,9 @@ def test_wrong_pids_and_mounts_are_refused_in_plain_words(lab, nodes, world):
             "--pid",
             3000,
             "--mount",
-            world.mounts.in_,
+            migrations.in_,
             "--state-dir",
-            world.states["target"],
+            migrations.states["target"],
         ],
         check=False,
     )
@@ -284,64 +288,64 @@ def test_wrong_pids_and_mounts_are_refused_in_plain_words(lab, nodes, world):
             "--mount",
             "/",
             "--state-dir",
-            world.states["source"],
+            migrations.states["source"],
         ],
         check=False,
     )
     assert done.returncode == 5
-    assert world.recover().code == 0
-    assert world.recover(options=["--recover", "0" * 32], check=False).code == 2
+    assert migrations.recover().code == 0
+    assert migrations.recover(options=["--recover", "0" * 32], check=False).code == 2
 
 
-def test_recover_finishes_what_was_decided(lab, nodes, world):
+def test_recover_finishes_what_was_decided(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid,
         options=["--eager"],
         environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))},
     )
-    world.wait_until_paused("source", "committed", running)
+    migrations.wait_until_paused("source", "committed", running)
     # Neither the coordinator nor a hook can do it.
     criu = nodes.source.run(["pgrep", "-f", "criu: dump"]).stdout.split()
     nodes.source.run(["pkill", "-9", "-f", "migration-relay"])
     running.signal(signal.SIGKILL)
     for pid in criu:
         nodes.source.signal(pid, signal.SIGKILL)
-    assert world.records("target")[0]["state"] == "ready"
-    assert world.recover("target", check=False).code == OPEN, "the target does not decide"
-    done = world.recover()
+    assert migrations.records("target")[0]["state"] == "ready"
+    assert migrations.recover("target", check=False).code == OPEN, "the target does not decide"
+    done = migrations.recover()
     assert done.events[0]["owner"] == "target" and not done.events[0]["open"]
     check_moved(worker, nodes)
     worker.end()
 
 
-def test_recover_undoes_what_was_not_decided(lab, nodes, world):
+def test_recover_undoes_what_was_not_decided(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
     )
-    world.wait_until_paused("source", "sealed", running)
+    migrations.wait_until_paused("source", "sealed", running)
     nodes.source.run(["pkill", "-9", "-f", "migration-relay"])
     running.signal(signal.SIGKILL)
-    world.recover()
+    migrations.recover()
     check_stayed(worker, nodes)
     nodes.target.await_end(worker.pid)
-    assert world.recover("target").code == 0
-    world.migrate(worker.pid).ok()
+    assert migrations.recover("target").code == 0
+    migrations.migrate(worker.pid).ok()
     check_moved(worker, nodes)
     worker.end()
 
 
 def test_on_a_kernel_without_userfaultfd_all_memory_comes_first(lab, nodes, tmp_path):
     without = criu_that(tmp_path, WITHOUT_USERFAULTFD)
-    with MigrationWorld(
+    with Migrations(
         nodes.source,
         nodes.target,
         lab.directory / "private",
         environment={"PPMR_CRIU": str(without)},
-    ) as world:
+    ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
-        done = world.migrate(worker.pid).ok()
+        done = migrations.migrate(worker.pid).ok()
         assert not done.summary["trees"][0]["lazily"]
         check_moved(worker, nodes)
         worker.end()
@@ -352,21 +356,21 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
     count = int(os.environ.get("PPMR_ABORTS", "12"))
     broken = criu_that(
         tmp_path,
-        f'{IS_A_KEEPERS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
+        f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
     )
     (tmp_path / "fail").touch()
-    with MigrationWorld(
+    with Migrations(
         nodes.source,
         nodes.target,
         lab.directory / "private",
         target_options=["--pool-size", "64MiB"],
         environment={"PPMR_CRIU": str(broken)},
-    ) as world:
+    ) as migrations:
         [worker] = start_workers(lab, nodes, 1, size_mib=8)
 
         def footprint():
             found = {}
-            for daemon in (world.mounts.source, world.mounts.target):
+            for daemon in (migrations.source, migrations.target):
                 node = daemon.at
                 found[daemon.role] = {
                     "descriptors": len(list(Path(f"/proc/{daemon.host_pid}/fd").iterdir())),
@@ -374,26 +378,26 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
                     "mounts": len(node.mounts()),
                     "processes": len(node.run(["ps", "-e", "-o", "pid="]).stdout.split()),
                 }
-            found["slots"] = world.mounts.source.status()["pool"]["in_use"]
-            found["stored"] = world.mounts.target.status()["store"]["used_bytes"]
-            found["checkpoints"] = len(world.mounts.target.status()["checkpoints"])
+            found["slots"] = migrations.source.status()["pool"]["in_use"]
+            found["stored"] = migrations.target.status()["store"]["used_bytes"]
+            found["checkpoints"] = len(migrations.target.status()["checkpoints"])
             return found
 
         def memory_kib():
             """Without what the store keeps touched: as much as checkpoints once had at the same time, and the reserve beside it."""
-            ready = world.mounts.target.status()["store"]["ready_bytes"] // 1024
+            ready = migrations.target.status()["store"]["ready_bytes"] // 1024
             return [
-                world.mounts.source.memory_kib()["VmRSS"],
-                world.mounts.target.memory_kib()["VmRSS"] - ready,
+                migrations.source.memory_kib()["VmRSS"],
+                migrations.target.memory_kib()["VmRSS"] - ready,
             ]
 
         def abort(times):
             for _ in range(times):
-                done = world.migrate(worker.pid)
-                assert done.code == ABORTED and "no restore today" in done.said, done.said
+                done = migrations.migrate(worker.pid)
+                assert done.code == ABORTED and "no restore today" in done.output, done.output
 
         abort(3)
-        world.mounts.await_ready()  # the store's memory is touched again in quiet moments
+        migrations.await_ready()  # the store's memory is touched again in quiet moments
         time.sleep(1)
         before, memory = footprint(), memory_kib()
         abort(count)
@@ -403,7 +407,7 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
             f"everything to be back at {before}; it is {footprint()}",
             interval=0.3,
         )
-        world.mounts.await_ready()
+        migrations.await_ready()
         grown = [now - was for now, was in zip(memory_kib(), memory)]
         print(f"the daemons have grown by {grown} KiB in {count} migrations")
         assert all(
@@ -411,7 +415,7 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
         ), f"the daemons have grown by {grown} KiB in {count} migrations"
         check_stayed(worker, nodes)
         (tmp_path / "fail").unlink()
-        world.migrate(worker.pid).ok()
+        migrations.migrate(worker.pid).ok()
         check_moved(worker, nodes)
         worker.end()
 
@@ -420,36 +424,38 @@ def test_a_binary_may_be_replaced_under_a_running_daemon(lab, nodes, tmp_path, m
     new, used = find_ppmr(), tmp_path / "ppmr"
     shutil.copy(new, used)
     monkeypatch.setenv("PPMR", str(used))
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
+    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
         [worker] = start_workers(lab, nodes, 1)
         used.unlink()
         shutil.copy(new, used)
-        world.migrate(worker.pid).ok()
+        migrations.migrate(worker.pid).ok()
         check_moved(worker, nodes)
         worker.end()
 
 
 @pytest.mark.parametrize("victim", ["criu lazy-pages", "target daemon"])
 def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(
-    lab, nodes, world, victim
+    lab, nodes, migrations, victim
 ):
     worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=384, threads=1)
     worker.wait_for_lines(10)
-    running = world.start_migrate(worker.pid, options=["--timeout", 10])
+    running = migrations.start_migrate(worker.pid, options=["--timeout", 10])
     worker.wait_for_lines(1, nodes.target)
     pages = lazy_pages_of(nodes.target)
     assert pages, "it got all of its memory before anything could fail"
     if victim == "target daemon":
-        world.mounts.target.kill()
+        migrations.target.kill()
     else:
         nodes.target.signal(pages[0], signal.SIGKILL)
     nodes.target.await_end(worker.pid)
     check_continuity(worker.lines())
     nodes.source.await_end(worker.pid)
-    world.mounts.restart_dead()
+    migrations.restart_dead()
     done = running.wait()
     wait_until(
-        lambda: "MEMORY LOST" in world.records("target")[0]["error"], 10, "the record to say so"
+        lambda: "MEMORY LOST" in migrations.records("target")[0]["error"],
+        10,
+        "the record to say so",
     )
     assert done.code in (LOST, OPEN) and (
         victim == "target daemon" or done.summary["trees"][0]["result"] == "LOST"
@@ -461,7 +467,7 @@ def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(
     )
 
 
-def test_a_shell_forks_on_while_another_process_still_waits_for_its_memory(lab, nodes, world):
+def test_a_shell_forks_on_while_another_process_still_waits_for_its_memory(lab, nodes, migrations):
     numbers, directory = lab.home / "numbers", lab.home / "worker"
     directory.mkdir()
     script = '"$1" "$2" 256 1 1 & number=0; while :; do number=$((number + 1)); /bin/echo $number; done >>"$3"'
@@ -469,7 +475,7 @@ def test_a_shell_forks_on_while_another_process_still_waits_for_its_memory(lab, 
         ["sh", "-c", script, "shell", find_program("steady_worker"), directory, numbers]
     )
     wait_until(lambda: (directory / "ready").exists(), 30, "the worker to get under way")
-    done = world.migrate(shell).ok()
+    done = migrations.migrate(shell).ok()
     assert done.summary["trees"][0]["lazily"]
     before = numbers.read_text().count("\n")
     wait_until(lambda: numbers.read_text().count("\n") > before + 50, 20, "the shell to go on")
@@ -478,21 +484,23 @@ def test_a_shell_forks_on_while_another_process_still_waits_for_its_memory(lab, 
     nodes.target.signal(shell, signal.SIGKILL)
 
 
-def test_lazy_pages_that_dies_before_the_process_runs_is_started_again(lab, nodes, world):
+def test_lazy_pages_that_dies_before_the_process_runs_is_started_again(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
     )
-    world.wait_until_paused("source", "sealed", running)
-    wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
+    migrations.wait_until_paused("source", "sealed", running)
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
+    )
     nodes.target.signal(lazy_pages_of(nodes.target)[0], signal.SIGKILL)
-    world.go_on("source", "sealed")
+    migrations.go_on("source", "sealed")
     running.wait().ok()
     check_moved(worker, nodes)
     worker.end()
 
 
-def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, world):
+def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, migrations):
     # A witness has no file open whose growth would make CRIU refuse the copy.
     directory = lab.home / "witness"
     directory.mkdir()
@@ -502,7 +510,7 @@ def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, world):
     def lines_of(node):
         return (directory / "log").read_text().count(f" {node.name} ")
 
-    world.migrate(pid, options=["--leave-running"]).ok()
+    migrations.migrate(pid, options=["--leave-running"]).ok()
     for node in (nodes.source, nodes.target):
         before = lines_of(node)
         wait_until(lambda: lines_of(node) > before + 50, 10, f"lines from {node.name}")
@@ -510,13 +518,13 @@ def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, world):
         pid
     ), "the copy has a pid namespace of its own"
     assert (
-        nodes.target.run(["umount", world.mounts.in_], check=False).returncode == 0
+        nodes.target.run(["umount", migrations.in_], check=False).returncode == 0
     ), "the copy does not keep the mount busy"
     nodes.target.run(["pkill", "-9", "-x", "witness"])
     nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes, world):
+def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes, migrations):
     if (
         nodes.source.run(
             [find_criu(), "check", "--feature", "mem_dirty_track"], check=False
@@ -527,34 +535,34 @@ def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes,
             "NOT TESTED: the refusal of --pre-copy; this kernel tracks memory, so it is not refused"
         )
     [worker] = start_workers(lab, nodes, 1)
-    done = world.migrate(worker.pid, options=["--pre-copy", 3])
-    assert done.code == ABORTED and "track" in done.said
-    assert world.records("source") == []
+    done = migrations.migrate(worker.pid, options=["--pre-copy", 3])
+    assert done.code == ABORTED and "track" in done.output
+    assert migrations.records("source") == []
     check_stayed(worker, nodes)
     worker.end()
 
 
-def test_evacuate_moves_what_matches_and_leaves_the_rest(lab, nodes, world):
+def test_evacuate_moves_what_matches_and_leaves_the_rest(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
     first, second, third = workers
-    done = world.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ", "--dry-run")
+    done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ", "--dry-run")
     assert done.code == MOVED and all(nodes.source.alive(worker.pid) for worker in workers)
-    done = world.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ").ok()
+    done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ").ok()
     selection = next(event for event in done.events if event.get("event") == "selection")
     assert sorted(tree["pid"] for tree in selection["leave"]) == sorted([first.pid, second.pid])
     for worker in (first, second):
         check_moved(worker, nodes)
         worker.end()
-    assert len(world.records("source")) == 2, "each moves by itself"
+    assert len(migrations.records("source")) == 2, "each moves by itself"
     check_stayed(third, nodes)
     third.end()
 
 
-def test_evacuate_moves_the_others_when_one_cannot(lab, nodes, world):
+def test_evacuate_moves_the_others_when_one_cannot(lab, nodes, migrations):
     stuck, free = start_workers(lab, nodes, 2)
     take_pid(nodes.target, stuck.pid)
-    done = world.evacuate("--match", f"steady_worker {lab.home}/worker-")
-    assert done.code == ABORTED and str(stuck.pid) in done.said
+    done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-")
+    assert done.code == ABORTED and str(stuck.pid) in done.output
     nodes.target.signal(stuck.pid, signal.SIGKILL)
     check_moved(free, nodes)
     check_stayed(stuck, nodes)
@@ -562,6 +570,6 @@ def test_evacuate_moves_the_others_when_one_cannot(lab, nodes, world):
         worker.end()
 
 
-def test_evacuate_without_a_match_moves_nothing(world):
-    done = world.evacuate("--match", "no such program at all")
-    assert done.code == MOVED and world.records("source") == []
+def test_evacuate_without_a_match_moves_nothing(migrations):
+    done = migrations.evacuate("--match", "no such program at all")
+    assert done.code == MOVED and migrations.records("source") == []

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from lab.criu import IS_A_KEEPERS, criu_that
-from lab.migrate import MigrationWorld
+from lab.criu import IS_A_SUPERVISORS, criu_that
+from lab.migrations import Migrations
 from lab.node import LabError, wait_until
 from lab.programs import find_program
 from lab.workers import check_moved, check_stayed, pause_file, start_workers
@@ -16,78 +16,99 @@ MOVED, ABORTED, OPEN = 0, 11, 12
 
 
 @pytest.fixture
-def world(lab, nodes):
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
-        yield world
+def migrations(lab, nodes):
+    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
+        yield migrations
 
 
-def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, world):
+def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, migrations):
     nodes.source.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "records", world.states["source"]]
+        [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            "size=512k,mode=0700",
+            "records",
+            migrations.states["source"],
+        ]
     )
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid,
         options=["--timeout", 1],
         environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))},
     )
-    world.wait_until_paused("source", "frozen", running)
-    filler = world.states["source"] / "filler"
+    migrations.wait_until_paused("source", "frozen", running)
+    filler = migrations.states["source"] / "filler"
     nodes.source.run(["sh", "-c", f"cat /dev/zero >{filler}"], check=False)
-    world.go_on("source", "frozen")
+    migrations.go_on("source", "frozen")
     with pytest.raises(LabError):  # for longer than --timeout
         wait_until(
             lambda: not nodes.source.alive(worker.pid) or not running.running(),
             4,
             "the migration to end",
         )
-    assert world.records("source")[0]["state"] in ("frozen", "sealed")
+    assert migrations.records("source")[0]["state"] in ("frozen", "sealed")
     nodes.source.run(["rm", filler])
     done = running.wait()
-    assert done.code == ABORTED, done.said
+    assert done.code == ABORTED, done.output
     check_stayed(worker, nodes)
     worker.end()
 
 
-def test_what_a_killed_coordinator_has_left_is_settled_by_the_next_migration(lab, nodes, world):
+def test_what_a_killed_coordinator_has_left_is_settled_by_the_next_migration(
+    lab, nodes, migrations
+):
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))}
     )
-    world.wait_until_paused("source", "dumping", running)
+    migrations.wait_until_paused("source", "dumping", running)
     os.kill(running.host_pid, signal.SIGKILL)
     running.wait()
-    world.go_on("source", "dumping")
-    assert [record["state"] for record in world.records("source")] == ["dumping"]
-    world.migrate(worker.pid).ok()
-    assert sorted(record["state"] for record in world.records("source")) == ["aborted", "finished"]
+    migrations.go_on("source", "dumping")
+    assert [record["state"] for record in migrations.records("source")] == ["dumping"]
+    migrations.migrate(worker.pid).ok()
+    assert sorted(record["state"] for record in migrations.records("source")) == [
+        "aborted",
+        "finished",
+    ]
     check_moved(worker, nodes)
     worker.end()
 
 
-def test_what_cannot_even_be_written_down_is_not_begun(lab, nodes, world):
+def test_what_cannot_even_be_written_down_is_not_begun(lab, nodes, migrations):
     nodes.source.run(
-        ["mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0700", "records", world.states["source"]]
+        [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            "nr_inodes=1,mode=0700",
+            "records",
+            migrations.states["source"],
+        ]
     )
     [worker] = start_workers(lab, nodes, 1)
-    done = world.migrate(worker.pid)
-    assert done.code == ABORTED and "No space left" in done.err, done.said
-    assert "--recover" not in done.said, "there is nothing to recover"
+    done = migrations.migrate(worker.pid)
+    assert done.code == ABORTED and "No space left" in done.err, done.output
+    assert "--recover" not in done.output, "there is nothing to recover"
     check_stayed(worker, nodes)
     worker.end()
 
 
 def test_a_criu_that_is_stopped_before_it_dumps_keeps_nobody_waiting(lab, nodes, tmp_path):
-    stops = f'[ "$1" = swrk ] && ! {{ {IS_A_KEEPERS}; }} && kill -STOP $$'
-    with MigrationWorld(
+    stops = f'[ "$1" = swrk ] && ! {{ {IS_A_SUPERVISORS}; }} && kill -STOP $$'
+    with Migrations(
         nodes.source,
         nodes.target,
         lab.directory / "private",
         environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))},
-    ) as world:
+    ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
-        done = world.migrate(worker.pid, options=["--timeout", 1])
-        assert done.code == ABORTED, done.said
+        done = migrations.migrate(worker.pid, options=["--timeout", 1])
+        assert done.code == ABORTED, done.output
         check_stayed(worker, nodes)
         worker.end()
 
@@ -100,16 +121,16 @@ esac"""
 
 
 def test_ctrl_c_lets_criu_end_a_round_of_pre_copy_by_itself(lab, nodes, tmp_path):
-    with MigrationWorld(
+    with Migrations(
         nodes.source,
         nodes.target,
         lab.directory / "private",
         environment={
             "PPMR_CRIU": str(criu_that(tmp_path, SLOW_ROUND.format(tmp_path, sys.executable)))
         },
-    ) as world:
+    ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
-        running = world.start_migrate(worker.pid, options=["--pre-copy", 2])
+        running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2])
         wait_until((tmp_path / "began").exists, 20, "a round to begin")
         running.signal(signal.SIGINT)
         assert running.wait().code == ABORTED
@@ -120,28 +141,28 @@ def test_ctrl_c_lets_criu_end_a_round_of_pre_copy_by_itself(lab, nodes, tmp_path
         worker.end()
 
 
-def test_a_dump_may_take_longer_than_a_process_may_be_held(lab, nodes, world):
+def test_a_dump_may_take_longer_than_a_process_may_be_held(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=64)
     nodes.link.limit("150mbit")
-    done = world.migrate(worker.pid, options=["--timeout", 2]).ok()
+    done = migrations.migrate(worker.pid, options=["--timeout", 2]).ok()
     assert done.summary["trees"][0]["dump_s"] > 2.5, "the dump was not long enough to show anything"
     nodes.link.limit()
     check_moved(worker, nodes)
     worker.end()
 
 
-def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, world):
+def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     sources = [
         line.split(" - ")[1].split()[1]
         for line in nodes.target.mountinfo().splitlines()
-        if str(world.mounts.in_) in line
+        if str(migrations.in_) in line
     ]
     crowd = []
     for _ in range(300):  # they say nothing, and are shown out after seconds
         crowd.append(socket.socket(socket.AF_UNIX))
         crowd[-1].connect(str(nodes.target.host_path(sources[0])))
-    world.migrate(worker.pid).ok()
+    migrations.migrate(worker.pid).ok()
     check_moved(worker, nodes)
     worker.end()
     for client in crowd:
@@ -151,25 +172,25 @@ def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, world):
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
 def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, nodes, options):
     pauses = pause_file(lab, "target:running")
-    with MigrationWorld(
+    with Migrations(
         nodes.source,
         nodes.target,
         lab.directory / "private",
         environment={"PPMR_PAUSE_FILE": str(pauses)},
-    ) as world:
+    ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
-        running = world.start_migrate(worker.pid, options=options)
-        world.wait_until_paused("target", "running", running)
+        running = migrations.start_migrate(worker.pid, options=options)
+        migrations.wait_until_paused("target", "running", running)
         [keeper] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
         nodes.target.signal(keeper, signal.SIGSTOP)  # so that it does not see the process run
-        world.go_on("target", "running")
+        migrations.go_on("target", "running")
         worker.wait_for_lines(5, nodes.target)
         nodes.target.signal(keeper, signal.SIGKILL)
         running.wait().ok()
         check_moved(worker, nodes)
-        assert world.records("target")[0]["state"] == "finished"
+        assert migrations.records("target")[0]["state"] == "finished"
         assert (
-            nodes.target.run(["ls", world.mounts.in_]).stdout == ""
+            nodes.target.run(["ls", migrations.in_]).stdout == ""
         ), "the checkpoint is removed at the end"
         worker.end()
 
@@ -177,36 +198,39 @@ def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, no
 def test_a_promised_restore_that_fails_is_tried_again_by_recover(lab, nodes, tmp_path):
     broken = criu_that(
         tmp_path,
-        f'{IS_A_KEEPERS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
+        f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
     )
     environment = {
         "PPMR_CRIU": str(broken),
         "PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready")),
     }
-    with MigrationWorld(
+    with Migrations(
         nodes.source, nodes.target, lab.directory / "private", environment=environment
-    ) as world:
+    ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
-        running = world.start_migrate(worker.pid)
-        world.wait_until_paused("target", "ready", running)
+        running = migrations.start_migrate(worker.pid)
+        migrations.wait_until_paused("target", "ready", running)
         (tmp_path / "fail").touch()
         nodes.target.run(
             ["pkill", "-KILL", "-f", "^ppmr migration-restore|^criu: restore|migration-relay"]
         )
         done = running.wait()
         assert (
-            done.code == OPEN and "no restore today" in done.said and "--recover" in done.said
-        ), done.said
+            done.code == OPEN and "no restore today" in done.output and "--recover" in done.output
+        ), done.output
         assert not nodes.source.alive(worker.pid)
         (tmp_path / "fail").unlink()
-        assert world.recover("target", check=False).code == OPEN
+        assert migrations.recover("target", check=False).code == OPEN
         wait_until(
-            lambda: world.records("target")[0]["state"] == "finished",
+            lambda: migrations.records("target")[0]["state"] == "finished",
             20,
             "the process to be restored after all",
         )
         check_moved(worker, nodes)
-        assert world.recover("target").code == MOVED and not world.records("target")[0]["error"]
+        assert (
+            migrations.recover("target").code == MOVED
+            and not migrations.records("target")[0]["error"]
+        )
         worker.end()
 
 
@@ -223,17 +247,17 @@ def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes
     directory = lab.home / "witness"
     directory.mkdir()
     environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
-    with MigrationWorld(
+    with Migrations(
         nodes.source, nodes.target, lab.directory / "private", environment=environment
-    ) as world:
+    ) as migrations:
         pid = nodes.source.spawn([find_program("witness"), directory])
         wait_until(lambda: (directory / "log").exists(), 10, "the witness to get under way")
 
         def copies():
             return nodes.target.run(["pgrep", "-x", "witness"], check=False).stdout.split()
 
-        running = world.start_migrate(pid, options=["--leave-running"])
-        world.wait_until_paused("target", "ready", running)
+        running = migrations.start_migrate(pid, options=["--leave-running"])
+        migrations.wait_until_paused("target", "ready", running)
         started, process_one = keepers_of(nodes.target)
         if killed == "both":
             nodes.target.signal(process_one, signal.SIGKILL)
@@ -242,10 +266,10 @@ def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes
                 process_one, signal.SIGSTOP
             )  # so that it does not write down that the copy runs
         nodes.target.signal(started, signal.SIGKILL)
-        world.go_on("target", "ready")
+        migrations.go_on("target", "ready")
         wait_until(copies, 10, "the copy")
         if killed != "both":
-            keeps = world.records("target")[0]["trees"][0]["keeper"][0]
+            keeps = migrations.records("target")[0]["trees"][0]["keeper"][0]
             assert keeps == process_one, "nobody else restores what is restored here"
             nodes.target.signal(process_one, signal.SIGCONT)
         running.wait().ok()
@@ -254,30 +278,30 @@ def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes
         nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_a_name_that_is_no_text_moves_like_any_other(lab, nodes, world):
+def test_a_name_that_is_no_text_moves_like_any_other(lab, nodes, migrations):
     log = lab.home / "counts"
     script = "printf '\\377\\376' >/proc/$$/comm; n=0; while :; do n=$((n + 1)); echo $n; /bin/sleep 0.02; done >>$0"
     pid = nodes.source.spawn(["sh", "-c", script, log])
     wait_until(lambda: log.exists() and log.read_text().count("\n") > 5, 10, "the counts")
-    world.migrate(pid).ok()
+    migrations.migrate(pid).ok()
     before = log.read_text().count("\n")
     wait_until(lambda: log.read_text().count("\n") > before + 5, 10, "the counts to go on")
     assert nodes.target.alive(pid) and not nodes.source.alive(pid)
-    assert world.recover().code == MOVED, "its record can be read"
+    assert migrations.recover().code == MOVED, "its record can be read"
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-def test_of_independent_ones_a_tie_or_an_end_concerns_nobody_else(lab, nodes, world):
+def test_of_independent_ones_a_tie_or_an_end_concerns_nobody_else(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     pipe = lab.home / "pipe"
     os.mkfifo(pipe)
     tied = [nodes.source.spawn(["sh", "-c", f"sleep 60 <>{pipe}"]) for _ in range(2)]
     gone = nodes.source.spawn(["true"])
     nodes.source.await_end(gone)
-    done = world.migrate(worker.pid, *tied, gone, options=["--independent"])
-    assert done.code == ABORTED, done.said
+    done = migrations.migrate(worker.pid, *tied, gone, options=["--independent"])
+    assert done.code == ABORTED, done.output
     for pid in (*tied, gone):
-        assert f"{pid}" in done.said
+        assert f"{pid}" in done.output
     check_moved(worker, nodes)
     worker.end()
     for pid in tied:
@@ -285,17 +309,21 @@ def test_of_independent_ones_a_tie_or_an_end_concerns_nobody_else(lab, nodes, wo
         nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_a_coordinator_that_is_killed_before_the_decision_leaves_nothing_open(lab, nodes, world):
+def test_a_coordinator_that_is_killed_before_the_decision_leaves_nothing_open(
+    lab, nodes, migrations
+):
     """The relay of the source decides, and has nobody left who hears what it says."""
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
     )
-    world.wait_until_paused("source", "sealed", running)
-    wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
+    migrations.wait_until_paused("source", "sealed", running)
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
+    )
     running.signal(signal.SIGKILL)
     wait_until(
-        lambda: [world.records(role)[0]["state"] for role in ("source", "target")]
+        lambda: [migrations.records(role)[0]["state"] for role in ("source", "target")]
         == ["aborted"] * 2,
         10,
         "both nodes to know that it was aborted",
@@ -306,38 +334,40 @@ def test_a_coordinator_that_is_killed_before_the_decision_leaves_nothing_open(la
 
 
 def test_paths_may_have_blanks(lab, nodes):
-    with MigrationWorld(
+    with Migrations(
         nodes.source, nodes.target, lab.directory / "private", name="with some blanks"
-    ) as world:
+    ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
-        world.migrate(
+        migrations.migrate(
             worker.pid, criu_options=["--network-lock", "iptables", "--ghost-limit", "4M"]
         ).ok()
         check_moved(worker, nodes)
         worker.end()
 
 
-def test_nothing_is_let_go_that_cannot_be_written_down(lab, nodes, world):
+def test_nothing_is_let_go_that_cannot_be_written_down(lab, nodes, migrations):
     """Whoever looks later would believe that it never ran, and restore it once more."""
     [worker] = start_workers(lab, nodes, 1)
-    running = world.start_migrate(
+    running = migrations.start_migrate(
         worker.pid,
         options=["--eager"],
         environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))},
     )
-    world.wait_until_paused("source", "committed", running)
-    wait_until(lambda: world.records("target")[0]["state"] == "ready", 10, "the target to be ready")
+    migrations.wait_until_paused("source", "committed", running)
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
+    )
     mark = (
-        nodes.target.host_path(world.states["target"])
-        / f"{world.records('target')[0]['id']}.target"
+        nodes.target.host_path(migrations.states["target"])
+        / f"{migrations.records('target')[0]['id']}.target"
         / "work-0"
         / "let-go"
     )
     mark.symlink_to(
         "/there/is/no/such/directory"
     )  # until the next restore, which removes old marks
-    world.go_on("source", "committed")
+    migrations.go_on("source", "committed")
     running.wait().ok()
     check_moved(worker, nodes)
-    assert "work-0/let-go: No such file" in world.logs(), "the first restore was not refused"
+    assert "work-0/let-go: No such file" in migrations.logs(), "the first restore was not refused"
     worker.end()

@@ -106,7 +106,7 @@ class Ground:
         if not self.mounts:
             return ""
         return "".join(
-            f"\nppmr {daemon.role} has ended with {daemon.process.returncode}; it said: {daemon.said()}"
+            f"\nppmr {daemon.role} has ended with {daemon.process.returncode}; it said: {daemon.output()}"
             for daemon in (self.mounts.target, self.mounts.source)
             if not daemon.running()
         )

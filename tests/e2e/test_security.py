@@ -9,7 +9,7 @@ from lab.certificates import Authority
 from lab.node import HOST, free_port, wait_until
 from lab.ppmr import Daemon, find_ppmr, make_key
 from lab.relay import Relay
-from trouble_world import MIB, PEER_TIMEOUT, World, digest_of_written
+from lab.world import MIB, PEER_TIMEOUT, World, digest_of_written
 
 AT_ONCE = 1.0  # seconds, from the start of ppmr to its end
 SMALL = ["--pool-size", "4MiB"]  # memory that is touched at start counts, too
@@ -42,7 +42,7 @@ def is_refused(world, target, credentials, source_says, target_says):
     )
     assert (
         ended.code == 4
-    ), f"ended with {ended.code}: {ended.said}"  # the peer failed: mount/command_line/exit_code.h
+    ), f"ended with {ended.code}: {ended.output}"  # the peer failed: mount/command_line/exit_code.h
     assert source_says in ended.err, f"the source does not say '{source_says}': {ended.err!r}"
     assert target.peer_address in ended.err, ended.err
     deadline = time.monotonic() + 2
@@ -212,7 +212,7 @@ def test_a_key_and_certificates_are_what_status_says(world, authority):
 
 def refused_at_start(world, words, *says):
     ended = world.ppmr(*words, within=10)
-    assert ended.code == 2, f"ended with {ended.code}: {ended.said}"
+    assert ended.code == 2, f"ended with {ended.code}: {ended.output}"
     for word in says:
         assert word in ended.err, f"the message does not say '{word}': {ended.err!r}"
 
@@ -315,7 +315,7 @@ def test_keygen_makes_a_key_and_overwrites_nothing(world):
     said = world.succeeds([find_ppmr(), "keygen", path])
     assert path.stat().st_mode & 0o777 == 0o600
     content = path.read_text()
-    assert len(content) == 65 and content.strip() not in said.said
+    assert len(content) == 65 and content.strip() not in said.output
     again = world.ppmr("keygen", path)
     assert again.code == 2 and "overwritten" in again.err
     assert path.read_text() == content

@@ -9,7 +9,7 @@ from lab import criu
 from lab.node import HOST, LabError, free_port, wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import SteadyWorker, check_continuity
-from trouble_world import (
+from lab.world import (
     GRACE,
     MIB,
     NEVER,
@@ -167,7 +167,7 @@ def test_after_the_target_was_started_again_a_new_checkpoint_goes_through(world)
 
     deadline = time.monotonic() + PEER_TIMEOUT + 15
     while world.run(["mkdir", source.mountpoint / "fresh"]).code != 0:
-        assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.said()}"
+        assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.output()}"
         time.sleep(0.2)
     world.write(source.mountpoint / "fresh/file", 5 * MIB).succeeds()
     assert world.read(fresh.mountpoint / "fresh/file").succeeds()["sha256"] == digest_of_written(
@@ -405,7 +405,7 @@ def test_a_cut_longer_than_the_peer_timeout_is_eio_on_both_sides(nodes, world, c
     nodes.link.set_up(True)
     deadline = time.monotonic() + PEER_TIMEOUT + 15
     while world.run(["mkdir", source.mountpoint / "fresh"], at=nodes.source).code != 0:
-        assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.said()}"
+        assert time.monotonic() < deadline, f"no new checkpoint can be begun: {source.output()}"
         time.sleep(0.2)
     world.write(source.mountpoint / "fresh/file", 5 * MIB, at=nodes.source).succeeds()
     assert world.read(target.mountpoint / "fresh/file", at=nodes.target).succeeds()[
@@ -500,7 +500,7 @@ def test_a_name_that_another_source_has_taken_is_eexist(world, kind):
     if kind == "directory":
         checkpoint(world, one, "taken")
         ended = world.run(["mkdir", two.mountpoint / "taken"])
-        assert ended.code != 0 and "File exists" in ended.err, ended.said
+        assert ended.code != 0 and "File exists" in ended.err, ended.output
     world.write(
         one.mountpoint / ("taken/file" if kind == "directory" else "taken"), 5 * MIB
     ).succeeds()
@@ -531,5 +531,5 @@ def test_a_commit_at_the_target_of_what_is_still_written_says_so(world):
         still_open.write(b"some")
         still_open.flush()
         answer = world.ppmr("commit", target.mountpoint / "moved", within=30)
-        assert answer.code != 0 and "open.img" in answer.said and "still open" in answer.said
+        assert answer.code != 0 and "open.img" in answer.output and "still open" in answer.output
     world.succeeds([find_ppmr(), "commit", target.mountpoint / "moved"], within=30)

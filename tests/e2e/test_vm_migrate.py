@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from lab.migrate import MigrationWorld
-from lab.node import HOST, LabError, wait_until
+from lab.migrations import Migrations
+from lab.node import HOST, wait_until
 from lab.programs import SteadyWorker, check_continuity, gap_between
 from lab.proofs import Before, prove
 
@@ -17,17 +17,17 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def world(ppmr, machines):
-    with MigrationWorld(
+def migrations(ppmr, machines):
+    with Migrations(
         machines.a,
         machines.b,
-        f"/tmp/world-{next(_numbers)}",
+        f"/tmp/migrations-{next(_numbers)}",
         ["--pool-size", "16MiB", "--transport", "verbs"],
         ["--memory-limit", "512MiB", "--pool-size", "192MiB"],
-        name=f"world{next(_numbers)}",
-    ) as world:
-        world.mounts.await_ready()
-        yield world
+        name=f"migrations{next(_numbers)}",
+    ) as migrations:
+        migrations.await_ready()
+        yield migrations
 
 
 def events(done, what):
@@ -42,31 +42,31 @@ def start_worker(machines, **options):
     return worker
 
 
-def test_a_dry_run_says_that_it_would_work_and_touches_nothing(machines, world):
+def test_a_dry_run_says_that_it_would_work_and_touches_nothing(machines, migrations):
     worker = start_worker(machines, size_mib=8)
-    done = world.migrate(worker.pid, options=["--dry-run"])
-    assert done.code == MOVED, done.said
-    assert not [finding for finding in events(done, "finding") if finding["stops"]], done.said
-    assert world.records("source") == world.records("target") == []
+    done = migrations.migrate(worker.pid, options=["--dry-run"])
+    assert done.code == MOVED, done.output
+    assert not [finding for finding in events(done, "finding") if finding["stops"]], done.output
+    assert migrations.records("source") == migrations.records("target") == []
     worker.wait_for_lines(10, machines.a)
     worker.end()
 
 
-def test_a_dry_run_names_what_the_other_machine_lacks(machines, world):
+def test_a_dry_run_names_what_the_other_machine_lacks(machines, migrations):
     machines.a.run(["sh", "-c", "cp /bin/sleep /tmp/only-here"])
     pid = machines.a.spawn(["/tmp/only-here", "1000"], log=machines.home / "only-here.log")
-    done = world.migrate(pid, options=["--dry-run"])
+    done = migrations.migrate(pid, options=["--dry-run"])
     machines.a.signal(pid, 9)
     assert done.code == ABORTED and any(
         "/tmp/only-here" in finding["sentence"] and finding["stops"]
         for finding in events(done, "finding")
-    ), done.said
+    ), done.output
 
 
-def test_a_worker_moves_with_one_command(machines, world):
+def test_a_worker_moves_with_one_command(machines, migrations):
     worker = start_worker(machines, size_mib=32)
     before = Before(worker)
-    done = world.migrate(worker.pid, timeout=120).ok()
+    done = migrations.migrate(worker.pid, timeout=120).ok()
     worker.node = machines.b
     worker.wait_for_lines(30, machines.b)
     claims = prove(worker, before, *machines.nodes)
@@ -74,18 +74,18 @@ def test_a_worker_moves_with_one_command(machines, world):
     assert [claim for claim in claims if not claim[1]] == []
     assert done.summary["trees"][0]["lazily"]
     for role in ("source", "target"):
-        assert (world.records(role)[-1]["state"], world.records(role)[-1]["owner"]) == (
+        assert (migrations.records(role)[-1]["state"], migrations.records(role)[-1]["owner"]) == (
             "finished",
             "target",
         )
 
 
-def test_pre_copy_leaves_little_for_the_freeze_and_loses_no_write(machines, world):
+def test_pre_copy_leaves_little_for_the_freeze_and_loses_no_write(machines, migrations):
     size_mib = 96
     worker = start_worker(
         machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 20
     )  # 5% a second
-    done = world.migrate(worker.pid, timeout=180, options=["--pre-copy", 3]).ok()
+    done = migrations.migrate(worker.pid, timeout=180, options=["--pre-copy", 3]).ok()
     rounds = events(done, "pre-copied")
     assert [entry["round"] for entry in rounds] == list(range(len(rounds))) and len(rounds) >= 2
     assert rounds[0]["bytes"] >= size_mib * MIB
@@ -106,20 +106,20 @@ def test_pre_copy_leaves_little_for_the_freeze_and_loses_no_write(machines, worl
     assert (
         audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
     ), "each page is as it was last written"
-    assert machines.b.run(["ls", world.mounts.in_]).stdout == ""
+    assert machines.b.run(["ls", migrations.in_]).stdout == ""
 
 
-def test_pre_copy_whose_link_fails_leaves_the_process_where_it_was(machines, world):
+def test_pre_copy_whose_link_fails_leaves_the_process_where_it_was(machines, migrations):
     worker = start_worker(machines, size_mib=96, pages_per_s=1000)
-    running = world.start_migrate(worker.pid, options=["--pre-copy", 3])
-    wait_until(lambda: machines.a.names(world.mounts.out), 60, "the first round to begin")
+    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 3])
+    wait_until(lambda: machines.a.names(migrations.out), 60, "the first round to begin")
     time.sleep(0.5)
     machines.cut_link()
     try:
         done = running.wait(180)
     finally:
         machines.restore_link()
-    assert done.code == ABORTED, done.said
+    assert done.code == ABORTED, done.output
     worker.wait_for_lines(30, machines.a)
     check_continuity(worker.lines())
     audit = worker.audit()
@@ -216,7 +216,7 @@ class Postgres:
         ).stdout.strip()
 
 
-def test_postgres_moves_with_all_its_rows(machines, world):
+def test_postgres_moves_with_all_its_rows(machines, migrations):
     postgres = Postgres(machines, machines.home / "postgres")
     a, b = machines.nodes
     postgres.sql(
@@ -225,7 +225,7 @@ def test_postgres_moves_with_all_its_rows(machines, world):
     question = "select count(*), sum(n), md5(string_agg(hash, '' order by n)) from numbers"
     before = postgres.sql(a, question)
     assert before.startswith("20000|")
-    world.migrate(postgres.pid, timeout=180).ok()
+    migrations.migrate(postgres.pid, timeout=180).ok()
     try:
         assert postgres.sql(b, question) == before
         postgres.sql(

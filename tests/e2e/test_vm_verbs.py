@@ -166,8 +166,8 @@ def test_devices_are_shown_with_what_matters(machines):
 
 def test_a_large_file_travels_by_reads_and_what_is_registered_stays_the_same(pair):
     both = pair()
-    assert both.transports() == ["verbs", "verbs"], (both.source.said(), both.target.said())
-    assert "come over verbs, not tcp" in both.target.said() and "rxe0" in both.target.said()
+    assert both.transports() == ["verbs", "verbs"], (both.source.output(), both.target.output())
+    assert "come over verbs, not tcp" in both.target.output() and "rxe0" in both.target.output()
     both.move("large", 512)
     both.await_ready()  # the reserve is filled up again in a quiet moment, and registered
     rdma = both.rdma()
@@ -192,7 +192,7 @@ def test_a_large_file_travels_by_reads_and_what_is_registered_stays_the_same(pai
 def test_each_side_may_ask_for_tcp(pair):
     both = pair(["--transport", "tcp"])
     assert both.transports() == ["tcp", "tcp"]
-    assert "the source has --transport tcp" in both.target.said()
+    assert "the source has --transport tcp" in both.target.output()
     both.move("file", 4)
     assert both.rdma()["bytes_read"] == 0
 
@@ -328,7 +328,7 @@ def test_queue_pairs_in_the_error_state_mean_tcp_until_there_are_new_ones(machin
     with without_rdma_packets(machines.b):
         thread.join(timeout=240)
         assert result["digest"] and result["digest"] == both.digest("file")
-        assert both.transports() == ["tcp", "tcp"], both.target.said()
+        assert both.transports() == ["tcp", "tcp"], both.target.output()
     before = both.rdma()["bytes_read"]
     wait_until(
         lambda: both.transports() == ["verbs", "verbs"],
@@ -374,7 +374,7 @@ def test_two_rails_are_used_together_and_one_that_is_lost_leaves_the_other(
     machines, pair, second_rail
 ):
     both = pair(["--device", "rxe0,rxe1"], ["--device", "rxe0,rxe1"])
-    assert both.transports() == ["verbs", "verbs"], both.target.said()
+    assert both.transports() == ["verbs", "verbs"], both.target.output()
     assert both.rdma()["rails"] == 2
     devices = ("rxe0", "rxe1")
     before = [packets_received(machines.b, device) for device in devices]
@@ -407,7 +407,7 @@ def test_two_rails_are_used_together_and_one_that_is_lost_leaves_the_other(
     machines.b.run(["rdma", "link", "delete", "rxe1"], timeout=30)
     thread.join(timeout=240)
     assert result["digest"] and result["digest"] == both.digest("file")
-    assert both.transports() == ["verbs", "verbs"] and "rxe1 lost" in both.target.said()
+    assert both.transports() == ["verbs", "verbs"] and "rxe1 lost" in both.target.output()
 
 
 def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
@@ -418,7 +418,7 @@ def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
         thread.join(timeout=240)
         assert result["digest"] and result["digest"] == both.digest("file")
         assert both.transports() == ["tcp", "tcp"]
-        assert "rxe0 lost" in both.target.said()
+        assert "rxe0 lost" in both.target.output()
     finally:
         machines.b.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "link0"])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.migrate import MigrationWorld
+from lab.migrations import Migrations
 from lab.moving_address import MovingAddress
 from lab.node import wait_until
 
@@ -20,16 +20,16 @@ MODULUS = 1_000_003
 
 
 @pytest.fixture
-def world(lab, nodes):
+def migrations(lab, nodes):
     # Little memory kept ready: what these programs need is less, and touching a GiB would take longer than their moves.
-    with MigrationWorld(
+    with Migrations(
         nodes.source,
         nodes.target,
         lab.directory / "private",
         target_options=["--pool-size", "64MiB"],
-    ) as world:
-        world.mounts.await_ready()
-        yield world
+    ) as migrations:
+        migrations.await_ready()
+        yield migrations
 
 
 class Lines:
@@ -61,14 +61,14 @@ class Lines:
             assert (int(line[0]), line[1]) == (number, expected(number))
 
 
-def move_and_check(world, pid, lines, expected, criu_options=()):
-    lines.wait_for(30, world.source)
-    world.migrate(pid, criu_options=criu_options).ok()
-    lines.wait_for(30, world.target)
-    assert world.target.alive(pid)
-    world.source.await_end(pid)
-    lines.check(expected, world.source, world.target)
-    world.target.signal(pid, signal.SIGKILL)
+def move_and_check(migrations, pid, lines, expected, criu_options=()):
+    lines.wait_for(30, migrations.source_at)
+    migrations.migrate(pid, criu_options=criu_options).ok()
+    lines.wait_for(30, migrations.target_at)
+    assert migrations.target_at.alive(pid)
+    migrations.source_at.await_end(pid)
+    lines.check(expected, migrations.source_at, migrations.target_at)
+    migrations.target_at.signal(pid, signal.SIGKILL)
 
 
 def chain():
@@ -83,7 +83,7 @@ def chain():
     return at
 
 
-def test_redis_under_load_moves_with_its_address(lab, nodes, world, need_command):
+def test_redis_under_load_moves_with_its_address(lab, nodes, migrations, need_command):
     """The client on a third node keeps its connection and notices a pause; every write that redis has acknowledged is there."""
     need_command("redis-server")
     moving, port = MovingAddress(lab, nodes.source, nodes.target), 6390
@@ -128,7 +128,7 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, world, need_command
 
     moving.leave()
     before = len(written())
-    world.migrate(pid, criu_options=TCP).ok()
+    migrations.migrate(pid, criu_options=TCP).ok()
     moving.arrive()
     wait_until(lambda: len(written()) > before + 1000, 15, "1000 more writes of the same client")
     moving.third.signal(client, signal.SIGTERM)
@@ -147,7 +147,7 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, world, need_command
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-def test_a_jvm(lab, nodes, world, need_command):
+def test_a_jvm(lab, nodes, migrations, need_command):
     output = lab.home / "lines"
     pid = nodes.source.spawn(
         [need_command("java"), "-Xmx128m", "-XX:-UsePerfData", WORKLOADS / "Counter.java", output],
@@ -162,10 +162,10 @@ def test_a_jvm(lab, nodes, world, need_command):
 
     sums = chain()
     assert str(sums(100)) == expected(100)
-    move_and_check(world, pid, Lines(output), lambda number: str(sums(number)))
+    move_and_check(migrations, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_python_with_numpy(lab, nodes, world):
+def test_python_with_numpy(lab, nodes, migrations):
     specification = importlib.util.spec_from_file_location(
         "numpy_worker", WORKLOADS / "numpy_worker.py"
     )
@@ -185,10 +185,10 @@ def test_python_with_numpy(lab, nodes, world):
         state.update(step=step, matrix=worker.following(state["matrix"], step))
         return worker.digest(state["matrix"])
 
-    move_and_check(world, pid, Lines(output), expected)
+    move_and_check(migrations, pid, Lines(output), expected)
 
 
-def test_a_shell_pipeline(lab, nodes, world):
+def test_a_shell_pipeline(lab, nodes, migrations):
     """Three programs and their shell, with bytes under way in the pipes between them."""
     output = lab.home / "lines"
     script = r"""
@@ -200,10 +200,10 @@ def test_a_shell_pipeline(lab, nodes, world):
         done >"$0" """
     pid = nodes.source.spawn(["bash", "-c", script, output])
     sums = chain()
-    move_and_check(world, pid, Lines(output), lambda number: str(sums(number)))
+    move_and_check(migrations, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_a_whole_mpi_job(lab, nodes, world, need_command):
+def test_a_whole_mpi_job(lab, nodes, migrations, need_command):
     """mpirun and its three ranks with the connections between them become those of another node.
 
     The ranks speak TCP over loopback, which every node has: Open MPI's segments in /dev/shm are files of the node, and what is in files does not move.
@@ -244,5 +244,5 @@ def test_a_whole_mpi_job(lab, nodes, world, need_command):
         return str(tokens[number])
 
     move_and_check(
-        world, pid, Lines(output), expected, [*TCP, "--file-locks", "--ghost-limit", "64M"]
+        migrations, pid, Lines(output), expected, [*TCP, "--file-locks", "--ghost-limit", "64M"]
     )

@@ -22,19 +22,19 @@ def find_criu(at=HOST):
 
 
 def _no_criu():
-    raise CriuError("no criu found: set PPMR_CRIU or run third_party/install")
+    raise CriuError("no criu found: run third_party/install, or set PPMR_CRIU to its path")
 
 
-# For criu_that: what CRIU says on such a kernel; to use it all the same would end with 99.
+# For criu_that: the answer of CRIU on such a kernel. Lazy restores end with 99.
 WITHOUT_USERFAULTFD = 'case "$*" in *uffd*) echo "Error (criu/uffd.c:1): UFFD is not supported"; exit 1;; *lazy*) exit 99;; esac'
 
 
-# For criu_that: whether this is the CRIU of a keeper, which may restore a tree.
-IS_A_KEEPERS = '[ "$1" = swrk ] && grep -q ^target /proc/sys/kernel/hostname'
+# For criu_that: whether this is the CRIU of a supervisor, which may restore a tree.
+IS_A_SUPERVISORS = '[ "$1" = swrk ] && grep -q ^target /proc/sys/kernel/hostname'
 
 
 def criu_that(directory, does):
-    """CRIU behind a line of shell, for PPMR_CRIU."""
+    """A CRIU for PPMR_CRIU that runs a line of shell first."""
     path = directory / "criu"
     path.write_text(f'#!/bin/sh\n{does}\nexec {find_criu()} "$@"\n')
     path.chmod(0o755)
@@ -69,7 +69,7 @@ def dump(at, pid, images, work, options=(), timeout=120):
 
 
 def restore(at, images, work, options=(), timeout=120):
-    """Returns once the restored tree runs, as a child of the node's init."""
+    """Returns when the restored tree runs. The tree is a child of the node's init."""
     _run(
         at,
         ["restore", "--restore-detached", "-D", images, *options],
@@ -81,7 +81,7 @@ def restore(at, images, work, options=(), timeout=120):
 
 
 class LazyPages:
-    """The daemon that serves page faults of a lazily restored tree; it ends by itself when every page is in place."""
+    """The daemon that serves page faults of a lazily restored tree. It ends when every page is in place."""
 
     def __init__(self, at, images, work, options=()):
         self._at, self._work = at, work
@@ -122,7 +122,7 @@ def restore_lazily(at, images, work, options=(), timeout=120):
 
 
 class PageServer:
-    """Writes the pages of one dump into `images`, then ends by itself."""
+    """Writes the pages of one dump into `images`, then ends."""
 
     def __init__(self, at, images, work, port):
         self._at, self._work = at, work
@@ -142,14 +142,7 @@ class PageServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        hexadecimal = f":{port:04X} 00000000:0000 0A"
-        wait_until(
-            lambda: hexadecimal
-            in at.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout
-            or self._process.poll() is not None,
-            10,
-            "criu page-server to listen",
-        )
+        at.await_listener(port, self._process)
 
     def finish(self, timeout=120):
         if self._process.wait(timeout=timeout) != 0:

@@ -80,8 +80,7 @@ def run(size_mib):
         f"A steady worker with {size_mib} MiB of random memory moves between two nodes of this machine ({os.cpu_count()} cores, Linux {platform.release()})."
     )
     with Lab() as lab:
-        source, target = lab.node("source"), lab.node("target")
-        lab.join(source, target)
+        source, target, _ = lab.pair()
         failed = []
 
         worker = SteadyWorker(source, lab.home / "with-ppmr", size_mib)

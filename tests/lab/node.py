@@ -1,17 +1,18 @@
 """Nodes: pid, mount, network, uts and ipc namespaces with an init that reaps, joined by veth pairs.
 
     with Lab() as lab:
-        source, target = lab.node("source"), lab.node("target")
-        link = lab.join(source, target)             # 10.77.x.1 and 10.77.x.2
-        pid = source.spawn([program, lab.home])     # a session of its own, a child of the node's init
+        source, target, link = lab.pair()           # 10.77.1.1 and 10.77.1.2
+        pid = source.spawn([program, lab.home])     # in a new session, a child of the node's init
         target.run(["ping", "-c1", source.address])
 
-What the nodes share, as on a cluster, is the root file system and so `lab.home`. Private to each are /run, /dev/shm, /dev/pts and `node.private`.
-Closing the lab kills everything in its nodes; namespaces, mounts and links go with the processes. The same happens if the python that made
-them dies. Nothing is ever made in the host's own namespaces.
+The nodes share the root file system, as on a cluster, and therefore `lab.home`. Private to each node are
+/run, /dev/shm, /dev/pts and `node.private`. Lab.close kills everything in its nodes; the kernel removes the
+namespaces, mounts and links with the processes. The same happens when the Python that created them dies.
+Nothing is created in the host's namespaces.
 """
 import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -19,13 +20,16 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 HELPERS_FROM_PID = 300
-FIRST_PROGRAM_PID = 3000  # programs get pids from here on, so that the same pids are free on a node that only ran helpers
+FIRST_PROGRAM_PID = 3000  # of programs: these pids are free on a node that only ran helpers
+PORTS = range(10000, 30000)  # below the kernel's range for outgoing connections
+_ports = random.Random()
 
 
 class LabError(Exception):
-    """Something in the laboratory did not work; the message says what was tried and what came back."""
+    """Something in the laboratory failed. The message names the attempt and its result."""
 
 
 def wait_until(condition, timeout, what, interval=0.005):
@@ -36,23 +40,28 @@ def wait_until(condition, timeout, what, interval=0.005):
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise LabError(f"waited {timeout:g} s in vain for {what}")
+            raise LabError(f"timed out after {timeout:g} s waiting for {what}")
         time.sleep(interval)
 
 
 def free_port(address="127.0.0.1"):
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
+    """A free TCP port that no outgoing connection takes. Drawn, so that parallel test runs rarely collide."""
+    while True:
+        port = _ports.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+                return port
+            except OSError:
+                continue
 
 
 class Commands:
-    """Running commands somewhere. Node overrides where; Host is this very machine, for what runs over loopback."""
+    """Runs commands on this machine (HOST). Subclasses run them on a node."""
 
     name = "host"
     address = "127.0.0.1"
-    criu = None  # where it is, if it is another than the host's
+    criu = None  # path of the CRIU there, if it is not the host's
     has_pids_of_its_own = False
     private = None  # a directory that no other node sees
 
@@ -64,7 +73,10 @@ class Commands:
         return subprocess.Popen(self.command(argv), **options)
 
     def run(self, argv, timeout=60, check=True, **options):
-        """Runs to the end and returns the CompletedProcess with text output; LabError if it fails and `check`, or takes too long."""
+        """Runs to the end and returns the CompletedProcess with text output.
+
+        LabError on a timeout, and on failure if `check`.
+        """
         if "input" not in options:
             options.setdefault("stdin", subprocess.DEVNULL)
         try:
@@ -85,43 +97,36 @@ class Commands:
 
     def _check(self, argv, done, check):
         if check and done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip() or "nothing")[-2000:]
+            output = (done.stderr.strip() or done.stdout.strip() or "(empty)")[-2000:]
+            command = " ".join(map(str, argv))
             raise LabError(
-                f"on {self.name}: '{' '.join(map(str, argv))}' ended with {done.returncode} and said: {said}"
+                f"on {self.name}: '{command}' ended with {done.returncode}; output: {output}"
             )
 
     def spawn(self, argv, log="/dev/null", directory="/"):
-        """Starts a program that can be dumped: session of its own, standard input from /dev/null, output in the file `log`, no other
-        descriptor, a child of the node's init. Returns its pid as the node sees it."""
+        """Starts a program that can be dumped, as a child of the node's init, and returns its pid on the node.
+
+        It runs in a new session, reads /dev/null, writes to the file `log`, and has no other descriptor.
+        """
         if self.has_pids_of_its_own:
             self._set_last_pid(FIRST_PROGRAM_PID, "-ge")
         script = 'cd "$2" && exec >>"$1" 2>&1 && shift 2 && exec "$@"'
-        told = self.run(
-            [
-                "sh",
-                "-c",
-                'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null',
-                script,
-                log,
-                directory,
-                *argv,
-            ],
-            timeout=10,
-        )
-        return int(told.stdout)
+        start = 'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null'
+        done = self.run(["sh", "-c", start, script, log, directory, *argv], timeout=10)
+        return int(done.stdout)
 
     def keep_helpers_low(self):
-        """What runs here to help does not get to the pids of programs."""
+        """The pids of further helpers stay below those of programs."""
         if self.has_pids_of_its_own:
             self._set_last_pid(HELPERS_FROM_PID, "-lt")
 
     def _set_last_pid(self, pid, is_kept):
-        # A fork at the same moment undoes it, hence the look. By cat: the shell's own read gets one digit of it and then the end.
+        # A concurrent fork undoes the write, so repeat it. `cat`, because the shell's `read` gets only one digit.
         script = f"f=/proc/sys/kernel/ns_last_pid; echo {pid} >$f; until [ $(cat $f) {is_kept} {FIRST_PROGRAM_PID} ]; do echo {pid} >$f; done"
         self.run(["sh", "-c", script], timeout=10)
 
     def scratch(self, name, tmpfs=False):
-        """A fresh private directory of the node, with a tmpfs of its own if asked (see `drop_scratch`)."""
+        """A new private directory of the node, on a new tmpfs if requested. Ends with `drop_scratch`."""
         path = self.private / name
         self.run(["mkdir", "-p", path])
         if tmpfs:
@@ -132,7 +137,7 @@ class Commands:
         self.run(["sh", "-c", 'umount "$0" 2>/dev/null; rm -rf "$0"', path])
 
     def host_path(self, path):
-        """Where `path` of the node can be opened from here."""
+        """The path by which the host opens `path` of the node."""
         return Path(path)
 
     def read_text(self, path):
@@ -142,7 +147,7 @@ class Commands:
         return self.host_path(path).exists()
 
     def names(self, path):
-        """What is in a directory."""
+        """The names in a directory."""
         return os.listdir(self.host_path(path))
 
     def readlink(self, path):
@@ -155,29 +160,45 @@ class Commands:
             return False
 
     def await_end(self, pid, timeout=10):
-        """LabError if the process does not go away. A killed one never runs again, but giving its memory back takes time."""
-        wait_until(lambda: not self.alive(pid), timeout, f"process {pid} on {self.name} to be gone")
+        """Waits until a process has ended. After SIGKILL, returning its memory takes time."""
+        wait_until(lambda: not self.alive(pid), timeout, f"process {pid} on {self.name} to end")
+
+    def listens(self, port):
+        """Whether a process listens on the TCP port."""
+        tables = self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout
+        return any(
+            line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+            for line in tables.splitlines()
+        )
+
+    def await_listener(self, port, process=None, timeout=30):
+        """Waits until the TCP port listens, or `process`, which popen started to listen there, has ended."""
+        wait_until(
+            lambda: (process and process.poll() is not None) or self.listens(port),
+            timeout,
+            f"port {port} on {self.name} to listen",
+        )
 
     def signal(self, pid, number=signal.SIGTERM):
         self.run(["kill", f"-{int(number)}", pid], check=False, timeout=10)
 
     def host_pid(self, process):
-        """The pid, on the host, of what `popen` started."""
+        """The host pid of a process that `popen` started."""
         return process.pid
 
     def signal_process(self, process, number):
-        """Sends a signal to what `popen` started."""
+        """Sends a signal to a process that `popen` started."""
         os.kill(self.host_pid(process), number)
 
     def process_memory_kib(self, process):
-        """memory_kib of what `popen` started."""
+        """memory_kib of a process that `popen` started."""
         return HOST.memory_kib(self.host_pid(process))
 
     def mountinfo(self):
         return Path("/proc/self/mountinfo").read_text()
 
     def mounts(self, kind=None):
-        """(mount point, type) of every mount the node sees, or of those of one type."""
+        """(mount point, type) of the node's mounts, or of those of one type."""
         found = []
         for line in self.mountinfo().splitlines():
             left, right = line.split(" - ", 1)
@@ -204,7 +225,7 @@ class Node(Commands):
 
     def __init__(self, name, private, all_private):
         self.name = name
-        self.private = private  # a directory only this node sees the contents of
+        self.private = private
         self.address = None  # of the first link
         self._helper = subprocess.Popen(
             [
@@ -229,7 +250,7 @@ class Node(Commands):
         )
         if self._helper.stdout.readline().strip() != "ready":
             self.close()
-            raise LabError(f"node {name} did not come up: making namespaces needs root")
+            raise LabError(f"node {name} did not start: namespaces need root")
         pid = self._helper.pid
         self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
@@ -257,7 +278,10 @@ class Node(Commands):
         return int(children[0])
 
     def find_processes(self, wanted):
-        """Pids, of the host, of the processes here whose words are wanted; of those that are each other's parents only the first."""
+        """Host pids of the node's processes for whose command line `wanted(words)` is true.
+
+        Descendants of such a process are left out.
+        """
         parents = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -295,30 +319,15 @@ class Link:
         self.ends = ends  # [(node, interface, address), ...]
 
     def limit(self, rate=None):
-        """Limits the rate in both directions ('1gbit', '200mbit'), or lifts the limit."""
+        """Limits the rate in both directions ('1gbit', '200mbit'); None removes the limit."""
         for node, interface, _ in self.ends:
             node.run(["tc", "qdisc", "del", "dev", interface, "root"], check=False)
             if rate:
-                node.run(
-                    [
-                        "tc",
-                        "qdisc",
-                        "add",
-                        "dev",
-                        interface,
-                        "root",
-                        "tbf",
-                        "rate",
-                        rate,
-                        "burst",
-                        "1mb",
-                        "latency",
-                        "50ms",
-                    ]
-                )
+                shape = ["tbf", "rate", rate, "burst", "1mb", "latency", "50ms"]
+                node.run(["tc", "qdisc", "add", "dev", interface, "root", *shape])
 
     def set_up(self, up):
-        """Pulls the cable, or plugs it in again."""
+        """Cuts the link, or restores it."""
         node, interface, _ = self.ends[0]
         node.run(["ip", "link", "set", interface, "up" if up else "down"])
 
@@ -334,12 +343,18 @@ class Link:
         )
 
 
+class Pair(NamedTuple):
+    source: Node
+    target: Node
+    link: Link
+
+
 class Lab:
     def __init__(self):
         self.directory = Path(tempfile.mkdtemp(prefix="ppmr-lab-"))
         self.home = (
             self.directory / "home"
-        )  # shared by all nodes, like the home directories of a cluster
+        )  # shared by all nodes, like a cluster's home directories
         self.home.mkdir()
         self.nodes = []
         self._subnets = itertools.count(1)
@@ -357,6 +372,11 @@ class Lab:
         self.nodes.append(node)
         return node
 
+    def pair(self, *names):
+        """Two joined nodes, source and target: (source, target, link)."""
+        source, target = (self.node(name) for name in names or ("source", "target"))
+        return Pair(source, target, self.join(source, target))
+
     def join(self, left, right):
         subnet = next(self._subnets)
         ends = []
@@ -373,7 +393,7 @@ class Lab:
 
     @staticmethod
     def _move_interface(holder, interface, to):
-        # Only the network namespace is entered here, so that the pid means what it means on the host.
+        # Enter the network namespace only, so that the pid is one of the host.
         done = subprocess.run(
             [
                 "nsenter",

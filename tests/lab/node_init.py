@@ -1,13 +1,17 @@
-"""Process 1 of a node: makes the node's private places, then reaps orphans until its standard input ends.
+"""Process 1 of a node: mounts the node's private directories, then reaps orphans until its standard input ends.
 
-Standard input is a pipe held by whoever made the node, so the node goes away with its maker, however the maker ends: when
-process 1 of a pid namespace exits, the kernel kills everything else in it, and mounts and network go with the last process.
+Standard input is a pipe whose other end the creator of the node holds, so the node ends with its creator. When
+process 1 of a pid namespace exits, the kernel kills the other processes in it, and removes the node's mounts and
+network with the last of them.
 """
+import ctypes
 import os
 import select
 import signal
 import subprocess
 import sys
+
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 
 
 def reap():
@@ -20,36 +24,33 @@ def reap():
             return
 
 
-def let_go_of_copied_mounts():
-    """A FUSE mount ends with its last copy: those that came along from outside must not be kept alive by this node."""
+def drop_copied_mounts():
+    """Unmounts this node's copies of the host's ppmr mounts: a FUSE mount ends only with its last copy.
+
+    By system call: umount(8) looks at the mount point and blocks when the daemon is stopped.
+    """
+    libc = ctypes.CDLL(None)
     with open("/proc/self/mountinfo") as mounts:
         copies = [line.split()[4] for line in mounts if " - fuse.ppmr " in line]
     for mountpoint in copies:
-        subprocess.run(["umount", "-l", mountpoint], check=False)
+        path = mountpoint.encode().decode("unicode_escape")
+        libc.umount2(os.fsencode(path), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
 def main():
     name, *private_directories = sys.argv[1:]
+    drop_copied_mounts()  # before anything slow
+    tmpfs = ["mount", "-t", "tmpfs", "-o", "mode=0755", "node"]
+    # With the host's devpts, the terminals of all nodes would share their numbers.
+    devpts = ["mount", "-t", "devpts", "-o", "mode=0620,ptmxmode=0666", "node", "/dev/pts"]
     for command in (
         ["mount", "--make-rprivate", "/"],
-        *(
-            ["mount", "-t", "tmpfs", "-o", "mode=0755", "node", place]
-            for place in private_directories
-        ),
-        [
-            "mount",
-            "-t",
-            "devpts",
-            "-o",
-            "mode=0620,ptmxmode=0666",
-            "node",
-            "/dev/pts",
-        ],  # else terminals would share their numbers
+        *([*tmpfs, directory] for directory in private_directories),
+        devpts,
         ["hostname", name],
         ["ip", "link", "set", "lo", "up"],
     ):
         subprocess.run(command, check=True)
-    let_go_of_copied_mounts()
     child_ended, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(child_ended, False)

@@ -3,8 +3,8 @@ import subprocess
 from pathlib import Path
 
 from . import criu
-from .migration import Move, now
-from .node import LabError, wait_until
+from .move import Move, now
+from .node import LabError
 
 TAR_PORT = 7901
 PAGE_PORT = 7802

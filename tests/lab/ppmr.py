@@ -1,4 +1,4 @@
-"""ppmr on nodes or on this very machine: both daemons, their mounts, what they say about themselves, and moving with them."""
+"""ppmr on nodes or on this machine: both daemons, their mounts, their status, and moves with them."""
 import itertools
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from . import criu
-from .migration import Move, now
+from .move import Move, now
 from .node import HOST, LabError, free_port, wait_until
 from .programs import REPOSITORY
 
@@ -18,18 +18,26 @@ _numbers = itertools.count(1)
 
 
 def find_ppmr():
-    """The ppmr under test: $PPMR, else where Bazel puts it."""
+    """The ppmr under test: $PPMR, else Bazel's output."""
     path = Path(os.environ.get("PPMR") or REPOSITORY / "bazel-bin/ppmr").resolve()
     if not path.exists():
-        raise LabError(f"no ppmr at {path}: bazel build //:ppmr, or say where it is in PPMR")
+        raise LabError(f"no ppmr at {path}: run `bazel build //:ppmr`, or set PPMR to its path")
     return path
 
 
 CREDENTIALS = ("--key-file", "--tls-cert", "--insecure")
 
 
+def needs_key(options):
+    """Whether a daemon with these options has no credentials yet."""
+    return not any(option in CREDENTIALS for option in options)
+
+
 def make_key(path, *nodes):
-    """A new key file for these nodes, at the same path on each (HOST, or a node that sees its directory, once is enough). Returns what to tell the daemons."""
+    """Makes a key file at this path on each of the nodes, and returns the daemons' options.
+
+    A path that several nodes share is written once.
+    """
     for at in nodes:
         at.run(["mkdir", "-p", Path(path).parent])
     nodes[0].run([find_ppmr(), "keygen", path])
@@ -40,13 +48,13 @@ def make_key(path, *nodes):
 
 
 class Daemon:
-    """`ppmr target` or `ppmr source`, kept in front (-f) so that its end can be seen. Mounted when the constructor returns."""
+    """`ppmr target` or `ppmr source` in the foreground. Its mount is up when the constructor returns."""
 
     def __init__(self, at, role, mountpoint, options, timeout=30, wait=True, environment=None):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
         self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
         command = [find_ppmr(), role, mountpoint, *options, "-f"]
-        if at is HOST:  # on a node it goes with the node
+        if at is HOST:  # elsewhere the daemon ends with its node
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         with open(self.log, "wb") as log:
             self.process = at.popen(
@@ -66,18 +74,18 @@ class Daemon:
             except LabError:
                 self.kill()
                 raise LabError(
-                    f"ppmr {role} did not mount {mountpoint} within {timeout} s; it said: {self.said()}"
+                    f"ppmr {role} did not mount {mountpoint} within {timeout} s; log: {self.output()}"
                 ) from None
             if self.process.poll() is not None:
                 raise LabError(
-                    f"ppmr {role} on {at.name} ended with {self.process.returncode} and said: {self.said()}"
+                    f"ppmr {role} on {at.name} ended with {self.process.returncode}; log: {self.output()}"
                 )
 
     def mounted(self):
         return (str(self.mountpoint), MOUNT_TYPE) in self.at.mounts(MOUNT_TYPE)
 
-    def said(self):
-        return self.log.read_text(errors="replace").strip()[-2000:] or "nothing"
+    def output(self):
+        return self.log.read_text(errors="replace").strip()[-2000:] or "(empty)"
 
     def running(self):
         return self.process.poll() is None
@@ -99,7 +107,7 @@ class Daemon:
         )
 
     def stop(self, timeout=15):
-        """SIGTERM; returns the exit code. LabError if it does not end: a daemon that hangs is a finding."""
+        """Sends SIGTERM and returns the exit code. LabError if the daemon does not end."""
         if self.running():
             self.signal(signal.SIGTERM)
             try:
@@ -107,12 +115,12 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise LabError(
-                    f"ppmr {self.role} did not end within {timeout} s of SIGTERM; it said: {self.said()}"
+                    f"ppmr {self.role} did not end within {timeout} s of SIGTERM; log: {self.output()}"
                 ) from None
         return self.process.returncode
 
     def kill(self):
-        """As if the machine had lost it. The mount it leaves behind is taken away."""
+        """Sends SIGKILL and removes the mount that is left."""
         if self.running():
             self.signal(signal.SIGKILL)
         self.process.wait()
@@ -120,7 +128,7 @@ class Daemon:
             self.at.run(["umount", "-l", self.mountpoint], check=False)
 
     def close(self):
-        """Away with it, whatever state it is in."""
+        """Ends the daemon, whatever state it is in."""
         try:
             self.stop(timeout=5)
         except (LabError, OSError):
@@ -131,13 +139,13 @@ class Daemon:
 
 
 class Mounts:
-    """A target and a source joined to it, on two nodes, on one, or (HOST, HOST) over loopback.
+    """A target and a source connected to it: on two nodes, on one, or (HOST, HOST) over loopback.
 
         with Mounts(source_node, target_node, directory) as mounts:
-            mounts.out, mounts.in_        the mount points, as their nodes see them
+            mounts.out, mounts.in_        the mount points, as paths of their nodes
             mounts.source, mounts.target  the daemons
 
-    They know each other by a key of their own, unless the options say how else (`CREDENTIALS`).
+    They share a new key, unless the options name credentials (`CREDENTIALS`).
     """
 
     def __init__(
@@ -158,7 +166,7 @@ class Mounts:
         target_at.run(["mkdir", "-p", self.in_])
         self.port = free_port() if target_at is HOST else PORT + next(_numbers)
         self.address = f"{target_at.address}:{self.port}"
-        if not any(option in CREDENTIALS for option in (*source_options, *target_options)):
+        if needs_key((*source_options, *target_options)):
             key = make_key(Path(directory) / f"{name}-key-{next(_numbers)}", source_at, target_at)
             source_options, target_options = [*key, *source_options], [*key, *target_options]
         self._target_options = ["--listen", self.address, *target_options]
@@ -170,27 +178,20 @@ class Mounts:
             raise
 
     def restart_dead(self):
-        """Starts what is not running (any more); the mount that a dead daemon left is taken away."""
-        if self.target is None or not self.target.running():
-            if self.target:
-                self.target.close()
-            self.target = Daemon(
-                self.target_at,
-                "target",
-                self.in_,
-                self._target_options,
-                environment=self._environment,
-            )
-        if self.source is None or not self.source.running():
-            if self.source:
-                self.source.close()
-            self.source = Daemon(
-                self.source_at,
-                "source",
-                self.out,
-                self._source_options,
-                environment=self._environment,
-            )
+        """Starts the daemons that are not running and removes the mounts of dead ones."""
+        self.target = self._running(
+            self.target, self.target_at, "target", self.in_, self._target_options
+        )
+        self.source = self._running(
+            self.source, self.source_at, "source", self.out, self._source_options
+        )
+
+    def _running(self, daemon, *arguments):
+        if daemon and daemon.running():
+            return daemon
+        if daemon:
+            daemon.close()
+        return Daemon(*arguments, environment=self._environment)
 
     def __enter__(self):
         return self
@@ -199,13 +200,13 @@ class Mounts:
         self.close()
 
     def await_ready(self, timeout=60):
-        """Until the target has touched the memory that it keeps ready: a daemon that has been up for some seconds."""
+        """Waits until the target has touched the memory that it reserves."""
 
         def ready():
             store = self.target.status()["store"]
             return store["ready_bytes"] >= store["reserve_bytes"]
 
-        wait_until(ready, timeout, "the target's memory is ready")
+        wait_until(ready, timeout, "the target to touch its memory")
 
     def commit(self, name, timeout=60):
         self.source_at.run([find_ppmr(), "commit", self.out / name], timeout=timeout)
@@ -227,7 +228,7 @@ def bytes_below(at, directory):
 
 
 class PpmrMove(Move):
-    """criu dump into the source mount; ppmr restart waits on the target before the dump begins."""
+    """criu dump into the source mount. ppmr restart already waits on the target when the dump begins."""
 
     name = "ppmr"
 
@@ -245,7 +246,7 @@ class PpmrMove(Move):
         self.mounts.await_ready()
 
     def _start_restart(self, options):
-        self._said = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()
         self._restart = self.target.popen(
             [
                 find_ppmr(),
@@ -259,8 +260,8 @@ class PpmrMove(Move):
                 *self.restart_options,
                 *(["--", *options] if options else []),
             ],
-            stdout=self._said,
-            stderr=self._said,
+            stdout=self._output,
+            stderr=self._output,
         )
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
@@ -273,13 +274,12 @@ class PpmrMove(Move):
 
     def check(self):
         if self._restart and self._restart.poll() not in (None, 0):
-            self._said.seek(0)
-            raise LabError(
-                f"ppmr restart ended with {self._restart.returncode} and said: {self._said.read().decode(errors='replace').strip()[-3000:]}"
-            )
+            self._output.seek(0)
+            text = self._output.read().decode(errors="replace").strip()[-3000:]
+            raise LabError(f"ppmr restart ended with {self._restart.returncode}; output: {text}")
 
     def finish(self, timeout=120):
-        """Waits until ppmr restart has ended well."""
+        """Waits until ppmr restart has succeeded."""
         if self._restart:
             try:
                 self._restart.wait(timeout=timeout)
@@ -296,7 +296,7 @@ class PpmrMove(Move):
                 except subprocess.TimeoutExpired:
                     self.target.signal_process(self._restart, signal.SIGKILL)
                     self._restart.wait()
-            self._said.close()
+            self._output.close()
             self._restart = None
         self.target.run(["rm", "-rf", self.mounts.in_ / self.label], check=False)
         self.source.drop_scratch(self._work_source)

@@ -1,18 +1,16 @@
-"""The witness of a migration (tests/programs/witness.cc): a process that writes down each step it takes and where, so that its log tells whether it went on
-once, twice or not at all; and what a copy of it on a node is doing."""
+"""The witness of a migration (tests/programs/witness.cc): a process that logs each of its steps and the node.
+
+Its log shows whether it ran once, twice or not at all. Witness.state() shows what a copy does on a node now.
+"""
 import signal
 import time
 
 from .node import LabError, wait_until
 from .programs import chain_state, find_program
 
-ABSENT, DYING, STOPPED, HELD_BY_CRIU, RUNS = (
-    "absent",
-    "dying",
-    "stopped",
-    "held by CRIU",
-    "runs",
-)  # what a copy of the witness is
+# The states of a copy.
+ABSENT, DYING, STOPPED, RUNS = "absent", "dying", "stopped", "runs"
+HELD_BY_CRIU = "held by CRIU"
 
 
 class Witness:
@@ -23,14 +21,15 @@ class Witness:
         self.began_ns = time.time_ns()
         self.pid = source.spawn([find_program("witness"), directory])
         wait_until(
-            lambda: self.log.exists() and self.log.stat().st_size > 500,
-            10,
-            "the witness to get under way",
+            lambda: self.log.exists() and self.log.stat().st_size > 500, 10, "the witness to start"
         )
 
     def state(self, node):
-        """ABSENT; DYING: it has SIGKILL pending, so it executes nothing of its own any more; STOPPED; HELD_BY_CRIU: restored, and in code that CRIU put
-        there for the restore; or RUNS."""
+        """The state of the copy on this node.
+
+        DYING: SIGKILL is pending, so it executes none of its own code.
+        HELD_BY_CRIU: restored, and in code that CRIU put there for the restore.
+        """
         try:
             status = node.read_text(f"/proc/{self.pid}/status")
             fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -41,11 +40,11 @@ class Witness:
             if fields["State"][0] in "Tt":
                 return STOPPED
             where = node.read_text(f"/proc/{self.pid}/syscall").split()
-            if len(where) < 3:  # it is on a core, or not in a system call
+            if len(where) < 3:  # it is on a CPU, or not in a system call
                 return RUNS if node is self._source or self._has_no_restorer(node) else HELD_BY_CRIU
             return RUNS if self._is_own_code(node, int(where[-1], 16)) else HELD_BY_CRIU
         except (OSError, KeyError):
-            return ABSENT  # it went while it was looked at
+            return ABSENT  # it ended during the look
 
     def _executable(self, node):
         """(start, end, name) of its executable mappings."""
@@ -56,7 +55,7 @@ class Witness:
                 yield start, end, name[0] if name else ""
 
     def _is_own_code(self, node, address):
-        # The restorer is anonymous memory; all that the witness executes comes from files and the vdso.
+        # The restorer is anonymous memory. The witness's own code comes from files and the vdso.
         return any(start <= address < end and name for start, end, name in self._executable(node))
 
     def _has_no_restorer(self, node):
@@ -67,7 +66,7 @@ class Witness:
         wait_until(lambda: self.log.stat().st_size > before + 500, 5, "the witness to go on")
 
     def check_log(self, allowed):
-        """`allowed`: the sequences of nodes that may be in it."""
+        """`allowed`: the sequences of nodes that the log may contain."""
         text = self.log.read_text()
         lines = text[: text.rfind("\n") + 1].splitlines()
         nodes = []
@@ -75,15 +74,16 @@ class Witness:
         for number, line in enumerate(lines, start=1):
             count, state, node, real, _mono, wrong = line.split()
             if int(count) != number:
-                raise LabError(
-                    f"line {number} of the witness has count {count}: it was doubled, or went back, or lost something ({line})"
-                )
+                what = "counted twice or went back" if int(count) < number else "lost lines"
+                raise LabError(f"line {number} has count {count}: the witness {what} ({line})")
             if int(state) != chain_state(0, number):
                 raise LabError(f"line {number} of the witness has a wrong state")
             if int(wrong):
                 raise LabError(f"line {number}: {wrong} words of memory are wrong")
             if int(real) <= last_real:
-                raise LabError(f"line {number} was written before the one above it: two copies ran")
+                raise LabError(
+                    f"line {number} was written before the line above it: two copies ran"
+                )
             last_real = int(real)
             if not nodes or nodes[-1] != node:
                 nodes.append(node)
@@ -97,12 +97,12 @@ class Witness:
                 check=False,
             )
         wait_until(
-            lambda: not any(self._is_there(node) for node in (self._source, self._target)),
+            lambda: not any(self._exists(node) for node in (self._source, self._target)),
             5,
-            "the witness to be gone",
+            "the witness to end",
         )
 
-    def _is_there(self, node):
+    def _exists(self, node):
         try:
             return "Name:\twitness" in node.read_text(f"/proc/{self.pid}/status")
         except OSError:

@@ -11,21 +11,6 @@ IPERF_PORT = 5201
 QP_TIMEOUT = 20
 
 
-def _await_listener(node, port, process):
-    hexadecimal = f":{port:04X} "
-    wait_until(
-        lambda: process.poll() is not None
-        or any(
-            hexadecimal in line.split(":", 1)[1] and " 0A " in line
-            for file in ("tcp", "tcp6")
-            for line in node.read_text(f"/proc/net/{file}").splitlines()[1:]
-        ),
-        30,
-        f"{node.name} to listen on port {port}",
-        interval=0.05,
-    )
-
-
 def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
     """MB/s that `ib_read_bw` on a reads from b, with messages of `size` bytes."""
     command = [
@@ -47,7 +32,7 @@ def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
     ]
     server = lab.b.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _await_listener(lab.b, PERFTEST_PORT, server)
+        lab.b.await_listener(PERFTEST_PORT, server)
         shown = lab.a.run([*command, lab.b.address], timeout=60 + seconds).stdout
         server.wait(timeout=30)
     finally:
@@ -67,7 +52,7 @@ def tcp_bandwidth(lab, seconds=3):
         stderr=subprocess.DEVNULL,
     )
     try:
-        _await_listener(lab.b, IPERF_PORT, server)
+        lab.b.await_listener(IPERF_PORT, server)
         shown = lab.a.run(
             ["iperf3", "-c", lab.b.address, "-p", IPERF_PORT, "-t", seconds, "-R", "-f", "M"],
             timeout=60 + seconds,

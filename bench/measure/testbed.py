@@ -81,7 +81,7 @@ def flags(defaults, given):
     return [*words, *given]
 
 
-class World:
+class Testbed:
     def __init__(
         self,
         effort,
@@ -109,8 +109,7 @@ class World:
         if self._lab is None:
             self._lab = Lab()
             try:
-                self._source, self._target = self._lab.node("source"), self._lab.node("target")
-                self._link = self._lab.join(self._source, self._target)
+                self._source, self._target, self._link = self._lab.pair()
                 self._allow_congestion_control()
                 for node in (
                     self._source,

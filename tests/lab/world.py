@@ -1,34 +1,33 @@
-"""What the tests of bad input and trouble share: daemons that may die, and jobs on mounts that may hang.
+"""Daemons that may die or hang, and jobs on their mounts, for the tests of bad input and trouble.
 
-Nothing here waits without a limit. A job that is late is killed but not waited for (inside a mount that hangs it cannot even die); the world waits
-for it at the end, when the daemons are gone.
+No call blocks without a limit. A late job is killed without waiting for it, because inside a hanging
+mount it cannot even die; `World.close` waits for it after it has ended the daemons.
 """
 import hashlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from lab.node import HOST, free_port, wait_until  # noqa: E402
-from lab.ppmr import CREDENTIALS, MOUNT_TYPE, Daemon, find_ppmr, make_key  # noqa: E402
+from .node import HOST, free_port, wait_until
+from .ppmr import MOUNT_TYPE, Daemon, find_ppmr, make_key, needs_key
 
 MIB = 1 << 20
 PEER_TIMEOUT = 3  # seconds, where a test waits for it
-NEVER = 120  # a --peer-timeout that no test lives to see
-GRACE = 4  # seconds that an answer may be late on a busy machine
-ANSWER_SECONDS = 2  # `ls`, `ppmr status` and unmounting answer within, whatever the peer does
+NEVER = 120  # a --peer-timeout longer than any test
+GRACE = 4  # seconds by which an answer may be late on a busy machine
+ANSWER_SECONDS = 2  # limit for `ls`, `ppmr status` and unmounting, whatever the peer does
 
-# A job: writes or reads one file, prints one JSON line per MiB and one at the end ("errno" is "" if all went well).
+# A job: writes or reads one file. Prints one JSON line per MiB, and a last line with the result:
+# "errno" is "" on success.
 JOB = r"""
 import errno, hashlib, json, os, sys, time
 what, path, size, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 MIB = 1 << 20
 digest, done, failed, step = hashlib.sha256(), 0, "", what
-def say(**words):
+def report(**words):
     print(json.dumps(words), flush=True)
 base = bytes(range(256)) * (MIB // 256)
 try:
@@ -50,7 +49,7 @@ try:
                 break
         digest.update(block)
         if (done + count) // MIB > done // MIB:
-            say(mib=(done + count) // MIB)
+            report(mib=(done + count) // MIB)
         done += count
         if pause:
             time.sleep(pause)
@@ -58,7 +57,7 @@ try:
     os.close(fd)
 except OSError as error:
     failed = errno.errorcode.get(error.errno, str(error.errno))
-say(errno=failed, step=step, bytes=done, sha256=digest.hexdigest())
+report(errno=failed, step=step, bytes=done, sha256=digest.hexdigest())
 """
 
 
@@ -71,6 +70,8 @@ def digest_of_written(size):
 
 
 class Job:
+    """A process that writes or reads one file of a mount."""
+
     def __init__(self, world, at, what, path, size, pause):
         self.what, self.path = what, path
         self._log = world.directory / f"job-{len(world.started)}.log"
@@ -90,7 +91,7 @@ class Job:
         return self.process.poll() is None
 
     def wait_for(self, mib, within=20):
-        """Waits until the job has moved so many MiB."""
+        """Waits until the job has written or read so many MiB."""
         wait_until(
             lambda: self.mib() >= mib or not self.running(),
             within,
@@ -99,15 +100,22 @@ class Job:
         assert self.mib() >= mib, f"the {self.what} ended early: {self.result(1)}"
 
     def wait_until_stuck(self, still=1.0, within=20):
-        """Waits until nothing has moved for a while."""
-        seen = (self.mib(), time.monotonic())
-        deadline = time.monotonic() + within
-        while time.monotonic() - seen[1] < still:
-            assert self.running(), f"the {self.what} ended instead of waiting: {self.result(1)}"
-            assert time.monotonic() < deadline, f"the {self.what} goes on and on"
-            if self.mib() != seen[0]:
-                seen = (self.mib(), time.monotonic())
-            time.sleep(0.02)
+        """Waits until the job has made no progress for `still` seconds."""
+        done, since = self.mib(), time.monotonic()
+
+        def is_stuck():
+            nonlocal done, since
+            assert self.running(), f"the {self.what} ended instead of blocking: {self.result(1)}"
+            if self.mib() != done:
+                done, since = self.mib(), time.monotonic()
+            return time.monotonic() - since >= still
+
+        wait_until(is_stuck, within, f"the {self.what} of {self.path} to block", interval=0.02)
+
+    def kill(self):
+        """Kills the job, which must not have ended: SIGKILL ends it even while it blocks."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        assert self.process.wait(timeout=5) != 0, f"the {self.what} ended before it was killed"
 
     def result(self, within):
         """The last line: errno, step, bytes, sha256."""
@@ -115,7 +123,8 @@ class Job:
             self.process.wait(timeout=within)
         except subprocess.TimeoutExpired:
             raise AssertionError(
-                f"the {self.what} of {self.path} did not end within {within} s, it stands at {self.mib()} MiB"
+                f"the {self.what} of {self.path} did not end within {within} s; "
+                f"it is at {self.mib()} MiB"
             ) from None
         lines = self._lines()
         assert (
@@ -137,6 +146,13 @@ class Job:
 
 
 class World:
+    """Daemons, commands and jobs of one test; `close` ends them all.
+
+    world = World(tmp_path)
+    source, target = world.pair()            # over loopback; or source() and target() on nodes
+    world.write(source.mountpoint / "file", 3 * MIB).succeeds()
+    """
+
     def __init__(self, directory):
         self.directory = Path(directory)
         self.started, self.daemons, self.background_pids, self._names = [], [], [], 0
@@ -152,7 +168,7 @@ class World:
         return process
 
     def run(self, argv, within=10, at=HOST):
-        """Runs to the end; returns (exit code, standard output, standard error, seconds)."""
+        """Runs a command to its end and returns an Ended."""
         number = len(self.started)
         out, err = self.directory / f"run-{number}.out", self.directory / f"run-{number}.err"
         began = time.monotonic()
@@ -163,7 +179,8 @@ class World:
         except subprocess.TimeoutExpired:
             _kill_group(process)
             raise AssertionError(
-                f"'{' '.join(map(str, argv))}' did not end within {within} s; it said: {err.read_text(errors='replace')}"
+                f"'{' '.join(map(str, argv))}' did not end within {within} s; "
+                f"its errors: {err.read_text(errors='replace')}"
             ) from None
         return Ended(
             code,
@@ -176,7 +193,7 @@ class World:
         ended = self.run(argv, within, at)
         assert (
             ended.code == 0
-        ), f"'{' '.join(map(str, argv))}' ended with {ended.code}: {ended.said}"
+        ), f"'{' '.join(map(str, argv))}' ended with {ended.code}: {ended.output}"
         return ended
 
     def ppmr(self, *words, within=10, at=HOST):
@@ -193,15 +210,21 @@ class World:
             self.succeeds([find_ppmr(), "status", mountpoint, "--json"], within, at).out
         )
 
+    def wait_until_succeeds(self, argv, within=10, at=HOST, interval=0.2):
+        """Repeats the command, which may hang, until it succeeds."""
+        command = " ".join(map(str, argv))
+        wait_until(
+            lambda: self.run(argv, within, at).code == 0,
+            within,
+            f"'{command}' to succeed",
+            interval,
+        )
+
     def wait_for_name(self, path, within=10, at=HOST):
-        """Waits until the name is there; asked for by a process that may hang."""
-        deadline = time.monotonic() + within
-        while self.run(["test", "-e", path], within, at).code != 0:
-            assert time.monotonic() < deadline, f"{path} does not appear"
-            time.sleep(0.01)
+        self.wait_until_succeeds(["test", "-e", path], within, at, interval=0.01)
 
     def answers(self, argv, at=HOST):
-        """The command answers at once, whatever its exit code."""
+        """The command ends in time, whatever its exit code."""
         ended = self.run(argv, within=ANSWER_SECONDS + GRACE, at=at)
         assert (
             ended.seconds < ANSWER_SECONDS
@@ -217,47 +240,28 @@ class World:
         return path
 
     def credentials(self, options):
-        """What a daemon needs to know the others of this world by, unless its options say how else."""
-        if any(option in CREDENTIALS for option in options):
+        """The key that all daemons of this world share, unless the options name other credentials."""
+        if not needs_key(options):
             return []
         self._key = self._key or make_key(self.directory / "key", HOST)
         return self._key
 
+    def _daemon(self, at, role, address_option, address, peer_timeout, options):
+        mountpoint = self.mountpoint("in" if role == "target" else "out")
+        words = [address_option, address, "--peer-timeout", peer_timeout]
+        words += [*self.credentials(options), *options]
+        self.daemons.append(Daemon(at, role, mountpoint, words))
+        return self.daemons[-1]
+
     def target(self, *options, at=HOST, port=None, peer_timeout=PEER_TIMEOUT):
         port = port or free_port()
-        daemon = Daemon(
-            at,
-            "target",
-            self.mountpoint("in"),
-            [
-                "--listen",
-                f"{at.address}:{port}",
-                "--peer-timeout",
-                str(peer_timeout),
-                *self.credentials(options),
-                *options,
-            ],
-        )
-        daemon.port, daemon.peer_address = port, f"{at.address}:{port}"
-        self.daemons.append(daemon)
+        address = f"{at.address}:{port}"
+        daemon = self._daemon(at, "target", "--listen", address, peer_timeout, options)
+        daemon.port, daemon.peer_address = port, address
         return daemon
 
     def source(self, target, *options, at=HOST, peer_timeout=PEER_TIMEOUT):
-        daemon = Daemon(
-            at,
-            "source",
-            self.mountpoint("out"),
-            [
-                "--target",
-                target.peer_address,
-                "--peer-timeout",
-                str(peer_timeout),
-                *self.credentials(options),
-                *options,
-            ],
-        )
-        self.daemons.append(daemon)
-        return daemon
+        return self._daemon(at, "source", "--target", target.peer_address, peer_timeout, options)
 
     def pair(self, source_options=(), target_options=(), peer_timeout=PEER_TIMEOUT):
         target = self.target(*target_options, peer_timeout=peer_timeout)
@@ -269,7 +273,7 @@ class World:
         return path
 
     def mounts(self):
-        """ppmr's mounts below our directory."""
+        """ppmr's mounts below the directory of this world."""
         return [
             point
             for point, _ in HOST.mounts(MOUNT_TYPE)
@@ -287,7 +291,7 @@ class World:
             _kill_group(process)
         for daemon in reversed(self.daemons):
             daemon.close()
-        # What a failed test left mounted below our directory, however it came there.
+        # A failed test may leave mounts below the directory.
         for point, _ in reversed(HOST.mounts()):
             if point.startswith(str(self.directory) + "/"):
                 subprocess.run(["umount", "-l", point], check=False, timeout=10)
@@ -301,11 +305,13 @@ class World:
 
 
 class Ended:
+    """The result of a command."""
+
     def __init__(self, code, out, err, seconds):
         self.code, self.out, self.err, self.seconds = code, out, err, seconds
 
     @property
-    def said(self):
+    def output(self):
         return (self.out + self.err).strip()
 
 
@@ -318,33 +324,20 @@ def _kill_group(process):
 
 
 def checkpoint_in(status, name):
-    """The part of a status that speaks of the checkpoint `name`: the smallest object that has the name as a value, or under it as a key."""
-    found = []
-
-    def look(value):
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                if key == name:
-                    found.append(inner)
-                elif isinstance(inner, str) and (inner == name or inner.endswith("/" + name)):
-                    found.append(value)
-                look(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                look(inner)
-
-    look(status)
-    assert found, f"the status does not speak of {name}: {json.dumps(status)[:2000]}"
-    return found[-1]
+    """The entry of the checkpoint `name` in a status."""
+    for checkpoint in status["checkpoints"]:
+        if checkpoint.get("name") == name:
+            return checkpoint
+    raise AssertionError(f"the status has no checkpoint {name}: {json.dumps(status)[:2000]}")
 
 
 def wait_until_failed(world, mountpoint, name, within=PEER_TIMEOUT + GRACE, at=HOST):
-    deadline = time.monotonic() + within
-    while "failed" not in json.dumps(checkpoint_in(world.status(mountpoint, at=at), name)).lower():
-        assert (
-            time.monotonic() < deadline
-        ), f"{name} is not marked failed: {checkpoint_in(world.status(mountpoint, at=at), name)}"
-        time.sleep(0.1)
+    wait_until(
+        lambda: checkpoint_in(world.status(mountpoint, at=at), name)["state"] == "failed",
+        within,
+        f"checkpoint {name} to be marked failed",
+        interval=0.1,
+    )
 
 
 def wait_for_mount_to_go(daemon, within=10):

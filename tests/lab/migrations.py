@@ -1,4 +1,4 @@
-"""`ppmr migrate` between two nodes: mounts whose target restarts processes, records of both nodes, and what became of a migration."""
+"""`ppmr migrate` between two nodes: the mounts, the commands, and the records of both nodes."""
 import json
 import os
 import subprocess
@@ -9,33 +9,32 @@ from .node import LabError, wait_until
 from .ppmr import Mounts, find_ppmr
 
 
-class MigrationWorld:
-    """Both mounts on two nodes, with a state directory on each.
+class Migrations(Mounts):
+    """Both mounts on two nodes, with a state directory on each; the target accepts restarts.
 
-    with MigrationWorld(nodes.source, nodes.target, lab.directory / "private") as world:
-        done = world.migrate(pid)            # Done: code, events, summary, said
-        world.records("source")              # the latest version of each record there
+    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
+        done = migrations.migrate(pid)       # Done: code, events, summary, output
+        migrations.records("source")         # the latest version of each record of that node
     """
 
     def __init__(
         self,
-        source,
-        target,
+        source_at,
+        target_at,
         directory,
         source_options=(),
         target_options=(),
         name="mnt",
         environment=None,
     ):
-        self.source, self.target = source, target
         self.states = {
-            "source": source.scratch(f"{name}-state"),
-            "target": target.scratch(f"{name}-state"),
+            "source": source_at.scratch(f"{name}-state"),
+            "target": target_at.scratch(f"{name}-state"),
         }
         self.environment = dict(environment or {})
-        self.mounts = Mounts(
-            source,
-            target,
+        super().__init__(
+            source_at,
+            target_at,
             directory,
             source_options,
             ["--allow-restart", "--state-dir", self.states["target"], *target_options],
@@ -44,55 +43,32 @@ class MigrationWorld:
         )
 
     def node(self, role):
-        return self.source if role == "source" else self.target
+        return self.source_at if role == "source" else self.target_at
+
+    def _words(self, role, subcommand, options):
+        return [find_ppmr(), subcommand, "--state-dir", self.states[role], "--json", *options]
+
+    def _start(self, words, environment=None):
+        environment = {**os.environ, **self.environment, **(environment or {})}
+        return Running(self.source_at, words, environment)
 
     def start_migrate(self, *pids, options=(), criu_options=(), environment=None):
-        self.target.keep_helpers_low()
-        words = [
-            find_ppmr(),
-            "migrate",
-            "--mount",
-            self.mounts.out,
-            "--state-dir",
-            self.states["source"],
-            "--json",
-        ]
-        for pid in pids:
-            words += ["--pid", pid]
-        words += [*options, *(["--", *criu_options] if criu_options else [])]
-        return Running(
-            self.source, words, {**os.environ, **self.environment, **(environment or {})}
-        )
+        self.target_at.keep_helpers_low()
+        pid_options = [word for pid in pids for word in ("--pid", pid)]
+        words = self._words("source", "migrate", ["--mount", self.out, *pid_options, *options])
+        return self._start([*words, *(["--", *criu_options] if criu_options else [])], environment)
 
     def migrate(self, *pids, timeout=60, **options):
         return self.start_migrate(*pids, **options).wait(timeout)
 
     def evacuate(self, *options, timeout=60):
-        words = [
-            find_ppmr(),
-            "evacuate",
-            "--mount",
-            self.mounts.out,
-            "--state-dir",
-            self.states["source"],
-            "--json",
-            *options,
-        ]
-        return Running(self.source, words, {**os.environ, **self.environment}).wait(timeout)
+        words = self._words("source", "evacuate", ["--mount", self.out, *options])
+        return self._start(words).wait(timeout)
 
     def recover(self, role="source", timeout=60, options=(), check=True):
-        done = Running(
-            self.node(role),
-            [
-                find_ppmr(),
-                "migrate",
-                "--recover",
-                "--state-dir",
-                self.states[role],
-                "--json",
-                *options,
-            ],
-        ).wait(timeout)
+        """Runs without `self.environment`: neither pause points nor a faulty CRIU affect it."""
+        words = self._words(role, "migrate", ["--recover", *options])
+        done = Running(self.node(role), words).wait(timeout)
         return done.ok() if check else done
 
     def records(self, role):
@@ -112,24 +88,26 @@ class MigrationWorld:
         return sorted(found, key=lambda record: record["history"][0][1])
 
     def paused(self, role, state):
-        """The markers of whoever waits at this state."""
+        """The marker files of the processes that are paused at this state."""
         return list(self.node(role).host_path(self.states[role]).glob(f"*.{role}/paused-{state}"))
 
     def wait_until_paused(self, role, state, running=None, timeout=20):
-        def there():
+        def is_paused():
             ended = running and not running.running()
             if ended and not self.paused(role, state):
-                raise LabError(f"ppmr migrate ended before {role}:{state}: {running.wait(1).said}")
+                raise LabError(
+                    f"ppmr migrate ended before {role}:{state}: {running.wait(1).output}"
+                )
             return self.paused(role, state)
 
-        return wait_until(there, timeout, f"the migration to be {role}:{state}")
+        return wait_until(is_paused, timeout, f"the migration to pause at {role}:{state}")
 
     def go_on(self, role, state):
         for marker in self.paused(role, state):
             marker.unlink(missing_ok=True)
 
     def logs(self, newest=1000):
-        """What CRIU and the keepers said in the last migrations, for a failed test."""
+        """The logs of CRIU and the supervisors in the last migrations, to explain a failure."""
         said = []
         for role in ("source", "target"):
             directories = sorted(
@@ -143,18 +121,10 @@ class MigrationWorld:
                     said.append(f"--- {role} {log.name}\n{log.read_text(errors='replace')[-1500:]}")
         return "\n".join(said)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        if self.mounts:
-            self.mounts.close()
-
 
 class Running:
+    """A ppmr command that runs in the background on a node."""
+
     def __init__(self, node, words, env=None):
         self.node = node
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
@@ -171,9 +141,8 @@ class Running:
 
     @property
     def host_pid(self):
-        children = (
-            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        )
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(children[0]) if children else None
 
     def signal(self, number):
@@ -187,7 +156,7 @@ class Running:
         except subprocess.TimeoutExpired:
             self.kill()
             raise LabError(
-                f"ppmr migrate did not end within {timeout} s; it said: {self._read()[1]}"
+                f"ppmr migrate did not end within {timeout} s; its output: {self._read()[1]}"
             ) from None
         out, err = self._read()
         return Done(self.process.returncode, out, err)
@@ -206,12 +175,14 @@ class Running:
 
 
 class Done:
+    """The result of a ppmr command that has ended."""
+
     def __init__(self, code, out, err):
         self.code, self.out, self.err = code, out, err
         self.events = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
     @property
-    def said(self):
+    def output(self):
         return (self.err + self.out).strip()[-3000:]
 
     @property
@@ -220,5 +191,5 @@ class Done:
 
     def ok(self):
         if self.code != 0:
-            raise LabError(f"ppmr migrate ended with {self.code} and said: {self.said}")
+            raise LabError(f"ppmr migrate ended with {self.code}; its output: {self.output}")
         return self

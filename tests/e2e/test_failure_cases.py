@@ -1,4 +1,7 @@
-"""The fast part of the kill matrix: every state with everybody killed once, and a sample of the rest. The whole: tests/kill_matrix.py."""
+"""The everyday part of the kill matrix: every kill at every state once, and a sample of the other failures.
+
+`--long` plays every case. tests/kill_matrix.py plays as many as requested.
+"""
 import random
 import re
 import signal
@@ -6,32 +9,33 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import kill_matrix  # noqa: E402
-from lab import kill_matrix as matrix  # noqa: E402
+from lab import failure_cases  # noqa: E402
 from lab import witness as witnesses  # noqa: E402
+from lab.arena import LOST, Arena, Wrong  # noqa: E402
 from lab.criu import find_criu  # noqa: E402
 from lab.node import LabError, wait_until  # noqa: E402
 
-
-def test_the_matrix_knows_every_state():
-    assert matrix.missing_states() == set()
+OTHERS = 16  # failures other than kills in the everyday run
 
 
-def test_whoever_is_killed_exactly_one_copy_goes_on(ppmr):
+def test_matrix_has_every_state():
+    assert failure_cases.missing_states() == set()
+
+
+def test_exactly_one_copy_runs_after_every_failure(ppmr, long):
     seed = int(time.time())
     print(f"seed {seed}")
     generator = random.Random(seed)
-    cases = list(matrix.all_cases())
-    kills = [case for case in cases if case[2] == "kill"]
-    others = generator.sample([case for case in cases if case[2] != "kill"], 16)
-    chosen = [
-        (*case[:3], generator.random() < 0.5 if case[3] is None else case[3])
-        for case in kills + others
-    ]
-    generator.shuffle(chosen)
+    cases = list(failure_cases.all_cases())
+    if not long:
+        kills = [case for case in cases if case[2] == "kill"]
+        cases = kills + generator.sample([case for case in cases if case[2] != "kill"], OTHERS)
+    generator.shuffle(cases)
+    chosen = [failure_cases.with_mode(case, generator) for case in cases]
     verdicts, wrong = kill_matrix.play_all(chosen, arena_count=4, seed=seed)
     assert not wrong, f"seed {seed}\n" + "\n\n".join(wrong)
     assert sum(map(len, verdicts.values())) == len(chosen)
@@ -41,40 +45,38 @@ def test_whoever_is_killed_exactly_one_copy_goes_on(ppmr):
 
 @pytest.fixture
 def arena(lab, ppmr):
-    arena = matrix.Arena(lab).open()
+    arena = Arena(lab).open()
     yield arena
     arena.close()
 
 
-# For the CRIUs of one node, by the beginning of its name.
+# Runs the CRIUs of the nodes whose name starts with {} without notifications.
 WITHOUT_HOOK = 'case "$1 $(cat /proc/sys/kernel/hostname)" in "swrk {}"*) exec /usr/bin/python3 -SE {}/unnotified_criu.py {} "$@" ;; esac\n'
 
 
 def without_hook(node):
-    return WITHOUT_HOOK.format(node, Path(matrix.__file__).parent, find_criu())
+    return WITHOUT_HOOK.format(node, Path(failure_cases.__file__).parent, find_criu())
 
 
-def test_the_oracle_objects_to_a_target_that_runs_before_it_owns(arena):
+def test_oracle_objects_to_target_that_runs_before_it_owns(arena):
     assert arena.play("source:sealed", "migrate", "kill", True) == "stayed"
     arena.mutation.write_text(without_hook("target"))
-    with pytest.raises(matrix.Wrong) as objection:
+    with pytest.raises(Wrong) as objection:
         arena.play("source:sealed", "migrate", "kill", True)
-    assert re.search("doubled|does not own it", str(objection.value))
+    assert re.search("counted twice|does not own it", str(objection.value))
 
 
-def test_the_oracle_objects_to_a_source_that_does_not_wait_for_the_decision(arena):
+def test_oracle_objects_to_source_that_does_not_wait_for_decision(arena):
     assert arena.play("source:aborted", "to the source", "blink", True) == "stayed"
     arena.mutation.write_text(without_hook("source"))
-    with pytest.raises(matrix.Wrong, match="which owns it, to run; it is absent"):
+    with pytest.raises(Wrong, match="which owns it, to run; it is absent"):
         arena.play("source:aborted", "to the source", "blink", True)
 
 
-def test_the_oracle_objects_to_a_copy_that_stays_stopped(arena):
+def test_witness_state_distinguishes_running_stopped_and_absent_copies(arena):
     witness = arena.new_witness()
-    assert (
-        witness.state(arena.source) == witnesses.RUNS
-        and witness.state(arena.target) == witnesses.ABSENT
-    )
+    assert witness.state(arena.source) == witnesses.RUNS
+    assert witness.state(arena.target) == witnesses.ABSENT
     arena.source.signal(witness.pid, signal.SIGSTOP)
     wait_until(
         lambda: witness.state(arena.source) == witnesses.STOPPED, 5, "the witness to be stopped"
@@ -86,15 +88,15 @@ def test_the_oracle_objects_to_a_copy_that_stays_stopped(arena):
 @pytest.mark.parametrize(
     "sentence, change",
     [
-        ("was doubled", lambda lines: lines + lines[-1:]),
-        ("lost something", lambda lines: lines[:5] + lines[6:]),
-        ("wrong state", lambda lines: lines[:-1] + [word_changed(lines[-1], 1, "7")]),
-        ("before the one above it", lambda lines: lines[:-1] + [word_changed(lines[-1], 3, "1")]),
-        ("words of memory are wrong", lambda lines: lines[:-1] + [word_changed(lines[-1], 5, "2")]),
-        ("ran on", lambda lines: lines[:-1] + [word_changed(lines[-1], 2, "elsewhere")]),
+        ("counted twice", lambda lines: lines + lines[-1:]),
+        ("lost lines", lambda lines: lines[:5] + lines[6:]),
+        ("wrong state", lambda lines: lines[:-1] + [with_word(lines[-1], 1, "7")]),
+        ("before the line above", lambda lines: lines[:-1] + [with_word(lines[-1], 3, "1")]),
+        ("words of memory are wrong", lambda lines: lines[:-1] + [with_word(lines[-1], 5, "2")]),
+        ("ran on", lambda lines: lines[:-1] + [with_word(lines[-1], 2, "elsewhere")]),
     ],
 )
-def test_the_oracle_objects_to_a_log_that_is_wrong(arena, sentence, change):
+def test_oracle_objects_to_faulty_witness_log(arena, sentence, change):
     witness = arena.new_witness()
     witness.end()
     lines = witness.log.read_text().splitlines()
@@ -105,14 +107,14 @@ def test_the_oracle_objects_to_a_log_that_is_wrong(arena, sentence, change):
         witness.check_log([nodes])
 
 
-def word_changed(line, number, word):
+def with_word(line, number, word):
     words = line.split()
     words[number] = word
     return " ".join(words)
 
 
-def test_processes_lost_with_criu_are_counted_against_criu_itself():
-    lost, survived = [matrix.LOST], ["stayed"]
+def test_losses_are_compared_with_those_of_plain_criu():
+    lost, survived = [LOST], ["stayed"]
     assert not kill_matrix.lost_more(lost * 6 + survived * 34, lost * 5 + survived * 35)
     assert kill_matrix.lost_more(lost * 30 + survived * 10, lost * 5 + survived * 35)
     assert kill_matrix.lost_more(lost * 3 + survived * 37, survived * 40)

@@ -1,0 +1,412 @@
+"""Plays one failure case after the other and judges each with an oracle.
+
+A case stops a migration of a witness (tests/programs/witness.cc) at a state, lets something fail, lets the
+migration go on, repairs the failure and runs `ppmr migrate --recover`. Then the oracle checks:
+
+- No count occurs twice in the witness's log, its lines follow on from each other and in time, and its memory
+  is correct. It ran on the source, then on the target if it moved, and on no other node.
+- Exactly one copy runs, on the node that the records name as the owner, and its log grows. The other copy
+  executes none of its own code, and what is left of it (a task with SIGKILL pending, or one that CRIU has
+  restored and not released) is gone within seconds. The machine's speed decides how long that takes, so the
+  oracle does not judge by time: a copy that executed anything is in the log.
+- No migration is left open, and a migration without a failure succeeds.
+
+A process may be lost only where failure_cases.may_be_lost() says so.
+"""
+import os
+import random
+import signal
+import subprocess
+import time
+
+from .criu import IS_A_SUPERVISORS, find_criu
+from .failure_cases import IN_THE_MIDDLE, LEAVING, LINKS, STOPS, VICTIMS, may_be_lost, where_is
+from .migrations import Migrations
+from .node import LabError, wait_until
+from .witness import ABSENT, RUNS, Witness
+
+HOLD_LIMIT = 2  # seconds: --timeout of the migrations
+PEER_TIMEOUT = 2  # of the daemons
+LONG = HOLD_LIMIT + 1.5  # how long a cut lasts
+SHORT = 0.3  # how long a pause or a blink lasts
+# Pausing these, too, keeps the state: the coordinator would commit as soon as the target is ready.
+ALSO_HELD = {"target:ready": ["source:sealed"]}
+# Seconds from the start of a CRIU: longer than an undisturbed dump or restore of a witness.
+IN_THE_MIDDLE_WITHIN = 0.06
+
+GONE = "gone already"  # verdict: correct, but the victim, which the state releases, had ended
+LOST = "lost"  # verdict: the process is lost, and may_be_lost()
+TRIES = 3  # to reach a state; each try is judged
+
+
+class Wrong(LabError):
+    """The oracle's objection."""
+
+
+class Arena:
+    """Two nodes with mounts on which cases are played one after the other."""
+
+    def __init__(self, lab, number=0, seed=0):
+        self.lab, self.number = lab, number
+        self.source, self.target, self.link = lab.pair(f"source{number}", f"target{number}")
+        self.pauses = lab.directory / f"pauses-{number}"
+        self.pauses.write_text("")
+        self._no_restore = lab.directory / f"no-restore-{number}"
+        # Shell commands that run before each CRIU: a test breaks the protocol with them.
+        self.mutation = lab.directory / f"mutation-{number}"
+        criu = lab.directory / f"criu-{number}"
+        criu.write_text(
+            f"#!/bin/sh\n[ -e {self.mutation} ] && . {self.mutation}\n"
+            f"{IS_A_SUPERVISORS} && [ -e {self._no_restore} ] && "
+            '{ echo "Error (criu/x.c:1): no restore"; exit 1; }\n'
+            f'exec {find_criu()} "$@"\n'
+        )
+        criu.chmod(0o755)
+        self._environment = {"PPMR_PAUSE_FILE": str(self.pauses), "PPMR_CRIU": str(criu)}
+        self.migrations = None
+        self._witnesses = 0
+        self._random = random.Random(f"{seed} {number}")
+
+    def open(self):
+        options = ["--peer-timeout", PEER_TIMEOUT]
+        self.migrations = Migrations(
+            self.source,
+            self.target,
+            self.lab.directory / "private",
+            options,
+            ["--pool-size", "64MiB", *options],
+            name=f"arena{self.number}",
+            environment=self._environment,
+        )
+        return self
+
+    def close(self):
+        if self.migrations:
+            self.migrations.close()
+
+    def new_witness(self):
+        self._witnesses += 1
+        directory = self.lab.home / f"witness-{self.number}-{self._witnesses}"
+        return Witness(directory, self.source, self.target)
+
+    # -- one case
+
+    def play(self, stop, what, how, eager):
+        """Returns the verdict: "moved", "stayed", GONE, or LOST where that is allowed."""
+        for attempt in range(TRIES):
+            # On a busy machine the short timeout may end a migration before it reaches the state.
+            verdict = self._play(stop, what, how, eager, HOLD_LIMIT << attempt)
+            if verdict:
+                return verdict
+        raise Wrong(
+            f"{stop}, {what}, {how}: {TRIES} migrations ended before they reached this state"
+        )
+
+    def _play(self, stop, what, how, eager, hold_limit):
+        """Returns None if the migration ended before the state and the oracle has no objection."""
+        witness = self.new_witness()
+        cut = None
+        victims = []
+        held = [stop, *ALSO_HELD.get(stop, [])]
+        where = where_is(what, stop) if what in VICTIMS else None
+        try:
+            self.pauses.write_text(" ".join(held))
+            if stop.endswith(":aborted"):
+                self._no_restore.touch()  # an abort needs a reason
+            running = self.migrations.start_migrate(
+                witness.pid, options=["--timeout", hold_limit, *(["--eager"] if eager else [])]
+            )
+            reached = self._await_states(held, running)
+            if reached and what in LINKS:
+                cut = what
+                self._cut(what)
+                time.sleep(LONG if how == "cut" else SHORT)  # the failure lasts so long
+            elif reached:
+                if where == IN_THE_MIDDLE:
+                    self._go_on(held)
+                victims = self._await_victims(what, where, running)
+                for pid in victims:
+                    self._signal(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+            self._no_restore.unlink(missing_ok=True)
+            self._go_on(held)
+            if victims and how != "kill":
+                time.sleep(
+                    hold_limit + 1.5 if how == "stop" else SHORT
+                )  # the failure lasts so long
+                self._continue(victims, running)
+            if cut and how == "blink":
+                self._restore_link()
+                cut = None
+            done = running.wait(timeout=60)
+            if cut:
+                self._restore_link()
+                cut = None
+            self._restart_daemons(what if how == "kill" else None)
+            self._recover()
+            verdict = self._judge(witness, done, reached and may_be_lost(stop, what, how, eager))
+            if not reached:
+                return None
+            return GONE if what in VICTIMS and not victims else verdict
+        except (LabError, OSError) as error:
+            mode = "eager" if eager else "lazy"
+            raise Wrong(
+                f"{stop}, {what}, {how}, {mode}: {error}\n{self._evidence(witness)}"
+            ) from error
+        finally:
+            self._no_restore.unlink(missing_ok=True)
+            self._go_on([f"{role}:{state}" for role in ("source", "target") for state in STOPS])
+            for pid in victims:
+                self._signal(pid, signal.SIGCONT)
+            if cut:
+                self._restore_link()
+            witness.end()
+
+    def _await_states(self, held, running):
+        """False if the migration ended before it reached them."""
+        for state in held:
+            try:
+                self.migrations.wait_until_paused(*state.split(":"), running, timeout=15)
+            except LabError:
+                if running.running():
+                    raise
+                return False
+        return True
+
+    def _go_on(self, held):
+        self.pauses.write_text("")
+        for state in held:
+            self.migrations.go_on(*state.split(":"))
+
+    def _await_victims(self, what, where, running):
+        if where == LEAVING:
+            return self._find(what, running)
+        interval = 0.0005 if where == IN_THE_MIDDLE else 0.005
+        found = wait_until(
+            lambda: self._find(what, running) or (not running.running() and where == IN_THE_MIDDLE),
+            10,
+            f"{what} to start",
+            interval=interval,
+        )
+        if found is True:
+            return []
+        if where == IN_THE_MIDDLE:
+            time.sleep(self._random.uniform(0, IN_THE_MIDDLE_WITHIN))
+        return found
+
+    def _find(self, what, running):
+        """Host pids of a victim: of all of them if there are several CRIUs."""
+        if what == "migrate":
+            return [running.host_pid] if running.running() and running.host_pid else []
+        node = self.source if what.startswith("source") else self.target
+        if what.endswith(" daemon"):
+            daemon = self.migrations.source if node is self.source else self.migrations.target
+            return [daemon.host_pid] if daemon.running() else []
+        if what == "supervisor":
+            return self._find_supervisors()
+        if what.endswith(" relay"):
+            return node.find_processes(lambda words: words[1] == b"migration-relay")
+        word = {"source criu": "dump", "target criu": "restore", "lazy pages": "lazy-pages"}[what]
+        path = self.migrations.out if node is self.source else self.migrations.in_
+        return self.find_criu(node, word, path)
+
+    def _find_supervisors(self):
+        state_directory = bytes(self.migrations.states["target"])
+        return self.target.find_processes(
+            lambda words: words[:2] == [b"ppmr", b"migration-restore"] and state_directory in words
+        )
+
+    @staticmethod
+    def find_criu(node, word, path):
+        def wanted(words):
+            by_command = (
+                words[0].endswith(b"criu")
+                and word.encode() in words
+                and any(one.startswith(bytes(path)) for one in words)
+            )
+            return by_command or words[0].startswith(f"criu: {word} --rpc".encode())
+
+        return node.find_processes(wanted)  # without the tasks that a CRIU restores
+
+    def _continue(self, victims, running):
+        for pid in victims:
+            self._signal(pid, signal.SIGCONT)
+        # nsenter stops when its child does, and does not continue with it.
+        daemons = (self.migrations.source, self.migrations.target)
+        for process in (running.process, *(daemon.process for daemon in daemons)):
+            self._signal(process.pid, signal.SIGCONT)
+
+    @staticmethod
+    def _signal(pid, number):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    def _cut(self, direction):
+        for node, interface, _ in self.link.ends:
+            if direction == "both ways" or (direction == "to the source") == (node is self.source):
+                node.run(["iptables", "-I", "INPUT", "-i", interface, "-j", "DROP"])
+
+    def _restore_link(self):
+        for node, _, _ in self.link.ends:
+            node.run(["iptables", "-F", "INPUT"])
+
+    def _restart_daemons(self, killed):
+        for daemon in (self.migrations.source, self.migrations.target):
+            if killed == f"{daemon.role} daemon":
+                daemon.process.wait(timeout=10)  # nsenter ends a little later than the daemon
+        self.migrations.restart_dead()
+
+    def _recover(self):
+        def recovered():
+            nonlocal done
+            done = [
+                self.migrations.recover(role, options=["--timeout", "3"], check=False)
+                for role in ("source", "target")
+            ]
+            return all(one.code == 0 for one in done)
+
+        done = []
+        try:
+            wait_until(recovered, 25, "the recovery", interval=0.1)
+        except LabError as late:
+            raise LabError(
+                f"{late}; a migration is still open: {[one.output for one in done]}"
+            ) from None
+
+    # -- the oracle
+
+    def _judge(self, witness, done, loss_is_allowed):
+        source, target = self._check_records(witness, loss_is_allowed)
+        moved = source is not None and source["state"] == "finished"
+        if done.code == 0 and not moved:
+            raise LabError("ppmr migrate reported success, but the process did not move")
+        owner, other = (self.target, self.source) if moved else (self.source, self.target)
+
+        def other_is_gone():
+            state = witness.state(other)
+            if state == RUNS:
+                raise LabError(f"the copy on {other.name}, which does not own it, runs")
+            return state == ABSENT
+
+        wait_until(
+            other_is_gone,
+            5,
+            f"the copy on {other.name}, which does not own it, to go (it is {witness.state(other)})",
+        )
+        nodes = [self.source.name, self.target.name] if moved else [self.source.name]
+        try:
+            wait_until(
+                lambda: witness.state(owner) == RUNS,
+                5,
+                f"the copy on {owner.name}, which owns it, to run; it is {witness.state(owner)}; "
+                f"output of ppmr: {done.output}",
+            )
+            witness.wait_for_growth()
+        except LabError:
+            if not loss_is_allowed:
+                raise
+            wait_until(
+                lambda: witness.state(owner) == ABSENT,
+                5,
+                f"the lost copy on {owner.name} to be gone",
+            )
+            witness.check_log([nodes, nodes[:1]])
+            if moved and "MEMORY LOST" not in target["error"]:
+                raise LabError(
+                    "the process is lost, but the target's record does not contain MEMORY LOST"
+                ) from None
+            return LOST
+        witness.check_log([nodes])
+        if moved:
+            return "moved"
+        self._check_retry(witness)
+        return "stayed"
+
+    def _check_records(self, witness, loss_is_allowed):
+        """The records of the last migration at the source and the target; None: it wrote none."""
+        source = next(iter(self._records("source", witness)), None)
+        target = next(
+            (
+                record
+                for record in self._records("target", witness)
+                if source and record["id"] == source["id"]
+            ),
+            None,
+        )
+        if source and source["state"] not in ("finished", "aborted"):
+            raise LabError(f"the source's record is in state {source['state']}")
+        if target and target["state"] not in ("finished", "aborted"):
+            if not (loss_is_allowed and target["state"] == "running"):
+                raise LabError(f"the target's record is in state {target['state']}")
+        if source and target and (source["state"] == "aborted") != (target["state"] == "aborted"):
+            raise LabError(f"the records differ: {source['state']} and {target['state']}")
+        return source, target
+
+    def _check_retry(self, witness):
+        """A migration without a failure succeeds."""
+        self.migrations.migrate(witness.pid, options=["--timeout", 20]).ok()
+        witness.wait_for_growth()
+        wait_until(
+            lambda: witness.state(self.source) == ABSENT,
+            5,
+            "the copy on the source to be gone after the retry",
+        )
+        if witness.state(self.target) != RUNS:
+            raise LabError(f"after the retry the copy is {witness.state(self.target)}")
+        witness.check_log([[self.source.name, self.target.name]])
+
+    def _records(self, role, witness):
+        """Only of this witness: an earlier one may have had the same pid."""
+        return [
+            record
+            for record in self.migrations.records(role)
+            if record["history"][0][1] > witness.began_ns
+        ]
+
+    def _evidence(self, witness):
+        lines = []
+        for role in ("source", "target"):
+            for record in self._records(role, witness):
+                lines.append(
+                    f"{role}: {record['state']} {[h[0] for h in record['history']]} error={record['error']!r} "
+                    f"peer_told={record['peer_told']} tree={record['trees'][0]['phase']}"
+                )
+        return "\n".join([*lines, self.migrations.logs(newest=1)])
+
+    # -- CRIU without ppmr
+
+    def play_plain_criu_kill(self, seed):
+        """Kills a `criu dump` of a witness, without ppmr, at a random moment after its start.
+
+        Returns whether the witness survived.
+        """
+        witness = self.new_witness()
+        images = self.source.scratch(f"plain-{witness.log.parent.name}")
+        words = [find_criu(), "dump", "-t", witness.pid, "-D", images, "-W", images]
+        try:
+            dump = self.source.popen(
+                [*words, "-o", "dump.log", "--leave-running"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            found = wait_until(
+                lambda: self.find_criu(self.source, "dump", images) or dump.poll() is not None,
+                10,
+                "criu dump to start",
+                interval=0.0005,
+            )
+            time.sleep(random.Random(seed).uniform(0, IN_THE_MIDDLE_WITHIN))
+            for pid in found if found is not True else []:
+                self._signal(pid, signal.SIGKILL)
+            dump.wait(timeout=20)
+            try:
+                witness.wait_for_growth()
+            except LabError:
+                if witness.state(self.source) != ABSENT:
+                    raise
+                return False
+            return True
+        finally:
+            witness.end()
+            self.source.drop_scratch(images)

@@ -1,0 +1,149 @@
+"""Every state of a migration x everything that can fail in it. `arena.py` plays these cases and judges them."""
+import random
+import re
+
+from .programs import REPOSITORY
+
+# Where a migration can be stopped. The keys must be the states of ownership_record.h: see missing_states().
+STOPS = {
+    "preparing": ["source:preparing"],
+    "dumping": ["source:dumping"],
+    "frozen": ["source:frozen"],
+    "sealed": ["source:sealed"],
+    "committed": ["source:committed"],
+    "restoring": ["target:restoring"],
+    "ready": ["target:ready"],
+    "owned": ["target:owned"],
+    "running": ["target:running"],
+    "finished": ["source:finished", "target:finished"],
+    "aborted": ["source:aborted", "target:aborted"],
+}
+VICTIMS = [
+    "source daemon",
+    "target daemon",
+    "migrate",
+    "supervisor",
+    "source criu",
+    "source relay",
+    "target criu",
+    "target relay",
+    "lazy pages",
+]
+LINKS = ["to the source", "to the target", "both ways"]
+
+# Where each CRIU, with its relay, and the supervisor are at each state.
+# HELD: it waits for the record. It must be there, or the case is wrong.
+# IN_THE_MIDDLE: it starts after the state has been recorded. The case waits for it, then for a random moment.
+# LEAVING: the state releases it. It may or may not still be there.
+# Not listed: it does not exist yet or no longer exists, so there is no case.
+HELD, IN_THE_MIDDLE, LEAVING = "held", "in the middle", "leaving"
+WHERE_CRIU_IS = {
+    "source criu": {
+        "source:dumping": IN_THE_MIDDLE,
+        "source:frozen": HELD,
+        "source:sealed": HELD,
+        "source:committed": HELD,
+        "target:ready": HELD,
+        "target:owned": HELD,
+        "target:running": HELD,
+        "source:finished": LEAVING,
+        "source:aborted": LEAVING,
+        "target:aborted": LEAVING,
+    },
+    "target criu": {
+        "target:restoring": IN_THE_MIDDLE,
+        "source:sealed": HELD,
+        "source:committed": HELD,
+        "target:ready": HELD,
+        "target:owned": HELD,
+        "target:running": LEAVING,
+        "source:finished": LEAVING,
+    },
+    "supervisor": {
+        "target:restoring": IN_THE_MIDDLE,
+        "source:dumping": HELD,
+        "source:frozen": HELD,
+        "source:sealed": HELD,
+        "source:committed": HELD,
+        "target:ready": HELD,
+        "target:owned": HELD,
+        "target:running": LEAVING,
+        "source:finished": LEAVING,
+    },
+    "lazy pages": {
+        "source:sealed": HELD,
+        "source:committed": HELD,
+        "target:ready": HELD,
+        "target:owned": HELD,
+        "target:running": LEAVING,
+        "source:finished": LEAVING,
+    },
+}
+for node in ("source", "target"):
+    WHERE_CRIU_IS[f"{node} relay"] = WHERE_CRIU_IS[f"{node} criu"]
+
+
+def where_is(victim, stop):
+    return WHERE_CRIU_IS[victim].get(stop) if victim in WHERE_CRIU_IS else HELD
+
+
+def may_be_lost(stop, what, how, eager):
+    """Whether docs/migration.md says that the process may be lost."""
+    if what == "source criu":  # its parasite is in the process: see Arena.play_plain_criu_kill
+        return stop == "source:dumping" and how == "kill"
+    decided = stop in (
+        "source:committed",
+        "target:owned",
+        "target:running",
+        "source:finished",
+        "target:finished",
+    )
+    if eager:
+        return False
+    if what == "lazy pages" and how != "kill":
+        # When it continues, CRIU treats the EINTR of its epoll_wait as an error and gives up.
+        return True
+    if what in ("target criu", "target relay"):
+        # lazy-pages gives up unless a CRIU reports that all tasks run.
+        return how == "kill" and stop in ("target:running", "source:finished")
+    return decided and how == "kill" and what in ("target daemon", "lazy pages")
+
+
+def missing_states():
+    """The states that only the matrix or only ownership_record.h has."""
+    header = (REPOSITORY / "restart_loader/records/ownership_record.h").read_text()
+    body = header[header.index("enum class MigrationState {") :]
+    states = {name.lower() for name in re.findall(r"^  k(\w+),", body[: body.index("};")], re.M)}
+    return states ^ set(STOPS)
+
+
+def all_cases():
+    """(stop, what, how, eager) of every case.
+
+    `how` is kill, stop (longer than the timeout) or pause (shorter) for a victim, cut or blink for a link.
+    `eager` is None where the case works in both modes.
+    """
+    for stops in STOPS.values():
+        for stop in stops:
+            for victim in VICTIMS:
+                for how in ("kill", "stop", "pause") if where_is(victim, stop) else ():
+                    yield stop, victim, how, False if victim == "lazy pages" else None
+            for link in LINKS:
+                for how in ("cut", "blink"):
+                    yield stop, link, how, None
+
+
+def with_mode(case, generator):
+    """The case with a random mode where it works in both."""
+    return (*case[:3], generator.random() < 0.5 if case[3] is None else case[3])
+
+
+def choose(cases, count, seed):
+    """`count` cases in a seeded order. Every case comes once before one comes twice."""
+    generator = random.Random(seed)
+    chosen = []
+    while len(chosen) < count:
+        round_ = list(cases)
+        generator.shuffle(round_)
+        chosen += round_
+    return [with_mode(case, generator) for case in chosen[:count]]
