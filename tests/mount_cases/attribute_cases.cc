@@ -21,7 +21,7 @@ class Attributes : public MountCase {
     EXPECT_EQ(errno_of(::lstat(path.c_str(), &seen)), 0) << path;
     return seen;
   }
-  // The read side's attributes of `name` fulfil `good`.
+  // `good` accepts the attributes of `name` at the read side.
   testing::AssertionResult soon_stat(const std::string& name,
                                      const std::function<bool(const struct stat&)>& good) {
     return soon([&]() -> testing::AssertionResult {
@@ -35,7 +35,7 @@ class Attributes : public MountCase {
   }
 };
 
-TEST_F(Attributes, OfAFileTellItsTypeSizeAndLinks) {
+TEST_F(Attributes, OfAFileAreTypeSizeAndLinks) {
   ASSERT_TRUE(write_file(at_writer("file"), pattern(12'345, 1)));
   for (const std::string& path : {at_writer("file"), at_reader("file")}) {
     const struct stat seen = seen_at(path);
@@ -48,7 +48,7 @@ TEST_F(Attributes, OfAFileTellItsTypeSizeAndLinks) {
   }
 }
 
-TEST_F(Attributes, OfADirectoryTellItsType) {
+TEST_F(Attributes, OfADirectoryIncludeItsType) {
   ASSERT_EQ(errno_of(::mkdir(at_writer("d").c_str(), 0755)), 0);
   EXPECT_TRUE(soon_present("d"));
   const struct stat seen = seen_at(at_reader("d"));
@@ -56,7 +56,7 @@ TEST_F(Attributes, OfADirectoryTellItsType) {
   EXPECT_GE(seen.st_nlink, 1u);
 }
 
-TEST_F(Attributes, OfTwoFilesHaveTwoInodeNumbersThatStay) {
+TEST_F(Attributes, InodeNumbersAreDistinctAndStable) {
   ASSERT_TRUE(write_file(at_writer("a"), "a"));
   ASSERT_TRUE(write_file(at_writer("b"), "b"));
   const ino_t a = seen_at(at_reader("a")).st_ino;
@@ -64,7 +64,7 @@ TEST_F(Attributes, OfTwoFilesHaveTwoInodeNumbersThatStay) {
   EXPECT_EQ(a, seen_at(at_reader("a")).st_ino);
 }
 
-TEST_F(Attributes, OfAGrowingFileFollowItsWriter) {
+TEST_F(Attributes, SizeGrowsWithTheWriter) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, std::string(5000, 'x')));
@@ -76,7 +76,7 @@ TEST_F(Attributes, OfAGrowingFileFollowItsWriter) {
   EXPECT_EQ(seen.st_size, static_cast<off_t>(5000 + 2 * kMiB));
 }
 
-TEST_F(Attributes, ModeIsKeptFromCreateAndChangedByChmod) {
+TEST_F(Attributes, ModeIsSetByCreateAndChangedByChmod) {
   const mode_t before = ::umask(0);
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT, 0640);
   const int made = errno_of(::mkdir(at_writer("d").c_str(), 0711));
@@ -160,7 +160,7 @@ TEST_F(Attributes, TimesSetToNowAreNow) {
   }));
 }
 
-TEST_F(Attributes, ModificationTimeMovesWhenWritten) {
+TEST_F(Attributes, WriteUpdatesTheModificationTime) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   const std::array<timespec, 2> old = {timespec{5, 0}, timespec{5, 0}};
   ASSERT_EQ(errno_of(::utimensat(AT_FDCWD, at_writer("file").c_str(), old.data(), 0)), 0);
@@ -172,7 +172,7 @@ TEST_F(Attributes, ModificationTimeMovesWhenWritten) {
   }));
 }
 
-TEST_F(Attributes, AccessFollowsTheMode) {
+TEST_F(Attributes, AccessDependsOnTheMode) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(errno_of(::access(at_writer("file").c_str(), F_OK | R_OK | W_OK)), 0);
   EXPECT_EQ(errno_of(::access(at_reader("file").c_str(), F_OK | R_OK)), 0);
@@ -183,7 +183,7 @@ TEST_F(Attributes, AccessFollowsTheMode) {
   EXPECT_EQ(errno_of(::access(at_writer("file").c_str(), X_OK)), 0);
 }
 
-TEST_F(Attributes, OfTheFileSystemAddUp) {
+TEST_F(Attributes, StatfsNumbersAreConsistent) {
   for (const std::string& path : {at_writer(), at_reader()}) {
     struct statvfs seen {};
     ASSERT_EQ(errno_of(::statvfs(path.c_str(), &seen)), 0) << path;
@@ -197,7 +197,7 @@ TEST_F(Attributes, OfTheFileSystemAddUp) {
   EXPECT_EQ(errno_of(::fstatfs(directory.get(), &seen)), 0);
 }
 
-TEST_F(Attributes, ExtendedOnesThatWereNeverSetAreNotThere) {
+TEST_F(Attributes, MissingExtendedAttributeIsENODATA) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   std::array<char, 256> value{};
   for (const std::string& path : {at_writer("file"), at_reader("file"), at_writer(), at_reader()}) {
@@ -218,10 +218,10 @@ TEST_F(Attributes, ExtendedOnesThatWereNeverSetAreNotThere) {
       ENOENT);
 }
 
-TEST_F(Attributes, ExtendedOnesAreSetOrRefused) {
+TEST_F(Attributes, ExtendedAttributeIsStoredOrRefused) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   const int error = errno_of(::setxattr(at_writer("file").c_str(), "user.colour", "blue", 4, 0));
-  if (error == EOPNOTSUPP) return;  // the honest refusal, of ppmr and of a tmpfs before Linux 6.6
+  if (error == EOPNOTSUPP) return;  // ppmr, and tmpfs before Linux 6.6
   ASSERT_EQ(error, 0) << errno_name(error);
   std::array<char, 16> value{};
   EXPECT_EQ(::getxattr(at_writer("file").c_str(), "user.colour", value.data(), value.size()), 4);

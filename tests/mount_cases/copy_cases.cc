@@ -1,4 +1,4 @@
-// Bytes that enter through the kernel: sendfile, splice, copy_file_range.
+// Bytes that the kernel copies: sendfile, splice, copy_file_range.
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <unistd.h>
@@ -12,9 +12,9 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Copies : public MountCase {
+class Copy : public MountCase {
  protected:
-  // An unnamed file beside the mounts that holds `bytes`.
+  // An unnamed file outside the mounts that holds `bytes`.
   static Fd elsewhere(std::string_view bytes) {
     Fd fd(::memfd_create("elsewhere", 0));
     EXPECT_TRUE(write_whole(fd, bytes));
@@ -28,7 +28,7 @@ class Copies : public MountCase {
   }
 };
 
-TEST_F(Copies, BySendfileIntoTheMountArrive) {
+TEST_F(Copy, SendfileIntoTheMountKeepsTheBytes) {
   const std::string bytes = pattern(3 * kMiB + 77, 1);
   const Fd in = elsewhere(bytes);
   Fd out = create();
@@ -42,7 +42,7 @@ TEST_F(Copies, BySendfileIntoTheMountArrive) {
   EXPECT_TRUE(reads_as(at_reader("file"), bytes));
 }
 
-TEST_F(Copies, BySendfileOutOfTheMountArrive) {
+TEST_F(Copy, SendfileOutOfTheMountKeepsTheBytes) {
   const std::string bytes = pattern(kMiB + 77, 2);
   ASSERT_TRUE(write_file(at_writer("file"), bytes));
   const Fd in = open_file(at_reader("file"), O_RDONLY);
@@ -58,8 +58,8 @@ TEST_F(Copies, BySendfileOutOfTheMountArrive) {
   EXPECT_TRUE(same_bytes(got, bytes));
 }
 
-// What criu dump does with pages, in pieces that are not whole chunks.
-TEST_F(Copies, BySpliceFromAPipeArriveInOrder) {
+// criu dump splices pages, in pieces that are not whole chunks.
+TEST_F(Copy, SpliceFromAPipeKeepsTheOrder) {
   const std::string bytes = pattern(5 * kMiB + 4096 * 3 + 5, 3);
   std::array<int, 2> ends{};
   ASSERT_EQ(errno_of(::pipe2(ends.data(), O_CLOEXEC)), 0);
@@ -87,7 +87,7 @@ TEST_F(Copies, BySpliceFromAPipeArriveInOrder) {
   EXPECT_TRUE(reads_as(at_reader("file"), bytes));
 }
 
-TEST_F(Copies, BySpliceAtAnOffsetArriveThere) {
+TEST_F(Copy, SpliceWritesAtTheGivenOffset) {
   std::array<int, 2> ends{};
   ASSERT_EQ(errno_of(::pipe2(ends.data(), O_CLOEXEC)), 0);
   const Fd pipe_out(ends[0]);
@@ -100,7 +100,7 @@ TEST_F(Copies, BySpliceAtAnOffsetArriveThere) {
   EXPECT_TRUE(reads_as(at_reader("file"), std::string(70'000, '\0') + "spliced"));
 }
 
-TEST_F(Copies, ByCopyFileRangeInsideTheMountArrive) {
+TEST_F(Copy, CopyFileRangeInsideTheMountKeepsTheBytes) {
   const std::string bytes = pattern(2 * kMiB + 9, 4);
   ASSERT_TRUE(write_file(at_writer("original"), bytes));
   const Fd in = open_file(at_writer("original"), O_RDONLY);
@@ -110,7 +110,7 @@ TEST_F(Copies, ByCopyFileRangeInsideTheMountArrive) {
     const ssize_t count =
         ::copy_file_range(in.get(), nullptr, out.get(), nullptr, bytes.size() - done, 0);
     if (count < 0 && done == 0) {
-      // cp(1) copies by hand then; any other errno would be an error to its user.
+      // After these errors cp(1) reads and writes; any other errno it reports.
       EXPECT_TRUE(errno == EOPNOTSUPP || errno == ENOSYS || errno == EXDEV || errno == EINVAL)
           << errno_name(errno);
       GTEST_SKIP() << "copy_file_range is refused with " << errno_name(errno);
@@ -122,7 +122,7 @@ TEST_F(Copies, ByCopyFileRangeInsideTheMountArrive) {
   EXPECT_TRUE(reads_as(at_reader("file"), bytes));
 }
 
-TEST_F(Copies, ByCpAndTarArrive) {
+TEST_F(Copy, CpAndTarKeepFilesAndBytes) {
   ASSERT_EQ(errno_of(::mkdir(at_writer("tree").c_str(), 0755)), 0);
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(write_file(at_writer("tree/f" + std::to_string(i)),

@@ -11,13 +11,13 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Directories : public MountCase {
+class Directory : public MountCase {
  protected:
   int make(const std::string& name) { return errno_of(::mkdir(at_writer(name).c_str(), 0755)); }
   int remove(const std::string& name) { return errno_of(::rmdir(at_writer(name).c_str())); }
 };
 
-TEST_F(Directories, AppearAndDisappear) {
+TEST_F(Directory, IsCreatedAndRemoved) {
   ASSERT_EQ(make("d"), 0);
   EXPECT_TRUE(soon_present("d"));
   ASSERT_EQ(remove("d"), 0);
@@ -26,7 +26,7 @@ TEST_F(Directories, AppearAndDisappear) {
   EXPECT_TRUE(soon_present("d"));
 }
 
-TEST_F(Directories, WithSomethingInThemAreNotRemoved) {
+TEST_F(Directory, IsNotRemovedUnlessEmpty) {
   ASSERT_EQ(make("d"), 0);
   ASSERT_TRUE(write_file(at_writer("d/file"), "x"));
   EXPECT_EQ(remove("d"), ENOTEMPTY);
@@ -35,20 +35,20 @@ TEST_F(Directories, WithSomethingInThemAreNotRemoved) {
   EXPECT_TRUE(soon_absent("d"));
 }
 
-TEST_F(Directories, ThatExistAreNotMadeAgain) {
+TEST_F(Directory, CreatingAnExistingOneIsEEXIST) {
   ASSERT_EQ(make("d"), 0);
   EXPECT_EQ(make("d"), EEXIST);
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(make("file"), EEXIST);
 }
 
-TEST_F(Directories, ThatAreMissingAreNotFound) {
+TEST_F(Directory, MissingOneIsENOENT) {
   EXPECT_EQ(remove("missing"), ENOENT);
   EXPECT_EQ(make("missing/d"), ENOENT);
   EXPECT_EQ(errno_of(::open(at_writer("missing/file").c_str(), O_WRONLY | O_CREAT, 0644)), ENOENT);
 }
 
-TEST_F(Directories, AreNotMadeInsideFilesNorRemovedAsFiles) {
+TEST_F(Directory, IsNotCreatedInsideAFileNorUnlinked) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   ASSERT_EQ(make("d"), 0);
   EXPECT_EQ(make("file/d"), ENOTDIR);
@@ -56,7 +56,7 @@ TEST_F(Directories, AreNotMadeInsideFilesNorRemovedAsFiles) {
   EXPECT_EQ(errno_of(::unlink(at_writer("d").c_str())), EISDIR);
 }
 
-TEST_F(Directories, CannotBeReadOrWrittenAsFiles) {
+TEST_F(Directory, ReadAndWriteAreRefused) {
   Fd fd = open_file(at_writer(), O_RDONLY);
   ASSERT_TRUE(fd.ok());
   char byte = 0;
@@ -64,7 +64,7 @@ TEST_F(Directories, CannotBeReadOrWrittenAsFiles) {
   EXPECT_EQ(errno_of(::open(at_writer().c_str(), O_WRONLY)), EISDIR);
 }
 
-TEST_F(Directories, CountTheirSubdirectories) {
+TEST_F(Directory, LinkCountIncludesSubdirectories) {
   for (const char* name : {"from", "to", "from/moved", "from/removed", "from/stays"}) {
     ASSERT_EQ(make(name), 0);
   }
@@ -84,7 +84,7 @@ TEST_F(Directories, CountTheirSubdirectories) {
   }
 }
 
-TEST_F(Directories, ListAThousandNamesOnceEachWithTheirTypes) {
+TEST_F(Directory, ListsAThousandNamesOnceEachWithTheirTypes) {
   std::vector<std::string> names;
   for (int i = 0; i < 1000; ++i) {
     names.push_back("a rather long name so that several calls are needed, number " +
@@ -109,7 +109,7 @@ TEST_F(Directories, ListAThousandNamesOnceEachWithTheirTypes) {
       ++dots;
       continue;
     }
-    if (entry->d_type == DT_UNKNOWN) continue;  // allowed, and then says nothing
+    if (entry->d_type == DT_UNKNOWN) continue;  // POSIX allows it
     struct stat seen {};
     ASSERT_EQ(errno_of(::lstat(at_reader(name).c_str(), &seen)), 0);
     EXPECT_EQ(DTTOIF(entry->d_type), seen.st_mode & S_IFMT) << name;
@@ -117,7 +117,7 @@ TEST_F(Directories, ListAThousandNamesOnceEachWithTheirTypes) {
   EXPECT_EQ(dots, 2);
 }
 
-TEST_F(Directories, CanBeEmptiedWhileBeingListed) {
+TEST_F(Directory, CanBeEmptiedWhileListed) {
   for (int i = 0; i < 1000; ++i)
     ASSERT_TRUE(write_file(at_writer("entry-" + std::to_string(i)), ""));
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(at_writer().c_str()), &::closedir);
@@ -134,7 +134,7 @@ TEST_F(Directories, CanBeEmptiedWhileBeingListed) {
   EXPECT_TRUE(soon_lists("", {}));
 }
 
-TEST_F(Directories, RewoundShowWhatWasMadeSince) {
+TEST_F(Directory, RewindShowsNewEntries) {
   ASSERT_TRUE(write_file(at_writer("one"), ""));
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(at_writer().c_str()), &::closedir);
   ASSERT_NE(directory, nullptr);
@@ -147,13 +147,13 @@ TEST_F(Directories, RewoundShowWhatWasMadeSince) {
   EXPECT_EQ(names, (std::set<std::string>{".", "..", "one", "two"}));
 }
 
-TEST_F(Directories, AtTheTopOfTheMountAreListed) {
+TEST_F(Directory, TopLevelEntriesAreListed) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   const std::vector<std::string> names = list_directory(settings().read_dir);
   EXPECT_EQ(std::count(names.begin(), names.end(), top()), 1);
 }
 
-TEST_F(Directories, ServeTheCallsThatTakeADirectoryDescriptor) {
+TEST_F(Directory, DescriptorServesTheAtCalls) {
   Fd directory = open_file(at_writer(), O_RDONLY | O_DIRECTORY);
   ASSERT_TRUE(directory.ok());
   Fd file(::openat(directory.get(), "core-1.img", O_WRONLY | O_CREAT | O_TRUNC, 0644));

@@ -1,6 +1,6 @@
-// Where the three sides differ, and nowhere else: every case runs the same calls on tmpfs, on the
-// source mount and across (written at the source mount, read at the target mount). A row here is
-// the only way for a case to expect something else.
+// The differences between the three sides. Every case runs the same calls on tmpfs, on the source
+// mount and across (written at the source mount, read at the target mount). Only this table makes a
+// case expect something else.
 #pragma once
 
 #include <cerrno>
@@ -11,22 +11,18 @@ namespace ppmr::mount_cases {
 enum class Side { kTmpfs, kSource, kTarget };
 
 struct Expectations {
-  // Calls that tmpfs serves and ppmr refuses; the refusal must be one of `refusals`, at once, and
-  // leave nothing behind.
+  // Calls that tmpfs serves and ppmr refuses: at once, with one of `refusals`, without effect.
   bool hard_links;
   bool special_nodes;    // fifo, device, socket through mknod(2)
-  bool shared_mmap;      // MAP_SHARED and PROT_WRITE: pages dirtied behind the back of the stream
+  bool shared_mmap;      // MAP_SHARED and PROT_WRITE: the stream would miss dirtied pages
   bool rename_exchange;  // RENAME_EXCHANGE (EINVAL is a refusal, too)
-  bool preallocation;    // fallocate(2) with mode 0; a stream has nothing to set aside
+  bool preallocation;    // fallocate(2) with mode 0: a stream cannot reserve space
   bool anonymous_files;  // O_TMPFILE
   std::set<int> refusals;
 
-  // The mounts are not the same directory: what was changed at the writer is looked for at the
-  // reader, with patience for names (only close, fsync and commit wait for the target).
+  // The sides are two mounts. Names that change at the writer appear at the reader after a delay
+  // (only close, fsync and commit wait for the target).
   bool reader_is_elsewhere;
-  // The read side takes no writes (EROFS, EACCES or EPERM) and lets a reader wait for bytes under
-  // way.
-  bool reader_is_read_only;
 };
 
 inline Expectations expectations_of(Side side) {
@@ -39,8 +35,7 @@ inline Expectations expectations_of(Side side) {
               .preallocation = true,
               .anonymous_files = true,
               .refusals = {},
-              .reader_is_elsewhere = false,
-              .reader_is_read_only = false};
+              .reader_is_elsewhere = false};
     case Side::kSource:
     case Side::kTarget:
       return {.hard_links = false,
@@ -50,8 +45,7 @@ inline Expectations expectations_of(Side side) {
               .preallocation = false,
               .anonymous_files = false,
               .refusals = {EPERM, EOPNOTSUPP, ENODEV},
-              .reader_is_elsewhere = side == Side::kTarget,
-              .reader_is_read_only = side == Side::kTarget};
+              .reader_is_elsewhere = side == Side::kTarget};
   }
   return {};
 }

@@ -117,7 +117,7 @@ AssertionResult reads_as(const std::string& path, std::string_view expected) {
 
 AssertionResult is_absent(const std::string& path) {
   struct stat seen {};
-  if (::lstat(path.c_str(), &seen) == 0) return AssertionFailure() << path << " is there";
+  if (::lstat(path.c_str(), &seen) == 0) return AssertionFailure() << path << " exists";
   if (errno != ENOENT)
     return AssertionFailure() << "lstat " << path << ": " << errno_name(errno)
                               << ", expected ENOENT";
@@ -196,7 +196,7 @@ AssertionResult ShadowFile::read_back() const {
 
 Child::Child(const std::function<int()>& body) : pid_(::fork()) {
   if (pid_ == 0) {
-    ::alarm(120);  // never outlives a hung mount for long
+    ::alarm(120);  // ends it if the mount hangs
     ::_exit(body());
   }
 }

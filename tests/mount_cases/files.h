@@ -1,5 +1,5 @@
-// Small vocabulary of the cases: descriptors, contents that can be told apart by offset, and a file
-// with its model beside it.
+// Building blocks of the cases: descriptors, contents in which every word depends on its offset,
+// and a file with its model.
 #pragma once
 
 #include <fcntl.h>
@@ -20,8 +20,8 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 
-// An open descriptor. close() hands out the error of close(2), because on these mounts it is part
-// of the contract.
+// An open descriptor. close() returns the error of close(2), because it is part of the mounts'
+// contract.
 class Fd {
  public:
   Fd() = default;
@@ -38,57 +38,56 @@ class Fd {
 
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
-  // 0 or the errno of close(2). The descriptor is gone either way.
+  // 0 or the errno of close(2). Closes the descriptor in both cases.
   int close();
 
  private:
   int fd_ = -1;
 };
 
-// Fails as Fd{} with errno set, like open(2).
+// On failure returns Fd{} and sets errno.
 Fd open_file(const std::string& path, int flags, mode_t mode = 0644);
 
-// 0, or the errno of a call that answered -1: EXPECT_EQ(errno_of(mkdir(...)), EEXIST).
+// 0, or the errno of a call that returned -1: EXPECT_EQ(errno_of(mkdir(...)), EEXIST).
 template <typename Number>
-int errno_of(Number answer) {
-  return answer == static_cast<Number>(-1) ? errno : 0;
+int errno_of(Number returned) {
+  return returned == static_cast<Number>(-1) ? errno : 0;
 }
 std::string errno_name(int number);
 
-// Fills `size` bytes as they stand at `offset` (a multiple of 8) in the endless stream number
-// `seed`.
+// Fills `out` with the `size` bytes at `offset` (a multiple of 8) of the endless stream `seed`.
 void fill_pattern(char* out, size_t size, uint64_t seed, uint64_t offset = 0);
 std::string pattern(size_t size, uint64_t seed);
 
-// Writes all of `bytes` in calls of at most `piece` bytes; a short count of a call is a failure.
+// Writes all of `bytes` in calls of at most `piece` bytes. A short write is a failure.
 testing::AssertionResult write_whole(const Fd& fd, std::string_view bytes, size_t piece = kMiB);
 testing::AssertionResult pwrite_whole(const Fd& fd, std::string_view bytes, uint64_t offset);
 // open, write, close; every step must succeed.
 testing::AssertionResult write_file(const std::string& path, std::string_view bytes,
                                     size_t piece = kMiB);
 
-// The file has exactly these bytes: st_size, read() to EOF, and each byte; names the first offset
-// that differs.
+// The file's st_size and its bytes up to EOF equal `expected`. A failure names the first
+// difference.
 testing::AssertionResult reads_as(const std::string& path, std::string_view expected);
 testing::AssertionResult same_bytes(std::string_view got, std::string_view expected);
 
-// lstat says that nothing has this name.
+// Checks with lstat(2).
 testing::AssertionResult is_absent(const std::string& path);
 testing::AssertionResult is_present(const std::string& path);
 
 // Names in a directory without "." and "..", unsorted, duplicates kept.
 std::vector<std::string> list_directory(const std::string& path);
 
-// A file under test and the bytes it should hold. Every step is applied to both.
+// A file under test and its model, the bytes it must hold. Every step changes both.
 class ShadowFile {
  public:
-  // Takes an empty or an existing file whose contents are `held`.
+  // `held`: the present contents of the file.
   explicit ShadowFile(Fd fd, std::string held = {}) : fd_(std::move(fd)), held_(std::move(held)) {}
 
   testing::AssertionResult write_at(uint64_t offset, size_t size);
   testing::AssertionResult truncate(uint64_t size);
   testing::AssertionResult punch(uint64_t offset, uint64_t size);
-  testing::AssertionResult read_back() const;  // at the same descriptor
+  testing::AssertionResult read_back() const;  // through the same descriptor
   int close() { return fd_.close(); }
 
   const Fd& fd() const { return fd_; }
@@ -97,11 +96,11 @@ class ShadowFile {
  private:
   Fd fd_;
   std::string held_;
-  uint64_t writes_ = 0;  // seeds the bytes, so that each write differs from every other
+  uint64_t writes_ = 0;  // seed: each write has other bytes
 };
 
-// A child process that runs `body` and exits with what it returns (0 is good). Waited for at the
-// latest by the destructor.
+// A child process that runs `body` and exits with its return value (0: success). The destructor
+// waits for it.
 class Child {
  public:
   explicit Child(const std::function<int()>& body);

@@ -1,14 +1,16 @@
 // fsync, fdatasync, close and shared descriptors.
 #include <unistd.h>
 
+#include <array>
+
 #include "tests/mount_cases/mount_case.h"
 
 namespace ppmr::mount_cases {
 namespace {
 
-class Flushes : public MountCase {
+class Flush : public MountCase {
  protected:
-  // Reads `bytes.size()` bytes at the start, without asking for the file's size: its writer may
+  // Reads `bytes.size()` bytes at the start. Does not check the file's size, because its writer may
   // still have it open.
   testing::AssertionResult starts_with(const std::string& path, std::string_view bytes) {
     Fd fd = open_file(path, O_RDONLY);
@@ -28,7 +30,7 @@ class Flushes : public MountCase {
   }
 };
 
-TEST_F(Flushes, ByFsyncBringTheBytesToTheReaderBeforeClose) {
+TEST_F(Flush, FsyncMakesTheBytesReadableBeforeClose) {
   const std::string bytes = pattern(1'300'001, 1);
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
@@ -40,7 +42,7 @@ TEST_F(Flushes, ByFsyncBringTheBytesToTheReaderBeforeClose) {
   EXPECT_TRUE(reads_as(at_reader("file"), bytes + "tail"));
 }
 
-TEST_F(Flushes, ByFdatasyncBringTheBytesToTheReaderBeforeClose) {
+TEST_F(Flush, FdatasyncMakesTheBytesReadableBeforeClose) {
   const std::string bytes = pattern(70'001, 2);
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
@@ -50,7 +52,7 @@ TEST_F(Flushes, ByFdatasyncBringTheBytesToTheReaderBeforeClose) {
   ASSERT_EQ(fd.close(), 0);
 }
 
-TEST_F(Flushes, AfterEverySmallWriteLoseNothing) {
+TEST_F(Flush, FsyncAfterEverySmallWriteKeepsAllBytes) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   std::string expected;
@@ -64,7 +66,7 @@ TEST_F(Flushes, AfterEverySmallWriteLoseNothing) {
   EXPECT_TRUE(reads_as(at_reader("file"), expected));
 }
 
-TEST_F(Flushes, OfAnEmptyFileSucceed) {
+TEST_F(Flush, EmptyFileSucceeds) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   EXPECT_EQ(errno_of(::fsync(fd.get())), 0);
@@ -73,14 +75,14 @@ TEST_F(Flushes, OfAnEmptyFileSucceed) {
   EXPECT_TRUE(reads_as(at_reader("file"), ""));
 }
 
-TEST_F(Flushes, OfADescriptorForReadingSucceed) {
+TEST_F(Flush, ReadOnlyDescriptorSucceeds) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   Fd fd = open_file(at_writer("file"), O_RDONLY);
   EXPECT_EQ(errno_of(::fsync(fd.get())), 0);
   EXPECT_EQ(fd.close(), 0);
 }
 
-TEST_F(Flushes, OfOneDuplicateLeaveTheOtherOpen) {
+TEST_F(Flush, ClosingADuplicateLeavesTheOthersOpen) {
   Fd one = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(one.ok());
   Fd two(::dup(one.get()));
@@ -95,7 +97,7 @@ TEST_F(Flushes, OfOneDuplicateLeaveTheOtherOpen) {
   EXPECT_TRUE(reads_as(at_reader("file"), "one two three"));
 }
 
-TEST_F(Flushes, ByTwoProcessesThatShareADescriptorKeepEveryLine) {
+TEST_F(Flush, TwoProcessesWithOneDescriptorKeepEveryLine) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   constexpr int kLines = 400;
@@ -111,7 +113,8 @@ TEST_F(Flushes, ByTwoProcessesThatShareADescriptorKeepEveryLine) {
   EXPECT_EQ(child.wait(), 0);
   ASSERT_EQ(fd.close(), 0);
 
-  // One offset: no line overwrote another; each process's lines stand in its order.
+  // The processes share one offset: no line overwrites another, each process's lines keep their
+  // order.
   std::string expected;
   for (int i = 0; i < kLines; ++i) expected += std::to_string(1000 + i) + "\n";
   std::string got(kLines * 2 * 7, '\0');
@@ -125,21 +128,28 @@ TEST_F(Flushes, ByTwoProcessesThatShareADescriptorKeepEveryLine) {
   EXPECT_EQ(from_parent, expected);
 }
 
-TEST_F(Flushes, ByAChildThatInheritsAndOutlivesItsParentsClose) {
+TEST_F(Flush, ChildWritesAfterItsParentHasClosed) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, "parent "));
+  std::array<int, 2> closed{};
+  ASSERT_EQ(errno_of(::pipe2(closed.data(), O_CLOEXEC)), 0);
+  Fd parent_has_closed(closed[0]);
+  Fd close_signal(closed[1]);
   Child child([&] {
-    ::usleep(200'000);
+    char byte = 0;
+    (void)close_signal.close();  // the child's copy
+    if (::read(parent_has_closed.get(), &byte, 1) != 0) return 1;
     return write_whole(fd, "child") && fd.close() == 0 ? 0 : 1;
   });
   ASSERT_EQ(fd.close(), 0);
+  ASSERT_EQ(close_signal.close(), 0);
   EXPECT_EQ(child.wait(), 0);
   EXPECT_TRUE(reads_as(at_reader("file"), "parent child"));
 }
 
-// What a checkpoint tool's helpers do: their standard output is the image.
-TEST_F(Flushes, OfAProgramsStandardOutputArrive) {
+// As with the helpers of a checkpoint tool, whose standard output is the image.
+TEST_F(Flush, StandardOutputOfAProgramArrives) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   Child child([&] {

@@ -6,7 +6,7 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Holes : public MountCase {
+class Hole : public MountCase {
  protected:
   ShadowFile create() {
     Fd fd = open_file(at_writer("file"), O_RDWR | O_CREAT);
@@ -19,27 +19,27 @@ class Holes : public MountCase {
   }
 };
 
-TEST_F(Holes, LeftBySeekingPastTheEndReadAsZeroes) {
+TEST_F(Hole, BeforeAWritePastTheEndReadsAsZeroes) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(5 * kMiB + 77, 10));
   ASSERT_TRUE(file.write_at(100, 10));
   close_and_compare(file);
 }
 
-TEST_F(Holes, AtTheEndOfAFileThatWasTruncatedUpReadAsZeroes) {
+TEST_F(Hole, AfterTruncatingUpReadsAsZeroes) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 1000));
   ASSERT_TRUE(file.truncate(2 * kMiB + 1));
   close_and_compare(file);
 }
 
-TEST_F(Holes, MakeUpAFileThatWasOnlyTruncatedUp) {
+TEST_F(Hole, FillsAnEmptyFileThatWasTruncatedUp) {
   ShadowFile file = create();
   ASSERT_TRUE(file.truncate(kMiB + 1));
   close_and_compare(file);
 }
 
-TEST_F(Holes, AreWhatTruncatedBytesComeBackAs) {
+TEST_F(Hole, ReplacesBytesThatWereTruncatedAway) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 2 * kMiB));
   ASSERT_TRUE(file.truncate(4099));
@@ -48,14 +48,14 @@ TEST_F(Holes, AreWhatTruncatedBytesComeBackAs) {
   close_and_compare(file);
 }
 
-TEST_F(Holes, AreNotSeenAfterTruncatingDown) {
+TEST_F(Hole, DoesNotFollowTruncatingDown) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 3 * kMiB));
   ASSERT_TRUE(file.truncate(kMiB - 1));
   close_and_compare(file);
 }
 
-TEST_F(Holes, AreNotSeenAfterTruncatingToNothing) {
+TEST_F(Hole, PrecedesAWriteAfterTruncatingToZero) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 100'000));
   ASSERT_TRUE(file.truncate(0));
@@ -63,7 +63,7 @@ TEST_F(Holes, AreNotSeenAfterTruncatingToNothing) {
   close_and_compare(file);
 }
 
-TEST_F(Holes, AppearByTruncateOfAPathAfterClose) {
+TEST_F(Hole, AppearsAfterTruncatingAClosedFileByPath) {
   ASSERT_TRUE(write_file(at_writer("file"), pattern(100'000, 1)));
   ASSERT_EQ(errno_of(::truncate(at_writer("file").c_str(), 70'000)), 0);
   EXPECT_TRUE(soon_reads_as("file", pattern(100'000, 1).substr(0, 70'000)));
@@ -71,7 +71,7 @@ TEST_F(Holes, AppearByTruncateOfAPathAfterClose) {
   EXPECT_TRUE(soon_reads_as("file", pattern(100'000, 1).substr(0, 70'000) + std::string(10, '\0')));
 }
 
-TEST_F(Holes, PunchedIntoAFileReadAsZeroesAndKeepItsSize) {
+TEST_F(Hole, PunchedOneReadsAsZeroesAndKeepsTheSize) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 3 * kMiB));
   ASSERT_TRUE(file.punch(kMiB, kMiB));
@@ -81,7 +81,7 @@ TEST_F(Holes, PunchedIntoAFileReadAsZeroesAndKeepItsSize) {
   close_and_compare(file);
 }
 
-TEST_F(Holes, PunchedAcrossTheEndKeepTheSize) {
+TEST_F(Hole, PunchedAcrossTheEndKeepsTheSize) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 100'000));
   ASSERT_TRUE(file.punch(90'000, kMiB));
@@ -89,7 +89,7 @@ TEST_F(Holes, PunchedAcrossTheEndKeepTheSize) {
   close_and_compare(file);
 }
 
-TEST_F(Holes, CanBeWrittenIntoAgain) {
+TEST_F(Hole, PunchedOneCanBeOverwritten) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, kMiB));
   ASSERT_TRUE(file.punch(0, kMiB));
@@ -97,7 +97,7 @@ TEST_F(Holes, CanBeWrittenIntoAgain) {
   close_and_compare(file);
 }
 
-TEST_F(Holes, PunchedAfterCloseAppearAtTheReader) {
+TEST_F(Hole, PunchedAfterCloseIsVisibleToTheReader) {
   std::string expected = pattern(kMiB, 3);
   ASSERT_TRUE(write_file(at_writer("file"), expected));
   Fd fd = open_file(at_writer("file"), O_RDWR);
@@ -107,7 +107,7 @@ TEST_F(Holes, PunchedAfterCloseAppearAtTheReader) {
   close_and_compare(file);
 }
 
-TEST_F(Holes, PreallocationExtendsTheFileOrIsRefused) {
+TEST_F(Hole, PreallocationExtendsTheFileOrIsRefused) {
   Fd fd = open_file(at_writer("file"), O_RDWR | O_CREAT);
   ASSERT_TRUE(fd.ok());
   const int error = errno_of(::fallocate(fd.get(), 0, 0, 10'000));

@@ -8,9 +8,9 @@
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const std::string complaint = ppmr::mount_cases::read_settings(argc, argv);
-  if (!complaint.empty() && !GTEST_FLAG_GET(list_tests)) {
-    std::cerr << "mount_cases: " << complaint << "\n";
+  const std::string error = ppmr::mount_cases::read_settings(argc, argv);
+  if (!error.empty() && !GTEST_FLAG_GET(list_tests)) {
+    std::cerr << "mount_cases: " << error << "\n";
     return 2;
   }
   return RUN_ALL_TESTS();

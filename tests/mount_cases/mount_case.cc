@@ -27,7 +27,7 @@ Settings& mutable_settings() {
   return settings;
 }
 
-// What the handler of SIGALRM prints; written only while the alarm is off.
+// The text that the handler of SIGALRM prints; changed only while the alarm is off.
 std::array<char, 512>& running_case() {
   static std::array<char, 512> text{};
   return text;
@@ -70,7 +70,7 @@ std::string read_settings(int argc, char** argv) {
     return "--expect=" + side + ": must be tmpfs, source or target";
   }
   if (into.side == Side::kTarget && into.read_dir == into.write_dir)
-    return "--expect=target needs a --read-dir of its own";
+    return "--expect=target requires a --read-dir other than --write-dir";
   return "";
 }
 
@@ -103,8 +103,7 @@ void MountCase::SetUp() {
 void MountCase::TearDown() {
   std::error_code error;
   std::filesystem::remove_all(at_writer(), error);
-  // What a case sealed can no longer be changed at the source; there the target's `rm -r` is the
-  // way to free it.
+  // The source refuses to change a sealed checkpoint; `rm -r` at the target frees it.
   const bool left_at_writer = error.operator bool();
   if (expects_.reader_is_elsewhere && !soon([&] { return is_absent(at_reader()); })) {
     std::error_code at_read_side;

@@ -1,6 +1,6 @@
 // The fixture of all cases. Each case gets a fresh top-level directory (a checkpoint, on ppmr's
-// mounts), writes below the write side and looks at the read side; the two are the same directory
-// on tmpfs and for reading back at the source.
+// mounts), writes at the write side and reads at the read side. The sides are one directory on
+// tmpfs and for reading back at the source.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,16 +18,16 @@ struct Settings {
   std::string write_dir;
   std::string read_dir;
   Side side = Side::kTmpfs;
-  std::string ppmr;  // binary for cases that seal; empty: those cases are skipped
+  std::string ppmr;  // binary; empty: cases that seal are skipped
 };
 
 // Reads --write-dir, --read-dir, --expect and --ppmr (or MOUNT_CASES_WRITE_DIR, _READ_DIR, _EXPECT
-// and PPMR), once, before the first case. Returns a message if they make no sense.
+// and PPMR), once, before the first case. Returns an error message, empty on success.
 std::string read_settings(int argc, char** argv);
 const Settings& settings();
 
-// Each case that runs longer ends the whole binary with this code: a hung mount must not hang its
-// test.
+// Ends the binary with kExitCaseTookTooLong if the case runs longer: a hung mount must not hang its
+// test. May be called again to extend the limit.
 inline constexpr int kExitCaseTookTooLong = 124;
 void allow_seconds(unsigned seconds);
 
@@ -36,29 +36,29 @@ class MountCase : public testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  // Path of `name` in the directory of this case, at the one side or the other.
+  // Path of `name` in the directory of this case.
   std::string at_writer(const std::string& name = "") const {
     return below(settings().write_dir, name);
   }
   std::string at_reader(const std::string& name = "") const {
     return below(settings().read_dir, name);
   }
-  // Name of this case's directory; also the start of every other top-level name a case makes.
+  // Name of this case's directory; every other top-level name of the case begins with it.
   const std::string& top() const { return top_; }
   const Expectations& expects() const { return expects_; }
 
-  // A check of names or attributes at the read side. Across, it is asked again for a few seconds,
-  // for a change of names is on its way while the call at the source has answered already. On one
-  // and the same mount it must hold at once.
+  // Checks names or attributes at the read side. Across, repeats the check for a few seconds: a
+  // call that changes names returns at the source before the change reaches the target. On one
+  // mount the check must succeed at once.
   testing::AssertionResult soon(const std::function<testing::AssertionResult()>& check) const;
   testing::AssertionResult soon_absent(const std::string& name) const;
   testing::AssertionResult soon_present(const std::string& name) const;
   testing::AssertionResult soon_reads_as(const std::string& name, std::string_view bytes) const;
-  // The read side's names equal `names` (in any order), each listed once.
+  // The directory lists exactly `names`, once each, in any order.
   testing::AssertionResult soon_lists(const std::string& directory,
                                       std::vector<std::string> names) const;
 
-  // The call was refused with one of the errnos of the table.
+  // `error` is one of the table's refusals.
   testing::AssertionResult is_refusal(int error) const;
 
  private:

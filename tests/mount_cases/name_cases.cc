@@ -1,4 +1,4 @@
-// Names: their length, their bytes, their depth.
+// Length, bytes and depth of names.
 #include <unistd.h>
 
 #include "tests/mount_cases/mount_case.h"
@@ -6,9 +6,9 @@
 namespace ppmr::mount_cases {
 namespace {
 
-using Names = MountCase;
+using Name = MountCase;
 
-TEST_F(Names, Of255BytesAreServed) {
+TEST_F(Name, Of255BytesIsAccepted) {
   const std::string file(255, 'n');
   const std::string directory(255, 'd');
   const std::string link(255, 'l');
@@ -19,7 +19,7 @@ TEST_F(Names, Of255BytesAreServed) {
   EXPECT_TRUE(soon_lists("", {file, directory, link}));
 }
 
-TEST_F(Names, Of256BytesAreTooLong) {
+TEST_F(Name, Of256BytesIsENAMETOOLONG) {
   const std::string name(256, 'n');
   ASSERT_TRUE(write_file(at_writer("short"), "x"));
   EXPECT_EQ(errno_of(::open(at_writer(name).c_str(), O_WRONLY | O_CREAT, 0644)), ENAMETOOLONG);
@@ -32,7 +32,7 @@ TEST_F(Names, Of256BytesAreTooLong) {
   EXPECT_TRUE(soon_lists("", {"short"}));
 }
 
-TEST_F(Names, OfOtherAlphabetsSpacesAndNewlinesAreServed) {
+TEST_F(Name, MayContainOtherAlphabetsSpacesAndNewlines) {
   const std::vector<std::string> names = {
       "größe",       "中文文件",   "имя",       "🧊 ice", "a b",     "new\nline", "tab\t",
       "back\\slash", "\"quoted\"", "percent%s", "-dash",    ".hidden", "...",       "*?[]"};
@@ -41,21 +41,21 @@ TEST_F(Names, OfOtherAlphabetsSpacesAndNewlinesAreServed) {
   EXPECT_TRUE(soon_lists("", names));
 }
 
-TEST_F(Names, ThatAreNoValidUtf8AreServed) {
+TEST_F(Name, MayBeInvalidUtf8) {
   const std::string name = "latin-\xe9-\xff\xfe";
   ASSERT_TRUE(write_file(at_writer(name), "bytes"));
   EXPECT_TRUE(reads_as(at_reader(name), "bytes"));
   EXPECT_TRUE(soon_lists("", {name}));
 }
 
-TEST_F(Names, ThatDifferOnlyInCaseAreTwoFiles) {
+TEST_F(Name, IsCaseSensitive) {
   ASSERT_TRUE(write_file(at_writer("name"), "small"));
   ASSERT_TRUE(write_file(at_writer("NAME"), "large"));
   EXPECT_TRUE(reads_as(at_reader("name"), "small"));
   EXPECT_TRUE(reads_as(at_reader("NAME"), "large"));
 }
 
-TEST_F(Names, SixtyDirectoriesDeepAreServed) {
+TEST_F(Name, MayBeSixtyDirectoriesDeep) {
   std::string path;
   for (int depth = 0; depth < 60; ++depth) {
     path += (depth == 0 ? "" : "/") + std::string("level-") + std::to_string(depth);
@@ -65,14 +65,14 @@ TEST_F(Names, SixtyDirectoriesDeepAreServed) {
   EXPECT_TRUE(reads_as(at_reader(path + "/file"), "deep"));
 }
 
-TEST_F(Names, ReachedThroughDotDotAreTheSameFiles) {
+TEST_F(Name, MayContainDotDot) {
   ASSERT_EQ(errno_of(::mkdir(at_writer("a").c_str(), 0755)), 0);
   ASSERT_TRUE(write_file(at_writer("a/../file"), "dots"));
   EXPECT_TRUE(soon_present("a"));
   EXPECT_TRUE(reads_as(at_reader("./a/.././file"), "dots"));
 }
 
-TEST_F(Names, WithThePrefixOfAnotherAreTheirOwn) {
+TEST_F(Name, MayBeThePrefixOfAnother) {
   ASSERT_TRUE(write_file(at_writer("pages-1.img"), "one"));
   ASSERT_TRUE(write_file(at_writer("pages-1"), "short"));
   ASSERT_TRUE(write_file(at_writer("pages-1.img.temp"), "long"));

@@ -1,4 +1,4 @@
-// Flags of open(2) and the errors that belong to them.
+// Flags of open(2) and their errors.
 #include <unistd.h>
 
 #include "tests/mount_cases/mount_case.h"
@@ -6,7 +6,7 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Opens : public MountCase {
+class Open : public MountCase {
  protected:
   int error_of_open(const std::string& path, int flags) {
     Fd fd = open_file(path, flags);
@@ -14,51 +14,51 @@ class Opens : public MountCase {
   }
 };
 
-TEST_F(Opens, WithOExclRefuseWhatExists) {
+TEST_F(Open, OExclRefusesExistingNames) {
   EXPECT_EQ(error_of_open(at_writer("file"), O_WRONLY | O_CREAT | O_EXCL), 0);
   EXPECT_EQ(error_of_open(at_writer("file"), O_WRONLY | O_CREAT | O_EXCL), EEXIST);
   ASSERT_EQ(errno_of(::symlink("nowhere", at_writer("link").c_str())), 0);
   EXPECT_EQ(error_of_open(at_writer("link"), O_WRONLY | O_CREAT | O_EXCL), EEXIST);
 }
 
-TEST_F(Opens, WithOCreatOfWhatExistsKeepItsBytes) {
+TEST_F(Open, OCreatKeepsTheBytesOfAnExistingFile) {
   ASSERT_TRUE(write_file(at_writer("file"), "kept"));
   EXPECT_EQ(error_of_open(at_writer("file"), O_WRONLY | O_CREAT), 0);
   EXPECT_TRUE(reads_as(at_reader("file"), "kept"));
 }
 
-TEST_F(Opens, WithODirectoryRefuseFiles) {
+TEST_F(Open, ODirectoryRefusesFiles) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(error_of_open(at_writer("file"), O_RDONLY | O_DIRECTORY), ENOTDIR);
   EXPECT_EQ(error_of_open(at_reader("file"), O_RDONLY | O_DIRECTORY), ENOTDIR);
   EXPECT_EQ(error_of_open(at_reader(), O_RDONLY | O_DIRECTORY), 0);
 }
 
-TEST_F(Opens, OfWhatIsMissingFindNothing) {
+TEST_F(Open, MissingFileIsENOENT) {
   EXPECT_EQ(error_of_open(at_writer("missing"), O_RDONLY), ENOENT);
   EXPECT_EQ(error_of_open(at_writer("missing"), O_WRONLY), ENOENT);
   EXPECT_EQ(error_of_open(at_writer("missing/file"), O_RDONLY), ENOENT);
   EXPECT_EQ(error_of_open(at_reader("missing"), O_RDONLY), ENOENT);
 }
 
-TEST_F(Opens, ThroughAFileFindNoDirectory) {
+TEST_F(Open, PathThroughAFileIsENOTDIR) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(error_of_open(at_writer("file/child"), O_RDONLY), ENOTDIR);
   EXPECT_EQ(error_of_open(at_reader("file/child"), O_RDONLY), ENOTDIR);
 }
 
-TEST_F(Opens, WithNoFollowRefuseSymbolicLinks) {
+TEST_F(Open, ONofollowRefusesSymbolicLinks) {
   ASSERT_EQ(errno_of(::symlink("file", at_writer("link").c_str())), 0);
   EXPECT_EQ(error_of_open(at_writer("link"), O_RDONLY | O_NOFOLLOW), ELOOP);
 }
 
-TEST_F(Opens, ThroughADanglingLinkCreateItsTarget) {
+TEST_F(Open, OCreatThroughADanglingLinkCreatesItsTarget) {
   ASSERT_EQ(errno_of(::symlink("file", at_writer("link").c_str())), 0);
   ASSERT_TRUE(write_file(at_writer("link"), "through"));
   EXPECT_TRUE(reads_as(at_reader("file"), "through"));
 }
 
-TEST_F(Opens, ForReadingDoNotWriteAndTheOtherWayRound) {
+TEST_F(Open, AccessModeLimitsReadsAndWrites) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   Fd reading = open_file(at_writer("file"), O_RDONLY);
   Fd writing = open_file(at_writer("file"), O_WRONLY);
@@ -67,14 +67,14 @@ TEST_F(Opens, ForReadingDoNotWriteAndTheOtherWayRound) {
   EXPECT_EQ(errno_of(::read(writing.get(), &byte, 1)), EBADF);
 }
 
-TEST_F(Opens, OfANewFileWithoutWritingMakeAnEmptyOne) {
+TEST_F(Open, NewFileWithoutWritesIsEmpty) {
   Fd fd = open_file(at_writer("file"), O_RDONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_EQ(fd.close(), 0);
   EXPECT_TRUE(soon_reads_as("file", ""));
 }
 
-TEST_F(Opens, OfAReadOnlyModeAtCreationStillLetTheCreatorWrite) {
+TEST_F(Open, CreatorMayWriteToAFileOfReadOnlyMode) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT, 0400);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, "written once"));
@@ -82,7 +82,7 @@ TEST_F(Opens, OfAReadOnlyModeAtCreationStillLetTheCreatorWrite) {
   EXPECT_TRUE(reads_as(at_reader("file"), "written once"));
 }
 
-TEST_F(Opens, WithOSyncWriteThrough) {
+TEST_F(Open, OSyncWritesThrough) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT | O_SYNC);
   ASSERT_TRUE(fd.ok());
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(write_whole(fd, "0123456789"));
@@ -93,7 +93,7 @@ TEST_F(Opens, WithOSyncWriteThrough) {
   EXPECT_EQ(seen.st_size, 100);
 }
 
-TEST_F(Opens, OfFiveHundredFilesAtOnceAreServed) {
+TEST_F(Open, FiveHundredFilesMayBeOpenAtOnce) {
   std::vector<Fd> files;
   for (int i = 0; i < 500; ++i) {
     files.push_back(open_file(at_writer("file-" + std::to_string(i)), O_WRONLY | O_CREAT));
@@ -107,7 +107,7 @@ TEST_F(Opens, OfFiveHundredFilesAtOnceAreServed) {
   }
 }
 
-TEST_F(Opens, WithoutANameAreServedOrRefused) {
+TEST_F(Open, OTmpfileSucceedsOrIsRefused) {
   Fd fd(::open(at_writer().c_str(), O_TMPFILE | O_RDWR, 0600));
   if (expects().anonymous_files) {
     EXPECT_TRUE(fd.ok()) << errno_name(errno);

@@ -1,4 +1,4 @@
-// What ppmr's mounts refuse by design, with an errno that says so; see expectations.h.
+// Calls that ppmr's mounts refuse by design; see expectations.h.
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -8,49 +8,49 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Refusals : public MountCase {
+class Refusal : public MountCase {
  protected:
-  testing::AssertionResult as_the_table_says(bool served, int error) const {
+  testing::AssertionResult is_expected(bool served, int error) const {
     if (!served) return is_refusal(error);
     if (error == 0) return testing::AssertionSuccess();
     return testing::AssertionFailure() << errno_name(error) << ", expected success";
   }
 };
 
-TEST_F(Refusals, OfHardLinksLeaveTheFileAlone) {
+TEST_F(Refusal, OfAHardLinkLeavesTheFileUnchanged) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   const int error = errno_of(::link(at_writer("file").c_str(), at_writer("second").c_str()));
-  EXPECT_TRUE(as_the_table_says(expects().hard_links, error));
+  EXPECT_TRUE(is_expected(expects().hard_links, error));
   if (!expects().hard_links) {
     EXPECT_TRUE(is_absent(at_writer("second")));
   }
   EXPECT_TRUE(reads_as(at_reader("file"), "x"));
 }
 
-TEST_F(Refusals, OfFifosLeaveNoName) {
+TEST_F(Refusal, OfAFifoLeavesNoName) {
   const int error = errno_of(::mkfifo(at_writer("fifo").c_str(), 0644));
-  EXPECT_TRUE(as_the_table_says(expects().special_nodes, error));
+  EXPECT_TRUE(is_expected(expects().special_nodes, error));
   if (!expects().special_nodes) {
     EXPECT_TRUE(is_absent(at_writer("fifo")));
   }
 }
 
-TEST_F(Refusals, OfDevicesLeaveNoName) {
+TEST_F(Refusal, OfADeviceLeavesNoName) {
   if (::geteuid() != 0) GTEST_SKIP() << "making device nodes needs root";
   const int error = errno_of(::mknod(at_writer("null").c_str(), S_IFCHR | 0666, makedev(1, 3)));
-  EXPECT_TRUE(as_the_table_says(expects().special_nodes, error));
+  EXPECT_TRUE(is_expected(expects().special_nodes, error));
   if (!expects().special_nodes) {
     EXPECT_TRUE(is_absent(at_writer("null")));
   }
 }
 
-TEST_F(Refusals, OfSharedWritableMappingsComeAtOnce) {
+TEST_F(Refusal, OfASharedWritableMappingIsImmediate) {
   Fd fd = open_file(at_writer("file"), O_RDWR | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, std::string(8192, 'x')));
   void* const mapping = ::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   const int error = mapping == MAP_FAILED ? errno : 0;
-  EXPECT_TRUE(as_the_table_says(expects().shared_mmap, error));
+  EXPECT_TRUE(is_expected(expects().shared_mmap, error));
   if (mapping != MAP_FAILED) ::munmap(mapping, 8192);
   ASSERT_EQ(fd.close(), 0);
   EXPECT_TRUE(reads_as(at_reader("file"), std::string(8192, 'x')));

@@ -7,7 +7,7 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Renames : public MountCase {
+class Rename : public MountCase {
  protected:
   int rename(const std::string& from, const std::string& to) {
     return errno_of(::rename(at_writer(from).c_str(), at_writer(to).c_str()));
@@ -19,7 +19,7 @@ class Renames : public MountCase {
   int make(const std::string& name) { return errno_of(::mkdir(at_writer(name).c_str(), 0755)); }
 };
 
-TEST_F(Renames, OfAFileKeepItsBytes) {
+TEST_F(Rename, KeepsTheBytesOfAFile) {
   ASSERT_TRUE(write_file(at_writer("old"), pattern(100'000, 1)));
   ASSERT_EQ(rename("old", "new"), 0);
   EXPECT_TRUE(soon_absent("old"));
@@ -27,7 +27,7 @@ TEST_F(Renames, OfAFileKeepItsBytes) {
   EXPECT_TRUE(is_absent(at_writer("old")));
 }
 
-TEST_F(Renames, OverAnExistingFileReplaceIt) {
+TEST_F(Rename, ReplacesAnExistingFile) {
   ASSERT_TRUE(write_file(at_writer("old"), pattern(100'000, 1)));
   ASSERT_TRUE(write_file(at_writer("new"), pattern(200'000, 2)));
   EXPECT_TRUE(reads_as(at_reader("new"), pattern(200'000, 2)));
@@ -36,7 +36,7 @@ TEST_F(Renames, OverAnExistingFileReplaceIt) {
   EXPECT_TRUE(soon_lists("", {"new"}));
 }
 
-TEST_F(Renames, OfADirectoryTakeItsChildrenAlong) {
+TEST_F(Rename, OfADirectoryMovesItsChildren) {
   ASSERT_EQ(make("old"), 0);
   ASSERT_EQ(make("old/inner"), 0);
   ASSERT_TRUE(write_file(at_writer("old/inner/file"), "inside"));
@@ -45,7 +45,7 @@ TEST_F(Renames, OfADirectoryTakeItsChildrenAlong) {
   EXPECT_TRUE(soon_absent("old"));
 }
 
-TEST_F(Renames, IntoAnotherDirectoryMoveFilesAndDirectories) {
+TEST_F(Rename, MovesFilesAndDirectoriesIntoAnotherDirectory) {
   ASSERT_EQ(make("a"), 0);
   ASSERT_EQ(make("b"), 0);
   ASSERT_EQ(make("a/tree"), 0);
@@ -58,13 +58,13 @@ TEST_F(Renames, IntoAnotherDirectoryMoveFilesAndDirectories) {
   EXPECT_TRUE(soon_lists("a", {}));
 }
 
-TEST_F(Renames, OntoItselfChangeNothing) {
+TEST_F(Rename, OntoItselfChangesNothing) {
   ASSERT_TRUE(write_file(at_writer("file"), "same"));
   ASSERT_EQ(rename("file", "file"), 0);
   EXPECT_TRUE(reads_as(at_reader("file"), "same"));
 }
 
-TEST_F(Renames, WithNoReplaceKeepWhatIsThere) {
+TEST_F(Rename, NoReplaceKeepsTheExistingFile) {
   ASSERT_TRUE(write_file(at_writer("old"), "old"));
   ASSERT_TRUE(write_file(at_writer("new"), "new"));
   EXPECT_EQ(rename("old", "new", RENAME_NOREPLACE), EEXIST);
@@ -74,7 +74,7 @@ TEST_F(Renames, WithNoReplaceKeepWhatIsThere) {
   EXPECT_TRUE(soon_reads_as("free", "old"));
 }
 
-TEST_F(Renames, WithExchangeSwapOrAreRefused) {
+TEST_F(Rename, ExchangeSwapsOrIsRefused) {
   ASSERT_TRUE(write_file(at_writer("a"), "was a"));
   ASSERT_TRUE(write_file(at_writer("b"), "was b"));
   const int error = rename("a", "b", RENAME_EXCHANGE);
@@ -87,7 +87,7 @@ TEST_F(Renames, WithExchangeSwapOrAreRefused) {
   EXPECT_TRUE(soon_reads_as("b", error == 0 ? "was a" : "was b"));
 }
 
-TEST_F(Renames, OverADirectoryNeedItEmptyAndOfTheSameKind) {
+TEST_F(Rename, ReplacesADirectoryOnlyByADirectoryAndIfEmpty) {
   ASSERT_EQ(make("d"), 0);
   ASSERT_EQ(make("full"), 0);
   ASSERT_TRUE(write_file(at_writer("full/file"), "x"));
@@ -102,19 +102,19 @@ TEST_F(Renames, OverADirectoryNeedItEmptyAndOfTheSameKind) {
   EXPECT_TRUE(soon_absent("full"));
 }
 
-TEST_F(Renames, IntoTheirOwnSubtreeAreInvalid) {
+TEST_F(Rename, IntoItsOwnSubtreeIsEINVAL) {
   ASSERT_EQ(make("d"), 0);
   ASSERT_EQ(make("d/inner"), 0);
   EXPECT_EQ(rename("d", "d/inner/d"), EINVAL);
 }
 
-TEST_F(Renames, OfWhatIsMissingFindNothing) {
+TEST_F(Rename, OfAMissingFileIsENOENT) {
   EXPECT_EQ(rename("missing", "new"), ENOENT);
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(rename("file", "missing/file"), ENOENT);
 }
 
-TEST_F(Renames, OfAnOpenFileLetItsWriterGoOn) {
+TEST_F(Rename, OfAnOpenFileKeepsItsDescriptorWritable) {
   Fd fd = open_file(at_writer("old"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, "before "));
@@ -125,7 +125,7 @@ TEST_F(Renames, OfAnOpenFileLetItsWriterGoOn) {
   EXPECT_TRUE(soon_absent("old"));
 }
 
-TEST_F(Renames, OverAnOpenFileLeaveItToItsDescriptor) {
+TEST_F(Rename, OverAnOpenFileKeepsItsDescriptorWritable) {
   Fd replaced = open_file(at_writer("new"), O_RDWR | O_CREAT);
   ASSERT_TRUE(replaced.ok());
   ASSERT_TRUE(write_whole(replaced, "replaced"));
@@ -136,8 +136,8 @@ TEST_F(Renames, OverAnOpenFileLeaveItToItsDescriptor) {
   EXPECT_TRUE(soon_reads_as("new", "moved"));
 }
 
-// What DMTCP does: one image at the top, written under a temporary name, renamed at the end.
-TEST_F(Renames, OfAFileAtTheTopOfTheMountRenameTheCheckpoint) {
+// DMTCP writes one top-level image under a temporary name and renames it at the end.
+TEST_F(Rename, OfATopLevelFileRenamesTheCheckpoint) {
   const std::string temporary = "/" + top() + ".dmtcp.temp";
   const std::string final = "/" + top() + ".dmtcp";
   ASSERT_TRUE(write_file(settings().write_dir + temporary, pattern(kMiB + 1, 1)));

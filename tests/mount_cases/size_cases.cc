@@ -1,4 +1,4 @@
-// Whole files of the sizes at which chunks begin and end.
+// Whole files whose sizes are at and next to the limits of chunks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ TEST_P(FileSize, ArrivesWholeFromWritesOf64KiB) {
   EXPECT_TRUE(reads_as(at_reader("file"), bytes));
 }
 
-TEST_P(FileSize, IsACheckpointOfItsOwnAtTheTopOfTheMount) {
+TEST_P(FileSize, ArrivesWholeAsATopLevelFile) {
   const std::string bytes = pattern(GetParam(), 3);
   const std::string name = "/" + top() + ".file";
   ASSERT_TRUE(write_file(settings().write_dir + name, bytes));
@@ -40,8 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Of, FileSize,
 
 using LargeFile = MountCase;
 
-// Longer than 2^31 bytes, every byte told apart by its offset, and neither side holds more than a
-// buffer of it here.
+// Longer than 2^31 bytes. Every word depends on its offset; the test holds one buffer at a time.
 TEST_F(LargeFile, OfThreeGiBArrivesWhole) {
   allow_seconds(600);
   constexpr uint64_t kSize = 3 * kGiB;
@@ -69,9 +68,8 @@ TEST_F(LargeFile, OfThreeGiBArrivesWhole) {
   EXPECT_EQ(::read(in.get(), got.data(), got.size()), 0) << "end of file";
 }
 
-// The same length with data only at both ends and across the 2 GiB line: a hole must not cost what
-// data costs.
-TEST_F(LargeFile, OfThreeGiBMostlyHoleReadsAsZeroesBetweenItsData) {
+// The same length with data only at both ends and across the 2 GiB limit.
+TEST_F(LargeFile, OfThreeGiBWithHolesReadsAsZeroesBetweenItsData) {
   allow_seconds(300);
   const std::string bytes = pattern(4097, 8);
   constexpr uint64_t kEnd = 3 * kGiB;
@@ -99,7 +97,7 @@ TEST_F(LargeFile, OfThreeGiBMostlyHoleReadsAsZeroesBetweenItsData) {
 
 using SmallFiles = MountCase;
 
-TEST_F(SmallFiles, TenThousandOfThemArriveWhole) {
+TEST_F(SmallFiles, TenThousandArriveWhole) {
   allow_seconds(300);
   constexpr int kFiles = 10'000;
   std::vector<std::string> names;

@@ -8,7 +8,7 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class SymbolicLinks : public MountCase {
+class SymbolicLink : public MountCase {
  protected:
   int link(const std::string& to, const std::string& name) {
     return errno_of(::symlink(to.c_str(), at_writer(name).c_str()));
@@ -20,14 +20,14 @@ class SymbolicLinks : public MountCase {
   }
 };
 
-TEST_F(SymbolicLinks, AreReadAsTheyWereWritten) {
+TEST_F(SymbolicLink, ReadlinkReturnsTheStoredPath) {
   ASSERT_EQ(link("../previous/images", "parent"), 0);
   EXPECT_TRUE(soon_present("parent"));
   EXPECT_EQ(read_link(at_writer("parent")), "../previous/images");
   EXPECT_EQ(read_link(at_reader("parent")), "../previous/images");
 }
 
-TEST_F(SymbolicLinks, AreFollowedToFilesAndDirectories) {
+TEST_F(SymbolicLink, IsFollowedToFilesAndDirectories) {
   ASSERT_EQ(errno_of(::mkdir(at_writer("d").c_str(), 0755)), 0);
   ASSERT_TRUE(write_file(at_writer("d/file"), "followed"));
   ASSERT_EQ(link("d", "to-directory"), 0);
@@ -36,7 +36,7 @@ TEST_F(SymbolicLinks, AreFollowedToFilesAndDirectories) {
   EXPECT_TRUE(soon_reads_as("to-directory/file", "followed"));
 }
 
-TEST_F(SymbolicLinks, ThatDangleAreThereAndLeadNowhere) {
+TEST_F(SymbolicLink, DanglingOneExistsAndItsTargetIsENOENT) {
   ASSERT_EQ(link("nowhere", "dangling"), 0);
   EXPECT_TRUE(soon_present("dangling"));
   struct stat seen {};
@@ -45,7 +45,7 @@ TEST_F(SymbolicLinks, ThatDangleAreThereAndLeadNowhere) {
   EXPECT_TRUE(S_ISLNK(seen.st_mode));
 }
 
-TEST_F(SymbolicLinks, OfTheGreatestLengthAreKept) {
+TEST_F(SymbolicLink, MayHoldTheLongestPath) {
   const std::string to = std::string(2000, 'a') + "/" + std::string(2094, 'b');
   ASSERT_EQ(to.size(), 4095u);
   ASSERT_EQ(link(to, "long"), 0);
@@ -56,32 +56,32 @@ TEST_F(SymbolicLinks, OfTheGreatestLengthAreKept) {
   EXPECT_EQ(seen.st_size, 4095);
 }
 
-TEST_F(SymbolicLinks, WithOtherAlphabetsAreKept) {
+TEST_F(SymbolicLink, MayContainOtherAlphabets) {
   ASSERT_EQ(link("größe/中文 \n", "link"), 0);
   EXPECT_TRUE(soon_present("link"));
   EXPECT_EQ(read_link(at_reader("link")), "größe/中文 \n");
 }
 
-TEST_F(SymbolicLinks, ThatExistAreNotMadeAgain) {
+TEST_F(SymbolicLink, CreatingAnExistingOneIsEEXIST) {
   ASSERT_EQ(link("one", "link"), 0);
   EXPECT_EQ(link("two", "link"), EEXIST);
   EXPECT_EQ(read_link(at_writer("link")), "one");
 }
 
-TEST_F(SymbolicLinks, AreNotReadFromOtherKindsOfFiles) {
+TEST_F(SymbolicLink, ReadlinkOfAnotherFileTypeIsEINVAL) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(read_link(at_writer("file")), "EINVAL");
   EXPECT_EQ(read_link(at_reader("file")), "EINVAL");
   EXPECT_EQ(read_link(at_writer("missing")), "ENOENT");
 }
 
-TEST_F(SymbolicLinks, InALoopAreAnError) {
+TEST_F(SymbolicLink, LoopIsELOOP) {
   ASSERT_EQ(link("two", "one"), 0);
   ASSERT_EQ(link("one", "two"), 0);
   EXPECT_EQ(errno_of(::open(at_writer("one").c_str(), O_RDONLY)), ELOOP);
 }
 
-TEST_F(SymbolicLinks, CanBeRenamed) {
+TEST_F(SymbolicLink, CanBeRenamed) {
   ASSERT_EQ(link("somewhere", "old"), 0);
   ASSERT_EQ(errno_of(::rename(at_writer("old").c_str(), at_writer("new").c_str())), 0);
   EXPECT_TRUE(soon_present("new"));

@@ -1,8 +1,10 @@
-// What only a mount pair can show: reading what is still being written, a read side that takes no
-// writes, sealing.
+// Cases that need both mounts: reading a file while it is written, a read-only read side, sealing.
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/mount_cases/mount_case.h"
@@ -19,28 +21,40 @@ class AcrossTheMounts : public MountCase {
   int commit() {
     return std::system((settings().ppmr + " commit '" + at_writer() + "' > /dev/null").c_str());
   }
+  // The thread is blocked in pread(2).
+  static testing::AssertionResult is_in_pread(pid_t thread) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
+    std::string number;
+    file >> number;
+    if (number == std::to_string(SYS_pread64)) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "thread " << thread << " is in system call " << number;
+  }
 };
 
-TEST_F(AcrossTheMounts, AReaderWhoStartsEarlyGetsEveryByteAndThenTheEnd) {
+TEST_F(AcrossTheMounts, EarlyReaderReceivesEveryByteAndThenEndOfFile) {
   const std::string bytes = pattern(6 * kMiB + 4097, 1);
   Fd out = open_file(at_writer("pages-1.img"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(out.ok());
   ASSERT_TRUE(soon([&] { return is_present(at_reader()); }));
   std::string got;
-  int error = 0;
+  std::atomic<size_t> received = 0;
+  std::atomic<int> error = 0;
   std::thread reader([&] {
     Fd in;
     while (!(in = open_file(at_reader("pages-1.img"), O_RDONLY)).ok() && errno == ENOENT)
       std::this_thread::yield();
     std::vector<char> buffer(300'000);
     ssize_t count = 0;
-    while ((count = ::read(in.get(), buffer.data(), buffer.size())) > 0)
+    while ((count = ::read(in.get(), buffer.data(), buffer.size())) > 0) {
       got.append(buffer.data(), static_cast<size_t>(count));
+      received = got.size();
+    }
     error = count < 0 ? errno : 0;
   });
+  // In the first half each piece waits for the reader, which so reads a growing file.
   for (size_t at = 0; at < bytes.size(); at += 400'000) {
     EXPECT_TRUE(write_whole(out, std::string_view(bytes).substr(at, 400'000)));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (at < bytes.size() / 2 && received <= at && error == 0) std::this_thread::yield();
   }
   EXPECT_EQ(out.close(), 0);
   reader.join();
@@ -48,17 +62,19 @@ TEST_F(AcrossTheMounts, AReaderWhoStartsEarlyGetsEveryByteAndThenTheEnd) {
   EXPECT_TRUE(same_bytes(got, bytes));
 }
 
-TEST_F(AcrossTheMounts, AReadOfWhatComesLaterWaitsForIt) {
+TEST_F(AcrossTheMounts, ReadBlocksUntilItsBytesArrive) {
   Fd out = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(write_whole(out, std::string(2 * kMiB, 'a')));
   ASSERT_EQ(errno_of(::fsync(out.get())), 0);
   std::string got(5, '\0');
   ssize_t count = 0;
+  std::atomic<pid_t> reader_id = 0;
   std::thread reader([&] {
     Fd in = open_file(at_reader("file"), O_RDONLY);
+    reader_id = ::gettid();
     count = ::pread(in.get(), got.data(), got.size(), 2 * kMiB);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(soon([&] { return is_in_pread(reader_id); }));
   ASSERT_TRUE(write_whole(out, "later"));
   ASSERT_EQ(out.close(), 0);
   reader.join();
@@ -66,7 +82,7 @@ TEST_F(AcrossTheMounts, AReadOfWhatComesLaterWaitsForIt) {
   EXPECT_EQ(got, "later");
 }
 
-TEST_F(AcrossTheMounts, TheReadSideTakesNoWrites) {
+TEST_F(AcrossTheMounts, TargetMountRefusesWrites) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   const auto refused = [](int error) {
     return error == EROFS || error == EACCES || error == EPERM || error == EOPNOTSUPP;
@@ -84,19 +100,19 @@ TEST_F(AcrossTheMounts, TheReadSideTakesNoWrites) {
   EXPECT_TRUE(reads_as(at_writer("file"), "x"));
 }
 
-TEST_F(AcrossTheMounts, WhatIsStillOpenIsNotRemovedAtTheTarget) {
+TEST_F(AcrossTheMounts, OpenCheckpointIsNotRemovedAtTheTarget) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(errno_of(::unlink(at_reader("file").c_str())), EBUSY);
   EXPECT_TRUE(reads_as(at_writer("file"), "x"));
 }
 
-TEST_F(AcrossTheMounts, WhatIsSealedTakesNoMoreBytesAndCanBeRemovedAtTheTarget) {
-  if (settings().ppmr.empty()) GTEST_SKIP() << "--ppmr is not given, so nothing can be sealed";
+TEST_F(AcrossTheMounts, SealedCheckpointRefusesWritesAndCanBeRemovedAtTheTarget) {
+  if (settings().ppmr.empty()) GTEST_SKIP() << "--ppmr is missing: cannot seal a checkpoint";
   ASSERT_EQ(errno_of(::mkdir(at_writer("d").c_str(), 0755)), 0);
   ASSERT_TRUE(write_file(at_writer("d/file"), pattern(2 * kMiB, 1)));
   ASSERT_EQ(commit(), 0);
   EXPECT_NE(errno_of(::open(at_writer("late").c_str(), O_WRONLY | O_CREAT, 0644)), 0)
-      << "a sealed checkpoint takes no files";
+      << "a sealed checkpoint accepts a new file";
   EXPECT_TRUE(reads_as(at_reader("d/file"), pattern(2 * kMiB, 1)));
   std::error_code error;
   std::filesystem::remove_all(at_reader(), error);
@@ -104,8 +120,8 @@ TEST_F(AcrossTheMounts, WhatIsSealedTakesNoMoreBytesAndCanBeRemovedAtTheTarget) 
   EXPECT_TRUE(is_absent(at_reader()));
 }
 
-TEST_F(AcrossTheMounts, CommittingTwiceIsCommittingOnce) {
-  if (settings().ppmr.empty()) GTEST_SKIP() << "--ppmr is not given, so nothing can be sealed";
+TEST_F(AcrossTheMounts, CommitIsIdempotent) {
+  if (settings().ppmr.empty()) GTEST_SKIP() << "--ppmr is missing: cannot seal a checkpoint";
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(commit(), 0);
   EXPECT_EQ(commit(), 0);

@@ -6,12 +6,12 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Unlinks : public MountCase {
+class Unlink : public MountCase {
  protected:
   int unlink(const std::string& name) { return errno_of(::unlink(at_writer(name).c_str())); }
 };
 
-TEST_F(Unlinks, RemoveTheName) {
+TEST_F(Unlink, RemovesTheName) {
   ASSERT_TRUE(write_file(at_writer("file"), pattern(100'000, 1)));
   EXPECT_TRUE(reads_as(at_reader("file"), pattern(100'000, 1)));
   ASSERT_EQ(unlink("file"), 0);
@@ -19,9 +19,9 @@ TEST_F(Unlinks, RemoveTheName) {
   EXPECT_TRUE(soon_absent("file"));
 }
 
-TEST_F(Unlinks, OfWhatIsMissingFindNothing) { EXPECT_EQ(unlink("missing"), ENOENT); }
+TEST_F(Unlink, OfAMissingFileIsENOENT) { EXPECT_EQ(unlink("missing"), ENOENT); }
 
-TEST_F(Unlinks, OfASymbolicLinkLeaveItsTarget) {
+TEST_F(Unlink, OfASymbolicLinkKeepsItsTarget) {
   ASSERT_TRUE(write_file(at_writer("file"), "kept"));
   ASSERT_EQ(errno_of(::symlink("file", at_writer("link").c_str())), 0);
   ASSERT_EQ(unlink("link"), 0);
@@ -29,7 +29,7 @@ TEST_F(Unlinks, OfASymbolicLinkLeaveItsTarget) {
   EXPECT_TRUE(reads_as(at_reader("file"), "kept"));
 }
 
-TEST_F(Unlinks, WhileOpenLeaveTheFileToItsDescriptor) {
+TEST_F(Unlink, OfAnOpenFileKeepsItsDescriptorUsable) {
   Fd fd = open_file(at_writer("file"), O_RDWR | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ShadowFile file(std::move(fd));
@@ -47,7 +47,7 @@ TEST_F(Unlinks, WhileOpenLeaveTheFileToItsDescriptor) {
   EXPECT_TRUE(list_directory(at_writer()).empty()) << "no hidden leftovers";
 }
 
-TEST_F(Unlinks, FreeTheNameForAnotherFileAtOnce) {
+TEST_F(Unlink, FreesTheNameAtOnce) {
   Fd old = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(old.ok());
   ASSERT_TRUE(write_whole(old, "old bytes that must not show"));
@@ -58,7 +58,7 @@ TEST_F(Unlinks, FreeTheNameForAnotherFileAtOnce) {
   EXPECT_TRUE(soon_reads_as("file", "new"));
 }
 
-TEST_F(Unlinks, AndCreatesOfOneNameAlternate) {
+TEST_F(Unlink, MayAlternateWithCreateOfTheSameName) {
   for (uint64_t round = 0; round < 50; ++round) {
     const std::string bytes = pattern(1000 + round, round);
     ASSERT_TRUE(write_file(at_writer("file"), bytes));

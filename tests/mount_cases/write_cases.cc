@@ -11,7 +11,7 @@
 namespace ppmr::mount_cases {
 namespace {
 
-class Writes : public MountCase {
+class Write : public MountCase {
  protected:
   ShadowFile create(int more_flags = 0) {
     Fd fd = open_file(at_writer("file"), O_RDWR | O_CREAT | more_flags);
@@ -24,7 +24,7 @@ class Writes : public MountCase {
   }
 };
 
-TEST_F(Writes, OverlappingLeaveTheLaterBytes) {
+TEST_F(Write, OverlappingBytesAreReplaced) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 300'000));
   ASSERT_TRUE(file.write_at(100'000, 100'000));
@@ -34,26 +34,26 @@ TEST_F(Writes, OverlappingLeaveTheLaterBytes) {
   close_and_compare(file);
 }
 
-TEST_F(Writes, OverTheSameBytesManyTimesLeaveTheLast) {
+TEST_F(Write, RepeatedAtOnePlaceKeepsTheLastBytes) {
   ShadowFile file = create();
   for (int i = 0; i < 200; ++i) ASSERT_TRUE(file.write_at(1000, 70'000));
   close_and_compare(file);
 }
 
-TEST_F(Writes, BackwardArriveAtTheirOffsets) {
+TEST_F(Write, BackwardArrivesAtItsOffsets) {
   ShadowFile file = create();
   for (int i = 63; i >= 0; --i)
     ASSERT_TRUE(file.write_at(static_cast<uint64_t>(i) * 10'007, 10'007));
   close_and_compare(file);
 }
 
-TEST_F(Writes, BackwardInWholeChunksArriveAtTheirOffsets) {
+TEST_F(Write, BackwardInWholeChunksArrivesAtItsOffsets) {
   ShadowFile file = create();
   for (int i = 7; i >= 0; --i) ASSERT_TRUE(file.write_at(static_cast<uint64_t>(i) * kMiB, kMiB));
   close_and_compare(file);
 }
 
-TEST_F(Writes, OfAHeaderAfterTheBodyReplaceTheHeader) {
+TEST_F(Write, OfAHeaderAfterTheBodyReplacesTheHeader) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 4096));
   ASSERT_TRUE(file.write_at(4096, 3 * kMiB));
@@ -61,15 +61,15 @@ TEST_F(Writes, OfAHeaderAfterTheBodyReplaceTheHeader) {
   close_and_compare(file);
 }
 
-TEST_F(Writes, OfChunkLengthThatStraddleChunksArrive) {
+TEST_F(Write, OfChunkLengthAcrossTwoChunksArrives) {
   ShadowFile file = create();
   for (uint64_t i = 0; i < 6; ++i) ASSERT_TRUE(file.write_at(512 * kKiB + 1 + i * kMiB, kMiB));
   close_and_compare(file);
 }
 
-class AppendedPieces : public Writes, public testing::WithParamInterface<size_t> {};
+class AppendedPieces : public Write, public testing::WithParamInterface<size_t> {};
 
-TEST_P(AppendedPieces, OfAnOddSizeArriveInOrder) {
+TEST_P(AppendedPieces, ArriveInOrder) {
   const size_t piece = GetParam();
   const std::string bytes = pattern(std::min<size_t>(piece * 500, 3 * kMiB), piece);
   ASSERT_TRUE(write_file(at_writer("file"), bytes, piece));
@@ -79,7 +79,7 @@ TEST_P(AppendedPieces, OfAnOddSizeArriveInOrder) {
 INSTANTIATE_TEST_SUITE_P(Of, AppendedPieces, testing::Values(1, 7, 4095, 4097, 65'537, kMiB + 1),
                          [](const auto& info) { return std::to_string(info.param) + "Bytes"; });
 
-TEST_F(Writes, OfMixedSizesArriveInOrder) {
+TEST_F(Write, OfMixedSizesArrivesInOrder) {
   const std::string bytes = pattern(5 * kMiB, 5);
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
@@ -94,7 +94,7 @@ TEST_F(Writes, OfMixedSizesArriveInOrder) {
   EXPECT_TRUE(reads_as(at_reader("file"), bytes));
 }
 
-TEST_F(Writes, OfNothingAddNothing) {
+TEST_F(Write, OfZeroBytesChangesNothing) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   EXPECT_EQ(::write(fd.get(), "", 0), 0);
@@ -104,7 +104,7 @@ TEST_F(Writes, OfNothingAddNothing) {
   EXPECT_TRUE(reads_as(at_reader("file"), "abc"));
 }
 
-TEST_F(Writes, FromManyVectorsArriveInOrder) {
+TEST_F(Write, FromManyVectorsArrivesInOrder) {
   constexpr size_t kVectors = 1024;
   std::string bytes = pattern(kVectors * 1031, 6);
   std::vector<iovec> vectors(kVectors);
@@ -117,7 +117,7 @@ TEST_F(Writes, FromManyVectorsArriveInOrder) {
   EXPECT_TRUE(reads_as(at_reader("file"), bytes + bytes.substr(0, 3 * 1031)));
 }
 
-TEST_F(Writes, FromVectorsAtAnOffsetArriveThere) {
+TEST_F(Write, FromVectorsArrivesAtTheGivenOffset) {
   std::string bytes = pattern(90'000, 7);
   const std::array<iovec, 3> vectors = {iovec{bytes.data(), 1}, iovec{bytes.data() + 1, 70'000},
                                         iovec{bytes.data() + 70'001, 19'999}};
@@ -132,7 +132,7 @@ TEST_F(Writes, FromVectorsAtAnOffsetArriveThere) {
   EXPECT_TRUE(reads_as(at_reader("file"), expected + bytes));
 }
 
-TEST_F(Writes, WithOAppendGoToTheEndWhereverTheOffsetStands) {
+TEST_F(Write, OAppendWritesAtTheEndDespiteSeeks) {
   ASSERT_TRUE(write_file(at_writer("file"), "first "));
   Fd fd = open_file(at_writer("file"), O_RDWR | O_APPEND);
   ASSERT_TRUE(fd.ok());
@@ -143,7 +143,7 @@ TEST_F(Writes, WithOAppendGoToTheEndWhereverTheOffsetStands) {
   EXPECT_TRUE(reads_as(at_reader("file"), "first second third"));
 }
 
-TEST_F(Writes, WithOAppendFromTwoDescriptorsInterleaveWhole) {
+TEST_F(Write, OAppendOfTwoDescriptorsInterleavesWholeWrites) {
   Fd one = open_file(at_writer("file"), O_WRONLY | O_CREAT | O_APPEND);
   Fd two = open_file(at_writer("file"), O_WRONLY | O_APPEND);
   ASSERT_TRUE(one.ok() && two.ok());
@@ -158,7 +158,7 @@ TEST_F(Writes, WithOAppendFromTwoDescriptorsInterleaveWhole) {
   EXPECT_TRUE(reads_as(at_reader("file"), expected));
 }
 
-TEST_F(Writes, AfterOTruncOfALongerFileLeaveOnlyTheNewBytes) {
+TEST_F(Write, AfterOTruncLeavesOnlyTheNewBytes) {
   ASSERT_TRUE(write_file(at_writer("file"), pattern(2 * kMiB + 3, 1)));
   EXPECT_TRUE(reads_as(at_reader("file"), pattern(2 * kMiB + 3, 1)));
   ASSERT_TRUE(write_file(at_writer("file"), pattern(70'001, 2)));
@@ -167,7 +167,7 @@ TEST_F(Writes, AfterOTruncOfALongerFileLeaveOnlyTheNewBytes) {
   EXPECT_TRUE(reads_as(at_reader("file"), ""));
 }
 
-TEST_F(Writes, ToAnExistingFileWithoutOTruncChangeOnlyTheirBytes) {
+TEST_F(Write, WithoutOTruncKeepsTheOtherBytes) {
   std::string expected = pattern(kMiB + 500, 1);
   ASSERT_TRUE(write_file(at_writer("file"), expected));
   Fd fd = open_file(at_writer("file"), O_WRONLY);
@@ -178,7 +178,7 @@ TEST_F(Writes, ToAnExistingFileWithoutOTruncChangeOnlyTheirBytes) {
   EXPECT_TRUE(reads_as(at_reader("file"), expected));
 }
 
-TEST_F(Writes, CanBeReadBackAtTheSameDescriptorBeforeClose) {
+TEST_F(Write, CanBeReadBackBeforeClose) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 10));
   EXPECT_TRUE(file.read_back());
@@ -189,7 +189,7 @@ TEST_F(Writes, CanBeReadBackAtTheSameDescriptorBeforeClose) {
   close_and_compare(file);
 }
 
-TEST_F(Writes, WithODirectArrive) {
+TEST_F(Write, WithODirectArrives) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT | O_DIRECT);
   if (!fd.ok() && errno == EINVAL) GTEST_SKIP() << "this file system has no O_DIRECT";
   ASSERT_TRUE(fd.ok()) << errno_name(errno);
@@ -200,10 +200,10 @@ TEST_F(Writes, WithODirectArrive) {
   EXPECT_TRUE(reads_as(at_reader("file"), std::string_view(aligned.data(), aligned.size())));
 }
 
-// Any order of writes, truncates and holes: the file equals its model, for several seeds.
-class RandomSteps : public Writes, public testing::WithParamInterface<unsigned> {};
+// Writes, truncates and holes in random order: the file equals its model, for several seeds.
+class RandomSteps : public Write, public testing::WithParamInterface<unsigned> {};
 
-TEST_P(RandomSteps, LeaveWhatTheModelHolds) {
+TEST_P(RandomSteps, MatchTheModel) {
   std::mt19937 random(GetParam());
   const auto below = [&](uint64_t bound) { return random() % bound; };
   ShadowFile file = create();

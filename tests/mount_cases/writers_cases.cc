@@ -13,7 +13,7 @@ constexpr size_t kShare = 5 * kMiB + 321;
 
 class EightWriters : public MountCase {
  protected:
-  // Runs `body(number)` in eight threads or eight processes; all must answer true.
+  // Runs `body(number)` in eight threads or eight processes; all must return true.
   static void in_threads(const std::function<bool(int)>& body) {
     std::vector<std::thread> threads;
     std::vector<int> good(kWriters, 0);
@@ -39,7 +39,7 @@ class EightWriters : public MountCase {
     }
   }
 
-  // Every writer has every eighth block of 64 KiB + 1, so that chunks are shared by all.
+  // Each writer writes every eighth block of 64 KiB + 1, so all writers share chunks.
   bool write_own_blocks(const Fd& fd, int number) {
     const std::string all = pattern(kBlocks * kBlock, 5);
     for (size_t block = static_cast<size_t>(number); block < kBlocks; block += kWriters) {
@@ -74,7 +74,7 @@ TEST_F(EightWriters, InThreadsWriteTheirRangesOfOneDescriptor) {
   expect_all_blocks();
 }
 
-TEST_F(EightWriters, InProcessesWriteTheirRangesThroughTheirOwnDescriptors) {
+TEST_F(EightWriters, InProcessesWriteTheirRangesThroughSeparateDescriptors) {
   ASSERT_TRUE(write_file(at_writer("shared"), ""));
   in_processes([&](int number) {
     Fd fd = open_file(at_writer("shared"), O_WRONLY);
@@ -106,7 +106,7 @@ TEST_F(EightWriters, AppendWholeRecordsToOneFile) {
   EXPECT_EQ(::read(in.get(), record.data(), record.size()), 0);
 }
 
-TEST_F(EightWriters, MakeAndRemoveNamesSideBySide) {
+TEST_F(EightWriters, CreateAndRemoveNamesConcurrently) {
   in_threads([&](int number) {
     const std::string own = "d" + std::to_string(number);
     if (::mkdir(at_writer(own).c_str(), 0755) != 0) return false;
@@ -128,7 +128,7 @@ TEST_F(EightWriters, MakeAndRemoveNamesSideBySide) {
     EXPECT_TRUE(soon_lists("d" + std::to_string(number), expected));
 }
 
-// Reading at the source while it is written there; each byte read is the byte that was written.
+// Reads at the source during writes return the written bytes.
 TEST_F(EightWriters, AreReadWhileTheyWrite) {
   in_threads([&](int number) {
     const std::string bytes = pattern(2 * kMiB, static_cast<uint64_t>(number));
