@@ -7,6 +7,7 @@
 
 #include "mount/control/json_text.h"
 #include "restart_loader/migration/command_error.h"
+#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {
@@ -23,30 +24,32 @@ void tell(const ProcessSelection& selection, bool as_json) {
     for (const LeftOut& left : selection.left_out) {
       stay.push_back({{"pid", left.pid}, {"name", left.name}, {"reason", left.reason}});
     }
-    fmt::print("{}\n", json_text({{"event", "selection"},
-                                  {"time_ns", realtime_ns()},
-                                  {"leave", leave},
-                                  {"stay", stay}}));
+    print_to(stdout, "{}\n",
+             json_text({{"event", "selection"},
+                        {"time_ns", realtime_ns()},
+                        {"leave", leave},
+                        {"stay", stay}}));
     return;
   }
   for (const SelectedTree& tree : selection.trees) {
-    fmt::print(stderr, "leaves: {} ({})\n", tree.root, tree.name);
+    print_to(stderr, "leaves: {} ({})\n", tree.root, tree.name);
   }
   for (const LeftOut& left : selection.left_out) {
-    fmt::print(stderr, "stays: {} ({}) {}\n", left.pid, left.name, left.reason);
+    print_to(stderr, "stays: {} ({}) {}\n", left.pid, left.name, left.reason);
   }
 }
 
 }  // namespace
 
 int EvacuateCommand::run() const {
+  ignore_sigpipe();
   const auto selection = select_processes(selector);
   if (!selection) {
     return report("evacuate", {ExitCode::kUsage, selection.error().message}, migrate.json);
   }
   tell(*selection, migrate.json);
   if (selection->trees.empty()) {
-    if (!migrate.json) fmt::print("nothing to move: no process matches\n");
+    if (!migrate.json) print_to(stdout, "nothing to move: no process matches\n");
     return to_int(ExitCode::kSuccess);
   }
   MigrateCommand move = migrate;

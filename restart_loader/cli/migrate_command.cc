@@ -20,6 +20,7 @@
 #include "restart_loader/criu/passed_options.h"
 #include "restart_loader/migration/migration.h"
 #include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/migration/output.h"
 #include "restart_loader/preflight/preflight.h"
 
 namespace ppmr {
@@ -115,8 +116,8 @@ CommandResult<void> Migrate::find_way() {
     return tl::unexpected(way.error());
   }
   way->erase("ok");
-  settings_.way = *way;
-  if (read_way(settings_.way).address.empty()) {
+  settings_.endpoint = *way;
+  if (parse_endpoint(settings_.endpoint).address.empty()) {
     return command_failure(ExitCode::kUsage,
                            command_.mountpoint + " has no target (it was started with --discard)");
   }
@@ -257,7 +258,7 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   }
   PreflightQuestions questions = questions_about(facts, move_options_);
   questions.processor = processor_;
-  AgentClient agent(read_way(settings_.way));
+  AgentClient agent(parse_endpoint(settings_.endpoint));
   json request = to_request(questions);
   request["op"] = "preflight";
   auto answer = agent.ask(request, kPreflightPatience);
@@ -274,13 +275,14 @@ void Migrate::tell_findings() {
   for (const Finding& finding : findings_) {
     const bool stops = finding.severity == Severity::kStops;
     if (command_.json) {
-      fmt::print("{}\n", json_text({{"event", "finding"},
-                                    {"time_ns", realtime_ns()},
-                                    {"stops", stops},
-                                    {"sentence", finding.sentence},
-                                    {"remedy", finding.remedy}}));
+      print_to(stdout, "{}\n",
+               json_text({{"event", "finding"},
+                          {"time_ns", realtime_ns()},
+                          {"stops", stops},
+                          {"sentence", finding.sentence},
+                          {"remedy", finding.remedy}}));
     } else {
-      fmt::print(stderr, "{}: {}\n", stops ? "stops the move" : "note", text_of(finding));
+      print_to(stderr, "{}: {}\n", stops ? "stops the move" : "note", text_of(finding));
     }
   }
 }
@@ -291,7 +293,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
                               : isatty(STDERR_FILENO) ? ProgressStyle::kTerminal
                                                       : ProgressStyle::kLines;
   MigrationProgress progress(settings_.mount, style);
-  settings_.tell = [&](const json& event) { progress.note(event); };
+  settings_.on_event = [&](const json& event) { progress.note(event); };
   std::vector<TreePlan> trees;
   for (size_t i = 0; i < trees_.size(); ++i) {
     TreePlan plan{trees_[i].root, trees_[i].processes.front().name, {}};
@@ -334,6 +336,7 @@ int Migrate::run() {
   const auto failed = [&](const CommandError& error) {
     return report(command_.name, error, command_.json);
   };
+  ignore_sigpipe();
   raise_descriptor_limit();  // a handful for each tree, and one for each task
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
@@ -349,20 +352,21 @@ int Migrate::run() {
   }
   ExitCode worst = stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
   if (command_.dry_run) {
-    if (command_.json) fmt::print("{}", summary_json({}, stays_, worst));
+    if (command_.json) print_to(stdout, "{}", summary_json({}, stays_, worst));
     if (!command_.json && stays_.empty()) {
-      fmt::print("nothing was found that would stop the move\n");
+      print_to(stdout, "nothing was found that would stop the move\n");
     }
     return to_int(worst);
   }
   // What is left of earlier migrations and certain would only be in the way over there.
-  settle_aborted(*store, settings_.way);
+  settle_aborted(*store, settings_.endpoint);
   const auto outcomes = migrate(*store);
   store->prune();
   for (const MigrationOutcome& outcome : outcomes) {
     if (badness(outcome.exit_code) > badness(worst)) worst = outcome.exit_code;
   }
-  fmt::print("{}", command_.json ? summary_json(outcomes, stays_, worst) : summary_text(outcomes));
+  print_to(stdout, "{}",
+           command_.json ? summary_json(outcomes, stays_, worst) : summary_text(outcomes));
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
     (void)report(command_.name, {outcome.exit_code, outcome.message}, false);

@@ -10,6 +10,7 @@
 #include "mount/control/control_client.h"
 #include "mount/control/json_text.h"
 #include "restart_loader/cli/migration_report.h"
+#include "restart_loader/migration/output.h"
 #include "restart_loader/records/ownership_record.h"
 
 namespace ppmr {
@@ -129,12 +130,11 @@ void MigrationProgress::note(const json& event) {
       draw();
       break;
     case ProgressStyle::kJson:
-      fmt::print("{}\n", json_text(event));
-      std::fflush(stdout);
+      print_to(stdout, "{}\n", json_text(event));
       break;
     case ProgressStyle::kLines:
       if (const std::string line = event_text(event); !line.empty()) {
-        fmt::print(stderr, "{}\n", line);
+        print_to(stderr, "{}\n", line);
       }
   }
 }
@@ -142,14 +142,13 @@ void MigrationProgress::note(const json& event) {
 void MigrationProgress::draw() {
   if (style_ == ProgressStyle::kJson) {
     for (const ProgressLine& line : lines_) {
-      if (brings_bytes(line)) fmt::print("{}\n", json_text(progress_json(line)));
+      if (brings_bytes(line)) print_to(stdout, "{}\n", json_text(progress_json(line)));
     }
-    std::fflush(stdout);
     return;
   }
   // Up to our first line, then each anew.
-  if (drawn_ > 0) fmt::print(stderr, "\x1b[{}A", drawn_);
-  for (const ProgressLine& line : lines_) fmt::print(stderr, "\x1b[2K{}\n", progress_text(line));
+  if (drawn_ > 0) print_to(stderr, "\x1b[{}A", drawn_);
+  for (const ProgressLine& line : lines_) print_to(stderr, "\x1b[2K{}\n", progress_text(line));
   drawn_ = lines_.size();
 }
 

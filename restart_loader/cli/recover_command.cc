@@ -12,8 +12,9 @@
 #include "mount/control/json_text.h"
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/migration/command_error.h"
-#include "restart_loader/migration/decision.h"
-#include "restart_loader/migration/keepers.h"
+#include "restart_loader/migration/notify_target.h"
+#include "restart_loader/migration/output.h"
+#include "restart_loader/migration/supervisors.h"
 #include "restart_loader/processes/frozen_tasks.h"
 #include "restart_loader/processes/proc_files.h"
 
@@ -31,7 +32,7 @@ struct Verdict {
   std::string what;
 };
 
-void warn(const Error& error) { fmt::print(stderr, "ppmr migrate: {}\n", error.message); }
+void warn(const Error& error) { print_to(stderr, "ppmr migrate: {}\n", error.message); }
 
 bool stopped_by_us(const ProcessIdentity& task) {
   auto stat = read_process_stat(task.pid);
@@ -82,7 +83,7 @@ std::string pids_of(const OwnershipRecord& record) {
 }
 
 Verdict recover_source(const RecordStore& store, OwnershipRecord record, milliseconds patience) {
-  if (is_over(record.state) && record.peer_told) {
+  if (is_over(record.state) && record.peer_notified) {
     return {false, fmt::format("{}; nothing is left to do", to_string(record.state))};
   }
   if (!is_over(record.state) && is_alive(record.coordinator)) {
@@ -106,8 +107,8 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
     return {true, "was decided for the target, but what is left here could not be killed: " +
                       killed.error().message};
   }
-  AgentClient agent(read_way(record.way));
-  const Status told = tell_target(store, agent, record, patience);
+  AgentClient agent(parse_endpoint(record.endpoint));
+  const Status told = notify_target(store, agent, record, patience);
   const std::string decision = committed
                                    ? "was decided for the target; what was left here is killed"
                                    : "was not decided for the target; the processes run on here";
@@ -126,7 +127,7 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
   }
   if (record.state == kRestoring) {
     bool kept = false;
-    for (const TreeRecord& tree : record.trees) kept = kept || is_alive(tree.keeper);
+    for (const TreeRecord& tree : record.trees) kept = kept || is_alive(tree.supervisor);
     if (kept) return {true, "being restored here"};
     auto aborted =
         store.advance(record.id, record.role, kAborted, [](OwnershipRecord& latest) -> Status {
@@ -147,8 +148,8 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
                               record.peer, record.id)};
   }
   if (!record.error.empty()) return {true, record.error};
-  const std::string failed = record.what_failed();
-  if (Status kept = keep_trees(store, record); !kept) return {true, kept.error().message};
+  const std::string failed = record.first_error();
+  if (Status kept = ensure_supervisors(store, record); !kept) return {true, kept.error().message};
   if (!failed.empty()) return {true, "belongs to this node; tried again, after " + failed};
   return {true, "belongs to this node and is being started, or its memory is still coming in"};
 }
@@ -171,17 +172,18 @@ void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
 void settle_aborted(const RecordStore& store, const json& way) {
   auto records = store.list();
   if (!records) return;
-  AgentClient agent(read_way(way));
+  AgentClient agent(parse_endpoint(way));
   for (OwnershipRecord& record : *records) {
-    if (record.role != MigrationRole::kSource || record.way != way) continue;
+    if (record.role != MigrationRole::kSource || record.endpoint != way) continue;
     abort_if_abandoned(store, record);
-    if (record.state != MigrationState::kAborted || record.peer_told) continue;
+    if (record.state != MigrationState::kAborted || record.peer_notified) continue;
     let_source_run_on(record);
-    if (!tell_target(store, agent, record, kSettlePatience)) return;
+    if (!notify_target(store, agent, record, kSettlePatience)) return;
   }
 }
 
 int RecoverCommand::run() const {
+  ignore_sigpipe();
   auto store = RecordStore::open(state_directory);
   if (!store) return report("migrate", {ExitCode::kFailure, store.error().message}, json);
   std::vector<Error> unreadable;
@@ -191,12 +193,12 @@ int RecoverCommand::run() const {
   bool found = false;
   for (const Error& error : unreadable) {
     open = true;
-    fmt::print(stderr, "ppmr migrate: {}\n", error.message);
+    print_to(stderr, "ppmr migrate: {}\n", error.message);
   }
   for (OwnershipRecord& record : *records) {
     if (!id.empty() && record.id != id) continue;
     const bool settled =
-        is_over(record.state) && (record.role == MigrationRole::kTarget || record.peer_told);
+        is_over(record.state) && (record.role == MigrationRole::kTarget || record.peer_notified);
     if (id.empty() && settled) continue;
     found = true;
     const Verdict verdict = record.role == MigrationRole::kSource
@@ -206,16 +208,17 @@ int RecoverCommand::run() const {
     const auto now = store->read(record.id, record.role);
     const OwnershipRecord& after = now ? *now : record;
     if (json) {
-      fmt::print("{}\n", json_text({{"migration", record.id},
-                                    {"role", to_string(record.role)},
-                                    {"state", to_string(after.state)},
-                                    {"owner", after.owner()},
-                                    {"open", verdict.open},
-                                    {"what", verdict.what},
-                                    {"record", after}}));
+      print_to(stdout, "{}\n",
+               json_text({{"migration", record.id},
+                          {"role", to_string(record.role)},
+                          {"state", to_string(after.state)},
+                          {"owner", after.owner()},
+                          {"open", verdict.open},
+                          {"what", verdict.what},
+                          {"record", after}}));
     } else {
-      fmt::print("{} at the {}: {}: {}\n", record.id, to_string(record.role), pids_of(record),
-                 verdict.what);
+      print_to(stdout, "{} at the {}: {}: {}\n", record.id, to_string(record.role), pids_of(record),
+               verdict.what);
     }
   }
   if (!found && !id.empty()) {
@@ -223,7 +226,7 @@ int RecoverCommand::run() const {
                   {ExitCode::kUsage, "there is no migration " + id + " in " + state_directory},
                   json);
   }
-  if (!found && !json) fmt::print("no migration was interrupted here\n");
+  if (!found && !json) print_to(stdout, "no migration was interrupted here\n");
   return to_int(open ? ExitCode::kMigrationOpen : ExitCode::kSuccess);
 }
 

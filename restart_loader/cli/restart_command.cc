@@ -15,6 +15,7 @@
 #include "restart_loader/criu/restore.h"
 #include "restart_loader/criu/work_directory.h"
 #include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {
@@ -23,8 +24,8 @@ using nlohmann::json;
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-void say(const std::string& sentence) { fmt::print(stderr, "ppmr restart: {}\n", sentence); }
-void show_criu_line(const std::string& line) { fmt::print(stderr, "criu: {}\n", line); }
+void say(const std::string& sentence) { print_to(stderr, "ppmr restart: {}\n", sentence); }
+void show_criu_line(const std::string& line) { print_to(stderr, "criu: {}\n", line); }
 
 microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<microseconds>(Clock::now() - start);
@@ -148,7 +149,7 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
   print_running();
   if (const Status pages = (*restore)->finish_pages(); !pages) {
     work.keep();
-    if (!command_.json) fmt::print("\n");
+    if (!command_.json) print_to(stdout, "\n");
     return command_failure(ExitCode::kPagesLost,
                            fmt::format("MEMORY LOST: process {} was restored, but {} before all of "
                                        "its pages were in place; it was killed, because it would "
@@ -177,27 +178,28 @@ CommandResult<void> Restart::remove_checkpoint() {
 void Restart::print_running() const {
   if (command_.json) return;
   const std::string pid = pid_ > 0 ? fmt::format("pid {}", pid_) : "pid unknown";
-  fmt::print("running: {} after {}", pid, format_time(running_after_));
-  if (!lazily_) fmt::print(", with all pages");
-  std::fflush(stdout);  // the rest of the line may take long
+  print_to(stdout, "running: {} after {}", pid, format_time(running_after_));
+  if (!lazily_) print_to(stdout, ", with all pages");
 }
 
 void Restart::print_end() const {
   if (!command_.json) {
-    if (lazily_) fmt::print("; all pages in after {}", format_time(pages_after_));
-    fmt::print("{}\n", removed_ ? "; checkpoint removed" : "");
+    if (lazily_) print_to(stdout, "; all pages in after {}", format_time(pages_after_));
+    print_to(stdout, "{}\n", removed_ ? "; checkpoint removed" : "");
     return;
   }
-  fmt::print("{}\n", json_text({{"ok", true},
-                                {"checkpoint", checkpoint_.name},
-                                {"pid", pid_},
-                                {"lazy", lazily_},
-                                {"running_after_us", running_after_.count()},
-                                {"all_pages_after_us", pages_after_.count()},
-                                {"removed", removed_}}));
+  print_to(stdout, "{}\n",
+           json_text({{"ok", true},
+                      {"checkpoint", checkpoint_.name},
+                      {"pid", pid_},
+                      {"lazy", lazily_},
+                      {"running_after_us", running_after_.count()},
+                      {"all_pages_after_us", pages_after_.count()},
+                      {"removed", removed_}}));
 }
 
 int Restart::run() {
+  ignore_sigpipe();
   const auto failed = [&](const CommandError& error) {
     return report("restart", error, command_.json);
   };

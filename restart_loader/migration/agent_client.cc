@@ -23,24 +23,24 @@ constexpr milliseconds kBetweenAttempts{100};
 
 }  // namespace
 
-AgentWay read_way(const nlohmann::json& json) {
-  AgentWay way;
-  way.address = json.at("target");
-  Credentials& credentials = way.credentials;
+AgentEndpoint parse_endpoint(const nlohmann::json& json) {
+  AgentEndpoint endpoint;
+  endpoint.address = json.at("target");
+  Credentials& credentials = endpoint.credentials;
   credentials.key_file = json.at("key_file");
   credentials.certificate = {json.at("tls_cert"), json.at("tls_key"), json.at("tls_ca")};
   credentials.allowed_peers = json.at("allowed_peers").get<std::vector<std::string>>();
   credentials.insecure = json.at("insecure");
-  return way;
+  return endpoint;
 }
 
-AgentClient::AgentClient(AgentWay way) : way_(std::move(way)) {}
+AgentClient::AgentClient(AgentEndpoint endpoint) : endpoint_(std::move(endpoint)) {}
 AgentClient::~AgentClient() = default;
 
 Status AgentClient::connect(milliseconds patience) {
-  auto security = Security::load(way_.credentials);
+  auto security = Security::load(endpoint_.credentials);
   if (!security) return failure(security.error());
-  auto connector = (*security)->connector(way_.address);
+  auto connector = (*security)->connector(endpoint_.address);
   if (!connector) return failure(connector.error());
   auto connection = (*connector)->connect(patience);
   if (!connection) return failure(connection.error());
@@ -62,14 +62,14 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
     if (text) {
       auto answer = nlohmann::json::parse(*text, nullptr, false);
       if (answer.is_object()) return answer;
-      sent = failure(EPROTO, "the agent at " + way_.address + " gave no JSON object");
+      sent = failure(EPROTO, "the agent at " + endpoint_.address + " gave no JSON object");
     } else {
       sent = failure(text.error());
     }
   }
   connection_.reset();
   return failure(sent.error().errno_value,
-                 "ask the agent at " + way_.address + ": " + sent.error().message);
+                 "ask the agent at " + endpoint_.address + ": " + sent.error().message);
 }
 
 Result<nlohmann::json> AgentClient::insist(const nlohmann::json& request, milliseconds patience) {

@@ -13,18 +13,18 @@
 namespace ppmr {
 
 // Where a source's target listens, and what the source shows it of itself.
-struct AgentWay {
+struct AgentEndpoint {
   std::string address;
   Credentials credentials;
 };
 // From what the source's daemon answers to {"op":"way"}, or from a record; may throw
 // nlohmann::json::exception.
-AgentWay read_way(const nlohmann::json& json);
+AgentEndpoint parse_endpoint(const nlohmann::json& json);
 
 // Threads: one.
 class AgentClient {
  public:
-  explicit AgentClient(AgentWay way);
+  explicit AgentClient(AgentEndpoint endpoint);
   ~AgentClient();
 
   // One request, one answer {"ok":...} as the agent gave it; connects first where need be. Errors
@@ -39,7 +39,7 @@ class AgentClient {
  private:
   Status connect(std::chrono::milliseconds patience);
 
-  const AgentWay way_;
+  const AgentEndpoint endpoint_;
   std::string node_name_;
   std::unique_ptr<Connection> connection_;
 };

@@ -176,7 +176,8 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   CriuMessage answer{criu_notification_answer(true), {}};
   if (!options_.alone && !ask_runtime(message, answer)) return false;
   if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
-  // Without the mark another keeper would take it that nothing has run, and restore it once more.
+  // Without the mark another supervisor would take it that nothing has run, and restore it once
+  // more.
   if (Status left = leave_mark(options_.work_directory, RelayMark::kLetGo); !left) {
     (void)complain(left.error().message);
     return answer_criu(false);

@@ -45,7 +45,7 @@ Migration::Migration(const RecordStore& store, const MigrationSettings& settings
       slots_(slots),
       stop_(stop),
       id_(random_migration_id()),
-      agent_(read_way(settings.way)),
+      agent_(parse_endpoint(settings.endpoint)),
       trees_(trees.size()) {
   for (size_t i = 0; i < trees.size(); ++i) trees_[i].plan = std::move(trees[i]);
 }
@@ -91,7 +91,7 @@ Status Migration::prepare() {
   OwnershipRecord record;
   record.id = id_;
   record.role = kRole;
-  record.way = settings_.way;
+  record.endpoint = settings_.endpoint;
   record.mountpoint = settings_.mount.mountpoint;
   record.coordinator = identify_self();
   record.hold_limit_ms = settings_.hold_limit.count();
@@ -111,7 +111,7 @@ Status Migration::prepare() {
   if (!created) return failure(created.error());
   is_recorded_ = true;
   OwnershipRecord shown = *created;
-  shown.way = json::object();  // where this node keeps its key concerns nobody
+  shown.endpoint = json::object();  // where this node keeps its key concerns nobody
   auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
   if (!answer) return failure(answer.error());
   if (Status verdict = accepted(*answer); !verdict) {
@@ -150,9 +150,9 @@ void Migration::dump(Tree& tree, size_t number) {
                             .criu_options = settings_.criu_options,
                             .leave_running = settings_.leave_running,
                             .pre_copy_rounds_max = settings_.pre_copy_rounds_max,
-                            .tell_round = {},
+                            .on_round = {},
                             .seal_patience = settings_.hold_limit};
-    options.tell_round = [&](unsigned round, uint64_t bytes) {
+    options.on_round = [&](unsigned round, uint64_t bytes) {
       tell({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
     };
     tree.dump = std::make_unique<TreeDump>(store_, std::move(options));
@@ -255,7 +255,7 @@ void Migration::tell(json event, const Tree* tree) const {
     event["pid"] = tree->plan.root;
     event["name"] = tree->plan.name;
   }
-  if (settings_.tell) settings_.tell(event);
+  if (settings_.on_event) settings_.on_event(event);
 }
 
 MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& message) {

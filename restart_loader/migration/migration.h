@@ -19,14 +19,14 @@ namespace ppmr {
 struct MigrationSettings {
   std::string criu;
   MountEntry mount;
-  nlohmann::json way;  // how the target's agent is reached, see agent_client.h
+  nlohmann::json endpoint;  // how the target's agent is reached, see agent_client.h
   bool lazily = true;
   bool leave_running = false;
   unsigned pre_copy_rounds_max = 0;
   std::chrono::milliseconds hold_limit{120'000};
   std::vector<std::string> criu_options;
   // What happens, as it happens; called from several threads at once.
-  std::function<void(const nlohmann::json& event)> tell;
+  std::function<void(const nlohmann::json& event)> on_event;
 };
 
 struct TreePlan {

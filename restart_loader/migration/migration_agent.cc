@@ -13,7 +13,7 @@
 #include "mount/control/mount_table.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/passed_options.h"
-#include "restart_loader/migration/keepers.h"
+#include "restart_loader/migration/supervisors.h"
 #include "restart_loader/preflight/preflight.h"
 #include "restart_loader/records/record_store.h"
 
@@ -105,7 +105,7 @@ json Agent::prepare(const json& request) const {
     tree.phase = TreePhase::kWaiting;
     tree.tasks.clear();
     tree.waiting_at.clear();
-    tree.criu = tree.keeper = {};
+    tree.criu = tree.supervisor = {};
     tree.error.clear();
   }
   auto created = store_.create(std::move(*record));
@@ -115,7 +115,7 @@ json Agent::prepare(const json& request) const {
   if (!created) return refusal(created.error());
   store_.prune();
   for (size_t tree = 0; tree < created->trees.size(); ++tree) {
-    if (auto started = start_keeper(store_, created->id, tree); !started) {
+    if (auto started = start_supervisor(store_, created->id, tree); !started) {
       (void)store_.advance(created->id, kRole, MigrationState::kAborted,
                            [&](auto& latest) -> Status {
                              latest.error = started.error().message;
@@ -142,8 +142,8 @@ json Agent::look(const json& request) const {
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
   if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
-  if (record && record->state == MigrationState::kRunning && record->what_failed().empty()) {
-    if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
+  if (record && record->state == MigrationState::kRunning && record->first_error().empty()) {
+    if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);
 }
@@ -174,7 +174,7 @@ json Agent::decide(const json& request) const {
                                (record->error.empty() ? "" : ": " + record->error)});
   }
   if (record->state != kFinished) {
-    if (Status kept = keep_trees(store_, *record); !kept) return refusal(kept.error());
+    if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);
 }

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "restart_loader/containers/container_fate.h"
-#include "restart_loader/migration/decision.h"
 #include "restart_loader/migration/migration.h"
+#include "restart_loader/migration/notify_target.h"
 
 namespace ppmr {
 namespace {
@@ -86,8 +86,8 @@ void Migration::kill_tasks() {
   frozen_.clear();
   (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
     for (TreeRecord& tree : latest.trees) tree.phase = TreePhase::kComplete;
-    latest.peer_told = latest.peer_told || told_;
-    if (latest.peer_told) latest.state = MigrationState::kFinished;
+    latest.peer_notified = latest.peer_notified || told_;
+    if (latest.peer_notified) latest.state = MigrationState::kFinished;
     return {};
   });
 }
@@ -125,11 +125,11 @@ Status Migration::await_running() {
       seen[i] = phase;
     }
     if (!target->error.empty()) return failure(EFAULT, "at the target: " + target->error);
-    if (!target->what_failed().empty()) {
+    if (!target->first_error().empty()) {
       return failure(EAGAIN,
                      fmt::format("not restored at the target, to which it belongs: {}. ppmr "
                                  "migrate --recover {} there tries again",
-                                 target->what_failed(), id_));
+                                 target->first_error(), id_));
     }
     if (target->state == MigrationState::kFinished) return {};
     if (stop_) {
@@ -150,7 +150,7 @@ Status Migration::abort(const Error& why) {
   tell({{"event", "aborted"}, {"error", why.message}});
   if (aborted) {
     // This also makes the target remove the checkpoints, which ends dumps that are under way.
-    (void)tell_target(store_, agent_, *aborted, kTellAbortPatience);
+    (void)notify_target(store_, agent_, *aborted, kTellAbortPatience);
   } else {
     tell({{"event", "warning"},
           {"sentence",

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "restart_loader/criu/pages_guard.h"
-#include "restart_loader/migration/decision.h"
+#include "restart_loader/migration/notify_target.h"
 #include "restart_loader/processes/frozen_tasks.h"
 #include "restart_loader/processes/restorer_wait.h"
 
@@ -78,14 +78,14 @@ class Hold {
 };
 
 // In a process of its own, because CRIU goes on only when it is told to.
-void tell_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
+void notify_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
   if (fork() != 0) return;
   setsid();
   close_range(STDERR_FILENO + 1, ~0U, 0);  // CRIU has to notice when the relay dies
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
-  AgentClient agent(read_way(record.way));
-  (void)tell_target(store, agent, record, kTellPatience);
+  AgentClient agent(parse_endpoint(record.endpoint));
+  (void)notify_target(store, agent, record, kTellPatience);
   _exit(0);
 }
 
@@ -157,7 +157,7 @@ std::optional<bool> Hold::give_up(const std::string& why) {
       });
   if (aborted) {
     const bool verdict = let_run_on(*aborted);
-    tell_target_in_background(store_, *aborted);
+    notify_target_in_background(store_, *aborted);
     say("the process runs on here: " + why);
     return verdict;
   }
@@ -190,8 +190,8 @@ bool Hold::finish_committed(OwnershipRecord record) {
     latest.trees[tree_].phase = TreePhase::kComplete;
     return {};
   });
-  if (killed && killed->all_trees(TreePhase::kComplete) && !killed->peer_told) {
-    tell_target_in_background(store_, *killed);
+  if (killed && killed->all_trees(TreePhase::kComplete) && !killed->peer_notified) {
+    notify_target_in_background(store_, *killed);
   }
   return kLetCriuGoOn;
 }

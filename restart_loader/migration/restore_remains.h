@@ -1,5 +1,5 @@
-// What a restore that failed, or whose keeper died, has left behind. There must never be a second
-// copy: it is killed only if none of it has run its own code.
+// What a restore that failed, or whose supervisor died, has left behind. There must never be a
+// second copy: it is killed only if none of it has run its own code.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace ppmr {
 // Ends a CRIU that is still at work, and looks at what it has made. False: all of it was killed,
 // and forgotten by runc, so that it can be restored again. True: it runs, or has run and ended.
 // `work_directory`: of the restore. `criu_was_killed`: as far as is known, also by nobody we know.
-// All that is killed are descendants of the caller, or of a keeper before it.
+// All that is killed are descendants of the caller, or of a supervisor before it.
 //
 // Errors: EUCLEAN, some tasks run and others wait, and only people can say what is to be done; of
 // looking and killing.

@@ -68,7 +68,7 @@ Status TreeDump::pre_copy() {
   for (; rounds_ < options_.pre_copy_rounds_max;) {
     auto bytes = pre_dump(rounds_);
     if (!bytes) return failure(bytes.error());
-    if (options_.tell_round) options_.tell_round(rounds_, *bytes);
+    if (options_.on_round) options_.on_round(rounds_, *bytes);
     if (rounds_++ == 0) {
       first_bytes = last_bytes = *bytes;
       continue;

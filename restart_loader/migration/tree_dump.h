@@ -22,7 +22,7 @@ struct TreeDumpOptions {
   std::vector<std::string> criu_options;
   bool leave_running = false;
   unsigned pre_copy_rounds_max = 0;  // 0: the tree is frozen for all of its memory
-  std::function<void(unsigned round, uint64_t bytes)> tell_round;
+  std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::chrono::milliseconds seal_patience{0};
 };
 

@@ -164,7 +164,7 @@ Status TreeRestore::prepare() {
       store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = say});
   if (!held) return failure(held.error());
   prepared_ = std::move(*held);
-  // Should this keeper die, the next one has to know whom it has left.
+  // Should this supervisor die, the next one has to know whom it has left.
   auto criu = identify(prepared_->process().pid());
   if (!criu) return failure(criu.error());
   auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
@@ -276,7 +276,7 @@ int TreeRestore::finish(const std::string& lost) {
   return to_int(ExitCode::kSuccess);
 }
 
-// A tree that runs, restored by a keeper that died: its lazy-pages may still be at work.
+// A tree that runs, restored by a supervisor that died: its lazy-pages may still be at work.
 int TreeRestore::see_through() {
   await_pages_server(work_);
   return finish(guard_killed(work_) ? "criu lazy-pages died" : "");
@@ -314,8 +314,9 @@ int TreeRestore::give_up(const Error& error) {
 int TreeRestore::run() {
   auto begun = store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
     if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
-    if (is_alive(record.trees[tree_].keeper)) return failure(EBUSY, "it has a keeper already");
-    record.trees[tree_].keeper = identify_self();
+    if (is_alive(record.trees[tree_].supervisor))
+      return failure(EBUSY, "it has a supervisor already");
+    record.trees[tree_].supervisor = identify_self();
     record.trees[tree_].error.clear();
     return {};
   });
@@ -326,19 +327,20 @@ int TreeRestore::run() {
       record_.mountpoint, [this](pid_t child) { return hand_to(child); },
       [this] { return keep(); });
   if (kept) return *kept;
-  // Killed like any keeper: whoever looks after the tree next starts another one.
+  // Killed like any supervisor: whoever looks after the tree next starts another one.
   if (kept.error().errno_value == ECHILD) {
     return say(kept.error().message), to_int(ExitCode::kFailure);
   }
   return give_up(kept.error());
 }
 
-// What is process 1 of the copy's pid namespace is the keeper: with it, and only with it, all that
-// it has restored ends.
+// What is process 1 of the copy's pid namespace is the supervisor: with it, and only with it, all
+// that it has restored ends.
 Status TreeRestore::hand_to(pid_t child) const {
-  auto keeper = identify(child);
-  if (!keeper) return failure(keeper.error());
-  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].keeper = *keeper; });
+  auto supervisor = identify(child);
+  if (!supervisor) return failure(supervisor.error());
+  auto noted =
+      change([&](OwnershipRecord& record) { record.trees[tree_].supervisor = *supervisor; });
   if (!noted) return failure(noted.error());
   return {};
 }
@@ -353,7 +355,7 @@ int TreeRestore::keep() {
   lazily_ = record_.lazily && can_be_lazy();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
-  // A keeper before this one may have died in the middle.
+  // A supervisor before this one may have died in the middle.
   const TreeRecord& tree = record_.trees[tree_];
   if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
   if (tree.phase == TreePhase::kRunning) return see_through();

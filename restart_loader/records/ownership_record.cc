@@ -68,7 +68,7 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   for (const json& task : packed.at("tasks")) tree.tasks.push_back(unpack_process(task));
   tree.waiting_at = packed.at("waiting_at").get<std::vector<uint64_t>>();
   tree.criu = unpack_process(packed.at("criu"));
-  tree.keeper = unpack_process(packed.at("keeper"));
+  tree.supervisor = unpack_process(packed.at("supervisor"));
   tree.freeze_began_ns = packed.at("freeze_began_ns");
   tree.held_ns = packed.at("held_ns");
   tree.sealed_ns = packed.at("sealed_ns");
@@ -97,8 +97,8 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.version = packed.at("version");
   record.epoch = packed.at("epoch");
   record.peer = packed.at("peer");
-  record.way = packed.at("way");
-  if (!record.way.is_object()) return failure(EPROTO, "a way that is no object");
+  record.endpoint = packed.at("way");
+  if (!record.endpoint.is_object()) return failure(EPROTO, "a way that is no object");
   record.mountpoint = packed.at("mountpoint");
   record.coordinator = unpack_process(packed.at("coordinator"));
   record.hold_limit_ms = packed.at("hold_limit_ms");
@@ -114,7 +114,7 @@ Result<OwnershipRecord> unpack(const json& packed) {
     record.trees.push_back(std::move(*unpacked));
   }
   record.tasks_stopped = packed.at("tasks_stopped");
-  record.peer_told = packed.at("peer_told");
+  record.peer_notified = packed.at("peer_notified");
   record.error = packed.at("error");
   for (const json& change : packed.at("history")) {
     const auto at = parse_state(change.at(0));
@@ -198,7 +198,7 @@ bool OwnershipRecord::all_trees(TreePhase phase) const {
                      [&](const TreeRecord& tree) { return tree.phase >= phase; });
 }
 
-const std::string& OwnershipRecord::what_failed() const {
+const std::string& OwnershipRecord::first_error() const {
   const auto failed = std::find_if(trees.begin(), trees.end(),
                                    [](const TreeRecord& tree) { return !tree.error.empty(); });
   return error.empty() && failed != trees.end() ? failed->error : error;
@@ -219,7 +219,7 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"tasks", tasks},
             {"waiting_at", tree.waiting_at},
             {"criu", pack(tree.criu)},
-            {"keeper", pack(tree.keeper)},
+            {"supervisor", pack(tree.supervisor)},
             {"freeze_began_ns", tree.freeze_began_ns},
             {"held_ns", tree.held_ns},
             {"sealed_ns", tree.sealed_ns},
@@ -241,7 +241,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"epoch", record.epoch},
             {"owner", record.owner()},
             {"peer", record.peer},
-            {"way", record.way},
+            {"way", record.endpoint},
             {"mountpoint", record.mountpoint},
             {"coordinator", pack(record.coordinator)},
             {"hold_limit_ms", record.hold_limit_ms},
@@ -250,7 +250,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"criu_options", record.criu_options},
             {"trees", record.trees},
             {"tasks_stopped", record.tasks_stopped},
-            {"peer_told", record.peer_told},
+            {"peer_notified", record.peer_notified},
             {"error", record.error},
             {"history", history}};
 }

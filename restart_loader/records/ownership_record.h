@@ -81,14 +81,14 @@ struct TreeRecord {
   std::vector<ProcessIdentity> tasks;  // once they are frozen (source) or restored (target)
   std::vector<uint64_t> waiting_at;    // target: where in CRIU's restorer each of them waits
   ProcessIdentity criu;                // that holds them
-  ProcessIdentity keeper;              // target: the process that owns the restore
+  ProcessIdentity supervisor;          // target: the process that owns the restore
   int64_t freeze_began_ns = 0;         // source; times are of CLOCK_REALTIME
   int64_t held_ns = 0;                 // dumped, or restored
   int64_t sealed_ns = 0;
   int64_t running_ns = 0;
   int64_t complete_ns = 0;
   bool lazily = false;  // target: how it was restored in the end
-  std::string error;    // target: why its last restore failed; another keeper begins without
+  std::string error;    // target: why its last restore failed; another supervisor begins without
 };
 
 struct StateChange {
@@ -103,7 +103,7 @@ struct OwnershipRecord {
   uint64_t version = 0;         // of this record, counted by the store
   uint64_t epoch = 1;           // how many nodes have owned the processes so far, with this one
   std::string peer;             // the other node, for people
-  nlohmann::json way;           // source: how the target's agent is reached, see agent_client.h
+  nlohmann::json endpoint;      // source: how the target's agent is reached, see agent_client.h
   std::string mountpoint;       // of this node
   ProcessIdentity coordinator;  // source: `ppmr migrate`
   int64_t hold_limit_ms = 0;    // how long a tree may be held undecided
@@ -112,7 +112,7 @@ struct OwnershipRecord {
   std::vector<std::string> criu_options;
   std::vector<TreeRecord> trees;
   bool tasks_stopped = false;  // source: they may have got a SIGSTOP of ours
-  bool peer_told = false;      // source: the target has heard how it ended
+  bool peer_notified = false;  // source: the target has heard how it ended
   std::string error;           // why it was aborted, or is stuck
   std::vector<StateChange> history;
 
@@ -121,7 +121,7 @@ struct OwnershipRecord {
   // Whether all trees have come at least so far.
   bool all_trees(TreePhase phase) const;
   // Its own error, else that of a tree; empty: all is well so far.
-  const std::string& what_failed() const;
+  const std::string& first_error() const;
 };
 
 void to_json(nlohmann::json& json, const OwnershipRecord& record);

@@ -15,7 +15,7 @@ OwnershipRecord record_of_two_trees() {
   record.id = random_migration_id();
   record.history = {{kPreparing, 1}};
   record.peer = "there";
-  record.way = nlohmann::json::object();
+  record.endpoint = nlohmann::json::object();
   record.criu_options = {"--shell-job"};
   TreeRecord tree;
   tree.root = 17;

@@ -11,9 +11,9 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "mount/control/json_text.h"
+#include "restart_loader/records/pause_point.h"
 
 namespace ppmr {
 namespace {
@@ -25,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 // Where inotify does not tell (another node's write on a network file system, say).
 constexpr milliseconds kPollInterval{250};
 constexpr size_t kRecordMaxBytes = size_t{16} << 20;
-constexpr milliseconds kPauseMax{120'000};
 
 Status sync_directory(const std::string& path) {
   const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -71,26 +70,6 @@ Status write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
-// For tests: the file that PPMR_PAUSE_FILE names lists states ("source:sealed target:ready").
-// Whoever has just written such a state waits as long as the file ID.ROLE/paused-STATE, which it
-// makes, is there.
-void pause_for_tests(const std::string& path, const OwnershipRecord& record) {
-  const char* list = std::getenv("PPMR_PAUSE_FILE");
-  if (list == nullptr) return;
-  std::ifstream file(list);
-  const std::string here = to_string(record.role, record.state);
-  bool wanted = false;
-  for (std::string state; file >> state;) wanted = wanted || state == here;
-  if (!wanted) return;
-  const std::string marker = path + "/paused-" + to_string(record.state);
-  const UniqueFd made(::open(marker.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!made) return;
-  const auto deadline = Clock::now() + kPauseMax;
-  while (access(marker.c_str(), F_OK) == 0 && Clock::now() < deadline) {
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-}
-
 }  // namespace
 
 Result<RecordStore> RecordStore::open(const std::string& directory) {
@@ -134,7 +113,7 @@ Result<OwnershipRecord> RecordStore::create(OwnershipRecord record) const {
     return failure(written.error());
   }
   if (auto synced = sync_directory(directory_); !synced) return failure(synced.error());
-  pause_for_tests(path, record);
+  pause_point(path, record);
   return record;
 }
 
@@ -207,7 +186,7 @@ Result<OwnershipRecord> RecordStore::change(const std::string& id, MigrationRole
     const Status written = write(path_of(id, role), *record);
     if (!written && written.error().errno_value == EEXIST) continue;  // somebody was quicker
     if (!written) return failure(written.error());
-    if (record->state != before) pause_for_tests(path_of(id, role), *record);
+    if (record->state != before) pause_point(path_of(id, role), *record);
     return record;
   }
 }
@@ -249,7 +228,8 @@ void RecordStore::prune(size_t keep) const {
   auto records = list();
   if (!records) return;
   std::erase_if(*records, [](const OwnershipRecord& record) {
-    return !is_over(record.state) || (record.role == MigrationRole::kSource && !record.peer_told);
+    return !is_over(record.state) ||
+           (record.role == MigrationRole::kSource && !record.peer_notified);
   });
   std::error_code ignored;
   for (size_t i = 0; i + keep < records->size(); ++i) {

@@ -34,7 +34,7 @@ class RecordStoreTest : public testing::Test {
   static OwnershipRecord fresh() {
     OwnershipRecord record;
     record.id = random_migration_id();
-    record.way = nlohmann::json::object();
+    record.endpoint = nlohmann::json::object();
     record.trees.resize(1);
     record.trees[0].checkpoint = "worker-17";
     return record;
@@ -187,7 +187,7 @@ TEST_F(RecordStoreTest, PruningKeepsWhatIsOpenAndWhatTheOtherSideDoesNotKnow) {
     auto record = store.create(fresh());
     if (over) (void)store.advance(record->id, kSource, kAborted);
     (void)store.change(record->id, kSource, [&](OwnershipRecord& latest) -> Status {
-      latest.peer_told = told;
+      latest.peer_notified = told;
       return {};
     });
     return record->id;

@@ -1,4 +1,4 @@
-"""`ppmr migrate` when something around it fails: a full disk, a crowd, an interrupted round, a dead keeper."""
+"""`ppmr migrate` when something around it fails: a full disk, a crowd, an interrupted round, a dead supervisor."""
 import os
 import signal
 import socket
@@ -170,7 +170,7 @@ def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, migrations):
 
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
-def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, nodes, options):
+def test_when_the_supervisor_dies_as_the_process_starts_another_one_finishes(lab, nodes, options):
     pauses = pause_file(lab, "target:running")
     with Migrations(
         nodes.source,
@@ -181,11 +181,11 @@ def test_when_the_keeper_dies_as_the_process_starts_another_one_finishes(lab, no
         [worker] = start_workers(lab, nodes, 1)
         running = migrations.start_migrate(worker.pid, options=options)
         migrations.wait_until_paused("target", "running", running)
-        [keeper] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
-        nodes.target.signal(keeper, signal.SIGSTOP)  # so that it does not see the process run
+        [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
+        nodes.target.signal(supervisor, signal.SIGSTOP)  # so that it does not see the process run
         migrations.go_on("target", "running")
         worker.wait_for_lines(5, nodes.target)
-        nodes.target.signal(keeper, signal.SIGKILL)
+        nodes.target.signal(supervisor, signal.SIGKILL)
         running.wait().ok()
         check_moved(worker, nodes)
         assert migrations.records("target")[0]["state"] == "finished"
@@ -234,7 +234,7 @@ def test_a_promised_restore_that_fails_is_tried_again_by_recover(lab, nodes, tmp
         worker.end()
 
 
-def keepers_of(node):
+def supervisors_of(node):
     """Eldest first: the process that was started, and the one that it makes of itself for a copy."""
     return [
         int(pid)
@@ -243,7 +243,7 @@ def keepers_of(node):
 
 
 @pytest.mark.parametrize("killed", ["both", "the one that was started"])
-def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes, killed):
+def test_of_a_copy_whose_supervisor_is_killed_there_is_never_a_second_one(lab, nodes, killed):
     directory = lab.home / "witness"
     directory.mkdir()
     environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
@@ -258,7 +258,7 @@ def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes
 
         running = migrations.start_migrate(pid, options=["--leave-running"])
         migrations.wait_until_paused("target", "ready", running)
-        started, process_one = keepers_of(nodes.target)
+        started, process_one = supervisors_of(nodes.target)
         if killed == "both":
             nodes.target.signal(process_one, signal.SIGKILL)
         else:
@@ -269,7 +269,7 @@ def test_of_a_copy_whose_keeper_is_killed_there_is_never_a_second_one(lab, nodes
         migrations.go_on("target", "ready")
         wait_until(copies, 10, "the copy")
         if killed != "both":
-            keeps = migrations.records("target")[0]["trees"][0]["keeper"][0]
+            keeps = migrations.records("target")[0]["trees"][0]["supervisor"][0]
             assert keeps == process_one, "nobody else restores what is restored here"
             nodes.target.signal(process_one, signal.SIGCONT)
         running.wait().ok()

@@ -370,7 +370,7 @@ class Arena:
             for record in self._records(role, witness):
                 lines.append(
                     f"{role}: {record['state']} {[h[0] for h in record['history']]} error={record['error']!r} "
-                    f"peer_told={record['peer_told']} tree={record['trees'][0]['phase']}"
+                    f"peer_notified={record['peer_notified']} tree={record['trees'][0]['phase']}"
                 )
         return "\n".join([*lines, self.migrations.logs(newest=1)])
 

@@ -46,11 +46,12 @@ class Migrations(Mounts):
         return self.source_at if role == "source" else self.target_at
 
     def _words(self, role, subcommand, options):
-        return [find_ppmr(), subcommand, "--state-dir", self.states[role], "--json", *options]
+        return [subcommand, "--state-dir", self.states[role], "--json", *options]
 
     def _start(self, words, environment=None):
-        environment = {**os.environ, **self.environment, **(environment or {})}
-        return Running(self.source_at, words, environment)
+        environment = {**self.environment, **(environment or {})}
+        ppmr = find_ppmr(environment)
+        return Running(self.source_at, [ppmr, *words], {**os.environ, **environment})
 
     def start_migrate(self, *pids, options=(), criu_options=(), environment=None):
         self.target_at.keep_helpers_low()
@@ -68,7 +69,7 @@ class Migrations(Mounts):
     def recover(self, role="source", timeout=60, options=(), check=True):
         """Runs without `self.environment`: neither pause points nor a faulty CRIU affect it."""
         words = self._words(role, "migrate", ["--recover", *options])
-        done = Running(self.node(role), words).wait(timeout)
+        done = Running(self.node(role), [find_ppmr(), *words]).wait(timeout)
         return done.ok() if check else done
 
     def records(self, role):

@@ -17,8 +17,14 @@ PORT = 7800
 _numbers = itertools.count(1)
 
 
-def find_ppmr():
-    """The ppmr under test: $PPMR, else Bazel's output."""
+def find_ppmr(environment=None):
+    """The ppmr under test: $PPMR, else Bazel's output. With PPMR_PAUSE_FILE in `environment`: the
+    test build, which has pause points."""
+    if "PPMR_PAUSE_FILE" in (environment or {}):
+        path = (REPOSITORY / "bazel-bin/tests/ppmr").resolve()
+        if not path.exists():
+            raise LabError(f"no test build at {path}: run `bazel build //tests:ppmr`")
+        return path
     path = Path(os.environ.get("PPMR") or REPOSITORY / "bazel-bin/ppmr").resolve()
     if not path.exists():
         raise LabError(f"no ppmr at {path}: run `bazel build //:ppmr`, or set PPMR to its path")
@@ -53,7 +59,7 @@ class Daemon:
     def __init__(self, at, role, mountpoint, options, timeout=30, wait=True, environment=None):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
         self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
-        command = [find_ppmr(), role, mountpoint, *options, "-f"]
+        command = [find_ppmr(environment), role, mountpoint, *options, "-f"]
         if at is HOST:  # elsewhere the daemon ends with its node
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         with open(self.log, "wb") as log:

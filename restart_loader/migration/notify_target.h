@@ -11,7 +11,7 @@ namespace ppmr {
 
 // Tells the target of a record that is aborted, or committed with all its tasks dead, and notes
 // that it knows. Errors: of the way there, after `patience`; or the target's reason.
-Status tell_target(const RecordStore& store, AgentClient& agent, const OwnershipRecord& record,
-                   std::chrono::milliseconds patience);
+Status notify_target(const RecordStore& store, AgentClient& agent, const OwnershipRecord& record,
+                     std::chrono::milliseconds patience);
 
 }  // namespace ppmr

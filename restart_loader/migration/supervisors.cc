@@ -1,4 +1,4 @@
-#include "restart_loader/migration/keepers.h"
+#include "restart_loader/migration/supervisors.h"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -7,10 +7,10 @@ extern char** environ;
 
 namespace ppmr {
 
-Status start_keeper(const RecordStore& store, const std::string& id, size_t tree) {
+Status start_supervisor(const RecordStore& store, const std::string& id, size_t tree) {
   auto work = store.make_work_directory(id, MigrationRole::kTarget, tree);
   if (!work) return failure(work.error());
-  const std::string log = *work + "/keeper.log";
+  const std::string log = *work + "/supervisor.log";
   const std::vector<std::string> arguments = {
       "ppmr",   "migration-restore", "--state-dir", store.directory(), "--id", id,
       "--tree", std::to_string(tree)};
@@ -37,11 +37,11 @@ Status start_keeper(const RecordStore& store, const std::string& id, size_t tree
   return {};
 }
 
-Status keep_trees(const RecordStore& store, const OwnershipRecord& record) {
+Status ensure_supervisors(const RecordStore& store, const OwnershipRecord& record) {
   for (size_t tree = 0; tree < record.trees.size(); ++tree) {
     const TreeRecord& kept = record.trees[tree];
-    if (kept.phase == TreePhase::kComplete || is_alive(kept.keeper)) continue;
-    if (auto started = start_keeper(store, record.id, tree); !started) return started;
+    if (kept.phase == TreePhase::kComplete || is_alive(kept.supervisor)) continue;
+    if (auto started = start_supervisor(store, record.id, tree); !started) return started;
   }
   return {};
 }
