@@ -34,14 +34,6 @@ bool closed_by_peer(const Error& error) {
 
 }  // namespace
 
-ChannelOptions ChannelOptions::for_peer_timeout(std::chrono::milliseconds peer_timeout) {
-  ChannelOptions options;
-  options.heartbeat_interval =
-      std::clamp(peer_timeout / 10, std::chrono::milliseconds(5), std::chrono::milliseconds(1000));
-  options.silence_limit = peer_timeout / 2;
-  return options;
-}
-
 Channel::Channel(ChannelOptions options, Handler handler)
     : options_(options),
       handler_(std::move(handler)),
@@ -139,7 +131,7 @@ Status Channel::rewind_locked(uint64_t peer_received_sequence) {
 void Channel::write_frames() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    const auto heartbeat_at = last_written_ + options_.heartbeat_interval;
+    const auto heartbeat_at = last_written_ + options_.timings.heartbeat_interval;
     if (connection_ == nullptr) {
       writer_wanted_.wait(lock);
     } else if (sent_position_ < appended_position_) {
@@ -152,7 +144,7 @@ void Channel::write_frames() {
     // Bytes that trickle in without ever completing a frame are no sign of life.
     const Clock::time_point frame_began{Clock::duration(frame_began_.load())};
     if (reading_ && frame_began != Clock::time_point{} &&
-        Clock::now() - frame_began > options_.silence_limit) {
+        Clock::now() - frame_began > options_.timings.connection_silence_max) {
       reading_->shut_down();
     }
   }
@@ -214,8 +206,8 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
   const Clock::rep connected_at = Clock::now().time_since_epoch().count();
   last_heard_ = connected_at;
   writer_wanted_.notify_one();
-  connection->set_read_timeout(options_.silence_limit);
-  connection->set_write_timeout(options_.silence_limit);
+  connection->set_read_timeout(options_.timings.connection_silence_max);
+  connection->set_write_timeout(options_.timings.connection_silence_max);
   Error reason = receive_frames(*connection);
   frame_began_ = 0;
   if (last_heard_ == connected_at) last_heard_ = heard_before;

@@ -19,18 +19,15 @@
 #include <vector>
 
 #include "rdma_stream/connection/connection.h"
+#include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/wire/wire.h"
 
 namespace ppmr {
 
 struct ChannelOptions {
   size_t outbox_capacity_bytes = size_t{4} << 20;
-  std::chrono::milliseconds heartbeat_interval{500};
-  // A connection on which nothing was heard for so long is given up (and another one tried).
-  std::chrono::milliseconds silence_limit{5000};
-
-  // What fits a peer that has failed when it was not heard for `peer_timeout`.
-  static ChannelOptions for_peer_timeout(std::chrono::milliseconds peer_timeout);
+  // The channel uses `heartbeat_interval` and `connection_silence_max`.
+  SessionTimings timings = SessionTimings::from_peer_timeout(std::chrono::milliseconds(10'000));
 };
 
 // A thread of its own writes: what was appended since its last write goes out at once. (Where the

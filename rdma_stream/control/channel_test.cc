@@ -35,8 +35,8 @@ struct Ends {
 
   static ChannelOptions patient() {
     ChannelOptions options;
-    options.heartbeat_interval = milliseconds(20);
-    options.silence_limit = kNever;
+    options.timings.heartbeat_interval = milliseconds(20);
+    options.timings.connection_silence_max = kNever;
     return options;
   }
 
@@ -89,8 +89,8 @@ TEST(Channel, MessagesArriveOnceAndInOrderAcrossReconnections) {
   faults.rates = {.drop = 0.02, .delay = 0.05, .cut = 0.02, .reorder = 0.02, .corrupt = 0.02};
   faults.delay_max = milliseconds(2);
   ChannelOptions impatient;
-  impatient.heartbeat_interval = milliseconds(5);
-  impatient.silence_limit = milliseconds(50);
+  impatient.timings.heartbeat_interval = milliseconds(5);
+  impatient.timings.connection_silence_max = milliseconds(50);
   Ends ends(faults, impatient);
   std::thread sender([&] {
     for (uint64_t i = 0; i < kMessages; ++i) ASSERT_TRUE(ends.left.send(wire::Forget{i}));
@@ -129,7 +129,7 @@ TEST(Channel, AFullOutboxWaitsAndGoesOn) {
 
 TEST(Channel, WhatMayWaitGoesWithTheNextMessageOrWhenItIsPushed) {
   ChannelOptions options;
-  options.heartbeat_interval = options.silence_limit = kNever;
+  options.timings.heartbeat_interval = options.timings.connection_silence_max = kNever;
   Ends ends({}, options);
   ends.join();
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
@@ -154,8 +154,8 @@ TEST(Channel, WhatMayWaitGoesWithAHeartbeatAtTheLatest) {
 
 TEST(Channel, LargeMessagesAreAcknowledgedBeforeTheOutboxIsFull) {
   ChannelOptions options;
-  options.heartbeat_interval = kNever;  // no acknowledgement in passing
-  options.silence_limit = kNever;
+  options.timings.heartbeat_interval = kNever;  // no acknowledgement in passing
+  options.timings.connection_silence_max = kNever;
   Ends ends({}, options);
   ends.join();
   const std::vector<std::byte> bytes(128 << 10);
@@ -246,8 +246,8 @@ TEST(Channel, AnAcknowledgementOfSomethingNeverSentEndsTheConnection) {
 
 TEST(Channel, BytesThatTrickleInAreNoSignOfLife) {
   ChannelOptions options;
-  options.heartbeat_interval = milliseconds(10);
-  options.silence_limit = milliseconds(100);
+  options.timings.heartbeat_interval = milliseconds(10);
+  options.timings.connection_silence_max = milliseconds(100);
   Ends ends({}, options);
   auto [a, b] = ends.connections();
   std::atomic<bool> done = false;
@@ -291,8 +291,8 @@ TEST(Channel, WhatAPeerSaidBeforeItClosedIsHeard) {
 
 TEST(Channel, SilenceEndsTheConnection) {
   ChannelOptions options;
-  options.heartbeat_interval = milliseconds(10);
-  options.silence_limit = milliseconds(50);
+  options.timings.heartbeat_interval = milliseconds(10);
+  options.timings.connection_silence_max = milliseconds(50);
   Ends ends({}, options);
   auto [a, b] = ends.connections();
   EXPECT_EQ(ends.right.run(b, 0).errno_value, ETIMEDOUT);

@@ -128,7 +128,7 @@ Status receive(Connection& connection, uint32_t id, const Pull& pull) {
 }  // namespace
 
 void TcpPuller::pull_over(Connection& connection) {
-  connection.set_read_timeout(options_.read_timeout);
+  connection.set_read_timeout(options_.timings.read_answer_max);
   Window window;
   Status status;
   Pull pull;

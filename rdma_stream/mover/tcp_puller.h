@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rdma_stream/connection/connection.h"
+#include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/mover/mover.h"
 
 namespace ppmr {
@@ -20,9 +21,7 @@ class TcpPuller {
  public:
   struct Options {
     uint32_t stream_count = 2;
-    // A read that is not answered within this time breaks the connection (and is tried again on
-    // the next one).
-    std::chrono::milliseconds read_timeout{5000};
+    SessionTimings timings{};  // uses `read_answer_max`
   };
   TcpPuller(Options options, PullQueue& queue);
   ~TcpPuller();

@@ -33,21 +33,22 @@ void TcpResponder::serve_stream(uint32_t stream) {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     lock.unlock();
-    auto connected = connector_.connect_data(options_.connect_timeout);
+    auto connected = connector_.connect_data(options_.timings.attempt_max);
     lock.lock();
     if (connected && !stopping_) {
       const std::shared_ptr<Connection> connection = std::move(*connected);
       connections_[stream] = connection;
       lock.unlock();
       ++hello.attempt;
-      Status ended = greet_target(*connection, hello, options_.token, options_.handshake_timeout);
+      Status ended =
+          greet_target(*connection, hello, options_.token, options_.timings.connection_silence_max);
       if (ended) ended = serve_connection(*connection);
       spdlog::debug("stream {} ended: {}", stream, ended.error().message);
       connection->shut_down();
       lock.lock();
       connections_[stream] = nullptr;
     }
-    stop_requested_.wait_for(lock, options_.retry_interval, [this] { return stopping_; });
+    stop_requested_.wait_for(lock, options_.timings.retry_interval, [this] { return stopping_; });
   }
 }
 
@@ -55,7 +56,7 @@ Status TcpResponder::serve_connection(Connection& connection) {
   // A stream may idle for long; its end, or stop(), wakes the read.
   connection.set_read_timeout(std::chrono::milliseconds(0));
   // A target that asked reads: a write that gets nowhere would keep its slot from being released.
-  connection.set_write_timeout(options_.handshake_timeout);
+  connection.set_write_timeout(options_.timings.connection_silence_max);
   for (;;) {
     std::array<std::byte, wire::kReadRequestBytes> request_bytes;
     if (auto read = connection.read(std::span<std::byte>(request_bytes)); !read) return read;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rdma_stream/connection/connection.h"
+#include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/mover/slot_reader.h"
 
 namespace ppmr {
@@ -21,9 +22,8 @@ class TcpResponder {
     wire::Token session{};
     wire::Token token{};
     uint32_t stream_count = 2;
-    std::chrono::milliseconds retry_interval{200};
-    std::chrono::milliseconds connect_timeout{2000};  // stop() may have to wait for it
-    std::chrono::milliseconds handshake_timeout{5000};
+    // Uses `attempt_max` (stop() may wait for it), `connection_silence_max`, `retry_interval`.
+    SessionTimings timings{};
   };
   TcpResponder(Options options, Connector& connector, SlotReader& slots);
   ~TcpResponder();

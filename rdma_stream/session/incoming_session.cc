@@ -12,10 +12,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// So many times the peer timeout without any chunk coming, though they are announced and the source
-// is alive: its data connections do not work. Long enough for a slow link's largest chunk.
-constexpr int kPullTimeoutFactor = 3;
-
 }  // namespace
 
 IncomingSession::IncomingSession(Options options, Sink& sink)
@@ -28,13 +24,13 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
       held_back_(options_.hello.slot_count),
       starved_(options_.hello.slot_count),
       last_attempts_(options_.hello.stream_count),
-      channel_(ChannelOptions::for_peer_timeout(options_.peer_timeout),
+      channel_({.timings = options_.timings},
                [this](wire::MessageType type, std::span<const std::byte> body) {
                  return handle(type, body);
                }) {
   TcpPuller::Options puller;
   puller.stream_count = options_.hello.stream_count;
-  puller.read_timeout = options_.peer_timeout / 4;
+  puller.timings = options_.timings;
   tcp_puller_ = std::make_unique<TcpPuller>(puller, tcp_port_);
 }
 
@@ -84,16 +80,15 @@ std::optional<Error> IncomingSession::over() const {
     const size_t fetching = fetching_;
     const bool wanted = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
     const bool busy_here = pulling_ > fetching;  // verifying, landing: our own time
-    if (wanted && !busy_here &&
-        Clock::now() - pull_progress_ > kPullTimeoutFactor * options_.peer_timeout) {
+    if (wanted && !busy_here && Clock::now() - pull_progress_ > options_.timings.no_payload_max) {
       return Error{EIO, "the source " + options_.hello.source_name +
                             " announces bytes, but no data connection brings them"};
     }
   }
   if (auto failed = channel_.failed()) return failed;
-  if (Clock::now() - channel_.last_heard() > options_.peer_timeout) {
+  if (Clock::now() - channel_.last_heard() > options_.timings.peer_timeout) {
     return Error{EIO, "no word from the source " + options_.hello.source_name + " for " +
-                          std::to_string(options_.peer_timeout.count()) + " ms"};
+                          std::to_string(options_.timings.peer_timeout.count()) + " ms"};
   }
   return std::nullopt;
 }

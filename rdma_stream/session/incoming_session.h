@@ -58,7 +58,7 @@ class IncomingSession final {
     wire::ControlHello hello;
     wire::Token token{};
     PeerIdentity identity;
-    std::chrono::milliseconds peer_timeout{10'000};
+    SessionTimings timings{};
     TargetTransport transport;
   };
   // `hello` was checked. The sink hears session_opened() from the caller.

@@ -1,13 +1,9 @@
 // Which way a session's bytes come: what the source offers, what this target has, and what became
 // of the attempt.
-#include <algorithm>
-
 #include "rdma_stream/session/incoming_session.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
-
-using std::chrono::milliseconds;
 
 Status IncomingSession::handle_transport_offer(const wire::TransportOffer& offer) {
   if (std::exchange(offered_, true)) return failure(EPROTO, "a second offer of transports");
@@ -38,12 +34,7 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   VerbsPuller::Options options;
   options.offer = offer;
   options.stream_count = options_.hello.stream_count;
-  // A cut that is shorter than the peer timeout is to be survived by reconnecting, whatever way.
-  options.patience = options_.peer_timeout / 4;
-  options.connect_timeout = std::min(options_.peer_timeout / 5, milliseconds(2000));
-  options.read_timeout = options_.peer_timeout / 2;
-  options.retry_interval =
-      std::clamp(options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
+  options.timings = options_.timings;
   VerbsPuller::Events events;
   events.available = [this](const std::string& description) {
     (void)choose_transport(wire::Transport::kVerbs, description);

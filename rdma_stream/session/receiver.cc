@@ -10,7 +10,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kHandshakeTimeout{5000};
 // Connections that are served or say hello at the same time: strangers cannot take all memory.
 constexpr size_t kGuestsMax = 256;
 constexpr size_t kSessionsMax = 256;
@@ -29,6 +28,7 @@ Status check(const wire::ControlHello& hello) {
 
 Receiver::Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, Sink& sink)
     : options_(std::move(options)),
+      timings_(SessionTimings::from_peer_timeout(options_.peer_timeout)),
       listener_(std::move(listener)),
       sink_(sink),
       acceptor_([this] { accept_connections(); }),
@@ -98,7 +98,7 @@ void Receiver::welcome(Guest& guest) {
 }
 
 Status Receiver::serve(Guest& guest) {
-  const milliseconds timeout = std::min(kHandshakeTimeout, options_.peer_timeout);
+  const milliseconds timeout = timings_.handshake_max;
   auto identified = listener_->identify(guest.connection, timeout);
   if (!identified) return failure(identified.error());
   const std::shared_ptr<Connection> connection = std::move(*identified);
@@ -181,7 +181,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   options.hello = hello;
   options.token = random_token();
   options.identity = identity;
-  options.peer_timeout = options_.peer_timeout;
+  options.timings = timings_;
   options.transport = options_.transport;
   {
     std::lock_guard lock(mutex_);
@@ -303,16 +303,14 @@ Receiver::SessionPointer Receiver::find(const wire::DataHello& hello) const {
 
 // Ends the sessions that are over, tells the sources how much room there is.
 void Receiver::watch_sessions() {
-  const milliseconds interval =
-      std::clamp(options_.peer_timeout / 20, milliseconds(5), milliseconds(250));
   wire::Space told;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    changed_.wait_for(lock, interval);
+    changed_.wait_for(lock, timings_.watch_interval);
     // Whoever says its hello byte by byte only takes a place.
     for (Guest& guest : guests_) {
       if (guest.connection && !guest.greeted &&
-          std::chrono::steady_clock::now() - guest.since > 2 * kHandshakeTimeout) {
+          std::chrono::steady_clock::now() - guest.since > 2 * timings_.handshake_max) {
         guest.connection->shut_down();
       }
     }

@@ -79,6 +79,7 @@ class Receiver {
   void reap_guests(bool all);
 
   const ReceiverOptions options_;
+  const SessionTimings timings_;
   const std::unique_ptr<Listener> listener_;
   Sink& sink_;
 

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
   options.source_name.resize(std::min<size_t>(options.source_name.size(), wire::kNameMaxBytes));
   std::unique_ptr<Sender> sender(
       new Sender(std::move(options), pool, connector, std::move(events), random_token()));
-  auto greeting = sender->greet(sender->options_.peer_timeout);
+  auto greeting = sender->greet(sender->timings_.peer_timeout);
   if (!greeting) return failure(greeting.error());
   auto& [connection, welcome] = *greeting;
   sender->token_ = welcome.token;
@@ -41,10 +41,7 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
   responder.session = sender->session_;
   responder.token = sender->token_;
   responder.stream_count = sender->options_.stream_count;
-  responder.retry_interval =
-      std::clamp(sender->options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
-  responder.connect_timeout = sender->options_.peer_timeout / 5;
-  responder.handshake_timeout = sender->options_.peer_timeout / 2;
+  responder.timings = sender->timings_;
   const auto& transport = sender->options_.transport;
   if (!transport || transport->mode != TransportMode::kVerbs) {
     sender->responder_ =
@@ -62,12 +59,13 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
 Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, SenderEvents events,
                wire::Token session)
     : options_(std::move(options)),
+      timings_(SessionTimings::from_peer_timeout(options_.peer_timeout)),
       pool_(pool),
       connector_(connector),
       events_(std::move(events)),
       session_(session),
       slots_(pool.slot_count()),
-      channel_(ChannelOptions::for_peer_timeout(options_.peer_timeout),
+      channel_({.timings = timings_},
                [this](wire::MessageType type, std::span<const std::byte> body) {
                  return handle(type, body);
                }) {}
@@ -75,7 +73,7 @@ Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, Se
 Sender::~Sender() {
   if (control_.joinable()) {
     if (channel_.connected() && channel_.post(wire::Goodbye{})) {
-      channel_.flush(std::min(options_.peer_timeout, milliseconds(1000)));
+      channel_.flush(timings_.goodbye_max);
     }
     {
       std::lock_guard lock(stop_mutex_);
@@ -118,23 +116,19 @@ Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> Sender::greet(mill
 
 // Keeps the session connected until it is closed or has failed.
 void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome) {
-  const milliseconds retry_interval =
-      std::clamp(options_.peer_timeout / 50, milliseconds(1), milliseconds(200));
-  // A hello or its answer may be lost on the way: several attempts fit into the peer's time.
-  const milliseconds attempt_time_max = std::max(options_.peer_timeout / 5, milliseconds(1));
   Error reason = channel_.run(connection, welcome.received_sequence);
   std::unique_lock lock(stop_mutex_);
   while (!stopping_) {
     lock.unlock();
     if (auto failed = channel_.failed()) return give_up(*failed);
     const auto left = std::chrono::duration_cast<milliseconds>(
-        channel_.last_heard() + options_.peer_timeout - Clock::now());
+        channel_.last_heard() + timings_.peer_timeout - Clock::now());
     if (left <= milliseconds(0)) {
       return give_up(Error{EIO, "no word from the target " + connector_.target() + " for " +
-                                    std::to_string(options_.peer_timeout.count()) +
+                                    std::to_string(timings_.peer_timeout.count()) +
                                     " ms: " + reason.message});
     }
-    auto greeting = greet(std::min(left, attempt_time_max));
+    auto greeting = greet(std::min(left, timings_.attempt_max));
     if (greeting) {
       ++reconnections_;
       spdlog::warn("connected to {} again after: {}", connector_.target(), reason.message);
@@ -146,7 +140,7 @@ void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome w
       reason = greeting.error();
     }
     lock.lock();
-    stop_requested_.wait_for(lock, retry_interval, [this] { return stopping_; });
+    stop_requested_.wait_for(lock, timings_.retry_interval, [this] { return stopping_; });
   }
   lock.unlock();
   give_up(Error{EIO, "the session with " + connector_.target() + " was closed"});

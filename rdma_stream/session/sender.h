@@ -139,6 +139,7 @@ class Sender final : public Outlet, private SlotReader {
   void answer(uint64_t request, Reply reply);
 
   const SenderOptions options_;
+  const SessionTimings timings_;
   BufferPool& pool_;
   Connector& connector_;
   const SenderEvents events_;

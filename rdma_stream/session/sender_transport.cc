@@ -25,7 +25,7 @@ void Sender::offer_transport() {
 
 Status Sender::await_transport() {
   std::unique_lock lock(transport_mutex_);
-  transport_chosen_.wait_for(lock, options_.peer_timeout,
+  transport_chosen_.wait_for(lock, timings_.peer_timeout,
                              [this] { return transport_ || channel_.failed(); });
   if (auto failed = channel_.failed()) return failure(*failed);
   if (!transport_) {

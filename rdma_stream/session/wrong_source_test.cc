@@ -209,7 +209,7 @@ TEST(IdleSource, AnnouncingWithoutEverGivingEndsTheSession) {
   options.peer_timeout = milliseconds(500);
   StreamRig rig(options);
   ChannelOptions channel_options;
-  channel_options.heartbeat_interval = milliseconds(20);
+  channel_options.timings.heartbeat_interval = milliseconds(20);
   Channel channel(channel_options, [](auto, auto) { return Status{}; });
   std::shared_ptr<Connection> connection = std::move(rig.connector()->connect(kPatience).value());
   ASSERT_TRUE(greet_target(*connection, Greeting::good_hello(), kPatience));

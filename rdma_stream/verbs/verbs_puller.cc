@@ -128,7 +128,7 @@ void VerbsPuller::run_stream(uint32_t index) {
     }
     failed(error, for_good);
     if (for_good) return;
-    wait_to_retry(stream, options_.retry_interval * (rarely ? kRareFactor : 1));
+    wait_to_retry(stream, options_.timings.retry_interval * (rarely ? kRareFactor : 1));
   }
 }
 
@@ -143,7 +143,7 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
   options.peer.ip = partner.address;
   options.peer.port = partner.port;
   options.private_data = private_data;
-  options.timeout = options_.connect_timeout;
+  options.timeout = options_.timings.verbs_connect_max;
   options.stream = index;
   // A rail in the partner's own network reaches it best; any other may have a route.
   std::vector<std::shared_ptr<TargetRail>> order;
@@ -196,7 +196,8 @@ void VerbsPuller::failed(const Error& why, bool for_good) {
   if (connections_ > 0 || (told_ && !available_)) return;
   // At first one attempt of each connection is enough to know.
   const bool first = !told_ && first_attempts_ == 0;
-  if (!for_good && !first && Clock::now() - alone_since_ < options_.patience) return;
+  if (!for_good && !first && Clock::now() - alone_since_ < options_.timings.verbs_outage_max)
+    return;
   available_ = false;
   told_ = true;
   events_.unavailable(why);
@@ -228,7 +229,8 @@ Error VerbsPuller::serve(Stream& stream, ReadQueue& queue, bool& fruitful) {
     milliseconds rest = kIdleTime;
     if (!stream.window.empty()) {
       if (now - busy < kPollTime) continue;
-      rest = std::chrono::ceil<milliseconds>(progress + options_.read_timeout - now);
+      rest =
+          std::chrono::ceil<milliseconds>(progress + options_.timings.connection_silence_max - now);
       if (rest <= milliseconds(0)) {
         return Error{ETIMEDOUT, queue.description() + ": a read is not answered"};
       }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/mover/mover.h"
 #include "rdma_stream/verbs/verbs_target.h"
 #include "rdma_stream/verbs/verbs_window.h"
@@ -27,13 +28,9 @@ class VerbsPuller {
   struct Options {
     wire::TransportOffer offer;  // check()ed
     uint32_t stream_count = 2;
-    // Without a connection for so long, verbs are unavailable (they are tried further, all the
-    // same).
-    std::chrono::milliseconds patience{2500};
-    std::chrono::milliseconds connect_timeout{2000};
-    // A read that is not answered within this time breaks its connection.
-    std::chrono::milliseconds read_timeout{5000};
-    std::chrono::milliseconds retry_interval{200};
+    // Uses `verbs_outage_max`, `verbs_connect_max`, `retry_interval` and, as the time after which
+    // an unanswered read breaks its connection, `connection_silence_max`.
+    SessionTimings timings{};
   };
   // Called on the puller's threads, one at a time.
   struct Events {
