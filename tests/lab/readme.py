@@ -15,7 +15,7 @@ from .programs import REPOSITORY
 
 def commands_of(section):
     """[("source" or "target", command), ...] of the README's section."""
-    text = (REPOSITORY / "README.md").read_text()
+    text = (REPOSITORY / "docs/tools.md").read_text()
     found = re.search(
         rf"^##+ {re.escape(section)}$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL
     )
@@ -23,7 +23,7 @@ def commands_of(section):
         re.findall(r"^    (source|target)# (.*)$", found.group(1), re.MULTILINE) if found else []
     )
     if not commands:
-        raise LabError(f"the README has no commands in a section '{section}'")
+        raise LabError(f"docs/tools.md has no commands in a section '{section}'")
     return commands
 
 
