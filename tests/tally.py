@@ -1,9 +1,8 @@
-"""Counts test cases from result files and prints `N passed, N failed, N skipped`; exit 0 only if all is well.
+"""Counts test cases from result files and prints `N passed, N failed, N skipped`. Exit 0 only if none failed.
 
-Bazel's build events name every test of a run and its test.xml (so a stale file of an earlier run is never counted);
-pytest writes one junit file. Neither is taken at its word: a test that Bazel calls failed while its file shows no
-failure (a crash, a time-out) counts as one failed, and so do a result file that is missing or broken and a failed step
-that no counted failure explains.
+Bazel's build events name every test of a run and its test.xml, so that stale files of earlier runs do not count.
+pytest writes one junit file. Each of these also counts as one failure: a test that Bazel reports as failed without a
+failure in its file (a crash, a timeout), a missing or broken result file, and a failed step without any failed test.
 """
 
 import argparse
@@ -17,7 +16,7 @@ class Total:
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
 
-    def trouble(self, message):
+    def add_failure(self, message):
         print(f"tally: {message}", file=sys.stderr)
         self.failed += 1
 
@@ -38,19 +37,19 @@ def add_bazel(total, path):
         with open(path, encoding="utf-8") as lines:
             events = [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
-        total.trouble(f"no usable list of what Bazel ran: {error}")
+        total.add_failure(f"cannot read Bazel's build events: {error}")
         return
     ran, unfinished = {}, []
     for event in events:
         identity = event["id"]
         if "testResult" in identity:
             test = identity["testResult"]
-            # Of several attempts the last one counts.
+            # The last attempt counts.
             ran[test["label"], test.get("run"), test.get("shard")] = event.get("testResult", {})
         elif "targetCompleted" in identity and not event.get("completed", {}).get("success"):
             unfinished.append(identity["targetCompleted"]["label"])
     for label in unfinished:
-        total.trouble(f"{label} was not built")
+        total.add_failure(f"{label} was not built")
     for (label, _, _), result in ran.items():
         passed_already, failed_already = total.passed, total.failed
         status = result.get("status", "NO_STATUS")
@@ -61,19 +60,19 @@ def add_bazel(total, path):
             for uri in files:
                 total.add_xml(urllib.parse.unquote(urllib.parse.urlparse(uri).path))
         except (OSError, ElementTree.ParseError) as error:
-            total.trouble(f"{label}: {error}")
+            total.add_failure(f"{label}: {error}")
         if status == "PASSED" and not files:
-            total.trouble(f"{label} passed without a result file")
+            total.add_failure(f"{label} passed without a result file")
         if status != "PASSED" and total.failed == failed_already:
             total.passed = passed_already
-            total.trouble(f"{label}: {status} (crashed, timed out, or never ran)")
+            total.add_failure(f"{label}: {status} (crashed, timed out, or never ran)")
 
 
 def add_junit(total, path):
     try:
         total.add_xml(path)
     except (OSError, ElementTree.ParseError) as error:
-        total.trouble(f"no usable pytest results: {error}")
+        total.add_failure(f"cannot read the results of pytest: {error}")
 
 
 def main():
@@ -89,11 +88,11 @@ def main():
     for path in args.junit:
         add_junit(total, path)
     if args.cut_short:
-        # pytest writes the case it was interrupted in like one that passed.
+        # pytest records the case that it was interrupted in as passed.
         total.passed = max(0, total.passed - 1)
     total.failed = max(total.failed, args.failed_steps)
     if not total.passed and not total.failed:
-        total.trouble("no test ran")
+        total.add_failure("no test ran")
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed else 0
 

@@ -1,4 +1,4 @@
-"""What all measurements share: how much of it to do, and the two nodes, made when they are first needed."""
+"""What all measurements share: the effort, the options, and the nodes, which are made on first use."""
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +19,19 @@ BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
 
 @dataclass(frozen=True)
 class Effort:
-    """How thorough a run is. What it leaves out is left out of the plan, not estimated."""
+    """How thorough a run is."""
 
     name: str
     runs: int  # counted rounds
     grid_runs: int = 3  # of each row where chunk and pool size vary
     warm_ups: int = 1  # rounds before them
-    bytes: int = GIB  # written in one sample where nothing limits the rate
-    limited_seconds: float = 2.0  # of a sample on a limited link
+    bytes: int = GIB  # written in one sample if the rate has no limit
+    limited_seconds: float = 2.0  # length of a sample on a limited link
     iperf_seconds: int = 3
-    sweep: int = 3  # values of each sweep: 1 the first, 2 both ends, more all
-    move_mib: tuple = (64, 256, 1024, 4096)  # sizes of the process that is moved
+    sweep: int = 3  # values of each sweep: 1: the first, 2: both ends, more: all
+    move_mib: tuple = (64, 256, 1024, 4096)  # sizes of the process that moves
     move_runs: int = 5
-    crowd_mib: int = 1024  # of memory in all for 2, 4, 8 processes
+    crowd_mib: int = 1024  # total memory of 2, 4, 8 processes
     application_runs: int = 3
 
     @property
@@ -72,7 +72,7 @@ EFFORTS = {
 
 
 def flags(defaults, given):
-    """Command line words: the defaults {flag: value or None} that are not given otherwise, then what is given ("--flag", "--flag=value")."""
+    """Command line words: the defaults {flag: value or None} that `given` does not replace, then `given`."""
     names = {word.split("=", 1)[0] for word in given}
     words = []
     for flag, value in defaults.items():
@@ -94,11 +94,11 @@ class Testbed:
     ):
         self.effort = effort
         self.source_options, self.target_options = list(source_options), list(target_options)
-        self.shared_directory = shared_directory  # a network file system that both nodes see
+        self.shared_directory = shared_directory  # a network file system that both nodes mount
         self.disk_directory = disk_directory  # a directory on a disk file system
-        self.rate = rate  # of the link that is unlimited otherwise
+        self.rate = rate  # of the link between the nodes; None: unlimited
         self.fresh_memory = (
-            fresh_memory  # FreshMemory: each move finds memory that the host has not backed
+            fresh_memory  # FreshMemory: each move gets memory that the host has not backed
         )
         self._lab = self._machines = self._allowed_before = None
         self._labels = itertools.count(1)
@@ -114,7 +114,7 @@ class Testbed:
                 for node in (
                     self._source,
                     self._target,
-                ):  # near as they are, ppmr takes it in any case: iperf3 and the other ways get it, too
+                ):  # ppmr chooses it for a near peer; iperf3 and the other ways use it, too
                     node.run(
                         ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={CONGESTION_CONTROL}"]
                     )
@@ -126,7 +126,7 @@ class Testbed:
 
     @property
     def machines(self):
-        """Two emulated machines with RDMA devices; vm.image.CannotRun where they cannot be had."""
+        """Two emulated machines with RDMA devices; vm.image.CannotRun if they are unavailable."""
         if self._machines is None:
             self._machines = VirtualLab(memory_mib=MACHINE_MEMORY_MIB, backed=True)
         return self._machines
@@ -144,7 +144,7 @@ class Testbed:
         return self.lab.directory / "private"
 
     def nodes(self, link):
-        """(where the source is, where the target is) with a link of that kind between them."""
+        """(node of the source, node of the target) with a link of that kind between them."""
         self.lab
         if link == "loopback":
             return self._target, self._target
@@ -157,7 +157,7 @@ class Testbed:
     def await_fresh_memory(self):
         if self.fresh_memory and not self.fresh_memory.renew():
             raise LabError(
-                "the host does not take freed memory back: --fresh-memory cannot be had here"
+                "the host does not reclaim freed memory: --fresh-memory does not work here"
             )
 
     def label(self, what="run"):
@@ -167,14 +167,14 @@ class Testbed:
         return next(self._ports)
 
     def bytes_for(self, link):
-        """How much to send over a link for one sample, in whole MiB."""
+        """The size of one sample over a link, in whole MiB."""
         if link not in BYTES_PER_SECOND:
             return self.effort.bytes
         wanted = BYTES_PER_SECOND[link] * self.effort.limited_seconds
         return int(max(4 * MIB, min(self.effort.bytes, wanted)) // MIB * MIB)
 
     def _allow_congestion_control(self):
-        """A network namespace may only choose what this machine allows to everybody; put back in close()."""
+        """A network namespace may use only what this machine allows. close() restores the setting."""
         allowed = ALLOWED_CONGESTION_CONTROL.read_text()
         if CONGESTION_CONTROL not in allowed.split():
             self._allowed_before = allowed

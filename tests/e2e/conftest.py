@@ -1,17 +1,22 @@
 """Fixtures of the end-to-end tests.
 
     ppmr              path of the binary under test ($PPMR, else bazel-bin/ppmr)
-    lab               a laboratory (tests/lab): nodes can be added to it; everything in it ends with the test
+    lab               a laboratory (tests/lab) without nodes; it ends with the test
     nodes             two nodes, `nodes.source` and `nodes.target`, joined by `nodes.link`
     mounts            both ppmr mounts on these nodes
-    loopback_mounts   both mounts in the host's own namespaces, joined over 127.0.0.1: plain paths, `loopback_mounts.out` and `.in_`
-    machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`; one laboratory for the whole run, whole before each test
-    root_file_system  what a container needs: a shell, sleep and somewhere to write
-    own_cgroup        a name for control groups; to be asked for before the nodes
-    make_loopback_mounts(source_options=[], target_options=[])    the same with options; several may be up at once
+    world             lab.world.World in a temporary directory
+    machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`: one laboratory
+                      for the whole run; both machines and their link are up before each test
+    root_file_system  the root of a container: a shell, sleep and writable directories
+    own_cgroup        a name for control groups; request it before the nodes
+    long              whether --long was given
 
-A test that needs CRIU, root or a program that is missing is skipped and says so. `--way=tmpfs` runs the moves by tmpfs and tar instead of ppmr:
-whatever fails then, too, is not ppmr's doing.
+A test is skipped, with the reason, if CRIU, root or a program is missing. `--way=tmpfs` runs the moves of
+test_moves.py by tmpfs and tar: a test that fails with it, too, does not fail because of ppmr.
+
+Parallel runs: `-n 3 --dist loadgroup` (pytest-xdist). Tests with the mark xdist_group("NAME") run one after the
+other in one process, because they share something: the virtual machines, stopped daemons on this machine, a
+benchmark's quiet.
 """
 import os
 import shutil
@@ -25,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from lab import node as lab_node  # noqa: E402
 from lab import ppmr as lab_ppmr  # noqa: E402
 from lab.node import wait_until  # noqa: E402
+from lab.world import World  # noqa: E402
 from vm.image import CannotRun  # noqa: E402
 from vm.virtual_lab import VirtualLab  # noqa: E402
 
@@ -34,16 +40,41 @@ def pytest_addoption(parser):
         "--way",
         choices=["ppmr", "tmpfs"],
         default="ppmr",
-        help="how the moves of test_moves.py are done",
+        help="how test_moves.py moves processes",
     )
     parser.addoption(
-        "--long", action="store_true", help="full sizes and counts, and the rarer variants"
+        "--long", action="store_true", help="full sizes and counts, and the tests marked `long`"
     )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: runs only with --long")
+    config.addinivalue_line("markers", "first: takes long, so a parallel run starts it first")
+    config.addinivalue_line("markers", "xdist_group(name): one process runs the tests of a group")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if "virtual_lab" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("machines"))
+    if not config.getoption("--long"):
+        deselected = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    if hasattr(config, "workerinput"):  # a process of a parallel run
+        items.sort(key=_start)
+
+
+def _start(item):
+    """The position in a parallel run: what takes longest starts first."""
+    if "virtual_lab" in item.fixturenames:
+        return 0
+    return 1 if item.get_closest_marker("first") else 2
 
 
 @pytest.fixture(scope="session")
 def long(request):
-    """Whether full sizes and counts are requested."""
     return request.config.getoption("--long")
 
 
@@ -76,26 +107,10 @@ def mounts(ppmr, lab, nodes):
 
 
 @pytest.fixture
-def make_loopback_mounts(ppmr, tmp_path):
-    if not Path("/dev/fuse").exists():
-        pytest.skip("no /dev/fuse")
-    made = []
-
-    def make(source_options=(), target_options=()):
-        directory = tmp_path / f"mounts-{len(made)}"
-        made.append(
-            lab_ppmr.Mounts(lab_node.HOST, lab_node.HOST, directory, source_options, target_options)
-        )
-        return made[-1]
-
-    yield make
-    for mounts in made:
-        mounts.close()
-
-
-@pytest.fixture
-def loopback_mounts(make_loopback_mounts):
-    return make_loopback_mounts()
+def world(ppmr, tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.close()
 
 
 @pytest.fixture
@@ -110,7 +125,6 @@ def need_command():
 
 @pytest.fixture
 def root_file_system(lab, need_command):
-    """What a container needs: a shell, sleep and somewhere to write."""
     root = lab.home / "rootfs"
     for directory in ("bin", "data", "dev", "etc", "proc", "run", "sys", "tmp", "var"):
         (root / directory).mkdir(parents=True)
@@ -121,8 +135,10 @@ def root_file_system(lab, need_command):
 
 @pytest.fixture
 def own_cgroup():
-    """A name for control groups: the one thing here that is not a node's own, and the tools leave some of it behind. To be asked for before
-    the nodes, so that it goes after what runs in it."""
+    """A name for control groups, which are the one thing that nodes share and that the tools leave behind.
+
+    Request it before the nodes: they must end before their control groups can be removed.
+    """
     name = f"ppmr-test-{os.getpid()}"
     yield name
 
@@ -136,7 +152,7 @@ def own_cgroup():
             try:
                 directory.rmdir()
             except OSError:
-                return False  # what is in it has not quite ended
+                return False  # a process in it has not ended yet
         return True
 
     wait_until(removed, 10, f"the control groups {name} to be empty")

@@ -1,4 +1,4 @@
-"""Wrong flags, sizes, mount points and peers: each ends soon, with an exit code that is not 0 and a message that names what was wrong."""
+"""Wrong flags, sizes, mount points and peers end ppmr soon, with an exit code and a message that names the error."""
 import socket
 import struct
 import threading
@@ -7,7 +7,7 @@ import pytest
 
 from lab.node import free_port
 from lab.ppmr import find_ppmr
-from lab.world import GRACE, MIB, PEER_TIMEOUT, World, digest_of_written
+from lab.world import GRACE, MIB, PEER_TIMEOUT, digest_of_written
 
 MOUNT = object()  # a fresh empty directory
 LISTEN = ["--listen", "127.0.0.1:0"]
@@ -15,15 +15,8 @@ USAGE, PEER_FAILED = 2, 4
 UNKNOWN_HOST = "no.such.host.invalid:7440"
 
 
-@pytest.fixture
-def world(ppmr, tmp_path):
-    world = World(tmp_path)
-    yield world
-    world.close()
-
-
 def is_refused(world, words, *names, within=30):
-    """ppmr ends by itself with an error that has one of the names in it, and leaves no mount behind."""
+    """ppmr ends with an error that contains one of the names, and leaves no mount."""
     before = world.mounts()
     ended = world.ppmr(*words, within=within)
     assert (
@@ -31,9 +24,9 @@ def is_refused(world, words, *names, within=30):
     ), f"ppmr {' '.join(map(str, words))} ended with {ended.code}: {ended.output}"
     assert any(
         name in ended.err for name in names
-    ), f"the message does not say {' or '.join(names)}: {ended.output!r}"
-    for cry in ("terminate called", "what():", "Assertion", "Sanitizer"):
-        assert cry not in ended.output, ended.output
+    ), f"the message does not contain {' or '.join(names)}: {ended.output!r}"
+    for crash in ("terminate called", "what():", "Assertion", "Sanitizer"):
+        assert crash not in ended.output, ended.output
     assert world.mounts() == before
     return ended
 
@@ -52,8 +45,8 @@ WRONG_WORDS = [
     ([*TARGET, "--nonsense"], "--nonsense"),
     ([*SOURCE, "--nonsense"], "--nonsense"),
     ([*SOURCE, "--discard"], "--discard"),
-    ([*TARGET, "--chunk-size", "1MiB"], "--chunk-size"),  # the source's choice
-    ([*DISCARD, "--memory-limit", "1MiB"], "--memory-limit"),  # the target's
+    ([*TARGET, "--chunk-size", "1MiB"], "--chunk-size"),  # an option of the source
+    ([*DISCARD, "--memory-limit", "1MiB"], "--memory-limit"),  # an option of the target
     *[
         ([*DISCARD, "--chunk-size", value], "--chunk-size")
         for value in ("lots", "0", "-1", "", "1", "63KiB", "2MiB", "1XiB", "99999999999999999999")
@@ -73,7 +66,7 @@ WRONG_WORDS = [
     *[([*TARGET, "--peer-timeout", value], "--peer-timeout") for value in ("-1", "soon", "0")],
     *[([*TARGET, "--memory-limit", value], "--memory-limit") for value in ("lots", "-1", "12QiB")],
     *[([*TARGET, "--transport", value], "--transport") for value in ("pigeon", "")],
-    ([*TARGET, "--allow-restart"], "as root"),  # on loopback, without any proof of who it is
+    ([*TARGET, "--allow-restart"], "as root"),  # on loopback, without authentication
     ([*TARGET, "--spill-dir", "/does/not/exist"], "/does/not/exist"),
     ([*TARGET, "--spill-dir", "/etc/hostname"], "/etc/hostname"),
     ([*DISCARD, "--log-file", "/does/not/exist/log"], "/does/not/exist/log"),
@@ -109,7 +102,7 @@ def _words(words):
 
 
 @pytest.mark.parametrize("case", WRONG_WORDS, ids=lambda case: _words(case[0]).replace("/", "|"))
-def test_wrong_words_are_refused(world, case):
+def test_wrong_command_line_is_refused(world, case):
     words, *names = case
     ended = is_refused(
         world, [world.mountpoint() if word is MOUNT else word for word in words], *names
@@ -119,21 +112,21 @@ def test_wrong_words_are_refused(world, case):
         assert ended.code == (PEER_FAILED if no_such_peer else USAGE), ended.output
 
 
-def test_version_and_help_answer(world):
+def test_version_and_help_are_printed(world):
     assert any(character.isdigit() for character in world.succeeds([find_ppmr(), "--version"]).out)
     for words in (["--help"], ["target", "--help"], ["source", "--help"], ["restart", "--help"]):
         assert "--" in world.succeeds([find_ppmr(), *words]).out
 
 
-def test_status_without_mounts_answers(world):
-    world.succeeds([find_ppmr(), "status", "--json"])
+def test_status_without_mounts_succeeds(nodes, ppmr):
+    nodes.source.run([ppmr, "status", "--json"])
 
 
 # -- mount points
 
 
 @pytest.mark.parametrize("role", ["target", "source"])
-def test_a_mount_point_that_does_not_exist_is_refused(world, role):
+def test_missing_mount_point_is_refused(world, role):
     options = LISTEN if role == "target" else ["--discard"]
     is_refused(
         world, [role, world.directory / "missing", *options], str(world.directory / "missing")
@@ -141,14 +134,14 @@ def test_a_mount_point_that_does_not_exist_is_refused(world, role):
 
 
 @pytest.mark.parametrize("role", ["target", "source"])
-def test_a_mount_point_that_is_a_file_is_refused(world, role):
+def test_file_as_mount_point_is_refused(world, role):
     path = world.directory / "file"
     path.write_text("x")
     is_refused(world, [role, path, *(LISTEN if role == "target" else ["--discard"])], str(path))
 
 
 @pytest.mark.parametrize("role", ["target", "source"])
-def test_a_mount_point_that_is_a_ppmr_mount_already_is_refused_and_goes_on(world, role):
+def test_second_mount_on_ppmr_mount_is_refused_and_first_keeps_working(world, role):
     source, target = world.pair()
     busy = target.mountpoint if role == "target" else source.mountpoint
     options = ["--listen", f"127.0.0.1:{free_port()}"] if role == "target" else ["--discard"]
@@ -156,7 +149,7 @@ def test_a_mount_point_that_is_a_ppmr_mount_already_is_refused_and_goes_on(world
     moves_a_file(world, source, target)
 
 
-def test_two_targets_on_one_port_the_second_is_refused(world):
+def test_second_target_on_same_port_is_refused(world):
     source, target = world.pair()
     is_refused(
         world, ["target", world.mountpoint(), "--listen", target.peer_address], str(target.port)
@@ -174,7 +167,7 @@ def moves_a_file(world, source, target, name="file"):
     )
 
 
-def test_an_unreachable_target_is_an_error_that_names_it(world):
+def test_unreachable_target_is_named(world):
     address = f"127.0.0.1:{free_port()}"
     is_refused(
         world,
@@ -184,11 +177,11 @@ def test_an_unreachable_target_is_an_error_that_names_it(world):
     )
 
 
-class Stranger:
-    """A TCP server that is no ppmr target. `answer` is what it says to whoever connects; None: nothing, the connection stays open."""
+class ForeignServer:
+    """A TCP server that is no ppmr target. It sends `answer` on each connection; None: no bytes."""
 
-    def __init__(self, answer, after_hearing=False):
-        self._answer, self._after_hearing = answer, after_hearing
+    def __init__(self, answer, after_request=False):
+        self._answer, self._after_request = answer, after_request
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open = []
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
@@ -203,7 +196,7 @@ class Stranger:
                 return
             self._open.append(connection)
             try:
-                if self._after_hearing:
+                if self._after_request:
                     connection.recv(4096)
                 if self._answer is not None:
                     connection.sendall(self._answer)
@@ -220,11 +213,11 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger():
+def foreign_server():
     made = []
 
     def make(*words, **options):
-        made.append(Stranger(*words, **options))
+        made.append(ForeignServer(*words, **options))
         return made[-1]
 
     yield make
@@ -245,8 +238,8 @@ def prefix(version, kind, length, magic=b"PPMR"):
     [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"220 mail.example.org ESMTP ready\r\n"],
     ids=["ssh", "smtp"],
 )
-def test_a_peer_with_a_banner_of_another_protocol_is_named(world, stranger, banner):
-    server = stranger(banner)
+def test_banner_of_another_protocol_is_quoted(world, foreign_server, banner):
+    server = foreign_server(banner)
     ended = is_refused(
         world,
         ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
@@ -254,7 +247,7 @@ def test_a_peer_with_a_banner_of_another_protocol_is_named(world, stranger, bann
         within=PEER_TIMEOUT + 10,
     )
     assert banner[:7].decode() in ended.err or "ppmr" in ended.err, (
-        "a stranger would not know what is wrong: " + ended.err
+        "the message does not explain the error: " + ended.err
     )
 
 
@@ -285,8 +278,8 @@ def test_a_peer_with_a_banner_of_another_protocol_is_named(world, stranger, bann
         "broken-reject",
     ],
 )
-def test_a_peer_that_answers_nonsense_is_refused(world, stranger, answer):
-    server = stranger(answer, after_hearing=True)
+def test_peer_with_invalid_answer_is_refused(world, foreign_server, answer):
+    server = foreign_server(answer, after_request=True)
     is_refused(
         world,
         ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
@@ -295,8 +288,8 @@ def test_a_peer_that_answers_nonsense_is_refused(world, stranger, answer):
     )
 
 
-def test_a_peer_that_never_answers_is_given_up_after_the_peer_timeout(world, stranger):
-    server = stranger(None)
+def test_silent_peer_is_abandoned_after_peer_timeout(world, foreign_server):
+    server = foreign_server(None)
     is_refused(
         world,
         ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
@@ -305,8 +298,8 @@ def test_a_peer_that_never_answers_is_given_up_after_the_peer_timeout(world, str
     )
 
 
-def test_a_target_of_another_version_is_named(world, stranger):
-    server = stranger(prefix(999, 3, 0), after_hearing=True)
+def test_version_of_incompatible_target_is_named(world, foreign_server):
+    server = foreign_server(prefix(999, 3, 0), after_request=True)
     ended = is_refused(
         world,
         ["source", world.mountpoint(), "--target", server.address, "--peer-timeout", PEER_TIMEOUT],
@@ -316,38 +309,38 @@ def test_a_target_of_another_version_is_named(world, stranger):
     assert "999" in ended.err
 
 
-def say_to(target, words, wait=True):
-    """What the target answers to these bytes before it hangs up."""
+def send_to(target, message, wait=True):
+    """Sends the bytes to the target and returns its answer, up to the end of the connection."""
     with socket.create_connection(("127.0.0.1", target.port), timeout=5) as connection:
         connection.settimeout(PEER_TIMEOUT + GRACE + 5)
-        heard = b""
+        answer = b""
         try:
-            connection.sendall(words)
+            connection.sendall(message)
             while wait:
                 some = connection.recv(4096)
                 if not some:
                     break
-                heard += some
+                answer += some
         except ConnectionError:
             pass
-        return heard
+        return answer
 
 
-def test_a_source_of_another_version_is_told_so(world):
+def test_target_rejects_source_of_another_version_with_reason(world):
     target = world.target()
-    heard = say_to(target, prefix(999, 1, 0))
-    assert heard[:4] == b"PPMR", heard
-    _, kind, length = struct.unpack("<HHI", heard[4:12])
-    reason, text_length = struct.unpack("<HI", heard[12:18])
+    answer = send_to(target, prefix(999, 1, 0))
+    assert answer[:4] == b"PPMR", answer
+    _, kind, length = struct.unpack("<HHI", answer[4:12])
+    reason, text_length = struct.unpack("<HI", answer[12:18])
     assert (kind, reason) == (4, 1), "expected a rejection because of the version"
     assert (
-        b"version" in heard[18 : 18 + text_length] and len(heard) == 12 + length + 4
+        b"version" in answer[18 : 18 + text_length] and len(answer) == 12 + length + 4
     ), "prefix, body, checksum"
     moves_a_file(world, world.source(target), target)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.2\r\n",
@@ -370,26 +363,26 @@ def test_a_source_of_another_version_is_told_so(world):
         "endless-hello",
         "empty-hello",
         "hello-of-ones",
-        "data-of-no-session",
+        "data-without-session",
         "unknown-kind",
         "welcome",
         "half-a-prefix",
         "nothing",
     ],
 )
-def test_a_stranger_at_the_targets_port_is_sent_away_and_disturbs_nobody(world, words):
+def test_foreign_client_at_target_port_does_not_disturb_sessions(world, message):
     source, target = world.pair()
     moves_a_file(world, source, target, "before")
-    say_to(target, words, wait=words not in (b"PP", b""))
+    send_to(target, message, wait=message not in (b"PP", b""))
     moves_a_file(world, source, target, "after")
     assert target.running() and source.running()
 
 
-def test_fifty_silent_strangers_do_not_keep_a_source_out(world):
+def test_fifty_silent_clients_do_not_block_a_source(world):
     target = world.target()
-    strangers = [socket.create_connection(("127.0.0.1", target.port), timeout=5) for _ in range(50)]
+    clients = [socket.create_connection(("127.0.0.1", target.port), timeout=5) for _ in range(50)]
     try:
         moves_a_file(world, world.source(target), target)
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for client in clients:
+            client.close()

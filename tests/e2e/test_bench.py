@@ -1,4 +1,4 @@
-"""The benchmark driver: what it makes of samples, how it goes on after an interruption, and that a tiny run works from end to end."""
+"""The benchmark driver: statistics, resuming after an interruption, reports, and tiny runs of the real thing."""
 import io
 import json
 import math
@@ -41,25 +41,25 @@ def item(name, measure, guess=1.0):
     return plan.Item("s", "t", name, {}, "GB/s", measure, guess)
 
 
-def test_a_spread_is_the_median_and_the_extremes():
+def test_spread_has_median_and_extremes():
     found = spread([3, 1, 2, 10])
     assert (found.median, found.low, found.high, found.count) == (2.5, 1, 10, 4)
     assert found.relative == pytest.approx(9 / 2 / 2.5)
 
 
 @pytest.mark.parametrize("samples", [[], [math.nan], [1, math.inf]])
-def test_what_is_no_measurement_has_no_spread(samples):
+def test_invalid_samples_have_no_spread(samples):
     with pytest.raises(ValueError):
         spread(samples)
 
 
-def test_a_ratio_is_of_medians_and_none_without_samples():
+def test_ratio_compares_medians():
     assert ratio([2, 4, 100], [1, 2, 3]) == 2
     assert ratio([], [1]) is None
     assert ratio([1], []) is None
 
 
-def test_options_given_by_hand_replace_the_plans_own():
+def test_options_of_the_user_replace_those_of_the_plan():
     assert flags({"--pool-size": 1, "--discard": None}, []) == ["--pool-size", 1, "--discard"]
     assert flags({"--pool-size": 1, "--discard": None}, ["--pool-size=8MiB"]) == [
         "--discard",
@@ -67,7 +67,7 @@ def test_options_given_by_hand_replace_the_plans_own():
     ]
 
 
-def test_figures_for_people():
+def test_figures_are_formatted():
     assert [figure(value) for value in (0, 12.345, 0.12345, 1234.5, 0.00012)] == [
         "0",
         "12.3",
@@ -84,7 +84,7 @@ def test_figures_for_people():
     assert [duration(value) for value in (59.4, 61, 3725)] == ["59 s", "1 min 01 s", "1 h 02 min"]
 
 
-def test_rounds_alternate_and_the_first_is_not_counted():
+def test_rounds_alternate_and_first_is_not_counted():
     order = []
 
     def way(name):
@@ -99,7 +99,7 @@ def test_rounds_alternate_and_the_first_is_not_counted():
     assert samples == {"a": [4, 5], "b": [3, 6]}
 
 
-def test_rows_survive_and_another_machine_is_refused(tmp_path):
+def test_rows_are_kept_and_those_of_another_commit_are_refused(tmp_path):
     Rows(tmp_path / "rows", MACHINE).add(row("one"))
     again = Rows(tmp_path / "rows", MACHINE)
     assert "one" in again and again.get("one")["results"] == {"ppmr": [1.0]}
@@ -107,7 +107,7 @@ def test_rows_survive_and_another_machine_is_refused(tmp_path):
         Rows(tmp_path / "rows", {**MACHINE, "commit": "def"})
 
 
-def test_a_line_cut_short_is_forgotten(tmp_path):
+def test_incomplete_last_line_is_dropped(tmp_path):
     rows = Rows(tmp_path / "rows", MACHINE)
     rows.add(row("one"))
     with open(rows.path, "a") as file:
@@ -122,22 +122,22 @@ def test_a_line_cut_short_is_forgotten(tmp_path):
     ]
 
 
-def test_other_files_are_refused(tmp_path):
-    (tmp_path / "rows").write_text("not ours\n")
+def test_foreign_files_are_refused(tmp_path):
+    (tmp_path / "rows").write_text("foreign\n")
     with pytest.raises(RowsError, match="not a file of figures"):
         Rows(tmp_path / "rows", MACHINE)
     with pytest.raises(RowsError, match="no figures"):
         Rows(tmp_path / "none")
 
 
-def test_a_row_without_samples_must_say_why(tmp_path):
+def test_row_without_samples_needs_a_reason(tmp_path):
     rows = Rows(tmp_path / "rows", MACHINE)
     with pytest.raises(RowsError, match="no samples"):
         rows.add(row("empty", results={"ppmr": []}))
     rows.add(row("empty", results={}, not_measured={"Shared": "no network file system"}))
 
 
-def test_a_plan_goes_on_after_a_failure_and_a_resumed_one_tries_it_again(tmp_path):
+def test_plan_continues_after_failure_and_retries_it_when_resumed(tmp_path):
     measured = []
 
     def works(name):
@@ -164,7 +164,7 @@ def test_a_plan_goes_on_after_a_failure_and_a_resumed_one_tries_it_again(tmp_pat
     assert measured == ["one", "three", "two"]
 
 
-def test_an_interrupted_plan_ends_though_its_clean_up_fails(tmp_path):
+def test_interrupted_plan_ends_although_its_cleanup_fails(tmp_path):
     def interrupted():
         try:
             raise KeyboardInterrupt
@@ -181,12 +181,12 @@ def test_an_interrupted_plan_ends_though_its_clean_up_fails(tmp_path):
     assert not plan.was_interrupted(LabError("the cable is out"))
 
 
-def test_a_plan_with_a_key_twice_is_refused(tmp_path):
+def test_plan_with_duplicate_key_is_refused(tmp_path):
     with pytest.raises(ValueError, match="twice"):
         plan.run([item("one", None), item("one", None)], Rows(tmp_path / "rows", MACHINE))
 
 
-def test_time_left_follows_how_long_rows_really_take():
+def test_remaining_time_follows_measured_durations():
     items = [item(str(number), None, guess=2.0) for number in range(4)]
     progress = plan.Progress(items, io.StringIO())
     assert progress.left() == 8
@@ -195,7 +195,7 @@ def test_time_left_follows_how_long_rows_really_take():
     assert progress.left() == 12
 
 
-def test_a_target_is_reached_missed_or_not_measured(tmp_path):
+def test_target_is_reached_missed_or_not_measured(tmp_path):
     rows = Rows(tmp_path / "rows", MACHINE)
     half = Target("half", 0.5, lambda rows: 0.5, unit="%")
     assert (half.verdict(rows).reached, half.verdict(rows).text()) == (True, "reached")
@@ -207,7 +207,7 @@ def test_a_target_is_reached_missed_or_not_measured(tmp_path):
     assert Target("none", 1.0, lambda rows: None).verdict(rows).text() == "not measured in this run"
 
 
-def test_a_report_tells_medians_ratios_and_what_was_not_measured(tmp_path):
+def test_report_has_medians_ratios_and_reasons_for_gaps(tmp_path):
     rows = Rows(tmp_path / "rows", {**MACHINE, "effort": "quick"})
     rows.add(
         row(
@@ -240,7 +240,7 @@ def test_a_report_tells_medians_ratios_and_what_was_not_measured(tmp_path):
     assert "This was not a full run" in text
 
 
-def test_a_report_offers_the_row_of_the_results_table(tmp_path):
+def test_report_has_row_for_results_table(tmp_path):
     rows = Rows(
         tmp_path / "rows",
         {
@@ -282,7 +282,7 @@ def test_a_report_offers_the_row_of_the_results_table(tmp_path):
     )
 
 
-def test_pictures_are_drawn_of_what_is_there(tmp_path):
+def test_pictures_show_the_available_rows(tmp_path):
     pytest.importorskip("matplotlib", reason="python3-matplotlib is not installed")
     rows = Rows(tmp_path / "rows", MACHINE)
     for request in (4096, 1 << 20):
@@ -318,9 +318,9 @@ def test_pictures_are_drawn_of_what_is_there(tmp_path):
         assert (tmp_path / "pictures" / name).read_text().startswith("<?xml")
 
 
-def timeline(said, picture):
+def timeline(output, picture):
     return subprocess.run(
-        [REPOSITORY / "bench/timeline.py", said, picture],
+        [REPOSITORY / "bench/timeline.py", output, picture],
         capture_output=True,
         text=True,
         timeout=30,
@@ -337,15 +337,15 @@ def tree(pid, **changes):
     return {"name": "a <b>", "pid": pid, "result": "moved", **moments, **changes}
 
 
-def test_a_timeline_is_drawn_of_what_moved(tmp_path):
-    said, picture = tmp_path / "said", tmp_path / "picture.svg"
+def test_timeline_shows_moved_trees(tmp_path):
+    output, picture = tmp_path / "output", tmp_path / "picture.svg"
     events = [
         {"event": "begun"},
         {"event": "summary", "trees": [tree(2), tree(7, result="stayed")]},
         {"event": "summary", "trees": [tree(5)]},
     ]
-    said.write_text("".join(json.dumps(event) + "\n" for event in events))
-    done = timeline(said, picture)
+    output.write_text("".join(json.dumps(event) + "\n" for event in events))
+    done = timeline(output, picture)
     assert done.returncode == 0, done.stderr
     texts = [
         element.text
@@ -359,9 +359,9 @@ def test_a_timeline_is_drawn_of_what_moved(tmp_path):
     "text, sentence",
     [("", "no summary"), ("{}\nnonsense\n", "line 2 is not JSON"), ("[1]\n", "no summary")],
 )
-def test_what_no_timeline_can_be_drawn_of_is_named(tmp_path, text, sentence):
-    (tmp_path / "said").write_text(text)
-    done = timeline(tmp_path / "said", tmp_path / "picture.svg")
+def test_timeline_names_invalid_input(tmp_path, text, sentence):
+    (tmp_path / "output").write_text(text)
+    done = timeline(tmp_path / "output", tmp_path / "picture.svg")
     assert (
         done.returncode == 1 and sentence in done.stderr and not (tmp_path / "picture.svg").exists()
     )
@@ -374,7 +374,8 @@ def bench(*options):
     )
 
 
-def test_a_tiny_run_measures_and_a_second_one_has_nothing_to_do(ppmr, tmp_path):
+@pytest.mark.xdist_group("bench")
+def test_tiny_run_measures_and_second_run_adds_no_rows(ppmr, tmp_path):
     options = (
         "--tiny",
         "--output",
@@ -409,7 +410,8 @@ def test_a_tiny_run_measures_and_a_second_one_has_nothing_to_do(ppmr, tmp_path):
     assert (tmp_path / "out/rows.jsonl").read_text() == before
 
 
-def test_a_tiny_move_goes_by_every_way(ppmr, tmp_path):
+@pytest.mark.xdist_group("bench")
+def test_tiny_run_moves_by_every_way(ppmr, tmp_path):
     done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "moves")
     assert done.returncode == 0, done.stderr
     row = Rows(tmp_path / "out/rows.jsonl").get("moves/size/16 MiB")

@@ -1,16 +1,19 @@
-"""Near peers use cubic whatever the system has, as a timer for every burst of BBR costs more than it gains there; far ones use what the system has."""
+"""Congestion control: a near peer uses cubic, a far one the system's setting.
+
+Near the peer, BBR's timers cost more than they gain.
+"""
 from contextlib import contextmanager
 
 from lab.node import wait_until
 from lab.ppmr import Mounts
 
-OF_THE_SYSTEM = "reno"  # every kernel has it, and none as its own
+SYSTEMS_SETTING = "reno"  # in every kernel, and the default of none
 SETTING = "net.ipv4.tcp_congestion_control"
 CONNECTIONS = 3  # one for control, two streams
 
 
 @contextmanager
-def system_has(name, nodes):
+def system_setting(name, nodes):
     before = nodes[0].run(["sysctl", "-n", SETTING]).stdout.strip()
     for node in nodes:
         node.run(["sysctl", "-qw", f"{SETTING}={name}"])
@@ -21,7 +24,7 @@ def system_has(name, nodes):
             node.run(["sysctl", "-qw", f"{SETTING}={before}"])
 
 
-def expect(name, source_at, target_at, directory):
+def expect_connections_with(name, source_at, target_at, directory):
     with Mounts(source_at, target_at, directory, ["--transport", "tcp"]) as mounts:
 
         def used():
@@ -35,15 +38,17 @@ def expect(name, source_at, target_at, directory):
         )
 
 
-def test_a_near_peer(nodes, lab, ppmr):
-    with system_has(OF_THE_SYSTEM, [nodes.source, nodes.target]):
-        expect("cubic", nodes.source, nodes.target, lab.directory)
+def test_near_peer_uses_cubic(nodes, lab, ppmr):
+    with system_setting(SYSTEMS_SETTING, [nodes.source, nodes.target]):
+        expect_connections_with("cubic", nodes.source, nodes.target, lab.directory)
 
 
-def test_a_far_peer(machines, tmp_path, ppmr):
+def test_far_peer_uses_system_setting(machines, tmp_path, ppmr):
     machines.a.run(["tc", "qdisc", "replace", "dev", "link0", "root", "netem", "delay", "5ms"])
     try:
-        with system_has(OF_THE_SYSTEM, machines.nodes):
-            expect(OF_THE_SYSTEM, machines.a, machines.b, machines.a.private / tmp_path.name)
+        with system_setting(SYSTEMS_SETTING, machines.nodes):
+            expect_connections_with(
+                SYSTEMS_SETTING, machines.a, machines.b, machines.a.private / tmp_path.name
+            )
     finally:
         machines.a.run(["tc", "qdisc", "delete", "dev", "link0", "root"])

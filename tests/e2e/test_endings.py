@@ -1,22 +1,14 @@
-"""How files and checkpoints end: closed by several at once, changed right behind the close, replaced, unmounted."""
+"""How files and checkpoints end: closed by two threads, changed right after the close, replaced, unmounted."""
 import os
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
 
 from lab.node import HOST, wait_until
 from lab.ppmr import find_ppmr
-from lab.world import MIB, NEVER, World
-
-
-@pytest.fixture
-def world(ppmr, tmp_path):
-    world = World(tmp_path)
-    yield world
-    world.close()
+from lab.world import MIB, NEVER
 
 
 def begin(world, source, name="moved"):
@@ -24,7 +16,7 @@ def begin(world, source, name="moved"):
     return source.mountpoint / name
 
 
-def test_a_file_that_two_close_at_once_is_closed(world):
+def test_file_closed_by_two_threads_at_once_is_closed(world):
     source, _ = world.pair()
     directory = begin(world, source)
     for number in range(400):
@@ -46,7 +38,7 @@ def test_a_file_that_two_close_at_once_is_closed(world):
     assert world.ppmr("commit", directory).code == 0
 
 
-def test_a_change_of_mode_right_behind_the_close_stays_behind_it(world):
+def test_change_of_mode_right_after_close_arrives_after_it(world):
     source, target = world.pair()
     directory = begin(world, source)
     for number in range(400):
@@ -59,7 +51,7 @@ def test_a_change_of_mode_right_behind_the_close_stays_behind_it(world):
     assert modes == {0o640}
 
 
-def test_a_sealed_file_that_is_replaced_gives_its_memory_back(world):
+def test_replacing_a_sealed_file_releases_its_memory(world):
     source, target = world.pair()
     image, new = source.mountpoint / "image", source.mountpoint / "image.tmp"
     for generation in range(4):
@@ -71,7 +63,7 @@ def test_a_sealed_file_that_is_replaced_gives_its_memory_back(world):
     assert os.stat(target.mountpoint / "image").st_size == 32 * MIB
 
 
-def test_what_nobody_has_open_is_sealed_by_an_unmount_right_behind_the_close(world):
+def test_unmount_right_after_close_seals_checkpoints_without_open_files(world):
     source, target = world.pair()
     directories = []
     for number in range(100):
@@ -89,12 +81,16 @@ def test_what_nobody_has_open_is_sealed_by_an_unmount_right_behind_the_close(wor
         ]
 
     wait_until(
-        lambda: "open" not in states(), 10, "the target to know what became of them", interval=0.1
+        lambda: "open" not in states(),
+        10,
+        "the target to have sealed the checkpoints",
+        interval=0.1,
     )
     assert states() == ["sealed"] * 100
 
 
-def test_a_long_commit_does_not_keep_files_of_other_checkpoints_open(world):
+@pytest.mark.xdist_group("stopped daemons")
+def test_long_commit_does_not_delay_close_in_other_checkpoint(world):
     source, target = world.pair(peer_timeout=NEVER)
     long, other = begin(world, source, "long"), begin(world, source, "other")
     world.write(long / "file", MIB).succeeds()
@@ -110,10 +106,12 @@ def test_a_long_commit_does_not_keep_files_of_other_checkpoints_open(world):
     wait_until((other / "file").exists, 10, "the file to be open")
     target.signal(signal.SIGSTOP)
     commits = [HOST.popen([find_ppmr(), "commit", long])]
-    time.sleep(1)  # it waits for the target now, which nothing shows
+    with pytest.raises(subprocess.TimeoutExpired):  # it waits for the target
+        commits[0].wait(timeout=1)
     holder.kill()
     holder.wait(timeout=10)
     commits.append(HOST.popen([find_ppmr(), "commit", other]))
-    time.sleep(6)  # longer than a commit waits for writers
+    with pytest.raises(subprocess.TimeoutExpired):  # a commit waits less than that for writers
+        commits[1].wait(timeout=6)
     target.signal(signal.SIGCONT)
     assert [commit.wait(timeout=10) for commit in commits] == [0, 0]

@@ -26,6 +26,7 @@ def test_matrix_has_every_state():
     assert failure_cases.missing_states() == set()
 
 
+@pytest.mark.first
 def test_exactly_one_copy_runs_after_every_failure(ppmr, long):
     seed = int(time.time())
     print(f"seed {seed}")

@@ -1,9 +1,7 @@
-"""`ppmr migrate`: one command moves running processes, and whatever goes wrong, exactly one copy runs."""
-import os
+"""`ppmr migrate`: one command moves running processes. After every failure exactly one copy runs."""
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ from lab.workers import (
     take_pid,
 )
 
-GROWTH_MAX_KIB = 4096  # in any number of migrations: arenas of malloc, one a thread
+GROWTH_MAX_KIB = 4096  # in any number of migrations: one arena of malloc per thread
 MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
 
 
@@ -33,8 +31,8 @@ def migrations(lab, nodes):
         yield migrations
 
 
-@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
-def test_a_worker_with_everything_moves_with_one_command(lab, nodes, migrations, options):
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
+def test_worker_with_all_kinds_of_state_moves(lab, nodes, migrations, options):
     worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=96)
     worker.wait_for_lines(30)
     before = Before(worker)
@@ -51,26 +49,26 @@ def test_a_worker_with_everything_moves_with_one_command(lab, nodes, migrations,
     seen = (first["real_ns"] - last["real_ns"]) / 1e9
     assert (
         0 < tree["downtime_s"] <= seen + 0.2
-    ), "the downtime that is told is the one that the program saw"
+    ), "the reported downtime is longer than the one that the program measured"
     for role in ("source", "target"):
         record = migrations.records(role)[-1]
         assert (record["state"], record["owner"]) == ("finished", "target")
     assert (
         nodes.target.run(["ls", migrations.in_]).stdout == ""
-    ), "the checkpoint is removed at the end"
+    ), "the checkpoint is still at the target"
 
 
-def test_several_processes_move_together(lab, nodes, migrations):
+def test_several_processes_move_in_one_migration(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
     done = migrations.migrate(*[worker.pid for worker in workers]).ok()
     for worker in workers:
         check_moved(worker, nodes)
         worker.end()
-    assert len(migrations.records("source")) == 1, "they share one record and one fate"
+    assert len(migrations.records("source")) == 1, "several records for one migration"
     assert [tree["result"] for tree in done.summary["trees"]] == ["moved"] * 3
-    (lab.home / "said").write_text(done.out)
+    (lab.home / "output").write_text(done.out)
     subprocess.run(
-        [REPOSITORY / "bench/timeline.py", lab.home / "said", lab.home / "timeline.svg"],
+        [REPOSITORY / "bench/timeline.py", lab.home / "output", lab.home / "timeline.svg"],
         check=True,
         timeout=30,
     )
@@ -78,9 +76,9 @@ def test_several_processes_move_together(lab, nodes, migrations):
     assert all(f">steady_worker {worker.pid}<" in drawn for worker in workers)
 
 
-def test_of_several_one_that_cannot_be_restored_keeps_all_at_the_source(lab, nodes, migrations):
+def test_one_failed_restore_keeps_all_processes_at_source(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
-    # What makes it fail is not to be seen by the checks before: the pid is taken while they are dumped.
+    # Take the pid during the dump, after preflight has checked it.
     taken = workers[1].pid
     running = migrations.start_migrate(
         *[worker.pid for worker in workers],
@@ -91,7 +89,7 @@ def test_of_several_one_that_cannot_be_restored_keeps_all_at_the_source(lab, nod
     migrations.go_on("source", "dumping")
     done = running.wait()
     assert done.code == ABORTED, done.output
-    assert str(taken) in done.err, "the message names the process"
+    assert str(taken) in done.err, "the message does not name the process"
     nodes.target.signal(taken, signal.SIGKILL)
     for worker in workers:
         check_stayed(worker, nodes)
@@ -109,14 +107,18 @@ def test_of_several_one_that_cannot_be_restored_keeps_all_at_the_source(lab, nod
         worker.end()
 
 
-def test_independent_ones_have_a_fate_each(lab, nodes, migrations):
+def test_independent_migrations_succeed_and_fail_separately(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
     running = migrations.start_migrate(
         *[worker.pid for worker in workers],
         options=["--independent", "--jobs", 3],
         environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))},
     )
-    wait_until(lambda: len(migrations.paused("source", "dumping")) == 3, 20, "all three to begin")
+    wait_until(
+        lambda: len(migrations.paused("source", "dumping")) == 3,
+        20,
+        "all three migrations to start",
+    )
     take_pid(nodes.target, workers[1].pid)
     migrations.go_on("source", "dumping")
     done = running.wait()
@@ -135,7 +137,7 @@ def test_independent_ones_have_a_fate_each(lab, nodes, migrations):
         worker.end()
 
 
-def test_ctrl_c_before_the_decision_leaves_the_process_where_it_was(lab, nodes, migrations):
+def test_interrupt_before_decision_keeps_process_at_source(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))}
@@ -149,7 +151,7 @@ def test_ctrl_c_before_the_decision_leaves_the_process_where_it_was(lab, nodes, 
     worker.end()
 
 
-def test_a_target_without_allow_restart_restarts_nothing(lab, nodes):
+def test_target_without_allow_restart_refuses_migration(lab, nodes):
     with Mounts(nodes.source, nodes.target, lab.directory / "private") as mounts:
         [worker] = start_workers(lab, nodes, 1)
         done = nodes.source.run(
@@ -170,7 +172,7 @@ def test_a_target_without_allow_restart_restarts_nothing(lab, nodes):
         worker.end()
 
 
-def test_what_would_stop_it_is_said_before_anything_is_touched(lab, nodes, migrations):
+def test_preflight_reports_obstacle_before_any_change(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     take_pid(nodes.target, worker.pid)
     for options in (["--dry-run"], []):
@@ -187,7 +189,8 @@ def test_what_would_stop_it_is_said_before_anything_is_touched(lab, nodes, migra
     worker.end()
 
 
-# Shared memory without a name, and a System V segment with the number of its inode, or the next: says whether both are as they were.
+# Anonymous shared memory, and a System V segment with the number of its inode plus an offset.
+# Prints "whole" while both have their contents, else "LOST".
 TWO_KINDS_OF_SHARED_MEMORY = """
 import ctypes, mmap, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -206,11 +209,9 @@ while True:
 
 
 @pytest.mark.parametrize(
-    "offset, code", [(0, ABORTED), (1, MOVED)], ids=["of the same number", "of different numbers"]
+    "offset, code", [(0, ABORTED), (1, MOVED)], ids=["same number", "different numbers"]
 )
-def test_shared_memory_that_criu_would_mix_up_stays_where_it_is(
-    lab, nodes, migrations, offset, code
-):
+def test_shared_memory_that_criu_confuses_stops_migration(lab, nodes, migrations, offset, code):
     log = lab.home / "log"
     pid = nodes.source.spawn(
         ["unshare", "--ipc", "/usr/bin/python3", "-SEc", TWO_KINDS_OF_SHARED_MEMORY, offset],
@@ -239,9 +240,7 @@ def test_shared_memory_that_criu_would_mix_up_stays_where_it_is(
         (["--external", "file[/etc/passwd]:x"], "not passed on"),
     ],
 )
-def test_options_of_criu_that_are_not_on_the_list_are_refused(
-    lab, nodes, migrations, words, sentence
-):
+def test_unsupported_criu_options_are_refused(lab, nodes, migrations, words, sentence):
     [worker] = start_workers(lab, nodes, 1)
     done = migrations.migrate(worker.pid, criu_options=words)
     assert done.code == 2 and sentence in done.output
@@ -249,55 +248,22 @@ def test_options_of_criu_that_are_not_on_the_list_are_refused(
     worker.end()
 
 
-def test_wrong_pids_and_mounts_are_refused_in_plain_words(lab, nodes, migrations):
+def test_wrong_pids_and_mounts_are_refused(lab, nodes, migrations):
     assert "999999" in migrations.migrate(999999).output
-    done = nodes.source.run(
-        [
-            find_ppmr(),
-            "migrate",
-            "--pid",
-            1,
-            "--mount",
-            migrations.out,
-            "--state-dir",
-            migrations.states["source"],
-        ],
-        check=False,
-    )
-    assert done.returncode == 2
-    done = nodes.target.run(
-        [
-            find_ppmr(),
-            "migrate",
-            "--pid",
-            3000,
-            "--mount",
-            migrations.in_,
-            "--state-dir",
-            migrations.states["target"],
-        ],
-        check=False,
-    )
-    assert done.returncode == 2 and "target mount" in done.stderr
-    done = nodes.source.run(
-        [
-            find_ppmr(),
-            "migrate",
-            "--pid",
-            3000,
-            "--mount",
-            "/",
-            "--state-dir",
-            migrations.states["source"],
-        ],
-        check=False,
-    )
-    assert done.returncode == 5
+    for node, pid, mount, code, message in (
+        (nodes.source, 1, migrations.out, 2, ""),
+        (nodes.target, 3000, migrations.in_, 2, "target mount"),
+        (nodes.source, 3000, "/", 5, ""),
+    ):
+        state = migrations.states[node.name]
+        words = [find_ppmr(), "migrate", "--pid", pid, "--mount", mount, "--state-dir", state]
+        done = node.run(words, check=False)
+        assert done.returncode == code and message in done.stderr
     assert migrations.recover().code == 0
     assert migrations.recover(options=["--recover", "0" * 32], check=False).code == 2
 
 
-def test_recover_finishes_what_was_decided(lab, nodes, migrations):
+def test_recover_finishes_committed_migration(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
         worker.pid,
@@ -305,21 +271,21 @@ def test_recover_finishes_what_was_decided(lab, nodes, migrations):
         environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))},
     )
     migrations.wait_until_paused("source", "committed", running)
-    # Neither the coordinator nor a hook can do it.
+    # Kill everything that could finish it.
     criu = nodes.source.run(["pgrep", "-f", "criu: dump"]).stdout.split()
     nodes.source.run(["pkill", "-9", "-f", "migration-relay"])
     running.signal(signal.SIGKILL)
     for pid in criu:
         nodes.source.signal(pid, signal.SIGKILL)
     assert migrations.records("target")[0]["state"] == "ready"
-    assert migrations.recover("target", check=False).code == OPEN, "the target does not decide"
+    assert migrations.recover("target", check=False).code == OPEN, "the target decided"
     done = migrations.recover()
     assert done.events[0]["owner"] == "target" and not done.events[0]["open"]
     check_moved(worker, nodes)
     worker.end()
 
 
-def test_recover_undoes_what_was_not_decided(lab, nodes, migrations):
+def test_recover_aborts_undecided_migration(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
@@ -336,7 +302,7 @@ def test_recover_undoes_what_was_not_decided(lab, nodes, migrations):
     worker.end()
 
 
-def test_on_a_kernel_without_userfaultfd_all_memory_comes_first(lab, nodes, tmp_path):
+def test_migration_is_eager_on_kernel_without_userfaultfd(lab, nodes, tmp_path):
     without = criu_that(tmp_path, WITHOUT_USERFAULTFD)
     with Migrations(
         nodes.source,
@@ -351,9 +317,8 @@ def test_on_a_kernel_without_userfaultfd_all_memory_comes_first(lab, nodes, tmp_
         worker.end()
 
 
-def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
-    """PPMR_ABORTS=200 for the long run."""
-    count = int(os.environ.get("PPMR_ABORTS", "12"))
+def test_aborted_migrations_leak_no_resources(lab, nodes, tmp_path, long):
+    count = 200 if long else 12
     broken = criu_that(
         tmp_path,
         f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
@@ -384,12 +349,24 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
             return found
 
         def memory_kib():
-            """Without what the store keeps touched: as much as checkpoints once had at the same time, and the reserve beside it."""
+            """Without the memory that the store keeps for checkpoints."""
             ready = migrations.target.status()["store"]["ready_bytes"] // 1024
             return [
                 migrations.source.memory_kib()["VmRSS"],
                 migrations.target.memory_kib()["VmRSS"] - ready,
             ]
+
+        def settled_footprint():
+            """After the daemons' work in the background: the same twice in succession."""
+            migrations.await_ready()
+            seen = []
+            wait_until(
+                lambda: seen.append(footprint()) or seen[-1:] == seen[-2:-1],
+                15,
+                "the daemons to be idle",
+                interval=0.3,
+            )
+            return seen[-1]
 
         def abort(times):
             for _ in range(times):
@@ -397,19 +374,16 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
                 assert done.code == ABORTED and "no restore today" in done.output, done.output
 
         abort(3)
-        migrations.await_ready()  # the store's memory is touched again in quiet moments
-        time.sleep(1)
-        before, memory = footprint(), memory_kib()
+        before, memory = settled_footprint(), memory_kib()
         abort(count)
         wait_until(
             lambda: footprint() == before,
             15,
-            f"everything to be back at {before}; it is {footprint()}",
+            f"the daemons to return to {before}; now {footprint()}",
             interval=0.3,
         )
         migrations.await_ready()
         grown = [now - was for now, was in zip(memory_kib(), memory)]
-        print(f"the daemons have grown by {grown} KiB in {count} migrations")
         assert all(
             kib < GROWTH_MAX_KIB for kib in grown
         ), f"the daemons have grown by {grown} KiB in {count} migrations"
@@ -420,7 +394,7 @@ def test_aborted_migrations_leave_nothing_behind(lab, nodes, tmp_path):
         worker.end()
 
 
-def test_a_binary_may_be_replaced_under_a_running_daemon(lab, nodes, tmp_path, monkeypatch):
+def test_binary_may_be_replaced_while_daemons_run(lab, nodes, tmp_path, monkeypatch):
     new, used = find_ppmr(), tmp_path / "ppmr"
     shutil.copy(new, used)
     monkeypatch.setenv("PPMR", str(used))
@@ -434,7 +408,7 @@ def test_a_binary_may_be_replaced_under_a_running_daemon(lab, nodes, tmp_path, m
 
 
 @pytest.mark.parametrize("victim", ["criu lazy-pages", "target daemon"])
-def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(
+def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(
     lab, nodes, migrations, victim
 ):
     worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=384, threads=1)
@@ -442,7 +416,7 @@ def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(
     running = migrations.start_migrate(worker.pid, options=["--timeout", 10])
     worker.wait_for_lines(1, nodes.target)
     pages = lazy_pages_of(nodes.target)
-    assert pages, "it got all of its memory before anything could fail"
+    assert pages, "all memory was in place before the failure"
     if victim == "target daemon":
         migrations.target.kill()
     else:
@@ -455,7 +429,7 @@ def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(
     wait_until(
         lambda: "MEMORY LOST" in migrations.records("target")[0]["error"],
         10,
-        "the record to say so",
+        "the record to contain MEMORY LOST",
     )
     assert done.code in (LOST, OPEN) and (
         victim == "target daemon" or done.summary["trees"][0]["result"] == "LOST"
@@ -463,28 +437,28 @@ def test_a_process_that_cannot_get_its_memory_is_ended_and_never_finds_zeros(
     wait_until(
         lambda: nodes.target.run(["pgrep", "-f", "guard-pages"], check=False).stdout == "",
         5,
-        "the guard to go, too",
+        "the page guard to end",
     )
 
 
-def test_a_shell_forks_on_while_another_process_still_waits_for_its_memory(lab, nodes, migrations):
+def test_shell_forks_while_another_process_waits_for_its_memory(lab, nodes, migrations):
     numbers, directory = lab.home / "numbers", lab.home / "worker"
     directory.mkdir()
     script = '"$1" "$2" 256 1 1 & number=0; while :; do number=$((number + 1)); /bin/echo $number; done >>"$3"'
     shell = nodes.source.spawn(
         ["sh", "-c", script, "shell", find_program("steady_worker"), directory, numbers]
     )
-    wait_until(lambda: (directory / "ready").exists(), 30, "the worker to get under way")
+    wait_until(lambda: (directory / "ready").exists(), 30, "the worker to start")
     done = migrations.migrate(shell).ok()
     assert done.summary["trees"][0]["lazily"]
     before = numbers.read_text().count("\n")
     wait_until(lambda: numbers.read_text().count("\n") > before + 50, 20, "the shell to go on")
-    said = numbers.read_text().splitlines()[:-1]
-    assert said == [str(number) for number in range(1, len(said) + 1)]
+    lines = numbers.read_text().splitlines()[:-1]
+    assert lines == [str(number) for number in range(1, len(lines) + 1)]
     nodes.target.signal(shell, signal.SIGKILL)
 
 
-def test_lazy_pages_that_dies_before_the_process_runs_is_started_again(lab, nodes, migrations):
+def test_lazy_pages_killed_before_process_runs_is_replaced(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
@@ -500,12 +474,12 @@ def test_lazy_pages_that_dies_before_the_process_runs_is_started_again(lab, node
     worker.end()
 
 
-def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, migrations):
-    # A witness has no file open whose growth would make CRIU refuse the copy.
+def test_leave_running_copies_process_to_target(lab, nodes, migrations):
+    # CRIU refuses to restore an open file that has grown; a witness has none open.
     directory = lab.home / "witness"
     directory.mkdir()
     pid = nodes.source.spawn([find_program("witness"), directory])
-    wait_until(lambda: (directory / "log").exists(), 10, "the witness to get under way")
+    wait_until(lambda: (directory / "log").exists(), 10, "the witness to start")
 
     def lines_of(node):
         return (directory / "log").read_text().count(f" {node.name} ")
@@ -516,24 +490,22 @@ def test_a_copy_runs_there_while_the_original_goes_on_here(lab, nodes, migration
         wait_until(lambda: lines_of(node) > before + 50, 10, f"lines from {node.name}")
     assert nodes.source.alive(pid) and not nodes.target.alive(
         pid
-    ), "the copy has a pid namespace of its own"
+    ), "the copy is not in a new pid namespace"
     assert (
         nodes.target.run(["umount", migrations.in_], check=False).returncode == 0
-    ), "the copy does not keep the mount busy"
+    ), "the copy keeps the mount busy"
     nodes.target.run(["pkill", "-9", "-x", "witness"])
     nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes, migrations):
+def test_pre_copy_is_refused_on_kernel_without_memory_tracking(lab, nodes, migrations):
     if (
         nodes.source.run(
             [find_criu(), "check", "--feature", "mem_dirty_track"], check=False
         ).returncode
         == 0
     ):
-        pytest.skip(
-            "NOT TESTED: the refusal of --pre-copy; this kernel tracks memory, so it is not refused"
-        )
+        pytest.skip("NOT TESTED: the refusal of --pre-copy, because this kernel tracks memory")
     [worker] = start_workers(lab, nodes, 1)
     done = migrations.migrate(worker.pid, options=["--pre-copy", 3])
     assert done.code == ABORTED and "track" in done.output
@@ -542,7 +514,7 @@ def test_pre_copy_without_tracking_is_refused_before_anything_starts(lab, nodes,
     worker.end()
 
 
-def test_evacuate_moves_what_matches_and_leaves_the_rest(lab, nodes, migrations):
+def test_evacuate_moves_only_matching_processes(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
     first, second, third = workers
     done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ", "--dry-run")
@@ -553,12 +525,12 @@ def test_evacuate_moves_what_matches_and_leaves_the_rest(lab, nodes, migrations)
     for worker in (first, second):
         check_moved(worker, nodes)
         worker.end()
-    assert len(migrations.records("source")) == 2, "each moves by itself"
+    assert len(migrations.records("source")) == 2, "evacuate did not make one migration per process"
     check_stayed(third, nodes)
     third.end()
 
 
-def test_evacuate_moves_the_others_when_one_cannot(lab, nodes, migrations):
+def test_evacuate_moves_other_processes_when_one_cannot_move(lab, nodes, migrations):
     stuck, free = start_workers(lab, nodes, 2)
     take_pid(nodes.target, stuck.pid)
     done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-")
@@ -570,6 +542,6 @@ def test_evacuate_moves_the_others_when_one_cannot(lab, nodes, migrations):
         worker.end()
 
 
-def test_evacuate_without_a_match_moves_nothing(migrations):
+def test_evacuate_without_match_moves_no_process(migrations):
     done = migrations.evacuate("--match", "no such program at all")
     assert done.code == MOVED and migrations.records("source") == []

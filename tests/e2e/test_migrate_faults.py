@@ -1,4 +1,4 @@
-"""`ppmr migrate` when something around it fails: a full disk, a crowd, an interrupted round, a dead supervisor."""
+"""`ppmr migrate` with faults around it: a full disk, many clients, an interrupted round, a killed supervisor."""
 import os
 import signal
 import socket
@@ -21,7 +21,7 @@ def migrations(lab, nodes):
         yield migrations
 
 
-def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, migrations):
+def test_full_disk_neither_kills_nor_resumes_frozen_process(lab, nodes, migrations):
     nodes.source.run(
         [
             "mount",
@@ -43,7 +43,7 @@ def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, migrati
     filler = migrations.states["source"] / "filler"
     nodes.source.run(["sh", "-c", f"cat /dev/zero >{filler}"], check=False)
     migrations.go_on("source", "frozen")
-    with pytest.raises(LabError):  # for longer than --timeout
+    with pytest.raises(LabError):  # waits longer than --timeout
         wait_until(
             lambda: not nodes.source.alive(worker.pid) or not running.running(),
             4,
@@ -57,9 +57,7 @@ def test_a_full_disk_neither_kills_nor_frees_what_was_dumped(lab, nodes, migrati
     worker.end()
 
 
-def test_what_a_killed_coordinator_has_left_is_settled_by_the_next_migration(
-    lab, nodes, migrations
-):
+def test_next_migration_aborts_what_killed_coordinator_left(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))}
@@ -78,7 +76,7 @@ def test_what_a_killed_coordinator_has_left_is_settled_by_the_next_migration(
     worker.end()
 
 
-def test_what_cannot_even_be_written_down_is_not_begun(lab, nodes, migrations):
+def test_migration_that_cannot_be_recorded_does_not_start(lab, nodes, migrations):
     nodes.source.run(
         [
             "mount",
@@ -93,12 +91,12 @@ def test_what_cannot_even_be_written_down_is_not_begun(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     done = migrations.migrate(worker.pid)
     assert done.code == ABORTED and "No space left" in done.err, done.output
-    assert "--recover" not in done.output, "there is nothing to recover"
+    assert "--recover" not in done.output, "the message suggests a recovery, but there is no record"
     check_stayed(worker, nodes)
     worker.end()
 
 
-def test_a_criu_that_is_stopped_before_it_dumps_keeps_nobody_waiting(lab, nodes, tmp_path):
+def test_stopped_criu_does_not_block_migration(lab, nodes, tmp_path):
     stops = f'[ "$1" = swrk ] && ! {{ {IS_A_SUPERVISORS}; }} && kill -STOP $$'
     with Migrations(
         nodes.source,
@@ -113,14 +111,14 @@ def test_a_criu_that_is_stopped_before_it_dumps_keeps_nobody_waiting(lab, nodes,
         worker.end()
 
 
-# A kernel that tracks memory, as far as anybody asks, and a round that takes its time.
+# For criu_that: reports memory tracking, and takes 2 s for a round.
 SLOW_ROUND = """case "$1" in
 check) exit 0 ;;
 swrk) {1} -c 'import socket; socket.socket(fileno=3).recv(65536)' && : >{0}/began; sleep 2; : >{0}/ended; exit 1 ;;
 esac"""
 
 
-def test_ctrl_c_lets_criu_end_a_round_of_pre_copy_by_itself(lab, nodes, tmp_path):
+def test_interrupt_lets_criu_finish_its_pre_copy_round(lab, nodes, tmp_path):
     with Migrations(
         nodes.source,
         nodes.target,
@@ -131,46 +129,46 @@ def test_ctrl_c_lets_criu_end_a_round_of_pre_copy_by_itself(lab, nodes, tmp_path
     ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
         running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2])
-        wait_until((tmp_path / "began").exists, 20, "a round to begin")
+        wait_until((tmp_path / "began").exists, 20, "a round to start")
         running.signal(signal.SIGINT)
         assert running.wait().code == ABORTED
         assert (
             tmp_path / "ended"
-        ).exists(), "killed in the middle, CRIU could take the process with it"
+        ).exists(), "the round was killed, which can take the process with it"
         check_stayed(worker, nodes)
         worker.end()
 
 
-def test_a_dump_may_take_longer_than_a_process_may_be_held(lab, nodes, migrations):
+def test_timeout_does_not_limit_the_dump(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=64)
     nodes.link.limit("150mbit")
     done = migrations.migrate(worker.pid, options=["--timeout", 2]).ok()
-    assert done.summary["trees"][0]["dump_s"] > 2.5, "the dump was not long enough to show anything"
+    assert done.summary["trees"][0]["dump_s"] > 2.5, "the dump was shorter than --timeout"
     nodes.link.limit()
     check_moved(worker, nodes)
     worker.end()
 
 
-def test_a_crowd_at_the_target_daemon_only_delays(lab, nodes, migrations):
+def test_many_silent_clients_only_delay_a_migration(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     sources = [
         line.split(" - ")[1].split()[1]
         for line in nodes.target.mountinfo().splitlines()
         if str(migrations.in_) in line
     ]
-    crowd = []
-    for _ in range(300):  # they say nothing, and are shown out after seconds
-        crowd.append(socket.socket(socket.AF_UNIX))
-        crowd[-1].connect(str(nodes.target.host_path(sources[0])))
+    clients = []
+    for _ in range(300):  # the daemon closes these connections after some seconds
+        clients.append(socket.socket(socket.AF_UNIX))
+        clients[-1].connect(str(nodes.target.host_path(sources[0])))
     migrations.migrate(worker.pid).ok()
     check_moved(worker, nodes)
     worker.end()
-    for client in crowd:
+    for client in clients:
         client.close()
 
 
-@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
-def test_when_the_supervisor_dies_as_the_process_starts_another_one_finishes(lab, nodes, options):
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
+def test_killed_supervisor_is_replaced(lab, nodes, options):
     pauses = pause_file(lab, "target:running")
     with Migrations(
         nodes.source,
@@ -182,7 +180,9 @@ def test_when_the_supervisor_dies_as_the_process_starts_another_one_finishes(lab
         running = migrations.start_migrate(worker.pid, options=options)
         migrations.wait_until_paused("target", "running", running)
         [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
-        nodes.target.signal(supervisor, signal.SIGSTOP)  # so that it does not see the process run
+        nodes.target.signal(
+            supervisor, signal.SIGSTOP
+        )  # so that it does not notice that the process runs
         migrations.go_on("target", "running")
         worker.wait_for_lines(5, nodes.target)
         nodes.target.signal(supervisor, signal.SIGKILL)
@@ -195,7 +195,7 @@ def test_when_the_supervisor_dies_as_the_process_starts_another_one_finishes(lab
         worker.end()
 
 
-def test_a_promised_restore_that_fails_is_tried_again_by_recover(lab, nodes, tmp_path):
+def test_recover_repeats_restore_that_failed_after_the_vote(lab, nodes, tmp_path):
     broken = criu_that(
         tmp_path,
         f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
@@ -224,7 +224,7 @@ def test_a_promised_restore_that_fails_is_tried_again_by_recover(lab, nodes, tmp
         wait_until(
             lambda: migrations.records("target")[0]["state"] == "finished",
             20,
-            "the process to be restored after all",
+            "the process to be restored",
         )
         check_moved(worker, nodes)
         assert (
@@ -243,7 +243,7 @@ def supervisors_of(node):
 
 
 @pytest.mark.parametrize("killed", ["both", "the one that was started"])
-def test_of_a_copy_whose_supervisor_is_killed_there_is_never_a_second_one(lab, nodes, killed):
+def test_killed_supervisor_of_a_copy_never_leads_to_a_second_copy(lab, nodes, killed):
     directory = lab.home / "witness"
     directory.mkdir()
     environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
@@ -264,13 +264,13 @@ def test_of_a_copy_whose_supervisor_is_killed_there_is_never_a_second_one(lab, n
         else:
             nodes.target.signal(
                 process_one, signal.SIGSTOP
-            )  # so that it does not write down that the copy runs
+            )  # so that it does not record that the copy runs
         nodes.target.signal(started, signal.SIGKILL)
         migrations.go_on("target", "ready")
         wait_until(copies, 10, "the copy")
         if killed != "both":
             keeps = migrations.records("target")[0]["trees"][0]["supervisor"][0]
-            assert keeps == process_one, "nobody else restores what is restored here"
+            assert keeps == process_one, "the record names another supervisor"
             nodes.target.signal(process_one, signal.SIGCONT)
         running.wait().ok()
         assert len(copies()) == 1 and nodes.source.alive(pid)
@@ -278,7 +278,7 @@ def test_of_a_copy_whose_supervisor_is_killed_there_is_never_a_second_one(lab, n
         nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_a_name_that_is_no_text_moves_like_any_other(lab, nodes, migrations):
+def test_process_name_that_is_not_utf8_is_no_obstacle(lab, nodes, migrations):
     log = lab.home / "counts"
     script = "printf '\\377\\376' >/proc/$$/comm; n=0; while :; do n=$((n + 1)); echo $n; /bin/sleep 0.02; done >>$0"
     pid = nodes.source.spawn(["sh", "-c", script, log])
@@ -287,32 +287,32 @@ def test_a_name_that_is_no_text_moves_like_any_other(lab, nodes, migrations):
     before = log.read_text().count("\n")
     wait_until(lambda: log.read_text().count("\n") > before + 5, 10, "the counts to go on")
     assert nodes.target.alive(pid) and not nodes.source.alive(pid)
-    assert migrations.recover().code == MOVED, "its record can be read"
+    assert migrations.recover().code == MOVED, "its record cannot be read"
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-def test_of_independent_ones_a_tie_or_an_end_concerns_nobody_else(lab, nodes, migrations):
+def test_obstacle_of_one_independent_migration_does_not_affect_others(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     pipe = lab.home / "pipe"
     os.mkfifo(pipe)
-    tied = [nodes.source.spawn(["sh", "-c", f"sleep 60 <>{pipe}"]) for _ in range(2)]
+    connected = [nodes.source.spawn(["sh", "-c", f"sleep 60 <>{pipe}"]) for _ in range(2)]
     gone = nodes.source.spawn(["true"])
     nodes.source.await_end(gone)
-    done = migrations.migrate(worker.pid, *tied, gone, options=["--independent"])
+    done = migrations.migrate(worker.pid, *connected, gone, options=["--independent"])
     assert done.code == ABORTED, done.output
-    for pid in (*tied, gone):
+    for pid in (*connected, gone):
         assert f"{pid}" in done.output
     check_moved(worker, nodes)
     worker.end()
-    for pid in tied:
+    for pid in connected:
         assert nodes.source.alive(pid)
         nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_a_coordinator_that_is_killed_before_the_decision_leaves_nothing_open(
+def test_migration_of_coordinator_killed_before_decision_is_aborted_on_both_nodes(
     lab, nodes, migrations
 ):
-    """The relay of the source decides, and has nobody left who hears what it says."""
+    """The relay at the source decides alone."""
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
         worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
@@ -326,14 +326,14 @@ def test_a_coordinator_that_is_killed_before_the_decision_leaves_nothing_open(
         lambda: [migrations.records(role)[0]["state"] for role in ("source", "target")]
         == ["aborted"] * 2,
         10,
-        "both nodes to know that it was aborted",
+        "both nodes to record the abort",
     )
     check_stayed(worker, nodes)
     nodes.target.await_end(worker.pid)
     worker.end()
 
 
-def test_paths_may_have_blanks(lab, nodes):
+def test_paths_may_contain_blanks(lab, nodes):
     with Migrations(
         nodes.source, nodes.target, lab.directory / "private", name="with some blanks"
     ) as migrations:
@@ -345,8 +345,8 @@ def test_paths_may_have_blanks(lab, nodes):
         worker.end()
 
 
-def test_nothing_is_let_go_that_cannot_be_written_down(lab, nodes, migrations):
-    """Whoever looks later would believe that it never ran, and restore it once more."""
+def test_restore_is_refused_if_its_release_cannot_be_recorded(lab, nodes, migrations):
+    """Without the record, a later recovery would restore the process a second time."""
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
         worker.pid,
@@ -363,9 +363,7 @@ def test_nothing_is_let_go_that_cannot_be_written_down(lab, nodes, migrations):
         / "work-0"
         / "let-go"
     )
-    mark.symlink_to(
-        "/there/is/no/such/directory"
-    )  # until the next restore, which removes old marks
+    mark.symlink_to("/there/is/no/such/directory")  # the next restore removes it
     migrations.go_on("source", "committed")
     running.wait().ok()
     check_moved(worker, nodes)

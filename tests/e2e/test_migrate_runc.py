@@ -1,4 +1,4 @@
-"""`ppmr migrate --runc`: a container of runc's moves with one command, and whatever goes wrong, exactly one copy runs."""
+"""`ppmr migrate --runc`: one command moves a runc container. After every failure exactly one copy runs."""
 import json
 import signal
 import subprocess
@@ -29,7 +29,7 @@ def migrations(own_cgroup, lab, nodes, need_command, pauses):
 
 
 class Job:
-    """A container named job that counts, on the source."""
+    """A counting container named job, started on the source."""
 
     def __init__(self, lab, migrations, root, cgroup, directory=None, change=lambda config: None):
         self.migrations, self.name = migrations, "job"
@@ -48,8 +48,8 @@ class Job:
         self.counter.wait_for(20)
 
     def at(self, node):
-        """What runc knows of it on a node; None: nothing."""
-        # Not by `runc list`, which fails while runc removes any of them.
+        """The state of the container on a node; None: runc does not list it there."""
+        # `runc list` fails while runc removes any container.
         done = node.run(["runc", "state", self.name], check=False)
         if done.returncode != 0:
             assert "does not exist" in done.stderr, done.stderr
@@ -59,7 +59,7 @@ class Job:
     def check_runs(self, node, other):
         assert self.at(node)["status"] == "running"
         wait_until(
-            lambda: self.at(other) is None, 10, f"runc on {other.name} to forget the container"
+            lambda: self.at(other) is None, 10, f"runc on {other.name} to remove the container"
         )
         assert node.alive(self.at(node)["pid"])
         self.counter.wait_for(20)
@@ -91,7 +91,7 @@ def start(lab, migrations, root_file_system, own_cgroup):
 
 @pytest.fixture
 def pauses(lab):
-    """The states at which a migration stops; see MIGRATION.md."""
+    """A file with the states at which migrations pause."""
     path = lab.directory / "pauses"
     path.touch()
     return path
@@ -129,8 +129,8 @@ def check_one_runs(migrations, job, done, pauses):
         check_clean_retry(migrations, job, pauses)
 
 
-@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazily", "eagerly"])
-def test_a_container_moves_and_is_known_to_runc_over_there(migrations, start, options):
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
+def test_container_moves_and_runc_manages_it_at_target(migrations, start, options):
     job = start()
     done = migrate(migrations, *options).ok()
     job.check_moved()
@@ -139,7 +139,6 @@ def test_a_container_moves_and_is_known_to_runc_over_there(migrations, start, op
     for role in ("source", "target"):
         record = migrations.records(role)[-1]
         assert (record["state"], record["owner"]) == ("finished", "target")
-    # runc there can do with it what it does with its own.
     inside = migrations.target_at.run(
         ["runc", "exec", "job", "sh", "-c", "echo $$; busybox tail -n 1 /data/lines"]
     ).stdout.split()
@@ -151,17 +150,15 @@ def test_a_container_moves_and_is_known_to_runc_over_there(migrations, start, op
     migrations.target_at.run(["runc", "delete", "job"])
 
 
-def test_the_command_of_the_readme(migrations, start):
-    migrations.source_at.run(
-        ["mount", "-t", "tmpfs", "none", "/var/lib"]
-    )  # the records: a node's own here
+def test_command_of_documentation_moves_container(migrations, start):
+    migrations.source_at.run(["mount", "-t", "tmpfs", "none", "/var/lib"])  # private records
     job = start()
     run_section(migrations, "Move a container of runc's")
     job.check_moved()
 
 
 @pytest.mark.parametrize("state", ["dumping", "frozen"])
-def test_interrupted_before_the_decision_it_goes_on_where_it_was(migrations, start, pauses, state):
+def test_interrupt_before_decision_keeps_container_at_source(migrations, start, pauses, state):
     job = start()
     pauses.write_text(f"source:{state}")
     running = start_migrate(migrations)
@@ -171,11 +168,11 @@ def test_interrupted_before_the_decision_it_goes_on_where_it_was(migrations, sta
     check_one_runs(migrations, job, running.wait(), pauses)
 
 
-# A ready target alone would not keep the coordinator from its decision.
+# Pausing a ready target alone does not keep the coordinator from committing.
 @pytest.mark.parametrize(
     "states_reached", [[("source", "sealed")], [("source", "sealed"), ("target", "ready")]]
 )
-def test_a_coordinator_that_is_killed_before_the_decision_changes_nothing(
+def test_coordinator_killed_before_decision_keeps_container_at_source(
     migrations, start, pauses, states_reached
 ):
     job = start()
@@ -186,13 +183,13 @@ def test_a_coordinator_that_is_killed_before_the_decision_changes_nothing(
     running.kill()
     for role, state in states_reached:
         migrations.go_on(role, state)
-    wait_until(lambda: states(migrations) == {"aborted"}, 20, "both nodes to give it up")
+    wait_until(lambda: states(migrations) == {"aborted"}, 20, "both nodes to abort")
     migrations.recover()
     job.check_stayed()
     check_clean_retry(migrations, job, pauses)
 
 
-def test_a_coordinator_that_is_killed_after_the_decision_changes_nothing(migrations, start, pauses):
+def test_coordinator_killed_after_decision_does_not_stop_the_move(migrations, start, pauses):
     job = start()
     pauses.write_text("source:committed")
     running = start_migrate(migrations)
@@ -202,16 +199,14 @@ def test_a_coordinator_that_is_killed_after_the_decision_changes_nothing(migrati
     wait_until(
         lambda: job.at(migrations.source_at) is None,
         20,
-        "runc on the source to forget the container",
+        "runc on the source to remove the container",
     )
     migrations.recover()
     job.check_moved()
     assert states(migrations) == {"finished"}
 
 
-def test_when_nobody_is_left_on_the_source_recover_finishes_it_for_runc_too(
-    migrations, start, pauses
-):
+def test_recover_finishes_move_after_all_source_processes_were_killed(migrations, start, pauses):
     job = start()
     pauses.write_text("source:committed")
     running = start_migrate(migrations)
@@ -220,13 +215,15 @@ def test_when_nobody_is_left_on_the_source_recover_finishes_it_for_runc_too(
         ["pkill", "-9", "-f", "ppmr migrate |runc checkpoint|migration-relay|criu: dump"]
     )
     running.kill()
-    assert job.at(migrations.source_at) is not None, "runc could not take it off its list"
+    assert (
+        job.at(migrations.source_at) is not None
+    ), "runc has removed the container, so recover has no work"
     migrations.recover()
     job.check_moved()
 
 
 @pytest.mark.parametrize("victim", ["runc checkpoint", "migration-relay", "criu: dump"])
-def test_whoever_is_killed_on_the_source_one_copy_runs(migrations, start, pauses, victim):
+def test_one_copy_runs_after_kill_at_source(migrations, start, pauses, victim):
     job = start()
     pauses.write_text("source:frozen")
     running = start_migrate(migrations)
@@ -237,7 +234,7 @@ def test_whoever_is_killed_on_the_source_one_copy_runs(migrations, start, pauses
 
 
 @pytest.mark.parametrize("victim", ["runc restore", "migration-relay", "criu: restore"])
-def test_whoever_is_killed_on_the_target_one_copy_runs(migrations, start, pauses, victim):
+def test_one_copy_runs_after_kill_at_target(migrations, start, pauses, victim):
     job = start()
     pauses.write_text("source:sealed target:ready")
     running = start_migrate(migrations)
@@ -249,7 +246,7 @@ def test_whoever_is_killed_on_the_target_one_copy_runs(migrations, start, pauses
     check_one_runs(migrations, job, running.wait(), pauses)
 
 
-def test_a_restore_that_fails_leaves_it_where_it_was(
+def test_failed_restore_keeps_container_at_source(
     own_cgroup, lab, nodes, need_command, root_file_system, tmp_path
 ):
     need_command("runc")
@@ -273,7 +270,7 @@ def test_a_restore_that_fails_leaves_it_where_it_was(
             job.remove()
 
 
-def test_a_container_and_a_process_share_one_fate(lab, migrations, start, pauses):
+def test_container_and_process_move_in_one_migration(lab, migrations, start, pauses):
     job = start()
     worker = SteadyWorker(migrations.source_at, lab.home / "worker", size_mib=16, threads=1)
     worker.wait_for_lines(10)
@@ -294,7 +291,7 @@ def refused(migrations, job, sentence, code=ABORTED, options=(), criu_options=()
     job.counter.wait_for(5)
 
 
-def test_what_is_different_at_the_target_is_said_before_anything_is_touched(lab, migrations, start):
+def test_preflight_reports_differences_at_target_before_any_change(lab, migrations, start):
     job = start(directory=migrations.source_at.scratch("bundles") / "job")
     refused(migrations, job, f"the bundle {job.bundle} of the container job is not at the target")
     there = migrations.target_at.scratch("bundles") / "job"
@@ -313,7 +310,7 @@ def test_what_is_different_at_the_target_is_said_before_anything_is_touched(lab,
     job.check_moved()
 
 
-def test_a_container_that_needs_what_the_target_lacks(lab, migrations, start):
+def test_container_whose_bind_mount_is_missing_at_target_is_refused(lab, migrations, start):
     here = migrations.source_at.scratch("mounted")
 
     def mount_it(config):
@@ -325,7 +322,7 @@ def test_a_container_that_needs_what_the_target_lacks(lab, migrations, start):
     refused(migrations, job, f"the container job needs {here} at the target")
 
 
-def test_a_container_that_cannot_be_moved_as_it_is(migrations, start):
+def test_container_in_unsupported_state_is_refused(migrations, start):
     job = start()
     inside = migrations.source_at.popen(
         ["runc", "exec", "job", "busybox", "sleep", "60"],
@@ -335,7 +332,7 @@ def test_a_container_that_cannot_be_moved_as_it_is(migrations, start):
     wait_until(
         lambda: "put into the container job" in migrate(migrations, "--dry-run").output,
         10,
-        "what was put into it to be seen",
+        "the process that was put into it to be detected",
     )
     migrations.source_at.signal_process(inside, signal.SIGKILL)
     inside.wait()

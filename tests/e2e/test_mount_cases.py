@@ -1,7 +1,7 @@
-"""The POSIX cases of tests/mount_cases, each on tmpfs, at the source, across, and across with the smallest chunks.
+"""The POSIX cases of tests/mount_cases: on tmpfs, at the source, across both mounts, and across with small chunks.
 
-One pytest case per case and side. The binary runs once per side with the selected cases; a case that hangs or takes the binary down is
-reported by its name, and the rest goes on with fresh mounts.
+One pytest case per case and side. The binary runs once per side with the selected cases. A case that hangs or crashes
+the binary fails by name, and the other cases run on new mounts.
 """
 import os
 import re
@@ -24,16 +24,16 @@ SIDES = ["tmpfs", "source", "across", "across_64KiB"]
 LARGE = (
     "LargeFile.OfThreeGiB",
     "SmallFiles.",
-)  # 3 GiB, 10,000 files: they take their time, also to be read back at the source
+)  # 3 GiB, 10,000 files: slow, also when read back at the source
 LEFT_OUT = {
-    "tmpfs": ("AcrossTheMounts.",),
-    "source": ("AcrossTheMounts.", *LARGE),  # the former need two mounts
+    "tmpfs": ("AcrossTheMounts.",),  # need two mounts
+    "source": ("AcrossTheMounts.", *LARGE),
     "across": (),
     "across_64KiB": ("LargeFile.", "SmallFiles."),
 }
 NOT_BUILT = "mount_cases_is_built"
-RUN_SECONDS = 900  # of one run of the binary; each case has its own limit in there
-ROUNDS_MAX = 4  # fresh mounts after a hang or a crash, then the rest is called failed
+RUN_SECONDS = 900  # of one run of the binary, which limits each case
+ROUNDS_MAX = 4  # new mounts after a hang or a crash; then the remaining cases fail
 RAN = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED|TOO LONG) +\] ([\w./]+)", re.MULTILINE)
 
 
@@ -67,7 +67,7 @@ def pytest_generate_tests(metafunc):
 
 
 class Ground:
-    """The directories of one side: a tmpfs, or a source and a target joined over loopback."""
+    """The directories of one side: a tmpfs, or a source and a target connected over loopback."""
 
     def __init__(self, side, directory):
         self.side, self.directory, self.mounts = side, Path(directory), None
@@ -101,12 +101,12 @@ class Ground:
             self.arguments[-1:] = ["target", "--read-dir", self.mounts.in_]
         return self
 
-    def complaint(self):
-        """What has happened to the daemons, if anything."""
+    def dead_daemons(self):
+        """A line for each daemon that has ended."""
         if not self.mounts:
             return ""
         return "".join(
-            f"\nppmr {daemon.role} has ended with {daemon.process.returncode}; it said: {daemon.output()}"
+            f"\nppmr {daemon.role} ended with {daemon.process.returncode}; log: {daemon.output()}"
             for daemon in (self.mounts.target, self.mounts.source)
             if not daemon.running()
         )
@@ -119,7 +119,7 @@ class Ground:
 
 
 def run_once(ground, cases):
-    """Runs the binary; returns ({case: (word, output)}, complaint). A case that began and did not end is the one to blame."""
+    """Runs the binary; returns ({case: (word, output)}, problem). A case without an end has word DIED."""
     with tempfile.TemporaryFile() as output:
         binary = subprocess.Popen(
             [
@@ -137,14 +137,14 @@ def run_once(ground, cases):
             ended = f"the binary ended with {binary.wait(timeout=RUN_SECONDS)}"
         except subprocess.TimeoutExpired:
             ended = f"the binary did not end within {RUN_SECONDS} s"
-        complaint = ended + ground.complaint()
+        problem = ended + ground.dead_daemons()
         try:
-            os.killpg(binary.pid, 9)  # children of a case, too
+            os.killpg(binary.pid, 9)  # including children of a case
         except ProcessLookupError:
             pass
         output.seek(0)
         text = output.read().decode(errors="replace")
-    # What waits inside a mount can only be killed once its daemon is gone.
+    # A process that blocks inside a mount dies only after its daemon.
     ground.__exit__()
     binary.wait(timeout=30)
 
@@ -164,12 +164,12 @@ def run_once(ground, cases):
             results[case] = ("DIED", text[began:])
         else:
             results[case] = (word, mark.string[began : mark.end()])
-    return results, complaint
+    return results, problem
 
 
 @pytest.fixture(scope="module")
 def outcome(request, tmp_path_factory):
-    """Returns a function (side, case) -> (word, output); each side runs when the first of its cases is asked for."""
+    """A function (side, case) -> (word, output). Each side runs when its first case is requested."""
     chosen = {}
     for item in request.session.items:
         if item.module is request.module and hasattr(item, "callspec"):
@@ -183,33 +183,33 @@ def outcome(request, tmp_path_factory):
             if not left:
                 break
             with Ground(side, tmp_path_factory.mktemp(f"{side}-{round_number}")) as ground:
-                found, complaint = run_once(ground, left)
+                found, problem = run_once(ground, left)
             for case, (word, output) in found.items():
                 results[case] = (
                     word,
-                    output if word in ("OK", "SKIPPED") else f"{output}\n{complaint}",
+                    output if word in ("OK", "SKIPPED") else f"{output}\n{problem}",
                 )
             if not found:
-                return {case: ("DIED", complaint) for case in left} | results
+                return {case: ("DIED", problem) for case in left} | results
         return results
 
     def lookup(side, case):
         if side not in known:
             try:
                 known[side] = run_side(side)
-            except Exception as trouble:  # no mounts: every case of this side says so
+            except Exception as error:  # no mounts: every case of this side fails with it
                 known[side] = {
-                    case: ("DIED", f"{type(trouble).__name__}: {trouble}") for case in chosen[side]
+                    case: ("DIED", f"{type(error).__name__}: {error}") for case in chosen[side]
                 }
-        return known[side].get(
-            case, ("DIED", "not reached: too many cases hung or crashed before it")
-        )
+        return known[side].get(case, ("DIED", "not run: too many cases before it hung or crashed"))
 
     return lookup
 
 
+@pytest.mark.xdist_group("mount cases")  # one run of the binary serves all cases of a side
+@pytest.mark.first
 def test_mount_case(side, case, outcome):
-    assert case != NOT_BUILT, f"{BINARY} is missing: bazel build //tests/mount_cases"
+    assert case != NOT_BUILT, f"{BINARY} is missing: run `bazel build //tests/mount_cases`"
     word, output = outcome(side, case)
     if word == "SKIPPED":
         pytest.skip(

@@ -1,7 +1,8 @@
-"""Real processes move between two nodes with CRIU, through the mounts.
+"""Processes move between two nodes with CRIU, through the mounts.
 
-Every program writes numbered lines whose contents the test computes for itself; a move is good if the lines before and after it are one
-unbroken sequence, written first on the source and then on the target. That this is able to fail is shown in test_proofs.py.
+Every program writes numbered lines whose contents the test computes as well. A move is correct if the lines form
+one unbroken sequence, written first on the source and then on the target. test_proofs.py shows that these checks
+can fail.
 """
 import random
 import signal
@@ -19,10 +20,20 @@ from lab.proofs import Before, prove
 TCP = ["--tcp-established", "--network-lock", "skip"]
 
 
-@pytest.fixture(params=["lazily", "eagerly"])
+def modes(*eager_marks):
+    return pytest.mark.parametrize(
+        "move", ["lazy", pytest.param("eager", marks=eager_marks)], indirect=True
+    )
+
+
+both_modes = modes()
+mostly_lazy = modes(pytest.mark.long)  # the eager restore has its tests above
+
+
+@pytest.fixture
 def move(request, lab, nodes):
     """A prepared move from nodes.source to nodes.target."""
-    lazily = request.param == "lazily"
+    lazily = request.param == "lazy"
     if request.config.getoption("--way") == "tmpfs":
         way = TarMove(nodes.source, nodes.target, lazily)
         way.prepare("moved")
@@ -52,7 +63,7 @@ def move_and_check(move, program, dump_options=(), restore_options=()):
     return timeline
 
 
-def test_on_a_kernel_without_userfaultfd_restart_is_eager(lab, nodes, tmp_path, monkeypatch):
+def test_restart_is_eager_on_kernel_without_userfaultfd(lab, nodes, tmp_path, monkeypatch):
     without = criu_that(tmp_path, WITHOUT_USERFAULTFD)
     with Mounts(nodes.source, nodes.target, lab.directory / "private") as mounts:
         way = PpmrMove(nodes.source, nodes.target, mounts)
@@ -66,7 +77,8 @@ def test_on_a_kernel_without_userfaultfd_restart_is_eager(lab, nodes, tmp_path, 
         way.clean()
 
 
-def test_a_worker_with_everything_goes_on_as_before(lab, nodes, move):
+@both_modes
+def test_worker_with_all_kinds_of_state(lab, nodes, move):
     worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=96)
     worker.wait_for_lines(30)
     before = Before(worker)
@@ -78,8 +90,9 @@ def test_a_worker_with_everything_goes_on_as_before(lab, nodes, move):
     assert [claim for claim in claims if not claim[1]] == []
 
 
-def test_a_single_process(lab, nodes, move):
-    """No children, no threads: a shell that counts, with its state in its variables alone."""
+@mostly_lazy
+def test_single_process(lab, nodes, move):
+    """A shell without children or threads that counts in its variables."""
     directory = lab.home / "shell"
     directory.mkdir()
     output = directory / "output"
@@ -116,24 +129,28 @@ def test_a_single_process(lab, nodes, move):
     nodes.target.signal(pid, signal.SIGKILL)
 
 
+@mostly_lazy
 def test_threads(lab, nodes, move):
     move_and_check(
         move, Program(nodes.source, "conversation", ["threads", lab.home / "c"], lab.home / "c")
     )
 
 
+@mostly_lazy
 def test_pipes_and_children(lab, nodes, move):
     move_and_check(
         move, Program(nodes.source, "conversation", ["pipes", lab.home / "c"], lab.home / "c")
     )
 
 
+@mostly_lazy
 def test_unix_socket_pairs(lab, nodes, move):
     move_and_check(
         move, Program(nodes.source, "conversation", ["unix", lab.home / "c"], lab.home / "c")
     )
 
 
+@mostly_lazy
 def test_shared_memory(lab, nodes, move):
     move_and_check(
         move,
@@ -142,7 +159,8 @@ def test_shared_memory(lab, nodes, move):
     )
 
 
-def test_a_tcp_connection_inside_the_tree(lab, nodes, move):
+@mostly_lazy
+def test_tcp_connection_inside_tree(lab, nodes, move):
     move_and_check(
         move,
         Program(nodes.source, "conversation", ["tcp", lab.home / "c"], lab.home / "c"),
@@ -151,8 +169,9 @@ def test_a_tcp_connection_inside_the_tree(lab, nodes, move):
     )
 
 
-def test_a_tcp_connection_to_another_node(lab, nodes, move):
-    """The server moves with its address; the client on a third node stays and notices a pause, nothing else."""
+@both_modes
+def test_tcp_connection_to_another_node(lab, nodes, move):
+    """The server moves with its address. Its client on a third node keeps the connection."""
     moving = MovingAddress(lab, nodes.source, nodes.target)
     server = Program(
         nodes.source,
@@ -180,7 +199,7 @@ def test_a_tcp_connection_to_another_node(lab, nodes, move):
     move.finish()
     client.wait_for_lines(30)
     lines = client.lines()
-    check_continuity(lines)  # `served` would start again at 1 with a new server
+    check_continuity(lines)  # `served` would restart at 1 with a new server
     assert lines[-1]["line"] >= before + 30
     nodes.source.await_end(server.pid)
     client.end()
@@ -188,6 +207,7 @@ def test_a_tcp_connection_to_another_node(lab, nodes, move):
     server.end()
 
 
+@both_modes
 def test_redis_with_its_data(lab, nodes, move, need_command):
     keys = 10_000
     contents = {f"key:{i}": f"{mix(i):016x}" * random.Random(i).randint(1, 40) for i in range(keys)}

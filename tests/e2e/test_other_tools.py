@@ -1,4 +1,4 @@
-"""Containers and copies through the mounts, with the very commands of the README."""
+"""Containers and copies through the mounts, with the commands of the documentation."""
 import hashlib
 import json
 import random
@@ -38,7 +38,7 @@ def test_runc(own_cgroup, lab, nodes, mounts, need_command, root_file_system):
 
 @pytest.fixture
 def podman(own_cgroup, lab, nodes, need_command, tmp_path):
-    """A `podman` for the commands of a test: with the runtime that knows checkpoints, storage of its own on each node, no trace on the host."""
+    """A `podman` with runc as its runtime and private storage on each node."""
     real = shutil.which(need_command("podman"))
     need_command("runc")
     wrapper = tmp_path / "bin/podman"
@@ -52,7 +52,7 @@ def podman(own_cgroup, lab, nodes, need_command, tmp_path):
 
 
 def start_in_podman(mounts, podman, root, data, cgroup, lab):
-    """The same image on both nodes, a container named job on the source."""
+    """Loads the same image on both nodes and starts a container named job on the source."""
     path = {"PATH": f"{podman.parent}:{environment()['PATH']}"}
     run_command(
         mounts,
@@ -89,10 +89,8 @@ def test_podman(own_cgroup, lab, nodes, mounts, podman, root_file_system):
             run_command(mounts, where, "podman rm --force --time 0 --all", **path)
 
 
-def test_podman_cannot_read_from_a_consuming_target(
-    own_cgroup, lab, nodes, podman, root_file_system
-):
-    """The README says so; and it has to end in an error, not in a container that lacks something."""
+def test_podman_fails_cleanly_at_consuming_target(own_cgroup, lab, nodes, podman, root_file_system):
+    """podman reads the archive twice, so it must report an error and start no container."""
     data = lab.home / "data"
     data.mkdir()
     with Mounts(

@@ -1,4 +1,4 @@
-"""The observers of test_moves.py and of the demo catch what they are there to catch."""
+"""The checks of test_moves.py and of the demo detect the faults they look for."""
 import pytest
 
 from lab.node import LabError
@@ -30,12 +30,12 @@ def line(number, **changes):
     )
 
 
-def test_an_unbroken_sequence_is_accepted():
+def test_unbroken_sequence_is_accepted():
     check_continuity([line(number) for number in range(1, 50)])
 
 
 @pytest.mark.parametrize(
-    "changes, complaint",
+    "changes, objection",
     [
         ({"line": 5}, "carries number"),
         ({"answer": 5}, "answer is wrong"),
@@ -49,18 +49,18 @@ def test_an_unbroken_sequence_is_accepted():
         ({"wrong_words": 1}, "words of shared memory"),
     ],
 )
-def test_a_line_that_does_not_follow_on_is_caught(changes, complaint):
-    with pytest.raises(LabError, match=complaint):
+def test_inconsistent_line_is_detected(changes, objection):
+    with pytest.raises(LabError, match=objection):
         check_continuity([*(line(number) for number in range(1, 20)), line(20, **changes)])
 
 
 @pytest.mark.parametrize("numbers", [[1, 2, 4], [1, 2, 2, 3], [2, 3]])
-def test_a_missing_or_repeated_line_is_caught(numbers):
+def test_missing_or_repeated_line_is_detected(numbers):
     with pytest.raises(LabError, match="carries number"):
         check_continuity([line(number) for number in numbers])
 
 
-def test_two_writers_are_caught():
+def test_two_writers_are_detected():
     class Named:
         def __init__(self, name):
             self.name = name
@@ -75,8 +75,8 @@ def test_two_writers_are_caught():
         gap_between([line(1)], source, target)
 
 
-def test_one_flipped_byte_of_memory_is_caught(lab, nodes):
-    """On the way, one byte in the middle of the page image is changed: the worker runs on, and only its memory gives it away."""
+def test_one_flipped_byte_of_memory_is_detected(lab, nodes):
+    """One byte of the page image changes between dump and restore. The worker runs; only its memory is wrong."""
 
     class Tampering(TarMove):
         def _restore(self, options):

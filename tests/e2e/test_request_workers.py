@@ -1,4 +1,4 @@
-"""The threads that serve a mount: as many as are of use, not one for every request that finds all of them busy."""
+"""The daemon does not start a thread for every request that finds all of them busy."""
 WRITERS = 3
 REQUESTS = 4000  # of each
 WRITE = (
@@ -7,11 +7,11 @@ WRITE = (
 
 
 def tasks_made(node):
-    """By the whole node until now: pids and thread ids count up."""
+    """The number of processes and threads that the node has started: its ids count up."""
     return int(node.read_text("/proc/sys/kernel/ns_last_pid"))
 
 
-def test_small_requests_of_several_writers_make_no_threads(mounts, nodes):
+def test_small_requests_of_several_writers_start_no_threads(mounts, nodes):
     directory = mounts.out / "many"
     nodes.source.run(["mkdir", directory])
     before = tasks_made(nodes.source)

@@ -1,4 +1,4 @@
-"""The two-machine laboratory itself (tests/vm): what tests of RDMA rely on."""
+"""The laboratory of two machines (tests/vm), on which the tests of RDMA rely."""
 import os
 import signal
 import subprocess
@@ -27,16 +27,16 @@ def test_each_machine_has_an_rdma_device(machines):
         assert "rxe0" in shown and "PORT_ACTIVE" in shown and "active_mtu:\t\t4096" in shown
         assert node.run(["hostname"]).stdout.strip() == node.name
         interfaces = sorted(node.names("/sys/class/net"))
-        assert interfaces == ["link0", "link1", "lo"], "the way to the host must not be seen"
+        assert interfaces == ["link0", "link1", "lo"], "the connection to the host is visible"
 
 
-def test_rdma_travels_between_the_machines(machines):
+def test_rdma_works_between_machines(machines):
     measures.rping(machines)
-    # Longer than a queue pair's time-out: a packet that is lost may cost as much.
+    # Longer than a queue pair's timeout, because that is the cost of a lost packet.
     assert measures.read_bandwidth(machines, size=128 << 10, queue_pairs=2, seconds=6) > 0
 
 
-def test_commands(machines):
+def test_commands_run_in_machine(machines):
     a = machines.a
     done = a.run(["sh", "-c", "cat; echo no >&2; exit 3"], input="yes", check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("yes", "no\n", 3)
@@ -62,7 +62,7 @@ def test_commands(machines):
     assert sorted(codes) == list(range(8))
 
 
-def test_what_takes_too_long_is_killed_in_the_machine(machines):
+def test_command_that_times_out_is_killed_in_machine(machines):
     a = machines.a
     with pytest.raises(LabError, match="did not end within 1 s"):
         a.run(["sleep", "1234"], timeout=1)
@@ -75,7 +75,7 @@ def command_lines(node):
     return node.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"], check=False).stdout
 
 
-def test_processes_in_the_background(machines):
+def test_background_processes_can_be_signalled(machines):
     a = machines.a
     pid = a.spawn(["sleep", "1000"])
     assert a.alive(pid)
@@ -92,12 +92,10 @@ def test_processes_in_the_background(machines):
     pid = process.guest_pid()
     process.kill()
     process.wait()
-    wait_until(
-        lambda: not a.alive(pid), 10, "the command to go with the process that stands for it"
-    )
+    wait_until(lambda: not a.alive(pid), 10, "the command to end with its process on the host")
 
 
-def test_files(machines, tmp_path):
+def test_files_are_shared_and_copied(machines, tmp_path):
     a, b = machines.nodes
     content = os.urandom(3 << 20)
     (tmp_path / "one").write_bytes(content)
@@ -113,14 +111,14 @@ def test_files(machines, tmp_path):
     assert not Path("/etc/written-by-a-machine").exists()
 
 
-def test_the_clocks_agree(machines):
+def test_clocks_agree(machines):
     for node in machines.nodes:
         asked = time.time()
         there = node.agent.ask("clock") / 1e9
         assert asked - 0.5 < there < time.time() + 0.5
 
 
-def test_the_link_is_cut_and_restored(machines):
+def test_link_can_be_cut_and_restored(machines):
     a, b = machines.nodes
     assert reaches(a, b)
     machines.cut_link()
@@ -133,7 +131,7 @@ def test_the_link_is_cut_and_restored(machines):
     measures.rping(machines)
 
 
-def test_machines_between_which_nothing_passes_are_booted_again(machines):
+def test_machines_with_dead_link_are_rebooted(machines):
     machines.b.run(["ip", "link", "set", "link0", "down"])
     machines.b.run(["touch", "/tmp/of-this-boot"])
     machines.make_whole()
@@ -141,7 +139,7 @@ def test_machines_between_which_nothing_passes_are_booted_again(machines):
     assert not machines.b.exists("/tmp/of-this-boot")
 
 
-def test_a_machine_loses_its_power_and_comes_back(machines):
+def test_killed_machine_can_be_booted_again(machines):
     a, b = machines.nodes
     b.run(["touch", "/tmp/lost"])
     process = b.popen(["sleep", "1000"], stderr=subprocess.DEVNULL)
@@ -159,7 +157,7 @@ def test_a_machine_loses_its_power_and_comes_back(machines):
 @pytest.mark.parametrize(
     "supervisor_dies_too", [False, True], ids=["runner", "runner and supervisor"]
 )
-def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, supervisor_dies_too):
+def test_killed_runner_leaves_no_processes_and_no_files(machines, supervisor_dies_too):
     runner = subprocess.Popen(
         [REPOSITORY / "tests/vm/lab", "up"], stderr=subprocess.PIPE, text=True
     )
@@ -178,7 +176,7 @@ def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, supervisor
 
         def removed():
             if supervisor_dies_too:
-                remove_stale()  # what the next laboratory does first; in vain for as long as a killed process has yet to close the lock
+                remove_stale()  # as the next laboratory does; works once the killed processes have released the lock
             return not directory.exists()
 
         wait_until(removed, 10, f"{directory} to be removed")
@@ -189,7 +187,7 @@ def test_nothing_is_left_behind_of_a_runner_that_was_killed(machines, supervisor
 
 
 def processes_of(directory, what):
-    """Pids of the host's processes with the directory and `what` on their command line."""
+    """Host pids of the processes with the directory and `what` on their command line."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:

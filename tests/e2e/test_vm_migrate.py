@@ -1,8 +1,7 @@
-"""`ppmr migrate` between two machines with kernels of their own, which track memory (unlike many a host of this test), over RDMA."""
+"""`ppmr migrate` over RDMA between two machines. Their kernels track memory, which many hosts' do not."""
 import itertools
 import shutil
 import tempfile
-import time
 
 import pytest
 
@@ -42,7 +41,7 @@ def start_worker(machines, **options):
     return worker
 
 
-def test_a_dry_run_says_that_it_would_work_and_touches_nothing(machines, migrations):
+def test_dry_run_succeeds_without_any_change(machines, migrations):
     worker = start_worker(machines, size_mib=8)
     done = migrations.migrate(worker.pid, options=["--dry-run"])
     assert done.code == MOVED, done.output
@@ -52,7 +51,7 @@ def test_a_dry_run_says_that_it_would_work_and_touches_nothing(machines, migrati
     worker.end()
 
 
-def test_a_dry_run_names_what_the_other_machine_lacks(machines, migrations):
+def test_dry_run_names_file_that_is_missing_at_target(machines, migrations):
     machines.a.run(["sh", "-c", "cp /bin/sleep /tmp/only-here"])
     pid = machines.a.spawn(["/tmp/only-here", "1000"], log=machines.home / "only-here.log")
     done = migrations.migrate(pid, options=["--dry-run"])
@@ -63,7 +62,7 @@ def test_a_dry_run_names_what_the_other_machine_lacks(machines, migrations):
     ), done.output
 
 
-def test_a_worker_moves_with_one_command(machines, migrations):
+def test_worker_moves_over_rdma(machines, migrations):
     worker = start_worker(machines, size_mib=32)
     before = Before(worker)
     done = migrations.migrate(worker.pid, timeout=120).ok()
@@ -80,7 +79,7 @@ def test_a_worker_moves_with_one_command(machines, migrations):
         )
 
 
-def test_pre_copy_leaves_little_for_the_freeze_and_loses_no_write(machines, migrations):
+def test_pre_copy_shrinks_final_dump_and_loses_no_write(machines, migrations):
     size_mib = 96
     worker = start_worker(
         machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 20
@@ -91,12 +90,12 @@ def test_pre_copy_leaves_little_for_the_freeze_and_loses_no_write(machines, migr
     assert rounds[0]["bytes"] >= size_mib * MIB
     assert (
         0 < rounds[1]["bytes"] < size_mib * MIB / 2
-    ), "the second round copies what was written to since the first"
+    ), "the second round copies more than what was written since the first"
     tree = done.summary["trees"][0]
     assert not tree["lazily"]
     assert (
         tree["bytes"] - sum(entry["bytes"] for entry in rounds) < size_mib * MIB / 2
-    ), "what the frozen process is dumped for is less than its memory"
+    ), "the dump of the frozen process is not smaller than its memory"
     worker.node = machines.b
     worker.wait_for_lines(30, machines.b)
     gap_between(worker.lines(), *machines.nodes)
@@ -105,15 +104,19 @@ def test_pre_copy_leaves_little_for_the_freeze_and_loses_no_write(machines, migr
     worker.end()
     assert (
         audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
-    ), "each page is as it was last written"
+    ), "a page is not as it was last written"
     assert machines.b.run(["ls", migrations.in_]).stdout == ""
 
 
-def test_pre_copy_whose_link_fails_leaves_the_process_where_it_was(machines, migrations):
+def test_failed_link_during_pre_copy_keeps_process_at_source(machines, migrations):
     worker = start_worker(machines, size_mib=96, pages_per_s=1000)
     running = migrations.start_migrate(worker.pid, options=["--pre-copy", 3])
-    wait_until(lambda: machines.a.names(migrations.out), 60, "the first round to begin")
-    time.sleep(0.5)
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 8 * MIB,
+        60,
+        "the first round to transfer",
+        interval=0.05,
+    )
     machines.cut_link()
     try:
         done = running.wait(180)
@@ -129,7 +132,7 @@ def test_pre_copy_whose_link_fails_leaves_the_process_where_it_was(machines, mig
     }
 
 
-# ---- PostgreSQL: several processes, shared memory, a user of its own, its data on a file system of both machines ---------------------
+# ---- PostgreSQL: several processes, shared memory, its own user, data on a shared file system ----
 
 
 class Postgres:
@@ -139,7 +142,7 @@ class Postgres:
         if not machines.a.exists(f"{self.BIN}/postgres"):
             pytest.skip("PostgreSQL is not installed: run third_party/install")
         self.a, self.data, self.log = machines.a, directory / "data", directory / "log"
-        with tempfile.TemporaryDirectory() as made:  # on the host, which is many times faster; no other user sees into the machines' directory there
+        with tempfile.TemporaryDirectory() as made:  # on the host, which is faster; there, other users have no access to the machines' directory
             shutil.chown(made, "postgres")
             self.as_postgres(
                 HOST,
@@ -156,7 +159,7 @@ class Postgres:
             )
             HOST.run(["install", "-d", "-o", "postgres", "-m", "0700", directory])
             HOST.run(["cp", "-a", f"{made}/data", self.data])
-        # So soon after its boot the machine's shared memory has inodes of the numbers of System V segments, which CRIU mixes up.
+        # Soon after boot the inodes of shared memory have the numbers of System V segments, and CRIU confuses the two.
         machines.a.run(
             [
                 "/usr/bin/python3",
@@ -170,7 +173,7 @@ class Postgres:
             "dynamic_shared_memory_type": "sysv",
             "shared_buffers": "16MB",
         }
-        # An IPC namespace of its own, because its System V shared memory moves with it.
+        # In a new IPC namespace, because its System V shared memory moves with it.
         server = [
             "setpriv",
             "--reuid=postgres",
@@ -216,7 +219,7 @@ class Postgres:
         ).stdout.strip()
 
 
-def test_postgres_moves_with_all_its_rows(machines, migrations):
+def test_postgres_moves_with_its_rows(machines, migrations):
     postgres = Postgres(machines, machines.home / "postgres")
     a, b = machines.nodes
     postgres.sql(

@@ -1,8 +1,7 @@
-"""RDMA for real: the verbs mover between the two machines of tests/vm, whose devices are software but whose verbs are the kernel's."""
+"""The verbs mover between the two machines of tests/vm: emulated RDMA devices, the kernel's verbs."""
 import contextlib
 import itertools
 import json
-import os
 import threading
 import time
 
@@ -13,12 +12,12 @@ from lab.ppmr import Mounts, PpmrMove, find_ppmr
 from lab.programs import SteadyWorker, check_continuity
 
 MIB = 1 << 20
-INLINE_MAX = 16 << 10  # what a small chunk may carry in its announcement
+INLINE_MAX = 16 << 10  # the largest inline chunk
 PEER_TIMEOUT = 6
-ROCE_PORT = 4791  # of UDP, for RoCE v2
+ROCE_PORT = 4791  # the UDP port of RoCE v2
 _numbers = itertools.count(1)
 
-# One process, and no copy more than needed: the machines are slow.
+# One process with few copies, because the machines are slow.
 WRITER = """
 import hashlib, os, sys
 digest, block = hashlib.blake2b(), bytearray(os.urandom(1 << 20))
@@ -42,14 +41,14 @@ print(digest.hexdigest())
 
 
 class Pair(Mounts):
-    """The source on machine a, the target on b, small enough for both."""
+    """The source on machine a, the target on b, with little memory."""
 
     def __init__(self, machines, source_options=(), target_options=()):
         both = [
             "--peer-timeout",
             PEER_TIMEOUT,
             "--insecure",
-        ]  # the pairing by keys has its own tests
+        ]  # other tests cover keys
         super().__init__(
             machines.a,
             machines.b,
@@ -58,7 +57,7 @@ class Pair(Mounts):
             ["--memory-limit", "768MiB", "--pool-size", "192MiB", *both, *target_options],
             name=f"pair{next(_numbers)}",
         )
-        for _ in range(4):  # a worker takes a slot when it has received its first request
+        for _ in range(4):  # a worker takes a slot with its first request
             self.source_at.run(["ls", "-l", self.out])
         self.slots_of_the_receive_loop = self.source.status()["pool"]["in_use"]
 
@@ -72,8 +71,8 @@ class Pair(Mounts):
     def rdma(self):
         return self.target.status()["rdma"]
 
-    def assert_all_given_back(self):
-        """At the source: slots, but for those that wait for requests; regions."""
+    def assert_all_returned(self):
+        """The source has returned its slots, except those of the receive loop, and its regions."""
         status = self.source.status()
         assert (
             status["pool"]["in_use"] <= self.slots_of_the_receive_loop
@@ -81,7 +80,7 @@ class Pair(Mounts):
         ), status
 
     def write(self, name, size_mib, check=True, timeout=300):
-        """Writes bytes that are everywhere different, and returns their digest; None if that failed and need not succeed."""
+        """Writes bytes that differ everywhere and returns their digest; None on failure without `check`."""
         done = self.source_at.run(
             ["/usr/bin/python3", "-SEc", WRITER, self.out / name, size_mib],
             timeout=timeout,
@@ -101,8 +100,8 @@ class Pair(Mounts):
         self.commit(name)
         self.remove(name)
 
-    def under_way(self, size_mib=64):
-        """A writer in the background, once bytes flow: (thread, where its digest will be)."""
+    def start_write(self, size_mib=64):
+        """Starts a writer in the background and waits until bytes arrive: (thread, {"digest": ...} at its end)."""
         result, before = {}, self.rdma()["bytes_read"]
         thread = threading.Thread(
             target=lambda: result.update(digest=self.write("file", size_mib, check=False)),
@@ -110,7 +109,10 @@ class Pair(Mounts):
         )
         thread.start()
         wait_until(
-            lambda: self.rdma()["bytes_read"] > before + 4 * MIB, 60, "bytes to flow", interval=0.02
+            lambda: self.rdma()["bytes_read"] > before + 4 * MIB,
+            60,
+            "bytes to arrive",
+            interval=0.02,
         )
         return thread, result
 
@@ -130,7 +132,7 @@ def pair(machines):
 
 
 def resources(node):
-    """What the kernel holds for RDMA: queue pairs, completion queues, regions, protection domains, identifiers."""
+    """The kernel's RDMA objects: queue pairs, completion queues, regions, protection domains, identifiers."""
     shown = json.loads(node.run(["rdma", "-j", "resource", "show"]).stdout)
     return {
         key: count
@@ -149,31 +151,32 @@ def memory_of(node, pid):
     return {words[0].rstrip(":"): int(words[1]) for words in lines}
 
 
-def test_devices_are_shown_with_what_matters(machines):
-    said = [
+def test_devices_command_shows_the_device(machines):
+    shown = [
         json.loads(line)
         for line in machines.a.run([find_ppmr(), "devices", "--json"]).stdout.splitlines()
     ]
-    assert len(said) == 1 and said[0]["device"] == "rxe0" and said[0]["usable"], said
+    assert len(shown) == 1 and shown[0]["device"] == "rxe0" and shown[0]["usable"], shown
     assert (
-        said[0]["state"] == "active"
-        and said[0]["link_layer"] == "Ethernet"
-        and said[0]["addresses"] == [machines.a.address]
+        shown[0]["state"] == "active"
+        and shown[0]["link_layer"] == "Ethernet"
+        and shown[0]["addresses"] == [machines.a.address]
     )
-    assert said[0]["max_qp_rd_atom"] > 0 and said[0]["max_sge_rd"] > 0 and said[0]["gids"]
+    assert shown[0]["max_qp_rd_atom"] > 0 and shown[0]["max_sge_rd"] > 0 and shown[0]["gids"]
     assert "can be used" in machines.a.run([find_ppmr(), "devices"]).stdout
 
 
-def test_a_large_file_travels_by_reads_and_what_is_registered_stays_the_same(pair):
+def test_large_file_is_read_by_rdma_and_registration_stays_constant(pair, long):
+    size_mib = 512 if long else 256  # more than the target's reserve
     both = pair()
     assert both.transports() == ["verbs", "verbs"], (both.source.output(), both.target.output())
     assert "come over verbs, not tcp" in both.target.output() and "rxe0" in both.target.output()
-    both.move("large", 512)
-    both.await_ready()  # the reserve is filled up again in a quiet moment, and registered
+    both.move("large", size_mib)
+    both.await_ready()  # the target refills and registers its reserve in the background
     rdma = both.rdma()
     assert (
-        rdma["bytes_read"] >= 512 * MIB - INLINE_MAX
-        and rdma["reads_posted"] >= 512
+        rdma["bytes_read"] >= size_mib * MIB - INLINE_MAX
+        and rdma["reads_posted"] >= size_mib
         and rdma["strange_completions"] == 0
     )
     assert rdma["connections_made"] == rdma["connections"] == 2
@@ -189,7 +192,7 @@ def test_a_large_file_travels_by_reads_and_what_is_registered_stays_the_same(pai
     assert both.source.status()["rdma"] == source
 
 
-def test_each_side_may_ask_for_tcp(pair):
+def test_source_can_request_tcp(pair):
     both = pair(["--transport", "tcp"])
     assert both.transports() == ["tcp", "tcp"]
     assert "the source has --transport tcp" in both.target.output()
@@ -197,17 +200,17 @@ def test_each_side_may_ask_for_tcp(pair):
     assert both.rdma()["bytes_read"] == 0
 
 
-def test_verbs_only_against_tcp_only_fails_at_once_and_says_why(pair):
+def test_verbs_source_is_refused_by_tcp_target_with_reason(pair):
     with pytest.raises(LabError, match="--transport verbs, but the target has --transport tcp"):
         pair(["--transport", "verbs"], ["--transport", "tcp"])
 
 
-def test_a_device_that_is_not_there_is_named(pair):
+def test_missing_device_is_named(pair):
     with pytest.raises(LabError, match="'mlx5_7'.*there are: rxe0"):
         pair(target_options=["--device", "mlx5_7"])
 
 
-# ---- Processes ------------------------------------------------------------------------------------------------------------------
+# ---- Processes ----
 
 
 def move_workers(machines, both, names, size_mib):
@@ -243,42 +246,42 @@ def move_workers(machines, both, names, size_mib):
             move.clean()
 
 
-def test_a_process_dumped_on_one_machine_goes_on_on_the_other(machines, pair):
+def test_process_moves_over_rdma(machines, pair):
     both = pair(["--transport", "verbs"])
     move_workers(machines, both, ["single"], 48)
     assert both.rdma()["bytes_read"] >= 40 * MIB
 
 
-def test_several_processes_move_at_once(machines, pair):
+def test_several_processes_move_over_rdma_at_once(machines, pair):
     both = pair(["--transport", "verbs", "--streams", "4"])
     move_workers(machines, both, ["first", "second", "third"], 16)
     assert both.rdma()["connections_made"] == 4
 
 
-# ---- Trouble --------------------------------------------------------------------------------------------------------------------
+# ---- Faults ----
 
 
-def test_a_link_that_is_cut_for_less_than_the_time_out_costs_nothing(machines, pair):
+def test_cut_shorter_than_peer_timeout_loses_no_bytes(machines, pair):
     both = pair(["--transport", "verbs"])
-    thread, result = both.under_way()
+    thread, result = both.start_write()
     machines.cut_link()
-    time.sleep(PEER_TIMEOUT / 2)
+    time.sleep(PEER_TIMEOUT / 2)  # the length of the cut
     machines.restore_link()
     thread.join(timeout=240)
     assert result["digest"] and result["digest"] == both.digest("file")
     assert both.transports() == ["verbs", "verbs"]
 
 
-def test_a_link_that_stays_cut_fails_both_sides_and_gives_all_back(machines, pair):
+def test_cut_longer_than_peer_timeout_fails_both_sides_and_leaks_nothing(machines, pair):
     idle = [resources(node) for node in machines.nodes]
     both = pair()
-    thread, result = both.under_way()
+    thread, result = both.start_write()
     machines.cut_link()
     thread.join(timeout=120)
     assert result["digest"] is None  # EIO
     done = machines.b.run(["cat", both.in_ / "file"], check=False, timeout=60, text=False)
     assert done.returncode != 0 and b"Input/output error" in done.stderr
-    both.assert_all_given_back()
+    both.assert_all_returned()
     wait_until(lambda: both.rdma()["connections"] == 0, 30, "the target's connections to end")
     machines.restore_link()
     both.move("again", 4)  # a new session
@@ -288,7 +291,7 @@ def test_a_link_that_stays_cut_fails_both_sides_and_gives_all_back(machines, pai
 
 @contextlib.contextmanager
 def without_rdma_packets(node):
-    """Packets of RoCE v2 are dropped where they arrive, those of TCP are not: queue pairs get no answers, until they are in the error state."""
+    """Drops arriving RoCE v2 packets, but not TCP: queue pairs get no answers and enter the error state."""
     node.run(["tc", "qdisc", "add", "dev", "link0", "ingress"])
     try:
         node.run(
@@ -322,9 +325,9 @@ def without_rdma_packets(node):
         node.run(["tc", "qdisc", "del", "dev", "link0", "ingress"], check=False)
 
 
-def test_queue_pairs_in_the_error_state_mean_tcp_until_there_are_new_ones(machines, pair):
+def test_session_uses_tcp_after_queue_pair_errors_and_returns_to_verbs(machines, pair):
     both = pair()
-    thread, result = both.under_way(384)
+    thread, result = both.start_write(384)
     with without_rdma_packets(machines.b):
         thread.join(timeout=240)
         assert result["digest"] and result["digest"] == both.digest("file")
@@ -342,7 +345,7 @@ def test_queue_pairs_in_the_error_state_mean_tcp_until_there_are_new_ones(machin
 
 @pytest.fixture
 def second_rail(machines):
-    """A second device on each machine, rxe1, on the other cable."""
+    """A second device on each machine, rxe1, on the second link."""
     for number, node in enumerate(machines.nodes, start=1):
         node.run(["sh", "-ec", SECOND_RAIL, "rail", f"10.79.0.{number}/24"])
     yield
@@ -370,15 +373,13 @@ def packets_received(node, device):
     return int(node.read_text(f"/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts"))
 
 
-def test_two_rails_are_used_together_and_one_that_is_lost_leaves_the_other(
-    machines, pair, second_rail
-):
+def test_two_rails_share_the_load_and_one_survives_loss_of_the_other(machines, pair, second_rail):
     both = pair(["--device", "rxe0,rxe1"], ["--device", "rxe0,rxe1"])
     assert both.transports() == ["verbs", "verbs"], both.target.output()
     assert both.rdma()["rails"] == 2
     devices = ("rxe0", "rxe1")
     before = [packets_received(machines.b, device) for device in devices]
-    # One rail would carry all that these machines write; so the first is made slower than they are.
+    # One rail could carry everything that these machines write, so limit the first.
     machines.a.run(
         [
             "tc",
@@ -403,16 +404,16 @@ def test_two_rails_are_used_together_and_one_that_is_lost_leaves_the_other(
     carried = [packets_received(machines.b, device) - was for device, was in zip(devices, before)]
     assert min(carried) > 0.1 * sum(carried), f"packets of rxe0 and rxe1: {carried}"
     both.drop("together")
-    thread, result = both.under_way(96)
+    thread, result = both.start_write(96)
     machines.b.run(["rdma", "link", "delete", "rxe1"], timeout=30)
     thread.join(timeout=240)
     assert result["digest"] and result["digest"] == both.digest("file")
     assert both.transports() == ["verbs", "verbs"] and "rxe1 lost" in both.target.output()
 
 
-def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
+def test_session_uses_tcp_after_its_device_was_removed(machines, pair):
     both = pair()
-    thread, result = both.under_way()
+    thread, result = both.start_write()
     machines.b.run(["rdma", "link", "delete", "rxe0"], timeout=30)
     try:
         thread.join(timeout=240)
@@ -423,9 +424,11 @@ def test_a_device_that_is_removed_in_the_middle_means_tcp(machines, pair):
         machines.b.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "link0"])
 
 
-FILES_MAX = 50  # half a MiB each, at the target at the same time: what is stored is registered
+FILES_MAX = (
+    50  # half a MiB each, at the target at the same time, because stored bytes are registered
+)
 
-# In the machine itself: every command from outside would cost as much as a whole cycle.
+# Runs in the machine, because a command from outside takes as long as a whole cycle.
 CYCLES = """
 out=$1 count=$2 first=$3
 shift 3
@@ -437,9 +440,8 @@ done
 """
 
 
-def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines, pair):
-    """$PPMR_CYCLES of them (25)."""
-    count = int(os.environ.get("PPMR_CYCLES", "25"))
+def test_cycles_of_connect_transfer_and_disconnect_leak_nothing(machines, pair, long):
+    count = 100 if long else 12
     idle = [resources(node) for node in machines.nodes]
     both = pair(["--transport", "verbs"])
     target = both.target.status()["pid"]
@@ -485,7 +487,7 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
         }
 
     def resident_kib():
-        """Without the files, which stay, and the memory that is kept touched for more of them."""
+        """Without the memory of the stored files and the reserve."""
         both.await_ready()
         store = both.target.status()["store"]
         return (
@@ -493,16 +495,18 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
             - (store["used_bytes"] + store["ready_bytes"]) // 1024
         )
 
-    cycle(3, 1)  # what is made once is there now
+    cycle(3, 1)  # allocates what the daemon allocates once
     before, resident = held(), resident_kib()
     assert (
         before["pinned"] * 1024 >= before["registered"][0] > 0
-    ), "what is registered is pinned, and would be seen"
-    assert before["at a"] == idle[0], "the source has taken all with it"
+    ), "registered memory is not counted as pinned"
+    assert before["at a"] == idle[0], "the source has left RDMA objects"
     for done in range(0, count, FILES_MAX):
         cycle(min(FILES_MAX, count - done), 4 + done)
     assert held() == before
-    assert resident_kib() - resident < 4096 + 16 * count, "KiB: not a session's worth each"
+    assert (
+        resident_kib() - resident < 4096 + 16 * count
+    ), "the target's memory grows with each session"
     status = both.target.status()
     assert (
         status["rdma"]["connections_made"] >= 2 * (count + 3)
@@ -512,10 +516,10 @@ def test_cycles_of_connect_transfer_and_disconnect_leave_nothing_behind(machines
     assert [resources(node) for node in machines.nodes] == idle
 
 
-def test_a_node_that_dies_is_an_error_at_the_other(machines, pair):
+def test_dead_node_is_an_error_at_the_other(machines, pair):
     both = pair(["--transport", "verbs"])
-    thread, result = both.under_way()
+    thread, result = both.start_write()
     machines.b.kill()
     thread.join(timeout=120)
     assert result["digest"] is None
-    both.assert_all_given_back()
+    both.assert_all_returned()

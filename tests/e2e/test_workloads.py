@@ -1,6 +1,6 @@
-"""Programs that people run move with `ppmr migrate` while they work: redis under load, a JVM, Python with numpy, a shell pipeline, an MPI job.
+"""`ppmr migrate` moves working programs: redis under load, a JVM, Python with numpy, a shell pipeline, an MPI job.
 
-Each writes numbered lines with the name of its node; what they have to say is computed here once more.
+Each writes numbered lines with the name of its node; the test computes their contents as well.
 """
 import importlib.util
 import signal
@@ -21,7 +21,7 @@ MODULUS = 1_000_003
 
 @pytest.fixture
 def migrations(lab, nodes):
-    # Little memory kept ready: what these programs need is less, and touching a GiB would take longer than their moves.
+    # A small reserve: touching the default would take longer than the moves.
     with Migrations(
         nodes.source,
         nodes.target,
@@ -33,7 +33,7 @@ def migrations(lab, nodes):
 
 
 class Lines:
-    """The numbered lines of a workload; the last word of each is the node it was written on."""
+    """The numbered lines of a workload. The last word of each is the node."""
 
     def __init__(self, path):
         self.path = path
@@ -52,7 +52,7 @@ class Lines:
         )
 
     def check(self, expected, left, right):
-        """Numbers without a gap, first from one node, then from the other, each line as `expected(number)` says."""
+        """The numbers have no gap, come first from one node, then from the other, and match `expected(number)`."""
         lines = self.read()
         nodes = [line[-1] for line in lines]
         moved_at = nodes.index(right.name)
@@ -72,7 +72,7 @@ def move_and_check(migrations, pid, lines, expected, criu_options=()):
 
 
 def chain():
-    """sum(n) = sum(n - 1) * 31 + n, remembered."""
+    """The function sum(n) = sum(n - 1) * 31 + n, memoised."""
     sums = [0]
 
     def at(number):
@@ -84,7 +84,7 @@ def chain():
 
 
 def test_redis_under_load_moves_with_its_address(lab, nodes, migrations, need_command):
-    """The client on a third node keeps its connection and notices a pause; every write that redis has acknowledged is there."""
+    """The client on a third node keeps its connection, and every acknowledged write is there."""
     need_command("redis-server")
     moving, port = MovingAddress(lab, nodes.source, nodes.target), 6390
     directory = lab.home / "redis"
@@ -147,7 +147,7 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, migrations, need_co
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-def test_a_jvm(lab, nodes, migrations, need_command):
+def test_jvm(lab, nodes, migrations, need_command):
     output = lab.home / "lines"
     pid = nodes.source.spawn(
         [need_command("java"), "-Xmx128m", "-XX:-UsePerfData", WORKLOADS / "Counter.java", output],
@@ -165,7 +165,7 @@ def test_a_jvm(lab, nodes, migrations, need_command):
     move_and_check(migrations, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_python_with_numpy(lab, nodes, migrations):
+def test_numpy(lab, nodes, migrations):
     specification = importlib.util.spec_from_file_location(
         "numpy_worker", WORKLOADS / "numpy_worker.py"
     )
@@ -188,8 +188,8 @@ def test_python_with_numpy(lab, nodes, migrations):
     move_and_check(migrations, pid, Lines(output), expected)
 
 
-def test_a_shell_pipeline(lab, nodes, migrations):
-    """Three programs and their shell, with bytes under way in the pipes between them."""
+def test_shell_pipeline(lab, nodes, migrations):
+    """Three programs and their shell, with bytes in flight in the pipes between them."""
     output = lab.home / "lines"
     script = r"""
         { n=0; while :; do n=$((n + 1)); echo $n; done; } |
@@ -203,10 +203,10 @@ def test_a_shell_pipeline(lab, nodes, migrations):
     move_and_check(migrations, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_a_whole_mpi_job(lab, nodes, migrations, need_command):
-    """mpirun and its three ranks with the connections between them become those of another node.
+def test_mpi_job_in_one_tree(lab, nodes, migrations, need_command):
+    """mpirun and its three ranks move with the connections between them.
 
-    The ranks speak TCP over loopback, which every node has: Open MPI's segments in /dev/shm are files of the node, and what is in files does not move.
+    The ranks use TCP over loopback: Open MPI's segments in /dev/shm are files of the node and would not move.
     """
     need_command("mpirun")
     if nodes.source.run([PYTHON, "-c", "import mpi4py"], check=False).returncode != 0:

@@ -1,4 +1,4 @@
-"""An authority that signs certificates, with the openssl commands of the README."""
+"""A certificate authority, with the openssl commands of the documentation."""
 import subprocess
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Authority:
         )
 
     def issue(self, name, *allowed_peers, days=365):
-        """Makes a certificate for this name, and says what to tell a daemon that shows it and lets these peers in. Negative days: it has expired."""
+        """Issues a certificate and returns the options of a daemon that uses it. Negative days: it has expired."""
         self._openssl(
             f"req -newkey ed25519 -nodes -subj /CN={name} -addext subjectAltName=DNS:{name} -keyout {name}.key -out {name}.csr"
         )

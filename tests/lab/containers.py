@@ -1,4 +1,4 @@
-"""Containers that count, for runc and podman."""
+"""Counting containers, for runc and podman."""
 import json
 
 from .node import wait_until
@@ -7,7 +7,7 @@ COUNT = "n=0; while :; do n=$((n + 1)); echo $n; busybox sleep 0.01; done >/data
 
 
 class Counter:
-    """A container that counts into a file of `data`, which both nodes see: one unbroken sequence, or something was lost or done twice."""
+    """A container that counts into a file of `data`, which both nodes share. A correct file is one unbroken sequence."""
 
     def __init__(self, data):
         self.file = data / "lines"
@@ -26,7 +26,7 @@ class Counter:
 
 
 def make_bundle(node, directory, root, data, cgroup):
-    """A bundle of runc's whose container counts into a file of `data`."""
+    """Makes a runc bundle whose container counts into a file of `data`."""
     node.run(["mkdir", directory])
     node.run(["runc", "spec", "--bundle", directory])
     path = node.host_path(directory / "config.json")
@@ -37,7 +37,7 @@ def make_bundle(node, directory, root, data, cgroup):
         {"destination": "/data", "type": "bind", "source": str(data), "options": ["bind", "rw"]}
     )
     config["linux"]["cgroupsPath"] = f"/{cgroup}"
-    # Nodes have a network of their own already; one more, with its loopback alone, needs iptables to be moved.
+    # The container uses the node's network namespace: moving another one requires iptables.
     config["linux"]["namespaces"] = [
         entry for entry in config["linux"]["namespaces"] if entry["type"] != "network"
     ]

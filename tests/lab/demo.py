@@ -1,8 +1,8 @@
-"""A real program moves between two nodes of this machine while it runs; called by ./demo.
+"""Moves a running program between two nodes of this machine; called by ./demo.
 
-Two nodes (pid, mount and network namespaces joined by a veth pair); a steady worker runs on `source`; `criu dump` writes into the source
-mount while `ppmr restart` reads from the target mount. Then the same again the usual way: tmpfs, tar over the same link, restore.
-Exit 1 if any check fails.
+The nodes are pid, mount and network namespaces joined by a veth pair. A steady worker runs on `source`; `criu dump`
+writes into the source mount while `ppmr restart` reads from the target mount. Then the same move the usual way:
+tmpfs, tar over the same link, restore. Exit 1 if any check fails.
 """
 import argparse
 import os
@@ -25,13 +25,13 @@ RUN_BEFORE = 60  # lines the worker writes before it is moved
 RUN_AFTER = 60  # and after
 
 
-def say(text=""):
+def show_line(text=""):
     print(text, flush=True)
 
 
 def show(claims):
     for what, holds, detail in claims:
-        say(f"  {'ok    ' if holds else 'FAILED'}  {what:<12}{detail}")
+        show_line(f"  {'ok    ' if holds else 'FAILED'}  {what:<12}{detail}")
     return [what for what, holds, _ in claims if not holds]
 
 
@@ -53,30 +53,30 @@ def table(ppmr, usual, facts):
         ("last byte there", "arrived"),
         ("running again", "running"),
     ]
-    say(f"  {'seconds since the dump began':<34}{'ppmr':>10}{'tmpfs + tar':>14}")
+    show_line(f"  {'seconds since the dump began':<34}{'ppmr':>10}{'tmpfs + tar':>14}")
     for title, moment in rows:
         note = "  (verified)" if moment == "arrived" else ""
-        # The worker's last line was written up to 10 ms before it was frozen, so perhaps before criu was even started.
+        # The last line may be up to 10 ms older than the freeze, and so older than the start of criu.
         values = [max(0.0, timeline.since_dump_began(moment)) for timeline in (ppmr, usual)]
-        say(f"    {title:<32}{values[0]:>10.2f}{values[1]:>14.2f}{note}")
-    say(
+        show_line(f"    {title:<32}{values[0]:>10.2f}{values[1]:>14.2f}{note}")
+    show_line(
         f"  {'downtime, s':<34}{ppmr.downtime:>10.2f}{usual.downtime:>14.2f}    {usual.downtime / ppmr.downtime:.1f} x shorter"
     )
-    say(
+    show_line(
         f"  {'whole move, s':<34}{ppmr.whole_move:>10.2f}{usual.whole_move:>14.2f}    {usual.whole_move / ppmr.whole_move:.1f} x faster"
     )
     rates = [
         timeline.extra["bytes"] / timeline.since_dump_began("arrived") / 1e9
         for timeline in (ppmr, usual)
     ]
-    say(f"  {'bandwidth, GB/s':<34}{rates[0]:>10.2f}{rates[1]:>14.2f}")
-    say()
+    show_line(f"  {'bandwidth, GB/s':<34}{rates[0]:>10.2f}{rates[1]:>14.2f}")
+    show_line()
     for what, value in facts:
-        say(f"  {what:<34}{value:>10}")
+        show_line(f"  {what:<34}{value:>10}")
 
 
 def run(size_mib):
-    say(
+    show_line(
         f"A steady worker with {size_mib} MiB of random memory moves between two nodes of this machine ({os.cpu_count()} cores, Linux {platform.release()})."
     )
     with Lab() as lab:
@@ -86,8 +86,8 @@ def run(size_mib):
         worker = SteadyWorker(source, lab.home / "with-ppmr", size_mib)
         with Mounts(source, target, lab.directory / "private") as mounts:
             move = PpmrMove(source, target, mounts)
-            say()
-            say(
+            show_line()
+            show_line(
                 f"With ppmr: criu dump into {mounts.out.name} on {source.name}, ppmr restart from {mounts.in_.name} on {target.name} ({mounts.address})"
             )
             ppmr, claims = move_one(move, worker, "worker")
@@ -113,21 +113,23 @@ def run(size_mib):
 
         worker = SteadyWorker(source, lab.home / "with-tar", size_mib)
         move = TarMove(source, target)
-        say()
-        say("The usual way: criu dump into tmpfs, tar over the same link into tmpfs, criu restore")
+        show_line()
+        show_line(
+            "The usual way: criu dump into tmpfs, tar over the same link into tmpfs, criu restore"
+        )
         usual, claims = move_one(move, worker, "usual")
         failed += [f"{what} (tmpfs + tar)" for what in show(claims)]
         usual.extra["bytes"] = bytes_below(target, move._at_target)
         worker.end()
         move.clean()
 
-    say()
+    show_line()
     table(ppmr, usual, facts)
-    say()
+    show_line()
     if failed:
-        say(f"demo: FAILED: {', '.join(failed)}")
+        show_line(f"demo: FAILED: {', '.join(failed)}")
         return 1
-    say("The same computation went on at the other side; all checks passed.")
+    show_line("The computation continued on the target. All checks passed.")
     return 0
 
 
@@ -150,14 +152,16 @@ def main():
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
     if os.geteuid() != 0:
         sys.exit("demo: needs root: it makes namespaces and runs CRIU")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up, like Ctrl-C
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that the nodes are closed, as after Ctrl-C
     try:
         began = time.monotonic()
         code = run(arguments.size_mib)
-        say(f"({time.monotonic() - began:.0f} s in all)")
+        show_line(f"({time.monotonic() - began:.0f} s in all)")
         return code
     except LabError as error:
-        say(f"\ndemo: FAILED: {error}")
+        show_line(f"\ndemo: FAILED: {error}")
         return 1
 
 

@@ -88,7 +88,7 @@ def where_is(victim, stop):
 
 
 def may_be_lost(stop, what, how, eager):
-    """Whether docs/migration.md says that the process may be lost."""
+    """Whether docs/migration.md allows that the process is lost."""
     if what == "source criu":  # its parasite is in the process: see Arena.play_plain_criu_kill
         return stop == "source:dumping" and how == "kill"
     decided = stop in (

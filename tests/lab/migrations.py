@@ -109,7 +109,7 @@ class Migrations(Mounts):
 
     def logs(self, newest=1000):
         """The logs of CRIU and the supervisors in the last migrations, to explain a failure."""
-        said = []
+        texts = []
         for role in ("source", "target"):
             directories = sorted(
                 self.node(role).host_path(self.states[role]).glob(f"*.{role}"),
@@ -119,8 +119,10 @@ class Migrations(Mounts):
                 path for directory in directories[-newest:] for path in directory.glob("work-*/*")
             ):
                 if log.suffix in (".log", ".out"):
-                    said.append(f"--- {role} {log.name}\n{log.read_text(errors='replace')[-1500:]}")
-        return "\n".join(said)
+                    texts.append(
+                        f"--- {role} {log.name}\n{log.read_text(errors='replace')[-1500:]}"
+                    )
+        return "\n".join(texts)
 
 
 class Running:

@@ -1,7 +1,7 @@
-"""A move on a clock that all nodes share, and what every way of moving has in common.
+"""The base class of all ways to move a tree, and the times of a move.
 
-That clock is CLOCK_REALTIME: CRIU restores a tree into a time namespace of its own, in which CLOCK_MONOTONIC goes on from the moment of the
-dump, so to the program there seems to have been no downtime at all.
+All times are CLOCK_REALTIME. CRIU restores a tree into a new time namespace, in which CLOCK_MONOTONIC continues
+from the dump, so a program that reads that clock sees no downtime.
 """
 import time
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ from .programs import gap_between
 
 @dataclass
 class Timeline:
-    """Seconds of CLOCK_REALTIME. `frozen` is the last line the program wrote on the source, `running` the first on the target."""
+    """Seconds. `frozen` is the time of the program's last line on the source, `running` of its first on the target."""
 
     dump_began: float = 0.0
     dump_done: float = 0.0  # criu dump has returned
-    arrived: float = 0.0  # the last byte is at the target (with ppmr: verified there)
+    arrived: float = 0.0  # the last byte is at the target (with ppmr: verified)
     frozen: float = 0.0
     running: float = 0.0
     extra: dict = field(default_factory=dict)
@@ -36,9 +36,10 @@ now = time.time
 
 
 class Move:
-    """One way of moving a tree from node `source` to node `target`. Subclasses do `_transfer`, which fills in the timeline's first three.
+    """One way to move a tree from node `source` to node `target`: prepare, move, clean. Only `move` is timed.
 
-    A move is used in three steps so that only the middle one is timed: prepare, move, clean."""
+    Subclasses implement `_transfer`, which sets the first three times of the timeline.
+    """
 
     name = ""
 
@@ -55,19 +56,19 @@ class Move:
         raise NotImplementedError
 
     def check(self):
-        """LabError if the side that restores has failed."""
+        """LabError if the restore has failed."""
 
     def finish(self):
-        """Waits until everything is at the target, also the pages of a tree that was restored lazily."""
+        """Waits until all bytes are at the target, including the pages of a lazily restored tree."""
 
     def move_tree(self, pid, dump_options=(), restore_options=()):
-        """Moves the tree under `pid`; `frozen` and `running` stay unknown."""
+        """Moves the tree of `pid`, without the times `frozen` and `running`."""
         timeline = Timeline()
         self._transfer(pid, timeline, list(dump_options), list(restore_options))
         return timeline
 
     def move(self, program, dump_options=(), restore_options=()):
-        """Moves a program of ours and waits until it has written a few lines over there."""
+        """Moves a program of tests/programs and waits for a few lines from the target."""
         timeline = self.move_tree(program.pid, dump_options, restore_options)
         program.node = self.target
         program.wait_for_lines(3, self.target, check=self.check)

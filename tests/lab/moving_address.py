@@ -1,11 +1,11 @@
-"""A server whose address moves with it from node to node, and a third node where its clients are and notice a pause, nothing else."""
+"""An address that moves with its server between nodes, and a third node for the clients."""
 
 
 class MovingAddress:
     """
     moving = MovingAddress(lab, source, target)
     ... a server on source listens at moving.address, clients on moving.third connect to it
-    moving.leave()            the target has the address, too, and nobody's packets arrive
+    moving.leave()            the target has the address, too; the clients' packets are dropped
     ... the server moves
     moving.arrive()           packets go to the target
     """
@@ -20,16 +20,16 @@ class MovingAddress:
             self._near[node], far = (end[2] for end in lab.join(node, self.third).ends)
             node.run(["ip", "route", "add", f"{self.client_address}/32", "via", far])
         source.run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
-        self._lead_to(source)
+        self._route_to(source)
 
     def leave(self):
-        self._lead_to(None)  # whatever the source's kernel says from now on reaches nobody
+        self._route_to(None)  # the clients do not receive what the source's kernel sends
         self._target.run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
 
     def arrive(self):
-        self._lead_to(self._target)
+        self._route_to(self._target)
 
-    def _lead_to(self, node):
+    def _route_to(self, node):
         where = (
             [f"{self.address}/32", "via", self._near[node], "src", self.client_address]
             if node

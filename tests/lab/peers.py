@@ -1,4 +1,7 @@
-"""What people do today: CRIU into a tmpfs and tar over the network, or CRIU's page server. Both as fast as they can be made to go."""
+"""The usual ways to move a process: CRIU into a tmpfs and tar over the network, or CRIU's page server.
+
+Both are tuned for speed.
+"""
 import subprocess
 from pathlib import Path
 
@@ -9,7 +12,7 @@ from .node import LabError
 TAR_PORT = 7901
 PAGE_PORT = 7802
 
-# tar straight on a socket: no nc, ssh or shell in between that would slow the peer down.
+# tar writes directly to a socket: nc, ssh or a shell would slow it down.
 SEND = "import os,socket,sys; s=socket.create_connection((sys.argv[1],int(sys.argv[2]))); os.dup2(s.fileno(),1); os.execvp('tar',['tar','-b2048','-cf','-','-C',sys.argv[3],'.'])"
 RECEIVE = (
     "import os,socket,sys; l=socket.create_server((sys.argv[1],int(sys.argv[2]))); print('listening',flush=True); c,_=l.accept(); os.dup2(c.fileno(),0); "
@@ -18,7 +21,7 @@ RECEIVE = (
 
 
 class TarCopy:
-    """A tar waiting at the target for one directory of the source."""
+    """A tar at the target that receives one directory of the source."""
 
     def __init__(self, source, target, into, port):
         self._source, self._target, self._port = source, target, port
@@ -45,7 +48,7 @@ class TarCopy:
 
     def close(self):
         if self._receiver.poll() is None:
-            # nsenter does not pass signals on; a caller that says nothing ends the tar behind it
+            # nsenter does not forward signals. An empty connection ends the tar.
             self._source.run(
                 [
                     "/usr/bin/python3",
@@ -62,7 +65,7 @@ class TarCopy:
 
 
 class _PeerMove(Move):
-    """Images in fresh tmpfs on both nodes, the receiving ends already waiting when the dump begins."""
+    """Images in a new tmpfs on both nodes. The receivers are ready when the dump begins."""
 
     def prepare(self, label):
         self._pages = None

@@ -1,4 +1,4 @@
-"""The programs of tests/programs: starting them on a node and checking, from outside, that what they say is still one computation."""
+"""Starts the programs of tests/programs on a node, and checks that their output is one computation."""
 import os
 import signal
 from pathlib import Path
@@ -10,16 +10,16 @@ WORD = (1 << 64) - 1
 
 
 def find_program(name):
-    """A binary of tests/programs: in $PPMR_PROGRAMS, else where Bazel puts it."""
+    """A binary of tests/programs: in $PPMR_PROGRAMS, else Bazel's output."""
     for directory in (os.environ.get("PPMR_PROGRAMS"), REPOSITORY / "bazel-bin/tests/programs"):
         if directory and (Path(directory) / name).exists():
-            return (Path(directory) / name).resolve()  # a node may not have the links on the way
+            return (Path(directory) / name).resolve()  # a node may lack the symbolic links
     raise LabError(
-        f"{name} is not built: bazel build //tests/programs:{name}, or say where it is in PPMR_PROGRAMS"
+        f"{name} is missing: run `bazel build //tests/programs:{name}`, or set PPMR_PROGRAMS to its directory"
     )
 
 
-# tests/programs/arithmetic.h once more, on purpose: the observer must not take the program's word for it.
+# Repeats tests/programs/arithmetic.h, so that the check does not depend on the programs.
 def mix(x):
     x = (x + 0x9E3779B97F4A7C15) & WORD
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & WORD
@@ -57,7 +57,7 @@ class Line(dict):
 
 
 class Program:
-    """A program of ours that runs on a node and writes numbered lines to `directory`/output. After a move set `node` to where it runs now."""
+    """A program that writes numbered lines to `directory`/output. After a move, set `node` to its new node."""
 
     def __init__(self, node, name, arguments, directory, timeout=60):
         self.directory = Path(directory)
@@ -67,20 +67,19 @@ class Program:
         wait_until(
             lambda: (self.directory / "ready").exists() or not node.alive(self.pid),
             timeout,
-            f"{name} to get under way",
+            f"{name} to start",
         )
         if not node.alive(self.pid):
-            raise LabError(
-                f"{name} ended at once and said: {(self.directory / 'log').read_text().strip()}"
-            )
+            log = (self.directory / "log").read_text().strip()
+            raise LabError(f"{name} ended at once; its output: {log}")
 
     def lines(self):
-        """All whole lines so far."""
+        """All complete lines so far."""
         text = (self.directory / "output").read_text()
         return [Line(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def wait_for_lines(self, count, node=None, timeout=20, check=lambda: None):
-        """Waits until `count` more lines have been written, on `node` if given; `check` may find a reason not to wait longer."""
+        """Waits for `count` more lines, on `node` if given. `check` may raise an error to end the wait."""
         seen = self._line_count(node)
 
         def there():
@@ -104,7 +103,7 @@ class Program:
 
 class SteadyWorker(Program):
     def __init__(self, node, directory, size_mib=64, threads=4, seed=1, pages_per_s=0):
-        # Filling memory that the host has to provide first can be as slow as half a GiB a second.
+        # Filling memory that the host must provide first can be as slow as half a GiB per second.
         super().__init__(
             node,
             "steady_worker",
@@ -115,7 +114,7 @@ class SteadyWorker(Program):
         self.threads = threads
 
     def audit(self, timeout=120):
-        """Asks for an audit of the memory and returns its line."""
+        """Requests an audit of the memory and returns its line."""
         path = self.directory / "audits"
         before = path.read_text().count("\n")
         self.node.signal(self.pid, signal.SIGUSR1)
@@ -125,7 +124,7 @@ class SteadyWorker(Program):
         return Line(path.read_text().splitlines()[before])
 
     def offset(self):
-        """Offset of the descriptor it writes its lines through."""
+        """The offset of the descriptor of its output."""
         output = str(self.directory / "output")
         for fd in self.node.names(f"/proc/{self.pid}/fd"):
             try:
@@ -141,7 +140,7 @@ class SteadyWorker(Program):
 
 
 def gap_between(lines, left, right):
-    """(last line on `left`, first line on `right`) of a program that moved once from node `left` to node `right`."""
+    """(last line on `left`, first line on `right`) of a program that moved from node `left` to `right`."""
     nodes = [line["node"] for line in lines]
     if right.name not in nodes:
         raise LabError(f"no line was written on node {right.name}")
@@ -152,7 +151,7 @@ def gap_between(lines, left, right):
 
 
 def check_continuity(lines):
-    """Every line follows on from the one before: LabError with the first that does not."""
+    """LabError with the first line that does not continue the one before it."""
     for number, (before, line) in enumerate(zip([None, *lines], lines), start=1):
 
         def wrong(what):

@@ -1,10 +1,10 @@
-"""That what runs on the target is the computation that ran on the source: a list of claims about a steady worker, each checked."""
+"""Checks that the process on the target continues the computation of the source: claims about a steady worker."""
 from .node import LabError
 from .programs import check_continuity, gap_between
 
 
 class Before:
-    """What is remembered of a steady worker before it is moved."""
+    """The state of a steady worker before its move."""
 
     def __init__(self, worker):
         self.audit = worker.audit()
@@ -14,7 +14,7 @@ class Before:
 
 
 def prove(worker, before, source, target):
-    """[(what, holds, detail), ...]. The worker has run on `target` for a little while."""
+    """[(claim, holds, detail), ...]. The worker must have run on `target` for a while."""
     claims = []
 
     def claim(what, check):
@@ -42,13 +42,13 @@ def prove(worker, before, source, target):
         )
         require(
             audit["wrong_words"] == 0 and audit["digest"] == audit["expected"],
-            f"{audit['wrong_words']} words are not what their seed says",
+            f"{audit['wrong_words']} words differ from their seed",
         )
-        return f"digest {audit['digest']}, as before; every word is what its seed says"
+        return f"digest {audit['digest']}, as before; every word matches its seed"
 
     def output():
         check_continuity(lines)
-        return f"{len(lines)} numbered lines, none missing, none twice"
+        return f"{len(lines)} numbered lines, none missing, none repeated"
 
     def pids():
         now = lines[-1]
@@ -63,20 +63,20 @@ def prove(worker, before, source, target):
         return f"{before.pid} and its child {before.child}, as before"
 
     def offset():
-        # The worker goes on writing meanwhile: its offset lies between the file's size before and after the look.
+        # The worker writes meanwhile: its offset is between the file sizes before and after.
         path = worker.directory / "output"
         low = path.stat().st_size
         at = worker.offset()
         high = path.stat().st_size
         require(low <= at <= high and at > before.offset, f"offset {at} in a file of {high} bytes")
-        return f"{at}, the size of the output: nothing overwritten, no hole"
+        return f"{at}, the size of the output: no overwritten bytes, no hole"
 
     def timer():
         last, first = gap_between(lines, source, target)
         since = lines[-1]["ticks"] - first["ticks"]
         require(first["ticks"] >= last["ticks"], f"{first['ticks']} ticks after {last['ticks']}")
         require(since > 0, f"no tick on {target.name}")
-        return f"{last['ticks']} ticks there, {since} more here"
+        return f"{last['ticks']} ticks on {source.name}, {since} more on {target.name}"
 
     def threads():
         require(
@@ -86,14 +86,12 @@ def prove(worker, before, source, target):
         last, _ = gap_between(lines, source, target)
         walked = [now - then for now, then in zip(lines[-1]["steps"], last["steps"])]
         require(all(steps > 0 for steps in walked), f"steps since the move: {walked}")
-        return (
-            f"{before.threads}; each went on in its own chain ({', '.join(map(str, walked))} steps)"
-        )
+        return f"{before.threads}; each continues its chain ({', '.join(map(str, walked))} steps)"
 
     def child():
         last, _ = gap_between(lines, source, target)
         require(lines[-1]["served"] == lines[-1]["line"], "the child has lost count")
-        return f"{last['served']} answers there, {lines[-1]['served'] - last['served']} more here, through the same pipes"
+        return f"{last['served']} answers on {source.name}, {lines[-1]['served'] - last['served']} more on {target.name}, through the same pipes"
 
     for what, check in (
         ("moved", moved),

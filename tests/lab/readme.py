@@ -1,7 +1,7 @@
-"""The commands that the README promises, so that tests run them and not a copy that goes its own way.
+"""Runs the commands of the README, so that the tests need no copy of them.
 
-A line `source# COMMAND` or `target# COMMAND` below the heading of a section is run by a shell on that node, with the mount points /mnt/out and
-/mnt/in replaced by those of the test, and ppmr and its CRIU in PATH.
+A shell on that node runs each line `source# COMMAND` or `target# COMMAND` of a section. /mnt/out and /mnt/in are
+replaced by the mount points of the test; ppmr and its CRIU are in PATH.
 """
 import os
 import re
@@ -33,19 +33,19 @@ def environment(**variables):
 
 
 def run_command(mounts, where, command, timeout=60, **variables):
-    """Runs one of them; standard input and output are /dev/null for what it leaves running."""
+    """Runs one command and returns its output. Processes that it leaves running get /dev/null and that file."""
     node = mounts.source_at if where == "source" else mounts.target_at
     command = command.replace("/mnt/out", str(mounts.out)).replace("/mnt/in", str(mounts.in_))
-    output = node.host_path("/run/said")
+    output = node.host_path("/run/output")
     done = node.run(
-        ["sh", "-c", f"({command}) </dev/null >/run/said 2>&1"],
+        ["sh", "-c", f"({command}) </dev/null >/run/output 2>&1"],
         timeout=timeout,
         check=False,
         env=environment(**variables),
     )
     if done.returncode != 0:
         raise LabError(
-            f"on {node.name}: '{command}' ended with {done.returncode} and said: {output.read_text(errors='replace').strip()[-2000:]}"
+            f"on {node.name}: '{command}' ended with {done.returncode}; output: {output.read_text(errors='replace').strip()[-2000:]}"
         )
     return output.read_text(errors="replace")
 

@@ -1,15 +1,15 @@
-"""A relay between a source and a target: hears what passes, and can cut it."""
+"""A relay between a source and a target. It records what passes, and can cut the connections."""
 import socket
 import threading
 
 
 class Relay:
-    """Passes on what comes to `address`, to a port of this machine.
+    """Forwards connections to `address` to a port of this machine.
 
     with Relay(target_port) as relay:
-        relay.first_words()    per connection, what its opener said first
-        relay.heard()          all that passed, both ways
-        relay.cut()            ends the present connections
+        relay.hellos()      the first message of each client, at most a data hello
+        relay.recorded()    all bytes, both directions
+        relay.cut()         ends the open connections
     """
 
     def __init__(self, port):
@@ -45,18 +45,18 @@ class Relay:
                     passed = bytearray()
                     self._passed.append((start is near, passed))
                     thread = threading.Thread(
-                        target=self._pass_on, args=(start, end, passed), daemon=True
+                        target=self._forward, args=(start, end, passed), daemon=True
                     )
                     self._threads.append(thread)
                     thread.start()
 
     @staticmethod
-    def _pass_on(start, end, passed):
+    def _forward(start, end, passed):
         try:
-            while said := start.recv(1 << 16):
+            while message := start.recv(1 << 16):
                 if len(passed) < 1 << 20:
-                    passed += said
-                end.sendall(said)
+                    passed += message
+                end.sendall(message)
         except OSError:
             pass
         for side in (start, end):
@@ -65,13 +65,12 @@ class Relay:
             except OSError:
                 pass
 
-    def first_words(self):
-        """What the opener of each connection said first, at most a data hello."""
+    def hellos(self):
         hello_bytes = 12 + 60 + 4  # rdma_stream/README.md
         with self._lock:
-            return [bytes(passed[:hello_bytes]) for by_opener, passed in self._passed if by_opener]
+            return [bytes(passed[:hello_bytes]) for by_client, passed in self._passed if by_client]
 
-    def heard(self):
+    def recorded(self):
         with self._lock:
             return b"".join(bytes(passed) for _, passed in self._passed)
 

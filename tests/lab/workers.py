@@ -1,4 +1,4 @@
-"""Workers that are to be moved: started, stopped at a state of the migration, and looked at afterwards."""
+"""Starts workers for migrations, and checks afterwards where they run."""
 import sys
 
 from .programs import SteadyWorker, check_continuity, gap_between
@@ -37,7 +37,7 @@ def check_stayed(worker, nodes):
     assert {line["node"] for line in worker.lines()} == {nodes.source.name}
 
 
-# clone3(2) with this very pid: helpers that the node starts at the same moment can neither take it nor lend it.
+# clone3(2) with a given pid works even if the node starts helpers at the same moment.
 SLEEP_AS = """
 import ctypes, os, signal, sys
 pid = ctypes.c_int(int(sys.argv[1]))
@@ -53,7 +53,7 @@ if child == 0:
 
 
 def take_pid(node, pid):
-    """Something else runs under this pid."""
+    """Starts another process with this pid."""
     node.run([sys.executable, "-c", SLEEP_AS, pid])
 
 

@@ -1,4 +1,4 @@
-"""Daemons that may die or hang, and jobs on their mounts, for the tests of bad input and trouble.
+"""Daemons that may die or hang, and jobs on their mounts, for tests of bad input and faults.
 
 No call blocks without a limit. A late job is killed without waiting for it, because inside a hanging
 mount it cannot even die; `World.close` waits for it after it has ended the daemons.

@@ -1,4 +1,4 @@
-// Threads, a heap with many objects, garbage, just-in-time compiled code: one line `NUMBER SUM NODE` for each round.
+// Threads, a heap with many objects, garbage, just-in-time compiled code. Writes `NUMBER SUM NODE` for each round.
 //
 //     java Counter.java FILE
 
@@ -13,7 +13,7 @@ public class Counter {
     private static final int KEPT = 1000;
     private static final int THREADS = 2;
 
-    // The sum of 1..n modulo a prime, the long way round.
+    // The sum that the test computes for 1..n.
     private static long work(long n) {
         long sum = 0;
         for (long i = 1; i <= n; i++) {

@@ -1,4 +1,6 @@
-"""An MPI job: a token goes round all ranks, each adds to it, and rank 0 writes `ROUND TOKEN NODE`. Every rank also sums the ranks each round.
+"""An MPI job: a token passes all ranks, each adds to it, and rank 0 writes `ROUND TOKEN NODE`.
+
+In each round the ranks also broadcast a payload and sum their numbers.
 
     mpirun -np N python3 mpi_ring.py FILE
 """
@@ -15,7 +17,7 @@ def main():
     rank, size = world.Get_rank(), world.Get_size()
     lines = open(sys.argv[1], "w", buffering=1) if rank == 0 else None
     token, number = 0, 0
-    payload = bytearray(256 * 1024)  # beyond what is sent eagerly
+    payload = bytearray(256 * 1024)  # too large for an eager send
     while True:
         number += 1
         if rank == 0:

@@ -1,4 +1,4 @@
-"""A computation with numpy whose state is a large matrix: each step depends on all of it. One line `STEP DIGEST NODE` for each step.
+"""A computation with numpy whose steps depend on all of a large matrix. Writes `STEP DIGEST NODE` for each step.
 
     numpy_worker.py FILE ROWS
 """
@@ -16,7 +16,7 @@ def first(rows):
 
 
 def following(matrix, step):
-    """The same on every machine: whole numbers, no floating point."""
+    """Integers only, so that every machine computes the same."""
     return (numpy.roll(matrix, step, axis=1) * 31 + matrix.T + step) % MODULUS
 
 

@@ -1,7 +1,9 @@
-"""A client that writes into redis over one connection for as long as it may, and notes what was acknowledged.
+"""A client that writes to redis over one connection until SIGTERM, and logs the acknowledged writes.
 
-    redis_client.py HOST PORT FILE      one line `NUMBER NANOSECONDS` for each SET that redis has answered; a last line that begins with
-                                        "lost" if the connection breaks. Ends by SIGTERM.
+    redis_client.py HOST PORT FILE
+
+The file gets one line `NUMBER NANOSECONDS` for each acknowledged SET, and a last line that begins with "lost" if the
+connection breaks.
 """
 import socket
 import sys
