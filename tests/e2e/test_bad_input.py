@@ -335,7 +335,7 @@ def test_target_rejects_source_of_another_version_with_reason(world):
     assert (kind, reason) == (4, 1), "expected a rejection because of the version"
     assert (
         b"version" in answer[18 : 18 + text_length] and len(answer) == 12 + length + 4
-    ), "prefix, body, checksum"
+    ), "the rejection does not consist of prefix, body and checksum"
     moves_a_file(world, world.source(target), target)
 
 

@@ -191,7 +191,7 @@ def test_killed_supervisor_is_replaced(lab, nodes, options):
         assert migrations.records("target")[0]["state"] == "finished"
         assert (
             nodes.target.run(["ls", migrations.in_]).stdout == ""
-        ), "the checkpoint is removed at the end"
+        ), "the checkpoint is still at the target"
         worker.end()
 
 
@@ -235,7 +235,7 @@ def test_recover_repeats_restore_that_failed_after_the_vote(lab, nodes, tmp_path
 
 
 def supervisors_of(node):
-    """Eldest first: the process that was started, and the one that it makes of itself for a copy."""
+    """Oldest first: the process that was started, and its child that supervises a copy."""
     return [
         int(pid)
         for pid in node.run(["pgrep", "-f", "^ppmr migration-restore"], check=False).stdout.split()

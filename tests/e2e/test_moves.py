@@ -27,7 +27,7 @@ def modes(*eager_marks):
 
 
 both_modes = modes()
-mostly_lazy = modes(pytest.mark.long)  # the eager restore has its tests above
+mostly_lazy = modes(pytest.mark.long)  # other tests cover the eager restore
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_pre_copy_shrinks_final_dump_and_loses_no_write(machines, migrations):
     assert rounds[0]["bytes"] >= size_mib * MIB
     assert (
         0 < rounds[1]["bytes"] < size_mib * MIB / 2
-    ), "the second round copies more than what was written since the first"
+    ), "the second round copied as much as the first"
     tree = done.summary["trees"][0]
     assert not tree["lazily"]
     assert (

@@ -1,4 +1,4 @@
-"""Runs the commands of the README, so that the tests need no copy of them.
+"""Runs the commands of docs/tools.md, so that the tests need no copy of them.
 
 A shell on that node runs each line `source# COMMAND` or `target# COMMAND` of a section. /mnt/out and /mnt/in are
 replaced by the mount points of the test; ppmr and its CRIU are in PATH.
@@ -14,7 +14,7 @@ from .programs import REPOSITORY
 
 
 def commands_of(section):
-    """[("source" or "target", command), ...] of the README's section."""
+    """[("source" or "target", command), ...] of a section of docs/tools.md."""
     text = (REPOSITORY / "docs/tools.md").read_text()
     found = re.search(
         rf"^##+ {re.escape(section)}$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL

@@ -120,7 +120,7 @@ def test_killed_source_is_eio_at_reader_and_fails_its_open_checkpoint(world):
     wait_until_failed(world, target.mountpoint, "moved")
     assert (
         world.read(target.mountpoint / "moved/pages-1.img").result(within=5)["errno"] == "EIO"
-    ), "a failed checkpoint stays failed"
+    ), "the failed checkpoint can be read"
     # The sealed checkpoint is intact, and the failed one can be removed.
     assert world.read(target.mountpoint / "kept/file").succeeds()["sha256"] == digest_of_written(
         5 * MIB
@@ -139,7 +139,7 @@ def test_killed_target_is_eio_at_writer(world):
     writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
     assert (
         world.write(directory / "core-1.img", 10).result(within=5)["errno"] == "EIO"
-    ), "the error is sticky"
+    ), "the error is not sticky"
     assert world.ppmr("commit", directory).code != 0
     world.answers(["ls", "-la", directory])
     world.answers([find_ppmr(), "status", source.mountpoint])
@@ -172,7 +172,7 @@ def test_new_checkpoint_succeeds_after_target_restart(world):
     )
     assert (
         world.write(directory / "late", 10).result(within=5)["errno"] == "EIO"
-    ), "the old checkpoint stays failed"
+    ), "the old checkpoint accepts bytes"
 
 
 # -- SIGTERM during a transfer
@@ -484,7 +484,7 @@ def test_two_sources_of_one_target_see_only_their_own_checkpoints(world):
     ] == digest_of_written(48 * MIB + 1)
     assert world.run(["ls", one.mountpoint]).out.split() == [
         "first"
-    ], "a source sees only its own checkpoints"
+    ], "the source sees a checkpoint of another"
     assert world.run(["ls", two.mountpoint]).out.split() == ["second"]
     assert sorted(world.run(["ls", target.mountpoint]).out.split()) == ["first", "second"]
 
