@@ -1,4 +1,4 @@
-// The one binary: picks a subcommand and nothing else.
+// The ppmr binary: runs a subcommand.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -10,9 +10,9 @@
 #include "restart_loader/cli/commands.h"
 
 int main(int argc, char** argv) {
-  std::signal(SIGCHLD,
-              SIG_DFL);  // ignored, as some leave it to us, how a child ended would be lost
-  CLI::App app("Moves running processes between nodes through two mounts.", "ppmr");
+  // If the parent left it ignored, exit statuses of child processes would be lost.
+  std::signal(SIGCHLD, SIG_DFL);
+  CLI::App app("Move running processes between nodes through two mounts.", "ppmr");
   app.set_version_flag("--version", "ppmr 0.1.0");
   app.require_subcommand(1);
   int exit_code = ppmr::to_int(ppmr::ExitCode::kSuccess);
@@ -27,9 +27,8 @@ int main(int argc, char** argv) {
     const auto chosen = app.get_subcommands();
     const std::string name = chosen.empty() ? "ppmr" : "ppmr " + chosen.front()->get_name();
     std::string what = error.what();
-    if (chosen.empty() && argc > 1) what = std::string(argv[1]) + " is not a subcommand";
-    std::fprintf(stderr, "%s: %s (%s --help says more)\n", name.c_str(), what.c_str(),
-                 name.c_str());
+    if (chosen.empty() && argc > 1) what = "unknown subcommand " + std::string(argv[1]);
+    std::fprintf(stderr, "%s: %s (see %s --help)\n", name.c_str(), what.c_str(), name.c_str());
     return ppmr::to_int(ppmr::ExitCode::kUsage);
   }
   return exit_code;

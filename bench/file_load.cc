@@ -1,17 +1,16 @@
-// Processes that write files as a checkpoint tool does, or read them as a restart does, and no
-// more; the time they take, in one line of JSON.
+// Processes that write files like a checkpoint tool, or read them like a restart. Prints the time
+// they take as one line of JSON.
 //
 //   file_load write DIR --writers 4 --bytes 256MiB --request 1MiB      DIR/file-0 ... DIR/file-3
 //   file_load read  DIR --readers 4 --bytes 256MiB --request 1MiB --stamps 1MiB
 //
-// Each process is forked, takes and touches its memory, and waits for the others; the clock runs
-// from their common start to the end of the last one, with its last close (at the source mount:
-// the bytes were verified at the target). Plain write(2) and read(2) on the memory of the process:
-// with direct I/O that is what a mount sees. A writer goes round a stretch of memory larger than
-// the caches, as a dump does, and stamps the first eight bytes of each request with file and
-// offset. A reader waits for its file to appear, and checks the stamps and the length.
+// Each process touches its memory, then waits for the others. The clock runs from their common
+// start to the last close of the last process. write(2) and read(2) use the process's memory
+// directly, so with direct I/O each call is one request to a mount. Like a dump, a writer cycles
+// through memory larger than the caches. It stamps the first eight bytes of each request with file
+// and offset. A reader waits for its file to appear, and checks the stamps and the length.
 //
-// Times in the output are CLOCK_MONOTONIC, so that those of writers and readers compare.
+// Times in the output are CLOCK_MONOTONIC, so those of writers and readers are comparable.
 
 #include <fcntl.h>
 #include <semaphore.h>
@@ -47,14 +46,14 @@ struct Load {
   size_t request_bytes = size_t{1} << 20;
   size_t memory_bytes = size_t{64} << 20;  // of each process
   size_t stamp_interval_bytes = 0;
-  bool keep = false;  // write over what is there
+  bool keep = false;  // overwrite existing files
   std::chrono::milliseconds patience{30'000};
 };
 
-// What a process tells its parent, in memory that both share.
+// The result of a process, in memory shared with its parent.
 struct Record {
   int64_t begun_ns = 0;
-  int64_t moved_ns = 0;  // the last byte was written or read, the file is still open
+  int64_t moved_ns = 0;  // after the last byte, before close
   int64_t ended_ns = 0;
   uint64_t bytes = 0;
   double user_seconds = 0;  // of CPU between begun and ended
@@ -111,7 +110,7 @@ Status write_file(const Load& load, unsigned file, std::byte* memory, Record& re
   return {};
 }
 
-Result<UniqueFd> open_when_there(const Load& load, const std::string& path) {
+Result<UniqueFd> open_when_created(const Load& load, const std::string& path) {
   const int64_t deadline = now_ns() + load.patience.count() * 1'000'000;
   for (;;) {
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -123,7 +122,7 @@ Result<UniqueFd> open_when_there(const Load& load, const std::string& path) {
 
 Status read_file(const Load& load, unsigned file, std::byte* memory, Record& record) {
   const std::string path = path_of(load, file);
-  auto fd = open_when_there(load, path);
+  auto fd = open_when_created(load, path);
   if (!fd) return failure(fd.error());
   uint64_t offset = 0;
   for (size_t at = 0;;) {
@@ -169,7 +168,7 @@ using Work = Status (*)(const Load&, unsigned, std::byte*, Record&);
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   Status status;
   if (memory == MAP_FAILED) {
-    status = system_failure("mmap of the memory to write from", "");
+    status = system_failure("mmap", "the memory to write from or read into");
   } else {
     for (size_t i = 0; i < load.memory_bytes; i += sizeof(uint64_t)) {
       const uint64_t word = (i + number) * 0x9E3779B97F4A7C15;
@@ -208,14 +207,14 @@ int run(const Load& load, Work work) {
     if (pid == 0) run_process(load, work, i, *shared);
     if (pid < 0) {
       perror("file_load: fork");
-      return 1;  // those already there end with us
+      return 1;  // PR_SET_PDEATHSIG ends the other processes
     }
   }
   for (unsigned i = 0; i < load.processes; ++i) {
     while (sem_wait(&shared->ready) != 0) {
     }
   }
-  fprintf(stderr, "ready\n");  // whoever waits for readers to be there reads this
+  fprintf(stderr, "ready\n");  // the caller starts the writers after this line of the readers
   for (unsigned i = 0; i < load.processes; ++i) sem_post(&shared->start);
   bool failed = false;
   for (unsigned i = 0; i < load.processes; ++i) {
@@ -223,7 +222,7 @@ int run(const Load& load, Work work) {
     while (wait(&code) < 0 && errno == EINTR) {
     }
     if (WIFSIGNALED(code)) {
-      fprintf(stderr, "file_load: a process was ended by signal %d\n", WTERMSIG(code));
+      fprintf(stderr, "file_load: signal %d ended a process\n", WTERMSIG(code));
     }
     failed |= code != 0;
   }
@@ -260,14 +259,14 @@ int run(const Load& load, Work work) {
 }
 
 void add_load_options(CLI::App& app, Load& load) {
-  app.add_option("DIR", load.directory, "where the files are")->required();
-  app.add_option("--prefix", load.prefix, "of their names")->capture_default_str();
-  app.add_option("--files", load.files, "of each process, one after the other")
+  app.add_option("DIR", load.directory, "directory of the files")->required();
+  app.add_option("--prefix", load.prefix, "start of the file names")->capture_default_str();
+  app.add_option("--files", load.files, "files of each process, one after the other")
       ->check(CLI::Range(1u, 100000u))
       ->capture_default_str();
   add_size_option(app, "--bytes", load.bytes, "length of each file");
   add_size_option(app, "--request", load.request_bytes, "bytes of one call");
-  add_size_option(app, "--memory", load.memory_bytes, "that each process goes round");
+  add_size_option(app, "--memory", load.memory_bytes, "memory that each process cycles through");
 }
 
 }  // namespace
@@ -275,17 +274,17 @@ void add_load_options(CLI::App& app, Load& load) {
 
 int main(int argc, char** argv) {
   ppmr::Load load;
-  CLI::App app("Writes or reads files and says how long it took");
+  CLI::App app("Writes or reads files and prints how long it took");
   app.require_subcommand(1);
   CLI::App* write = app.add_subcommand("write", "Write files");
   ppmr::add_load_options(*write, load);
   write->add_option("--writers", load.processes, "processes")->check(CLI::Range(1u, 64u));
-  write->add_flag("--keep", load.keep, "write over files that are there");
-  CLI::App* read = app.add_subcommand("read", "Read files, waiting for those not yet there");
+  write->add_flag("--keep", load.keep, "overwrite existing files");
+  CLI::App* read = app.add_subcommand("read", "Read files; wait for those that do not exist yet");
   ppmr::add_load_options(*read, load);
   read->add_option("--readers", load.processes, "processes")->check(CLI::Range(1u, 64u));
   ppmr::add_size_option(*read, "--stamps", load.stamp_interval_bytes,
-                        "the request size of whoever wrote: the bytes are checked there");
+                        "request size of the writer: check the stamp at each multiple");
   ppmr::add_time_option(*read, "--patience", load.patience, "how long to wait for a file");
   CLI11_PARSE(app, argc, argv);
   load.memory_bytes = std::max(load.memory_bytes, load.request_bytes);

@@ -1,5 +1,5 @@
-// What this machine's memory gives: the ceiling of everything that copies, and what a checksum
-// costs. Buffers are larger than the caches.
+// The machine's memory bandwidth, the ceiling of every copy, and the cost of a checksum. Buffers
+// are larger than the caches.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -16,7 +16,7 @@ constexpr size_t kBufferBytes = size_t{64} << 20;
 constexpr size_t kStepBytes = size_t{1} << 20;  // a full chunk
 constexpr int kThreadsMax = 2;
 
-// Larger than the caches; each step is of other bytes than the ones before.
+// Each step returns other bytes than the previous ones.
 class Buffer {
  public:
   explicit Buffer(char fill) : bytes_(kBufferBytes, std::byte(fill)) {}
@@ -30,7 +30,7 @@ class Buffer {
   size_t at_ = 0;
 };
 
-// Made once: Google Benchmark calls a benchmark several times to find out how long it takes.
+// Created once: Google Benchmark calls a benchmark several times to calibrate its duration.
 struct Buffers {
   Buffer from{1}, to{2};
 };

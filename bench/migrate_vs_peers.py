@@ -1,10 +1,9 @@
-"""A whole move with ppmr against what people do today, and what a dump into the source mount costs; medians of alternating runs.
+"""A whole move with ppmr compared with the usual alternatives, and the cost of a dump into the source mount; medians of alternating runs.
 
     /usr/bin/python3 bench/migrate_vs_peers.py [--ppmr PATH] [--size-mib 1024] [--runs 5] [--rate 10gbit] [--json FILE]
 
-Two chapters of ./run, on the terminal, with sizes and rates of your own; everything else about ./run is true here, too.
-With --fresh-memory every way finds a machine whose free memory the host has not backed, as it is on a virtual machine that has just been
-started or has given its free memory back (see with_fresh_memory.py); without, memory that was in use a moment ago.
+Two chapters of ./run with your own sizes and rates, printed on the terminal. With --fresh-memory every way runs on memory that the host has not
+backed, as on a virtual machine that has just started (see with_fresh_memory.py); without, on memory that was in use a moment ago.
 """
 import argparse
 import json
@@ -115,7 +114,7 @@ def main():
     parser.add_argument(
         "--fresh-memory",
         action="store_true",
-        help="each way on memory that the host has not backed yet; some minutes longer",
+        help="run each way on memory that the host has not backed yet; takes some minutes longer",
     )
     parser.add_argument("--only", choices=["moves", "dumps"], help="one half of the measurements")
     parser.add_argument(
@@ -123,20 +122,20 @@ def main():
         action="append",
         default=[],
         metavar="OPTION",
-        help="passed on to ppmr source, e.g. --source-option=--pool-size=8MiB",
+        help="option for ppmr source, e.g. --source-option=--pool-size=8MiB",
     )
     parser.add_argument(
         "--target-option",
         action="append",
         default=[],
         metavar="OPTION",
-        help="passed on to ppmr target",
+        help="option for ppmr target",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     arguments = parser.parse_args()
     if arguments.ppmr:
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up, like Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the clean-up, like Ctrl-C
     try:
         loads.check_built()
         about = {
@@ -148,9 +147,9 @@ def main():
         memory = FreshMemory() if arguments.fresh_memory else None
         if memory and not memory.found:
             raise LabError(f"--fresh-memory: {memory}")
-        about["memory"] = str(memory) if memory else "as the round before left it"
+        about["memory"] = str(memory) if memory else "as the previous round left it"
         effort = Effort(name="by hand", runs=arguments.runs, warm_ups=1, move_runs=arguments.runs)
-        # Target memory as `ppmr target` has it by default, whatever the size of the process.
+        # The default of `ppmr target`, for any size of the process.
         testbed = Testbed(
             effort,
             arguments.source_option,

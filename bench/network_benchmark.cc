@@ -1,13 +1,13 @@
-// The stream by itself: from the slots of a pool to the image store of a target, over TCP, with no
-// FUSE on either side (the paper's network test).
+// The stream from the slots of a pool to the image store of a target over TCP, without FUSE (the
+// paper's network test).
 //
-//   network_benchmark --serve HOST:PORT [--store 2GiB]             a target's receiver and store
+//   network_benchmark --serve HOST:PORT [--store 2GiB]             receiver and store
 //   network_benchmark --target HOST:PORT [--bytes 512MiB] [--writers 1] [--chunk-size 1MiB]
-//       [--pool-size 64MiB] [--streams 2] [--benchmark_...]        what is timed
+//       [--pool-size 64MiB] [--streams 2] [--benchmark_...]        sender; measures
 //
-// Two processes, so that they can stand on two nodes. The clock runs from the first chunk that the
-// sender gets until the target has verified the last; checksums are computed and compared as
-// always. Between two rounds the files are removed, and their memory is used again.
+// Two processes, so each can run on a node. The clock runs from the first chunk handed to the
+// sender until the target has verified the last one, including checksums. After each round the
+// files are removed and the next round reuses their memory.
 
 #include <benchmark/benchmark.h>
 #include <signal.h>
@@ -82,7 +82,7 @@ int serve(const Options& options) {
   return 0;
 }
 
-// The source's half, and one checkpoint for all rounds.
+// The sending half. All rounds use one checkpoint.
 class Source {
  public:
   explicit Source(const Options& options)
@@ -110,7 +110,7 @@ class Source {
     }
   }
 
-  // Seconds from the first chunk to the last one verified.
+  // Seconds from the first chunk until the last one is verified.
   Result<double> round() {
     std::vector<std::shared_ptr<FileStream>> files;
     for (unsigned i = 0; i < options_.writers; ++i) {
@@ -139,7 +139,7 @@ class Source {
         return failure(forgotten.error());
       }
     }
-    // The target has acted on all of that: the next round finds the memory of this one.
+    // Wait until the target has freed the memory of this round for the next.
     if (auto applied = sender_->await_applied(marker_, {}); !applied)
       return failure(applied.error());
     return took.count();
@@ -178,13 +178,13 @@ class Source {
   }
 
   const Options options_;
-  // Destroyed from the last to the first.
+  // Destruction order: the last member first.
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Connector> connector_;
   const std::shared_ptr<StickyError> error_ = std::make_shared<StickyError>();
   std::unique_ptr<Sender> sender_;
   uint64_t checkpoint_ = 0;
-  uint64_t marker_ = 0;  // an empty file that stays
+  uint64_t marker_ = 0;  // an empty file that is never removed
   uint64_t last_node_ = 0;
 };
 
@@ -209,25 +209,25 @@ void measure(benchmark::State& state, Source& source) {
 int main(int argc, char** argv) {
   using namespace ppmr;
   spdlog::set_level(spdlog::level::warn);
-  benchmark::Initialize(&argc, argv);  // takes its own options out
+  benchmark::Initialize(&argc, argv);  // removes Google Benchmark's options from argv
   Options options;
   CLI::App app("The stream from pool to image store, without FUSE");
-  auto* serve_address = app.add_option("--serve", options.serve_address, "HOST:PORT to receive at");
+  auto* serve_address = app.add_option("--serve", options.serve_address, "HOST:PORT to listen on");
   auto* target_address =
-      app.add_option("--target", options.target_address, "HOST:PORT of one that receives");
+      app.add_option("--target", options.target_address, "HOST:PORT of a --serve process");
   serve_address->excludes(target_address);
   add_size_option(app, "--store", options.store_bytes, "memory for images");
-  add_size_option(app, "--bytes", options.bytes, "of one round");
-  add_size_option(app, "--chunk-size", options.chunk_size_bytes, "bytes a slot holds");
-  add_size_option(app, "--pool-size", options.pool_size_bytes, "memory for bytes under way");
-  app.add_option("--writers", options.writers, "threads that fill slots, each a file of its own")
+  add_size_option(app, "--bytes", options.bytes, "bytes of one round");
+  add_size_option(app, "--chunk-size", options.chunk_size_bytes, "bytes of a slot");
+  add_size_option(app, "--pool-size", options.pool_size_bytes, "memory for bytes in flight");
+  app.add_option("--writers", options.writers, "threads that fill slots, each with its own file")
       ->check(CLI::Range(1u, 64u));
   app.add_option("--streams", options.streams, "data connections")
       ->check(CLI::Range(1u, wire::kStreamsMax));
   CLI11_PARSE(app, argc, argv);
   if (!options.serve_address.empty()) return serve(options);
   if (options.target_address.empty()) {
-    fprintf(stderr, "network_benchmark: --serve or --target is needed, see --help\n");
+    fprintf(stderr, "network_benchmark: --serve or --target is required, see --help\n");
     return 2;
   }
   Source source(options);

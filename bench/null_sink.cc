@@ -1,12 +1,12 @@
-// A FUSE file system that forgets every byte: what a write through FUSE costs before anybody does
-// anything with it. The ceiling of the source mount's aggregation, and nothing of ppmr is in it.
+// A FUSE file system that discards every byte. It measures what a write through FUSE costs before
+// any processing, which is the ceiling of the source mount's aggregation.
 //
-// As fast as libfuse allows: direct I/O; every thread receives requests into memory of its own, so
-// placed that the payload of a write begins on a page; a write touches no lock and no byte. Names
-// and lengths are kept, because checkpoint tools look at them.
+// As fast as libfuse allows: direct I/O; every thread receives requests into private memory, placed
+// so that the payload of a write begins on a page; a write takes no lock and touches no byte. Names
+// and lengths are stored, because checkpoint tools check them.
 //
-// Rejected: `ppmr source --discard` as ceiling, which would hide the cost of ppmr's own request
-// loop; fuse_session_loop_mt(), whose threads take turns behind a lock.
+// Rejected: `ppmr source --discard` as ceiling, which would hide the cost of ppmr's request loop;
+// fuse_session_loop_mt(), whose threads receive under a lock.
 //
 //   null_sink MOUNTPOINT [--max-write BYTES] [--threads N]      ends when it is unmounted
 
@@ -35,7 +35,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kWriteHeaderBytes = 80;  // sizeof(fuse_in_header) + sizeof(fuse_write_in)
 constexpr double kAttributesSeconds = 1;
 
-size_t max_write_bytes = size_t{1} << 20;  // constant once main() has read its options
+size_t max_write_bytes = size_t{1} << 20;  // constant after main() has parsed the options
 
 struct Node {
   fuse_ino_t inode = 0;
@@ -44,8 +44,8 @@ struct Node {
   std::map<std::string, Node*> children;
 };
 
-// Nodes stay until the end: a benchmark makes a few thousand at most.
-// Threads: any; a node's size is changed without the lock.
+// Nodes are never freed: a benchmark creates a few thousand at most.
+// Threads: any. A node's size changes without the lock.
 class Tree {
  public:
   Tree() { make(S_IFDIR | 0755); }
@@ -152,7 +152,7 @@ void open(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 }
 
 void read(fuse_req_t request, fuse_ino_t, size_t, off_t, fuse_file_info*) {
-  fuse_reply_err(request, EIO);  // forgotten; zeros would be a lie
+  fuse_reply_err(request, EIO);  // discarded; zeros would be wrong bytes
 }
 
 void write(fuse_req_t request, fuse_ino_t inode, const char*, size_t size, off_t offset,
@@ -189,11 +189,11 @@ void readdir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fu
 }
 
 void serve(fuse_session* session) {
-  const size_t room = 2 * kPageBytes + max_write_bytes;
-  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(kPageBytes, room),
+  const size_t size = 2 * kPageBytes + max_write_bytes;
+  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(kPageBytes, size),
                                                            &std::free);
   if (!memory) {
-    fprintf(stderr, "null_sink: %zu bytes for requests: out of memory\n", room);
+    fprintf(stderr, "null_sink: cannot allocate %zu bytes for requests\n", size);
     return;
   }
   while (!fuse_session_exited(session)) {
@@ -249,7 +249,7 @@ int run(const std::string& mountpoint, unsigned thread_count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("A FUSE file system that forgets every byte");
+  CLI::App app("A FUSE file system that discards every byte");
   std::string mountpoint;
   unsigned thread_count = 1;
   app.add_option("MOUNTPOINT", mountpoint, "an empty directory")->required();

@@ -1,16 +1,14 @@
-"""Several processes over a limited link with `ppmr migrate`: what the pipeline costs above the bytes alone, beside one after the other.
+"""Several processes over a limited link with `ppmr migrate`: the time above what their bytes need, compared with moves one after the other.
 
     /usr/bin/python3 bench/pipelined_moves.py [--processes 8] [--size-mib 128] [--rate 2500mbit] [--runs 3] [--jobs 2] [--timeline FILE.svg]
 
-Everything runs on this machine, as root, in two nodes made of namespaces. Within a run: iperf3 over the very link says what its bytes alone would
-need; the processes move with one command (`--independent`, so that each is frozen for its own share only); the same number moves with one command
-after the other. Times are CLOCK_REALTIME, from what the programs themselves wrote: the last line at the source, the first at the target. The
-timeline is drawn from the JSON of the tool.
+Everything runs on this machine, as root, in two nodes made of namespaces. In each run iperf3 measures the link, the processes move with one
+command (`--independent`, so that each is frozen only for its own dump and restore), and the same number moves with one command per process. Times
+are CLOCK_REALTIME from the lines that the programs write: the last one at the source, the first one at the target. The timeline is drawn from
+the JSON output of `ppmr migrate`.
 """
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,27 +17,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from lab.migrations import Migrations  # noqa: E402
 from lab.node import Lab, LabError  # noqa: E402
 from lab.programs import SteadyWorker, check_continuity, gap_between  # noqa: E402
+from measure.loads import iperf  # noqa: E402
 from measure.machine import environment  # noqa: E402
 from timeline import drawing  # noqa: E402
 
-
-IPERF_PORT = 5201
-
-
-def link_bits_per_second(source, target, seconds=3):
-    server = target.popen(
-        ["iperf3", "-s", "-1", "-B", target.address],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    target.await_listener(IPERF_PORT, server)
-    said = json.loads(
-        source.run(
-            ["iperf3", "-c", target.address, "-t", seconds, "-O", 1, "-J"], timeout=60
-        ).stdout
-    )
-    server.wait(timeout=10)
-    return said["end"]["sum_received"]["bits_per_second"]
+IPERF_PORT, IPERF_SECONDS = 5201, 3
 
 
 class Bench:
@@ -55,6 +37,10 @@ class Bench:
     def close(self):
         self.migrations.close()
         self.lab.close()
+
+    def link_bits_per_second(self):
+        address = self.target.address
+        return 8e9 * iperf(self.source, self.target, address, IPERF_PORT, 1, IPERF_SECONDS)["rate"]
 
     def workers(self):
         self._groups += 1
@@ -73,7 +59,7 @@ class Bench:
         return made
 
     def measure(self, how, workers):
-        """Moves them; {"whole": first freeze until the last runs, "frozen": mean, "bytes": all}, and the trees of the summaries."""
+        """Moves the workers. Returns {"whole": first freeze until the last runs, "frozen": mean, "bytes": total}, and the trees of the summaries."""
         try:
             trees = how(workers)
             last, first = [], []
@@ -128,10 +114,10 @@ def main():
     figures = {"pipelined": [], "one by one": []}
     ratios = []
     try:
-        bench.measure(bench.pipelined, bench.workers())  # warms up, not counted
+        bench.measure(bench.pipelined, bench.workers())  # warm-up, not counted
         for run in range(arguments.runs):
             ways = [("pipelined", bench.pipelined), ("one by one", bench.one_by_one)]
-            rate = link_bits_per_second(bench.source, bench.target)
+            rate = bench.link_bits_per_second()
             for name, way in ways if run % 2 == 0 else reversed(ways):
                 figure, trees = bench.measure(way, bench.workers())
                 figures[name].append(figure)
@@ -139,7 +125,7 @@ def main():
                     alone = figure["bytes"] * 8 / rate
                     ratios.append(figure["whole"] / alone)
                     print(
-                        f"run {run + 1}: link {rate / 1e9:.2f} Gb/s, its bytes alone {alone:.2f} s; pipelined {figure['whole']:.2f} s ({ratios[-1]:.2f} x), "
+                        f"run {run + 1}: link {rate / 1e9:.2f} Gb/s, which needs {alone:.2f} s for the bytes; pipelined {figure['whole']:.2f} s ({ratios[-1]:.2f} x), "
                         f"each frozen {figure['frozen']:.2f} s",
                         flush=True,
                     )
@@ -165,7 +151,7 @@ def main():
             f"{name:12} {statistics.median(run['whole'] for run in runs):28.2f} s {statistics.median(run['frozen'] for run in runs):12.2f} s"
         )
     print(
-        f"pipelined / what the link needs for the bytes alone: {statistics.median(ratios):.2f} (median of {len(ratios)}; {min(ratios):.2f} to {max(ratios):.2f})"
+        f"pipelined / time that the link needs for the bytes: {statistics.median(ratios):.2f} (median of {len(ratios)}; {min(ratios):.2f} to {max(ratios):.2f})"
     )
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Draws what `ppmr migrate --json` or `ppmr evacuate --json` said: for each process when it was dumped, sealed, restarted, and had all of its memory.
+"""Draws the output of `ppmr migrate --json` or `ppmr evacuate --json`: for each process when it was dumped, sealed, restarted, and had all its memory.
 
-    ppmr migrate --pid 412 --pid 413 --mount /mnt/out --json >said.jsonl
-    bench/timeline.py said.jsonl timeline.svg [--title TEXT]
+    ppmr migrate --pid 412 --pid 413 --mount /mnt/out --json >events.jsonl
+    bench/timeline.py events.jsonl timeline.svg [--title TEXT]
 """
 import argparse
 import json
@@ -14,7 +14,7 @@ PARTS = [
     ("freeze_began_ns", "held_ns", "#c44", "dumped (frozen)"),
     ("held_ns", "sealed_ns", "#d90", "sealed (frozen)"),
     ("sealed_ns", "running_ns", "#36c", "restarted (frozen)"),
-    ("running_ns", "complete_ns", "#7b7", "runs, memory still coming in"),
+    ("running_ns", "complete_ns", "#7b7", "runs, memory still arrives"),
 ]
 WIDTH, ROW, LEFT, TOP = 900, 24, 150, 60
 TICKS = 10
@@ -25,7 +25,7 @@ class NothingToDraw(Exception):
 
 
 def moved_trees(text):
-    """The trees that moved, of all summaries in JSON lines."""
+    """The moved trees in all summaries of the JSON lines."""
     trees = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -35,7 +35,7 @@ def moved_trees(text):
         if isinstance(event, dict) and event.get("event") == "summary":
             trees += [tree for tree in event["trees"] if tree["result"] == "moved"]
     if not trees:
-        raise NothingToDraw("it has no summary of a process that moved")
+        raise NothingToDraw("no summary of a process that moved")
     return trees
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Runs a command on memory that the host below this virtual machine has not backed yet.
+"""Runs a command on memory that the host of this virtual machine has not backed yet.
 
     /usr/bin/python3 bench/with_fresh_memory.py ./demo
 
-A virtual machine's memory is slow at the first touch and fast ever after, so what was measured last decides what a tmpfs costs next. This
-takes and holds the memory that is fast already, for as long as the command runs: what the command takes is then fresh, as it is on a machine
-that has just been started. On real hardware, and where the host backs everything at once, nothing is slow and the command runs right away.
+A virtual machine's memory is slow at the first touch and fast afterwards, so earlier measurements influence later ones. This program allocates and
+holds the memory that is already fast while the command runs. The command then gets fresh memory, as on a machine that has just started. On real
+hardware, or if the host has backed all memory, no memory is slow and the command runs at once.
 """
 import ctypes
 import mmap
@@ -15,9 +15,11 @@ import time
 
 STEP = 256 << 20
 KEEP_FREE = 8 << 30  # for the command
-FRESH_SHARE = 0.5  # of the speed of the fastest step: slower than this is fresh
-SLOW_STEPS = 3  # in a row, before all that is left counts as fresh
-GIVE_BACK_SECONDS = 10  # the host takes freed memory back (free page reporting) within some seconds, save for a few GiB
+FRESH_SHARE = 0.5  # a step slower than this share of the fastest step's speed is fresh
+SLOW_STEPS = 3  # in a row; then the rest of the memory counts as fresh
+GIVE_BACK_SECONDS = (
+    10  # free page reporting: the host reclaims freed memory within seconds, except a few GiB
+)
 
 
 def available_bytes():
@@ -28,7 +30,7 @@ def available_bytes():
 
 
 def touch():
-    """Takes STEP bytes; returns them and the seconds that it took."""
+    """Allocates and touches STEP bytes. Returns them and the seconds it took."""
     memory = mmap.mmap(-1, STEP, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     began = time.monotonic()
@@ -37,7 +39,7 @@ def touch():
 
 
 class FreshMemory:
-    """Holds the memory that is fast already, so that whatever others take is fresh."""
+    """Holds the memory that is already fast, so that other processes get fresh memory."""
 
     def __init__(self):
         self.fastest = float("inf")
@@ -53,7 +55,7 @@ class FreshMemory:
         self.found = slow_steps == SLOW_STEPS
 
     def renew(self):
-        """What was in use since is fresh again, once the host has taken it back. False where that does not happen."""
+        """Makes memory that was in use fresh again, by letting the host reclaim it. Returns False if the host does not."""
         self.held.clear()
         time.sleep(GIVE_BACK_SECONDS)
         self._hold()
@@ -61,11 +63,7 @@ class FreshMemory:
 
     def __str__(self):
         rate = STEP / self.fastest / 1e9, STEP / self.last / 1e9
-        found = (
-            "what follows is fresh"
-            if self.found
-            else "no fresh memory was found: everything is fast"
-        )
+        found = "the rest is fresh" if self.found else "found no fresh memory: all memory is fast"
         return f"holding {len(self.held) * STEP >> 20} MiB; first touch {rate[0]:.2f} GB/s at first, {rate[1]:.2f} GB/s at last; {found}"
 
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <string>
-#include <thread>
 
 namespace ppmr {
 
@@ -63,47 +62,79 @@ BufferPool::BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_si
 }
 
 BufferPool::~BufferPool() {
-  while (telling_ > 0) std::this_thread::yield();
+  std::lock_guard lock(mutex_);
   assert(free_slots_.size() == slot_count_ && "a lease outlived the pool");
 }
 
-SlotLease BufferPool::take_locked() {
-  const uint32_t slot = free_slots_.back();
-  free_slots_.pop_back();
+SlotLease BufferPool::lend_locked(uint32_t slot) {
   ++generations_[slot];
   in_use_max_ = std::max(in_use_max_, slot_count_ - free_slots_.size());
   return SlotLease(this, slot);
 }
 
+SlotLease BufferPool::take_locked() {
+  if (free_slots_.empty()) return {};
+  const uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return lend_locked(slot);
+}
+
 SlotLease BufferPool::try_acquire() {
   std::lock_guard lock(mutex_);
-  if (free_slots_.empty()) return {};
   return take_locked();
 }
 
 SlotLease BufferPool::acquire(std::chrono::milliseconds timeout) {
+  return acquire(timeout, [] { return true; });
+}
+
+SlotLease BufferPool::acquire(std::chrono::milliseconds check_interval,
+                              const std::function<bool()>& give_up) {
+  Waiter waiter;  // destroyed after the lock: its lease may have to be given back
   std::unique_lock lock(mutex_);
-  if (free_slots_.empty()) {
-    const auto start = std::chrono::steady_clock::now();
-    ++waits_;
-    slot_freed_.wait_for(lock, timeout, [this] { return !free_slots_.empty(); });
+  if (SlotLease lease = take_locked()) return lease;
+  const auto start = std::chrono::steady_clock::now();
+  ++waits_;
+  waiters_.push_back(&waiter);
+  const auto leave_line_locked = [&] {
+    std::erase(waiters_, &waiter);
     wait_time_us_ += static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                                std::chrono::steady_clock::now() - start)
                                                .count());
-    if (free_slots_.empty()) return {};
+  };
+  bool given_up = false;
+  while (!given_up && !waiter.granted.wait_for(lock, check_interval,
+                                               [&] { return static_cast<bool>(waiter.lease); })) {
+    lock.unlock();
+    try {
+      given_up = give_up();
+    } catch (...) {
+      lock.lock();
+      leave_line_locked();
+      throw;
+    }
+    lock.lock();
   }
-  return take_locked();
+  leave_line_locked();
+  return std::move(waiter.lease);
 }
 
 void BufferPool::give_back(uint32_t slot) {
-  {
-    std::lock_guard lock(mutex_);
+  std::lock_guard lock(mutex_);
+  last_release_ = std::chrono::steady_clock::now();
+  if (waiters_.empty()) {
     free_slots_.push_back(slot);
-    ++telling_;  // whoever sees all slots free may destroy the pool
+    return;
   }
-  // Without the lock, which the woken thread wants.
-  slot_freed_.notify_one();
-  --telling_;
+  Waiter& first = *waiters_.front();
+  waiters_.erase(waiters_.begin());
+  first.lease = lend_locked(slot);
+  first.granted.notify_one();  // with the lock: afterwards the waiter may be gone
+}
+
+std::chrono::steady_clock::time_point BufferPool::last_release() const {
+  std::lock_guard lock(mutex_);
+  return last_release_;
 }
 
 std::optional<uint32_t> BufferPool::slot_at(const void* address) const {

@@ -12,11 +12,11 @@
 // last page keeps that announcement inside the slot.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -87,8 +87,14 @@ class BufferPool {
 
   // An empty lease when no slot is free.
   SlotLease try_acquire();
-  // Waits for a free slot up to `timeout`; an empty lease when there was none.
+  // Waits up to `timeout` for a free slot; an empty lease if there was none. Waiting callers get
+  // slots in the order of their calls.
   SlotLease acquire(std::chrono::milliseconds timeout);
+  // The same, until `give_up` returns true. It is called every `check_interval`, without a lock.
+  SlotLease acquire(std::chrono::milliseconds check_interval, const std::function<bool()>& give_up);
+
+  // When a slot was last released; the pool's creation if none was.
+  std::chrono::steady_clock::time_point last_release() const;
 
   // The slot whose request area or payload `address` points into.
   std::optional<uint32_t> slot_at(const void* address) const;
@@ -106,8 +112,13 @@ class BufferPool {
   std::byte* slot_start(uint32_t slot) const {
     return memory_.bytes().data() + slot * stride_bytes_;
   }
+  struct Waiter {  // on the stack of acquire()
+    std::condition_variable granted;
+    SlotLease lease;
+  };
   void give_back(uint32_t slot);
-  SlotLease take_locked();
+  SlotLease lend_locked(uint32_t slot);
+  SlotLease take_locked();  // of a free slot; empty if there is none
 
   // Constant after construction.
   const MappedMemory memory_;
@@ -116,10 +127,10 @@ class BufferPool {
   const uint32_t slot_count_;
 
   mutable std::mutex mutex_;
-  std::condition_variable slot_freed_;
-  std::atomic<uint32_t> telling_ = 0;  // threads that have freed a slot and have yet to say so
-  // Guarded by mutex_. The stack keeps recently used slots, warm in the cache, in front.
-  std::vector<uint32_t> free_slots_;
+  // Guarded by mutex_.
+  std::vector<uint32_t> free_slots_;  // a stack: recently used slots are warm in the cache
+  std::vector<Waiter*> waiters_;      // first come, first served; empty while a slot is free
+  std::chrono::steady_clock::time_point last_release_ = std::chrono::steady_clock::now();
   size_t in_use_max_ = 0;
   uint64_t waits_ = 0;
   uint64_t wait_time_us_ = 0;

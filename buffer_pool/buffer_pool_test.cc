@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 namespace ppmr {
 namespace {
@@ -84,6 +87,49 @@ TEST(BufferPool, AWaiterGetsTheSlotThatIsReleased) {
   EXPECT_TRUE(pool->acquire(milliseconds(10'000)));
   releaser.join();
   EXPECT_GE(pool->counters().waits, 1u);
+}
+
+TEST(BufferPool, ServesWaitersInOrderOfArrival) {
+  constexpr size_t kWaiters = 8;
+  auto pool = pool_of(1);
+  SlotLease held = pool->try_acquire();
+  std::mutex mutex;
+  std::vector<size_t> served;
+  std::vector<std::thread> waiters;
+  for (size_t i = 0; i < kWaiters; ++i) {
+    waiters.emplace_back([&, i] {
+      // A waiter that looks up keeps its place in the line.
+      SlotLease lease = pool->acquire(milliseconds(1), [] { return false; });
+      std::lock_guard lock(mutex);
+      served.push_back(i);
+    });
+    while (pool->counters().waits < i + 1) std::this_thread::yield();
+  }
+  held.release();
+  for (auto& waiter : waiters) waiter.join();
+  for (size_t i = 0; i < kWaiters; ++i) EXPECT_EQ(served[i], i);
+}
+
+TEST(BufferPool, PassesReleasedSlotToWaiterBeforeNewCaller) {
+  auto pool = pool_of(1);
+  SlotLease held = pool->try_acquire();
+  std::atomic<bool> checked = false;
+  std::atomic<bool> released = false;
+  std::thread waiter([&] {
+    SlotLease lease = pool->acquire(milliseconds(1), [&] {
+      checked = true;
+      while (!released) std::this_thread::yield();  // not waiting at this moment
+      EXPECT_FALSE(pool->try_acquire());
+      return false;
+    });
+    EXPECT_TRUE(lease);
+  });
+  while (!checked) std::this_thread::yield();
+  const auto before = pool->last_release();
+  held.release();
+  released = true;
+  waiter.join();
+  EXPECT_GT(pool->last_release(), before);
 }
 
 TEST(BufferPool, ManyThreadsNeverShareASlot) {

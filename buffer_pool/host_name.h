@@ -1,4 +1,4 @@
-// What a node calls itself to others.
+// The name of this node in messages to its peers.
 #pragma once
 
 #include <unistd.h>

@@ -9,7 +9,7 @@ namespace ppmr {
 Result<MappedMemory> MappedMemory::create(size_t size_bytes) {
   const size_t size =
       (size_bytes + kHugePageSizeBytes - 1) / kHugePageSizeBytes * kHugePageSizeBytes;
-  // mmap aligns to 4 KiB only: take one huge page more and give back what sticks out.
+  // mmap aligns to 4 KiB only: map one huge page more and unmap the unaligned ends.
   const size_t taken = size + kHugePageSizeBytes;
   void* start = ::mmap(nullptr, taken, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -20,8 +20,8 @@ Result<MappedMemory> MappedMemory::create(size_t size_bytes) {
   if (head > 0) ::munmap(base, head);
   ::munmap(base + head + size, taken - head - size);
   std::span<std::byte> bytes(base + head, size);
-  ::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);  // only a wish: small pages work as well
-  ::madvise(bytes.data(), bytes.size(), MADV_DONTDUMP);  // no process image in a core file of ours
+  ::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);  // optional: errors are ignored
+  ::madvise(bytes.data(), bytes.size(), MADV_DONTDUMP);  // images of processes hold secrets
   return MappedMemory(bytes);
 }
 

@@ -1,5 +1,5 @@
-// Anonymous memory mapped in one piece, in huge pages where the kernel has them: fewer faults at
-// the first touch, fewer entries in an RDMA device's translation table.
+// One mapping of anonymous memory, in huge pages if the kernel has them: fewer page faults at the
+// first touch, fewer entries in the translation table of an RDMA device.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace ppmr {
 inline constexpr size_t kPageSizeBytes = 4096;
 inline constexpr size_t kHugePageSizeBytes = size_t{2} << 20;
 
-// Threads: a MappedMemory is moved and destroyed by one thread; its bytes are its user's business.
+// Threads: moved and destroyed by one thread. Access to the bytes is not synchronised.
 class MappedMemory {
  public:
-  // `size_bytes` is rounded up to whole huge pages; the start is aligned to a huge page. Nothing is
-  // touched yet. Errors: ENOMEM.
+  // Rounds `size_bytes` up to whole huge pages. The start is aligned to a huge page. Touches
+  // nothing. Errors: ENOMEM.
   static Result<MappedMemory> create(size_t size_bytes);
 
   MappedMemory() = default;
@@ -27,9 +27,9 @@ class MappedMemory {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
-  // Makes the kernel (and the host below a virtual machine) back `range` now: the first touch of a
-  // fresh page costs several times the copy that would otherwise have to wait for it. Writes zeros:
-  // only for memory that nobody uses yet.
+  // Makes the kernel, and the host of a virtual machine, allocate the pages of `range` now. The
+  // first touch of a page costs several times as much as copying it. Writes zeros: only for memory
+  // that is not in use yet.
   static void touch(std::span<std::byte> range);
 
  private:

@@ -1,5 +1,5 @@
-// The one result type of ppmr: a value, or an Error that says what was tried, on what, and why it
-// failed. Peers, disks, the kernel and the command line produce Errors; our own bugs assert.
+// The only result type of ppmr: a value or an Error. Peers, disks, the kernel and the command line
+// cause Errors; bugs in ppmr are asserted.
 #pragma once
 
 #include <cerrno>
@@ -12,8 +12,8 @@
 namespace ppmr {
 
 struct Error {
-  int errno_value = EIO;  // what a FUSE caller gets, see errno(3)
-  std::string message;    // operation, object and reason, for people
+  int errno_value = EIO;  // see errno(3); FUSE callers receive it
+  std::string message;    // operation, object and reason
 };
 
 template <typename T>
@@ -28,7 +28,7 @@ inline tl::unexpected<Error> failure(Error error) {
   return tl::unexpected<Error>(std::move(error));
 }
 
-// The failure of a system call: "open /tmp/x: Permission denied".
+// The error of a system call: "open /tmp/x: Permission denied".
 inline tl::unexpected<Error> system_failure(std::string_view operation, std::string_view object,
                                             int errno_value = errno) {
   std::string message(operation);

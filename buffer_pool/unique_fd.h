@@ -1,4 +1,4 @@
-// A file descriptor that is owned from birth and closed once.
+// Owns a file descriptor and closes it once. Threads: one at a time.
 #pragma once
 
 #include <unistd.h>

@@ -6,7 +6,7 @@
 namespace ppmr {
 namespace {
 
-// A write of at least this part of a slot is sent as it stands: gathering it would cost a copy.
+// A write of at least 1/kAdoptPart of a slot becomes a chunk: gathering it would cost a copy.
 constexpr size_t kAdoptPart = 4;
 
 }  // namespace

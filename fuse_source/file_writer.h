@@ -1,5 +1,5 @@
-// Turns the writes of one file into chunks. A large write is a chunk as it stands, in the slot that
-// it was received into; small writes that follow on each other are gathered in one slot first.
+// Turns the writes of one file into chunks. A large write becomes a chunk in the slot that received
+// it; contiguous small writes are gathered in one slot first.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace ppmr {
 
-// The chunks that a call completed, to be announced by the caller once it has answered its writer.
-// At most two: what was gathered so far, and the write itself.
+// The chunks that a call completed, at most two: the gathered bytes and the write itself. The
+// caller announces them after the reply to its writer.
 class CutChunks {
  public:
   void add(Chunk chunk) { chunks_[count_++] = std::move(chunk); }
@@ -37,18 +37,18 @@ class FileWriter {
       : stream_(std::make_shared<FileStream>(node, std::move(checkpoint_error))),
         outlet_(std::move(outlet)) {}
 
-  // Copies `bytes` behind what is gathered, if they follow on and fit.
+  // Appends a copy of `bytes` to the gathered bytes, if they are contiguous and fit.
   bool append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
-  // Takes the slot in whose payload `bytes` lie. True when a gathered chunk was begun with it, and
-  // nobody watches yet that it is sent after a while: by flush_if_quiet(), until that is true.
+  // Takes the slot that contains `bytes`. True if it begins a gathered chunk and the writer is not
+  // watched yet: the caller then repeats flush_if_quiet() until that returns true.
   bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
 
-  // Sends what is gathered.
+  // Sends the gathered bytes.
   void flush();
-  // The same for who watches, if nothing was added for `quiet`. False when something is still
-  // gathered; else it is not watched any more.
+  // The same for the watcher, if nothing was added for `quiet`. False while bytes remain gathered;
+  // true ends the watch.
   bool flush_if_quiet(std::chrono::microseconds quiet);
-  // Sends what is gathered and waits until the target has verified every byte.
+  // Sends the gathered bytes and waits until the target has verified every byte.
   Status drain(const Interrupted& interrupted);
 
   uint64_t size_bytes() const;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kChunk = size_t{64} << 10;
 
-// Remembers what was announced, and says at once that it was verified.
+// Records announced chunks and reports them as verified at once.
 class RecordingOutlet final : public DiscardOutlet {
  public:
   struct Announced {
@@ -30,7 +30,7 @@ class RecordingOutlet final : public DiscardOutlet {
 
 class FileWriterTest : public testing::Test {
  protected:
-  // A write that arrives as the mount's do: in a slot of its own.
+  // A write that arrives in its own slot, as in the mount.
   void write(const std::string& text, uint64_t offset) {
     SlotLease lease = pool->try_acquire();
     ASSERT_TRUE(lease);
@@ -50,7 +50,7 @@ class FileWriterTest : public testing::Test {
   const std::byte* last_memory = nullptr;
 };
 
-TEST_F(FileWriterTest, AFullSizedWriteIsAChunkWithoutACopy) {
+TEST_F(FileWriterTest, SendsFullSizedWriteWithoutCopy) {
   write(std::string(kChunk, 'x'), 0);
   ASSERT_EQ(outlet->announced.size(), 1u);
   EXPECT_EQ(outlet->announced[0].memory, last_memory);
@@ -58,34 +58,34 @@ TEST_F(FileWriterTest, AFullSizedWriteIsAChunkWithoutACopy) {
   EXPECT_EQ(pool->counters().in_use, 0u);
 }
 
-TEST_F(FileWriterTest, SmallWritesThatFollowOnBecomeOneChunk) {
+TEST_F(FileWriterTest, GathersContiguousSmallWritesInOneChunk) {
   for (size_t i = 0; i < 16; ++i) write(std::string(4096, static_cast<char>('a' + i)), i * 4096);
   ASSERT_EQ(outlet->announced.size(), 1u);
   EXPECT_EQ(outlet->announced[0].bytes.size(), kChunk);
   EXPECT_EQ(outlet->announced[0].bytes.back(), 'p');
 }
 
-// Else every write of a writer that jumps about would be one more entry of whoever watches.
-TEST_F(FileWriterTest, IsToBeWatchedOnceUntilItWasQuiet) {
+// Otherwise each write of a writer that seeks would add one more entry to the flusher's list.
+TEST_F(FileWriterTest, AsksToBeWatchedOnceUntilQuiet) {
   const auto jump_to = [&](uint64_t offset) {
     SlotLease lease = pool->try_acquire();
     const auto bytes = std::span<const std::byte>(lease.payload()).first(4096);
     CutChunks cut;
-    const bool is_to_be_watched = writer->adopt(std::move(lease), bytes, offset, cut);
+    const bool needs_watcher = writer->adopt(std::move(lease), bytes, offset, cut);
     cut.announce(*outlet);
-    return is_to_be_watched;
+    return needs_watcher;
   };
   EXPECT_TRUE(jump_to(0));
   EXPECT_FALSE(jump_to(1 << 20));
   writer->flush();
-  EXPECT_FALSE(jump_to(2 << 20)) << "it is watched still";
+  EXPECT_FALSE(jump_to(2 << 20)) << "it is still watched";
   EXPECT_FALSE(writer->flush_if_quiet(std::chrono::hours(1)));
   EXPECT_FALSE(jump_to(3 << 20));
   EXPECT_TRUE(writer->flush_if_quiet(std::chrono::microseconds(0)));
   EXPECT_TRUE(jump_to(4 << 20));
 }
 
-TEST_F(FileWriterTest, AWriteElsewhereSendsWhatWasGathered) {
+TEST_F(FileWriterTest, SendsGatheredBytesBeforeWriteElsewhere) {
   write("abc", 0);
   write("xyz", 100);
   ASSERT_EQ(outlet->announced.size(), 1u);
@@ -96,7 +96,7 @@ TEST_F(FileWriterTest, AWriteElsewhereSendsWhatWasGathered) {
   EXPECT_EQ(writer->size_bytes(), 103u);
 }
 
-TEST_F(FileWriterTest, AWriteThatDoesNotFitBeginsTheNextChunk) {
+TEST_F(FileWriterTest, StartsNextChunkWhenWriteDoesNotFit) {
   write(std::string(10'000, 'a'), 0);
   for (int i = 1; i < 6; ++i) write(std::string(10'000, 'a'), static_cast<uint64_t>(i) * 10'000);
   EXPECT_TRUE(outlet->announced.empty());
@@ -108,7 +108,7 @@ TEST_F(FileWriterTest, AWriteThatDoesNotFitBeginsTheNextChunk) {
   EXPECT_EQ(outlet->announced[1].bytes, std::string(10'000, 'b'));
 }
 
-TEST_F(FileWriterTest, OverwritingAnnouncesInTheOrderOfWriting) {
+TEST_F(FileWriterTest, AnnouncesOverlappingWritesInOrder) {
   write("first", 0);
   write("second", 0);
   writer->flush();
@@ -117,7 +117,7 @@ TEST_F(FileWriterTest, OverwritingAnnouncesInTheOrderOfWriting) {
   EXPECT_EQ(outlet->announced[1].bytes, "second");
 }
 
-TEST_F(FileWriterTest, WhatIsGatheredIsSentOnlyAfterQuiet) {
+TEST_F(FileWriterTest, SendsGatheredBytesOnlyAfterQuiet) {
   write("abc", 0);
   EXPECT_FALSE(writer->flush_if_quiet(std::chrono::hours(1)));
   EXPECT_TRUE(outlet->announced.empty());
@@ -125,7 +125,7 @@ TEST_F(FileWriterTest, WhatIsGatheredIsSentOnlyAfterQuiet) {
   EXPECT_EQ(outlet->announced.size(), 1u);
 }
 
-TEST_F(FileWriterTest, SizeIsTheFarthestByte) {
+TEST_F(FileWriterTest, SizeIsEndOfFarthestWrite) {
   write("abc", 1000);
   write("abc", 0);
   EXPECT_EQ(writer->size_bytes(), 1003u);

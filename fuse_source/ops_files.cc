@@ -3,101 +3,110 @@
 #include <linux/falloc.h>
 
 #include "fuse_source/operations.h"
-#include "mount/fuse/caller.h"
 
 namespace ppmr::source_operations_detail {
 namespace {
 
-// `fh` of a handle tells whether it counts as a writer: whoever creates a file does, as its size is
-// open until then.
+// `fh` is 1 for a handle that counts as a writer. The creator of a file is one: the file's size is
+// not final before it has closed.
 bool for_writing(const fuse_file_info* file) { return file->fh != 0; }
 
-void open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  const SourceNodePointer node = node_of(request, inode);
-  if (!node) return;
+Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+  const auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
   SourceMount& mount = mount_of(request);
   file->fh = (file->flags & O_ACCMODE) != O_RDONLY ? 1 : 0;
-  if (auto status = mount.opened(node, for_writing(file)); !status) {
-    return reply_error(request, status.error());
-  }
+  if (auto opened = mount.opened(*node, for_writing(file)); !opened) return opened;
   file->direct_io = 1;
-  if (fuse_reply_open(request, file) != 0) mount.released(node, for_writing(file));
+  if (fuse_reply_open(request, file) != 0) mount.released(*node, for_writing(file));
+  return {};
 }
 
-void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset,
-           fuse_file_info*) {
-  const SourceNodePointer node = node_of(request, inode);
-  if (!node) return;
+Status write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset,
+             fuse_file_info*) {
+  const auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
   CutChunks cut;
-  const auto status = mount_of(request).write(
-      node, std::as_bytes(std::span(data, size)), static_cast<uint64_t>(offset),
-      [request] { return request_is_futile(request); }, cut);
-  // The writer goes on while the checksum is computed.
+  Result<size_t> written = 0;
+  const Status status = without_exceptions([&]() -> Status {
+    written = mount_of(request).write(*node, std::as_bytes(std::span(data, size)),
+                                      static_cast<uint64_t>(offset), interruption_of(request), cut);
+    if (!written) return failure(written.error());
+    return {};
+  });
   if (status) {
-    fuse_reply_write(request, size);
+    fuse_reply_write(request, *written);  // the writer continues while the checksum is computed
   } else {
     reply_error(request, status.error());
   }
-  cut.announce(*node->checkpoint->outlet);
+  // Also after an error: later chunks of the file wait for their predecessors.
+  const Status announced = without_exceptions([&]() -> Status {
+    cut.announce(*(*node)->checkpoint->outlet);
+    return {};
+  });
+  if (!announced) (*node)->checkpoint->error->set(announced.error());
+  return {};
 }
 
-void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
-  const SourceNodePointer node = node_of(request, inode);
-  if (!node) return;
-  const auto bytes = mount_of(request).read(node, static_cast<uint64_t>(offset), size,
-                                            [request] { return request_is_futile(request); });
-  if (!bytes) return reply_error(request, bytes.error());
+Status read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
+  const auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
+  const auto bytes =
+      mount_of(request).read(*node, static_cast<uint64_t>(offset), size, interruption_of(request));
+  if (!bytes) return failure(bytes.error());
   fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  return {};
 }
 
 // close(2) and fsync(2) return when the target has verified every byte of the file.
-void drain(fuse_req_t request, fuse_ino_t inode) {
-  const SourceNodePointer node = node_of(request, inode);
-  if (!node) return;
-  reply_status(request,
-               mount_of(request).drain(node, [request] { return request_is_futile(request); }));
+Status drain(fuse_req_t request, fuse_ino_t inode) {
+  const auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
+  return reply_done(request, mount_of(request).drain(*node, interruption_of(request)));
 }
 
-void flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  if (for_writing(file)) return drain(request, inode);
-  fuse_reply_err(request, 0);
+Status flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+  return for_writing(file) ? drain(request, inode) : reply_done(request);
 }
 
-void fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) { drain(request, inode); }
-
-void fsyncdir(fuse_req_t request, fuse_ino_t, int, fuse_file_info*) { fuse_reply_err(request, 0); }
-
-void release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  const SourceNodePointer node = node_of(request, inode);
-  if (!node) return;
-  mount_of(request).released(node, for_writing(file));
-  fuse_reply_err(request, 0);
+Status fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
+  return drain(request, inode);
 }
 
-void fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
-               fuse_file_info*) {
-  const SourceNodePointer node = node_of(request, inode);
-  if (!node) return;
+Status fsyncdir(fuse_req_t request, fuse_ino_t, int, fuse_file_info*) {
+  return reply_done(request);
+}
+
+Status release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+  const auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
+  mount_of(request).released(*node, for_writing(file));
+  return reply_done(request);
+}
+
+Status fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
+                 fuse_file_info*) {
+  const auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
   if (mode != (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)) {
-    fuse_reply_err(request, EOPNOTSUPP);
-    return;
+    return failure(EOPNOTSUPP, "fallocate: only FALLOC_FL_PUNCH_HOLE is supported");
   }
-  reply_status(request, mount_of(request).punch_hole(
-                            node, static_cast<uint64_t>(offset), static_cast<uint64_t>(length),
-                            [request] { return request_is_futile(request); }));
+  return reply_done(request, mount_of(request).punch_hole(*node, static_cast<uint64_t>(offset),
+                                                          static_cast<uint64_t>(length),
+                                                          interruption_of(request)));
 }
 
 }  // namespace
 
 void add_file_operations(fuse_lowlevel_ops& operations) {
-  operations.open = open;
-  operations.write = write;
-  operations.read = read;
-  operations.flush = flush;
-  operations.fsync = fsync;
-  operations.fsyncdir = fsyncdir;
-  operations.release = release;
-  operations.fallocate = fallocate;
+  operations.open = Guarded<open>::call;
+  operations.write = Guarded<write>::call;
+  operations.read = Guarded<read>::call;
+  operations.flush = Guarded<flush>::call;
+  operations.fsync = Guarded<fsync>::call;
+  operations.fsyncdir = Guarded<fsyncdir>::call;
+  operations.release = Guarded<release>::call;
+  operations.fallocate = Guarded<fallocate>::call;
 }
 
 }  // namespace ppmr::source_operations_detail

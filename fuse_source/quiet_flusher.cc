@@ -1,5 +1,7 @@
 #include "fuse_source/quiet_flusher.h"
 
+#include "mount/fuse/front_end.h"
+
 namespace ppmr {
 
 namespace {
@@ -22,7 +24,7 @@ void QuietFlusher::watch(std::shared_ptr<FileWriter> writer) {
 }
 
 void QuietFlusher::run() {
-  std::vector<std::shared_ptr<FileWriter>> round;
+  std::list<std::shared_ptr<FileWriter>> round;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (watched_.empty()) {
@@ -32,10 +34,17 @@ void QuietFlusher::run() {
     changed_.wait_for(lock, kQuiet, [this] { return stopping_; });
     round.swap(watched_);
     lock.unlock();
-    std::erase_if(round, [](auto& writer) { return writer->flush_if_quiet(kQuiet); });
+    std::erase_if(round, [](auto& writer) {
+      bool done = true;
+      const Status flushed = without_exceptions([&]() -> Status {
+        done = writer->flush_if_quiet(kQuiet);
+        return {};
+      });
+      if (!flushed) writer->stream().checkpoint_error()->set(flushed.error());
+      return done;
+    });
     lock.lock();
-    watched_.insert(watched_.end(), round.begin(), round.end());
-    round.clear();
+    watched_.splice(watched_.end(), round);
   }
 }
 

@@ -1,12 +1,12 @@
-// Sends gathered small writes after about a millisecond of quiet: a writer that pauses does not
-// keep its bytes from the target, nor its slot from the others.
+// Sends gathered small writes after about a millisecond without a further write, so that a writer
+// that pauses delays neither its bytes nor its slot.
 #pragma once
 
 #include <condition_variable>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "fuse_source/file_writer.h"
 
@@ -18,7 +18,7 @@ class QuietFlusher {
   QuietFlusher() : thread_([this] { run(); }) {}
   ~QuietFlusher();
 
-  // `writer` has begun to gather, and is not watched yet.
+  // FileWriter::adopt() returned true for `writer`.
   void watch(std::shared_ptr<FileWriter> writer);
 
  private:
@@ -26,8 +26,8 @@ class QuietFlusher {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<FileWriter>> watched_;  // guarded by mutex_
-  bool stopping_ = false;                             // guarded by mutex_
+  std::list<std::shared_ptr<FileWriter>> watched_;  // guarded by mutex_
+  bool stopping_ = false;                           // guarded by mutex_
 
   std::thread thread_;  // last: ends before what it uses
 };

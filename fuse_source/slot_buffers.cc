@@ -1,15 +1,25 @@
 #include "fuse_source/slot_buffers.h"
 
+#include <sys/mman.h>
+
 #include <utility>
 
 namespace ppmr {
 
 namespace {
-// While the stream flows a slot comes back much sooner. A stalled one shall not be noticed by `ls`,
-// so only the first request that finds it stalled waits for long. The others wait a little: who
-// never waits gets none of the slots of a stream that flows again, with writers waiting for them.
+// While the stream flows, a slot is released much sooner. `ls` must not notice a stalled stream, so
+// only the first request that finds it stalled waits this long. The others wait briefly: a worker
+// that never waits gets no slot when the stream flows again and writers are waiting.
 constexpr std::chrono::milliseconds kSlotPatience{20};
 constexpr std::chrono::milliseconds kStalledPatience{1};
+
+// Gives the whole pages in [begin, end) back to the kernel; they read as zeros afterwards.
+void drop_pages(const std::byte* begin, const std::byte* end) {
+  const auto first =
+      (reinterpret_cast<uintptr_t>(begin) + kPageSizeBytes - 1) / kPageSizeBytes * kPageSizeBytes;
+  const auto last = reinterpret_cast<uintptr_t>(end) / kPageSizeBytes * kPageSizeBytes;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
 }  // namespace
 
 class SlotBuffers::Buffer final : public RequestBuffer {
@@ -26,19 +36,28 @@ class SlotBuffers::Buffer final : public RequestBuffer {
       owner_.borrowers_[lease_.index()] = this;
       return lease_.request_area();
     }
-    spare_.reset(new std::byte[kRequestMinBytes]);
-    return {spare_.get(), kRequestMinBytes};
+    if (spare_.bytes().empty()) {
+      auto mapped = MappedMemory::create(kRequestMinBytes);
+      if (!mapped) return {};
+      spare_ = std::move(*mapped);
+      // Most requests touch one page.
+      ::madvise(spare_.bytes().data(), spare_.bytes().size(), MADV_NOHUGEPAGE);
+    }
+    spare_used_ = true;
+    return spare_.bytes().first(kRequestMinBytes);
   }
   void give_back() override {
     lease_.release();
-    spare_.reset();
+    if (!std::exchange(spare_used_, false)) return;
+    drop_pages(spare_.bytes().data(), spare_.bytes().data() + spare_.bytes().size());
   }
   SlotLease adopt() { return std::exchange(lease_, {}); }
 
  private:
   SlotBuffers& owner_;
-  SlotLease lease_;                     // until it is adopted
-  std::unique_ptr<std::byte[]> spare_;  // while there is no slot
+  SlotLease lease_;     // until it is adopted
+  MappedMemory spare_;  // address space once it was needed; memory only while it is used
+  bool spare_used_ = false;
 };
 
 std::unique_ptr<RequestBuffer> SlotBuffers::make() { return std::make_unique<Buffer>(*this); }
@@ -46,6 +65,18 @@ std::unique_ptr<RequestBuffer> SlotBuffers::make() { return std::make_unique<Buf
 SlotLease SlotBuffers::adopt(const void* payload) {
   const auto slot = pool_.slot_at(payload);
   return slot ? borrowers_[*slot]->adopt() : SlotLease{};
+}
+
+KeptBytes SlotBuffers::keep(std::span<const std::byte> bytes) {
+  if (bytes.size() <= kKeptSmallBytes) return {nullptr, bytes};
+  if (kept_bytes_.fetch_add(bytes.size()) + bytes.size() <= kKeptMaxBytes) return {this, bytes};
+  kept_bytes_ -= bytes.size();
+  drop_pages(bytes.data() + kKeptSmallBytes, bytes.data() + bytes.size());
+  return {nullptr, bytes.first(kKeptSmallBytes)};
+}
+
+KeptBytes::~KeptBytes() {
+  if (owner_ != nullptr) owner_->kept_bytes_ -= bytes_.size();
 }
 
 }  // namespace ppmr

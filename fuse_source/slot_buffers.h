@@ -1,13 +1,16 @@
-// Receives FUSE requests straight into slots of the pool, so that the payload of a write is in
-// registered memory, page-aligned, before anybody has looked at the request.
+// Receives FUSE requests directly into slots of the pool: the payload of a write is page-aligned in
+// registered memory before the request is parsed.
 //
-// When no slot is free for a moment, requests go to spare buffers instead: a full pool makes
-// writers wait (they need a slot), but not `ls`.
+// While no slot is free, requests go to spare buffers. A full pool therefore blocks writers, which
+// need a slot, but not `ls`. Spare buffers are bounded: the writes that wait for a slot keep at
+// most kKeptMaxBytes, and kKeptSmallBytes per writer beyond that.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "buffer_pool/buffer_pool.h"
@@ -15,9 +18,31 @@
 
 namespace ppmr {
 
+class SlotBuffers;
+
+// The bytes of a write that keep their memory while the write waits for a slot. Move-only.
+class KeptBytes {
+ public:
+  KeptBytes(KeptBytes&& other) noexcept
+      : owner_(std::exchange(other.owner_, nullptr)), bytes_(other.bytes_) {}
+  KeptBytes& operator=(KeptBytes&&) = delete;
+  ~KeptBytes();
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  friend class SlotBuffers;
+  KeptBytes(SlotBuffers* owner, std::span<const std::byte> bytes) : owner_(owner), bytes_(bytes) {}
+
+  SlotBuffers* owner_;  // null: not counted
+  std::span<const std::byte> bytes_;
+};
+
 // Threads: any.
 class SlotBuffers final : public RequestBuffers {
  public:
+  static constexpr size_t kKeptMaxBytes = size_t{32} << 20;
+  static constexpr size_t kKeptSmallBytes = size_t{64} << 10;
+
   explicit SlotBuffers(BufferPool& pool) : pool_(pool), borrowers_(pool.slot_count()) {}
 
   std::unique_ptr<RequestBuffer> make() override;
@@ -26,19 +51,25 @@ class SlotBuffers final : public RequestBuffers {
   // called by the worker that processes the request.
   SlotLease adopt(const void* payload);
 
-  // Until the mount's limits are agreed on, requests may be longer than a slot.
+  // For a write of `bytes` in a spare buffer that has to wait for a slot. Over the limit the first
+  // kKeptSmallBytes are kept: the write becomes a short one.
+  KeptBytes keep(std::span<const std::byte> bytes);
+
+  // Until the mount's limits are negotiated, requests may be longer than a slot.
   void set_ready() { ready_ = true; }
 
  private:
+  friend class KeptBytes;
   class Buffer;
 
   BufferPool& pool_;
-  // By slot: the worker that received its last request there. A slot that was adopted may come back
-  // and be borrowed by another worker before the first has finished its request, so the lease
-  // itself lies with the worker.
+  // By slot: the worker that received its last request there. An adopted slot may be released and
+  // borrowed by another worker before the first worker has finished its request, so the lease
+  // itself belongs to the worker.
   std::vector<Buffer*> borrowers_;
   std::atomic<bool> ready_ = false;
-  std::atomic<bool> stalled_ = false;  // the last worker that wanted a slot got none
+  std::atomic<bool> stalled_ = false;   // the last worker that tried got no slot
+  std::atomic<size_t> kept_bytes_ = 0;  // of writes longer than kKeptSmallBytes
 };
 
 }  // namespace ppmr

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <deque>
+
 namespace ppmr {
 namespace {
 
@@ -17,7 +20,7 @@ class SlotBuffersTest : public testing::Test {
   SlotBuffers buffers{*pool};
 };
 
-TEST_F(SlotBuffersTest, ASlotThatNobodyAdoptsIsFreeAgain) {
+TEST_F(SlotBuffersTest, ReleasesSlotThatIsNotAdopted) {
   auto worker = buffers.make();
   worker->take();
   EXPECT_EQ(pool->counters().in_use, 1u);
@@ -25,7 +28,7 @@ TEST_F(SlotBuffersTest, ASlotThatNobodyAdoptsIsFreeAgain) {
   EXPECT_EQ(pool->counters().in_use, 0u);
 }
 
-TEST_F(SlotBuffersTest, AnAdoptedSlotStaysItsAdopters) {
+TEST_F(SlotBuffersTest, LeavesAdoptedSlotToItsAdopter) {
   auto worker = buffers.make();
   SlotLease adopted = buffers.adopt(payload_of(worker->take()));
   ASSERT_TRUE(adopted);
@@ -33,9 +36,9 @@ TEST_F(SlotBuffersTest, AnAdoptedSlotStaysItsAdopters) {
   EXPECT_EQ(pool->counters().in_use, 1u);
 }
 
-// The slot of the first worker's request travels, comes back and is lent to the second worker, all
-// before the first is done with its request.
-TEST_F(SlotBuffersTest, GivingBackDoesNotTouchASlotThatWasAdoptedAndLentAgain) {
+// The slot of the first worker's request is adopted, released, and lent to the second worker before
+// the first worker has finished its request.
+TEST_F(SlotBuffersTest, GivingBackDoesNotReleaseSlotLentToAnotherWorker) {
   auto first = buffers.make();
   auto second = buffers.make();
   const auto area = first->take();
@@ -47,7 +50,7 @@ TEST_F(SlotBuffersTest, GivingBackDoesNotTouchASlotThatWasAdoptedAndLentAgain) {
   EXPECT_TRUE(buffers.adopt(payload_of(again)));
 }
 
-TEST_F(SlotBuffersTest, WithoutAFreeSlotRequestsGoToASpareBuffer) {
+TEST_F(SlotBuffersTest, UsesSpareBufferWithoutFreeSlot) {
   SlotLease one = pool->try_acquire();
   SlotLease two = pool->try_acquire();
   auto worker = buffers.make();
@@ -57,7 +60,7 @@ TEST_F(SlotBuffersTest, WithoutAFreeSlotRequestsGoToASpareBuffer) {
   EXPECT_FALSE(buffers.adopt(payload_of(area)));
 }
 
-TEST_F(SlotBuffersTest, OnlyTheFirstWorkerWaitsLongForASlotOfAStalledStream) {
+TEST_F(SlotBuffersTest, OnlyFirstWorkerWaitsLongForSlotOfStalledStream) {
   SlotLease one = pool->try_acquire();
   SlotLease two = pool->try_acquire();
   auto worker = buffers.make();
@@ -66,16 +69,39 @@ TEST_F(SlotBuffersTest, OnlyTheFirstWorkerWaitsLongForASlotOfAStalledStream) {
     worker->take();
     worker->give_back();
   }
-  EXPECT_LT(pool->counters().wait_time_us, kRequests * 10'000u);  // each in vain: 20 ms
+  EXPECT_LT(pool->counters().wait_time_us, kRequests * 20'000u);  // 20 ms each otherwise
   two.release();
   EXPECT_TRUE(buffers.adopt(payload_of(worker->take()))) << "it uses slots again";
 }
 
-TEST_F(SlotBuffersTest, BeforeTheLimitsAreAgreedOnNoSlotIsUsed) {
+TEST_F(SlotBuffersTest, UsesNoSlotBeforeLimitsAreNegotiated) {
   SlotBuffers early{*pool};
   auto worker = early.make();
   worker->take();
   EXPECT_EQ(pool->counters().in_use, 0u);
+}
+
+TEST_F(SlotBuffersTest, BlockedWritesKeepBoundedMemory) {
+  constexpr size_t kWriteBytes = size_t{1} << 20;
+  constexpr size_t kFit = SlotBuffers::kKeptMaxBytes / kWriteBytes;
+  SlotLease one = pool->try_acquire();
+  SlotLease two = pool->try_acquire();
+  std::vector<std::unique_ptr<RequestBuffer>> workers;
+  std::deque<KeptBytes> kept;
+  for (size_t i = 0; i < 2 * kFit; ++i) {
+    workers.push_back(buffers.make());
+    const auto area = workers.back()->take().subspan(kFuseWriteHeaderBytes, kWriteBytes);
+    std::memset(area.data(), 1, area.size());
+    kept.push_back(buffers.keep(area));
+    ASSERT_EQ(kept.back().bytes().size(), i < kFit ? kWriteBytes : SlotBuffers::kKeptSmallBytes);
+    EXPECT_EQ(kept.back().bytes().back(), std::byte{1}) << "the kept bytes are intact";
+    EXPECT_EQ(area[kWriteBytes / 2], std::byte{i < kFit}) << "a short write frees the rest";
+  }
+  const auto small = workers.back()->take().subspan(kFuseWriteHeaderBytes, 4096);
+  EXPECT_EQ(buffers.keep(small).bytes().size(), small.size());
+  kept.pop_front();
+  const auto large = workers.back()->take().subspan(kFuseWriteHeaderBytes, kWriteBytes);
+  EXPECT_EQ(buffers.keep(large).bytes().size(), kWriteBytes) << "the first write got its slot";
 }
 
 }  // namespace

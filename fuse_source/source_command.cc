@@ -24,7 +24,8 @@ struct Flags {
   bool foreground = false;
 };
 
-// How `ppmr migrate` reaches the agent of the target's node: as this daemon reaches the target.
+// Address and credentials with which `ppmr migrate` reaches the agent on the target's node: those
+// of this daemon.
 nlohmann::json describe_way(const SourceOptions& options, const Credentials& credentials) {
   const auto absolute = [](const std::string& path) {
     return path.empty() ? path : std::filesystem::absolute(path).string();
@@ -39,19 +40,6 @@ nlohmann::json describe_way(const SourceOptions& options, const Credentials& cre
           {"insecure", credentials.insecure}};
 }
 
-nlohmann::json answer(SourceMount& mount, const nlohmann::json& way,
-                      const nlohmann::json& request) {
-  const std::string operation = request.at("op");
-  if (operation == "way") return way;
-  if (operation == "status") return mount.status();
-  if (operation == "commit") {
-    auto report = mount.commit(request.at("checkpoint"));
-    if (!report) return refusal(report.error());
-    return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
-  }
-  return refusal(Error{EOPNOTSUPP, "a source mount does not know '" + operation + "'"});
-}
-
 void check(const SourceOptions& options) {
   if (options.target_address.empty() && !options.discard) {
     throw CLI::RequiredError("--target HOST:PORT (or --discard)");
@@ -62,7 +50,7 @@ void check(const SourceOptions& options) {
     throw CLI::ValidationError("--chunk-size", format_size(options.chunk_size_bytes) +
                                                    " is not 64 KiB to 1 MiB in steps of 4 KiB");
   }
-  // A slot for the request that is being received, and one that collects small writes.
+  // One slot receives a request, another gathers small writes.
   if (options.pool_size_bytes < 2 * options.chunk_size_bytes ||
       options.pool_size_bytes > kPoolSizeMaxBytes) {
     throw CLI::ValidationError(
@@ -74,7 +62,7 @@ void check(const SourceOptions& options) {
 ExitCode exit_code_of(const Error& error) {
   if (error.errno_value == ENODEV) return ExitCode::kFailure;  // no RDMA device
   const bool usage = error.errno_value == EINVAL || error.errno_value == ENOMEM ||
-                     error.errno_value == EPERM;  // plain text to another machine
+                     error.errno_value == EPERM;  // unencrypted to another machine
   return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
 }
 
@@ -84,14 +72,16 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
   options.security = *security;
   options.mountpoint = std::filesystem::absolute(options.mountpoint).string();
   options.sender.source_name = host_name();
-  const nlohmann::json way = describe_way(options, credentials);  // before we leave the directory
+  // Before the daemon leaves its working directory: the paths may be relative.
+  const nlohmann::json way = describe_way(options, credentials);
   auto mount = SourceMount::create(options);
   if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
   StopSignals signals([&](int) { (*mount)->stop(); });
   const auto served = (*mount)->serve((*control)->path(), [&] {
-    (*control)->serve([&](const nlohmann::json& request) { return answer(**mount, way, request); });
+    (*control)->serve(
+        [&](const nlohmann::json& request) { return (*mount)->answer(request, way); });
     daemon.ready();
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);
@@ -100,7 +90,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
     }
   });
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
-  control->reset();  // before the mount that it asks
+  control->reset();  // before the mount that it uses
   return ExitCode::kSuccess;
 }
 
@@ -109,31 +99,32 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
 CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "source", "Mount the directory that a checkpoint tool writes into, and stream to a target");
+      "source",
+      "Mount the directory that a checkpoint tool writes into, and stream its content to a target");
   SourceOptions& source = flags->source;
   command->add_option("MOUNTPOINT", source.mountpoint, "the directory to mount on")->required();
   auto* target = command->add_option("--target", source.target_address, "HOST:PORT of ppmr target");
   auto* discard = command->add_flag("--discard", source.discard,
-                                    "forget what is written: measures aggregation alone");
+                                    "discard what is written: measures aggregation alone");
   target->excludes(discard);
   add_transport_options(*command, source.transport);
   command
       ->add_option("--port", source.transport.rails.port,
-                   "where targets connect for RDMA reads; 0: a free one")
+                   "port on which targets connect for RDMA reads; 0: any free port")
       ->capture_default_str();
   add_size_option(*command, "--chunk-size", source.chunk_size_bytes,
-                  "bytes a slot holds, also the largest write request: 64KiB to 1MiB");
+                  "bytes per slot and per write request: 64KiB to 1MiB");
   add_size_option(*command, "--pool-size", source.pool_size_bytes,
-                  "registered memory for bytes under way");
+                  "registered memory for bytes in flight");
   command
       ->add_option("--streams", source.sender.stream_count,
-                   "data connections: of TCP, or RDMA queue pairs")
+                   "number of data connections: TCP connections or RDMA queue pairs")
       ->check(CLI::Range(1u, wire::kStreamsMax))
       ->capture_default_str();
   add_credential_options(*command, flags->credentials);
   add_peer_timeout_option(*command, source.sender.peer_timeout);
-  command->add_flag("--allow-other", source.allow_other, "let other users in");
-  command->add_option("--log-file", flags->log_file, "instead of syslog");
+  command->add_flag("--allow-other", source.allow_other, "let other users access the mount");
+  command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, &exit_code] {
     check(flags->source);

@@ -1,22 +1,25 @@
 #include "fuse_source/source_mount.h"
 
+#include <optional>
+#include <system_error>
+
 #include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
-// At the end of the mount a target that is silent for so long is not waited for any more, whatever
-// --peer-timeout says.
-constexpr std::chrono::seconds kEndPatience{3};
-constexpr std::chrono::milliseconds kLookInterval{100};
+// When the mount ends, a target that has been silent for this long is given up, whatever
+// --peer-timeout is.
+constexpr std::chrono::seconds kSilenceAtEndMax{3};
+constexpr std::chrono::milliseconds kCheckInterval{100};
 
-// Ends the session of a silent target. Threads: one creates and destroys it.
-class Patience {
+// Fails the session of a silent target while the mount ends. Threads: one creates and destroys it.
+class SilenceWatch {
  public:
-  explicit Patience(std::shared_ptr<Outlet> outlet)
+  explicit SilenceWatch(std::shared_ptr<Outlet> outlet)
       : outlet_(std::move(outlet)), thread_([this] { watch(); }) {}
-  ~Patience() {
+  ~SilenceWatch() {
     {
       std::lock_guard lock(mutex_);
       done_ = true;
@@ -27,12 +30,16 @@ class Patience {
 
  private:
   void watch() {
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, kLookInterval, [this] { return done_; })) {
-      if (outlet_->counters().silence < kEndPatience) continue;
-      outlet_->fail(Error{EIO, "the mount ended while the target was silent"});
-      return;
-    }
+    const Status failed = without_exceptions([this]() -> Status {
+      std::unique_lock lock(mutex_);
+      while (!changed_.wait_for(lock, kCheckInterval, [this] { return done_; })) {
+        if (outlet_->counters().silence < kSilenceAtEndMax) continue;
+        outlet_->fail(Error{EIO, "the mount ended while the target was silent"});
+        break;
+      }
+      return {};
+    });
+    if (!failed) spdlog::warn("watch for a silent target: {}", failed.error().message);
   }
 
   const std::shared_ptr<Outlet> outlet_;
@@ -55,14 +62,19 @@ Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options) 
     parts.connector = std::move(*made);
     if (auto opened = open_verbs(options, parts); !opened) return failure(opened.error());
   }
-  std::unique_ptr<SourceMount> mount(new SourceMount(std::move(options), std::move(parts)));
-  auto outlet = mount->connect();
-  if (!outlet) return failure(outlet.error());
-  mount->outlet_ = *outlet;
+  std::unique_ptr<SourceMount> mount;
+  const Status created = without_exceptions([&]() -> Status {
+    mount.reset(new SourceMount(std::move(options), std::move(parts)));
+    auto outlet = mount->connect();
+    if (!outlet) return failure(outlet.error());
+    mount->outlet_ = *outlet;
+    return {};
+  });
+  if (!created) return failure(created.error());
   return mount;
 }
 
-// Finds and opens the RDMA devices, and has the sender offer them.
+// Opens the RDMA devices; the sender offers them to the target.
 Status SourceMount::open_verbs(SourceOptions& options, Parts& parts) {
   SourceTransport transport;
   transport.mode = options.transport.mode;
@@ -124,7 +136,7 @@ Result<std::shared_ptr<Outlet>> SourceMount::connect() {
   return std::shared_ptr<Outlet>(std::move(*sender));
 }
 
-// A session that has failed stays so; a new checkpoint begins a new one.
+// A failed session stays failed; a new checkpoint starts a new session.
 Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
   {
     std::lock_guard lock(outlet_mutex_);
@@ -139,31 +151,27 @@ Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
 }
 
 Status SourceMount::serve(const std::string& source_label, const std::function<void()>& mounted) {
-  auto mount = FuseMount::create({.mountpoint = options_.mountpoint,
-                                  .source_label = source_label,
-                                  .allow_other = options_.allow_other},
-                                 source_operations(), this);
-  if (!mount) return failure(mount.error());
-  RequestLoop loop(**mount, buffers_, RequestLoopOptions::for_buffers(pool_->slot_count()));
-  {
-    std::lock_guard lock(loop_mutex_);
-    loop_ = &loop;
-    if (stopping_) loop.stop();
-  }
-  mounted();
   bool unmounted = false;
-  std::optional<Patience> patience;
-  loop.run([&] {
+  std::optional<SilenceWatch> silence_watch;
+  const auto ending = [&] {
     unmounted = !stopping_.exchange(true);
-    patience.emplace(present_outlet());
-  });
-  {
-    std::lock_guard lock(loop_mutex_);
-    loop_ = nullptr;
-  }
-  (*mount)->stop();
-  commit_what_is_closed(unmounted);
-  return {};
+    try {
+      silence_watch.emplace(present_outlet());
+    } catch (const std::system_error& exception) {
+      spdlog::warn("start a thread that watches the target: {}", exception.what());
+    }
+  };
+  return FrontEnd::serve(
+      {.mountpoint = options_.mountpoint,
+       .source_label = source_label,
+       .allow_other = options_.allow_other},
+      source_operations(), buffers_, RequestLoopOptions::for_buffers(pool_->slot_count()),
+      {.mounted = mounted, .ending = ending, .ended = [&] { seal_closed_checkpoints(unmounted); }});
+}
+
+void SourceMount::stop() {
+  stopping_ = true;
+  FrontEnd::stop();
 }
 
 std::shared_ptr<Outlet> SourceMount::present_outlet() {
@@ -171,12 +179,23 @@ std::shared_ptr<Outlet> SourceMount::present_outlet() {
   return outlet_;
 }
 
-void SourceMount::stop() {
-  stopping_ = true;
-  std::lock_guard lock(loop_mutex_);
-  if (loop_ != nullptr) loop_->stop();
+wire::Space SourceMount::space() { return present_outlet()->space(); }
+
+void SourceMount::forget(uint64_t inode, uint64_t lookups) noexcept {
+  tree_.forget(inode, lookups);
 }
 
-wire::Space SourceMount::space() { return present_outlet()->space(); }
+// An open directory counts as an open handle: at SIGTERM, the checkpoint is not complete then.
+Result<ListDirectory> SourceMount::open_directory(uint64_t inode) {
+  SourceNodePointer node = tree_.find(inode);
+  if (!node) return failure(ESTALE, "directory " + std::to_string(inode) + ": it was removed");
+  const auto close = [this, node](void*) {
+    std::lock_guard lock(tree_.mutex());
+    tree_.close_handle_locked(node);
+  };
+  std::lock_guard lock(tree_.mutex());
+  ++node->open_handles;
+  return [this, node, open = std::shared_ptr<void>(this, close)] { return tree_.entries(node); };
+}
 
 }  // namespace ppmr

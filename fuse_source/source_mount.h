@@ -1,12 +1,14 @@
-// The source mount as a whole: the pool, the session with the target, the tree, and what the
-// operations need of them. One operations file per group of FUSE calls fills the table.
+// The source mount: the pool, the session with the target, the tree, and what the FUSE operations
+// require of them. source_names.cc, source_bytes.cc, source_seal.cc and source_control.cc define
+// the groups of members below.
 //
-// Locks: changes_ orders changes of names with the messages about them and may be held while a
-// message waits for room, or for the target. A close must not wait for that: it takes only
-// attribute_changes_, inside of changes_, which orders attributes and the size with the messages
-// about them. The tree's mutex is held for look-ups only, so `ls` never waits.
+// Locks: changes_ puts changes of names and the messages about them in the same order. Its holder
+// may block on a full outbox or on the target. A close must not wait for that: it takes only
+// attribute_changes_ (after changes_, if both), which orders attributes and sizes with the messages
+// about them. The tree's mutex is held for look-ups only, so `ls` never blocks.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,7 +23,7 @@
 #include "fuse_source/slot_buffers.h"
 #include "fuse_source/source_tree.h"
 #include "mount/command_line/transport_option.h"
-#include "mount/fuse/request_loop.h"
+#include "mount/fuse/front_end.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/session/sender.h"
 
@@ -36,7 +38,7 @@ struct SourceOptions {
   size_t chunk_size_bytes = size_t{1} << 20;
   size_t pool_size_bytes = size_t{64} << 20;
   TransportOptions transport;
-  SenderOptions sender;  // but for its transport
+  SenderOptions sender;  // except its transport
 };
 
 struct CommitReport {
@@ -44,20 +46,20 @@ struct CommitReport {
   uint64_t bytes = 0;
 };
 
-// Threads: any, but for serve() (one).
-class SourceMount {
+// Threads: any, except for serve() (one).
+class SourceMount final : public FrontEnd {
  public:
-  // Connects to the target; the mount itself comes with serve(). Errors: of the pool's sizes, of
-  // the connection.
+  // Connects to the target; serve() mounts. Errors: those of the pool's sizes and of the
+  // connection; EAGAIN when a thread cannot be started.
   static Result<std::unique_ptr<SourceMount>> create(SourceOptions options);
-  ~SourceMount();
+  ~SourceMount() override;
 
-  // Mounts (`mounted` is called then) and serves until unmounted or stopped; seals the checkpoints
-  // in which nothing is open any more.
+  // Mounts, calls `mounted`, and serves until unmounted or stopped. Then seals the checkpoints in
+  // which nothing is open.
   Status serve(const std::string& source_label, const std::function<void()>& mounted);
   void stop();
 
-  // ---- Changes of names, told to the target (changes.cc). Errors are what the caller gets.
+  // ---- Changes of names, sent to the target (source_names.cc). Errors are those of the caller.
   Result<SourceNodePointer> make(uint64_t parent, const std::string& name, wire::NodeType type,
                                  const wire::Attributes& attributes,
                                  const std::string& link_target);
@@ -65,13 +67,15 @@ class SourceMount {
   Status rename(uint64_t parent, const std::string& name, uint64_t new_parent,
                 const std::string& new_name, unsigned int flags);
 
-  // ---- Files (files.cc).
+  // ---- Files (source_bytes.cc).
+  // Errors: ESTALE when the file is unlinked and was closed by all.
   Status opened(const SourceNodePointer& node, bool for_writing);
   void released(const SourceNodePointer& node, bool for_writing);
-  // Brings `bytes`, which arrived in the present request, into the stream. The caller answers its
-  // writer and then announces what was cut.
-  Status write(const SourceNodePointer& node, std::span<const std::byte> bytes, uint64_t offset,
-               const Interrupted& interrupted, CutChunks& cut);
+  // Puts `bytes`, which the calling worker has received, into the stream; blocks while the pool is
+  // full. Returns how many it took: fewer than all only if very many writers are blocked. The
+  // caller replies to the writer and then announces `cut`.
+  Result<size_t> write(const SourceNodePointer& node, std::span<const std::byte> bytes,
+                       uint64_t offset, const Interrupted& interrupted, CutChunks& cut);
   Status drain(const SourceNodePointer& node, const Interrupted& interrupted);
   // At most `bytes_max`, fewer only at the end of the file.
   Result<std::vector<std::byte>> read(const SourceNodePointer& node, uint64_t offset,
@@ -82,24 +86,30 @@ class SourceMount {
                     const Interrupted& interrupted);
   Status set_attributes(const SourceNodePointer& node, const wire::Attributes& attributes);
 
-  // ---- Checkpoints (commit.cc).
+  // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
 
-  nlohmann::json status();  // source_status.cc
-  wire::Space space();
+  // ---- The control socket (source_control.cc). `way` is the answer to the operation of that name.
+  nlohmann::json answer(const nlohmann::json& request, const nlohmann::json& way);
+
   SourceTree& tree() { return tree_; }
   SlotBuffers& buffers() { return buffers_; }
   size_t chunk_size_bytes() const { return options_.chunk_size_bytes; }
 
+  // ---- FrontEnd.
+  Result<ListDirectory> open_directory(uint64_t inode) override;
+  void forget(uint64_t inode, uint64_t lookups) noexcept override;
+  wire::Space space() override;
+
  private:
-  // What a session's thread calls. Sessions die with the last of their checkpoints, while the mount
-  // is being taken apart: it closes the gate before.
+  // What a session's thread calls. A session may outlive the mount by a moment: the destructor
+  // closes the gate first.
   struct EventGate {
     std::mutex mutex;
     SourceMount* mount = nullptr;  // null: closed; guarded by mutex
   };
 
-  struct Parts {  // what can fail to be made
+  struct Parts {  // whose creation can fail
     std::unique_ptr<BufferPool> pool;
     std::unique_ptr<Connector> connector;
     std::unique_ptr<Fabric> fabric;
@@ -120,16 +130,19 @@ class SourceMount {
   // Files.
   Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint,
                                   const Interrupted& interrupted);
-  // Told only if nobody has opened the file for writing since: of so many writers the last.
+  // Sends the close unless the file was opened for writing again: `writers_so_far` has grown then.
   void close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far);
   void give_up(const SourceCheckpoint& checkpoint, const Error& error);
+
+  nlohmann::json status();
 
   // Checkpoints.
   Result<CommitReport> seal(const SourceNodePointer& top);
   Status await_writers(const SourceNodePointer& top);
-  void commit_what_is_closed(bool unmounted);
+  void seal_closed_checkpoints(bool unmounted);
   void request_commit(uint64_t top_node);
   void serve_commit_requests();
+  void serve_commit_request(uint64_t top_node);
   void checkpoint_removed(uint64_t top_node);
 
   const SourceOptions options_;
@@ -155,15 +168,12 @@ class SourceMount {
   std::queue<uint64_t> commit_requests_;  // of top nodes; guarded by commits_mutex_
   bool commits_stopping_ = false;         // guarded by commits_mutex_
 
-  std::mutex loop_mutex_;
-  RequestLoop* loop_ = nullptr;  // while serving; guarded by loop_mutex_
-
   // Threads: end before what they use.
   QuietFlusher flusher_;
   std::thread committer_;
 };
 
-// The table of FUSE operations of a source mount; their userdata is the SourceMount.
+// The table of FUSE operations of a source mount; their userdata is the FrontEnd.
 const fuse_lowlevel_ops& source_operations();
 
 }  // namespace ppmr

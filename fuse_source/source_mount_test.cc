@@ -1,11 +1,12 @@
-// What happens while a source mount ends, and while its files are opened, closed and sealed at
-// once; without the mount itself.
+// A source mount that ends while its target sends requests; files that are opened, closed, removed
+// and sealed concurrently; blocked writers. Without FUSE.
 #include "fuse_source/source_mount.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <future>
 #include <thread>
@@ -26,90 +27,122 @@ SourceOptions options_for(const Receiver& target) {
   return options;
 }
 
-// The session's thread calls the mount for each of these; none may find it half gone. (It is
-// ThreadSanitizer that notices.)
-TEST(SourceMount, EndsWhileItsTargetAsks) {
+// The session's thread calls the mount for each request; no call may meet a mount that is partly
+// destroyed. (ThreadSanitizer detects it.)
+TEST(SourceMount, EndsWhileTargetSendsRequests) {
   MemorySink sink;
   Receiver target({}, std::move(Security::none()->listener("127.0.0.1:0").value()), sink);
   std::atomic<bool> done = false;
-  std::atomic<uint64_t> asked = 0;
-  std::thread asking([&] {
+  std::atomic<uint64_t> requests = 0;
+  std::thread requesting([&] {
     while (!done) {
       for (const SessionReport& session : target.sessions()) {
-        const NodeKey nothing_of_its{session.id, 1'000'000};
-        if (target.request_seal(nothing_of_its)) ++asked;
-        target.tell_removed(nothing_of_its);
+        const NodeKey unknown_node{session.id, 1'000'000};
+        if (target.request_seal(unknown_node)) ++requests;
+        target.notify_removed(unknown_node);
       }
-      // No faster than a source reads: what it has not acknowledged is kept, up to a limit.
+      // No faster than the source reads: the channel limits unacknowledged messages.
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   });
   for (int i = 0; i < 30; ++i) {
-    const uint64_t asked_before = asked;
+    const uint64_t requests_before = requests;
     auto mount = SourceMount::create(options_for(target));
     EXPECT_TRUE(mount) << mount.error().message;
-    for (int looks = 0; looks < 5000 && asked < asked_before + 20; ++looks) {
+    for (int looks = 0; looks < 5000 && requests < requests_before + 20; ++looks) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    EXPECT_GE(asked, asked_before + 20);
+    EXPECT_GE(requests, requests_before + 20);
   }
   done = true;
-  asking.join();
+  requesting.join();
 }
 
-// Says that chunks have arrived only when it is asked to, and remembers what it was told of files.
+// The root is a node without a checkpoint.
+TEST(SourceMount, IgnoresRequestsForNodesThatAreNotCheckpoints) {
+  MemorySink sink;
+  Receiver target({}, std::move(Security::none()->listener("127.0.0.1:0").value()), sink);
+  auto mount = std::move(SourceMount::create(options_for(target)).value());
+  const auto directory = wire::NodeType::kDirectory;
+  const auto top = mount->make(kSourceRoot, "top", directory, {}, "").value();
+  const auto inner = mount->make(top->id, "inner", directory, {}, "").value();
+  const SessionId session = target.sessions().front().id;
+  for (const uint64_t node : {kSourceRoot, inner->id}) {
+    ASSERT_TRUE(target.request_seal({session, node}));
+    target.notify_removed({session, node});
+  }
+  // Requests are served in order, so the next ones show that the mount has survived those.
+  ASSERT_TRUE(target.request_seal({session, top->id}));
+  while (!sink.sealed(top->id)) std::this_thread::yield();
+  EXPECT_FALSE(top->checkpoint->removed_at_target);
+  target.notify_removed({session, top->id});
+  while (!top->checkpoint->removed_at_target) std::this_thread::yield();
+}
+
+// Reports chunks as verified only on request, and records the messages about files.
 class SlowOutlet final : public DiscardOutlet {
  public:
   void announce(Chunk chunk) override {
     std::lock_guard lock(mutex_);
     chunks_.push_back(std::move(chunk));
   }
-  Status send(const wire::OpenedForWrite&) override {
-    ++opened;
-    return {};
-  }
-  Status send(const wire::SetAttributes&) override {
-    if (before_close) before_close();
-    return {};
-  }
-  Status send(const wire::Closed& message) override {
-    closed.push_back(message.size_bytes);
-    size_bytes = message.size_bytes;
-    return {};
-  }
-  Status send(const wire::Truncate& message) override {
-    size_bytes = message.size_bytes;
+  Status send(const OneWayMessage& message) override {
+    if (std::holds_alternative<wire::OpenedForWrite>(message)) ++opened;
+    if (std::holds_alternative<wire::SetAttributes>(message) && before_close) before_close();
+    if (const auto* close = std::get_if<wire::Closed>(&message)) {
+      closed.push_back(close->size_bytes);
+      size_bytes = close->size_bytes;
+    }
+    if (std::holds_alternative<wire::Forget>(message)) ++forgotten;
+    if (const auto* truncate = std::get_if<wire::Truncate>(&message)) {
+      size_bytes = truncate->size_bytes;
+    }
     return {};
   }
   Status status() const override {
     return has_failed ? Status(failure(EIO, "the session has failed")) : Status{};
   }
   void all_arrive() {
-    std::lock_guard lock(mutex_);
-    for (Chunk& chunk : chunks_) chunk.file->verified(chunk.turn, 0);
-    chunks_.clear();
+    while (one_arrives()) {
+    }
+  }
+  // False if no chunk is in flight.
+  bool one_arrives() {
+    Chunk chunk;
+    {
+      std::lock_guard lock(mutex_);
+      if (chunks_.empty()) return false;
+      chunk = std::move(chunks_.front());
+      chunks_.pop_front();
+    }
+    chunk.lease.release();
+    chunk.file->verified(chunk.turn, 0);
+    return true;
   }
 
   std::atomic<int> opened = 0;
   std::vector<uint64_t> closed;
-  std::atomic<uint64_t> size_bytes = 0;  // as told last
-  std::function<void()> before_close;    // a close tells the attributes first
+  std::atomic<int> forgotten = 0;
+  std::atomic<uint64_t> size_bytes = 0;  // in the last message
+  std::function<void()> before_close;    // a close sends the attributes first
   std::atomic<bool> has_failed = false;
 
  private:
   std::mutex mutex_;
-  std::vector<Chunk> chunks_;
+  std::deque<Chunk> chunks_;
 };
 
 class SourceFile : public testing::Test {
  protected:
   static constexpr size_t kChunk = size_t{64} << 10;
+  static constexpr std::chrono::seconds kPeerTimeout{1};
 
   void SetUp() override {
     SourceOptions options;
     options.discard = true;
     options.chunk_size_bytes = kChunk;
     options.pool_size_bytes = 4 * kChunk;
+    options.sender.peer_timeout = kPeerTimeout;
     mount_ = std::move(SourceMount::create(options).value());
     pool_ = std::move(BufferPool::create(4 * kChunk, kChunk).value());
     node_->type = wire::NodeType::kFile;
@@ -138,8 +171,8 @@ class SourceFile : public testing::Test {
   SourceNodePointer node_ = std::make_shared<SourceNode>();
 };
 
-// A reader at the target would take what is still to come for a hole.
-TEST_F(SourceFile, IsNotToldToBeClosedWhenItWasOpenedAgainMeanwhile) {
+// A reader at the target would take the bytes still to be written for a hole.
+TEST_F(SourceFile, SendsNoCloseWhenOpenedAgainMeanwhile) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
   std::thread closing([this] { mount_->released(node_, true); });
@@ -154,7 +187,7 @@ TEST_F(SourceFile, IsNotToldToBeClosedWhenItWasOpenedAgainMeanwhile) {
   EXPECT_EQ(outlet_->closed, std::vector<uint64_t>{2 * kChunk});
 }
 
-TEST_F(SourceFile, KeepsItsSizeWhenItWasSealedBeforeATruncateCameToIt) {
+TEST_F(SourceFile, KeepsSizeWhenSealedDuringTruncate) {
   write_chunk(0);
   Status truncated;
   std::atomic<bool> waits_for_chunk = false;
@@ -176,8 +209,8 @@ TEST_F(SourceFile, KeepsItsSizeWhenItWasSealedBeforeATruncateCameToIt) {
   EXPECT_EQ(node_->writer->size_bytes(), kChunk);
 }
 
-// close() has returned long before the mount hears of it.
-TEST_F(SourceFile, IsAsLongAsATruncateRightBehindItsCloseMadeIt) {
+// close(2) returns before the kernel sends the release.
+TEST_F(SourceFile, HasSizeOfTruncateThatFollowsClose) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
   outlet_->all_arrive();
@@ -185,7 +218,7 @@ TEST_F(SourceFile, IsAsLongAsATruncateRightBehindItsCloseMadeIt) {
   outlet_->before_close = [&] {
     truncated = std::async(std::launch::async,
                            [&] { return mount_->truncate(node_, 10, [] { return false; }); });
-    truncated.wait_for(std::chrono::milliseconds(100));  // as far as it comes
+    truncated.wait_for(std::chrono::milliseconds(100));  // until it blocks
   };
   mount_->released(node_, true);
   ASSERT_TRUE(truncated.get());
@@ -193,11 +226,112 @@ TEST_F(SourceFile, IsAsLongAsATruncateRightBehindItsCloseMadeIt) {
   EXPECT_EQ(outlet_->size_bytes, 10u);
 }
 
-TEST_F(SourceFile, ThatCouldNotBeOpenedIsNotOpen) {
+TEST_F(SourceFile, IsNotOpenAfterFailedOpen) {
   outlet_->has_failed = true;
   EXPECT_EQ(mount_->opened(node_, true).error().errno_value, EIO);
   EXPECT_EQ(node_->open_handles, 0u);
   EXPECT_EQ(node_->open_writers, 0u);
+}
+
+// A file in the tree, with messages to outlet_.
+class SourceTreeFile : public SourceFile {
+ protected:
+  void SetUp() override {
+    SourceFile::SetUp();
+    top_ = mount_->make(kSourceRoot, "top", wire::NodeType::kDirectory, {}, "").value();
+    top_->checkpoint->outlet = outlet_;
+  }
+  SourceNodePointer make_file(const std::string& name) {
+    return mount_->make(top_->id, name, wire::NodeType::kFile, {}, "").value();
+  }
+  Result<size_t> write(const SourceNodePointer& file, size_t bytes, uint64_t offset) {
+    const std::vector<std::byte> data(bytes);
+    CutChunks cut;
+    auto written = mount_->write(
+        file, data, offset, [] { return false; }, cut);
+    cut.announce(*outlet_);
+    return written;
+  }
+
+  SourceNodePointer top_;
+};
+
+TEST_F(SourceTreeFile, IsForgottenAtTargetOnceWhenClosedDuringUnlink) {
+  constexpr int kFiles = 3000;
+  std::atomic<int> started = 0;
+  std::vector<SourceNodePointer> files;
+  for (int i = 0; i < kFiles; ++i) {
+    files.push_back(make_file(std::to_string(i)));
+    ASSERT_TRUE(mount_->opened(files.back(), false));
+  }
+  std::thread closing([&] {
+    for (int i = 0; i < kFiles; ++i) {
+      while (started <= i) {
+      }
+      mount_->released(files[i], false);
+    }
+  });
+  for (int i = 0; i < kFiles; ++i) {
+    ++started;
+    ASSERT_TRUE(mount_->remove(top_->id, std::to_string(i), false));
+  }
+  closing.join();
+  EXPECT_EQ(outlet_->forgotten, kFiles);
+}
+
+// The kernel queues FORGET and RELEASE separately.
+TEST_F(SourceTreeFile, IsForgottenAtTargetWhenKernelForgetsItBeforeRelease) {
+  const auto file = make_file("file");
+  mount_->tree().view_for_lookup(file);
+  ASSERT_TRUE(mount_->opened(file, false));
+  ASSERT_TRUE(mount_->remove(top_->id, "file", false));
+  mount_->forget(file->id, 1);
+  ASSERT_TRUE(mount_->tree().find(file->id)) << "the release would find no node";
+  EXPECT_EQ(outlet_->forgotten, 0);
+  mount_->released(file, false);
+  EXPECT_EQ(outlet_->forgotten, 1);
+  EXPECT_FALSE(mount_->tree().find(file->id));
+}
+
+TEST_F(SourceTreeFile, CannotBeOpenedAfterTargetForgotIt) {
+  const auto file = make_file("file");
+  ASSERT_TRUE(mount_->remove(top_->id, "file", false));
+  EXPECT_EQ(outlet_->forgotten, 1);
+  EXPECT_EQ(mount_->opened(file, false).error().errno_value, ESTALE);
+}
+
+// A link that releases one slot per quarter of the peer timeout: the last writer waits for three
+// peer timeouts.
+TEST_F(SourceTreeFile, BlockedWriterSucceedsWhileOtherWritersGetSlots) {
+  constexpr size_t kWriters = 16;
+  std::vector<std::future<Result<size_t>>> writes;
+  for (size_t i = 0; i < kWriters; ++i) {
+    writes.push_back(std::async(std::launch::async, [this, file = make_file(std::to_string(i))] {
+      return write(file, kChunk, 0);
+    }));
+  }
+  std::promise<void> stop;
+  std::thread link([this, stopped = stop.get_future()] {
+    while (stopped.wait_for(kPeerTimeout / 4) == std::future_status::timeout) {
+      outlet_->one_arrives();
+    }
+  });
+  for (auto& write : writes) {
+    const auto written = write.get();
+    EXPECT_EQ(written.value_or(0), kChunk) << written.error().message;
+  }
+  stop.set_value();
+  link.join();
+  outlet_->all_arrive();
+}
+
+TEST_F(SourceTreeFile, BlockedWriterFailsWhenNoSlotIsReleased) {
+  const auto file = make_file("file");
+  for (size_t i = 0; i < 4; ++i) ASSERT_TRUE(write(file, kChunk, i * kChunk));
+  const auto written = write(file, kChunk, 4 * kChunk);
+  EXPECT_EQ(written.error().errno_value, EIO);
+  EXPECT_NE(written.error().message.find("no slot became free for 1000 ms"), std::string::npos);
+  outlet_->all_arrive();
 }
 
 }  // namespace

@@ -2,15 +2,9 @@
 
 #include <unistd.h>
 
-#include <ctime>
+#include <algorithm>
 
 namespace ppmr {
-
-int64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 SourceTree::SourceTree() : root_(std::make_shared<SourceNode>()) {
   root_->id = kSourceRoot;
@@ -42,7 +36,7 @@ SourceNodePointer SourceTree::add(const SourceNodePointer& parent, const std::st
   return node;
 }
 
-// Under the name that it has.
+// Under its present name.
 void SourceTree::attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node) {
   node->parent = parent;
   parent->children[node->name] = node;
@@ -58,12 +52,19 @@ void SourceTree::detach_locked(const SourceNodePointer& node) {
   parent->attributes.mtime_ns = parent->ctime_ns = now_ns();
 }
 
-void SourceTree::unlink(const SourceNodePointer& node) {
+bool SourceTree::unlink(const SourceNodePointer& node) {
   std::lock_guard lock(mutex_);
   detach_locked(node);
   node->linked = false;
   node->parent.reset();
   drop_if_unused_locked(node);
+  return node->open_handles == 0;
+}
+
+bool SourceTree::close_handle_locked(const SourceNodePointer& node) {
+  --node->open_handles;
+  drop_if_unused_locked(node);
+  return !node->linked && node->open_handles == 0;
 }
 
 void SourceTree::move(const SourceNodePointer& node, const SourceNodePointer& new_parent,
@@ -84,56 +85,62 @@ void SourceTree::forget(uint64_t id, uint64_t lookups) {
   drop_if_unused_locked(node);
 }
 
-void SourceTree::count_lookup(const SourceNodePointer& node) {
+// The kernel may send the forget of an unlinked file before the release of its last handle.
+void SourceTree::drop_if_unused_locked(const SourceNodePointer& node) {
+  if (!node->linked && node->lookup_count == 0 && node->open_handles == 0) nodes_.erase(node->id);
+}
+
+NodeView SourceTree::view_locked(const SourceNode& node) const {
+  NodeView view;
+  view.inode = node.id;
+  view.type = node.type;
+  view.attributes = node.attributes;
+  view.ctime_ns = node.ctime_ns;
+  if (node.type == wire::NodeType::kFile) view.size_bytes = node.writer->size_bytes();
+  view.stored_bytes = view.size_bytes;
+  if (node.type == wire::NodeType::kSymlink) view.size_bytes = node.link_target.size();
+  view.subdirectories = node.subdirectories;
+  view.linked = node.linked;
+  return view;
+}
+
+NodeView SourceTree::view(const SourceNodePointer& node) {
+  std::lock_guard lock(mutex_);
+  return view_locked(*node);
+}
+
+NodeView SourceTree::view_for_lookup(const SourceNodePointer& node) {
   std::lock_guard lock(mutex_);
   ++node->lookup_count;
+  return view_locked(*node);
 }
 
-void SourceTree::drop_if_unused_locked(const SourceNodePointer& node) {
-  if (!node->linked && node->lookup_count == 0) nodes_.erase(node->id);
-}
-
-struct stat SourceTree::attributes(const SourceNodePointer& node) {
+std::vector<DirectoryEntry> SourceTree::entries(const SourceNodePointer& directory) {
   std::lock_guard lock(mutex_);
-  struct stat result {};
-  result.st_ino = node->id;
-  result.st_uid = node->attributes.uid;
-  result.st_gid = node->attributes.gid;
-  result.st_blksize = 1 << 20;
-  auto set_time = [](timespec& time, int64_t ns) {
-    time.tv_sec = ns / 1'000'000'000;
-    time.tv_nsec = ns % 1'000'000'000;
-    if (time.tv_nsec < 0) {
-      time.tv_nsec += 1'000'000'000;
-      --time.tv_sec;
-    }
-  };
-  set_time(result.st_atim, node->attributes.atime_ns);
-  set_time(result.st_mtim, node->attributes.mtime_ns);
-  set_time(result.st_ctim, node->ctime_ns);
-  switch (node->type) {
-    case wire::NodeType::kDirectory:
-      result.st_mode = S_IFDIR | node->attributes.mode;
-      result.st_nlink = 2 + node->subdirectories;
-      break;
-    case wire::NodeType::kFile:
-      result.st_mode = S_IFREG | node->attributes.mode;
-      result.st_nlink = node->linked ? 1 : 0;
-      result.st_size = static_cast<off_t>(node->writer->size_bytes());
-      result.st_blocks = (result.st_size + 511) / 512;
-      break;
-    case wire::NodeType::kSymlink:
-      result.st_mode = S_IFLNK | 0777;
-      result.st_nlink = 1;
-      result.st_size = static_cast<off_t>(node->link_target.size());
-      break;
-  }
-  return result;
+  const SourceNodePointer parent = directory->parent.lock();
+  std::vector<DirectoryEntry> entries;
+  entries.reserve(directory->children.size() + 2);
+  entries.push_back({".", directory->id, wire::NodeType::kDirectory});
+  entries.push_back({"..", parent ? parent->id : kSourceRoot, wire::NodeType::kDirectory});
+  for (auto& [name, child] : directory->children) entries.push_back({name, child->id, child->type});
+  return entries;
 }
 
 uint64_t SourceTree::next_id() {
   std::lock_guard lock(mutex_);
   return ++last_id_;
+}
+
+std::vector<SourceNodePointer> SourceTree::tops() {
+  std::lock_guard lock(mutex_);
+  std::vector<SourceNodePointer> tops;
+  for (auto& [name, top] : root_->children) tops.push_back(top);
+  return tops;
+}
+
+SourceNodePointer SourceTree::find_top(uint64_t id) {
+  const SourceNodePointer node = find(id);
+  return node && node->checkpoint && node->checkpoint->top_node == id ? node : nullptr;
 }
 
 std::vector<SourceNodePointer> SourceTree::nodes_of(const SourceCheckpoint& checkpoint) {

@@ -1,10 +1,8 @@
-// The names and attributes of the source mount. The source is their authority: it answers look-ups
-// and attributes from here, and tells the target of every change.
+// The names and attributes of the source mount. The source is their authority: it serves lookups
+// and attributes from this tree, and sends every change to the target.
 //
-// A top-level entry is a checkpoint; every node below knows it.
+// A top-level entry is a checkpoint; every node below refers to it.
 #pragma once
-
-#include <sys/stat.h>
 
 #include <chrono>
 #include <map>
@@ -15,13 +13,14 @@
 #include <vector>
 
 #include "fuse_source/file_writer.h"
+#include "mount/fuse/node_view.h"
 #include "rdma_stream/session/outlet.h"
 
 namespace ppmr {
 
 enum class CheckpointState { kOpen, kSealing, kSealed };
 
-// Whether it has failed is told by `error` and by the outlet's status.
+// It has failed if `error` or the outlet's status holds an error.
 struct SourceCheckpoint {
   uint64_t top_node = 0;
   std::shared_ptr<Outlet> outlet;  // the session that carries it
@@ -30,7 +29,7 @@ struct SourceCheckpoint {
   CheckpointState state = CheckpointState::kOpen;  // guarded by the tree's mutex
   std::atomic<bool> removed_at_target = false;
 
-  // A value while the checkpoint is well.
+  // The error if it has failed.
   Status status() const {
     if (auto own = error->status(); !own) return own;
     return outlet->status();
@@ -52,18 +51,16 @@ struct SourceNode {
   wire::Attributes attributes;
   int64_t ctime_ns = 0;
   std::map<std::string, std::shared_ptr<SourceNode>> children;
-  size_t subdirectories = 0;  // of them; counting them at each stat() took longer than all else
+  size_t subdirectories = 0;  // among the children; counting them in each stat() dominated its cost
   uint64_t lookup_count = 0;  // the kernel's references
   uint32_t open_handles = 0;
-  uint32_t open_writers = 0;
-  uint32_t closing_writers = 0;  // of these, whose close is under way
-  uint64_t writers_so_far = 0;   // whether a close is still the last one's
+  uint32_t open_writers = 0;     // of the handles
+  uint32_t closing_writers = 0;  // of the writers, those whose close is in progress
+  uint64_t writers_so_far = 0;   // shows whether a close is still the last one
 };
 using SourceNodePointer = std::shared_ptr<SourceNode>;
 
 inline constexpr uint64_t kSourceRoot = 1;  // FUSE_ROOT_ID; 0 on the wire
-
-int64_t now_ns();
 
 // Threads: any. Members with `_locked` and the guarded fields of nodes need `mutex()`.
 class SourceTree {
@@ -73,26 +70,36 @@ class SourceTree {
   std::mutex& mutex() { return mutex_; }
 
   SourceNodePointer root() const { return root_; }
-  // The node of an inode number that the kernel holds, or of one that is linked.
+  // The node of an inode number that is linked, open, or referenced by the kernel; else null.
   SourceNodePointer find(uint64_t id);
   SourceNodePointer child(const SourceNodePointer& parent, const std::string& name);
 
   SourceNodePointer add(const SourceNodePointer& parent, const std::string& name,
                         SourceNodePointer node);
-  // Takes the name away; the node lives on while the kernel or a handle refers to it.
-  void unlink(const SourceNodePointer& node);
   void move(const SourceNodePointer& node, const SourceNodePointer& new_parent,
             const std::string& new_name);
-  void forget(uint64_t id, uint64_t lookups);
-  void count_lookup(const SourceNodePointer& node);
 
-  struct stat attributes(const SourceNodePointer& node);
+  // A file ends when it is unlinked and its last handle is closed, in either order. Both functions
+  // return true if this call was the second of the two: exactly one caller gets it.
+  bool unlink(const SourceNodePointer& node);
+  bool close_handle_locked(const SourceNodePointer& node);
+
+  void forget(uint64_t id, uint64_t lookups);
+  // For a reply that gives the kernel a reference.
+  NodeView view_for_lookup(const SourceNodePointer& node);
+  NodeView view(const SourceNodePointer& node);
+  std::vector<DirectoryEntry> entries(const SourceNodePointer& directory);
   uint64_t next_id();
 
+  // The tops of all checkpoints.
+  std::vector<SourceNodePointer> tops();
+  // The top node with this id; null if no checkpoint has it.
+  SourceNodePointer find_top(uint64_t id);
   // Every node of the checkpoint, parents first.
   std::vector<SourceNodePointer> nodes_of(const SourceCheckpoint& checkpoint);
 
  private:
+  NodeView view_locked(const SourceNode& node) const;
   void attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node);
   void detach_locked(const SourceNodePointer& node);
   void drop_if_unused_locked(const SourceNodePointer& node);

@@ -1,7 +1,7 @@
-// The daemon's part in migrations: none but passing messages on. Each connection that asks for this
-// node's agent gets a process of its own (`ppmr migration-agent`, see restart_loader), which knows
-// about CRIU, records and restored processes; so that those have nothing to fear from the daemon's
-// end, nor the mount from theirs.
+// The daemon's part in migrations: it passes messages between a coordinator and an agent. Each
+// connection that requests an agent gets its own process (`ppmr migration-agent`, see
+// restart_loader), which drives CRIU and writes records. Separate processes, so the end of the
+// daemon does not affect restored processes, and an agent that crashes does not affect the mount.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,10 @@ class AgentBridge {
  public:
   explicit AgentBridge(AgentBridgeOptions options) : options_(std::move(options)) {}
 
-  // Serves until the connection or the agent ends, or stop(). Errors: of starting the agent, of the
-  // connection (its end is none).
+  // Serves until the connection or the agent ends, or stop(). The end of the connection is success.
+  // Errors: of starting the agent, of the agent, of the connection.
   Status serve(Connection& connection, const std::string& node_name);
-  // What serves now returns soon, whatever its agent does.
+  // Makes serve() return as soon as its agent has finished the present request.
   void stop() { stopping_ = true; }
 
  private:

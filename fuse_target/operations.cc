@@ -1,28 +1,10 @@
 #include "fuse_target/operations.h"
 
-#include "third_party/spdlog.h"
-
 namespace ppmr {
 namespace target_operations_detail {
 namespace {
 
-timespec to_timespec(int64_t time_ns) {
-  timespec time{time_ns / 1'000'000'000, time_ns % 1'000'000'000};
-  if (time.tv_nsec < 0) --time.tv_sec, time.tv_nsec += 1'000'000'000;
-  return time;
-}
-
-mode_t file_type(wire::NodeType type) {
-  switch (type) {
-    case wire::NodeType::kDirectory:
-      return S_IFDIR;
-    case wire::NodeType::kFile:
-      return S_IFREG;
-    case wire::NodeType::kSymlink:
-      return S_IFLNK;
-  }
-  return S_IFREG;
-}
+constexpr size_t kReadMaxBytes = size_t{1} << 20;
 
 // libfuse calls this with a lock of the request held, perhaps before fuse_req_interrupt_func()
 // returns.
@@ -31,79 +13,102 @@ void interrupted(fuse_req_t request, void* lot) {
 }
 
 void init(void* userdata, fuse_conn_info* connection) {
-  auto& context = *static_cast<TargetMountContext*>(userdata);
-  connection->max_write = uint32_t{1} << 20;  // what reads may be long, too
-  connection->max_background = 64;            // asynchronous reads at the same time
-  connection->time_gran = 1;
-  // Splicing gains nothing for memory of ours; the writeback cache has nothing to write.
-  connection->want &= ~static_cast<unsigned int>(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
-                                                 FUSE_CAP_SPLICE_MOVE | FUSE_CAP_WRITEBACK_CACHE);
-  // Parts of one read in any order: not for a reader who must be strictly sequential.
-  if (context.consume) connection->want &= ~static_cast<unsigned int>(FUSE_CAP_ASYNC_DIO);
+  auto& target = static_cast<TargetFrontEnd&>(*static_cast<FrontEnd*>(userdata));
+  set_connection_limits(*connection, kReadMaxBytes);  // max_write limits reads, too
+  // The kernel would send the parts of one read in any order; a consuming reader must be
+  // sequential.
+  if (target.consume) connection->want &= ~static_cast<unsigned int>(FUSE_CAP_ASYNC_DIO);
+}
+
+// A checkpoint is changed only by its source.
+template <typename... Arguments>
+void refuse(fuse_req_t request, Arguments...) {
+  fuse_reply_err(request, EROFS);
+}
+
+void add_refused_operations(fuse_lowlevel_ops& operations) {
+  operations.setattr = refuse;
+  operations.mknod = refuse;
+  operations.mkdir = refuse;
+  operations.symlink = refuse;
+  operations.rename = refuse;
+  operations.link = refuse;
+  operations.create = refuse;
+  operations.write = refuse;
+  operations.fallocate = refuse;
+  operations.setxattr = refuse;
+  operations.removexattr = refuse;
+}
+
+Result<StoredNodePointer> find_node(const ImageTree& tree, uint64_t inode) {
+  StoredNodePointer node = tree.find(inode);
+  if (!node) return failure(ESTALE, "inode " + std::to_string(inode) + ": it was removed");
+  return node;
+}
+
+Result<StoredNodePointer> find_directory(const ImageTree& tree, uint64_t inode) {
+  auto node = find_node(tree, inode);
+  if (node && !(*node)->is_directory()) {
+    return failure(ENOTDIR, "inode " + std::to_string(inode) + ": not a directory");
+  }
+  return node;
 }
 
 }  // namespace
 
-void reply_error(fuse_req_t request, const Error& error) {
-  fuse_reply_err(request, error.errno_value);
-}
-
-struct stat attributes_of(const ImageTree::View& view) {
-  struct stat attributes {};
-  attributes.st_ino = view.inode;
-  attributes.st_mode = file_type(view.type) | (view.attributes.mode & 07777);
-  if (view.type == wire::NodeType::kSymlink) attributes.st_mode = S_IFLNK | 0777;
-  attributes.st_nlink = view.linked ? 1 : 0;
-  if (view.type == wire::NodeType::kDirectory) attributes.st_nlink = 2 + view.subdirectories;
-  attributes.st_uid = view.attributes.uid;
-  attributes.st_gid = view.attributes.gid;
-  attributes.st_size = static_cast<off_t>(view.size_bytes);
-  attributes.st_blocks = static_cast<blkcnt_t>((view.stored_bytes + 511) / 512);
-  attributes.st_blksize = 1 << 20;
-  attributes.st_atim = to_timespec(view.attributes.atime_ns);
-  attributes.st_mtim = to_timespec(view.attributes.mtime_ns);
-  attributes.st_ctim = to_timespec(view.ctime_ns);
-  return attributes;
-}
-
 Result<StoredNodePointer> node_of(fuse_req_t request, fuse_ino_t inode) {
-  StoredNodePointer node = context_of(request).tree.find(inode);
-  if (!node) return failure(ESTALE, "inode " + std::to_string(inode) + ": gone");
-  return node;
+  return find_node(target_of(request).tree, inode);
 }
 
 Result<StoredNodePointer> directory_of(fuse_req_t request, fuse_ino_t inode) {
-  auto node = node_of(request, inode);
-  if (node && !(*node)->is_directory()) return failure(ENOTDIR, "not a directory");
-  return node;
+  return find_directory(target_of(request).tree, inode);
 }
 
 void park(fuse_req_t request, const void* subject, const StoredNodePointer& node,
           std::function<bool()> retry) {
-  ParkingLot& lot = context_of(request).parking;
+  ParkingLot& lot = target_of(request).parking;
   ParkedRequest parked;
   parked.id = request;
   parked.caller = fuse_req_ctx(request)->pid;
   parked.subject = subject;
   parked.checkpoint = node->checkpoint.get();
-  parked.retry = [node, retry = std::move(retry)] { return retry(); };  // holds the node
+  // Runs on a thread of the session: an exception must not end it. Keeps the node alive.
+  parked.retry = [request, node, retry = std::move(retry)] {
+    bool replied = false;
+    const Status tried = without_exceptions([&]() -> Status {
+      replied = retry();
+      return {};
+    });
+    if (!tried) reply_error(request, tried.error());
+    return replied || !tried;
+  };
   parked.refuse = [request](int errno_value) { fuse_reply_err(request, errno_value); };
-  // Before it can be answered: afterwards the request may be gone.
+  // Before the request can be replied to: afterwards it may be gone.
   fuse_req_interrupt_func(request, interrupted, &lot);
   lot.park(std::move(parked));
 }
 
 }  // namespace target_operations_detail
 
+Result<ListDirectory> TargetFrontEnd::open_directory(uint64_t inode) {
+  auto node = target_operations_detail::find_directory(tree, inode);
+  if (!node) return failure(node.error());
+  return [this, node = *node] { return tree.entries(node); };
+}
+
+void TargetFrontEnd::forget(uint64_t inode, uint64_t lookups) noexcept {
+  tree.forget_inode(inode, lookups);
+}
+
 const fuse_lowlevel_ops& target_operations() {
   static const fuse_lowlevel_ops table = [] {
     using namespace target_operations_detail;
     fuse_lowlevel_ops operations{};
     operations.init = init;
+    add_shared_operations(operations);
     add_name_operations(operations);
     add_attribute_operations(operations);
-    add_read_operations(operations);
-    add_remove_operations(operations);
+    add_file_operations(operations);
     add_refused_operations(operations);
     return operations;
   }();

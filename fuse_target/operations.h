@@ -1,66 +1,63 @@
-// The FUSE operations of the target mount, by the file that holds them. An operation answers its
-// request, or returns the error to answer with, or has parked it.
+// The FUSE operations of the target mount, by the file that holds them. See mount/fuse/front_end.h
+// for what an operation returns.
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>
 
+#include <functional>
+
 #include "fuse_target/store/image_tree.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/upstream.h"
+#include "mount/fuse/front_end.h"
 
 namespace ppmr {
 
 // What the operations work on: the userdata of the FUSE session. Constant.
-struct TargetMountContext {
+class TargetFrontEnd final : public FrontEnd {
+ public:
+  TargetFrontEnd(ImageTree& tree, ParkingLot& parking, Upstream& upstream, StoreMemory& memory,
+                 bool consume, bool wait_for_files)
+      : tree(tree),
+        parking(parking),
+        upstream(upstream),
+        memory(memory),
+        consume(consume),
+        wait_for_files(wait_for_files) {}
+
+  Result<ListDirectory> open_directory(uint64_t inode) override;
+  void forget(uint64_t inode, uint64_t lookups) noexcept override;
+  wire::Space space() override { return tree.space(); }
+
   ImageTree& tree;
   ParkingLot& parking;
   Upstream& upstream;
   StoreMemory& memory;
-  bool consume = false;
-  bool wait_for_files = false;
+  const bool consume;
+  const bool wait_for_files;
 };
 
 const fuse_lowlevel_ops& target_operations();
 
 namespace target_operations_detail {
 
-inline TargetMountContext& context_of(fuse_req_t request) {
-  return *static_cast<TargetMountContext*>(fuse_req_userdata(request));
+inline TargetFrontEnd& target_of(fuse_req_t request) {
+  return static_cast<TargetFrontEnd&>(front_end_of(request));
 }
 
-// The one place where errors become what a caller sees.
-void reply_error(fuse_req_t request, const Error& error);
-struct stat attributes_of(const ImageTree::View& view);
+// Errors: ESTALE.
 Result<StoredNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
+// Errors: also ENOTDIR.
 Result<StoredNodePointer> directory_of(fuse_req_t request, fuse_ino_t inode);
 
-// Parks the request until `subject` or the node's checkpoint changes; `retry` answers it if it can.
+// Parks the request until `subject` or the node's checkpoint changes. `retry` replies to it if it
+// can, and returns whether it did; it must not throw after its reply.
 void park(fuse_req_t request, const void* subject, const StoredNodePointer& node,
           std::function<bool()> retry);
 
-// Puts an operation into libfuse's table: its error is answered, and no exception passes.
-template <auto operation>
-struct Answered;
-template <typename... Arguments, Status (*operation)(fuse_req_t, Arguments...)>
-struct Answered<operation> {
-  static void call(fuse_req_t request, Arguments... arguments) {
-    Status status;
-    try {
-      status = operation(request, arguments...);
-    } catch (const std::bad_alloc&) {
-      status = failure(ENOMEM, "out of memory");
-    } catch (const std::exception& exception) {
-      status = failure(EIO, exception.what());
-    }
-    if (!status) reply_error(request, status.error());
-  }
-};
-
 void add_name_operations(fuse_lowlevel_ops& operations);       // ops_names.cc
 void add_attribute_operations(fuse_lowlevel_ops& operations);  // ops_attributes.cc
-void add_read_operations(fuse_lowlevel_ops& operations);       // ops_read.cc
-void add_remove_operations(fuse_lowlevel_ops& operations);     // ops_remove.cc
-void add_refused_operations(fuse_lowlevel_ops& operations);    // ops_refused.cc
+void add_file_operations(fuse_lowlevel_ops& operations);       // ops_files.cc
 
 }  // namespace target_operations_detail
 }  // namespace ppmr

@@ -1,23 +1,16 @@
-// getattr, statfs, getxattr, listxattr.
-#include <sys/statvfs.h>
-
+// getattr.
 #include "fuse_target/operations.h"
 
 namespace ppmr::target_operations_detail {
 namespace {
 
-void reply_attributes(fuse_req_t request, const StoredNodePointer& node) {
-  const struct stat attributes = attributes_of(context_of(request).tree.view(*node));
-  fuse_reply_attr(request, &attributes, 0);
-}
-
-// CRIU sizes buffers by fstat of the images it has opened, so it must not see a size that is still
-// growing; `ls` may. Page images are not asked for their size, and waiting for them would mean to
-// wait for all memory before the restore begins.
-bool waits_for_size(const TargetMountContext& context, const StoredNode& node) {
-  if (!node.is_file() || context.consume || node.file->facts().closed) return false;
-  if (!context.tree.is_open(node)) return false;
-  const ImageTree::Place place = context.tree.place(node);
+// CRIU sizes its buffers by fstat of the images it opens, so an open file must not show a size that
+// still grows; `ls` may see one. CRIU does not ask for the size of page images, and waiting for
+// those would delay the restore until all memory has arrived.
+bool waits_for_size(const TargetFrontEnd& target, const StoredNode& node) {
+  if (!node.is_file() || target.consume || node.file->facts().closed) return false;
+  if (!target.tree.is_open(node)) return false;
+  const ImageTree::Place place = target.tree.place(node);
   return place.in_directory && place.name.rfind("pages-", 0) != 0;
 }
 
@@ -25,56 +18,29 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   auto found = node_of(request, inode);
   if (!found) return failure(found.error());
   const StoredNodePointer node = *found;
-  const TargetMountContext& context = context_of(request);
-  // What is there of a failed checkpoint is shown as it is, so that it can be removed.
-  if (!waits_for_size(context, *node) || node->checkpoint->failed()) {
-    reply_attributes(request, node);
+  const TargetFrontEnd& target = target_of(request);
+  // A failed checkpoint shows what has arrived, so that it can be removed.
+  if (!waits_for_size(target, *node) || node->checkpoint->failed()) {
+    reply_attributes(request, target.tree.view(*node));
     return {};
   }
-  park(request, node->file.get(), node, [request, node, &context] {
+  park(request, node->file.get(), node, [request, node, &target] {
     if (node->checkpoint->failed()) {
       fuse_reply_err(request, EIO);
-    } else if (waits_for_size(context, *node)) {
+    } else if (waits_for_size(target, *node)) {
       return false;
     } else {
-      reply_attributes(request, node);
+      reply_attributes(request, target.tree.view(*node));
     }
     return true;
   });
   return {};
 }
 
-Status statfs(fuse_req_t request, fuse_ino_t) {
-  const wire::Space space = context_of(request).tree.space();
-  struct statvfs result {};
-  result.f_bsize = result.f_frsize = 4096;
-  result.f_blocks = space.total_bytes / result.f_frsize;
-  result.f_bfree = result.f_bavail = space.free_bytes / result.f_frsize;
-  result.f_namemax = wire::kNameMaxBytes;
-  fuse_reply_statfs(request, &result);
-  return {};
-}
-
-Status getxattr(fuse_req_t, fuse_ino_t, const char*, size_t) {
-  return failure(ENODATA, "no such attribute");
-}
-
-Status listxattr(fuse_req_t request, fuse_ino_t, size_t size) {
-  if (size == 0) {
-    fuse_reply_xattr(request, 0);
-  } else {
-    fuse_reply_buf(request, nullptr, 0);
-  }
-  return {};
-}
-
 }  // namespace
 
 void add_attribute_operations(fuse_lowlevel_ops& operations) {
-  operations.getattr = Answered<getattr>::call;
-  operations.statfs = Answered<statfs>::call;
-  operations.getxattr = Answered<getxattr>::call;
-  operations.listxattr = Answered<listxattr>::call;
+  operations.getattr = Guarded<getattr>::call;
 }
 
 }  // namespace ppmr::target_operations_detail

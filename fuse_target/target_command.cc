@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "buffer_pool/host_name.h"
-#include "fuse_target/target_daemon.h"
+#include "fuse_target/target_mount.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
@@ -26,13 +26,13 @@ struct Flags {
   bool foreground = false;
 };
 
-// Before anything else is set up: a wrong mount point is the commonest mistake.
+// Checked first: a wrong mount point is the most common mistake.
 Status check_mountpoint(const std::string& path) {
   std::error_code error;
   const auto found = std::filesystem::status(path, error);
   if (error.value() == ENOTCONN) {
-    return failure(
-        EBUSY, "mount point " + path + ": a dead mount is there; remove it with fusermount3 -u");
+    return failure(EBUSY, "mount point " + path +
+                              ": a dead mount is in the way; remove it with fusermount3 -u");
   }
   if (!std::filesystem::exists(found)) return system_failure("mount point", path, ENOENT);
   if (!std::filesystem::is_directory(found)) return system_failure("mount point", path, ENOTDIR);
@@ -40,9 +40,9 @@ Status check_mountpoint(const std::string& path) {
 }
 
 ExitCode exit_code_of(const Error& error) {
-  const bool elsewhere = error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ||
-                         error.errno_value == ENODEV;  // no RDMA device
-  return elsewhere ? ExitCode::kFailure : ExitCode::kUsage;
+  const bool environment = error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ||
+                           error.errno_value == ENODEV;  // no RDMA device
+  return environment ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
 ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
@@ -52,21 +52,22 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
-    raise_descriptor_limit();  // each image that is spilled keeps a file open
+    raise_descriptor_limit();  // each spilled image keeps a file open
   }
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
-  // On loopback, too: any user of this node could become root by it.
+  // Also on loopback: any user of this node could become root with it.
   if (options.allow_restart && !(*security)->authenticates() && !credentials.insecure) {
-    return daemon.failed({EACCES,
-                          "--allow-restart: whoever connects can run processes here as root; give "
-                          "--key-file or certificates (or --insecure)"},
-                         ExitCode::kUsage);
+    return daemon.failed(
+        {EACCES,
+         "--allow-restart lets peers run processes here as root: authenticate them "
+         "with --key-file or certificates (or use --insecure)"},
+        ExitCode::kUsage);
   }
   options.security = *security;
   options.state_directory = std::filesystem::absolute(options.state_directory).string();
   options.target_name = host_name();
-  auto target = TargetDaemon::create(options);
+  auto target = TargetMount::create(options);
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
@@ -81,7 +82,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
     }
   });
   (*target)->stop_answering();
-  control->reset();  // before the target that it asks
+  control->reset();  // before the target that it calls
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
   return ExitCode::kSuccess;
 }
@@ -91,32 +92,31 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
 CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "target", "Mount the directory where checkpoints of sources arrive, and listen for them");
+      "target", "Mount the directory that receives checkpoints, and listen for sources");
   TargetOptions& target = flags->target;
-  command->add_option("MOUNTPOINT", target.mountpoint, "the directory to mount on")->required();
+  command->add_option("MOUNTPOINT", target.mountpoint, "directory to mount on")->required();
   command->add_option("--listen", target.listen_address, "HOST:PORT for sources to connect to")
       ->required();
   add_transport_options(*command, target.transport);
   add_size_option(*command, "--pool-size", target.ready_bytes,
-                  "memory kept touched ahead of need, at most the limit");
+                  "memory to keep ready ahead of need, part of the limit");
   add_size_option(*command, "--memory-limit", target.limit_bytes,
-                  "memory for images (0: half of what is available at start)");
+                  "memory for images (0: half of the available memory at start)");
   command->add_option("--spill-dir", target.spill_directory,
-                      "where bytes beyond the limit go; without it the writer gets ENOSPC");
+                      "spill images beyond the limit to files here; without it writers get ENOSPC");
   command->add_flag("--consume", target.consume,
-                    "free what was read; every file is read once, front to back");
+                    "free bytes once read; each file can be read once, front to back");
   command->add_flag("--wait-for-files", target.wait_for_files,
-                    "a look-up in an unfinished checkpoint waits for the file");
+                    "look-up of a missing file waits until the checkpoint is complete");
   add_credential_options(*command, flags->credentials);
   command->add_flag("--allow-restart", target.allow_restart,
                     "let sources restart processes here with ppmr migrate");
   command
-      ->add_option("--state-dir", target.state_directory,
-                   "where the records of migrations are kept")
+      ->add_option("--state-dir", target.state_directory, "directory for the records of migrations")
       ->capture_default_str();
   add_peer_timeout_option(*command, target.peer_timeout);
-  command->add_flag("--allow-other", target.allow_other, "let other users in");
-  command->add_option("--log-file", flags->log_file, "instead of syslog");
+  command->add_flag("--allow-other", target.allow_other, "allow access by other users");
+  command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, &exit_code] {
     exit_code = run_daemon(

@@ -1,9 +1,10 @@
-// What the control socket asks of a target: status, commit, wait, remove.
+// The requests of the control socket: status, commit, wait, remove.
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "fuse_target/target_daemon.h"
+#include "fuse_target/target_mount.h"
 #include "mount/control/control_socket.h"
 
 namespace ppmr {
@@ -11,7 +12,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kCommitTimeout{120'000};
+constexpr milliseconds kTimeout{120'000};
+constexpr milliseconds kTimeoutMax = std::chrono::hours(24);
+
+milliseconds timeout_of(const nlohmann::json& request) {
+  return std::clamp(milliseconds(request.value("timeout_ms", kTimeout.count())), milliseconds(0),
+                    kTimeoutMax);
+}
 
 int64_t ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
@@ -63,25 +70,26 @@ nlohmann::json success(const CheckpointReport& report) {
 }
 
 Error failed_error(const CheckpointReport& report) {
-  return {EIO, "checkpoint '" + report.name + "' has failed: " + report.error};
+  return {EIO, "checkpoint '" + report.name + "' failed: " + report.error};
 }
 
 Error missing_error(const std::string& name) {
-  return {ENOENT, "no checkpoint '" + name + "' here"};
+  return {ENOENT, "no checkpoint '" + name + "' at this target"};
 }
 
 }  // namespace
 
-nlohmann::json TargetDaemon::answer(const nlohmann::json& request) {
+nlohmann::json TargetMount::answer(const nlohmann::json& request) {
   const std::string operation = request.at("op");
   if (operation == "status") return status();
   if (operation == "commit") return commit(request);
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
-  return refusal(Error{EOPNOTSUPP, "a target mount does not know '" + operation + "'"});
+  return refusal(Error{
+      EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
 }
 
-nlohmann::json TargetDaemon::status() const {
+nlohmann::json TargetMount::status() const {
   const StoreCounters store = memory_->counters();
   uint64_t stalls = 0;
   auto peers = nlohmann::json::array();
@@ -114,15 +122,15 @@ nlohmann::json TargetDaemon::status() const {
   return status;
 }
 
-// Asks the source to seal, and waits for what comes of it.
-nlohmann::json TargetDaemon::commit(const nlohmann::json& request) {
+// Requests the seal from the source and waits for the result.
+nlohmann::json TargetMount::commit(const nlohmann::json& request) {
   const std::string name = request.at("checkpoint");
   const auto before = tree_.checkpoint(name);
   if (!before) return refusal(missing_error(name));
   if (before->state == StoredState::kSealed) return success(*before);
   if (before->state == StoredState::kFailed) return refusal(failed_error(*before));
   if (auto asked = upstream_->request_seal(before->top); !asked) return refusal(asked.error());
-  const milliseconds timeout(request.value("timeout_ms", kCommitTimeout.count()));
+  const milliseconds timeout = timeout_of(request);
   const auto after = tree_.wait_for(
       name,
       [&](const auto& report) {
@@ -136,19 +144,19 @@ nlohmann::json TargetDaemon::commit(const nlohmann::json& request) {
   if (after->state == StoredState::kFailed) return refusal(failed_error(*after));
   if (after->refused_seals > before->refused_seals) return refusal(Error{EIO, after->seal_error});
   return refusal(
-      Error{ETIMEDOUT, "commit of '" + name +
-                           "': its source did not seal it in time (is a file in it still "
-                           "open for writing there?)"});
+      Error{ETIMEDOUT, "commit '" + name +
+                           "': its source did not seal it in time (is a file still open for "
+                           "writing there?)"});
 }
 
-// Waits for a checkpoint, which need not exist yet, to be complete or sealed.
-nlohmann::json TargetDaemon::wait(const nlohmann::json& request) {
+// Waits until a checkpoint, which need not exist yet, is complete or sealed.
+nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   const std::string name = request.at("checkpoint");
   const std::string until = request.value("until", "sealed");
   if (until != "complete" && until != "sealed") {
-    return refusal(Error{EINVAL, "wait until '" + until + "': complete or sealed"});
+    return refusal(Error{EINVAL, "wait until '" + until + "': expected complete or sealed"});
   }
-  const milliseconds timeout(request.value("timeout_ms", kCommitTimeout.count()));
+  const milliseconds timeout = timeout_of(request);
   const auto arrived = [&](const CheckpointReport& report) {
     return report.state == StoredState::kSealed ||
            (until == "complete" && report.state == StoredState::kComplete);
@@ -162,17 +170,17 @@ nlohmann::json TargetDaemon::wait(const nlohmann::json& request) {
   if (report && arrived(*report)) return success(*report);
   if (report && report->state == StoredState::kFailed) return refusal(failed_error(*report));
   auto late = refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is " +
-                                           (report ? to_string(report->state) : "not there") +
+                                           (report ? to_string(report->state) : "missing") +
                                            " after " + std::to_string(timeout.count()) + " ms"});
-  // So that who waits can tell a slow one from one that has stopped, or waits for its turn.
+  // Lets the client distinguish a slow transfer from a stalled one.
   late["bytes"] = report ? report->bytes : tree_.landed_bytes();
   return late;
 }
 
-nlohmann::json TargetDaemon::remove(const nlohmann::json& request) {
+nlohmann::json TargetMount::remove(const nlohmann::json& request) {
   auto removed = tree_.remove_checkpoint(request.at("checkpoint"));
   if (!removed) return refusal(removed.error());
-  upstream_->tell_removed(*removed);
+  upstream_->notify_removed(*removed);
   return {{"ok", true}};
 }
 

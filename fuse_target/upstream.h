@@ -1,5 +1,5 @@
-// What the mount tells the sources: nothing while no receiver is attached (it is made after the
-// store that it fills, and ends before it).
+// Passes messages from the mount to the sources. Drops them while no receiver is attached: the
+// receiver is created after the image store, and destroyed before it.
 #pragma once
 
 #include <mutex>
@@ -17,24 +17,24 @@ class Upstream {
     std::lock_guard lock(mutex_);
     receiver_ = receiver;
   }
-  // No call is under way afterwards.
+  // Waits for calls in progress.
   void detach() { attach(nullptr); }
 
   void space_freed() {
     std::shared_lock lock(mutex_);
     if (receiver_ != nullptr) receiver_->space_freed();
   }
-  void hurry(NodeKey file, uint64_t offset, uint64_t length) {
+  void prioritize(NodeKey file, uint64_t offset, uint64_t length) {
     std::shared_lock lock(mutex_);
-    if (receiver_ != nullptr) receiver_->hurry(file, offset, length);
+    if (receiver_ != nullptr) receiver_->prioritize(file, offset, length);
   }
-  void tell_removed(NodeKey checkpoint) {
+  void notify_removed(NodeKey checkpoint) {
     std::shared_lock lock(mutex_);
-    if (receiver_ != nullptr) receiver_->tell_removed(checkpoint);
+    if (receiver_ != nullptr) receiver_->notify_removed(checkpoint);
   }
   Status request_seal(NodeKey checkpoint) {
     std::shared_lock lock(mutex_);
-    if (receiver_ == nullptr) return failure(ENOTCONN, "the target ends");
+    if (receiver_ == nullptr) return failure(ENOTCONN, "the target is shutting down");
     return receiver_->request_seal(checkpoint);
   }
   std::vector<SessionReport> sessions() const {

@@ -1,5 +1,5 @@
-// spdlog without a copy of fmt's formatting engine in every file that logs: fmt 9 does not say that
-// its library has it. Such a file compiles in little more than half the time.
+// spdlog without a copy of fmt's formatting engine in every file that logs: fmt 9 does not declare
+// that its library contains it. Halves the compile time of such a file.
 #pragma once
 
 #include <fmt/format.h>

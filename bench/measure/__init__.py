@@ -1,1 +1,1 @@
-"""What ./run measures, how its figures are kept, and how they are told."""
+"""The chapters of ./run, the storage of their rows, and the report."""

@@ -1,7 +1,7 @@
-"""Aggregation (the paper's first test): writers -> source mount -> pool, where the chunks are discarded; beside the null FUSE sink and tmpfs."""
+"""Aggregation (the paper's first test): writers -> source mount -> pool, where the chunks are discarded; compared with the null FUSE sink and tmpfs."""
 from lab.ppmr import Daemon
 
-from .loads import NullSink, rate, scratch, write_files
+from .loads import NullSink, memory_facts, rate, scratch, write_files
 from .plan import Item, Outcome
 from .rounds import alternate
 from .spread import size_text
@@ -12,7 +12,7 @@ WRITERS = (1, 2, 4, 8, 16)
 REQUESTS = (4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, MIB, 4 * MIB)
 CHUNKS = (64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB)
 POOLS = (4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB, 128 * MIB)
-SMALL_REQUEST = 64 * KIB  # smaller ones take long: less is written
+SMALL_REQUEST = 64 * KIB  # smaller requests are slow, so fewer bytes are written
 MINOR_SHARE = 4
 
 
@@ -31,7 +31,7 @@ def measure(testbed, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
         ),
     )
     try:
-        # As many threads as ppmr has receiving: with one, a single writer finds nobody there while it is being answered.
+        # As many receiving threads as ppmr: with one, a writer waits while the sink completes the previous request.
         with NullSink(node, sink_at, max_write=chunk, threads=2) as sink:
 
             def into(mountpoint):
@@ -57,7 +57,7 @@ def measure(testbed, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
                 samples,
                 {
                     "pool, most in use (MiB)": counters["high_water_bytes"] / MIB,
-                    "source daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024,
+                    **memory_facts(daemon),
                 },
             )
     finally:
@@ -86,7 +86,7 @@ def plan(testbed):
                 {"writers": writers, "request": request},
                 tmpfs=request == MIB,
             )
-    # Where chunks are smaller than the writes the kernel cuts them: both sides get requests of the chunk's size.
+    # The kernel splits writes larger than a chunk, so ppmr and the sink receive requests of the chunk size.
     for chunk in CHUNKS if effort.sweeps else (128 * KIB,):
         for pool in effort.thin(POOLS):
             yield item(

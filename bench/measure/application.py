@@ -1,7 +1,7 @@
-"""What moving costs an application: the run time of a real MPI program on one node, undisturbed and with three moves one after the other.
+"""The cost of moves for an application: the run time of an MPI program, undisturbed and with three moves, one after the other.
 
-LAMMPS melts a Lennard-Jones crystal with two ranks under Open MPI; the whole job (mpirun, its ranks, the connections between them over
-loopback) moves to the other node and back. The last line of its thermodynamics must be that of an undisturbed run, to the digit.
+LAMMPS melts a Lennard-Jones crystal with two ranks under Open MPI. The whole job (mpirun, its ranks, their connections over loopback) moves to
+the other node and back. The last line of its thermodynamics must equal that of an undisturbed run, to the digit.
 """
 import shutil
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ from .testbed import MIB, flags
 SECTION = "application"
 RANKS = 2
 MOVES = 3
-TOLD = 40  # lines of thermodynamics, by which the driver sees how far the job is
+PROGRESS_LINES = 40  # lines of thermodynamics that the job writes
 TCP = ["--tcp-established", "--network-lock", "skip", "--file-locks"]
 
 MELT = """
@@ -49,7 +49,7 @@ class Job:
         self.directory = testbed.lab.home / testbed.label("melt")
         self.directory.mkdir()
         (self.directory / "in.melt").write_text(
-            MELT.format(edge=edge, steps=steps, every=max(1, steps // TOLD))
+            MELT.format(edge=edge, steps=steps, every=max(1, steps // PROGRESS_LINES))
         )
         self._steps = steps
         self.log = self.directory / "log"
@@ -84,7 +84,7 @@ class Job:
         return self.log.read_text(errors="replace")
 
     def progress(self):
-        """Share of the steps that are done."""
+        """Completed share of the steps."""
         words = self.output().rsplit("\nStep ", 1)[-1].splitlines()
         numbers = [
             int(line.split()[0]) for line in words[1:] if line.split() and line.split()[0].isdigit()
@@ -117,7 +117,7 @@ class Job:
                 return True
             if not self.node.alive(self.pid):
                 raise LabError(
-                    f"waiting for {what}: mpirun is not there any more on {self.node.name}; it said: {self.output().strip()[-1000:] or 'nothing'}"
+                    f"waiting for {what}: mpirun has ended on {self.node.name}; its output: {self.output().strip()[-1000:] or 'none'}"
                 )
             return False
 
@@ -129,19 +129,19 @@ class Job:
         ends = [number for number, line in enumerate(lines) if line.startswith("Loop time")]
         if not ends:
             raise LabError(
-                f"LAMMPS has not finished its run; it said: {self.output().strip()[-1000:]}"
+                f"LAMMPS has not finished its run; its output: {self.output().strip()[-1000:]}"
             )
         return lines[ends[-1] - 1].split()
 
     def end(self):
-        # mpirun takes its ranks with it; if it is stuck, the ranks get it directly.
+        # mpirun ends its ranks; pkill ends them if mpirun hangs.
         self.node.signal(self.pid, 9)
         self.node.run(["pkill", "-KILL", "-f", str(self.directory / "in.melt")], check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class RoundTrip:
-    """One way, with everything it needs to go from either node to the other."""
+    """One way, in both directions between the nodes."""
 
     def __init__(self, there, back):
         self.moves = (there, back)
@@ -207,7 +207,7 @@ def measure(testbed, edge, steps, runs):
     if source.run(["sh", "-c", "command -v mpirun && command -v lmp"], check=False).returncode != 0:
         return Outcome(
             not_measured={
-                "all ways": "mpirun or lmp is not there: third_party/install brings openmpi-bin and lammps"
+                "all ways": "mpirun or lmp is missing: third_party/install installs openmpi-bin and lammps"
             }
         )
     times, undisturbed = {}, []
@@ -246,7 +246,7 @@ def measure(testbed, edge, steps, runs):
 def plan(testbed):
     runs = testbed.effort.application_runs
     if runs:
-        # Long enough that three moves fit in well, on two quiet cores: some 40 s, or 6.
+        # Long enough for three moves: on two idle cores about 40 s, or 6 s.
         edge, steps, guess = (40, 400, 50) if testbed.effort.sweeps else (16, 600, 6)
         yield Item(
             SECTION,

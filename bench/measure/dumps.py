@@ -1,11 +1,11 @@
-"""`criu dump` of one process that stays, into the source mount (streaming to a target on the same cores), into nothing, and into tmpfs."""
+"""`criu dump` of one process that continues to run: into the source mount (streaming to a target on the same cores), into a null sink, and into tmpfs."""
 from contextlib import ExitStack, closing
 
 from lab import criu
 from lab.move import now
 from lab.ppmr import Daemon, Mounts
 
-from .loads import NullSink
+from .loads import NullSink, memory_facts
 from .moves import Crowd
 from .plan import Item, Outcome
 from .rounds import alternate
@@ -17,10 +17,10 @@ def measure(testbed, mib):
     source, target = testbed.nodes("veth")
     effort, verified = testbed.effort, []
     with ExitStack() as stack:
-        nothing = testbed.private / "nothing"
-        source.run(["mkdir", "-p", nothing])
+        discarding = testbed.private / "discard"
+        source.run(["mkdir", "-p", discarding])
         stack.enter_context(
-            closing(Daemon(source, "source", nothing, ["--discard", *testbed.source_options]))
+            closing(Daemon(source, "source", discarding, ["--discard", *testbed.source_options]))
         )
         sink = stack.enter_context(NullSink(source, testbed.private / "null"))
         mounts = stack.enter_context(
@@ -78,16 +78,13 @@ def measure(testbed, mib):
             {
                 "source mount, streaming": into_mount,
                 "null FUSE sink": into(sink.mountpoint),
-                "ppmr source --discard": into(nothing),
+                "ppmr source --discard": into(discarding),
                 "fresh tmpfs": into_tmpfs,
             },
             effort.runs,
             effort.warm_ups,
         )
-        memory = {
-            f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024
-            for daemon in (mounts.source, mounts.target)
-        }
+        memory = memory_facts(mounts.source, mounts.target)
         return Outcome(
             samples,
             memory,

@@ -1,6 +1,7 @@
-"""What the daemons cost, and how that grows with the bytes of a checkpoint, the number of its files, and the number of writers."""
+"""How the daemons' CPU and memory grow with the bytes of a checkpoint, its files, and the writers."""
 from lab.node import LabError
 
+from .loads import memory_facts
 from .machine import available_memory_bytes
 from .pipeline import Costs, mounts_for, sample
 from .plan import Item, Outcome
@@ -15,7 +16,7 @@ FILES = (1, 10, 100, 1000)
 def measure(testbed, bytes_, writers=1, files=1, request=MIB):
     if available_memory_bytes() < 1.5 * bytes_:
         raise LabError(
-            f"{size_text(bytes_)} of images do not fit into {size_text(available_memory_bytes())} of free memory"
+            f"{size_text(bytes_)} of images do not fit in {size_text(available_memory_bytes())} of free memory"
         )
     costs, rates = Costs(), []
     with mounts_for(testbed, "veth") as mounts:
@@ -39,7 +40,7 @@ def measure(testbed, bytes_, writers=1, files=1, request=MIB):
         facts = costs.facts()
         for daemon in (mounts.source, mounts.target):
             facts[f"{daemon.role} daemon at rest (MiB)"] = at_rest[daemon.role]
-            facts[f"{daemon.role} daemon, most memory (MiB)"] = daemon.memory_kib()["VmHWM"] / 1024
+        facts |= memory_facts(mounts.source, mounts.target)
     return Outcome({"ppmr": rates}, facts)
 
 
@@ -66,6 +67,6 @@ def plan(testbed):
         yield item("files", str(files), {"bytes_": min(effort.bytes, GIB), "files": files})
     for writers in (4, 16) if effort.sweeps else []:
         yield item("writers", str(writers), {"bytes_": GIB, "writers": writers})
-    # Small files: the cost of a name, not of bytes.
+    # Small files: the cost of names, not of bytes.
     for files in (1000,) if effort.sweeps else []:
         yield item("small files", f"{files} x 64 KiB", {"bytes_": files * 64 * KIB, "files": files})

@@ -1,4 +1,4 @@
-"""What the measurements are made with: programs of ours that write, read and discard, iperf3, and the ceilings that need no mount."""
+"""The programs that the measurements start: ppmr's benchmark programs, which write, read and discard, and iperf3."""
 import contextlib
 import json
 import os
@@ -19,19 +19,19 @@ def find_bench_program(name):
         if directory and (Path(directory) / name).exists():
             return (Path(directory) / name).resolve()
     raise LabError(
-        f"{name} is not built: bazel build //..., or say where it is in PPMR_BENCH_PROGRAMS"
+        f"{name} is not built: run bazel build //..., or set PPMR_BENCH_PROGRAMS to its directory"
     )
 
 
 def check_built():
-    """What is missing is said before an hour of measuring, not after it."""
+    """Raises LabError if a program is missing, before any measurement starts."""
     for name in BENCH_PROGRAMS:
         find_bench_program(name)
     find_program("steady_worker")
 
 
 def mortal(argv):
-    """A command that ends when its nsenter is killed: nsenter passes no signal on."""
+    """A command that ends when its nsenter is killed: nsenter forwards no signal."""
     return ["setpriv", "--pdeathsig", "KILL", *argv]
 
 
@@ -39,11 +39,11 @@ def _json_of(done, what):
     try:
         return json.loads(done)
     except ValueError:
-        raise LabError(f"{what} said something else than figures: {done.strip()[-300:]}") from None
+        raise LabError(f"cannot parse the output of {what}: {done.strip()[-300:]}") from None
 
 
 class Load:
-    """file_load under way; `ready` once all its processes wait for nothing but each other."""
+    """A running file_load. Its processes are ready when the constructor returns."""
 
     def __init__(self, at, words):
         self._what = f"file_load {' '.join(map(str, words[:2]))} on {at.name}"
@@ -65,7 +65,7 @@ class Load:
             self.kill()
             raise LabError(f"{self._what} did not end within {timeout} s") from None
         if self._process.returncode != 0:
-            raise LabError(f"{self._what} failed: {err.strip() or 'no word why'}")
+            raise LabError(f"{self._what} failed: {err.strip() or 'no error message'}")
         return _json_of(out, self._what)
 
     def kill(self):
@@ -118,7 +118,7 @@ def rate(result, seconds=None):
 
 
 class NullSink:
-    """The null FUSE sink, mounted on a node."""
+    """The null FUSE sink, mounted on a node until close()."""
 
     def __init__(self, at, mountpoint, max_write=MIB, threads=1):
         self.at, self.mountpoint = at, Path(mountpoint)
@@ -146,7 +146,7 @@ class NullSink:
         )
         if self._process.poll() is not None:
             raise LabError(
-                f"null_sink on {at.name} ended with {self._process.returncode} and said: {self._process.stderr.read().strip()}"
+                f"null_sink on {at.name} ended with {self._process.returncode}: {self._process.stderr.read().strip()}"
             )
 
     def _mounted(self):
@@ -169,8 +169,8 @@ class NullSink:
         self.close()
 
 
-def iperf(source_at, target_at, address, port, streams, seconds):
-    """GB/s as the receiver counts it, and the CPU seconds per GB of both sides."""
+def iperf(source_at, target_at, address, port, streams, seconds, during=None):
+    """GB/s and bytes as the receiver counts them, and the CPU seconds per GB of both sides. The client runs in the context `during`."""
     server = target_at.popen(
         mortal(["iperf3", "-s", "-1", "-p", port, "-B", address]),
         stdout=subprocess.DEVNULL,
@@ -178,11 +178,12 @@ def iperf(source_at, target_at, address, port, streams, seconds):
     )
     try:
         target_at.await_listener(port, server)
-        done = source_at.run(
-            ["iperf3", "-c", address, "-p", port, "-P", streams, "-t", seconds, "-J"],
-            timeout=seconds + 30,
-            check=False,
-        )
+        with during or contextlib.nullcontext():
+            done = source_at.run(
+                ["iperf3", "-c", address, "-p", port, "-P", streams, "-t", seconds, "-J"],
+                timeout=seconds + 60,
+                check=False,
+            )
         report = _json_of(done.stdout, "iperf3")
         if "error" in report:
             raise LabError(f"iperf3 from {source_at.name} to {address}:{port}: {report['error']}")
@@ -194,19 +195,20 @@ def iperf(source_at, target_at, address, port, streams, seconds):
     end = report["end"]
     bytes_per_second = end["sum_received"]["bits_per_second"] / 8
     if not bytes_per_second:
-        raise LabError(f"iperf3 from {source_at.name} to {address}:{port} moved nothing")
+        raise LabError(f"iperf3 from {source_at.name} to {address}:{port} sent no bytes")
     cpu = end["cpu_utilization_percent"]
     return {
         "rate": bytes_per_second / GB,
+        "bytes": end["sum_received"]["bytes"],
         "sender_cpu": cpu["host_total"] / 100 * GB / bytes_per_second,
         "receiver_cpu": cpu["remote_total"] / 100 * GB / bytes_per_second,
     }
 
 
 def google_benchmark(at, argv, timeout=300):
-    """The benchmark's own JSON; its runs by name."""
+    """The runs in the benchmark's JSON output."""
     done = at.run([*argv, "--benchmark_format=json"], timeout=timeout)
-    # What the program prints beside it would come before the first brace.
+    # Other output precedes the first brace.
     report = _json_of(done.stdout[done.stdout.find("{") :], str(argv[0]))
     for run in report["benchmarks"]:
         if run.get("error_occurred"):
@@ -270,7 +272,7 @@ class StreamTarget:
 
 
 def stream_rates(at, target, bytes_, writers, chunk, pool, streams, runs):
-    """GB/s of each round of the stream without FUSE; the first warms up."""
+    """GB/s of each round of the stream without FUSE, after a warm-up round."""
     found = google_benchmark(
         at,
         [
@@ -291,6 +293,13 @@ def stream_rates(at, target, bytes_, writers, chunk, pool, streams, runs):
         ],
     )
     return [run["bytes_per_second"] / GB for run in found[1:]]
+
+
+def memory_facts(*daemons):
+    return {
+        f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024
+        for daemon in daemons
+    }
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Where figures come from: machine, kernel, versions, commit, build mode; and what the whole machine did meanwhile."""
+"""The environment of a run (machine, kernel, versions, commit, build mode), and the CPU time of the machine and of processes."""
 import os
 import platform
 import re
@@ -14,7 +14,7 @@ from lab.programs import REPOSITORY
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-def _said(*command):
+def _output_of(*command):
     try:
         done = subprocess.run(
             [str(word) for word in command],
@@ -48,22 +48,24 @@ def build_mode(binary):
 
 def environment():
     memory = int(_field("/proc/meminfo", "MemTotal").split()[0]) // (1 << 20)
-    changed = _said("git", "status", "--porcelain", "-uno", "--", ".", ":!bench", ":!README.md")
+    changed = _output_of(
+        "git", "status", "--porcelain", "-uno", "--", ".", ":!bench", ":!README.md"
+    )
     ppmr = find_ppmr()
     try:
-        criu_version = _said(criu.find_criu(), "--version").split("\n")[0].split()[-1]
+        criu_version = _output_of(criu.find_criu(), "--version").split("\n")[0].split()[-1]
     except LabError:
         criu_version = "none"
     return {
         "host": f"{platform.node()}: {os.cpu_count()} x {_field('/proc/cpuinfo', 'model name')}, {memory} GiB",
         "kernel": re.match(
             r"[\d.]+(-\d+-\w+)?", platform.release()
-        ).group(),  # 6.12.5, 6.1.0-35-amd64; without what a host adds to it
-        "commit": _said("git", "rev-parse", "--short", "HEAD") + ("+" if changed else ""),
+        ).group(),  # 6.12.5, 6.1.0-35-amd64; without a host's suffix
+        "commit": _output_of("git", "rev-parse", "--short", "HEAD") + ("+" if changed else ""),
         "build": build_mode(ppmr),
         "criu": criu_version,
-        "libfuse": _said("dpkg-query", "-W", "-f", "${Version}", "libfuse3-3"),
-        "iperf3": _said("dpkg-query", "-W", "-f", "${Version}", "iperf3"),
+        "libfuse": _output_of("dpkg-query", "-W", "-f", "${Version}", "libfuse3-3"),
+        "iperf3": _output_of("dpkg-query", "-W", "-f", "${Version}", "iperf3"),
     }
 
 
@@ -102,7 +104,7 @@ def machine_time():
 
 @dataclass
 class ProcessCost:
-    """What a process has used so far: CPU seconds, and how often its threads went to sleep."""
+    """CPU seconds that a process has used, and how often its threads have slept."""
 
     user: float = 0.0
     system: float = 0.0
@@ -124,12 +126,12 @@ class ProcessCost:
 
 
 def process_cost(pid):
-    """CPU of all threads that ever were; sleeps of those that still are."""
+    """CPU of all threads, ended ones included; sleeps of the threads that still run."""
     words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     sleeps = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             sleeps += int(_field(task / "status", "voluntary_ctxt_switches"))
         except (OSError, ValueError):
-            continue  # the thread has ended meanwhile
+            continue  # the thread has ended
     return ProcessCost(int(words[11]) / TICK, int(words[12]) / TICK, sleeps)

@@ -1,6 +1,6 @@
-"""Whole moves between the two emulated machines of tests/vm: over RDMA for real, through a network file system (the paper's *Shared*), and with pre-copy.
+"""Whole moves between the two emulated machines of tests/vm: over RDMA, through a network file system (the paper's *Shared*), and with pre-copy.
 
-Times are CLOCK_REALTIME of machines whose clocks are set to the host's before each move.
+Times are CLOCK_REALTIME of the machines. Their clocks are set to the host's before each move.
 """
 import subprocess
 
@@ -9,7 +9,7 @@ from lab.node import LabError
 from lab.peers import PageServerMove, TarMove
 from lab.ppmr import Mounts, PpmrMove
 from lab.programs import SteadyWorker
-from vm.image import CannotRun
+
 
 from .moves import check_moved
 from .plan import Item, Outcome
@@ -18,14 +18,14 @@ from .ways import SharedMove
 from .testbed import MIB
 
 SECTION = "machine moves"
-SIZE_MIB = 128  # of the process that moves by every way
-WRITTEN_MIB = (512, 768)  # of the one that is pre-copied
-WRITTEN_SHARE = 0.05  # of its pages, in a second
-PRE_COPY_ROUNDS = 12  # at most: it ends when a round brings little less than the one before
+SIZE_MIB = 128  # size of the process that moves by every way
+WRITTEN_MIB = (512, 768)  # sizes of the process that moves with pre-copy
+WRITTEN_SHARE = 0.05  # of its pages per second
+PRE_COPY_ROUNDS = 12  # at most: pre-copy ends when a round copies little less than the previous one
 PAGES_PER_MIB = 256
 RUNS_MAX = 3
 
-# The server is on the target, its files in memory: no network file system can be faster. Version 4 alone needs no port mapper.
+# The server runs on the target with its files in memory, the fastest case for a network file system. Version 4 alone needs no port mapper.
 SERVE = """
 modprobe nfsd
 mount -t nfsd nfsd /proc/fs/nfsd
@@ -39,7 +39,7 @@ rpc.nfsd -N 3 -G 10 2
 
 
 def serve_shared(lab):
-    """Mounts one directory of the target's memory on both machines; returns it, or LabError that says why there is none."""
+    """Mounts one directory in the target's memory on both machines and returns it. Raises LabError if NFS is missing."""
     exported, shared = "/tmp/exported", "/tmp/shared"
     if (
         lab.b.run(["sh", "-c", "command -v rpc.nfsd exportfs mount.nfs4"], check=False).returncode
@@ -66,18 +66,18 @@ def serve_shared(lab):
         )
     lab.a.run(
         ["sh", "-c", f"echo begun >{shared}/begun"], timeout=60
-    )  # the server answers when its time of grace is over
+    )  # the server replies after its grace period
     return shared
 
 
 class LabMove:
-    """A way with the options of its daemons, which are there for one move only: the machines are small."""
+    """A way with its daemons, which run for one move only, because the machines are small."""
 
     def __init__(self, name, make, transport=None):
         self.name, self._make, self._transport = name, make, transport
 
     def move(self, testbed, lab):
-        """One checked move; its timeline."""
+        """Runs and verifies one move; returns its timeline."""
         for node in lab.nodes:
             node.agent.set_clock()
         label = testbed.label("move")
@@ -109,10 +109,7 @@ class LabMove:
 
 
 def measure_ways(testbed):
-    try:
-        lab = testbed.machines
-    except CannotRun as error:
-        return Outcome(not_measured={"the emulated machines": str(error)})
+    lab = testbed.machines
     ways = [
         LabMove("ppmr over RDMA, lazy", lambda *nodes: PpmrMove(*nodes), "verbs"),
         LabMove("ppmr over RDMA, eager", lambda *nodes: PpmrMove(*nodes, lazily=False), "verbs"),
@@ -141,13 +138,9 @@ def measure_ways(testbed):
 
 def measure_pre_copy(testbed, size_mib):
     """Downtime, from the freeze until the process runs."""
-    try:
-        lab = testbed.machines
-    except CannotRun as error:
-        return Outcome(not_measured={"the emulated machines": str(error)})
-    limit = (
-        size_mib * 3 + 256
-    )  # every round stays at the target until the process runs; what they take is touched before
+    lab = testbed.machines
+    # The target keeps every round until the process runs. All their memory is touched beforehand.
+    limit = size_mib * 3 + 256
     ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
     downtimes, left = {way: [] for way in ways}, []
     with Migrations(

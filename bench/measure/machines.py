@@ -1,7 +1,7 @@
-"""RDMA for real, between the two emulated machines of tests/vm in one boot: the movers alone and the pipeline through both mounts, beside perftest and iperf3.
+"""Real RDMA verbs between the two emulated machines of tests/vm, in one boot: the mover alone and the pipeline through both mounts, next to perftest and iperf3.
 
-`ib_read_bw` has the chunk size as message size, as many queue pairs and as deep a queue. CPU is that of both machines whole (seconds not idle), as most of
-the work of a software device is the kernel's. The machines are emulated: only ratios of one run mean anything, and only on a host that does nothing else.
+`ib_read_bw` uses the chunk size as message size, and as many queue pairs and as deep a queue as ppmr. CPU is the time in which the machines are not idle,
+because the kernel does most of the work of a software device. Only ratios of one run are meaningful, and only on an idle host.
 """
 import json
 import os
@@ -12,9 +12,9 @@ from subprocess import DEVNULL, PIPE
 from lab.node import LabError, wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import REPOSITORY
-from vm.image import CannotRun
 
-from .loads import Load, read_words, write_words
+
+from .loads import GB, Load, iperf, read_words, write_words
 from .plan import Item, Outcome
 from .rounds import alternate
 from .spread import size_text, spread
@@ -22,23 +22,21 @@ from .testbed import GIB, KIB, MIB
 
 SECTION = "machines"
 CHUNKS = (128 * KIB, MIB)
-STREAMS = (
-    4  # rxe has 128 packets under way for a queue pair, so it takes some to keep the link busy
-)
+STREAMS = 4  # rxe allows 128 packets in flight per queue pair, too few to keep the link busy
 TRANSPORTS = {"RDMA": "verbs", "TCP": "tcp"}
 READS_MAX, WINDOW_BYTES = 16, 4 * MIB  # of the mover: rdma_stream/verbs/verbs_window.h
 DEVICE, GID_INDEX = "rxe0", "1"
-USUAL_RATE = 80 * MIB  # a second, of these machines
-SECONDS = 3  # of one sample, at the usual rate
+USUAL_RATE = 80 * MIB  # per second, on these machines
+SECONDS = 3  # length of one sample at the usual rate
 PIPELINE_BYTES = 384 * MIB
-ANSWERS_LATE = 18  # ib_read_bw's time-out, as an exponent: emulated machines take their time
+TIMEOUT_EXPONENT = 18  # ib_read_bw -u: 4.096 us x 2^18 = 1 s, because emulated machines reply late
 
 
 def find_mover():
     path = Path(os.environ.get("PPMR_MOVER") or REPOSITORY / "bazel-bin/bench/mover").resolve()
     if not path.exists():
         raise LabError(
-            f"no mover at {path}: bazel build //bench:mover, or say where it is in PPMR_MOVER"
+            f"no mover at {path}: run bazel build //bench:mover, or set PPMR_MOVER to its path"
         )
     return path
 
@@ -48,13 +46,13 @@ def depth(chunk):
 
 
 def busy_seconds(node):
-    """CPU seconds the machine has spent on anything."""
+    """CPU seconds in which the machine was not idle."""
     words = [int(word) for word in node.read_text("/proc/stat").split("\n", 1)[0].split()[1:]]
     return (sum(words[:8]) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK")
 
 
 class Cost:
-    """CPU time of both machines while it is open."""
+    """CPU time of both machines during a with block."""
 
     def __init__(self, lab):
         self.nodes = lab.nodes
@@ -70,7 +68,7 @@ class Cost:
 
 
 class Streams:
-    """What is timed; each returns GB/s, and remembers CPU seconds per GiB."""
+    """The measured operations. Each returns GB/s and stores CPU seconds per GiB in `costs`."""
 
     def __init__(self, testbed, chunk, transport):
         self.testbed, self.lab, self.chunk, self.transport = (
@@ -82,17 +80,18 @@ class Streams:
         self.source, self.target = self.lab.a, self.lab.b
         self.costs = {}
 
-    def _noted(self, way, rate, cost):
+    def _record(self, way, rate, cost):
         self.costs.setdefault(way, []).append(cost)
-        return rate / 1e9
+        return rate / GB
 
     def perftest(self):
-        """The target reads, as with ppmr. So many reads, not so long: perftest would work before and after what it reports, and its cost could not be told."""
+        """The target reads, as with ppmr. The number of reads is fixed: with a fixed duration perftest also works before and after the reported interval,
+        which would falsify its cost."""
         for _ in range(3):
             rate, cost = self._perftest_once()
-            if rate > 0:  # now and then it reports none
-                return self._noted("ib_read_bw", rate, cost)
-        raise LabError("ib_read_bw reports a bandwidth of 0, three times in a row")
+            if rate > 0:  # sometimes it reports 0
+                return self._record("ib_read_bw", rate, cost)
+        raise LabError("ib_read_bw reported a bandwidth of 0 three times in a row")
 
     def _perftest_once(self):
         port = self.testbed.port()
@@ -115,66 +114,45 @@ class Streams:
             "-p",
             port,
             "-u",
-            ANSWERS_LATE,
+            TIMEOUT_EXPONENT,
             "--report_gbits",
         ]
         server = self.source.popen(options, stdout=DEVNULL, stderr=DEVNULL)
         try:
             self.source.await_listener(port, server)
             with Cost(self.lab) as cost:
-                said = self.target.run([*options, self.source.address], timeout=90).stdout
+                output = self.target.run([*options, self.source.address], timeout=90).stdout
             server.wait(timeout=30)
         finally:
             if server.poll() is None:
                 self.source.signal_process(server, 9)
         # "#bytes #iterations BW peak BW average MsgRate"
         row = [
-            line.split() for line in said.splitlines() if line.strip().startswith(str(self.chunk))
+            line.split() for line in output.splitlines() if line.strip().startswith(str(self.chunk))
         ][-1]
-        return float(row[3]) * 1e9 / 8, cost.seconds / (int(row[1]) * self.chunk / GIB)
+        return float(row[3]) * GB / 8, cost.seconds / (int(row[1]) * self.chunk / GIB)
 
     def iperf(self):
-        port = self.testbed.port()
-        server = self.target.popen(
-            ["iperf3", "-s", "-1", "-p", port], stdout=DEVNULL, stderr=DEVNULL
+        cost = Cost(self.lab)
+        found = iperf(
+            self.source,
+            self.target,
+            self.target.address,
+            self.testbed.port(),
+            STREAMS,
+            SECONDS,
+            during=cost,
         )
-        try:
-            self.target.await_listener(port, server)
-            with Cost(self.lab) as cost:
-                said = json.loads(
-                    self.source.run(
-                        [
-                            "iperf3",
-                            "-c",
-                            self.target.address,
-                            "-p",
-                            port,
-                            "-P",
-                            STREAMS,
-                            "-t",
-                            SECONDS,
-                            "-J",
-                        ],
-                        timeout=90,
-                    ).stdout
-                )
-            server.wait(timeout=30)
-        finally:
-            if server.poll() is None:
-                self.target.signal_process(server, 9)
-        received = said["end"]["sum_received"]
-        return self._noted(
-            "iperf3", received["bits_per_second"] / 8, cost.seconds / (received["bytes"] / GIB)
-        )
+        return self._record("iperf3", found["rate"] * GB, cost.seconds / (found["bytes"] / GIB))
 
     def mover(self):
-        """Pool to registered memory, no mounts."""
+        """From the pool to registered memory, without mounts."""
         mover, address = find_mover(), f"{self.target.address}:{self.testbed.port()}"
         server = self.target.popen([mover, "target", address], stdout=PIPE, stderr=DEVNULL)
         try:
             self.target.await_listener(int(address.rsplit(":", 1)[1]), server)
             with Cost(self.lab) as cost:
-                said = json.loads(
+                output = json.loads(
                     self.source.run(
                         [
                             mover,
@@ -192,15 +170,15 @@ class Streams:
                         timeout=90,
                     ).stdout.splitlines()[-1]
                 )
-            if said["transport"] != self.transport:
-                raise LabError(f"the mover took {said['transport']} instead of {self.transport}")
+            if output["transport"] != self.transport:
+                raise LabError(f"the mover used {output['transport']} instead of {self.transport}")
         finally:
             self.target.signal_process(server, 15)
             server.wait(timeout=30)
-        return self._noted("ppmr", said["bytes_per_s"], cost.seconds / (said["bytes"] / GIB))
+        return self._record("ppmr", output["bytes_per_s"], cost.seconds / (output["bytes"] / GIB))
 
     def pipeline(self):
-        """A writer at the source mount and a reader at the target mount, at the same time: from the first write to the last read."""
+        """A writer at the source mount and a reader at the target mount, concurrently: from the first write to the last read."""
         ppmr, address = find_ppmr(), f"{self.target.address}:{self.testbed.port()}"
         out, into = f"/tmp/{self.testbed.label('out')}", f"/tmp/{self.testbed.label('in')}"
         self.source.run(["mkdir", out])
@@ -222,7 +200,7 @@ class Streams:
         )
         reader = writer = None
         try:
-            # The store's memory is touched and registered before the clock runs.
+            # The store must have touched and registered its memory before the clock starts.
             wait_until(
                 lambda: self._status(self.target, into)["store"]["ready_bytes"] >= PIPELINE_BYTES,
                 60,
@@ -251,16 +229,16 @@ class Streams:
                 reader.result()
                 elapsed = time.monotonic() - began
                 writer.result()
-            took = {peer["transport"] for peer in self._status(self.source, out)["peers"]}
-            if took != {self.transport}:
-                raise LabError(f"the pipeline took {took} instead of {self.transport}")
+            used = {peer["transport"] for peer in self._status(self.source, out)["peers"]}
+            if used != {self.transport}:
+                raise LabError(f"the pipeline used {used} instead of {self.transport}")
         finally:
             for load in (reader, writer):
                 if load:
                     load.kill()
             self.source.run(["fusermount3", "-u", out], check=False)
             self.target.run(["fusermount3", "-u", into], check=False)
-        return self._noted("ppmr", PIPELINE_BYTES / elapsed, cost.seconds / (PIPELINE_BYTES / GIB))
+        return self._record("ppmr", PIPELINE_BYTES / elapsed, cost.seconds / (PIPELINE_BYTES / GIB))
 
     @staticmethod
     def _status(node, mountpoint):
@@ -268,10 +246,7 @@ class Streams:
 
 
 def measure(testbed, what, transport, chunk):
-    try:
-        streams = Streams(testbed, chunk, TRANSPORTS[transport])
-    except CannotRun as error:
-        return Outcome(not_measured={"the emulated machines": str(error)})
+    streams = Streams(testbed, chunk, TRANSPORTS[transport])
     ceiling = {"RDMA": ("ib_read_bw", streams.perftest), "TCP": ("iperf3", streams.iperf)}[
         transport
     ]

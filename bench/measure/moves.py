@@ -1,8 +1,8 @@
-"""A whole move of real processes, by every way there is, each move checked before its time counts.
+"""A whole move of real processes, by every available way. A move is verified before its time counts.
 
-Times are CLOCK_REALTIME, the clock that a restored program shares with the observer. *Whole move* ends with the first line that the program
-itself writes on the target; with several processes, with the last of them to do so. *Downtime* is from the last line on the source (of the
-first process to stop) to that moment. *Complete* is when nothing at the source is needed any more.
+Times are CLOCK_REALTIME, the clock that a restored program shares with the observer. A *whole move* ends with the first line that the program
+writes on the target; with several processes, with the last of these lines. *Downtime* is the time from the last line on the source (of the first
+process to stop) to that moment. A move is *complete* when it no longer needs the source.
 """
 import sys
 
@@ -11,10 +11,10 @@ from lab.node import LabError, wait_until
 from lab.ppmr import Mounts
 from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
 
+from .loads import memory_facts
 from .machine import available_memory_bytes
 from .plan import Item, Outcome
 from .rounds import rotate
-from .spread import spread
 from .ways import LazyPagesMove, all_ways, can_migrate, room_in_pipes
 from .testbed import MIB, flags
 
@@ -22,11 +22,11 @@ SECTION = "moves"
 PROCESSES = (1, 2, 4, 8)
 THREADS = 4
 LINES_BEFORE = 20
-LARGE_MIB, LARGE_RUNS = 1024, 3  # a machine may need half a minute for each move of more
+LARGE_MIB, LARGE_RUNS = 1024, 3  # a larger move may take half a minute
 
 
 def check_moved(worker):
-    """LabError if a line or a word of memory is wrong."""
+    """Raises LabError if a line or a word of memory is wrong."""
     check_continuity(worker.lines())
     audit = worker.audit()
     if audit["wrong_words"] or audit["digest"] != audit["expected"]:
@@ -34,7 +34,7 @@ def check_moved(worker):
 
 
 class Member(SteadyWorker):
-    """A steady worker that a shell has started."""
+    """A steady worker started by a shell."""
 
     def __init__(self, node, directory):
         self.node, self.directory, self.threads = node, directory, THREADS
@@ -69,16 +69,16 @@ class Crowd:
             ],
             log=directory / "log",
         )
-        # Filling memory that the host has to provide first can be as slow as half a GiB a second.
+        # First touch of memory that the host has not backed can be as slow as 64 MiB a second.
         wait_until(
             lambda: all((worker.directory / "ready").exists() for worker in self.workers)
             or not node.alive(self.pid),
             60 + count * mib_each / 64,
-            f"{count} workers to get under way",
+            f"{count} workers to be ready",
         )
         if not node.alive(self.pid):
             raise LabError(
-                f"the workers ended at once and said: {(directory / 'log').read_text().strip()}"
+                f"the workers ended at once; their output: {(directory / 'log').read_text().strip()}"
             )
         for worker in self.workers:
             worker.wait_for_lines(LINES_BEFORE)
@@ -101,7 +101,7 @@ class Crowd:
 
 
 def move_crowd(move, crowd):
-    """Moves it and waits until everybody has written a few lines over there. Returns the timeline."""
+    """Moves the crowd and waits until each worker has written a few lines on the target. Returns the timeline."""
     timeline = move.move_tree(crowd.pid)
     crowd.moved_to(move.target)
     gaps = []
@@ -120,7 +120,7 @@ def move_crowd(move, crowd):
 
 
 def spans_of(timeline, streams):
-    """The phases of one move since its dump began. With a stream, bytes travel while the dump goes on."""
+    """The phases of one move since its dump began. With a stream, the transfer overlaps the dump."""
 
     def since(moment):
         return round(moment - timeline.dump_began, 4)
@@ -136,12 +136,12 @@ def spans_of(timeline, streams):
         spans.append(
             ["pages still to come", since(timeline.running), since(timeline.extra["complete"])]
         )
-    spans.append(["nobody runs", since(timeline.frozen), since(timeline.running)])
+    spans.append(["downtime", since(timeline.frozen), since(timeline.running)])
     return spans
 
 
 def whole_move(testbed, way, count, mib_each):
-    """One checked move; its timeline."""
+    """Runs and verifies one move; returns its timeline."""
     label = testbed.label("move")
     crowd = None
     try:
@@ -165,7 +165,7 @@ def measure(testbed, count, mib_each, only=()):
     effort = testbed.effort
     runs = effort.move_runs if count * mib_each <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS)
     total = count * mib_each * MIB
-    # The process, its images at the source, at the target, and itself again there.
+    # The process, its images at the source and at the target, and the restored process.
     if available_memory_bytes() < 4.5 * total:
         return Outcome(
             not_measured={
@@ -198,7 +198,7 @@ def measure(testbed, count, mib_each, only=()):
                 try:
                     timeline = whole_move(testbed, way, count, mib_each)
                 except LabError as error:
-                    # A peer that does not work here is said so; ppmr itself failing is a failure of the row.
+                    # Another way that does not work here is reported as not measured; a failure of ppmr fails the row.
                     if way.name.startswith("ppmr"):
                         raise
                     why_not[way.name] = str(error).splitlines()[0][:300]
@@ -210,10 +210,7 @@ def measure(testbed, count, mib_each, only=()):
                     continue
                 if number >= effort.warm_ups:
                     timelines[way.name].append(timeline)
-        memory = {
-            f"{daemon.role} daemon, most memory (MiB)": daemon.memory_kib()["VmHWM"] / 1024
-            for daemon in (mounts.source, mounts.target)
-        }
+        memory = memory_facts(mounts.source, mounts.target)
     timelines = {way: found for way, found in timelines.items() if found}
     spans = {
         way: spans_of(

@@ -1,6 +1,6 @@
-"""The pictures of a report, as SVG, with matplotlib: the paper's figures with our data and the peers' in one plot.
+"""The pictures of a report, as SVG, with matplotlib: the paper's figures, with ppmr and the other ways in one plot.
 
-Without matplotlib there are none, and the report says so."""
+Without matplotlib there are no pictures, and the report contains a remark."""
 from .rows import name_of
 from .spread import size_text, spread
 
@@ -108,7 +108,7 @@ def bars(pyplot, rows, title):
 
 
 def phases(pyplot, row, title):
-    """The phases of each way on one clock, each phase on a track of its own so that overlap shows, and the time in which nobody ran."""
+    """The phases of each way on one clock, each phase on a separate track so that overlaps are visible, and the downtime."""
     spans = row["spans"]
     figure, axes = pyplot.subplots(figsize=(8, 0.7 * len(spans) + 1.5))
     names = list(dict.fromkeys(name for of_way in spans.values() for name, _, _ in of_way))
@@ -135,20 +135,19 @@ def phases(pyplot, row, title):
 
 def _pictures(pyplot, rows):
     """(chapter, series), name, title, figure."""
-    for chapter, x, by, by_text in (
-        (
-            "aggregation",
+    where = ("aggregation", "writers and write size")
+    found = rows.of(*where)
+    if len(found) > 1:
+        title = "Aggregation bandwidth against write size"
+        yield where, "aggregation-writes.svg", title, curves(
+            pyplot,
+            found,
             "request",
             "writers",
             lambda count: f"{count} writer{'s' if count > 1 else ''}",
-        ),
-    ):
-        found = rows.of(chapter, "writers and write size")
-        if len(found) > 1:
-            title = "Aggregation bandwidth against write size"
-            yield (chapter, "writers and write size"), "aggregation-writes.svg", title, curves(
-                pyplot, found, x, by, by_text, "bytes of a write", title
-            )
+            "bytes of a write",
+            title,
+        )
     for chapter in ("aggregation", "network", "pipeline"):
         found = rows.of(chapter, "chunk and pool size")
         if len(found) > 1:
@@ -188,12 +187,12 @@ def _pictures(pyplot, rows):
 
 
 def draw(rows, directory):
-    """Draws what the rows allow. Returns [((chapter, series), file name, title)] and a sentence where there is nothing."""
+    """Draws every picture for which there are rows. Returns [((chapter, series), file name, title)] and a remark, empty if there is none."""
     pyplot = _plots()
     if pyplot is None:
         return (
             [],
-            "No pictures: python3-matplotlib is not installed (third_party/install brings it).",
+            "No pictures: python3-matplotlib is missing (third_party/install installs it).",
         )
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []

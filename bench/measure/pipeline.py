@@ -1,11 +1,11 @@
-"""Pipeline (the paper's third test): writers -> source mount -> stream -> target mount -> readers, all at once; beside iperf3 on the same path.
+"""Pipeline (the paper's third test): writers -> source mount -> stream -> target mount -> readers, concurrently; compared with iperf3 on the same path.
 
-The clock runs from the writers' common start until the last reader has seen the end of its file; every reader checks what it reads.
+The clock runs from the writers' common start until the last reader has read the end of its file. Every reader verifies its bytes.
 """
 from lab.ppmr import Mounts
 
 from .aggregation import CHUNKS, POOLS
-from .loads import GB, Load, iperf, read_words, write_words
+from .loads import GB, Load, iperf, memory_facts, read_words, write_words
 from .machine import ProcessCost, machine_time, process_cost
 from .plan import Item, Outcome
 from .spread import size_text, spread
@@ -17,7 +17,7 @@ REQUESTS = (4 * KIB, 64 * KIB, MIB)
 
 
 class Costs:
-    """Sums over the samples of a row, and what they come to per GB."""
+    """Sums over the samples of a row, and the costs per GB."""
 
     def __init__(self):
         self.bytes = self.seconds = self.pool_wait = 0.0
@@ -57,7 +57,7 @@ def sample(testbed, mounts, writers, each, request, files=1, costs=None):
         writer = Load(
             mounts.source_at, write_words(mounts.out / label, writers, each, request, files)
         )
-        machine = machine_time()  # the loads have their memory by now, and begin
+        machine = machine_time()  # the loads have touched their memory and start now
         written, read = writer.result(), readers.result()
         passed = machine_time() - machine
     finally:
@@ -124,8 +124,7 @@ def measure(testbed, link, writers=1, request=MIB, chunk=MIB, pool=64 * MIB, str
                     )
         facts = costs.facts()
         facts["iperf3 sender, CPU-s/GB"] = spread([one["sender_cpu"] for one in tcp]).median
-        facts["source daemon, most memory (MiB)"] = mounts.source.memory_kib()["VmHWM"] / 1024
-        facts["target daemon, most memory (MiB)"] = mounts.target.memory_kib()["VmHWM"] / 1024
+        facts |= memory_facts(mounts.source, mounts.target)
     return Outcome({"ppmr": ppmr, "iperf3": [one["rate"] for one in tcp]}, facts)
 
 

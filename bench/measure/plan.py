@@ -1,10 +1,11 @@
-"""What is to be measured, in order, with progress and time left; what is in the file already is not measured again."""
+"""Runs the rows of a plan in order, with progress and remaining time. Rows that the file already contains are not measured again."""
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import Callable
 
 from lab.node import LabError
+from vm.image import CannotRun
 
 from .spread import duration
 
@@ -34,7 +35,7 @@ class Outcome:
 
 
 class Progress:
-    """On a terminal one line that is written over, else a line per row."""
+    """On a terminal one line that is overwritten, else a line per row."""
 
     def __init__(self, items, stream=sys.stderr):
         self._stream, self._count, self._done = stream, len(items), 0
@@ -42,7 +43,7 @@ class Progress:
         self._guessed_done = self._spent = 0.0
 
     def left(self):
-        """Seconds, by how far off the guesses have been so far."""
+        """Seconds left: the guesses, scaled by how far off they have been so far."""
         pace = self._spent / self._guessed_done if self._guessed_done else 1.0
         return self._guessed_left * pace
 
@@ -65,18 +66,18 @@ class Progress:
 
 
 def was_interrupted(error):
-    """Ctrl-C ends the nodes, too, so that the clean-up may fail on what is gone already."""
+    """Ctrl-C ends the nodes, too, so the clean-up may raise an error in place of KeyboardInterrupt."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
 def run(items, rows, progress=None):
-    """Measures what is not in `rows` yet. A row that cannot be measured says why and the others go on. Returns the keys of those that failed."""
+    """Measures the items that are not in `rows`. A failed item prints its error and does not stop the others. Returns the keys of those that failed."""
     keys = [item.key for item in items]
     if len(set(keys)) != len(keys):
         raise ValueError(
-            f"the plan has a key twice: {sorted(key for key in keys if keys.count(key) > 1)[0]}"
+            f"the plan contains a key twice: {sorted(key for key in keys if keys.count(key) > 1)[0]}"
         )
     todo = [item for item in items if item.key not in rows]
     progress = progress or Progress(todo)
@@ -86,13 +87,16 @@ def run(items, rows, progress=None):
         began = time.monotonic()
         try:
             outcome = item.measure()
+        except CannotRun as error:
+            outcome = Outcome(not_measured={"the emulated machines": str(error)})
         except LabError as error:
             if was_interrupted(error):
                 raise
-            # Not written down: a resumed run tries it again.
+            # Not added to the rows, so a resumed run tries it again.
             print(f"\nbench: {item.key}: {error}", file=sys.stderr, flush=True)
             failed.append(item.key)
-        else:
+            outcome = None
+        if outcome:
             rows.add(
                 {
                     "key": item.key,
@@ -100,11 +104,7 @@ def run(items, rows, progress=None):
                     "series": item.series,
                     "parameters": item.parameters,
                     "unit": item.unit,
-                    "results": outcome.results,
-                    "facts": outcome.facts,
-                    "not_measured": outcome.not_measured,
-                    "spans": outcome.spans,
-                    "also": outcome.also,
+                    **vars(outcome),
                     "seconds_spent": round(time.monotonic() - began, 1),
                 }
             )

@@ -1,4 +1,4 @@
-"""One Markdown page of a run: what was reached, every series as a table with medians, extremes and ratios, and the pictures."""
+"""One Markdown page of a run: the targets, every series as a table with medians, extremes and ratios, and the pictures."""
 import datetime
 
 from . import pictures
@@ -7,16 +7,16 @@ from .spread import figure, ratio, spread
 from .targets import TARGETS, number
 
 CHAPTERS = {
-    "ceilings": "What this machine gives at most, measured by itself.",
-    "aggregation": "Writers -> source mount -> pool, the chunks discarded. The null sink is a FUSE file system of its own that forgets every byte.",
+    "ceilings": "The limits of this machine, each measured alone.",
+    "aggregation": "Writers -> source mount -> pool, the chunks discarded. The null sink is a separate FUSE file system that discards every byte.",
     "network": "Pool -> image store over TCP, no FUSE. iperf3 with as many streams, on the same path.",
-    "pipeline": "Writers -> source mount -> stream -> target mount -> readers, until the last reader has seen the end of its file.",
-    "dumps": "`criu dump` of a process that stays, into each place.",
-    "restore": "CRIU's restore by itself, from images that are in memory already.",
-    "moves": "A whole move: from the beginning of the dump until the program has written its first line on the target.",
+    "pipeline": "Writers -> source mount -> stream -> target mount -> readers, until the last reader has read the end of its file.",
+    "dumps": "`criu dump` of a process that continues to run, into each destination.",
+    "restore": "CRIU's restore alone, from images that are already in memory.",
+    "moves": "A whole move: from the start of the dump until the program has written its first line on the target.",
     "application": "Run time of an MPI program, undisturbed and with migrations.",
-    "growth": "What the daemons cost as the checkpoint grows in bytes and files.",
-    "machines": "Over RDMA for real, between two emulated machines: only ratios mean anything.",
+    "growth": "CPU and memory of the daemons as the checkpoint grows in bytes and files.",
+    "machines": "Real RDMA verbs between two emulated machines: only ratios are meaningful.",
     "machine moves": "Whole moves between these machines.",
 }
 FASTER_IS = {"GB/s": "more", "s": "less"}
@@ -30,7 +30,7 @@ def cell(samples):
 
 
 def compared(ours, other, unit):
-    """How ppmr's samples stand to another's."""
+    """The ratio of ppmr's samples to another way's."""
     quotient = ratio(other, ours) if FASTER_IS.get(unit) == "less" else ratio(ours, other)
     if quotient is None:
         return ""
@@ -52,7 +52,7 @@ def table(head, lines):
 
 
 def series_table(rows):
-    """Rows of one series: a column per way, and how the first way stands to each other one."""
+    """Rows of one series: a column per way, and the ratio of the first way to each other one."""
     unit, ways = rows[0]["unit"], columns_of(rows, "results")
     if len(rows) == 1:
         row = rows[0]
@@ -111,7 +111,7 @@ def facts_table(rows):
     names = columns_of(rows, "facts")
     if not names:
         return ""
-    # More rows than figures: rows go down.
+    # The longer dimension goes down the page.
     if len(rows) > len(names):
         return table(
             [rows[0]["series"], *names],
@@ -157,7 +157,7 @@ def targets_table(rows):
                 verdict.text(),
             ]
         )
-    return table(["what", "wanted", "measured", ""], lines)
+    return table(["what", "target", "measured", ""], lines)
 
 
 RESULTS_HEAD = (
@@ -172,7 +172,7 @@ RESULTS_HEAD = (
 
 
 def results_row(rows, today):
-    """The row of this run for the table in bench/README.md; None where its measurements are not there."""
+    """The row of this run for the table in bench/README.md; None if its measurements are missing."""
     move, dump = rows.get("moves/size/1024 MiB"), rows.get("dumps/one process/1024 MiB")
     if (
         not move
@@ -209,15 +209,15 @@ def write(rows, directory):
     text = ["# ppmr: measured", ""]
     text += ["\n".join(f"- {name}: {value}" for name, value in rows.environment.items()), ""]
     text += [
-        "Medians, with the lowest and highest sample in brackets. Ratios are of medians of one run; they travel between machines, the figures themselves do not.",
+        "Medians, with the lowest and highest sample in brackets. Ratios are of medians of one run. Only ratios can be compared between machines.",
         "",
     ]
     if not rows.environment.get("effort", "").startswith("full"):
         text += [
-            "**This was not a full run**: few samples of few bytes. It shows that everything works; it does not say how fast ppmr is.",
+            "**This was not a full run**: few samples of few bytes. It shows that everything works, not how fast ppmr is.",
             "",
         ]
-    text += ["## Wanted and reached", "", targets_table(rows), ""]
+    text += ["## Targets", "", targets_table(rows), ""]
     for chapter, sentence in CHAPTERS.items():
         found = rows.of(chapter)
         if not found:

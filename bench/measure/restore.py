@@ -1,4 +1,4 @@
-"""CRIU's restore by itself, from images that are in memory already: in the target mount, and in tmpfs. The same images, again and again."""
+"""CRIU's restore alone, from images that are already in memory: in the target mount, and in tmpfs. Every round restores the same images."""
 import shutil
 
 from lab import criu
@@ -45,7 +45,7 @@ def measure(testbed, mib, lazily):
                 tar.close()
             source.run(["cp", "-r", images, mounts.out / label])
             mounts.commit(label)
-        # A restore checks the lengths of the files that the program has open, and the restored program writes on.
+        # A restore checks the lengths of the files that the program has open, and the restored program appends to them.
         kept = {file: file.read_bytes() for file in worker.directory.iterdir()}
 
         def restore_from(where):
@@ -70,14 +70,14 @@ def measure(testbed, mib, lazily):
                         wait_until(
                             lambda: not target.exists(f"/proc/{worker.pid}"),
                             10,
-                            "the restored process to be gone",
+                            "the restored process to end",
                             interval=0.002,
                         )
                         child = worker.lines()[-1]["child"]
                         wait_until(
                             lambda: not target.exists(f"/proc/{child}"),
                             10,
-                            "its child to be gone",
+                            "its child to end",
                             interval=0.002,
                         )
                     return took

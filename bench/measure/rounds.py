@@ -1,4 +1,4 @@
-"""Alternating rounds: within a round every way gets its turn, the order rotates from round to round, and a first round warms up uncounted."""
+"""Alternating rounds: each round runs every way once, the order rotates from round to round, and the first round warms up and is not counted."""
 
 
 def rotate(ways, by):

@@ -1,17 +1,17 @@
-"""Finished rows, kept as lines of JSON as soon as they are there, so that a long run that was cut short goes on where it stopped.
+"""Finished rows, appended to a file as lines of JSON, so that an interrupted run can continue.
 
-The first line names the machine, kernel, commit and build that all rows come from; rows of another are never mixed in. A row:
+The first line names the machine, kernel, commit and build of all rows; rows of another are refused. A row:
 
     key          names the measurement in the plan, once per file
     section      the chapter of the report: aggregation, network, pipeline ...
     series       the sweep it belongs to: rows of one series make one table and one curve
-    parameters   what was set
+    parameters   the values that were set
     unit         of the samples: GB/s (more is better), s (less is better), CPU-s/GB ...
-    results      who -> samples, ppmr's own first; the others are its ceilings and peers, of the same minutes
+    results      way -> samples, ppmr first; the others are its ceilings and alternatives, from the same minutes
     facts        further figures of the same runs: name -> number
-    not_measured who -> why not
-    also         further samples of the same runs, in the same unit: name -> who -> samples
-    spans        who -> [[phase, begin, end], ...] of one sample, in seconds since the dump began
+    not_measured way -> reason
+    also         further samples of the same runs, in the same unit: name -> way -> samples
+    spans        way -> [[phase, begin, end], ...] of one sample, in seconds since the dump began
 """
 import json
 import os
@@ -29,13 +29,13 @@ class RowsError(Exception):
 
 class Rows:
     def __init__(self, path, environment=None):
-        """Opens or begins the file. `environment` None: whatever the file says (to report only)."""
+        """Opens or creates the file. `environment` None: reads an existing file of any environment."""
         self.path = Path(path)
         self._rows = {}
         if self.path.exists():
             self._read(environment)
         elif environment is None:
-            raise RowsError(f"{self.path}: there are no figures here")
+            raise RowsError(f"{self.path}: no figures here")
         else:
             self.environment = environment
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class Rows:
             self._rows = {row["key"]: row for row in parsed[1:]}
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise RowsError(
-                f"{self.path}: not a file of figures ({error}); move it away or give another --output"
+                f"{self.path}: not a file of figures ({error}); remove it or use another --output"
             ) from None
         if environment is not None:
             other = [
@@ -60,9 +60,9 @@ class Rows:
             if other:
                 raise RowsError(
                     f"{self.path}: its rows come from another {', '.join(other)} ({'; '.join(str(self.environment[key]) for key in other)}, "
-                    f"here {'; '.join(str(environment.get(key)) for key in other)}); give another --output"
+                    f"here {'; '.join(str(environment.get(key)) for key in other)}); use another --output"
                 )
-        if whole != text:  # the line that was being written when the run was cut short
+        if whole != text:  # the run was interrupted while it wrote the last line
             with open(self.path, "r+") as file:
                 file.truncate(len(whole.encode()))
 
@@ -86,9 +86,9 @@ class Rows:
 
     def add(self, row):
         if row["key"] in self._rows:
-            raise RowsError(f"{row['key']} was measured already")
+            raise RowsError(f"{row['key']} has been measured already")
         if not any(row["results"].values()) and not row.get("not_measured"):
-            raise RowsError(f"{row['key']}: no samples, and no word why")
+            raise RowsError(f"{row['key']}: no samples and no reason")
         self._append(row)
         self._rows[row["key"]] = row
 

@@ -1,4 +1,4 @@
-"""Few samples told honestly: the median, with how far apart they lie."""
+"""Statistics of a few samples: the median and the extremes."""
 import math
 import statistics
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ class Spread:
 
     @property
     def relative(self):
-        """Half the distance between the extremes, in parts of the median."""
+        """Half the distance between the extremes, divided by the median."""
         return (self.high - self.low) / 2 / self.median if self.median else math.inf
 
 
 def spread(samples):
     samples = [float(sample) for sample in samples]
     if not samples:
-        raise ValueError("no samples: nothing was measured")
+        raise ValueError("no samples")
     if not all(map(math.isfinite, samples)):
-        raise ValueError(f"not a measurement: {samples}")
+        raise ValueError(f"samples are not finite: {samples}")
     return Spread(statistics.median(samples), min(samples), max(samples), len(samples))
 
 
 def ratio(samples, against):
-    """Median over median; None where one of them was not measured."""
+    """Median over median; None if one of them was not measured."""
     if not samples or not against:
         return None
     base = spread(against).median
@@ -43,7 +43,7 @@ def size_text(count):
 
 
 def figure(value):
-    """Three figures that mean something: 12.3, 0.123, 1230."""
+    """Three significant digits: 12.3, 0.123, 1230."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))

@@ -1,6 +1,6 @@
-"""What ppmr wants to reach, each as a ratio of medians in one run, and whether these rows say that it does.
+"""ppmr's performance targets, each a ratio of medians in one run, and whether the rows of a run reach them.
 
-A figure that was not measured in this run is said to be so; it is never taken from another."""
+A target whose figures are missing in the run is reported as not measured; figures of another run are never used."""
 from dataclasses import dataclass
 from typing import Callable, Optional
 
@@ -12,10 +12,9 @@ from .spread import figure, ratio, spread
 class Target:
     what: str
     wanted: float
-    value: Callable  # rows -> number, or None where it was not measured
+    value: Callable  # rows -> number, or None if it was not measured
     at_least: bool = True
     unit: str = "x"  # x, %, s, CPU-s/GB
-    bound: str = ""  # what bounds it where it is missed, if that is known
 
     def verdict(self, rows):
         value = self.value(rows)
@@ -82,7 +81,8 @@ def _pre_copy(size_mib):
 
 
 def _pool_insensitivity(rows):
-    """The slowest pool of 8 MiB or more against the fastest, with full chunks, each as a part of the null sink in the same minutes: the machine drifts."""
+    """The slowest pool of 8 MiB or more against the fastest, with full chunks. Each counts relative to the null sink of the same minutes, because the
+    machine's speed drifts."""
     shares = [
         ratio(row["results"]["ppmr"], row["results"]["null sink"])
         for row in rows.of("aggregation", "chunk and pool size")

@@ -1,4 +1,4 @@
-"""What all measurements share: the effort, the options, and the nodes, which are made on first use."""
+"""Shared by all measurements: the effort, and the two nodes, created on first use."""
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +19,16 @@ BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
 
 @dataclass(frozen=True)
 class Effort:
-    """How thorough a run is."""
+    """How thorough a run is. The plan omits rows; it never estimates them."""
 
     name: str
     runs: int  # counted rounds
-    grid_runs: int = 3  # of each row where chunk and pool size vary
-    warm_ups: int = 1  # rounds before them
-    bytes: int = GIB  # written in one sample if the rate has no limit
+    grid_runs: int = 3  # counted rounds of the rows in which chunk and pool size vary
+    warm_ups: int = 1  # rounds that are not counted
+    bytes: int = GIB  # written in one sample, on an unlimited link
     limited_seconds: float = 2.0  # length of a sample on a limited link
     iperf_seconds: int = 3
-    sweep: int = 3  # values of each sweep: 1: the first, 2: both ends, more: all
+    sweep: int = 3  # values of each sweep: 1 the first, 2 both ends, 3 all
     move_mib: tuple = (64, 256, 1024, 4096)  # sizes of the process that moves
     move_runs: int = 5
     crowd_mib: int = 1024  # total memory of 2, 4, 8 processes
@@ -72,7 +72,7 @@ EFFORTS = {
 
 
 def flags(defaults, given):
-    """Command line words: the defaults {flag: value or None} that `given` does not replace, then `given`."""
+    """Command line words: the defaults {flag: value or None} that `given` does not contain, then `given` ("--flag", "--flag=value")."""
     names = {word.split("=", 1)[0] for word in given}
     words = []
     for flag, value in defaults.items():
@@ -94,12 +94,11 @@ class Testbed:
     ):
         self.effort = effort
         self.source_options, self.target_options = list(source_options), list(target_options)
-        self.shared_directory = shared_directory  # a network file system that both nodes mount
+        self.shared_directory = shared_directory  # a network file system that both nodes see
         self.disk_directory = disk_directory  # a directory on a disk file system
-        self.rate = rate  # of the link between the nodes; None: unlimited
-        self.fresh_memory = (
-            fresh_memory  # FreshMemory: each move gets memory that the host has not backed
-        )
+        self.rate = rate  # limit of the veth link, None: unlimited
+        # FreshMemory: each move runs on memory that the host has not backed.
+        self.fresh_memory = fresh_memory
         self._lab = self._machines = self._allowed_before = None
         self._labels = itertools.count(1)
         self._ports = itertools.count(20000)
@@ -111,10 +110,8 @@ class Testbed:
             try:
                 self._source, self._target, self._link = self._lab.pair()
                 self._allow_congestion_control()
-                for node in (
-                    self._source,
-                    self._target,
-                ):  # ppmr chooses it for a near peer; iperf3 and the other ways use it, too
+                # ppmr selects it for near peers. iperf3 and the other ways must use the same.
+                for node in (self._source, self._target):
                     node.run(
                         ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={CONGESTION_CONTROL}"]
                     )
@@ -126,7 +123,7 @@ class Testbed:
 
     @property
     def machines(self):
-        """Two emulated machines with RDMA devices; vm.image.CannotRun if they are unavailable."""
+        """Two emulated machines with RDMA devices. Raises vm.image.CannotRun if this computer cannot run them."""
         if self._machines is None:
             self._machines = VirtualLab(memory_mib=MACHINE_MEMORY_MIB, backed=True)
         return self._machines
@@ -144,7 +141,7 @@ class Testbed:
         return self.lab.directory / "private"
 
     def nodes(self, link):
-        """(node of the source, node of the target) with a link of that kind between them."""
+        """(source, target), joined by a link of that kind."""
         self.lab
         if link == "loopback":
             return self._target, self._target
@@ -157,7 +154,7 @@ class Testbed:
     def await_fresh_memory(self):
         if self.fresh_memory and not self.fresh_memory.renew():
             raise LabError(
-                "the host does not reclaim freed memory: --fresh-memory does not work here"
+                "--fresh-memory does not work here: the host does not reclaim freed memory"
             )
 
     def label(self, what="run"):
@@ -167,14 +164,14 @@ class Testbed:
         return next(self._ports)
 
     def bytes_for(self, link):
-        """The size of one sample over a link, in whole MiB."""
+        """Bytes of one sample over a link, in whole MiB."""
         if link not in BYTES_PER_SECOND:
             return self.effort.bytes
         wanted = BYTES_PER_SECOND[link] * self.effort.limited_seconds
         return int(max(4 * MIB, min(self.effort.bytes, wanted)) // MIB * MIB)
 
     def _allow_congestion_control(self):
-        """A network namespace may use only what this machine allows. close() restores the setting."""
+        """A network namespace may use only the algorithms that this machine allows. close() restores the setting."""
         allowed = ALLOWED_CONGESTION_CONTROL.read_text()
         if CONGESTION_CONTROL not in allowed.split():
             self._allowed_before = allowed

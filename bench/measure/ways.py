@@ -1,8 +1,7 @@
-"""The ways of moving a tree that ppmr is compared with, beyond those of tests/lab/peers.py: the paper's baselines and what else people use.
+"""The ways of moving a tree that ppmr is compared with, in addition to those of tests/lab/peers.py: the paper's baselines and common tools.
 
-Each is as good as it can be made without changing what it is: receiving ends listen before the dump begins, copies go straight through
-sockets, restores are eager unless the way is a lazy one. What makes a baseline a baseline stays: *Local* and *RDMA+Local* put the images on a
-disk, and neither side may find them in its page cache afterwards.
+Each runs under its best conditions: receivers listen before the dump begins, copies go straight through sockets, restores are eager unless the
+way is a lazy one. The defining cost of a baseline stays: *Local* and *RDMA+Local* write the images to a disk and drop them from the page cache.
 """
 import contextlib
 import json
@@ -21,7 +20,7 @@ from .loads import mortal
 LAZY_PORT, RSYNC_PORT, DISK_PORT = 7810, 7811, 7812
 PIPE_BYTES = 4 << 20
 
-# Whatever lies below a directory is on the disk, and in no page cache, when this returns.
+# Writes all files below a directory to the disk and drops them from the page cache.
 TO_DISK = """
 import os, sys
 for directory, _, names in os.walk(sys.argv[1]):
@@ -35,7 +34,7 @@ for directory, _, names in os.walk(sys.argv[1]):
     os.close(fd)
 """
 
-# Copies a checkpoint out of a target mount into files while it arrives: a thread per file, reads wait for bytes under way.
+# Copies a checkpoint from a target mount to files while it arrives. A thread per file; reads block until their bytes arrive.
 LAND = """
 import os, sys, threading, time
 mount, disk = sys.argv[1:]
@@ -117,7 +116,7 @@ class LocalMove(Move):
 
 
 class SharedMove(Move):
-    """The paper's *Shared*: CRIU into a file system that both nodes see, restored from there."""
+    """The paper's *Shared*: CRIU dumps into a file system that both nodes have mounted, and restores from there."""
 
     name = "Shared"
 
@@ -146,7 +145,7 @@ class SharedMove(Move):
 
 
 class LandedMove(PpmrMove):
-    """The paper's *RDMA+Local*: our stream, landing in files on the target's disk that are restored from when all is there."""
+    """The paper's *RDMA+Local*: ppmr's stream into files on the target's disk. The restore starts when they are complete."""
 
     name = "RDMA+Local (bytes over TCP)"
 
@@ -166,7 +165,7 @@ class LandedMove(PpmrMove):
         )
         if self._landing.stdout.readline().strip() != "watching":
             raise LabError(
-                f"{self.name}: nothing watches {self.mounts.in_ / label}: {self._landing.stderr.read().strip()}"
+                f"{self.name}: cannot watch {self.mounts.in_ / label}: {self._landing.stderr.read().strip()}"
             )
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
@@ -176,7 +175,7 @@ class LandedMove(PpmrMove):
         self.mounts.commit(self.label)
         if self._landing.wait(timeout=300) != 0:
             raise LabError(
-                f"{self.name}: copying out of {self.mounts.in_ / self.label}: {self._landing.stderr.read().strip()}"
+                f"{self.name}: cannot copy from {self.mounts.in_ / self.label}: {self._landing.stderr.read().strip()}"
             )
         to_disk(self.target, self._files)
         timeline.arrived = now()
@@ -193,12 +192,12 @@ class LandedMove(PpmrMove):
 
 
 def can_migrate(at):
-    """Has this ppmr the command that does a whole migration?"""
+    """True if this ppmr has the command `migrate`."""
     return "--allow-restart" in at.run([find_ppmr(), "target", "--help"], check=False).stdout
 
 
 class MigrateMove(Move):
-    """`ppmr migrate`: one command, and a process that never runs twice nor is lost; CRIU waits at both ends while both nodes write that down."""
+    """`ppmr migrate`: one command that never loses or duplicates the process. Both nodes record the state while CRIU waits, which costs time."""
 
     name = "ppmr migrate"
 
@@ -239,7 +238,7 @@ class MigrateMove(Move):
 
 
 class RsyncMove(_PeerMove):
-    """Images in tmpfs, copied by rsync to an rsync daemon: no ssh in between, whole files, no checksums of its own."""
+    """Images in tmpfs, copied to an rsync daemon without ssh, as whole files, without rsync's checksums."""
 
     name = "tmpfs + rsync"
 
@@ -293,13 +292,13 @@ class RsyncMove(_PeerMove):
 
 
 class LazyPagesMove(_PeerMove):
-    """CRIU's post-copy: the small images are copied, the process runs at the target, its pages come from the frozen source on demand and in the background."""
+    """CRIU's post-copy: the small images are copied, the process runs at the target and gets its pages from the frozen source, on demand and in the background."""
 
     name = "CRIU lazy pages"
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         self._dump = None
-        status, told = os.pipe()
+        status, status_writer = os.pipe()
         timeline.dump_began = now()
         try:
             self._dump = self.source.popen(
@@ -321,24 +320,24 @@ class LazyPagesMove(_PeerMove):
                         "--port",
                         LAZY_PORT,
                         "--status-fd",
-                        told,
+                        status_writer,
                         *dump_options,
                     ]
                 ),
-                pass_fds=(told,),
+                pass_fds=(status_writer,),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            os.close(told)
-            told = -1
+            os.close(status_writer)
+            status_writer = -1
             if os.read(status, 1) != b"\0":
                 raise criu.CriuError(
                     f"criu dump --lazy-pages failed:\n{criu._errors(self.source, self._work_source / 'dump.log')}"
                 )
         finally:
             os.close(status)
-            if told >= 0:
-                os.close(told)
+            if status_writer >= 0:
+                os.close(status_writer)
         timeline.dump_done = now()
         self._tar.copy(self._at_source)
         timeline.arrived = now()
@@ -370,7 +369,7 @@ class LazyPagesMove(_PeerMove):
 
 @contextlib.contextmanager
 def room_in_pipes():
-    """CRIU's page server takes pipes of 4 MiB and, without CAP_SYS_RESOURCE, fails unless the machine allows them."""
+    """Allows pipes of 4 MiB, which CRIU's page server requires if it lacks CAP_SYS_RESOURCE."""
     limit = Path("/proc/sys/fs/pipe-max-size")
     before = int(limit.read_text())
     if before < PIPE_BYTES:
@@ -383,7 +382,7 @@ def room_in_pipes():
 
 
 def all_ways(testbed, mounts, migrating=False):
-    """([ways], {name: why not}); `migrating`: the target of these mounts restarts processes. The first is what the others are compared with."""
+    """([ways], {name: why it cannot run}). The others are compared with the first. `migrating`: the target of these mounts restarts processes."""
     at, to, disk = testbed.source, testbed.target, testbed.disk_directory
     ways = [
         Named("ppmr, lazy", PpmrMove(at, to, mounts)),
@@ -398,12 +397,12 @@ def all_ways(testbed, mounts, migrating=False):
             Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, kind == "lazy"))
             for kind in ("lazy", "eager")
         ]
-    why_not = {"criu-image-streamer": "not a Debian package, and this driver has no way for it"}
+    why_not = {"criu-image-streamer": "not a Debian package, and this driver does not support it"}
     kind = filesystem_of(at, disk)
     if kind in ("tmpfs", "ramfs"):
         why_not[LocalMove.name] = why_not[
             LandedMove.name
-        ] = f"{disk} is on {kind}, not on a disk: give --disk DIR"
+        ] = f"{disk} is on {kind}, not on a disk: use --disk DIR"
     else:
         ways += [
             Named(LocalMove.name, LocalMove(at, to, disk)),
@@ -414,7 +413,7 @@ def all_ways(testbed, mounts, migrating=False):
     else:
         why_not[
             SharedMove.name
-        ] = "no network file system here: both nodes run on one kernel and one disk; give --shared DIR where there is one"
+        ] = "no network file system: both nodes run on one kernel and one disk; use --shared DIR if there is one"
     return ways, why_not
 
 
@@ -423,7 +422,7 @@ def filesystem_of(at, directory):
 
 
 class Named:
-    """A way under the name that the report gives it."""
+    """A way and its name in the report."""
 
     def __init__(self, name, move):
         self.name, self.move = name, move

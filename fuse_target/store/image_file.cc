@@ -6,10 +6,10 @@
 namespace ppmr {
 namespace {
 
-// A file whose first chunk ends here or before is taken for a small one.
+// A file whose first chunk ends here or before is treated as small.
 constexpr uint64_t kSmallFileMaxBytes = 256 << 10;
 
-// Block i of the series covers [4K << (i-1), 4K << i); block 0 the first 4 KiB.
+// Block 0 of the series covers the first 4 KiB, block i > 0 covers [4K << (i-1), 4K << i).
 size_t series_index(uint64_t offset) {
   return static_cast<size_t>(std::bit_width(offset / kSmallestBlockBytes));
 }
@@ -18,12 +18,12 @@ Range series_range(size_t index) {
   return {kSmallestBlockBytes << (index - 1), kSmallestBlockBytes << index};
 }
 
-// Which pieces of a landing lie in bounce memory, kept in Landing::store_data.
+// A bit of Landing::store_data: the piece is in bounce memory, to be spilled.
 constexpr uint64_t piece_bit(size_t piece) { return uint64_t{1} << piece; }
 
 }  // namespace
 
-// ---- Where bytes lie ---------------------------------------------------------------------------
+// ---- Where bytes are stored --------------------------------------------------------------------
 
 ImageFile::Place ImageFile::place_locked(uint64_t offset) {
   if (offset < kExtentBytes && series_) {
@@ -42,7 +42,7 @@ ImageFile::Place ImageFile::make_place_locked(uint64_t offset) {
   return place;
 }
 
-// Frees the blocks that lie wholly in `range`.
+// Frees the blocks whose whole range is in `range`.
 void ImageFile::drop_segments_locked(Range range) {
   if (series_) {
     for (size_t i = 0; i < kSeriesLength; ++i) {
@@ -64,9 +64,9 @@ Status ImageFile::announce(uint64_t offset, uint32_t length) {
                                  std::to_string(offset) + ": out of range");
   }
   std::lock_guard lock(mutex_);
-  under_way_.push_back({offset, offset + length});
+  in_flight_.push_back({offset, offset + length});
   size_bytes_ = std::max(size_bytes_, offset + length);
-  closed_ = false;  // a writer came back while the last close was on its way
+  closed_ = false;  // a close and a new open of the source may overlap with this chunk
   return {};
 }
 
@@ -77,8 +77,8 @@ void ImageFile::retract(uint64_t offset, uint32_t length) {
 
 void ImageFile::retract_locked(uint64_t offset, uint32_t length) {
   const auto found =
-      std::find(under_way_.begin(), under_way_.end(), Range{offset, offset + length});
-  if (found != under_way_.end()) under_way_.erase(found);
+      std::find(in_flight_.begin(), in_flight_.end(), Range{offset, offset + length});
+  if (found != in_flight_.end()) in_flight_.erase(found);
 }
 
 Status ImageFile::reserve(Landing& landing) {
@@ -88,10 +88,10 @@ Status ImageFile::reserve(Landing& landing) {
   BlockRef bounce;
   uint32_t bounced = 0;
   Status status;
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (storage_.consume && range.begin < consumed_end_) {
-    return failure(ESPIPE, "bytes at offset " + std::to_string(range.begin) +
-                               " are written again, but were read and freed (--consume)");
+    return failure(ESPIPE, "chunk at offset " + std::to_string(range.begin) +
+                               ": cannot write bytes that were read and freed (--consume)");
   }
   if (range.begin < kExtentBytes && !series_ && windows_.count(0) == 0 &&
       range.end <= kSmallFileMaxBytes) {
@@ -114,7 +114,7 @@ Status ImageFile::reserve(Landing& landing) {
       landing.store_data |= piece_bit(landing.piece_count);
     }
     if (!block) {
-      // Memory comes back when something is read and freed, or has gone to the disk.
+      // Memory becomes free when a reader consumes bytes, or when bytes were spilled.
       const bool later = segment.spilled || storage_.consume;
       status = failure(later ? EAGAIN : ENOSPC, "no memory for " + std::to_string(part.length()) +
                                                     " bytes: the target's memory limit is reached");
@@ -133,15 +133,16 @@ Status ImageFile::reserve(Landing& landing) {
     landing.piece_count = 0;
     return status;
   }
-  if (landing.store_data != 0 && !spill_file_) {
-    auto file = storage_.spill->create_file();
-    if (!file) {
-      release(storage_.memory, landing);
-      landing.piece_count = 0;
-      return failure(file.error());
-    }
-    spill_file_ = *file;
+  if (landing.store_data == 0 || spill_file_) return {};
+  lock.unlock();
+  auto file = storage_.spill->create_file();
+  if (!file) {
+    release(storage_.memory, landing);
+    landing.piece_count = 0;
+    return failure(file.error());
   }
+  lock.lock();
+  if (!spill_file_) spill_file_ = std::move(*file);
   return {};
 }
 
@@ -149,8 +150,7 @@ void ImageFile::release(StoreMemory& memory, const Landing& landing) {
   for (uint32_t i = 0; i < landing.piece_count; ++i) memory.adopt(landing.pieces[i].block);
 }
 
-// Whether the pieces still are where the file's bytes are read from (a source out of step may have
-// truncated meanwhile).
+// False when the source has truncated the file since reserve(), against the protocol.
 bool ImageFile::is_in_place_locked(const Landing& landing) {
   uint64_t at = landing.offset;
   for (uint32_t i = 0; i < landing.piece_count; ++i) {
@@ -171,7 +171,7 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
       std::lock_guard lock(mutex_);
       spill_file = spill_file_;
     }
-    if (!spill_file) status = failure(EIO, "the file was given up while its bytes were under way");
+    if (!spill_file) status = failure(EIO, "the checkpoint failed while the chunk was in flight");
     uint64_t at = landing.offset;
     for (uint32_t i = 0; i < landing.piece_count && status; ++i) {
       const Landing::Piece& piece = landing.pieces[i];
@@ -185,7 +185,7 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
     retract_locked(landing.offset, landing.length);
     if (status && !is_in_place_locked(landing)) {
       status = failure(EIO, "chunk at offset " + std::to_string(landing.offset) +
-                                ": the file was cut while it was under way");
+                                ": the file was truncated while it was in flight");
     }
     if (status) {
       arrived_.add({landing.offset, landing.offset + landing.length});
@@ -196,7 +196,7 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
   return status;
 }
 
-void ImageFile::give_up(const Landing& landing) {
+void ImageFile::abandon(const Landing& landing) {
   retract(landing.offset, landing.length);
   release(storage_.memory, landing);
 }
@@ -234,7 +234,7 @@ void ImageFile::open_for_write() {
 
 uint64_t ImageFile::known_end_locked() const {
   uint64_t end = arrived_.end();
-  for (const Range& range : under_way_) end = std::max(end, range.end);
+  for (const Range& range : in_flight_) end = std::max(end, range.end);
   return end;
 }
 
@@ -244,17 +244,17 @@ void ImageFile::close(uint64_t size_bytes) {
   closed_ = true;
 }
 
-void ImageFile::discard() {
+std::shared_ptr<SpillFile> ImageFile::discard() {
   std::lock_guard lock(mutex_);
   arrived_.clear();
   series_.reset();
   windows_.clear();
-  spill_file_.reset();
+  return std::move(spill_file_);
 }
 
 ImageFile::Facts ImageFile::facts() const {
   std::lock_guard lock(mutex_);
-  Facts facts{size_bytes_, closed_, !under_way_.empty(), digest_, 0};
+  Facts facts{size_bytes_, closed_, !in_flight_.empty(), digest_, 0};
   for (const Range& range : arrived_.ranges()) facts.stored_bytes += range.length();
   return facts;
 }

@@ -1,14 +1,17 @@
-// The bytes of one file of a checkpoint: where they lie, which of them have arrived, which are
-// still under way.
+// The bytes of one file of a checkpoint: where they are stored, which have arrived, which are in
+// flight.
 //
-//   windows of 2 MiB      | 0             | 1             | 2 ...
-//   whole                 | one block     | one block     |
-//   a small file's first  |4K|4K|8K| 16K | ... | 1M |       made only where bytes arrive
+// clang-format off
+//   windows of 2 MiB            | 0                   | 1             | 2 ...
+//   usual file                  | one block           | one block     |
+//   first window, small file    |4K|4K|8K|16K|...|1M  |
+// clang-format on
 //
-// A block may hold bytes of an earlier file where nothing has arrived yet: a reader is given
-// arrived ranges from blocks, and zeros for everything else.
+// A block is allocated when the first byte of its range arrives. It is not cleared: outside the
+// arrived ranges it holds bytes of earlier files. Readers get arrived ranges from blocks and zeros
+// for everything else.
 //
-// Two files: image_file.cc (arrival), image_file_read.cc (reading, and freeing behind a reader).
+// Two files: image_file.cc (arrival), image_file_read.cc (reading; freeing consumed bytes).
 #pragma once
 
 #include <array>
@@ -26,62 +29,64 @@
 
 namespace ppmr {
 
-// Where files get memory from. Constant; outlives them.
+// Where files store their bytes. Constant; outlives the files.
 struct ImageStorage {
   StoreMemory& memory;
-  SpillDirectory* spill = nullptr;  // null: what finds no memory is refused
-  bool consume = false;             // free what was read, readers are strictly sequential
+  SpillDirectory* spill = nullptr;  // null: no spilling
+  bool consume = false;             // free bytes once read; readers are strictly sequential
 };
 
 inline constexpr uint32_t kChunkMaxBytes = kExtentBytes;
 
-// Threads: any. No call waits for a disk or a peer with the mutex held.
+// Threads: any. The mutex is not held across disk or network I/O.
 class ImageFile {
  public:
   struct Facts {
-    uint64_t size_bytes = 0;  // as far as it is known
-    bool closed = false;      // the size is final
-    bool under_way = false;   // chunks are announced and have not landed
-    uint64_t digest = 0;
-    uint64_t stored_bytes = 0;  // arrived, and not a hole
+    uint64_t size_bytes = 0;    // grows until `closed`
+    bool closed = false;        // the writer has closed the file: the size is final
+    bool in_flight = false;     // chunks are announced and have not landed
+    uint64_t digest = 0;        // sum of the digests of all landed chunks
+    uint64_t stored_bytes = 0;  // without holes
   };
   enum class Readiness {
     kReady,
-    kWait,  // bytes of the range are still to come
+    kWait,  // bytes of the range have not arrived yet
   };
 
   explicit ImageFile(const ImageStorage& storage) : storage_(storage) {}
 
-  // Arrival, see Sink. Errors: EMSGSIZE for a chunk longer than kChunkMaxBytes.
+  // A chunk goes announce -> reserve -> land, see Sink; retract() and abandon() undo the first and
+  // the second step. announce: EMSGSIZE for a chunk longer than kChunkMaxBytes.
   Status announce(uint64_t offset, uint32_t length);
   void retract(uint64_t offset, uint32_t length);
-  // Fills the landing's pieces; it holds references until land() or give_up().
-  // Errors: EAGAIN, ENOSPC as Sink::reserve(); ESPIPE for bytes already consumed.
+  // Fills the landing's pieces. They hold block references until land() or abandon().
+  // Errors: EAGAIN, ENOSPC as Sink::reserve(); ESPIPE for bytes that were consumed.
   Status reserve(Landing& landing);
-  // The landing is used up in any case.
+  // Both release the landing's references, land() also on error. Errors of land: EIO.
   Status land(const Landing& landing, uint64_t chunk_digest);
-  void give_up(const Landing& landing);
-  // Drops the references of a landing whose file is gone.
+  void abandon(const Landing& landing);
+  // Releases the references of a landing whose file no longer exists.
   static void release(StoreMemory& memory, const Landing& landing);
 
   void truncate(uint64_t size_bytes);
   void punch_hole(uint64_t offset, uint64_t length_bytes);
   void open_for_write();
   void close(uint64_t size_bytes);
-  // Nobody will read it again: its memory is free for others.
-  void discard();
+  // Frees the memory; later reads are invalid. Returns the spill file: closing it can take seconds,
+  // so the caller drops it with no lock held.
+  [[nodiscard]] std::shared_ptr<SpillFile> discard();
 
-  // Plans the answer to a read: all of the range, less only at the end of a closed file (nothing
-  // past it). Errors: ESPIPE when consuming and this is not where the reader stopped.
+  // Plans the answer to a read: the whole range, or the part before the end of a closed file.
+  // Errors: ESPIPE when consuming and `offset` is not where the last read ended.
   Result<Readiness> read(uint64_t offset, size_t length, ReadPlan& plan);
-  // What is there now, zeros elsewhere, up to the end. Errors: EAGAIN while chunks of the range are
-  // under way, ESPIPE for bytes already consumed.
+  // Plans a read back: arrived bytes, zeros for the rest, up to the present end. Errors: EAGAIN
+  // while chunks of the range are in flight, ESPIPE for bytes that were consumed.
   Status read_back(uint64_t offset, size_t length, ReadPlan& plan);
 
   Facts facts() const;
 
  private:
-  // A stretch of the file that lies in one block. Absent: no block and not spilled.
+  // A range of the file that is stored in one block, or spilled. Neither: nothing has arrived.
   struct Segment {
     BlockRef block;
     bool spilled = false;
@@ -89,7 +94,7 @@ class ImageFile {
   static constexpr size_t kSeriesLength = 10;  // 4K 4K 8K ... 1M
   using Series = std::array<Segment, kSeriesLength>;
   struct Place {
-    Segment* segment = nullptr;  // null: absent
+    Segment* segment = nullptr;  // null: nothing has arrived
     Range covers;
   };
 
@@ -97,7 +102,7 @@ class ImageFile {
   Place make_place_locked(uint64_t offset);
   void drop_segments_locked(Range range);
   void retract_locked(uint64_t offset, uint32_t length);
-  bool under_way_locked(Range range) const;
+  bool in_flight_locked(Range range) const;
   uint64_t known_end_locked() const;
   bool is_in_place_locked(const Landing& landing);
   void plan_locked(Range range, ReadPlan& plan);
@@ -107,16 +112,16 @@ class ImageFile {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::unique_ptr<Series> series_;       // the first window, where it is cut
+  std::unique_ptr<Series> series_;       // the first window of a small file; null: in windows_
   std::map<uint64_t, Segment> windows_;  // by number; one allocation per 2 MiB
   std::shared_ptr<SpillFile> spill_file_;
   RangeSet arrived_;
-  std::vector<Range> under_way_;  // announced, in that order, and not landed
+  std::vector<Range> in_flight_;  // in the order of their announcements
   uint64_t size_bytes_ = 0;
   bool closed_ = false;
   uint64_t digest_ = 0;
-  uint64_t consumed_end_ = 0;  // where the reader stopped
-  bool order_complained_ = false;
+  uint64_t consumed_end_ = 0;  // end of the last read when consuming
+  bool order_error_logged_ = false;
 };
 
 }  // namespace ppmr

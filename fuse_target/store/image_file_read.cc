@@ -1,4 +1,4 @@
-// Reading: a range is answered only when nothing of it is still to come.
+// Reading. A read is answered when its whole range has arrived.
 #include <algorithm>
 
 #include "fuse_target/store/image_file.h"
@@ -6,8 +6,8 @@
 
 namespace ppmr {
 
-bool ImageFile::under_way_locked(Range range) const {
-  return std::any_of(under_way_.begin(), under_way_.end(),
+bool ImageFile::in_flight_locked(Range range) const {
+  return std::any_of(in_flight_.begin(), in_flight_.end(),
                      [&](const Range& chunk) { return chunk.overlaps(range); });
 }
 
@@ -38,23 +38,23 @@ Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, Rea
   Range range{offset, offset + std::min<uint64_t>(length, uint64_t{INT64_MAX} - offset)};
   if (closed_) range.end = std::min(range.end, size_bytes_);
   if (storage_.consume && offset != consumed_end_ && !(closed_ && range.empty())) {
-    if (!std::exchange(order_complained_, true)) {
+    if (!std::exchange(order_error_logged_, true)) {
       spdlog::error(
-          "a reader wanted offset {} but had read up to {}: with --consume a file is read "
-          "once, front to back",
+          "read at offset {} refused: the previous read ended at {} and --consume requires reading "
+          "each file once, front to back",
           offset, consumed_end_);
     }
     return failure(ESPIPE, "read out of order");
   }
   if (range.empty()) return Readiness::kReady;
-  if (under_way_locked(range)) return Readiness::kWait;
+  if (in_flight_locked(range)) return Readiness::kWait;
   if (!closed_ && !arrived_.contains(range)) return Readiness::kWait;
   plan_locked(range, plan);
   if (!storage_.consume) return Readiness::kReady;
   consume_locked(range.end);
   const auto spill_file = spill_file_;
   lock.unlock();
-  // The plan reads its own part from the disk later.
+  // The range itself stays: the plan reads it from the disk later.
   if (spill_file) spill_file->punch_hole(0, range.begin);
   return Readiness::kReady;
 }
@@ -64,13 +64,14 @@ Status ImageFile::read_back(uint64_t offset, size_t length, ReadPlan& plan) {
   std::lock_guard lock(mutex_);
   if (offset >= size_bytes_) return {};
   const Range range{offset, std::min<uint64_t>(size_bytes_, offset + length)};
-  if (under_way_locked(range)) return failure(EAGAIN, "read back: bytes are still under way");
-  if (offset < consumed_end_) return failure(ESPIPE, "read back: the bytes were read and freed");
+  if (in_flight_locked(range)) return failure(EAGAIN, "read back: bytes are in flight");
+  if (offset < consumed_end_)
+    return failure(ESPIPE, "read back: the bytes were read and freed (--consume)");
   plan_locked(range, plan);
   return {};
 }
 
-// The plan holds its blocks; everything wholly behind the reader is free for what comes.
+// Frees the blocks that end at or before `end`; the plan of this read keeps its own.
 void ImageFile::consume_locked(uint64_t end) {
   consumed_end_ = end;
   const bool all = closed_ && end == size_bytes_;

@@ -80,25 +80,25 @@ std::string pattern(size_t length, uint32_t seed) {
   return bytes;
 }
 
-TEST_F(ImageFileTest, PiecesOfOneWindowLieSideBySideAtTheirOffsets) {
+TEST_F(ImageFileTest, PlacesChunksOfOneWindowAtTheirOffsets) {
   use(32 * kMiB);
   auto first = reserve(4 * kMiB, kMiB);
   auto second = reserve(5 * kMiB, kMiB);
   ASSERT_TRUE(first && second);
   ASSERT_EQ(first->piece_count, 1u);
   EXPECT_EQ(first->pieces[0].data + kMiB, second->pieces[0].data);
-  file().give_up(*first);
-  file().give_up(*second);
+  file().abandon(*first);
+  file().abandon(*second);
 }
 
-TEST_F(ImageFileTest, AChunkAcrossWindowsHasTwoPieces) {
+TEST_F(ImageFileTest, SplitsAChunkAcrossWindows) {
   use(32 * kMiB);
   const std::string bytes = pattern(kMiB, 1);
   EXPECT_TRUE(arrive(2 * kMiB - 1000, bytes));
   EXPECT_EQ(read(2 * kMiB - 1000, kMiB), bytes);
 }
 
-TEST_F(ImageFileTest, ASmallFileTakesASmallBlock) {
+TEST_F(ImageFileTest, StoresASmallFileInASmallBlock) {
   use(32 * kMiB);
   EXPECT_TRUE(arrive(0, "small"));
   ImageFile other(*storage_);
@@ -106,11 +106,11 @@ TEST_F(ImageFileTest, ASmallFileTakesASmallBlock) {
   auto landing = reserve(5, 4091);
   ASSERT_TRUE(landing);
   EXPECT_EQ(landing->piece_count, 1u);
-  file().give_up(*landing);
+  file().abandon(*landing);
   EXPECT_EQ(used_bytes(), kExtentBytes);
 }
 
-TEST_F(ImageFileTest, ASmallFileThatGrowsKeepsItsBytes) {
+TEST_F(ImageFileTest, KeepsTheBytesOfASmallFileThatGrows) {
   use(32 * kMiB);
   std::string whole;
   for (uint32_t i = 0; i < 50; ++i) {
@@ -122,7 +122,7 @@ TEST_F(ImageFileTest, ASmallFileThatGrowsKeepsItsBytes) {
   EXPECT_EQ(read(0, whole.size()), whole);
 }
 
-TEST_F(ImageFileTest, AReadWaitsForWhatIsToComeAndNeverIsShort) {
+TEST_F(ImageFileTest, ReadWaitsForMissingBytesAndIsNeverShort) {
   use(32 * kMiB);
   EXPECT_EQ(read(0, 4), "wait");
   ASSERT_TRUE(arrive(0, "abcd"));
@@ -145,7 +145,7 @@ TEST_F(ImageFileTest, ARangeThatIsWrittenAgainWaitsForTheNewBytes) {
   EXPECT_EQ(read(0, 6), "abXYef");
 }
 
-TEST_F(ImageFileTest, HolesReadAsZerosWhenTheSizeIsFinal) {
+TEST_F(ImageFileTest, ReadsHolesAsZerosOnceTheSizeIsFinal) {
   use(32 * kMiB);
   ASSERT_TRUE(arrive(5 * kMiB, "end"));
   EXPECT_EQ(read(kMiB, 3), "wait");
@@ -154,12 +154,12 @@ TEST_F(ImageFileTest, HolesReadAsZerosWhenTheSizeIsFinal) {
   EXPECT_EQ(read(5 * kMiB - 1, 100), std::string(1, '\0') + "end" + std::string(7, '\0'));
 }
 
-TEST_F(ImageFileTest, BytesOfAnEarlierFileAreNeverShown) {
+TEST_F(ImageFileTest, NeverShowsBytesOfAnEarlierFile) {
   use(kLimitMinBytes);
   for (uint64_t window = 0; window < 8; ++window) {
     ASSERT_TRUE(arrive(window * 2 * kMiB, std::string(2 * kMiB, 's')));
   }
-  file_.emplace(*storage_);  // the earlier file is gone, its extents are taken again
+  file_.emplace(*storage_);  // the earlier file no longer exists; its extents are reused
   ASSERT_TRUE(arrive(2 * kMiB, "x"));
   ASSERT_TRUE(arrive(0, "y"));
   file().close(4 * kMiB);
@@ -169,7 +169,7 @@ TEST_F(ImageFileTest, BytesOfAnEarlierFileAreNeverShown) {
   EXPECT_EQ(bytes[2 * kMiB], 'x');
 }
 
-TEST_F(ImageFileTest, TruncationCutsAndExtensionReadsAsZeros) {
+TEST_F(ImageFileTest, TruncateRemovesBytesAndExtendingReadsAsZeros) {
   use(32 * kMiB);
   ASSERT_TRUE(arrive(0, std::string(3 * kMiB / 2, 'a')));
   ASSERT_TRUE(arrive(3 * kMiB / 2, std::string(3 * kMiB / 2, 'b')));
@@ -182,7 +182,7 @@ TEST_F(ImageFileTest, TruncationCutsAndExtensionReadsAsZeros) {
   EXPECT_EQ(read(0, 3 * kMiB), "aaa" + std::string(3 * kMiB - 3, '\0'));
 }
 
-TEST_F(ImageFileTest, AHoleReadsAsZerosAndFreesItsMemory) {
+TEST_F(ImageFileTest, PunchedHoleReadsAsZerosAndFreesItsMemory) {
   use(32 * kMiB);
   for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(arrive(i * 2 * kMiB, std::string(2 * kMiB, 'a')));
   file().punch_hole(kMiB, 5 * kMiB);
@@ -191,7 +191,7 @@ TEST_F(ImageFileTest, AHoleReadsAsZerosAndFreesItsMemory) {
   EXPECT_EQ(used_bytes(), 2 * kExtentBytes);
 }
 
-TEST_F(ImageFileTest, WithoutMemoryTheWriterIsRefused) {
+TEST_F(ImageFileTest, RefusesChunksWhenMemoryIsFull) {
   use(kLimitMinBytes);
   Status status;
   uint64_t offset = 0;
@@ -203,9 +203,9 @@ TEST_F(ImageFileTest, WithoutMemoryTheWriterIsRefused) {
   EXPECT_EQ(status.error().errno_value, ENOSPC);
 }
 
-TEST_F(ImageFileTest, AConsumingReaderFreesWhatIsBehindIt) {
+TEST_F(ImageFileTest, ConsumingReadFreesTheBytesBeforeIt) {
   use(kLimitMinBytes, /*consume=*/true);
-  // Made once: to make each takes far longer than all else.
+  // Generated once: generating each chunk would dominate the run time.
   const std::string common = pattern(kMiB, 1);
   const auto bytes_at = [&common](uint64_t offset) {
     return common.substr(0, kMiB - sizeof offset) +
@@ -229,12 +229,12 @@ TEST_F(ImageFileTest, AConsumingReaderFreesWhatIsBehindIt) {
   EXPECT_GT(written, 10 * kLimitMinBytes);
 }
 
-// A checkpoint fails, because the spill disk is full say, while other chunks of it are under way.
-TEST_F(ImageFileTest, AChunkForTheSpillFileThatComesAfterTheFileWasGivenUpIsAnError) {
+// A checkpoint fails, for example because the spill disk is full, with other chunks in flight.
+TEST_F(ImageFileTest, LandingInTheSpillFileAfterDiscardIsAnError) {
   use(kLimitMinBytes + 2 * kExtentBytes, /*consume=*/false, ::testing::TempDir().c_str());
   uint64_t offset = 0;
   while (spill_->spilled_bytes() == 0) {
-    ASSERT_LT(offset, 40 * kMiB) << "nothing was spilled";
+    ASSERT_LT(offset, 40 * kMiB) << "no byte was spilled";
     ASSERT_TRUE(arrive(offset, pattern(kMiB, 1)));
     offset += kMiB;
   }
@@ -242,13 +242,13 @@ TEST_F(ImageFileTest, AChunkForTheSpillFileThatComesAfterTheFileWasGivenUpIsAnEr
   const auto landing = reserve(offset, kMiB);
   ASSERT_TRUE(landing);
   ASSERT_NE(landing->store_data, 0u);
-  file().discard();
+  (void)file().discard();
   const Status landed = file().land(*landing, 1);
   ASSERT_FALSE(landed);
   EXPECT_EQ(landed.error().errno_value, EIO);
 }
 
-TEST_F(ImageFileTest, WhatFindsNoMemoryGoesToTheSpillFile) {
+TEST_F(ImageFileTest, SpillsBytesWhenMemoryIsFull) {
   use(kLimitMinBytes + 2 * kExtentBytes, /*consume=*/false, ::testing::TempDir().c_str());
   std::string whole;
   for (uint32_t i = 0; i < 40; ++i) {
@@ -267,7 +267,7 @@ TEST_F(ImageFileTest, WhatFindsNoMemoryGoesToTheSpillFile) {
   EXPECT_EQ(spill_->spilled_bytes(), 0u);
 }
 
-TEST_F(ImageFileTest, ALandingOutlivesItsFilesTruncation) {
+TEST_F(ImageFileTest, LandingSurvivesTruncationOfItsFile) {
   use(32 * kMiB);
   ASSERT_TRUE(file().announce(4 * kMiB, 10));
   auto landing = reserve(4 * kMiB, 10);
@@ -278,7 +278,7 @@ TEST_F(ImageFileTest, ALandingOutlivesItsFilesTruncation) {
   EXPECT_EQ(used_bytes(), 0u);
 }
 
-TEST_F(ImageFileTest, AgreesWithAStringOverRandomSteps) {
+TEST_F(ImageFileTest, AgreesWithAModelOverRandomSteps) {
   for (uint32_t seed = 1; seed <= 8; ++seed) {
     use(64 * kMiB);
     std::mt19937 random(seed);

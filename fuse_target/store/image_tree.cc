@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-constexpr const char* kLastImage = "inventory.img";  // written by CRIU when all others are
+constexpr const char* kLastImage = "inventory.img";  // CRIU writes it after all others
 
 }  // namespace
 
@@ -23,7 +23,9 @@ ImageTree::ImageTree(const ImageStorage& storage, ParkingLot& parking)
 }
 
 ImageTree::~ImageTree() {
-  std::lock_guard lock(mutex_);
+  Lock lock(*this);
+  // Also files that are open: libfuse does not release them when the mount ends.
+  for (auto& [inode, node] : inodes_) discard_locked(*node);
   while (!root_->children.empty()) unlink_tree_locked(root_->children.begin()->second);
 }
 
@@ -38,16 +40,16 @@ void ImageTree::session_ended(SessionId session, const std::string& reason) {
   std::set<StoredCheckpointPointer> checkpoints;
   decltype(Session::nodes) nodes;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(*this);
     const auto found = sessions_.find(session);
     if (found == sessions_.end()) return;
     nodes.swap(found->second.nodes);
     sessions_.erase(found);
-    // By the nodes: readers may have open what was unlinked.
+    // By node, not by name: readers may have unlinked files open.
     for (auto& [id, node] : nodes) {
       checkpoints.insert(node->checkpoint);
       if (node->linked) continue;
-      node->gone = true;
+      node->forgotten = true;
       discard_if_unused_locked(*node);
     }
   }
@@ -67,10 +69,10 @@ Result<ImageTree::Session*> ImageTree::session_locked(SessionId session) {
 // ---- Nodes -------------------------------------------------------------------------------------
 
 Result<StoredNodePointer> ImageTree::node_locked(SessionId session, uint64_t node) {
-  auto known = session_locked(session);
-  if (!known) return failure(known.error());
-  const auto found = (*known)->nodes.find(node);
-  if (found == (*known)->nodes.end()) {
+  auto owner = session_locked(session);
+  if (!owner) return failure(owner.error());
+  const auto found = (*owner)->nodes.find(node);
+  if (found == (*owner)->nodes.end()) {
     return failure(ENOENT, "node " + std::to_string(node) + ": unknown");
   }
   return found->second;
@@ -80,13 +82,13 @@ Result<StoredNodePointer> ImageTree::directory_locked(SessionId session, uint64_
   auto found = changeable_locked(session, node);
   if (found && !(*found)->is_directory()) {
     const Error error{ENOTDIR, "node " + std::to_string(node) + ": not a directory"};
-    (void)failed_in_locked((*found)->checkpoint, error);
+    (void)fail_locked((*found)->checkpoint, error);
     return failure(error);
   }
   return found;
 }
 
-// A node of a checkpoint that its source may still change.
+// A node of a checkpoint that is neither sealed nor failed.
 Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64_t node) {
   auto found = node_locked(session, node);
   if (!found) return found;
@@ -120,7 +122,7 @@ StoredNodePointer ImageTree::add_locked(Session& session, const StoredNodePointe
   return node;
 }
 
-// Under the name that it has.
+// Adds the node to `parent` under node->name.
 void ImageTree::attach_locked(const StoredNodePointer& parent, const StoredNodePointer& node) {
   node->parent = parent;
   parent->children[node->name] = node;
@@ -134,7 +136,7 @@ void ImageTree::detach_locked(const StoredNodePointer& node) {
   if (node->is_directory()) --parent->subdirectories;
 }
 
-// Takes the name away. The node lives on while its source, the kernel or a handle refers to it.
+// Removes the name. The node stays as long as the source, the kernel or a handle refers to it.
 void ImageTree::unlink_locked(const StoredNodePointer& node) {
   detach_locked(node);
   node->parent.reset();
@@ -144,9 +146,8 @@ void ImageTree::unlink_locked(const StoredNodePointer& node) {
   if (node->lookups == 0) inodes_.erase(node->inode);
 }
 
-// Away with the node and all below it, from every table: nobody may name them any more. No
-// recursion: how deep a tree is, is a stranger's choice. True when a file among them was not
-// closed.
+// Removes the node and its descendants from all tables. Not recursive: a source chooses how deep
+// its tree is. Returns true when a removed file was not closed.
 bool ImageTree::unlink_tree_locked(StoredNodePointer node) {
   bool unfinished = false;
   std::vector<StoredNodePointer> path = {std::move(node)};
@@ -158,29 +159,34 @@ bool ImageTree::unlink_tree_locked(StoredNodePointer node) {
     }
     unfinished = unfinished || (last->is_file() && !last->file->facts().closed);
     unlink_locked(last);
-    drop_key_locked(last);
+    forget_key_locked(last);
     path.pop_back();
   }
   return unfinished;
 }
 
-// The source cannot name the (unlinked) node any more.
-void ImageTree::drop_key_locked(const StoredNodePointer& node) {
+// Removes the source's id of an unlinked node.
+void ImageTree::forget_key_locked(const StoredNodePointer& node) {
   const NodeKey key = node->key;
   {
     std::lock_guard lock(files_mutex_);
     files_.erase(key);
   }
-  node->gone = true;
+  node->forgotten = true;
   discard_if_unused_locked(*node);
   if (const auto session = sessions_.find(key.session); session != sessions_.end()) {
     session->second.nodes.erase(key.node);
   }
 }
 
-// The kernel may remember the inode for long: that must not cost the memory of its bytes.
+void ImageTree::discard_locked(StoredNode& node) {
+  if (!node.is_file()) return;
+  if (auto spill_file = node.file->discard()) discarded_.push_back(std::move(spill_file));
+}
+
+// The kernel may keep the inode for a long time. That must not keep the memory of its bytes.
 void ImageTree::discard_if_unused_locked(StoredNode& node) {
-  if (node.is_file() && node.gone && node.handles == 0) node.file->discard();
+  if (node.forgotten && node.handles == 0) discard_locked(node);
 }
 
 // ---- States of checkpoints ---------------------------------------------------------------------
@@ -193,21 +199,20 @@ bool ImageTree::closes_checkpoint_locked(const StoredNode& node) const {
 
 void ImageTree::fail(const StoredCheckpointPointer& checkpoint, const Error& error) {
   if (!checkpoint->advance(StoredState::kFailed, error)) return;
-  spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, error.message);
+  spdlog::warn("a checkpoint of {} failed: {}", checkpoint->source_name, error.message);
   state_changed(*checkpoint);
 }
 
-// For errors that a source made: they end its checkpoint. tell_failures() comes once the lock is
-// let go.
-Status ImageTree::failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error) {
+// For a source that broke the protocol. The caller calls report_failures() after it has unlocked.
+Status ImageTree::fail_locked(const StoredCheckpointPointer& checkpoint, Error error) {
   if (checkpoint && checkpoint->advance(StoredState::kFailed, error)) {
-    spdlog::warn("a checkpoint of {} has failed: {}", checkpoint->source_name, error.message);
+    spdlog::warn("a checkpoint of {} failed: {}", checkpoint->source_name, error.message);
     just_failed_.push_back(checkpoint);
   }
   return failure(std::move(error));
 }
 
-void ImageTree::tell_failures() {
+void ImageTree::report_failures() {
   std::vector<StoredCheckpointPointer> failed;
   {
     std::lock_guard lock(mutex_);
@@ -216,7 +221,7 @@ void ImageTree::tell_failures() {
   for (auto& checkpoint : failed) state_changed(*checkpoint);
 }
 
-// Nobody can read what has failed: its memory is for those who try again. Names and sizes stay.
+// A failed checkpoint cannot be read: frees its memory. Names and sizes stay, for `ls` and `rm -r`.
 void ImageTree::discard_failed_locked(const StoredCheckpoint& checkpoint) {
   std::vector<StoredNodePointer> left;
   for (auto& [name, top] : root_->children) {
@@ -225,15 +230,15 @@ void ImageTree::discard_failed_locked(const StoredCheckpoint& checkpoint) {
   while (!left.empty()) {
     const StoredNodePointer node = std::move(left.back());
     left.pop_back();
-    if (node->is_file()) node->file->discard();
+    discard_locked(*node);
     for (auto& [name, child] : node->children) left.push_back(child);
   }
 }
 
 void ImageTree::state_changed(const StoredCheckpoint& checkpoint) {
   {
-    // Taken in any case, so that a waiter is either before its check or asleep.
-    std::lock_guard lock(mutex_);
+    // Locked in any case: wait_for() must not miss the change between its check and its wait.
+    Lock lock(*this);
     if (checkpoint.failed()) discard_failed_locked(checkpoint);
   }
   changed_.notify_all();

@@ -1,12 +1,13 @@
-// The image store: the names, attributes and bytes of all checkpoints, as their sources tell them.
-// What comes through the Sink is a stranger's word and is checked here; what the mount reads comes
-// from the same tree.
+// The image store: names, attributes and bytes of all checkpoints. Sources write it through the
+// Sink interface; the mount and the control socket read it. Messages of sources are not trusted:
+// every call of the Sink validates its arguments.
 //
-// By the files that hold it: image_tree.cc (tables), sink_names.cc, sink_bytes.cc, sink_seal.cc
-// (what sources say), kernel_view.cc (what the mount and the control socket ask).
+// Files: image_tree.cc (tables); sink_names.cc, sink_bytes.cc, sink_seal.cc (Sink);
+// tree_queries.cc (mount and control socket).
 //
-// Locks, outer to inner: tree mutex -> file table -> a file's mutex -> store memory. Landing bytes
-// takes no tree mutex. Parked requests are tried again with no lock held.
+// Lock order, outer to inner: tree mutex -> file table -> a file's mutex -> store memory. Landing
+// bytes takes no tree mutex. Parked requests are retried, and spill files closed, with no lock
+// held.
 #pragma once
 
 #include <condition_variable>
@@ -19,6 +20,7 @@
 
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/stored_checkpoint.h"
+#include "mount/fuse/node_view.h"
 #include "rdma_stream/mover/sink.h"
 
 namespace ppmr {
@@ -38,13 +40,13 @@ struct CheckpointReport {
   std::string seal_error;
 };
 
-// Threads: any, with the Sink's promise about its callers.
+// Threads: any, as far as the Sink allows.
 class ImageTree final : public Sink {
  public:
   ImageTree(const ImageStorage& storage, ParkingLot& parking);
   ~ImageTree() override;
 
-  // ---- Sink: what the sources say.
+  // ---- Sink: for the sources.
   void session_opened(SessionId session, const std::string& source_name) override;
   void session_ended(SessionId session, const std::string& reason) override;
   Status claim(SessionId session, const wire::Claim& message) override;
@@ -70,55 +72,43 @@ class ImageTree final : public Sink {
   Status seal_refused(SessionId session, const wire::SealRefused& message) override;
   wire::Space space() const override;
 
-  // ---- What the mount asks.
-  struct View {  // a node's attributes at one moment
-    uint64_t inode = 0;
-    wire::NodeType type = wire::NodeType::kDirectory;
-    wire::Attributes attributes;
-    int64_t ctime_ns = 0;
-    uint64_t size_bytes = 0;
-    uint64_t stored_bytes = 0;
-    size_t subdirectories = 0;
-    bool linked = true;
-  };
-  struct Entry {
-    std::string name;
-    uint64_t inode = 0;
-    wire::NodeType type = wire::NodeType::kDirectory;
-  };
+  // ---- For the mount.
+  using View = NodeView;
+  using Entry = DirectoryEntry;
   struct Place {
     std::string name;
-    bool in_directory = false;  // a part of a directory checkpoint, not a checkpoint by itself
+    bool in_directory = false;  // not the top-level entry of a checkpoint
   };
 
   StoredNodePointer find(uint64_t inode) const;
-  // Null when there is no such name. `keep`: the kernel gets a reference, see forget_inode().
+  // Null for an unknown name. `keep` adds a reference of the kernel, see forget_inode().
   StoredNodePointer look_up(const StoredNodePointer& directory, const std::string& name, bool keep);
   void forget_inode(uint64_t inode, uint64_t lookups);
-  // An open file keeps its bytes when it is unlinked. Errors: ESTALE when it is too late.
+  // An open file keeps its bytes when it is unlinked. Errors: ESTALE when the file is gone.
   Status open_file(StoredNode& node);
   void release_file(StoredNode& node);
   bool is_open(const StoredNode& node) const;
   View view(const StoredNode& node) const;
   Place place(const StoredNode& node) const;
   std::vector<Entry> entries(const StoredNodePointer& directory) const;  // with . and ..
-  // rm at the target. Gives the checkpoint's top node if it was that. Errors: ENOENT, EBUSY while
-  // its source may still write, ENOTDIR, EISDIR, ENOTEMPTY.
+  // rm at the target. Returns the top node when that was removed, and with it the checkpoint.
+  // Errors: ENOENT, EBUSY while the source may still write, ENOTDIR, EISDIR, ENOTEMPTY.
   Result<std::optional<NodeKey>> remove_entry(const StoredNodePointer& parent,
                                               const std::string& name, bool directory_wanted);
-  // rm -r of a checkpoint.
+  // rm -r of a checkpoint. Errors: ENOENT, EBUSY as above.
   Result<NodeKey> remove_checkpoint(const std::string& name);
 
-  // ---- What the control socket asks.
+  // ---- For the control socket.
   std::vector<CheckpointReport> checkpoints() const;
   std::optional<CheckpointReport> checkpoint(const std::string& name) const;
   uint64_t landed_bytes() const { return landed_bytes_; }
-  // Waits until `done` (called with the tree's mutex held, so it asks nothing of the tree) likes
-  // the checkpoint, or `timeout`; returns what it was like then.
-  using Wanted = std::function<bool(const std::optional<CheckpointReport>&)>;
-  std::optional<CheckpointReport> wait_for(const std::string& name, const Wanted& wanted,
+  // Blocks until `reached` returns true for the checkpoint, or until `timeout`. Returns the last
+  // report, nullopt when the checkpoint does not exist. `reached` is called with the tree's mutex
+  // held and must not call the tree.
+  using Condition = std::function<bool(const std::optional<CheckpointReport>&)>;
+  std::optional<CheckpointReport> wait_for(const std::string& name, const Condition& reached,
                                            std::chrono::milliseconds timeout);
-  // Waiters return at once, now and later.
+  // All present and later calls of wait_for() return at once.
   void stop_waiting();
 
  private:
@@ -130,6 +120,23 @@ class ImageTree final : public Sink {
   struct Session {
     std::string source_name;
     std::unordered_map<uint64_t, StoredNodePointer> nodes;  // by the source's id
+  };
+  // Holds the tree's mutex. Spill files that were discarded meanwhile are closed after the unlock,
+  // because that can take seconds.
+  class Lock {
+   public:
+    explicit Lock(ImageTree& tree) : tree_(tree), lock_(tree.mutex_) {}
+    ~Lock() { unlock(); }
+    void unlock() {
+      if (!lock_.owns_lock()) return;
+      std::vector<std::shared_ptr<SpillFile>> discarded;
+      discarded.swap(tree_.discarded_);
+      lock_.unlock();
+    }
+
+   private:
+    ImageTree& tree_;
+    std::unique_lock<std::mutex> lock_;
   };
   struct FileRecord {
     std::shared_ptr<ImageFile> file;
@@ -148,13 +155,14 @@ class ImageTree final : public Sink {
                                StoredNodePointer node);
   void unlink_locked(const StoredNodePointer& node);
   bool unlink_tree_locked(StoredNodePointer node);
-  void drop_key_locked(const StoredNodePointer& node);
+  void forget_key_locked(const StoredNodePointer& node);
+  void discard_locked(StoredNode& node);
   void discard_if_unused_locked(StoredNode& node);
   void discard_failed_locked(const StoredCheckpoint& checkpoint);
   bool closes_checkpoint_locked(const StoredNode& node) const;
   void fail(const StoredCheckpointPointer& checkpoint, const Error& error);
-  Status failed_in_locked(const StoredCheckpointPointer& checkpoint, Error error);
-  void tell_failures();
+  Status fail_locked(const StoredCheckpointPointer& checkpoint, Error error);
+  void report_failures();
   void state_changed(const StoredCheckpoint& checkpoint);
 
   Status make_locked(SessionId session, const wire::Make& message, StoredNodePointer& parent);
@@ -162,7 +170,7 @@ class ImageTree final : public Sink {
                              StoredNodePointer& parent, StoredNodePointer& node);
   Status rename_locked(SessionId session, const wire::Rename& message, StoredNodePointer& node,
                        StoredNodePointer& new_parent);
-  Result<StoredNodePointer> change_file(SessionId session, uint64_t node);
+  Result<StoredNodePointer> changeable_file(SessionId session, uint64_t node);
   std::string manifest_difference_locked(const StoredCheckpoint& checkpoint, uint64_t entry_count);
   std::string entry_difference_locked(const StoredCheckpoint& checkpoint,
                                       const wire::ManifestEntry& entry);
@@ -177,10 +185,11 @@ class ImageTree final : public Sink {
   // Guarded by mutex_.
   StoredNodePointer root_;
   std::unordered_map<SessionId, Session> sessions_;
-  std::unordered_map<uint64_t, StoredNodePointer> inodes_;  // linked, or known to the kernel
+  std::unordered_map<uint64_t, StoredNodePointer> inodes_;  // linked, or in use by the kernel
   uint64_t last_inode_ = kRootInode;
   bool waiting_stopped_ = false;
-  std::vector<StoredCheckpointPointer> just_failed_;  // see tell_failures()
+  std::vector<StoredCheckpointPointer> just_failed_;   // see report_failures()
+  std::vector<std::shared_ptr<SpillFile>> discarded_;  // see Lock
 
   mutable std::shared_mutex files_mutex_;
   std::unordered_map<NodeKey, FileRecord, KeyHash> files_;  // guarded by files_mutex_

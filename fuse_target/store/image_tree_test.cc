@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <cstring>
+#include <future>
 
 namespace ppmr {
 namespace {
@@ -64,7 +65,7 @@ class ImageTreeTest : public ::testing::Test {
   }
   StoredNodePointer root() { return tree_.find(kRootInode); }
 
-  // A checkpoint 'c' with one file of five bytes, and its manifest.
+  // A checkpoint 'c' with one file of five bytes.
   void make_checkpoint() {
     ASSERT_TRUE(claim("c"));
     ASSERT_TRUE(make(kTop, 11, "file"));
@@ -87,14 +88,14 @@ class ImageTreeTest : public ::testing::Test {
   ImageTree tree_{storage_, parking_};
 };
 
-TEST_F(ImageTreeTest, ANameBelongsToTheSourceThatClaimedIt) {
+TEST_F(ImageTreeTest, RefusesANameThatWasClaimed) {
   ASSERT_TRUE(claim("c"));
   EXPECT_EQ(claim("c", 10, kOther).error().errno_value, EEXIST);
   EXPECT_EQ(claim("c", 99).error().errno_value, EEXIST);
   EXPECT_TRUE(claim("d", 10, kOther));
 }
 
-TEST_F(ImageTreeTest, TheNameOfAFailedCheckpointIsFreeAgain) {
+TEST_F(ImageTreeTest, ClaimReplacesAFailedCheckpoint) {
   make_checkpoint();
   tree_.session_ended(kSession, "gone");
   EXPECT_EQ(state("c"), StoredState::kFailed);
@@ -103,7 +104,7 @@ TEST_F(ImageTreeTest, TheNameOfAFailedCheckpointIsFreeAgain) {
   EXPECT_EQ(child(child(root(), "c"), "file"), nullptr);
 }
 
-TEST_F(ImageTreeTest, NamesThatWouldEscapeAreRefused) {
+TEST_F(ImageTreeTest, RefusesInvalidNames) {
   for (const std::string& name : {std::string("a/b"), std::string("."), std::string(".."),
                                   std::string(), std::string("a\0b", 3), std::string(256, 'x')}) {
     EXPECT_FALSE(claim(name)) << name;
@@ -113,15 +114,15 @@ TEST_F(ImageTreeTest, NamesThatWouldEscapeAreRefused) {
   EXPECT_EQ(state(std::string(255, 'x')), StoredState::kFailed);
 }
 
-TEST_F(ImageTreeTest, AnIdIsKnownInItsOwnSessionOnly) {
+TEST_F(ImageTreeTest, RefusesIdsOfOtherSessions) {
   make_checkpoint();
   EXPECT_EQ(make(kTop, 12, "x", NodeType::kFile, kOther).error().errno_value, ENOENT);
   EXPECT_EQ(arrive(11, 0, "x", 7, kOther).error().errno_value, ENOENT);
   EXPECT_EQ(tree_.truncate(kOther, {11, 0}).error().errno_value, ENOENT);
-  EXPECT_EQ(state("c"), StoredState::kOpen) << "a stranger's mistake is not ours";
+  EXPECT_EQ(state("c"), StoredState::kOpen) << "an error of another source fails no checkpoint";
 }
 
-TEST_F(ImageTreeTest, ASourceThatBreaksTheRulesFailsItsCheckpoint) {
+TEST_F(ImageTreeTest, ProtocolViolationFailsTheCheckpoint) {
   make_checkpoint();
   EXPECT_FALSE(make(11, 12, "below a file"));
   EXPECT_EQ(state("c"), StoredState::kFailed);
@@ -131,7 +132,7 @@ TEST_F(ImageTreeTest, ASourceThatBreaksTheRulesFailsItsCheckpoint) {
   EXPECT_EQ(state("d"), StoredState::kFailed);
 }
 
-TEST_F(ImageTreeTest, AClosedInventoryCompletesTheCheckpoint) {
+TEST_F(ImageTreeTest, ClosingTheInventoryCompletesTheCheckpoint) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(make(kTop, 11, "inventory.img"));
   EXPECT_EQ(state("c"), StoredState::kOpen);
@@ -139,7 +140,7 @@ TEST_F(ImageTreeTest, AClosedInventoryCompletesTheCheckpoint) {
   EXPECT_EQ(state("c"), StoredState::kComplete);
 }
 
-TEST_F(ImageTreeTest, AnInventoryFurtherDownDoesNot) {
+TEST_F(ImageTreeTest, InventoryInASubdirectoryCompletesNothing) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(make(kTop, 12, "d", NodeType::kDirectory));
   ASSERT_TRUE(make(12, 11, "inventory.img"));
@@ -147,17 +148,17 @@ TEST_F(ImageTreeTest, AnInventoryFurtherDownDoesNot) {
   EXPECT_EQ(state("c"), StoredState::kOpen);
 }
 
-TEST_F(ImageTreeTest, SealedWhenEveryEntryAgrees) {
+TEST_F(ImageTreeTest, SealsWhenEveryEntryAgrees) {
   make_checkpoint();
   EXPECT_EQ(seal_error(file_entry()), "");
   EXPECT_EQ(state("c"), StoredState::kSealed);
-  EXPECT_TRUE(seal(2)) << "again is no mistake";
+  EXPECT_TRUE(seal(2)) << "seal is idempotent";
   EXPECT_EQ(arrive(11, 0, "more").error().errno_value, EROFS);
   tree_.session_ended(kSession, "gone");
   EXPECT_EQ(state("c"), StoredState::kSealed);
 }
 
-TEST_F(ImageTreeTest, ADifferenceIsFoundAndNamed) {
+TEST_F(ImageTreeTest, SealNamesTheDifference) {
   make_checkpoint();
   auto wrong = file_entry();
   wrong.digest = 8;
@@ -173,30 +174,30 @@ TEST_F(ImageTreeTest, ADifferenceIsFoundAndNamed) {
   EXPECT_NE(seal_error(wrong).find("another mode"), std::string::npos);
   wrong = file_entry();
   wrong.node = 12;
-  EXPECT_NE(seal_error(wrong).find("not at the target"), std::string::npos);
-  EXPECT_NE(seal_error(top_entry()).find("named twice"), std::string::npos);
+  EXPECT_NE(seal_error(wrong).find("missing at the target"), std::string::npos);
+  EXPECT_NE(seal_error(top_entry()).find("listed twice"), std::string::npos);
   EXPECT_NE(seal_error(file_entry(), 3).find("2 names at the target, 3"), std::string::npos);
   EXPECT_EQ(state("c"), StoredState::kOpen);
   EXPECT_EQ(seal_error(file_entry()), "");
 }
 
-TEST_F(ImageTreeTest, AnExtraNameAtTheTargetIsADifference) {
+TEST_F(ImageTreeTest, SealDetectsAnExtraNameAtTheTarget) {
   make_checkpoint();
   ASSERT_TRUE(make(kTop, 12, "extra"));
   EXPECT_NE(seal_error(file_entry()).find("3 names at the target, 2"), std::string::npos);
 }
 
-TEST_F(ImageTreeTest, WhatIsOpenOrUnderWayIsNotSealed) {
+TEST_F(ImageTreeTest, RefusesToSealOpenFilesAndChunksInFlight) {
   make_checkpoint();
   ASSERT_TRUE(tree_.announced({kSession, 11}, 0, 5));
-  EXPECT_NE(seal_error(file_entry()).find("under way"), std::string::npos);
+  EXPECT_NE(seal_error(file_entry()).find("in flight"), std::string::npos);
   auto landing = tree_.reserve({kSession, 11}, 0, 5);
   ASSERT_TRUE(landing);
   ASSERT_TRUE(tree_.land(*landing, 0));
   EXPECT_NE(seal_error(file_entry()).find("still open"), std::string::npos);
 }
 
-TEST_F(ImageTreeTest, MoreEntriesThanNodesDoNotFillTheMemory) {
+TEST_F(ImageTreeTest, StoresNoMoreManifestEntriesThanNodes) {
   constexpr int kEntries = 100'000;
   constexpr size_t kGrowthMaxBytes = size_t{64} << 10;
   make_checkpoint();
@@ -207,7 +208,7 @@ TEST_F(ImageTreeTest, MoreEntriesThanNodesDoNotFillTheMemory) {
   EXPECT_FALSE(seal(kEntries));
 }
 
-TEST_F(ImageTreeTest, AnEndedSessionFailsWhatIsOpenOrComplete) {
+TEST_F(ImageTreeTest, SessionEndFailsOpenAndCompleteCheckpoints) {
   make_checkpoint();
   ASSERT_TRUE(claim("complete", 20));
   ASSERT_TRUE(make(20, 21, "inventory.img"));
@@ -220,7 +221,7 @@ TEST_F(ImageTreeTest, AnEndedSessionFailsWhatIsOpenOrComplete) {
   EXPECT_EQ(tree_.checkpoint("c")->error, "killed");
 }
 
-TEST_F(ImageTreeTest, ALandingAfterTheEndOfItsSessionGivesItsMemoryBack) {
+TEST_F(ImageTreeTest, LandingAfterTheSessionEndFreesItsMemory) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(make(kTop, 11, "file"));
   ASSERT_TRUE(tree_.announced({kSession, 11}, 0, 100));
@@ -231,7 +232,7 @@ TEST_F(ImageTreeTest, ALandingAfterTheEndOfItsSessionGivesItsMemoryBack) {
   EXPECT_EQ(memory_->counters().used_bytes, 0u);
 }
 
-TEST_F(ImageTreeTest, RenameReplacesAndStaysInItsCheckpoint) {
+TEST_F(ImageTreeTest, RenameReplacesWithinACheckpointOnly) {
   make_checkpoint();
   ASSERT_TRUE(make(kTop, 12, "other"));
   ASSERT_TRUE(tree_.rename(kSession, {0, kTop, kTop, "file", "other"}));
@@ -241,14 +242,14 @@ TEST_F(ImageTreeTest, RenameReplacesAndStaysInItsCheckpoint) {
   EXPECT_EQ(tree_.rename(kSession, {5, kTop, 20, "other", "x"}).error().errno_value, EXDEV);
 }
 
-TEST_F(ImageTreeTest, ADirectoryIsNotMovedIntoItself) {
+TEST_F(ImageTreeTest, RefusesToMoveADirectoryIntoItself) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(make(kTop, 11, "a", NodeType::kDirectory));
   ASSERT_TRUE(make(11, 12, "b", NodeType::kDirectory));
   EXPECT_EQ(tree_.rename(kSession, {0, kTop, 12, "a", "a"}).error().errno_value, EINVAL);
 }
 
-TEST_F(ImageTreeTest, ATopLevelRenameDoesNotTakeAnothersName) {
+TEST_F(ImageTreeTest, RefusesATopLevelRenameToANameOfAnotherSource) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(claim("theirs", 10, kOther));
   EXPECT_EQ(tree_.rename(kSession, {5, 0, 0, "c", "theirs"}).error().errno_value, EEXIST);
@@ -257,7 +258,7 @@ TEST_F(ImageTreeTest, ATopLevelRenameDoesNotTakeAnothersName) {
   EXPECT_EQ(state("d"), StoredState::kOpen);
 }
 
-TEST_F(ImageTreeTest, RemovalHereIsForWhatNobodyWritesAnyMore) {
+TEST_F(ImageTreeTest, RemovesAtTheTargetOnlyWhatIsNotOpen) {
   make_checkpoint();
   const auto top = child(root(), "c");
   EXPECT_EQ(tree_.remove_entry(top, "file", false).error().errno_value, EBUSY);
@@ -274,7 +275,7 @@ TEST_F(ImageTreeTest, RemovalHereIsForWhatNobodyWritesAnyMore) {
   EXPECT_EQ((**removed).node, kTop);
 }
 
-TEST_F(ImageTreeTest, AnOpenFileKeepsItsBytesWhenItIsRemoved) {
+TEST_F(ImageTreeTest, OpenFileKeepsItsBytesWhenRemoved) {
   make_checkpoint();
   ASSERT_EQ(seal_error(file_entry()), "");
   const auto file = child(child(root(), "c"), "file");
@@ -286,11 +287,11 @@ TEST_F(ImageTreeTest, AnOpenFileKeepsItsBytesWhenItIsRemoved) {
   EXPECT_EQ(std::memcmp(plan.buffers()[0].iov_base, "hello", 5), 0);
   plan.clear();
   tree_.release_file(*file);
-  EXPECT_EQ(memory_->counters().used_bytes, 0u) << "though the kernel may still know the inode";
+  EXPECT_EQ(memory_->counters().used_bytes, 0u) << "the inode may stay, the bytes may not";
   EXPECT_EQ(tree_.open_file(*file).error().errno_value, ESTALE);
 }
 
-TEST_F(ImageTreeTest, AFileRemovedAtTheSourceFreesItsMemory) {
+TEST_F(ImageTreeTest, ForgetFreesTheMemoryOfARemovedFile) {
   make_checkpoint();
   ASSERT_TRUE(tree_.remove(kSession, {kTop, "file"}));
   EXPECT_TRUE(arrive(11, 5, "its writer goes on"));
@@ -299,7 +300,7 @@ TEST_F(ImageTreeTest, AFileRemovedAtTheSourceFreesItsMemory) {
   EXPECT_EQ(arrive(11, 0, "x").error().errno_value, ENOENT);
 }
 
-TEST_F(ImageTreeTest, WhatHasFailedGivesItsMemoryBackAndKeepsItsNames) {
+TEST_F(ImageTreeTest, FailedCheckpointFreesItsMemoryAndKeepsItsNames) {
   make_checkpoint();
   tree_.abandon_announced({kSession, 11}, 0, 1, Error{ENOSPC, "full"});
   EXPECT_EQ(state("c"), StoredState::kFailed);
@@ -310,7 +311,7 @@ TEST_F(ImageTreeTest, WhatHasFailedGivesItsMemoryBackAndKeepsItsNames) {
   EXPECT_FALSE(tree_.read({kSession, 11}, 0, {}));
 }
 
-TEST_F(ImageTreeTest, TheSourceReadsBackWhatItWrote) {
+TEST_F(ImageTreeTest, SourceReadsBackItsBytes) {
   make_checkpoint();
   std::array<std::byte, 10> bytes{};
   auto count = tree_.read({kSession, 11}, 1, bytes);
@@ -319,7 +320,7 @@ TEST_F(ImageTreeTest, TheSourceReadsBackWhatItWrote) {
   EXPECT_EQ(std::memcmp(bytes.data(), "ello", 4), 0);
 }
 
-TEST_F(ImageTreeTest, AVeryDeepTreeIsTakenAway) {
+TEST_F(ImageTreeTest, RemovesAVeryDeepTree) {
   ASSERT_TRUE(claim("c"));
   uint64_t parent = kTop;
   for (uint64_t i = 0; i < 100'000; ++i) {
@@ -330,31 +331,30 @@ TEST_F(ImageTreeTest, AVeryDeepTreeIsTakenAway) {
   EXPECT_TRUE(tree_.remove_checkpoint("c"));
 }
 
-TEST_F(ImageTreeTest, AParkedRequestHearsOfArrivalAndFailure) {
+TEST_F(ImageTreeTest, RetriesParkedRequestsOnArrivalAndFailure) {
   make_checkpoint();
   const auto file = child(child(root(), "c"), "file");
-  std::string heard;
+  std::string log;
   ParkedRequest request;
-  request.id = &heard;
+  request.id = &log;
   request.subject = file->file.get();
   request.checkpoint = file->checkpoint.get();
   request.retry = [&] {
-    if (file->checkpoint->failed()) heard += "failed ";
-    if (file->file->facts().size_bytes > 5) heard += "more ";
+    if (file->checkpoint->failed()) log += "failed ";
+    if (file->file->facts().size_bytes > 5) log += "more ";
     return file->checkpoint->failed();
   };
   request.refuse = [](int) {};
   parking_.park(std::move(request));
   ASSERT_TRUE(arrive(11, 5, "x"));
-  EXPECT_EQ(heard, "more ");
+  EXPECT_EQ(log, "more ");
   tree_.session_ended(kSession, "gone");
-  EXPECT_EQ(heard, "more failed more ");
+  EXPECT_EQ(log, "more failed more ");
   EXPECT_EQ(parking_.parked(), 0u);
 }
 
-TEST_F(ImageTreeTest, WaitingForACheckpointThatComesLater) {
+TEST_F(ImageTreeTest, WaitsForACheckpointThatDoesNotExistYet) {
   std::thread source([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     make_checkpoint();
     EXPECT_EQ(seal_error(file_entry()), "");
   });
@@ -365,6 +365,158 @@ TEST_F(ImageTreeTest, WaitingForACheckpointThatComesLater) {
   ASSERT_TRUE(report);
   EXPECT_EQ(report->state, StoredState::kSealed);
   EXPECT_EQ(report->files, 1u);
+}
+
+TEST_F(ImageTreeTest, DestroyingTheTreeFreesTheBytesOfOpenFiles) {
+  std::optional<ImageTree> tree(std::in_place, storage_, parking_);
+  tree->session_opened(kSession, "one");
+  wire::Claim message;
+  message.node = kTop;
+  message.type = NodeType::kFile;
+  message.name = "stream";
+  ASSERT_TRUE(tree->claim(kSession, message));
+  const NodeKey key{kSession, kTop};
+  ASSERT_TRUE(tree->announced(key, 0, 5));
+  auto landing = tree->reserve(key, 0, 5);
+  ASSERT_TRUE(landing);
+  ASSERT_TRUE(tree->land(*landing, 7));
+  const auto file = tree->look_up(tree->find(kRootInode), "stream", /*keep=*/true);
+  ASSERT_TRUE(tree->open_file(*file));
+  tree.reset();  // libfuse does not release open files when the mount ends
+  EXPECT_EQ(memory_->counters().used_bytes, 0u);
+}
+
+// ---- Spill files -------------------------------------------------------------------------------
+
+// Calls a function when one of its files is closed.
+class WatchedSpillDirectory : public SpillDirectory {
+ public:
+  WatchedSpillDirectory(std::string path, std::function<void()> closing)
+      : SpillDirectory(std::move(path)), closing_(std::move(closing)) {}
+  Result<std::shared_ptr<SpillFile>> create_file() const override {
+    auto file = SpillDirectory::create_file();
+    if (!file) return file;
+    return std::shared_ptr<SpillFile>(file->get(),
+                                      [this, owner = *file](SpillFile*) { closing_(); });
+  }
+
+ private:
+  const std::function<void()> closing_;
+};
+
+// Closing a large file takes seconds: the kernel frees its blocks.
+class SpillingImageTreeTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kFile = 11;
+  static constexpr uint64_t kFileBytes = kLimitMinBytes + 2 * kExtentBytes;
+  static constexpr uint32_t kChunkBytes = uint32_t{1} << 20;
+
+  void SetUp() override {
+    tree_.session_opened(kSession, "one");
+    wire::Claim claim;
+    claim.node = kTop;
+    claim.type = NodeType::kDirectory;
+    claim.name = "c";
+    ASSERT_TRUE(tree_.claim(kSession, claim));
+    make_spilled_file(kFile, "file");
+  }
+  ~SpillingImageTreeTest() override { parking_.close(); }
+
+  void make_spilled_file(uint64_t node, const std::string& name) {
+    wire::Make make;
+    make.parent = kTop;
+    make.node = node;
+    make.type = NodeType::kFile;
+    make.name = name;
+    ASSERT_TRUE(tree_.make(kSession, make));
+    const NodeKey key{kSession, node};
+    for (uint64_t offset = 0; offset < kFileBytes; offset += kChunkBytes) {
+      ASSERT_TRUE(tree_.announced(key, offset, kChunkBytes));
+      auto landing = tree_.reserve(key, offset, kChunkBytes);
+      ASSERT_TRUE(landing);
+      ASSERT_TRUE(tree_.land(*landing, 1));
+    }
+    ASSERT_TRUE(tree_.closed(kSession, {node, kFileBytes}));
+    ASSERT_GT(spill_.spilled_bytes(), 0u);
+  }
+  void seal() {
+    ASSERT_TRUE(
+        tree_.manifest_entry(kSession, {kTop, kTop, 0, NodeType::kDirectory, 0, 0, 0, "c"}));
+    ASSERT_TRUE(tree_.manifest_entry(kSession, {kTop, kFile, kTop, NodeType::kFile, 0, kFileBytes,
+                                                kFileBytes / kChunkBytes, "file"}));
+    ASSERT_TRUE(tree_.seal(kSession, {1, kTop, 2}));
+  }
+  // Whether another thread can use the tree now.
+  bool tree_responds() {
+    probes_.push_back(
+        std::async(std::launch::async, [this] { return tree_.checkpoints().size(); }));
+    return probes_.back().wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  }
+
+  int closed_while_unlocked_ = 0;
+  int closed_while_locked_ = 0;
+  std::list<std::future<size_t>> probes_;
+  WatchedSpillDirectory spill_{
+      ::testing::TempDir(),
+      [this] { ++(tree_responds() ? closed_while_unlocked_ : closed_while_locked_); }};
+  std::unique_ptr<StoreMemory> memory_ = std::move(
+      *StoreMemory::create({kLimitMinBytes + 2 * kExtentBytes, 0, 2 * kExtentBytes}, nullptr));
+  const ImageStorage storage_{*memory_, &spill_};
+  ParkingLot parking_{[](pid_t) { return false; }};
+  ImageTree tree_{storage_, parking_};
+};
+
+TEST_F(SpillingImageTreeTest, FailureClosesSpillFilesUnlocked) {
+  tree_.session_ended(kSession, "gone");
+  EXPECT_EQ(closed_while_locked_, 0);
+  EXPECT_EQ(closed_while_unlocked_, 1);
+}
+
+TEST_F(SpillingImageTreeTest, RemovalOfACheckpointClosesSpillFilesUnlocked) {
+  seal();
+  ASSERT_TRUE(tree_.remove_checkpoint("c"));
+  EXPECT_EQ(closed_while_locked_, 0);
+  EXPECT_EQ(closed_while_unlocked_, 1);
+}
+
+TEST_F(SpillingImageTreeTest, RemovalOfAFileClosesSpillFilesUnlocked) {
+  seal();
+  const auto top = tree_.look_up(tree_.find(kRootInode), "c", /*keep=*/false);
+  ASSERT_TRUE(tree_.remove_entry(top, "file", /*directory_wanted=*/false));
+  EXPECT_EQ(closed_while_locked_, 0);
+  EXPECT_EQ(closed_while_unlocked_, 1);
+}
+
+TEST_F(SpillingImageTreeTest, LastReleaseClosesSpillFilesUnlocked) {
+  seal();
+  const auto top = tree_.look_up(tree_.find(kRootInode), "c", /*keep=*/false);
+  const auto file = tree_.look_up(top, "file", /*keep=*/false);
+  ASSERT_TRUE(tree_.open_file(*file));
+  ASSERT_TRUE(tree_.remove_checkpoint("c"));
+  EXPECT_EQ(closed_while_unlocked_, 0);
+  tree_.release_file(*file);
+  EXPECT_EQ(closed_while_locked_, 0);
+  EXPECT_EQ(closed_while_unlocked_, 1);
+}
+
+TEST_F(SpillingImageTreeTest, ForgetClosesSpillFilesUnlocked) {
+  ASSERT_TRUE(tree_.remove(kSession, {kTop, "file"}));
+  EXPECT_EQ(closed_while_unlocked_, 0);
+  ASSERT_TRUE(tree_.forget(kSession, {kFile}));
+  EXPECT_EQ(closed_while_locked_, 0);
+  EXPECT_EQ(closed_while_unlocked_, 1);
+}
+
+TEST_F(SpillingImageTreeTest, ClaimOfAFailedNameClosesNothingLocked) {
+  tree_.session_ended(kSession, "gone");
+  tree_.session_opened(kOther, "two");
+  wire::Claim claim;
+  claim.node = kTop;
+  claim.type = NodeType::kDirectory;
+  claim.name = "c";
+  EXPECT_TRUE(tree_.claim(kOther, claim));
+  EXPECT_EQ(closed_while_locked_, 0);
+  EXPECT_EQ(closed_while_unlocked_, 1);
 }
 
 }  // namespace

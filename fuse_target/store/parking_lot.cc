@@ -4,13 +4,38 @@
 #include <cassert>
 #include <cerrno>
 #include <chrono>
+#include <new>
 #include <utility>
+
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
-// A signal comes before its effect can be seen (SIGKILL may follow a harmless one): look again.
-constexpr std::chrono::milliseconds kLookInterval{100};
+// The kernel reports the first signal of a request only, and SIGKILL may follow. So an interrupted
+// caller is checked again until its request is answered.
+constexpr std::chrono::milliseconds kCheckInterval{100};
+
+// Returns 0 when `retry` did not answer, -1 when it did, or the errno to refuse the request with.
+constexpr int kAnswered = -1;
+int call_retry(const ParkedRequest& request) {
+  try {
+    return request.retry() ? kAnswered : 0;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  } catch (const std::exception& exception) {
+    spdlog::error("a waiting request failed: {}", exception.what());
+    return EIO;
+  }
+}
+
+bool call_is_dying(const std::function<bool(pid_t)>& is_dying, pid_t caller) {
+  try {
+    return is_dying(caller);
+  } catch (const std::exception&) {
+    return false;  // asked again after kCheckInterval
+  }
+}
 
 }  // namespace
 
@@ -24,81 +49,97 @@ ParkingLot::~ParkingLot() {
   }
   interrupt_arrived_.notify_all();
   watcher_.join();
-  assert(entries_.empty() && "the lot is closed before it is destroyed");
+  assert(entries_.empty() && "the lot is destroyed without close()");
 }
 
 void ParkingLot::park(ParkedRequest request) {
-  Entries::iterator entry;
+  std::list<Entry> added(1);
+  Entry& entry = added.front();
+  entry.request = std::move(request);
+  entry.self = added.begin();
+  entry.claimed = true;
   {
     std::lock_guard lock(mutex_);
-    entry = entries_.emplace(entries_.end());
-    entry->request = std::move(request);
-    entry->trying = true;
+    entries_.splice(entries_.end(), added);
     ++parked_;
   }
-  try_entry(entry);
+  retry(entry);
 }
 
-// The entry is ours (`trying`).
-void ParkingLot::try_entry(Entries::iterator entry) {
+// The caller has claimed the entry.
+void ParkingLot::retry(Entry& entry) {
   for (;;) {
-    const bool answered = entry->request.retry();
+    const int result = call_retry(entry.request);
+    if (result != 0) return remove(entry, result == kAnswered ? 0 : result);
     std::unique_lock lock(mutex_);
-    if (!answered && !closed_ && std::exchange(entry->try_again, false)) continue;
-    if (!answered && !closed_) {
-      entry->trying = false;
+    if (closed_) {
+      lock.unlock();
+      return remove(entry, ENOTCONN);
+    }
+    if (!std::exchange(entry.retry_again, false)) {
+      entry.claimed = false;
       return;
     }
-    lock.unlock();
-    leave(entry, answered ? 0 : ENOTCONN);
-    return;
   }
 }
 
-// Takes the entry away, refused unless `errno_value` is 0; what its closures hold is let go without
-// a lock.
-void ParkingLot::leave(Entries::iterator entry, int errno_value) {
-  if (errno_value != 0) entry->request.refuse(errno_value);
-  Entries gone;
+// Refuses the request unless `errno_value` is 0. Destroys it without a lock.
+void ParkingLot::remove(Entry& entry, int errno_value) {
+  if (errno_value != 0) entry.request.refuse(errno_value);
+  std::list<Entry> removed;
   std::lock_guard lock(mutex_);
-  gone.splice(gone.begin(), entries_, entry);
+  removed.splice(removed.begin(), entries_, entry.self);
   --parked_;
   if (entries_.empty()) emptied_.notify_all();
 }
 
-std::vector<ParkingLot::Entries::iterator> ParkingLot::claim_locked(
-    const std::function<bool(Entry&)>& wanted) {
-  std::vector<Entries::iterator> claimed;
-  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    if (!wanted(*entry)) continue;
-    if (entry->trying) {
-      entry->try_again = true;
-    } else {
-      entry->trying = true;
-      claimed.push_back(entry);
+// Returns a chain of entries that the caller has now claimed. It is linked through the entries,
+// because a vector would allocate.
+template <typename Predicate>
+ParkingLot::Entry* ParkingLot::claim_locked(Predicate wanted) {
+  Entry* first = nullptr;
+  Entry** last = &first;
+  for (Entry& entry : entries_) {
+    if (!wanted(entry)) continue;
+    if (entry.claimed) {
+      entry.retry_again = true;
+      continue;
     }
+    entry.claimed = true;
+    *last = &entry;
+    last = &entry.next_claimed;
   }
-  return claimed;
+  *last = nullptr;
+  return first;
+}
+
+template <typename Action>
+void ParkingLot::for_each_claimed(Entry* first, Action action) {
+  while (first != nullptr) {
+    Entry& entry = *first;
+    first = entry.next_claimed;  // before the action: it may remove the entry
+    action(entry);
+  }
 }
 
 void ParkingLot::changed(const void* subject) {
   if (parked_ == 0) return;
-  std::vector<Entries::iterator> claimed;
+  Entry* claimed = nullptr;
   {
     std::lock_guard lock(mutex_);
-    claimed = claim_locked([&](Entry& entry) {
+    claimed = claim_locked([&](const Entry& entry) {
       return entry.request.subject == subject || entry.request.checkpoint == subject;
     });
   }
-  for (auto& entry : claimed) try_entry(entry);
+  for_each_claimed(claimed, [this](Entry& entry) { retry(entry); });
 }
 
 void ParkingLot::close() {
   std::unique_lock lock(mutex_);
   closed_ = true;
-  const auto claimed = claim_locked([](Entry&) { return true; });
+  Entry* const claimed = claim_locked([](const Entry&) { return true; });
   lock.unlock();
-  for (auto& entry : claimed) leave(entry, ENOTCONN);
+  for_each_claimed(claimed, [this](Entry& entry) { remove(entry, ENOTCONN); });
   lock.lock();
   emptied_.wait(lock, [this] { return entries_.empty(); });
 }
@@ -107,43 +148,47 @@ void ParkingLot::close() {
 
 void ParkingLot::interrupted(const void* id) {
   std::lock_guard lock(interrupts_mutex_);
-  interrupts_.push_back(id);
+  try {
+    interrupts_.push_back(id);
+  } catch (const std::bad_alloc&) {
+    interrupts_lost_ = true;
+  }
   interrupt_arrived_.notify_all();
 }
 
-// The kernel tells of the first signal only, so an interrupted caller is looked at until its
-// request is answered. A late word about a request that is gone marks at worst another one, which
-// is then looked at in vain.
+// A late interrupt of an answered request marks at most a new request with the same id. Checking
+// that one is harmless.
 void ParkingLot::watch_interrupted() {
   bool some_interrupted = false;
   std::unique_lock interrupts_lock(interrupts_mutex_);
   while (!stopping_) {
+    const auto arrived = [this] { return stopping_ || interrupts_lost_ || !interrupts_.empty(); };
     if (some_interrupted) {
-      interrupt_arrived_.wait_for(interrupts_lock, kLookInterval, [this] { return stopping_; });
+      interrupt_arrived_.wait_for(interrupts_lock, kCheckInterval, [this] { return stopping_; });
     } else {
-      interrupt_arrived_.wait(interrupts_lock,
-                              [this] { return stopping_ || !interrupts_.empty(); });
+      interrupt_arrived_.wait(interrupts_lock, arrived);
     }
+    const bool any = std::exchange(interrupts_lost_, false);
     const std::vector<const void*> ids = std::exchange(interrupts_, {});
     interrupts_lock.unlock();
-    std::vector<Entries::iterator> claimed;
+    Entry* claimed = nullptr;
     {
       std::lock_guard lock(mutex_);
       some_interrupted = false;
       claimed = claim_locked([&](Entry& entry) {
-        const bool now = std::find(ids.begin(), ids.end(), entry.request.id) != ids.end();
+        const bool now = any || std::find(ids.begin(), ids.end(), entry.request.id) != ids.end();
         entry.interrupted = entry.interrupted || now;
         some_interrupted = some_interrupted || entry.interrupted;
         return entry.interrupted;
       });
     }
-    for (auto& entry : claimed) {
-      if (is_dying_(entry->request.caller)) {
-        leave(entry, EINTR);
+    for_each_claimed(claimed, [this](Entry& entry) {
+      if (call_is_dying(is_dying_, entry.request.caller)) {
+        remove(entry, EINTR);
       } else {
-        try_entry(entry);
+        retry(entry);
       }
-    }
+    });
     interrupts_lock.lock();
   }
 }

@@ -1,11 +1,11 @@
-// Requests that wait for bytes, sizes or names to arrive. No thread waits for them: what arrives
-// answers them, on the thread that brought it.
+// Requests that wait for bytes, sizes or names to arrive, without blocking a thread. The thread
+// that lands a chunk retries the requests that wait for it.
 //
-// A parked request leaves when it was answered, when its checkpoint fails (its retry sees that and
-// answers EIO), when its caller is being killed, or when the mount ends. A caller that merely got a
-// signal stays: CRIU takes a failed preadv as the end of the restore.
+// A parked request leaves when it was answered, when its checkpoint fails (its retry then answers
+// EIO), when its caller is being killed, or when the mount ends. A caller that receives another
+// signal stays: CRIU treats an interrupted preadv as a failed restore.
 //
-// Rejected: a waiting thread per reader (CRIU has one per task, and a lazy restore many more).
+// Rejected: a waiting thread per reader. CRIU has a reader per task, a lazy restore many more.
 #pragma once
 
 #include <sys/types.h>
@@ -21,30 +21,35 @@
 namespace ppmr {
 
 struct ParkedRequest {
-  const void* id = nullptr;  // names the request to interrupted()
+  const void* id = nullptr;  // identifies the request in interrupted()
   pid_t caller = 0;
-  // What it waits for: changed() of one of them tries it again.
+  // What the request waits for: changed() of either one retries it.
   const void* subject = nullptr;
   const void* checkpoint = nullptr;
-  std::function<bool()> retry;                  // answers if it can now; true when it did
-  std::function<void(int errno_value)> refuse;  // answers with an error
+  // Answers the request if possible; returns whether it did. When it throws, the request has not
+  // been answered: the lot refuses it.
+  std::function<bool()> retry;
+  std::function<void(int errno_value)> refuse;  // answers with an error; throws nothing
 };
 
-// Threads: all members by any. Neither retry nor refuse is called with a lock of the lot held.
+// Threads: all members by any. The lot holds no lock when it calls retry or refuse.
 class ParkingLot {
  public:
-  // `is_dying` tells whether a caller is on its way out.
+  // `is_dying` returns whether a process is being killed. Throws std::system_error when its thread
+  // cannot be started.
   explicit ParkingLot(std::function<bool(pid_t)> is_dying);
-  // close() was called.
+  // Requires close().
   ~ParkingLot();
 
-  // Tries the request once more, so that a change between the caller's own try and this is not
-  // lost.
+  // Retries the request once, because its subject may have changed since the caller's own attempt.
+  // Throws std::bad_alloc, with no effect.
   void park(ParkedRequest request);
+  // Retries the requests that wait for `subject`. Throws nothing, allocates nothing.
   void changed(const void* subject);
-  // Its caller got a signal. May be called while the request is being answered, or afterwards.
+  // The caller of a request received a signal. Allowed at any time, also after the answer.
+  // Throws nothing.
   void interrupted(const void* id);
-  // Refuses all, and from now on every request, with ENOTCONN.
+  // Refuses all present and later requests with ENOTCONN. Blocks until none is being retried.
   void close();
 
   size_t parked() const { return parked_.load(); }
@@ -52,32 +57,38 @@ class ParkingLot {
  private:
   struct Entry {
     ParkedRequest request;
-    bool trying = false;     // a thread is at it; only that one may remove the entry
-    bool try_again = false;  // something changed meanwhile
+    std::list<Entry>::iterator self;
+    bool claimed = false;  // a thread is retrying it; only that thread removes the entry
+    Entry* next_claimed = nullptr;
+    bool retry_again = false;  // changed while claimed
     bool interrupted = false;
   };
-  using Entries = std::list<Entry>;
 
-  void try_entry(Entries::iterator entry);
-  void leave(Entries::iterator entry, int errno_value);
+  template <typename Predicate>
+  Entry* claim_locked(Predicate wanted);
+  template <typename Action>
+  static void for_each_claimed(Entry* first, Action action);
+  void retry(Entry& entry);
+  void remove(Entry& entry, int errno_value);
   void watch_interrupted();
-  std::vector<Entries::iterator> claim_locked(const std::function<bool(Entry&)>& wanted);
 
   const std::function<bool(pid_t)> is_dying_;
-  std::atomic<size_t> parked_ = 0;  // so that changed() costs nothing while nobody waits
+  std::atomic<size_t> parked_ = 0;  // lets changed() return early
 
   std::mutex mutex_;
   std::condition_variable emptied_;
-  Entries entries_;      // guarded by mutex_
-  bool closed_ = false;  // guarded by mutex_
+  std::list<Entry> entries_;  // guarded by mutex_
+  bool closed_ = false;       // guarded by mutex_
 
-  // Apart and innermost: libfuse calls interrupted() with a lock of the request held.
+  // Innermost lock: libfuse holds a lock of the request when it calls interrupted().
   std::mutex interrupts_mutex_;
   std::condition_variable interrupt_arrived_;
-  std::vector<const void*> interrupts_;  // guarded by interrupts_mutex_
-  bool stopping_ = false;                // guarded by interrupts_mutex_
+  // Guarded by interrupts_mutex_.
+  std::vector<const void*> interrupts_;
+  bool interrupts_lost_ = false;  // out of memory: any request may be interrupted
+  bool stopping_ = false;
 
-  std::thread watcher_;  // last: ends before what it uses
+  std::thread watcher_;  // last: it uses all of the above
 };
 
 }  // namespace ppmr

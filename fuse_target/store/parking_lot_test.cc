@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <optional>
+#include <stdexcept>
 
 namespace ppmr {
 namespace {
@@ -10,7 +12,7 @@ namespace {
 constexpr pid_t kLiving = 1;
 constexpr pid_t kDying = 2;
 
-// A request whose answer can be told.
+// A request that can be answered once `can_answer` is set.
 struct FakeRequest {
   std::atomic<bool> can_answer = false;
   std::atomic<int> answers = 0;
@@ -38,7 +40,7 @@ class ParkingLotTest : public ::testing::Test {
  protected:
   ~ParkingLotTest() override { lot_.close(); }
   template <typename Condition>
-  bool soon(Condition condition) {
+  bool becomes_true(Condition condition) {
     for (int i = 0; i < 500 && !condition(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -52,7 +54,7 @@ class ParkingLotTest : public ::testing::Test {
   ParkingLot lot_{[](pid_t caller) { return caller == kDying; }};
 };
 
-TEST_F(ParkingLotTest, ARequestIsAnsweredWhenWhatItWaitsForChanges) {
+TEST_F(ParkingLotTest, AnswersARequestWhenItsSubjectChanges) {
   lot_.park(request_.parked(&file_, &checkpoint_));
   EXPECT_EQ(lot_.parked(), 1u);
   lot_.changed(&file_);
@@ -67,27 +69,27 @@ TEST_F(ParkingLotTest, ARequestIsAnsweredWhenWhatItWaitsForChanges) {
   EXPECT_EQ(request_.answers, 1);
 }
 
-TEST_F(ParkingLotTest, AChangeOfTheCheckpointCountsAsWell) {
+TEST_F(ParkingLotTest, AnswersARequestWhenItsCheckpointChanges) {
   lot_.park(request_.parked(&file_, &checkpoint_));
   request_.can_answer = true;
   lot_.changed(&checkpoint_);
   EXPECT_EQ(request_.answers, 1);
 }
 
-TEST_F(ParkingLotTest, AChangeJustBeforeParkingIsNotLost) {
-  request_.can_answer = true;  // since the caller's own try
+TEST_F(ParkingLotTest, RetriesOnceWhenParking) {
+  request_.can_answer = true;  // after the caller's own attempt
   lot_.park(request_.parked(&file_, &checkpoint_));
   EXPECT_EQ(request_.answers, 1);
   EXPECT_EQ(lot_.parked(), 0u);
 }
 
-TEST_F(ParkingLotTest, AnInterruptedCallerStaysUnlessItIsDying) {
+TEST_F(ParkingLotTest, RefusesAnInterruptedRequestOnlyIfItsCallerIsDying) {
   FakeRequest dying;
   lot_.park(request_.parked(&file_, &checkpoint_, kLiving));
   lot_.park(dying.parked(&file_, &checkpoint_, kDying));
   lot_.interrupted(&request_);
   lot_.interrupted(&dying);
-  EXPECT_TRUE(soon([&] { return dying.refused_with == EINTR; }));
+  EXPECT_TRUE(becomes_true([&] { return dying.refused_with == EINTR; }));
   EXPECT_EQ(request_.refused_with, 0);
   EXPECT_EQ(lot_.parked(), 1u);
   request_.can_answer = true;
@@ -95,14 +97,14 @@ TEST_F(ParkingLotTest, AnInterruptedCallerStaysUnlessItIsDying) {
   EXPECT_EQ(request_.answers, 1);
 }
 
-TEST_F(ParkingLotTest, AWordAboutARequestThatIsGoneDoesNoHarm) {
+TEST_F(ParkingLotTest, IgnoresALateInterrupt) {
   lot_.interrupted(&request_);
   lot_.park(request_.parked(&file_, &checkpoint_));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(request_.refused_with, 0);
 }
 
-TEST_F(ParkingLotTest, ClosingRefusesThoseWhoWaitAndThoseWhoCome) {
+TEST_F(ParkingLotTest, CloseRefusesPresentAndLaterRequests) {
   lot_.park(request_.parked(&file_, &checkpoint_));
   lot_.close();
   EXPECT_EQ(request_.refused_with, ENOTCONN);
@@ -112,7 +114,7 @@ TEST_F(ParkingLotTest, ClosingRefusesThoseWhoWaitAndThoseWhoCome) {
   EXPECT_EQ(lot_.parked(), 0u);
 }
 
-TEST_F(ParkingLotTest, EachOfManyIsAnsweredOnceWhileThingsChange) {
+TEST_F(ParkingLotTest, AnswersEachOfManyRequestsOnceUnderConcurrentChanges) {
   constexpr int kRequests = 200;
   std::vector<FakeRequest> requests(kRequests);
   std::atomic<bool> done = false;
@@ -124,10 +126,34 @@ TEST_F(ParkingLotTest, EachOfManyIsAnsweredOnceWhileThingsChange) {
   });
   for (auto& request : requests) request.can_answer = true;
   parker.join();
-  EXPECT_TRUE(soon([&] { return lot_.parked() == 0; }));
+  EXPECT_TRUE(becomes_true([&] { return lot_.parked() == 0; }));
   done = true;
   changer.join();
   for (auto& request : requests) EXPECT_EQ(request.answers, 1);
+}
+
+TEST_F(ParkingLotTest, RefusesARequestWhoseRetryThrows) {
+  std::optional<std::function<void()>> failing;
+  const auto parked = [&](FakeRequest& request) {
+    ParkedRequest parked = request.parked(&file_, &checkpoint_);
+    parked.retry = [&] {
+      if (failing) (*failing)();
+      return false;
+    };
+    return parked;
+  };
+  FakeRequest second;
+  lot_.park(parked(request_));
+  lot_.park(parked(second));
+  failing = [] { throw std::bad_alloc(); };
+  lot_.changed(&file_);
+  EXPECT_EQ(request_.refused_with, ENOMEM);
+  EXPECT_EQ(second.refused_with, ENOMEM);
+  failing = [] { throw std::runtime_error("out of luck"); };
+  FakeRequest third;
+  lot_.park(parked(third));
+  EXPECT_EQ(third.refused_with, EIO);
+  EXPECT_EQ(lot_.parked(), 0u);
 }
 
 }  // namespace

@@ -4,13 +4,13 @@ namespace ppmr {
 
 void RangeSet::add(Range range) {
   if (range.empty()) return;
-  // The common case, a file written front to back.
+  // Fast path: a file written front to back.
   if (!ranges_.empty() && ranges_.back().begin <= range.begin &&
       range.begin <= ranges_.back().end) {
     ranges_.back().end = std::max(ranges_.back().end, range.end);
     return;
   }
-  // Everything that overlaps or touches is merged into one.
+  // Merge all ranges that overlap or touch `range`.
   const auto first = std::lower_bound(
       ranges_.begin(), ranges_.end(), range.begin,
       [](const Range& candidate, uint64_t begin) { return candidate.end < begin; });

@@ -1,5 +1,5 @@
-// A set of byte ranges, merged: what of a file has arrived. Written front to back a file keeps one
-// range, however many chunks it came in.
+// A set of byte ranges: the parts of a file that have arrived. Adjacent ranges are merged, so a
+// file that was written front to back has one range, whatever its number of chunks.
 #pragma once
 
 #include <algorithm>
@@ -21,18 +21,18 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Threads: its owner's mutex.
+// Threads: not synchronised; the owner's mutex guards it.
 class RangeSet {
  public:
   void add(Range range);
   void remove(Range range);
   void clear() { ranges_.clear(); }
 
-  bool contains(Range range) const;  // wholly; an empty range is
+  bool contains(Range range) const;  // all of it; true for an empty range
   uint64_t end() const { return ranges_.empty() ? 0 : ranges_.back().end; }
   const std::vector<Range>& ranges() const { return ranges_; }
 
-  // Calls visit(part, covered) for consecutive parts that make up `range`.
+  // Splits `range` into consecutive parts and calls visit(part, covered) for each.
   template <typename Visit>
   void for_each_part(Range range, Visit&& visit) const {
     uint64_t at = range.begin;
@@ -53,7 +53,7 @@ class RangeSet {
                             [](uint64_t at, const Range& range) { return at < range.end; });
   }
 
-  std::vector<Range> ranges_;  // in order; between any two there is a gap
+  std::vector<Range> ranges_;  // sorted, with a gap between any two
 };
 
 }  // namespace ppmr

@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-TEST(RangeSet, SequentialWritingKeepsOneRange) {
+TEST(RangeSet, KeepsOneRangeForSequentialWrites) {
   RangeSet set;
   for (uint64_t i = 0; i < 100; ++i) set.add({i * 10, i * 10 + 10});
   EXPECT_EQ(set.ranges(), (std::vector<Range>{{0, 1000}}));
@@ -16,7 +16,7 @@ TEST(RangeSet, SequentialWritingKeepsOneRange) {
   EXPECT_FALSE(set.contains({0, 1001}));
 }
 
-TEST(RangeSet, PartsMakeUpTheRange) {
+TEST(RangeSet, VisitsPartsThatCoverTheRange) {
   RangeSet set;
   set.add({10, 20});
   set.add({30, 40});
@@ -28,7 +28,7 @@ TEST(RangeSet, PartsMakeUpTheRange) {
 }
 
 // Against a set of single positions.
-TEST(RangeSet, AgreesWithASetOfPositions) {
+TEST(RangeSet, AgreesWithAModelOverRandomSteps) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     RangeSet set;

@@ -1,5 +1,5 @@
-// The answer to a read, laid out without copying: pieces of blocks, of the zero page, and of the
-// spill file. Planned under the file's mutex in a moment, used after it was let go.
+// The layout of the answer to a read: a list of pieces of blocks, zeros, and the spill file. Making
+// it copies nothing, so the file's mutex is held briefly; the plan is used without the mutex.
 #pragma once
 
 #include <sys/uio.h>
@@ -15,7 +15,7 @@
 
 namespace ppmr {
 
-// Threads: one at a time. Kept and used again by its thread, so that planning allocates nothing.
+// Threads: one at a time. A thread reuses its plan, so planning does not allocate.
 class ReadPlan {
  public:
   void add_block(const BlockRef& block, size_t offset_in_block, size_t length);
@@ -23,7 +23,8 @@ class ReadPlan {
   void add_spilled(const std::shared_ptr<SpillFile>& file, uint64_t offset, size_t length);
   void clear();
 
-  // Reads what is on the disk, and copies where there are more pieces than one writev(2) takes.
+  // Reads the spilled pieces from the disk. Copies all pieces into one buffer when there are more
+  // than one writev(2) takes. Call it before buffers(). Errors: those of SpillFile::read().
   Status make_ready();
 
   std::span<const iovec> buffers() const { return buffers_; }
@@ -36,7 +37,7 @@ class ReadPlan {
   };
 
   std::vector<iovec> buffers_;
-  std::vector<BlockRef> blocks_;  // held until clear()
+  std::vector<BlockRef> blocks_;  // keep the memory until clear()
   std::vector<Spilled> spilled_;
   std::shared_ptr<SpillFile> spill_file_;
   std::vector<std::byte> copied_;

@@ -1,5 +1,5 @@
-// Bytes on their way in: the path of every chunk. Takes the file table's lock shared and the file's
-// own, for moments.
+// The Sink's calls about bytes: the path of every chunk. It takes the file table's lock (shared)
+// and the file's mutex, each briefly.
 #include <algorithm>
 #include <cstring>
 
@@ -7,8 +7,7 @@
 
 namespace ppmr {
 
-// The file of a message that changes it.
-Result<StoredNodePointer> ImageTree::change_file(SessionId session, uint64_t node) {
+Result<StoredNodePointer> ImageTree::changeable_file(SessionId session, uint64_t node) {
   std::unique_lock lock(mutex_);
   auto found = changeable_locked(session, node);
   lock.unlock();
@@ -21,7 +20,7 @@ Result<StoredNodePointer> ImageTree::change_file(SessionId session, uint64_t nod
 }
 
 Status ImageTree::truncate(SessionId session, const wire::Truncate& message) {
-  auto node = change_file(session, message.node);
+  auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
     fail((*node)->checkpoint, Error{EINVAL, "truncate: out of range"});
@@ -33,7 +32,7 @@ Status ImageTree::truncate(SessionId session, const wire::Truncate& message) {
 }
 
 Status ImageTree::punch_hole(SessionId session, const wire::PunchHole& message) {
-  auto node = change_file(session, message.node);
+  auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.offset > uint64_t{INT64_MAX}) {
     fail((*node)->checkpoint, Error{EINVAL, "punch hole: out of range"});
@@ -44,14 +43,14 @@ Status ImageTree::punch_hole(SessionId session, const wire::PunchHole& message) 
 }
 
 Status ImageTree::opened_for_write(SessionId session, const wire::OpenedForWrite& message) {
-  auto node = change_file(session, message.node);
+  auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   (*node)->file->open_for_write();
   return {};
 }
 
 Status ImageTree::closed(SessionId session, const wire::Closed& message) {
-  auto node = change_file(session, message.node);
+  auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
     fail((*node)->checkpoint, Error{EINVAL, "close: size out of range"});
@@ -85,7 +84,7 @@ Status ImageTree::announced(NodeKey file, uint64_t offset, uint32_t length) {
 Result<Landing> ImageTree::reserve(NodeKey file, uint64_t offset, uint32_t length) {
   const auto found = record(file);
   if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
-  // No memory for what nobody will read.
+  // A failed checkpoint cannot be read: take no memory for it.
   if (found->checkpoint->failed()) return failure(found->checkpoint->error());
   Landing landing;
   landing.file = file;
@@ -99,7 +98,7 @@ Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {
   const auto found = record(landing.file);
   if (!found) {
     ImageFile::release(storage_.memory, landing);
-    return failure(ENOENT, "chunk of a file that is gone");
+    return failure(ENOENT, "chunk of a file that was removed");
   }
   const Status status = found->file->land(landing, chunk_digest);
   if (!status) {
@@ -115,7 +114,7 @@ Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {
 void ImageTree::abandon(const Landing& landing, const Error& error) {
   const auto found = record(landing.file);
   if (!found) return ImageFile::release(storage_.memory, landing);
-  found->file->give_up(landing);
+  found->file->abandon(landing);
   fail(found->checkpoint, error);
 }
 

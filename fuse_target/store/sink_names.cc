@@ -1,6 +1,6 @@
-// Names and attributes, as a source tells them. Every call checks what it was told first: an id of
-// another session, a name that would escape, a parent that is no directory. What cannot be done
-// fails the checkpoint, because its source goes on as if it had been done.
+// The Sink's calls about names and attributes. Each call validates the message first: the id of
+// another session, a name that would leave its directory, a parent that is not a directory. An
+// operation that cannot be done fails the checkpoint, because the source assumes that it was done.
 #include "fuse_target/store/image_tree.h"
 #include "third_party/spdlog.h"
 
@@ -10,7 +10,7 @@ namespace {
 Status check_name(const std::string& name) {
   if (name.empty() || name == "." || name == ".." || name.size() > wire::kNameMaxBytes ||
       name.find('/') != std::string::npos || name.find('\0') != std::string::npos) {
-    return failure(EINVAL, "a name that cannot be one (" + std::to_string(name.size()) + " bytes)");
+    return failure(EINVAL, "invalid file name of " + std::to_string(name.size()) + " bytes");
   }
   return {};
 }
@@ -29,7 +29,7 @@ Status check_new_node(const Message& message) {
       message.link_target.find('\0') != std::string::npos) {
     return failure(EINVAL, "'" + message.name + "': link target out of range");
   }
-  if (message.node == 0) return failure(EINVAL, "'" + message.name + "': node 0 is the root");
+  if (message.node == 0) return failure(EINVAL, "'" + message.name + "': node id 0 is the root");
   return {};
 }
 
@@ -49,26 +49,26 @@ StoredNodePointer new_node(SessionId session, const Message& message) {
 
 Status ImageTree::claim(SessionId session, const wire::Claim& message) {
   if (auto checked = check_new_node(message); !checked) return checked;
-  StoredNodePointer dropped;  // let go after the lock
+  StoredNodePointer replaced;  // destroyed after the lock is released
   {
-    std::lock_guard lock(mutex_);
-    auto known = session_locked(session);
-    if (!known) return failure(known.error());
-    if ((*known)->nodes.count(message.node) > 0) {
-      return failure(EEXIST, "'" + message.name + "': its node is known already");
+    Lock lock(*this);
+    auto owner = session_locked(session);
+    if (!owner) return failure(owner.error());
+    if ((*owner)->nodes.count(message.node) > 0) {
+      return failure(EEXIST, "'" + message.name + "': its node id is in use");
     }
-    if (const auto taken = root_->children.find(message.name); taken != root_->children.end()) {
-      dropped = taken->second;
-      const StoredCheckpoint& holder = *dropped->checkpoint;
+    if (const auto found = root_->children.find(message.name); found != root_->children.end()) {
+      replaced = found->second;
+      const StoredCheckpoint& holder = *replaced->checkpoint;
       if (!holder.failed()) {
         return failure(EEXIST, "'" + message.name + "': a checkpoint of " + holder.source_name +
                                    " has that name at the target");
       }
-      unlink_tree_locked(dropped);
+      unlink_tree_locked(replaced);
     }
     auto node = new_node(session, message);
-    node->checkpoint = std::make_shared<StoredCheckpoint>(node->key, (*known)->source_name);
-    add_locked(**known, root_, node);
+    node->checkpoint = std::make_shared<StoredCheckpoint>(node->key, (*owner)->source_name);
+    add_locked(**owner, root_, node);
   }
   changed_.notify_all();
   parking_.changed(root_.get());
@@ -77,10 +77,10 @@ Status ImageTree::claim(SessionId session, const wire::Claim& message) {
 
 Status ImageTree::make(SessionId session, const wire::Make& message) {
   StoredNodePointer parent;
-  std::unique_lock lock(mutex_);
+  Lock lock(*this);
   const Status made = make_locked(session, message, parent);
   lock.unlock();
-  tell_failures();
+  report_failures();
   if (parent) parking_.changed(parent.get());
   return made;
 }
@@ -92,34 +92,31 @@ Status ImageTree::make_locked(SessionId session, const wire::Make& message,
   parent = *found;
   const auto& checkpoint = parent->checkpoint;
   const std::string name = "'" + message.name.substr(0, wire::kNameMaxBytes) + "'";
-  Session& known = sessions_.at(session);
+  Session& owner = sessions_.at(session);
   if (auto checked = check_new_node(message); !checked) {
-    return failed_in_locked(checkpoint, checked.error());
+    return fail_locked(checkpoint, checked.error());
   }
-  if (known.nodes.count(message.node) > 0) {
-    return failed_in_locked(checkpoint, {EEXIST, name + ": its node is known already"});
+  if (owner.nodes.count(message.node) > 0) {
+    return fail_locked(checkpoint, {EEXIST, name + ": its node id is in use"});
   }
   if (parent->children.count(message.name) > 0) {
-    return failed_in_locked(checkpoint, {EEXIST, name + ": exists"});
-  }
-  if (!parent->linked) {
-    return failed_in_locked(checkpoint, {ENOENT, name + ": its directory was removed"});
+    return fail_locked(checkpoint, {EEXIST, name + ": exists"});
   }
   auto node = new_node(session, message);
   node->checkpoint = checkpoint;
-  add_locked(known, parent, node);
+  add_locked(owner, parent, node);
   return {};
 }
 
 Status ImageTree::remove(SessionId session, const wire::Remove& message) {
   StoredNodePointer parent = root_;
   StoredNodePointer node;
-  std::unique_lock lock(mutex_);
+  Lock lock(*this);
   const Status removed = unlink_named_locked(session, message, parent, node);
   lock.unlock();
-  tell_failures();
+  report_failures();
   changed_.notify_all();
-  if (node) {  // who waits for something in a directory that is gone need not
+  if (node) {  // requests that wait for a name in a removed directory
     parking_.changed(node.get());
     parking_.changed(parent.get());
   }
@@ -129,44 +126,44 @@ Status ImageTree::remove(SessionId session, const wire::Remove& message) {
 Status ImageTree::unlink_named_locked(SessionId session, const wire::Remove& message,
                                       StoredNodePointer& parent, StoredNodePointer& node) {
   if (message.parent != 0) {
-    auto known = node_locked(session, message.parent);
-    if (!known) return failure(known.error());
-    parent = *known;
+    auto named = node_locked(session, message.parent);
+    if (!named) return failure(named.error());
+    parent = *named;
   }
   const auto found = parent->children.find(message.name);
   if (found == parent->children.end() || found->second->key.session != session) {
-    return failed_in_locked(parent->checkpoint,
-                            {ENOENT, "remove of a name that is not there, or another source's"});
+    return fail_locked(parent->checkpoint,
+                       {ENOENT, "remove '" + message.name.substr(0, wire::kNameMaxBytes) +
+                                    "': no such name of this source"});
   }
   const StoredNodePointer there = found->second;
   if (there->checkpoint->state() == StoredState::kSealed) {
     return failure(EROFS, "remove '" + message.name + "': the checkpoint is sealed");
   }
   if (!there->children.empty()) {
-    return failed_in_locked(there->checkpoint,
-                            {ENOTEMPTY, "remove '" + message.name + "': not empty"});
+    return fail_locked(there->checkpoint, {ENOTEMPTY, "remove '" + message.name + "': not empty"});
   }
   node = there;
   unlink_locked(node);
-  if (!node->is_file()) drop_key_locked(node);  // a file lives on until Forget
+  if (!node->is_file()) forget_key_locked(node);  // a file stays until Forget: it may be open
   return {};
 }
 
 Status ImageTree::rename(SessionId session, const wire::Rename& message) {
   StoredNodePointer node;
   StoredNodePointer new_parent;
-  std::unique_lock lock(mutex_);
+  Lock lock(*this);
   const Status renamed = rename_locked(session, message, node, new_parent);
   bool completed = false;
   if (renamed) {
     completed =
         closes_checkpoint_locked(*node) && node->checkpoint->advance(StoredState::kComplete);
   } else if (node && message.request == 0) {
-    // The source waits for an answer only at the top; elsewhere it goes on as if it were done.
-    (void)failed_in_locked(node->checkpoint, renamed.error());
+    // Only a rename of a top-level entry has a reply; the source assumes that all others succeed.
+    (void)fail_locked(node->checkpoint, renamed.error());
   }
   lock.unlock();
-  tell_failures();
+  report_failures();
   changed_.notify_all();
   if (completed) state_changed(*node->checkpoint);
   if (renamed) parking_.changed(new_parent.get());
@@ -186,12 +183,12 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
   new_parent = *wanted_parent;
   const auto found = parent->children.find(message.name);
   if (found == parent->children.end() || found->second->key.session != session) {
-    return failure(ENOENT, "rename '" + message.name + "': not there");
+    return failure(ENOENT, "rename '" + message.name + "': no such name of this source");
   }
   node = found->second;
   if (auto named = check_name(message.new_name); !named) return named;
   if (!node->checkpoint->takes_changes())
-    return failure(EROFS, "rename '" + message.name + "': not open");
+    return failure(EROFS, "rename '" + message.name + "': the checkpoint is sealed or failed");
   if (parent->checkpoint != new_parent->checkpoint) {
     return failure(EXDEV, "rename '" + message.name + "': to another checkpoint");
   }
@@ -201,18 +198,18 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
   const auto present = new_parent->children.find(message.new_name);
   if (present != new_parent->children.end() && present->second != node) {
     const StoredNodePointer replaced = present->second;
-    const bool own = replaced->key.session == session || replaced->checkpoint->failed();
-    if (!own) return failure(EEXIST, "'" + message.new_name + "': another source's");
-    if (!replaced->children.empty()) {
-      if (!replaced->checkpoint->failed() || new_parent != root_) {
-        return failure(ENOTEMPTY, "'" + message.new_name + "': not empty");
-      }
-      unlink_tree_locked(replaced);
-    } else {
+    const StoredCheckpoint& holder = *replaced->checkpoint;
+    if (replaced->key.session != session && !holder.failed()) {
+      return failure(EEXIST, "'" + message.new_name + "': belongs to another source");
+    }
+    if (!replaced->children.empty() && !holder.failed()) {
+      return failure(ENOTEMPTY, "'" + message.new_name + "': not empty");
+    }
+    // A file stays until Forget, which a source sends only for open checkpoints.
+    if (replaced->is_file() && holder.takes_changes()) {
       unlink_locked(replaced);
-      // A file lives on until Forget, which does not come for what is sealed.
-      const bool sealed = replaced->checkpoint->state() == StoredState::kSealed;
-      if (!replaced->is_file() || sealed) drop_key_locked(replaced);
+    } else {
+      unlink_tree_locked(replaced);
     }
   }
   detach_locked(node);
@@ -232,11 +229,11 @@ Status ImageTree::set_attributes(SessionId session, const wire::SetAttributes& m
 }
 
 Status ImageTree::forget(SessionId session, const wire::Forget& message) {
-  std::lock_guard lock(mutex_);
+  Lock lock(*this);
   auto node = node_locked(session, message.node);
   if (!node) return failure(node.error());
-  if ((*node)->linked) return failure(EINVAL, "forget '" + (*node)->name + "': it is still there");
-  drop_key_locked(StoredNodePointer(*node));
+  if ((*node)->linked) return failure(EINVAL, "forget '" + (*node)->name + "': it is not removed");
+  forget_key_locked(StoredNodePointer(*node));
   return {};
 }
 

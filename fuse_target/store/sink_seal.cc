@@ -1,5 +1,5 @@
-// Sealing: what the source says its checkpoint consists of is compared, entry by entry, with what
-// is here. Only when all of it agrees are the bytes the reader's for good.
+// Sealing. The source sends a manifest of its checkpoint; the target compares it with its own tree,
+// entry by entry. The checkpoint is sealed when they are equal.
 #include <set>
 
 #include "fuse_target/store/image_tree.h"
@@ -12,7 +12,7 @@ Status ImageTree::manifest_entry(SessionId session, const wire::ManifestEntry& m
   auto top = changeable_locked(session, message.checkpoint);
   if (!top) return failure(top.error());
   StoredCheckpoint& checkpoint = *(*top)->checkpoint;
-  // More entries than nodes cannot agree, and a stranger does not fill our memory with them.
+  // More entries than nodes cannot be right. Do not store them: a source could exhaust the memory.
   if (checkpoint.manifest.size() > checkpoint.nodes) {
     checkpoint.manifest_too_long = true;
   } else {
@@ -26,20 +26,20 @@ std::string ImageTree::entry_difference_locked(const StoredCheckpoint& checkpoin
   const std::string name = "'" + entry.name.substr(0, wire::kNameMaxBytes) + "'";
   auto found = node_locked(checkpoint.top.session, entry.node);
   if (!found || (*found)->checkpoint.get() != &checkpoint || !(*found)->linked) {
-    return name + ": not at the target";
+    return name + ": missing at the target";
   }
   const StoredNode& node = **found;
   const auto parent = node.parent.lock();
   const uint64_t parent_id = node.key == checkpoint.top ? 0 : parent->key.node;
   if (node.name != entry.name || parent_id != entry.parent) {
-    return name + ": has another name or place at the target";
+    return name + ": has another name or parent at the target";
   }
-  if (node.type != entry.type) return name + ": of another type at the target";
+  if (node.type != entry.type) return name + ": has another type at the target";
   if (node.attributes.mode != (entry.mode & 07777))
     return name + ": has another mode at the target";
   if (!node.is_file()) return {};
   const ImageFile::Facts facts = node.file->facts();
-  if (facts.under_way) return name + ": bytes are still under way";
+  if (facts.in_flight) return name + ": bytes are in flight";
   if (facts.size_bytes != entry.size_bytes) {
     return name + ": " + std::to_string(facts.size_bytes) + " bytes at the target, " +
            std::to_string(entry.size_bytes) + " at the source";
@@ -58,7 +58,7 @@ std::string ImageTree::manifest_difference_locked(const StoredCheckpoint& checkp
   }
   std::set<uint64_t> seen;
   for (const auto& entry : checkpoint.manifest) {
-    if (!seen.insert(entry.node).second) return "'" + entry.name + "': named twice";
+    if (!seen.insert(entry.node).second) return "'" + entry.name + "': listed twice";
     if (std::string difference = entry_difference_locked(checkpoint, entry); !difference.empty()) {
       return difference;
     }
@@ -79,15 +79,16 @@ Status ImageTree::seal(SessionId session, const wire::Seal& message) {
       return failure(EINVAL, "'" + top->name + "': not a checkpoint");
     if (checkpoint.state() == StoredState::kSealed) return {};
     if (checkpoint.failed())
-      return failure(EIO, "'" + top->name + "' has failed: " + checkpoint.error().message);
+      return failure(EIO,
+                     "'" + top->name + "': the checkpoint failed: " + checkpoint.error().message);
     difference = manifest_difference_locked(checkpoint, message.entry_count);
     checkpoint.manifest = {};
     checkpoint.manifest_too_long = false;
     if (difference.empty()) {
-      if (!checkpoint.advance(StoredState::kSealed)) difference = "it has failed meanwhile";
+      if (!checkpoint.advance(StoredState::kSealed)) difference = "the checkpoint failed meanwhile";
     }
     if (!difference.empty()) {
-      difference = "'" + top->name + "' is not what was sent: " + difference;
+      difference = "'" + top->name + "' differs between source and target: " + difference;
       ++checkpoint.refused_seals;
       checkpoint.seal_error = difference;
     }
@@ -109,7 +110,7 @@ Status ImageTree::abandon_checkpoint(SessionId session, const wire::Abandon& mes
     if (!top) return failure(top.error());
     checkpoint = (*top)->checkpoint;
   }
-  fail(checkpoint, Error{EIO, "given up by its source: " + message.reason.substr(0, 512)});
+  fail(checkpoint, Error{EIO, "abandoned by its source: " + message.reason.substr(0, 512)});
   return {};
 }
 
@@ -120,7 +121,7 @@ Status ImageTree::seal_refused(SessionId session, const wire::SealRefused& messa
     if (!top) return failure(top.error());
     StoredCheckpoint& checkpoint = *(*top)->checkpoint;
     ++checkpoint.refused_seals;
-    checkpoint.seal_error = "not sealed by its source: " + message.reason.substr(0, 512);
+    checkpoint.seal_error = "its source refused to seal it: " + message.reason.substr(0, 512);
   }
   changed_.notify_all();
   return {};

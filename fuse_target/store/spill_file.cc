@@ -7,60 +7,165 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
+
+#include "buffer_pool/crc32c.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 
-SpillFile::SpillFile(UniqueFd file, std::shared_ptr<std::atomic<uint64_t>> spilled_bytes)
-    : file_(std::move(file)), spilled_bytes_(std::move(spilled_bytes)) {}
+SpillFile::SpillFile(UniqueFd file, std::string directory, SpilledBytes spilled_bytes)
+    : file_(std::move(file)),
+      directory_(std::move(directory)),
+      spilled_bytes_(std::move(spilled_bytes)) {}
 
-SpillFile::~SpillFile() { *spilled_bytes_ -= counted_bytes_.load(); }
+SpillFile::~SpillFile() { *spilled_bytes_ -= disk_bytes_; }
 
-Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return system_failure("write", "spill file", written < 0 ? errno : EIO);
-    bytes = bytes.subspan(static_cast<size_t>(written));
-    offset += static_cast<uint64_t>(written);
+// ---- Checksums ---------------------------------------------------------------------------------
+
+const uint32_t* SpillFile::checksum_locked(uint64_t block) const {
+  const auto group = checksums_.find(block / kBlocksPerGroup);
+  const size_t index = block % kBlocksPerGroup;
+  if (group == checksums_.end() || !group->second->written[index]) return nullptr;
+  return &group->second->crc32c[index];
+}
+
+void SpillFile::set_checksum_locked(uint64_t block, uint32_t checksum) {
+  auto& group = checksums_[block / kBlocksPerGroup];
+  if (!group) group = std::make_unique<Checksums>();
+  group->written.set(block % kBlocksPerGroup);
+  group->crc32c[block % kBlocksPerGroup] = checksum;
+}
+
+// ---- Whole blocks ------------------------------------------------------------------------------
+
+Status SpillFile::damaged(uint64_t block, const std::string& what) const {
+  const std::string message = "read spill file in " + directory_ + " at offset " +
+                              std::to_string(block * kBlockBytes) + ": " + what;
+  spdlog::error("{}; the image is lost: check the disk and send the checkpoint again", message);
+  return failure(EIO, message);
+}
+
+Status SpillFile::read_blocks_locked(uint64_t first, std::span<std::byte> blocks) const {
+  size_t present_bytes = 0;  // less than asked for at the end of the file
+  while (present_bytes < blocks.size()) {
+    const auto left = blocks.subspan(present_bytes);
+    const ssize_t count = ::pread(file_.get(), left.data(), left.size(),
+                                  static_cast<off_t>(first * kBlockBytes + present_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return damaged(first + present_bytes / kBlockBytes, std::strerror(errno));
+    if (count == 0) break;
+    present_bytes += static_cast<size_t>(count);
   }
-  count();
+  for (size_t i = 0; i < blocks.size() / kBlockBytes; ++i) {
+    const auto bytes = blocks.subspan(i * kBlockBytes, kBlockBytes);
+    const uint32_t* const checksum = checksum_locked(first + i);
+    if (checksum == nullptr) {
+      std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    } else if ((i + 1) * kBlockBytes > present_bytes) {
+      return damaged(first + i, "the file is too short");
+    } else if (crc32c(bytes) != *checksum) {
+      return damaged(first + i, "checksum mismatch");
+    }
+  }
+  return {};
+}
+
+Status SpillFile::write_blocks_locked(uint64_t first, std::span<const std::byte> blocks) {
+  auto left = blocks;
+  for (uint64_t offset = first * kBlockBytes; !left.empty();) {
+    const ssize_t count =
+        ::pwrite(file_.get(), left.data(), left.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      return system_failure("write spill file in", directory_, count < 0 ? errno : EIO);
+    }
+    left = left.subspan(static_cast<size_t>(count));
+    offset += static_cast<uint64_t>(count);
+  }
+  for (uint64_t block = first; !blocks.empty(); ++block, blocks = blocks.subspan(kBlockBytes)) {
+    set_checksum_locked(block, crc32c(blocks.first(kBlockBytes)));
+  }
+  return {};
+}
+
+// ---- Any range ---------------------------------------------------------------------------------
+
+// Splits a range into a part of a block, whole blocks, and a part of a block; each may be missing.
+Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
+  std::lock_guard lock(mutex_);
+  while (!bytes.empty()) {
+    const uint64_t block = offset / kBlockBytes;
+    const size_t begin = offset % kBlockBytes;
+    size_t length = bytes.size() / kBlockBytes * kBlockBytes;
+    Status written;
+    if (begin == 0 && length > 0) {
+      written = write_blocks_locked(block, bytes.first(length));
+    } else {
+      length = std::min(bytes.size(), kBlockBytes - begin);
+      Block whole;
+      if (auto read = read_blocks_locked(block, whole); !read) return read;
+      std::copy_n(bytes.begin(), length, whole.begin() + begin);
+      written = write_blocks_locked(block, whole);
+    }
+    if (!written) return written;
+    bytes = bytes.subspan(length);
+    offset += length;
+  }
+  count_disk_bytes_locked();
   return {};
 }
 
 Status SpillFile::read(uint64_t offset, std::span<std::byte> bytes) const {
+  std::shared_lock lock(mutex_);
   while (!bytes.empty()) {
-    const ssize_t count =
-        ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("read", "spill file");
-    if (count == 0) {
-      std::fill(bytes.begin(), bytes.end(), std::byte{0});
-      return {};
+    const uint64_t block = offset / kBlockBytes;
+    const size_t begin = offset % kBlockBytes;
+    size_t length = bytes.size() / kBlockBytes * kBlockBytes;
+    if (begin == 0 && length > 0) {
+      if (auto read = read_blocks_locked(block, bytes.first(length)); !read) return read;
+    } else {
+      length = std::min(bytes.size(), kBlockBytes - begin);
+      Block whole;
+      if (auto read = read_blocks_locked(block, whole); !read) return read;
+      std::copy_n(whole.begin() + begin, length, bytes.begin());
     }
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    offset += static_cast<uint64_t>(count);
+    bytes = bytes.subspan(length);
+    offset += length;
   }
   return {};
 }
 
 void SpillFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
-  // Only to give disk space back: what a reader sees is decided by what arrived.
+  // A block that lies in the range only in part keeps all its bytes, and so its checksum.
+  const uint64_t first = (offset + kBlockBytes - 1) / kBlockBytes;
+  const uint64_t end = (offset + length_bytes) / kBlockBytes;
+  if (first >= end) return;
+  std::lock_guard lock(mutex_);
+  for (auto group = checksums_.lower_bound(first / kBlocksPerGroup);
+       group != checksums_.end() && group->first * kBlocksPerGroup < end;) {
+    const uint64_t group_first = group->first * kBlocksPerGroup;
+    const uint64_t from = std::max(first, group_first) - group_first;
+    const uint64_t to = std::min<uint64_t>(end - group_first, kBlocksPerGroup);
+    for (uint64_t index = from; index < to; ++index) group->second->written.reset(index);
+    group = group->second->written.none() ? checksums_.erase(group) : std::next(group);
+  }
+  // Errors are harmless: some file systems cannot punch holes.
   (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                    static_cast<off_t>(offset), static_cast<off_t>(length_bytes));
-  count();
+                    static_cast<off_t>(first * kBlockBytes),
+                    static_cast<off_t>((end - first) * kBlockBytes));
+  count_disk_bytes_locked();
 }
 
-uint64_t SpillFile::disk_bytes() const {
+void SpillFile::count_disk_bytes_locked() {
   struct stat attributes {};
-  if (::fstat(file_.get(), &attributes) != 0) return counted_bytes_;
-  return static_cast<uint64_t>(attributes.st_blocks) * 512;
+  if (::fstat(file_.get(), &attributes) != 0) return;
+  const uint64_t now = static_cast<uint64_t>(attributes.st_blocks) * 512;
+  *spilled_bytes_ += now - disk_bytes_;  // modulo 2^64
+  disk_bytes_ = now;
 }
 
-void SpillFile::count() {
-  const uint64_t now = disk_bytes();
-  *spilled_bytes_ += now - counted_bytes_.exchange(now);  // modulo 2^64: right in any order
-}
+// ---- The directory -----------------------------------------------------------------------------
 
 Result<std::unique_ptr<SpillDirectory>> SpillDirectory::open(const std::string& path) {
   std::unique_ptr<SpillDirectory> directory(new SpillDirectory(path));
@@ -75,8 +180,8 @@ Result<std::shared_ptr<SpillFile>> SpillDirectory::create_file() const {
     file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
     if (file) ::unlink(name.c_str());
   }
-  if (!file) return system_failure("make a spill file in", path_);
-  return std::make_shared<SpillFile>(std::move(file), spilled_bytes_);
+  if (!file) return system_failure("create a spill file in", path_);
+  return std::make_shared<SpillFile>(std::move(file), path_, spilled_bytes_);
 }
 
 uint64_t SpillDirectory::free_bytes() const {

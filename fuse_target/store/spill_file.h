@@ -1,10 +1,20 @@
-// Bytes for which there is no memory: a nameless file in the spill directory, sparse, with the same
-// offsets as the image file that it helps.
+// Image bytes for which there is no memory: an unnamed, sparse file in the spill directory. A byte
+// has the same offset there as in its image file.
+//
+// The disk is not trusted. The file is written in whole blocks of 4 KiB, and the CRC32C of each
+// block stays in memory (1 KiB for 1 MiB on the disk). A read verifies every block that it touches.
+//
+// Rejected: one checksum per chunk. A read of a few bytes would have to read the whole chunk, and
+// a chunk that is overwritten in part would lose its checksum.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <bitset>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <shared_mutex>
 #include <span>
 #include <string>
 
@@ -13,46 +23,73 @@
 
 namespace ppmr {
 
-// Threads: all members by any.
+// Spilled bytes on the disk, summed over the files of one directory.
+using SpilledBytes = std::shared_ptr<std::atomic<uint64_t>>;
+
+// The destructor closes the file and so frees its disk space, which can take seconds for a large
+// file: destroy it with no lock held.
+// Threads: all members by any. Reads run in parallel; a write excludes all others.
 class SpillFile {
  public:
-  SpillFile(UniqueFd file, std::shared_ptr<std::atomic<uint64_t>> spilled_bytes);
+  // `directory` is named in messages.
+  SpillFile(UniqueFd file, std::string directory, SpilledBytes spilled_bytes);
   ~SpillFile();
 
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // Errors: ENOSPC, EIO.
+  // After an error the content of the range is undefined. Errors: ENOSPC, EIO.
   Status write(uint64_t offset, std::span<const std::byte> bytes);
-  // What was never written reads as zeros.
+  // Blocks that were never written, or were punched, read as zeros. Logs damage. Errors: EIO when
+  // the disk fails, the file is too short, or a block differs from what was written.
   Status read(uint64_t offset, std::span<std::byte> bytes) const;
+  // Frees disk space. The content of the range is undefined until it is written again.
   void punch_hole(uint64_t offset, uint64_t length_bytes);
 
  private:
-  uint64_t disk_bytes() const;
-  void count();
+  static constexpr size_t kBlockBytes = 4096;
+  static constexpr size_t kBlocksPerGroup = 512;
+  using Block = std::array<std::byte, kBlockBytes>;
+  struct Checksums {  // of a group of consecutive blocks
+    std::bitset<kBlocksPerGroup> written;
+    std::array<uint32_t, kBlocksPerGroup> crc32c;
+  };
+
+  const uint32_t* checksum_locked(uint64_t block) const;  // null: never written
+  void set_checksum_locked(uint64_t block, uint32_t checksum);
+  Status read_blocks_locked(uint64_t first, std::span<std::byte> blocks) const;
+  Status write_blocks_locked(uint64_t first, std::span<const std::byte> blocks);
+  Status damaged(uint64_t block, const std::string& what) const;
+  void count_disk_bytes_locked();
 
   const UniqueFd file_;
-  const std::shared_ptr<std::atomic<uint64_t>> spilled_bytes_;  // of the whole directory
-  std::atomic<uint64_t> counted_bytes_ = 0;                     // of it, ours
+  const std::string directory_;
+  const SpilledBytes spilled_bytes_;
+
+  mutable std::shared_mutex mutex_;  // held across disk I/O
+  // Guarded by mutex_.
+  std::map<uint64_t, std::unique_ptr<Checksums>> checksums_;  // by number of the group
+  uint64_t disk_bytes_ = 0;                                   // this file's part of spilled_bytes_
 };
 
 // Threads: all members by any.
 class SpillDirectory {
  public:
-  // Errors: ENOENT, ENOTDIR, EACCES ... of `path`; tried by making a file there.
+  // Creates a file there to verify that it can. Errors: those of open(2) for `path`.
   static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path);
+  virtual ~SpillDirectory() = default;
 
-  Result<std::shared_ptr<SpillFile>> create_file() const;
+  // Errors: EMFILE, ENOSPC and others of open(2).
+  virtual Result<std::shared_ptr<SpillFile>> create_file() const;
   uint64_t spilled_bytes() const { return *spilled_bytes_; }
-  uint64_t free_bytes() const;  // on the disk
+  uint64_t free_bytes() const;  // of the disk
 
- private:
+ protected:
   explicit SpillDirectory(std::string path) : path_(std::move(path)) {}
 
+ private:
   const std::string path_;
-  const std::shared_ptr<std::atomic<uint64_t>> spilled_bytes_ =
-      std::make_shared<std::atomic<uint64_t>>(0);
+  const SpilledBytes spilled_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace ppmr

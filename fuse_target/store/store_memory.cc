@@ -15,16 +15,16 @@ constexpr size_t kBlocksPerExtentMax = kExtentBytes / kSmallestBlockBytes;
 constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBytes);
 static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
 
-// The keeper fills up the reserve when nothing was taken or read for a while, or when less than
-// this part of it is left. After the last byte of a checkpoint comes its restore, which needs the
-// cores more: it reads all the time, with pauses in which CRIU prepares what it does next.
-constexpr std::chrono::milliseconds kQuiet{500};
+// The thread refills the reserve when nothing was allocated or read for kIdle, or when less than
+// 1/kScarcePart of it is left. A restore usually follows the last byte of a checkpoint and needs
+// the cores; its pauses between reads, in which CRIU computes, are shorter than kIdle.
+constexpr std::chrono::milliseconds kIdle{500};
 constexpr size_t kScarcePart = 8;
 
 }  // namespace
 
-// The metadata of an extent lies beside its region, preallocated: counting references and finding a
-// free block allocate nothing.
+// Metadata of an extent. Preallocated with its region: references and free blocks are counted
+// without allocating.
 struct StoreExtent {
   StoreMemory* owner = nullptr;
   std::byte* data = nullptr;
@@ -83,8 +83,7 @@ Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
   assert(options.set_aside_bytes <= options.limit_bytes / 2 && "set aside within the limit");
   if (options.limit_bytes < kLimitMinBytes) {
     return failure(EINVAL, "memory limit of " + std::to_string(options.limit_bytes) +
-                               " bytes: at least " + std::to_string(kLimitMinBytes) +
-                               " are needed");
+                               " bytes: the minimum is " + std::to_string(kLimitMinBytes));
   }
   return std::unique_ptr<StoreMemory>(new StoreMemory(std::move(options), std::move(space_freed)));
 }
@@ -99,8 +98,8 @@ StoreMemory::StoreMemory(StoreOptions options, std::function<void()> space_freed
       slabs_(kSlabClasses) {
   returned_.reserve(limit_extents_);
   touched_.reserve(limit_extents_);
-  for (Slabs& slabs : slabs_) slabs.with_room.reserve(64);
-  keeper_ = std::thread([this] { keep_ready(); });
+  for (Slabs& slabs : slabs_) slabs.not_full.reserve(64);
+  thread_ = std::thread([this] { refill_reserve(); });
 }
 
 StoreMemory::~StoreMemory() {
@@ -109,7 +108,7 @@ StoreMemory::~StoreMemory() {
     stopping_ = true;
   }
   changed_.notify_all();
-  keeper_.join();
+  thread_.join();
   assert(used_extents_ == 0 && "a block outlives its store");
 }
 
@@ -129,8 +128,8 @@ BlockRef StoreMemory::allocate(size_t size_bytes) {
     extent->references[0].store(1, std::memory_order_relaxed);
     return BlockRef(extent, 0);
   }
-  auto& with_room = slabs_[size_class].with_room;
-  if (with_room.empty()) {
+  auto& not_full = slabs_[size_class].not_full;
+  if (not_full.empty()) {
     StoreExtent* extent = take_extent_locked(lock, extents_max);
     if (extent == nullptr) return {};
     extent->block_bytes = kSmallestBlockBytes << size_class;
@@ -138,15 +137,15 @@ BlockRef StoreMemory::allocate(size_t size_bytes) {
     extent->free_map.fill(0);
     for (size_t i = 0; i < extent->free_blocks; ++i)
       extent->free_map[i / 64] |= uint64_t{1} << (i % 64);
-    with_room.push_back(extent);
+    not_full.push_back(extent);
   }
-  StoreExtent* extent = with_room.back();
+  StoreExtent* extent = not_full.back();
   const auto word = std::find_if(extent->free_map.begin(), extent->free_map.end(),
                                  [](uint64_t bits) { return bits != 0; });
   const auto bit = static_cast<uint32_t>(std::countr_zero(*word));
   const auto index = static_cast<uint32_t>(word - extent->free_map.begin()) * 64 + bit;
   *word &= *word - 1;
-  if (--extent->free_blocks == 0) with_room.pop_back();
+  if (--extent->free_blocks == 0) not_full.pop_back();
   extent->references[index].store(1, std::memory_order_relaxed);
   return BlockRef(extent, index);
 }
@@ -171,12 +170,12 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
                                              size_t extents_max) {
   StoreExtent* extent = nullptr;
   if (used_extents_ < extents_max) {
-    // The last extent may be in the keeper's hands just now.
+    // thread_ may be touching the last extent just now.
     changed_.wait(lock, [this] {
       return !returned_.empty() || !touched_.empty() || fresh_next_ < limit_extents_ || !touching_;
     });
     if (used_extents_ >= extents_max) {
-      // Somebody else was faster meanwhile.
+      // Other threads took them during the wait.
     } else if (!returned_.empty()) {
       extent = returned_.back();
       returned_.pop_back();
@@ -198,8 +197,8 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   return extent;
 }
 
-// The next extent never used, its region mapped when it is the first of it; null when there is
-// none.
+// The next extent that was never used; maps its region if necessary. Null when all are used or the
+// mapping fails.
 StoreExtent* StoreMemory::fresh_extent_locked() {
   if (fresh_next_ == limit_extents_) return nullptr;
   const size_t region_number = fresh_next_ / kExtentsPerRegion;
@@ -235,48 +234,48 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   if (extent->block_bytes == kExtentBytes) {
     return_extent_locked(extent);
   } else {
-    auto& with_room = slabs_[slab_class(extent->block_bytes)].with_room;
+    auto& not_full = slabs_[slab_class(extent->block_bytes)].not_full;
     extent->free_map[index / 64] |= uint64_t{1} << (index % 64);
-    if (++extent->free_blocks == 1) with_room.push_back(extent);
+    if (++extent->free_blocks == 1) not_full.push_back(extent);
     if (extent->free_blocks == extent->block_count()) {
-      with_room.erase(std::find(with_room.begin(), with_room.end(), extent));
+      not_full.erase(std::find(not_full.begin(), not_full.end(), extent));
       return_extent_locked(extent);
     }
   }
   if (starved_) {
     starved_ = false;
-    tell_freed_ = true;
+    notify_freed_ = true;
     changed_.notify_all();
   }
 }
 
-// ---- The keeper --------------------------------------------------------------------------------
+// ---- The thread --------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
   return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < limit_extents_;
 }
 
-void StoreMemory::keep_ready() {
+void StoreMemory::refill_reserve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || tell_freed_ || touch_due_locked(); });
+    changed_.wait(lock, [this] { return stopping_ || notify_freed_ || touch_due_locked(); });
     if (stopping_) return;
-    if (std::exchange(tell_freed_, false)) {
+    if (std::exchange(notify_freed_, false)) {
       lock.unlock();
       if (space_freed_) space_freed_();
       lock.lock();
       continue;
     }
-    // While bytes come and go the cores are theirs, as long as there is something left to give.
+    // While bytes are arriving or being read, leave the cores to them unless memory is scarce.
     const bool scarce = returned_.size() + touched_.size() < ready_extents_ / kScarcePart;
-    const auto quiet_at = last_used_.load(std::memory_order_relaxed) + kQuiet;
-    if (!scarce && std::chrono::steady_clock::now() < quiet_at) {
-      changed_.wait_until(lock, quiet_at, [this] { return stopping_ || tell_freed_; });
+    const auto idle_at = last_used_.load(std::memory_order_relaxed) + kIdle;
+    if (!scarce && std::chrono::steady_clock::now() < idle_at) {
+      changed_.wait_until(lock, idle_at, [this] { return stopping_ || notify_freed_; });
       continue;
     }
     StoreExtent* extent = fresh_extent_locked();
-    if (extent == nullptr) {  // no address space: what there is must do
-      changed_.wait(lock, [this] { return stopping_ || tell_freed_; });
+    if (extent == nullptr) {  // no address space: continue with the present memory
+      changed_.wait(lock, [this] { return stopping_ || notify_freed_; });
       continue;
     }
     touching_ = true;

@@ -1,16 +1,14 @@
-// The memory of the image store: taken and touched ahead of need, reused for ever, never more than
-// the limit.
+// The memory of the image store: allocated and touched ahead of need, up to a limit, and reused.
 //
-//   region (64 MiB, registered whole by a device)  =  32 extents of 2 MiB
+//   region (64 MiB, registered as a whole by a device)  =  32 extents of 2 MiB
 //   extent  =  one block of 2 MiB,  or a slab of equal blocks of 4 KiB, 8 KiB ... 1 MiB
 //
-// The first touch of fresh memory is the most expensive thing on a virtual machine, because the
-// host backs it then: a thread of the store does it before a chunk needs the memory, and an extent
-// given back is handed out again before any other, as it is (readers are shown only bytes that
-// arrived).
+// The first touch of fresh memory is the most expensive step on a virtual machine, because the host
+// allocates the page then. Hence a background thread touches extents before chunks need them, and a
+// freed extent is reused first. It is not cleared: readers get arrived bytes only.
 //
-// Rejected: malloc per chunk (touched in the middle of the transfer, cannot be registered); a memfd
-// (no huge pages by default, so a slower first touch, and nothing here is shared with a process).
+// Rejected: malloc per chunk (touched during the transfer, cannot be registered); a memfd (no huge
+// pages by default, so a slower first touch).
 #pragma once
 
 #include <atomic>
@@ -39,9 +37,9 @@ inline constexpr size_t kRegionBytes = size_t{64} << 20;
 inline constexpr size_t kSmallestBlockBytes = size_t{4} << 10;
 inline constexpr size_t kLimitMinBytes = 8 * kExtentBytes;
 
-// A counted reference to a block: the memory stays as long as one is left, so a reply or an RDMA
-// READ under way keeps its bytes while the file is removed. Threads: one BlockRef belongs to one
-// thread at a time; copies are independent.
+// A counted reference to a block. The last reference frees the block, so a reply or an RDMA READ in
+// flight keeps its bytes when the file is removed.
+// Threads: one BlockRef belongs to one thread at a time; copies are independent.
 class BlockRef {
  public:
   BlockRef() = default;
@@ -60,8 +58,8 @@ class BlockRef {
   uint32_t region() const;
   uint32_t id() const;  // of the block in its store
   void reset();
-  // Gives the reference into the caller's hand as the block's id; StoreMemory::adopt() takes it
-  // back.
+  // Passes the reference to the caller as a block id; StoreMemory::adopt() turns it into a
+  // BlockRef.
   uint32_t detach();
 
  private:
@@ -74,9 +72,9 @@ class BlockRef {
 
 struct StoreOptions {
   size_t limit_bytes = size_t{1} << 30;
-  size_t ready_bytes = size_t{1} << 30;  // kept touched ahead of need, within the limit
-  size_t set_aside_bytes = 0;            // of the limit: only allocate_bounce() may have it
-  // A region was taken, and stays until the end: to be registered. Called with the store's lock.
+  size_t ready_bytes = size_t{1} << 30;  // reserve of touched memory, part of the limit
+  size_t set_aside_bytes = 0;            // part of the limit that only allocate_bounce() uses
+  // Called once per region, with the store's lock held. The region stays mapped until the end.
   std::function<void(uint32_t region, std::span<std::byte> memory)> region_mapped;
 };
 
@@ -84,14 +82,15 @@ struct StoreCounters {
   size_t limit_bytes = 0;
   size_t used_bytes = 0;     // whole extents
   size_t ready_bytes = 0;    // free and touched
-  size_t reserve_bytes = 0;  // what ready_bytes is brought to in quiet moments
+  size_t reserve_bytes = 0;  // the level to which ready_bytes is refilled when idle
 };
 
 // Threads: all members by any. The store outlives its blocks (asserted).
 class StoreMemory {
  public:
-  // `space_freed` is called, on a thread of the store with no lock held, when a block was given
-  // back after an allocation had failed. Errors: EINVAL for a limit below kLimitMinBytes.
+  // The store's thread calls `space_freed`, with no lock held, when a block is freed after a failed
+  // allocation. Errors: EINVAL for a limit below kLimitMinBytes. Throws std::system_error when its
+  // thread cannot be started.
   static Result<std::unique_ptr<StoreMemory>> create(StoreOptions options,
                                                      std::function<void()> space_freed);
   ~StoreMemory();
@@ -99,14 +98,15 @@ class StoreMemory {
   StoreMemory(const StoreMemory&) = delete;
   StoreMemory& operator=(const StoreMemory&) = delete;
 
-  // A block of at least `size_bytes` (at most an extent), with whatever it held before; empty when
-  // the limit is reached.
+  // A block of at least `size_bytes` (at most an extent), not cleared. Empty when the limit is
+  // reached.
   BlockRef allocate(size_t size_bytes);
-  // An extent for bytes on their way to the spill file.
+  // An extent through which bytes pass to the spill file. Empty when the limit is reached.
   BlockRef allocate_bounce();
+  // See BlockRef::detach().
   BlockRef adopt(uint32_t block_id);
 
-  // Somebody reads: the reserve is filled up later, because the cores are wanted now.
+  // Postpones refilling the reserve: readers and writers need the cores now.
   void note_use() { last_used_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
 
   StoreCounters counters() const;
@@ -115,7 +115,7 @@ class StoreMemory {
   friend class BlockRef;
   struct Region;
   struct Slabs {  // of one block size
-    std::vector<StoreExtent*> with_room;
+    std::vector<StoreExtent*> not_full;
   };
 
   StoreMemory(StoreOptions options, std::function<void()> space_freed);
@@ -125,7 +125,7 @@ class StoreMemory {
   void return_extent_locked(StoreExtent* extent);
   void free_block(StoreExtent* extent, uint32_t index);
   bool touch_due_locked() const;
-  void keep_ready();
+  void refill_reserve();
 
   // Constant after construction.
   const size_t limit_extents_;
@@ -136,21 +136,21 @@ class StoreMemory {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_. A region is set before the first of its blocks is handed out, and stays.
+  // Guarded by mutex_. A region is created before its first block is allocated, and never removed.
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<Slabs> slabs_;
-  std::vector<StoreExtent*> returned_;  // free, lately used: handed out first, last in first out
+  std::vector<StoreExtent*> returned_;  // free, used before: allocated first, last in first out
   std::vector<StoreExtent*> touched_;   // free, touched, never used
-  size_t fresh_next_ = 0;               // number of the first extent never touched nor used
+  size_t fresh_next_ = 0;               // number of the first extent that was never touched
   size_t used_extents_ = 0;
   bool touching_ = false;
-  bool starved_ = false;  // an allocation failed since the last block came back
-  bool tell_freed_ = false;
+  bool starved_ = false;       // an allocation failed since the last block was freed
+  bool notify_freed_ = false;  // space_freed_ is to be called
   bool stopping_ = false;
 
   std::atomic<std::chrono::steady_clock::time_point> last_used_{};
 
-  std::thread keeper_;  // last: ends before what it uses
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// A checkpoint as the target holds it, and the nodes (directories, files, links) that make it up.
+// A checkpoint in the image store, and its nodes: directories, files, symbolic links.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 
 namespace ppmr {
 
-// open -> complete -> sealed, or failed from the first two. Complete: a directory whose
-// inventory.img was closed; CRIU writes that file last, so a name that is missing then does not
-// exist.
+// open -> complete -> sealed; open and complete can become failed. Complete: a directory whose
+// inventory.img was closed. CRIU writes that file last, so a name that is missing then will not
+// appear.
 enum class StoredState { kOpen, kComplete, kSealed, kFailed };
 
 std::string to_string(StoredState state);
@@ -25,7 +25,7 @@ std::string to_string(StoredState state);
 struct StoredNode;
 using StoredNodePointer = std::shared_ptr<StoredNode>;
 
-// Threads: as said for the members.
+// Threads: see the members.
 class StoredCheckpoint {
  public:
   StoredCheckpoint(NodeKey top, std::string source_name)
@@ -42,19 +42,19 @@ class StoredCheckpoint {
   bool takes_changes() const {
     return state() == StoredState::kOpen || state() == StoredState::kComplete;
   }
-  // Why it has failed. Whatever else goes wrong with it then has the same reason.
+  // The first error. Later operations on the checkpoint fail with it.
   Error error() const;
-  // False when it is too late: what is sealed stays sealed, what has failed stays failed.
+  // Returns false, with no effect, when the checkpoint is sealed or failed or already in `state`.
   bool advance(StoredState state, Error error = {.errno_value = 0, .message = {}});
   std::atomic<uint64_t> landed_bytes = 0;
 
   // Guarded by the tree's mutex.
   size_t nodes = 0;
   size_t files = 0;
-  std::vector<wire::ManifestEntry> manifest;  // as it arrives, until Seal
+  std::vector<wire::ManifestEntry> manifest;  // received so far; empty after Seal
   bool manifest_too_long = false;
   uint64_t refused_seals = 0;
-  std::string seal_error;  // of the last one
+  std::string seal_error;  // of the last refusal
 
  private:
   std::atomic<StoredState> state_ = StoredState::kOpen;
@@ -70,7 +70,7 @@ struct StoredNode {
   wire::NodeType type = wire::NodeType::kDirectory;
   StoredCheckpointPointer checkpoint;  // null: the root of the mount
   std::string link_target;
-  std::shared_ptr<ImageFile> file;  // of a file
+  std::shared_ptr<ImageFile> file;  // null: not a file
 
   // Guarded by the tree's mutex.
   wire::Attributes attributes;
@@ -79,10 +79,10 @@ struct StoredNode {
   std::weak_ptr<StoredNode> parent;
   bool linked = true;
   std::map<std::string, StoredNodePointer> children;
-  size_t subdirectories = 0;  // of them
+  size_t subdirectories = 0;  // among the children
   uint64_t lookups = 0;       // the kernel's references
-  uint32_t handles = 0;       // opened here
-  bool gone = false;          // unlinked, and not to be named by its source any more
+  uint32_t handles = 0;       // open at the target
+  bool forgotten = false;     // unlinked, and its source can no longer refer to it
 
   bool is_directory() const { return type == wire::NodeType::kDirectory; }
   bool is_file() const { return type == wire::NodeType::kFile; }

@@ -1,4 +1,4 @@
-// The options by which every daemon and command says how it speaks with other nodes.
+// The options of all daemons and commands for authentication and encryption.
 #pragma once
 
 #include "rdma_stream/connection/security.h"
@@ -9,8 +9,8 @@ class App;
 
 namespace ppmr {
 
-// --key-file, --tls-cert, --tls-key, --tls-ca, --allow-peer, --insecure. Whether they fit together
-// is Security::load()'s to say.
+// Adds --key-file, --tls-cert, --tls-key, --tls-ca, --allow-peer and --insecure. Security::load()
+// checks their combination.
 void add_credential_options(CLI::App& app, Credentials& credentials);
 
 }  // namespace ppmr

@@ -38,7 +38,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   if (error != std::errc()) {
     return failure(
         EINVAL,
-        fmt::format("'{}' is not a size: give a whole number and a unit, e.g. 64MiB", text));
+        fmt::format("invalid size '{}': expected a whole number and a unit, e.g. 64MiB", text));
   }
   const std::string_view unit = trimmed(whole.substr(static_cast<size_t>(end - whole.data())));
   for (const Unit& known : kUnits) {
@@ -50,7 +50,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   }
   return failure(
       EINVAL,
-      fmt::format("'{}' is not a size: unit '{}' is none of B, KiB, MiB, GiB, TiB", text, unit));
+      fmt::format("invalid size '{}': unit '{}' is not one of B, KiB, MiB, GiB, TiB", text, unit));
 }
 
 Result<std::chrono::milliseconds> parse_time(std::string_view text) {
@@ -66,7 +66,7 @@ Result<std::chrono::milliseconds> parse_time(std::string_view text) {
   }
   if (!(seconds >= 0) || seconds > kTimeMaxSeconds) {
     return failure(EINVAL,
-                   fmt::format("'{}' is not a time: give seconds, e.g. 5, 0.5 or 200ms", text));
+                   fmt::format("invalid time '{}': expected seconds, e.g. 5, 0.5 or 200ms", text));
   }
   return std::chrono::milliseconds(std::llround(seconds * 1000));
 }
@@ -76,7 +76,7 @@ std::string format_size(uint64_t size_bytes) {
   if (size_bytes < 1024) return fmt::format("{} B", size_bytes);
   double value = static_cast<double>(size_bytes);
   size_t unit = 0;
-  while (value >= 1023.95 && unit + 1 < kNames.size()) {  // what would be printed as 1024.0
+  while (value >= 1023.95 && unit + 1 < kNames.size()) {  // would be printed as 1024.0
     value /= 1024;
     ++unit;
   }
@@ -132,7 +132,7 @@ CLI::Option* add_time_option(CLI::App& app, const std::string& name,
 
 CLI::Option* add_peer_timeout_option(CLI::App& app, std::chrono::milliseconds& time) {
   return add_time_option(app, "--peer-timeout", time,
-                         "silence of the other side after which it has failed")
+                         "treat the peer as failed when it is silent for this long")
       ->check(CLI::Validator(
           [](std::string& text) -> std::string {
             const auto parsed = parse_time(text);

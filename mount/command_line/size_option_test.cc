@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Size, IsReadWithItsUnit) {
+TEST(Size, ParsesUnits) {
   EXPECT_EQ(*parse_size("0"), 0u);
   EXPECT_EQ(*parse_size("4096"), 4096u);
   EXPECT_EQ(*parse_size("64KiB"), 65536u);
@@ -20,7 +20,7 @@ TEST(Size, IsReadWithItsUnit) {
   EXPECT_EQ(*parse_size("16777215TiB"), 16777215ull << 40);
 }
 
-TEST(Size, IsRefusedWhenItIsNone) {
+TEST(Size, RefusesInvalidText) {
   for (const char* text :
        {"", "MiB", "-1", "+1", "1.5GiB", "0x10", "10 MiBs", "1e6", "8mib", "64MB", "64KB", "1 2"}) {
     EXPECT_FALSE(parse_size(text).has_value()) << text;
@@ -28,13 +28,13 @@ TEST(Size, IsRefusedWhenItIsNone) {
   EXPECT_THAT(parse_size("64MB").error().message, HasSubstr("'MB'"));
 }
 
-TEST(Size, IsRefusedWhenItDoesNotFit) {
+TEST(Size, RefusesSizesThatOverflow) {
   EXPECT_FALSE(parse_size("16777216TiB").has_value());
   EXPECT_FALSE(parse_size("18446744073709551616").has_value());
   EXPECT_THAT(parse_size("99999999999999999999MiB").error().message, HasSubstr("too large"));
 }
 
-TEST(Time, IsReadInSecondsOrWithItsUnit) {
+TEST(Time, ParsesSecondsAndUnits) {
   EXPECT_EQ(parse_time("5")->count(), 5000);
   EXPECT_EQ(parse_time("0.5")->count(), 500);
   EXPECT_EQ(parse_time("5s")->count(), 5000);
@@ -42,13 +42,13 @@ TEST(Time, IsReadInSecondsOrWithItsUnit) {
   EXPECT_EQ(parse_time("2 min")->count(), 120'000);
 }
 
-TEST(Time, IsRefusedWhenItIsNone) {
+TEST(Time, RefusesInvalidText) {
   for (const char* text : {"", "s", "-1", "1h", "nan", "inf", "1e300", "5 5"}) {
     EXPECT_FALSE(parse_time(text).has_value()) << text;
   }
 }
 
-TEST(Format, ReadsWell) {
+TEST(Format, ChoosesTheUnit) {
   EXPECT_EQ(format_size(0), "0 B");
   EXPECT_EQ(format_size(1023), "1023 B");
   EXPECT_EQ(format_size(1536), "1.5 KiB");
@@ -63,7 +63,7 @@ TEST(Format, ReadsWell) {
   EXPECT_EQ(format_time(std::chrono::seconds(7500)), "2 h 5 min");
 }
 
-TEST(SizeOption, SetsTheValueAndShowsItsDefault) {
+TEST(SizeOption, SetsTheValueAndShowsTheDefault) {
   CLI::App app;
   size_t pool_size_bytes = 64 << 20;
   add_size_option(app, "--pool-size", pool_size_bytes, "memory of the pool");

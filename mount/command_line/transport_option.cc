@@ -12,17 +12,17 @@ void add_transport_options(CLI::App& app, TransportOptions& options) {
            if (!mode) throw CLI::ValidationError("--transport", mode.error().message);
            options.mode = *mode;
          },
-         "how bytes travel: verbs (RDMA), tcp, or auto: verbs where both sides have it")
+         "transport of image bytes: verbs (RDMA), tcp, or auto: verbs if both sides support it")
       ->type_name("auto|verbs|tcp")
       ->default_str("auto");
   app.add_option("--device", options.rails.devices,
-                 "RDMA devices (NAME or NAME:PORT), used together; without it all that can be used")
+                 "RDMA devices to use together (NAME or NAME:PORT); default: all usable ones")
       ->type_name("NAME,...")
       ->delimiter(',')
       ->take_all();
   app.add_option_function<uint32_t>(
          "--gid-index", [&options](const uint32_t& index) { options.rails.gid_index = index; },
-         "take the address at this place of each port's GID table (see ppmr devices)")
+         "index in each port's GID table of the address to use (see ppmr devices)")
       ->type_name("N");
 }
 

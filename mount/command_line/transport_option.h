@@ -1,4 +1,4 @@
-// The options about RDMA that both daemons have: --transport, --device, --gid-index.
+// The transport options of both daemons: --transport, --device, --gid-index.
 #pragma once
 
 #include "rdma_stream/session/transport.h"

@@ -24,12 +24,12 @@ Status ControlCall::send(const std::string& control_socket, const nlohmann::json
   control_socket_ = control_socket;
   sockaddr_un address{.sun_family = AF_UNIX};
   if (control_socket.empty() || control_socket.size() >= sizeof(address.sun_path)) {
-    return failure(EINVAL, "'" + control_socket + "' is not a control socket");
+    return failure(EINVAL, "'" + control_socket + "': not a valid path of a control socket");
   }
   std::copy(control_socket.begin(), control_socket.end(), address.sun_path);
   socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket_) return system_failure("make a socket for", control_socket);
-  // EAGAIN: a daemon that is stopped has its queue of connections full.
+  if (!socket_) return system_failure("create a socket for", control_socket);
+  // EAGAIN: the listen queue is full, for example because the daemon is stopped.
   while (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) !=
          0) {
     if (errno != EAGAIN && errno != EINTR) {
@@ -53,12 +53,14 @@ Result<nlohmann::json> ControlCall::answer(std::chrono::milliseconds timeout) {
     return explain(got.error());
   }
   nlohmann::json answer = nlohmann::json::parse(line, nullptr, false);
-  if (!answer.is_object()) return explain({EPROTO, "its answer is not a JSON object"});
+  if (!answer.is_object())
+    return explain({EPROTO, "cannot parse the answer: not a JSON object (version mismatch?)"});
   return answer;
 }
 
 tl::unexpected<Error> ControlCall::explain(const Error& error) const {
-  return failure(error.errno_value, "ask the daemon at " + control_socket_ + ": " + error.message);
+  return failure(error.errno_value,
+                 "request to the daemon at " + control_socket_ + ": " + error.message);
 }
 
 Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::json& request,
@@ -75,7 +77,7 @@ Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::j
 Status accepted(const nlohmann::json& answer) {
   const auto ok = answer.find("ok");
   if (ok != answer.end() && ok->is_boolean() && ok->get<bool>()) return {};
-  Error error{EPROTO, "the daemon gave an answer without a reason"};
+  Error error{EPROTO, "the daemon refused the request without a reason (version mismatch?)"};
   if (const auto it = answer.find("errno"); it != answer.end() && it->is_number_integer()) {
     error.errno_value = it->get<int>();
   }

@@ -1,5 +1,5 @@
-// The client's half of the control socket (see control_socket.h). Nothing here touches a mount, so
-// nothing here can hang with one.
+// The client's half of the control socket, see control_socket.h. It does not access the mount, so a
+// mount that hangs does not block it.
 #pragma once
 
 #include <chrono>
@@ -11,12 +11,13 @@
 
 namespace ppmr {
 
-// One request and its answer, for callers that want to do something while they wait. Threads: one.
+// One request and its answer, for callers that do other work in between. Threads: one.
 class ControlCall {
  public:
+  // Errors: as call().
   Status send(const std::string& control_socket, const nlohmann::json& request,
               std::chrono::milliseconds timeout);
-  // Can be called again after ETIMEDOUT.
+  // After ETIMEDOUT it can be called again. Errors: as call().
   Result<nlohmann::json> answer(std::chrono::milliseconds timeout);
 
  private:
@@ -24,16 +25,17 @@ class ControlCall {
 
   std::string control_socket_;
   UniqueFd socket_;
-  std::string pending_;  // of an answer that has not arrived as a whole
+  std::string pending_;  // first part of an incomplete answer
 };
 
-// One request, one answer, as the daemon gave it. Errors are of the way there: ECONNREFUSED and
-// ENOENT (no such daemon any more), EACCES, ETIMEDOUT, ENODATA (the daemon died while it was at
-// it), EPROTO. Threads: any.
+// Sends one request and returns the daemon's answer, which can be a refusal, see accepted().
+// Errors: ECONNREFUSED and ENOENT (the daemon has ended), EACCES, ETIMEDOUT, ENODATA (the daemon
+// ended during the request), EPROTO. Threads: any.
 Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::json& request,
                             std::chrono::milliseconds timeout);
 
-// The refusal in an answer: {"ok":false,"errno":N,"error":"text"}, or whatever else is not ok.
+// Turns an answer into a Status: success for {"ok":true,...}, the error of
+// {"ok":false,"errno":N,"error":"text"}, EPROTO for any other object.
 Status accepted(const nlohmann::json& answer);
 
 }  // namespace ppmr

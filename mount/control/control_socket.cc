@@ -12,7 +12,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
@@ -23,33 +25,33 @@ namespace {
 
 using nlohmann::json;
 constexpr std::string_view kSuffix = ".sock";
-// A socket is bound under this suffix and renamed once it listens, so that whoever looks for stale
-// sockets never takes a new-born one for dead.
-constexpr std::string_view kUnborn = ".new";
+// A socket is bound under this suffix and renamed when it listens. Without that, another daemon
+// that removes stale sockets could remove it in between.
+constexpr std::string_view kUnfinished = ".new";
 
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{.sun_family = AF_UNIX};
   if (path.size() >= sizeof(address.sun_path)) {
-    return failure(ENAMETOOLONG,
-                   "control socket " + path + ": the path is too long for a Unix socket");
+    return failure(ENAMETOOLONG, "control socket " + path + ": path too long for a Unix socket");
   }
   std::copy(path.begin(), path.end(), address.sun_path);
   return address;
 }
 
-// Private to us: others could otherwise put their own sockets, or links, in there.
+// Other users must not be able to add sockets or links.
 Status make_private_directory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return system_failure("make directory", directory);
+    return system_failure("create directory", directory);
   }
   struct stat status;
-  if (lstat(directory.c_str(), &status) != 0) return system_failure("look at", directory);
+  if (lstat(directory.c_str(), &status) != 0) return system_failure("stat", directory);
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {
     return failure(
-        EPERM, directory + " is not a directory of this user: control sockets cannot live there");
+        EPERM,
+        directory + ": not a directory of this user, refusing to put a control socket there");
   }
   if ((status.st_mode & 0777) != 0700 && chmod(directory.c_str(), 0700) != 0) {
-    return system_failure("make private", directory);
+    return system_failure("chmod 0700", directory);
   }
   return {};
 }
@@ -62,7 +64,7 @@ std::string random_name() {
   return name;
 }
 
-bool nobody_listens(const std::string& path) {
+bool is_stale(const std::string& path) {
   const auto address = address_of(path);
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!address || !socket) return false;
@@ -71,16 +73,17 @@ bool nobody_listens(const std::string& path) {
          errno == ECONNREFUSED;
 }
 
-// Daemons that were killed leave their sockets behind.
+// A daemon that was killed did not remove its socket.
 void remove_stale_sockets(const std::string& directory) {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string path = entry.path();
-    if (path.ends_with(kSuffix) && nobody_listens(path)) unlink(path.c_str());
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string path = entry->path();
+    if (path.ends_with(kSuffix) && is_stale(path)) unlink(path.c_str());
   }
 }
 
-bool may_ask(int socket) {
+bool is_permitted(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
@@ -106,24 +109,24 @@ Result<std::unique_ptr<ControlServer>> ControlServer::create(ControlServerOption
   remove_stale_sockets(options.directory);
 
   const std::string name = options.directory + "/" + random_name();
-  const std::string unborn = name + std::string(kUnborn);
+  const std::string unfinished = name + std::string(kUnfinished);
   const std::string path = name + std::string(kSuffix);
-  const auto address = address_of(path.size() > unborn.size() ? path : unborn);
-  if (!address) return failure(address.error());
-  const auto bind_address = address_of(unborn);
+  static_assert(kSuffix.size() >= kUnfinished.size());
+  if (const auto address = address_of(path); !address) return failure(address.error());
+  const auto bind_address = address_of(unfinished);
 
   UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return system_failure("make control socket", path);
+  if (!listener) return system_failure("create control socket", path);
   UniqueFd end(eventfd(0, EFD_CLOEXEC));
-  if (!end) return system_failure("make eventfd for", path);
+  if (!end) return system_failure("create an eventfd for", path);
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&*bind_address),
            sizeof(*bind_address)) != 0) {
     return system_failure("bind control socket", path);
   }
-  if (chmod(unborn.c_str(), 0600) != 0 || listen(listener.get(), 64) != 0 ||
-      rename(unborn.c_str(), path.c_str()) != 0) {
+  if (chmod(unfinished.c_str(), 0600) != 0 || listen(listener.get(), 64) != 0 ||
+      rename(unfinished.c_str(), path.c_str()) != 0) {
     const int errno_value = errno;
-    unlink(unborn.c_str());
+    unlink(unfinished.c_str());
     return system_failure("listen on control socket", path, errno_value);
   }
   return std::unique_ptr<ControlServer>(
@@ -155,62 +158,83 @@ void ControlServer::accept_clients() {
   for (;;) {
     if (poll(fds, 2, -1) < 0) continue;  // EINTR
     if (fds[1].revents != 0) return;
-    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     clients_.remove_if([](Client& client) {
       if (!client.done) return false;
       client.thread.join();
       return true;
     });
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (socket) {
-      admit(std::move(socket));
+      try {
+        add_client(std::move(socket));
+      } catch (const std::exception& exception) {
+        spdlog::error("control socket: dropped a client: {}", exception.what());
+      }
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-      pollfd pause{end_.get(), POLLIN, 0};  // no use in spinning until somebody closes a file
+      pollfd pause{end_.get(), POLLIN, 0};  // the connection stays pending: do not spin
       poll(&pause, 1, 100);
     }
   }
 }
 
-void ControlServer::admit(UniqueFd socket) {
-  const auto refuse = [&](int errno_value, const char* why) {
-    (void)write_line(socket.get(), json_text(refusal({errno_value, why})),
-                     std::chrono::steady_clock::now());
+void ControlServer::add_client(UniqueFd socket) {
+  const auto refuse = [&](int fd, int errno_value, const char* why) {
+    (void)write_line(fd, json_text(refusal({errno_value, why})), std::chrono::steady_clock::now());
   };
-  if (!may_ask(socket.get()))
-    return refuse(EPERM, "only root and the user of this mount may ask its daemon");
-  if (clients_.size() >= options_.clients_max)
-    return refuse(EAGAIN, "too many clients at once: try again");
+  if (!is_permitted(socket.get())) {
+    return refuse(socket.get(), EPERM,
+                  "permission denied: not root and not the user of this mount");
+  }
+  if (clients_.size() >= options_.clients_max) {
+    return refuse(socket.get(), EAGAIN, "too many clients: try again");
+  }
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
-  client.thread = std::thread([this, &client] {
-    converse(client.socket.get());
-    shutdown(client.socket.get(), SHUT_RDWR);  // its number stays taken until it is joined
-    client.done = true;
-  });
+  try {
+    client.thread = std::thread([this, &client] {
+      try {
+        serve_client(client.socket.get());
+      } catch (const std::exception& exception) {
+        spdlog::error("control socket: dropped a client: {}", exception.what());
+      }
+      // Closed by accept_clients() when it joins this thread.
+      shutdown(client.socket.get(), SHUT_RDWR);
+      client.done = true;
+    });
+  } catch (const std::system_error&) {
+    const UniqueFd refused = std::move(client.socket);
+    clients_.pop_back();
+    refuse(refused.get(), EAGAIN, "cannot start a thread for this client: try again");
+  }
 }
 
-void ControlServer::converse(int socket) {
+void ControlServer::serve_client(int socket) {
+  const auto deadline = [this] {
+    return std::chrono::steady_clock::now() + options_.client_timeout;
+  };
   std::string pending;
   std::string line;
   for (;;) {
-    const Status got = read_line(socket, pending, line, options_.request_max_bytes,
-                                 std::chrono::steady_clock::now() + options_.client_patience);
-    const bool too_long = !got && got.error().errno_value == EMSGSIZE;
-    if (!got && !too_long) return;
-    const json reply = too_long ? refusal(got.error()) : answer(line);
-    const std::string text = json_text(reply);
-    if (!write_line(socket, text, std::chrono::steady_clock::now() + options_.client_patience))
-      return;
-    if (too_long) return;
+    const Status read = read_line(socket, pending, line, options_.request_max_bytes, deadline());
+    const bool too_long = !read && read.error().errno_value == EMSGSIZE;
+    if (!read && !too_long) return;
+    const json reply = too_long ? refusal(read.error()) : answer(line);
+    if (!write_line(socket, json_text(reply), deadline()) || too_long) return;
   }
 }
 
 json ControlServer::answer(const std::string& line) {
   const json request = json::parse(line, nullptr, false);
-  if (!request.is_object()) return refusal({EINVAL, "a request is one JSON object on a line"});
+  if (!request.is_object())
+    return refusal({EINVAL, "malformed request: not a JSON object on one line"});
   try {
     return handler_(request);
   } catch (const json::exception& error) {
     return refusal({EINVAL, std::string("malformed request: ") + error.what()});
+  } catch (const std::bad_alloc&) {
+    return refusal({ENOMEM, "the daemon is out of memory"});
+  } catch (const std::exception& error) {
+    return refusal({EIO, std::string("the daemon failed: ") + error.what()});
   }
 }
 

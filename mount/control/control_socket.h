@@ -1,9 +1,6 @@
-// The daemon's half of the control socket: a Unix stream socket through which `ppmr commit`,
-// `restart` and `status` speak with the daemon of a mount, one JSON object a line, request then
-// answer. The client's half is control_client.h; mount/README.md has the requests.
-//
-// Not the mount itself (a magic file, an ioctl or an xattr): a mount whose peer is stalled may make
-// its callers wait, and the status of exactly that mount is what people want to see.
+// The daemon's half of the control socket: a Unix stream socket on which `ppmr commit`, `restart`,
+// `status` and others send requests to the daemon of a mount. A request is one JSON object on a
+// line, so is its answer. The client's half is control_client.h. README.md lists the requests.
 #pragma once
 
 #include <atomic>
@@ -25,31 +22,33 @@ struct ControlServerOptions {
   std::string directory;  // empty: control_directory()
   size_t clients_max = 256;
   size_t request_max_bytes = 64 << 10;
-  std::chrono::milliseconds client_patience{5000};  // to send a whole request, to take an answer
+  // For a client to send a whole request, and to receive the answer.
+  std::chrono::milliseconds client_timeout{5000};
 };
 
-// Where daemons of this user keep their sockets: /run/ppmr for root, else $XDG_RUNTIME_DIR/ppmr, or
-// /tmp/ppmr-UID where there is none.
+// The directory of the sockets of this user's daemons: /run/ppmr for root, else
+// $XDG_RUNTIME_DIR/ppmr, or /tmp/ppmr-UID if that variable is not set.
 std::string control_directory();
 
-// Threads: created, served and destroyed by one thread. The handler is called on a thread per
-// client; it may wait.
+// Threads: created, served and destroyed by one thread. Each client has a thread that calls the
+// handler, which may block.
 class ControlServer {
  public:
-  // Answers {"ok":true,...} or refusal(...). What it throws as nlohmann::json::exception (a field
-  // is missing or of the wrong type) is answered with EINVAL.
+  // Returns {"ok":true,...} or refusal(...). Exceptions become refusals: EINVAL for
+  // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM, else EIO.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
 
-  // Listens in the directory (made 0700; the socket is 0600) under a random name, and removes
-  // sockets there that nobody listens on. Clients wait until serve(). Errors: of the file system.
+  // Creates the directory (mode 0700) and in it a listening socket (mode 0600) with a random name.
+  // Removes the sockets of dead daemons. Clients block until serve(). Errors: of the system calls.
   static Result<std::unique_ptr<ControlServer>> create(ControlServerOptions options = {});
-  // Removes the socket and ends the connections. Handlers that wait have to be woken by their owner
-  // before: the destructor waits for them.
+  // Removes the socket, closes the connections and waits for the handlers to return: the owner must
+  // have unblocked them.
   ~ControlServer();
 
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
+  // Throws std::system_error when no thread can be started.
   void serve(Handler handler);
   const std::string& path() const { return path_; }
 
@@ -61,17 +60,17 @@ class ControlServer {
   };
   ControlServer(ControlServerOptions options, std::string path, UniqueFd listener, UniqueFd end);
   void accept_clients();
-  void admit(UniqueFd socket);
-  void converse(int socket);
+  void add_client(UniqueFd socket);
+  void serve_client(int socket);
   nlohmann::json answer(const std::string& line);
 
   const ControlServerOptions options_;
   const std::string path_;
   const UniqueFd listener_;
   const UniqueFd end_;  // eventfd: written once by the destructor
-  Handler handler_;     // constant once serve() was called
+  Handler handler_;     // constant after serve()
 
-  std::list<Client> clients_;  // of the accepting thread; the destructor's once that has ended
+  std::list<Client> clients_;  // used by acceptor_, and by the destructor after its end
   std::thread acceptor_;
 };
 

@@ -1,9 +1,9 @@
-// Both halves of the control socket. Whether a stranger's uid is refused cannot be tried where
-// tests run as one user alone: as root the test drops to another uid in a child and tries.
+// Both halves of the control socket.
 #include "mount/control/control_socket.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -50,11 +50,11 @@ class ControlSocket : public testing::Test {
     EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     return client;
   }
-  static std::string answer_on(const UniqueFd& client, seconds patience = seconds(10)) {
+  static std::string answer_on(const UniqueFd& client, seconds timeout = seconds(10)) {
     std::string pending;
     std::string line;
-    const Status got = read_line(client.get(), pending, line, 1 << 20,
-                                 std::chrono::steady_clock::now() + patience);
+    const Status got =
+        read_line(client.get(), pending, line, 1 << 20, std::chrono::steady_clock::now() + timeout);
     return got ? line : got.error().message;
   }
 
@@ -62,7 +62,7 @@ class ControlSocket : public testing::Test {
   std::string base_;
 };
 
-TEST_F(ControlSocket, AnswersARequest) {
+TEST_F(ControlSocket, AnswersRequests) {
   const auto server = serve(echo);
   const auto answer = call(server->path(), {{"op", "status"}}, seconds(5));
   ASSERT_TRUE(answer.has_value()) << answer.error().message;
@@ -70,7 +70,7 @@ TEST_F(ControlSocket, AnswersARequest) {
   EXPECT_EQ((*answer)["echo"]["op"], "status");
 }
 
-TEST_F(ControlSocket, IsPrivateAndGoneAtTheEnd) {
+TEST_F(ControlSocket, IsPrivateAndRemovedAtTheEnd) {
   auto server = serve(echo);
   const std::string path = server->path();
   struct stat status;
@@ -82,7 +82,7 @@ TEST_F(ControlSocket, IsPrivateAndGoneAtTheEnd) {
   EXPECT_NE(stat(path.c_str(), &status), 0);
 }
 
-TEST_F(ControlSocket, ARefusalKeepsItsErrnoAndText) {
+TEST_F(ControlSocket, PassesErrnoAndTextOfARefusal) {
   const auto server = serve([](const json&) { return refusal({ENOENT, "no checkpoint ck1"}); });
   const auto answer = call(server->path(), {{"op", "commit"}}, seconds(5));
   ASSERT_TRUE(answer.has_value());
@@ -92,7 +92,7 @@ TEST_F(ControlSocket, ARefusalKeepsItsErrnoAndText) {
   EXPECT_EQ(verdict.error().message, "no checkpoint ck1");
 }
 
-TEST_F(ControlSocket, MalformedRequestsAreAnsweredAsSuch) {
+TEST_F(ControlSocket, RefusesMalformedRequests) {
   const auto server = serve([](const json& request) {
     return json{{"ok", true}, {"op", request.at("op")}};
   });
@@ -106,8 +106,8 @@ TEST_F(ControlSocket, MalformedRequestsAreAnsweredAsSuch) {
   }
 }
 
-TEST_F(ControlSocket, AStalledClientStopsNobodyAndIsDropped) {
-  options_.client_patience = milliseconds(300);
+TEST_F(ControlSocket, DropsAStalledClientAndServesOthers) {
+  options_.client_timeout = milliseconds(300);
   const auto server = serve(echo);
   const UniqueFd stalled = connect_to(server->path());
   ASSERT_EQ(send(stalled.get(), "{\"op\":", 6, MSG_NOSIGNAL), 6);
@@ -116,7 +116,7 @@ TEST_F(ControlSocket, AStalledClientStopsNobodyAndIsDropped) {
   EXPECT_EQ(answer_on(stalled), "the connection was closed");
 }
 
-TEST_F(ControlSocket, AnOversizedRequestIsRefused) {
+TEST_F(ControlSocket, RefusesAnOversizedRequest) {
   options_.request_max_bytes = 1000;
   const auto server = serve(echo);
   const UniqueFd client = connect_to(server->path());
@@ -126,14 +126,13 @@ TEST_F(ControlSocket, AnOversizedRequestIsRefused) {
   EXPECT_TRUE(call(server->path(), {{"op", "status"}}, seconds(5)).has_value());
 }
 
-TEST_F(ControlSocket, TooManyClientsAreRefusedUntilOneHasGone) {
+TEST_F(ControlSocket, RefusesClientsBeyondTheMaximum) {
   options_.clients_max = 2;
   const auto server = serve(echo);
   UniqueFd first = connect_to(server->path());
   UniqueFd second = connect_to(server->path());
   const auto refused = call(server->path(), {{"op", "status"}}, seconds(5));
-  // The refusal may arrive as the end of the connection, when it was closed before the request
-  // came.
+  // The client sees only the end of the connection if that was closed before its request arrived.
   if (refused) {
     EXPECT_EQ((*refused)["errno"], EAGAIN);
   }
@@ -146,7 +145,7 @@ TEST_F(ControlSocket, TooManyClientsAreRefusedUntilOneHasGone) {
   FAIL() << "never admitted";
 }
 
-TEST_F(ControlSocket, AHandlerThatWaitsDoesNotStopOthers) {
+TEST_F(ControlSocket, ServesOthersWhileAHandlerBlocks) {
   std::mutex mutex;
   std::condition_variable changed;
   bool go_on = false;
@@ -169,7 +168,7 @@ TEST_F(ControlSocket, AHandlerThatWaitsDoesNotStopOthers) {
   EXPECT_TRUE(waiting.answer(seconds(5)).has_value());
 }
 
-TEST_F(ControlSocket, ADaemonThatDoesNotServeTimesOut) {
+TEST_F(ControlSocket, TimesOutWhenTheDaemonDoesNotServe) {
   const auto server = std::move(*ControlServer::create(options_));
   const auto began = std::chrono::steady_clock::now();
   const auto answer = call(server->path(), {{"op", "status"}}, milliseconds(200));
@@ -178,8 +177,8 @@ TEST_F(ControlSocket, ADaemonThatDoesNotServeTimesOut) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(5));
 }
 
-TEST_F(ControlSocket, SocketsOfTheDeadAreRemovedAndThoseOfTheLivingStay) {
-  const auto living = serve(echo);
+TEST_F(ControlSocket, RemovesOnlySocketsOfDeadDaemons) {
+  const auto running = serve(echo);
   const std::string dead = options_.directory + "/dead.sock";
   {
     const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
@@ -189,17 +188,17 @@ TEST_F(ControlSocket, SocketsOfTheDeadAreRemovedAndThoseOfTheLivingStay) {
   }
   const auto another = serve(echo);
   EXPECT_FALSE(std::filesystem::exists(dead));
-  EXPECT_TRUE(std::filesystem::exists(living->path()));
-  EXPECT_TRUE(call(living->path(), {{"op", "status"}}, seconds(5)).has_value());
+  EXPECT_TRUE(std::filesystem::exists(running->path()));
+  EXPECT_TRUE(call(running->path(), {{"op", "status"}}, seconds(5)).has_value());
 }
 
-TEST_F(ControlSocket, ADirectoryThatIsALinkIsRefused) {
+TEST_F(ControlSocket, RefusesADirectoryThatIsALink) {
   std::filesystem::create_directory(base_ + "/elsewhere");
   std::filesystem::create_directory_symlink(base_ + "/elsewhere", options_.directory);
   EXPECT_FALSE(ControlServer::create(options_).has_value());
 }
 
-TEST_F(ControlSocket, AnotherUserIsRefused) {
+TEST_F(ControlSocket, RefusesOtherUsers) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root: tries as another user";
   const auto server = serve(echo);
   for (const std::string& path : {base_, options_.directory, server->path()})
@@ -216,6 +215,51 @@ TEST_F(ControlSocket, AnotherUserIsRefused) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(ControlSocket, TurnsExceptionsOfTheHandlerIntoRefusals) {
+  const auto server = serve([](const json& request) -> json {
+    if (request.at("op") == "memory") throw std::bad_alloc();
+    if (request.at("op") == "other") throw std::runtime_error("out of luck");
+    return {{"ok", true}};
+  });
+  auto answer = call(server->path(), {{"op", "memory"}}, seconds(10));
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ((*answer)["errno"], ENOMEM);
+  answer = call(server->path(), {{"op", "other"}}, seconds(10));
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ((*answer)["errno"], EIO);
+  EXPECT_TRUE(call(server->path(), {{"op", "status"}}, seconds(10)));
+}
+
+// During its lifetime no thread can be started: the stack would exceed the address space.
+class NoNewThreads {
+ public:
+  NoNewThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t impossible = before_;
+    pthread_attr_setstacksize(&impossible, size_t{1} << 62);
+    EXPECT_EQ(pthread_setattr_default_np(&impossible), 0);
+  }
+  ~NoNewThreads() { pthread_setattr_default_np(&before_); }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST_F(ControlSocket, RefusesAClientWhenNoThreadCanBeStarted) {
+  const auto server = serve(echo);
+  {
+    const NoNewThreads no_new_threads;
+    const auto answer = call(server->path(), {{"op", "status"}}, seconds(10));
+    // The connection may be gone before the request is written.
+    if (answer) {
+      EXPECT_EQ((*answer)["errno"], EAGAIN);
+    } else {
+      EXPECT_NE(answer.error().errno_value, ETIMEDOUT) << answer.error().message;
+    }
+  }
+  EXPECT_TRUE(call(server->path(), {{"op", "status"}}, seconds(10)));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// JSON as one line of text, whatever bytes are in its strings.
+// Serialises JSON as one line of text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,8 +6,8 @@
 
 namespace ppmr {
 
-// Names of processes and files may be any bytes (the kernel itself cuts a process's name at 15),
-// and json::dump() throws at what is no UTF-8: such bytes are replaced by U+FFFD.
+// Replaces invalid UTF-8 by U+FFFD, where json::dump() would throw. Names of processes and files
+// can hold any bytes; the kernel may cut a process's name (15 bytes) in the middle of a character.
 inline std::string json_text(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

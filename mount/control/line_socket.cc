@@ -31,7 +31,8 @@ Status read_line(int socket, std::string& pending, std::string& line, size_t lin
     }
     searched = pending.size();
     if (searched > line_max_bytes) {
-      return failure(EMSGSIZE, "a line longer than " + std::to_string(line_max_bytes) + " bytes");
+      return failure(EMSGSIZE,
+                     "line too long: the maximum is " + std::to_string(line_max_bytes) + " bytes");
     }
     if (Status ready = wait_for(socket, POLLIN, deadline); !ready) return ready;
     char buffer[16 << 10];

@@ -1,5 +1,5 @@
-// Lines over a Unix stream socket, with a deadline and a bound on their length: what both halves of
-// the control socket need.
+// Lines over a Unix stream socket, with a deadline and a maximum length. Used by both halves of the
+// control socket.
 #pragma once
 
 #include <chrono>
@@ -13,16 +13,16 @@ namespace ppmr {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Reads one line (without its newline) to `line`; what came behind it stays in `pending` for the
-// next call. Errors: ETIMEDOUT, EMSGSIZE when the line is longer than `line_max_bytes`, ENODATA
-// when the peer closed the connection, those of recv(2).
+// Reads one line, without its newline, to `line`. Bytes after it stay in `pending` for the next
+// call. Errors: ETIMEDOUT (with the incomplete line in `pending`), EMSGSIZE when the line is longer
+// than `line_max_bytes`, ENODATA when the peer closed the connection, those of recv(2).
 Status read_line(int socket, std::string& pending, std::string& line, size_t line_max_bytes,
                  Deadline deadline);
 
 // Writes `line` and a newline. Errors: ETIMEDOUT, those of send(2).
 Status write_line(int socket, std::string_view line, Deadline deadline);
 
-// Waits until the socket can do `poll_events`. Errors: ETIMEDOUT.
+// Waits until poll(2) reports `poll_events` or an error on the socket. Errors: ETIMEDOUT.
 Status wait_for(int socket, short poll_events, Deadline deadline);
 
 }  // namespace ppmr

@@ -11,9 +11,9 @@
 namespace ppmr {
 namespace {
 
-constexpr int kSymlinksMax = 40;  // as the kernel has it (MAXSYMLINKS)
+constexpr int kSymlinksMax = 40;  // the kernel's MAXSYMLINKS
 
-// The kernel writes space, tab, newline and backslash as \ooo.
+// The kernel escapes space, tab, newline and backslash as \ooo.
 std::string unescape(std::string_view text) {
   const auto octal = [](char c) { return c >= '0' && c <= '7'; };
   std::string plain;
@@ -97,20 +97,19 @@ Result<MountedPath> find_mount(const std::string& path) {
   return find_mount(path, *mounts);
 }
 
-// Walks the path as the kernel would, but asks the mount table before it looks at a name: once that
-// is the mount point of a ppmr mount, the rest is taken as written.
+// Walks the path like the kernel, but looks each prefix up in the mount table before it accesses
+// it. After the mount point of a ppmr mount it takes the rest of the path literally.
 Result<MountedPath> find_mount(const std::string& path, const std::vector<MountEntry>& mounts) {
-  if (path.empty()) return failure(ENOENT, "an empty path");
+  if (path.empty()) return failure(ENOENT, "the path is empty");
   std::deque<std::string> pending;
   push_components(pending, path);
   if (path[0] != '/') {
     char directory[4096];
-    if (getcwd(directory, sizeof(directory)) == nullptr)
-      return system_failure("find the working directory", "");
+    if (getcwd(directory, sizeof(directory)) == nullptr) return system_failure("getcwd", "");
     push_components(pending, directory);
   }
   std::vector<std::string> resolved;
-  const MountEntry* mount = nullptr;  // the ppmr mount that `resolved` is in
+  const MountEntry* mount = nullptr;  // the ppmr mount that contains `resolved`
   size_t mount_depth = 0;             // components of its mount point
   int symlinks = 0;
   while (!pending.empty()) {
@@ -146,7 +145,7 @@ Result<MountedPath> find_mount(const std::string& path, const std::vector<MountE
     }
     push_components(pending, link);
   }
-  if (mount == nullptr) return failure(ENODEV, path + " is not in a ppmr mount");
+  if (mount == nullptr) return failure(ENODEV, path + ": not in a ppmr mount");
   std::string remainder = mount->root == "/" ? "" : mount->root.substr(1);
   for (size_t i = mount_depth; i < resolved.size(); ++i) {
     remainder.append(remainder.empty() ? "" : "/").append(resolved[i]);

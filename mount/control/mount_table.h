@@ -1,5 +1,5 @@
-// Which ppmr mounts there are, and which of them a path lies in, read from /proc/self/mountinfo.
-// Looking at a mount through the file system could wait for its daemon; this cannot.
+// Finds the ppmr mounts, and the mount that contains a path, in /proc/self/mountinfo. Accessing the
+// mount itself could block on its daemon.
 #pragma once
 
 #include <string>
@@ -12,26 +12,27 @@ namespace ppmr {
 
 struct MountEntry {
   std::string mountpoint;
-  std::string root;    // what of the file system is mounted: "/", or a directory that was bound
-  std::string type;    // "fuse.ppmr" for ours
-  std::string source;  // for ours: the daemon's control socket
+  std::string root;    // "/", or for a bind mount the bound directory of the file system
+  std::string type;    // "fuse.ppmr" for a ppmr mount
+  std::string source;  // of a ppmr mount: the daemon's control socket
   bool is_ppmr() const { return type == "fuse.ppmr"; }
 };
 
-// The mounts one can reach: of several on one mount point the last. proc(5) describes the format.
+// The visible mounts: of several on one mount point the last. proc(5) describes the format. Lines
+// that cannot be parsed are skipped.
 std::vector<MountEntry> parse_mountinfo(std::string_view text);
 
-Result<std::vector<MountEntry>> read_mounts();       // all
-Result<std::vector<MountEntry>> read_ppmr_mounts();  // ours
+Result<std::vector<MountEntry>> read_mounts();
+Result<std::vector<MountEntry>> read_ppmr_mounts();
 
 struct MountedPath {
   MountEntry mount;
-  std::string remainder;  // inside of the mount, without slashes around it: "", "ck1", "ck1/a.img"
+  std::string remainder;  // path in the mount, without outer slashes: "", "ck1", "ck1/a.img"
 };
 
-// The ppmr mount that `path` lies in. Symbolic links are followed as far as the mount point; what
-// is behind it is not looked at, it need not exist. Errors: ENOENT, ELOOP and others for the part
-// before the mount; ENODEV when the path is in no ppmr mount.
+// The ppmr mount that contains `path`. Follows symbolic links up to the mount point. The remainder
+// is not accessed and need not exist. Errors: ENOENT, ELOOP and others for the part before the
+// mount; ENODEV when no ppmr mount contains the path.
 Result<MountedPath> find_mount(const std::string& path);
 Result<MountedPath> find_mount(const std::string& path, const std::vector<MountEntry>& mounts);
 

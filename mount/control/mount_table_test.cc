@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-TEST(MountTable, IsReadAsTheKernelWritesIt) {
+TEST(MountTable, ParsesTheFormatOfTheKernel) {
   const auto mounts = parse_mountinfo(
       "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
       "40 22 0:41 / /mnt/with\\040space\\134 rw,nosuid - fuse.ppmr /run/ppmr/ab\\040cd.sock "
@@ -22,13 +22,13 @@ TEST(MountTable, IsReadAsTheKernelWritesIt) {
   EXPECT_EQ(mounts[2].root, "/ck1");
 }
 
-TEST(MountTable, LeavesOutWhatItCannotRead) {
+TEST(MountTable, SkipsLinesThatCannotBeParsed) {
   EXPECT_TRUE(parse_mountinfo("").empty());
   EXPECT_TRUE(parse_mountinfo("\n\nnonsense\n1 2 3 4 5 6 7\n1 2 3 4 5 6 - fuse.ppmr\n").empty());
   EXPECT_EQ(parse_mountinfo("1 2 0:1 / /x\\04 rw - fuse.ppmr /s rw").at(0).mountpoint, "/x\\04");
 }
 
-TEST(MountTable, OfSeveralMountsOnOnePointTheLastCounts) {
+TEST(MountTable, KeepsTheLastOfSeveralMountsOnOnePoint) {
   const auto mounts = parse_mountinfo(
       "40 22 0:41 / /mnt rw - fuse.ppmr /run/ppmr/a.sock rw\n"
       "41 22 0:42 / /mnt rw - tmpfs none rw\n");
@@ -46,7 +46,7 @@ class FindMount : public testing::Test {
     std::filesystem::create_directory(base_ + "/real");
     std::filesystem::create_directory_symlink("real", base_ + "/link");
     std::filesystem::create_directory_symlink(base_ + "/loop", base_ + "/loop");
-    // The mount point is not there: whoever looked at it would fail.
+    // The mount point does not exist: accessing it would fail.
     mounts_ = {{"/", "/", "ext4", "/dev/sda1"},
                {base_ + "/real/mnt", "/", "fuse.ppmr", "/run/ppmr/a.sock"},
                {base_ + "/bound", "/ck1", "fuse.ppmr", "/run/ppmr/a.sock"}};
@@ -61,31 +61,31 @@ class FindMount : public testing::Test {
   std::vector<MountEntry> mounts_;
 };
 
-TEST_F(FindMount, GivesWhatFollowsTheMountPoint) {
+TEST_F(FindMount, ReturnsThePathAfterTheMountPoint) {
   EXPECT_EQ(remainder(base_ + "/real/mnt"), "");
   EXPECT_EQ(remainder(base_ + "/real/mnt/"), "");
   EXPECT_EQ(remainder(base_ + "/real/mnt/ck1"), "ck1");
   EXPECT_EQ(remainder(base_ + "/real/mnt//ck1/./a.img/"), "ck1/a.img");
 }
 
-TEST_F(FindMount, FollowsSymbolicLinksInFrontOfTheMount) {
+TEST_F(FindMount, FollowsSymbolicLinksBeforeTheMount) {
   EXPECT_EQ(remainder(base_ + "/link/mnt/ck1"), "ck1");
   EXPECT_EQ(remainder(base_ + "/link/../real/mnt/ck1"), "ck1");
   EXPECT_EQ(remainder(base_ + "/loop/mnt"), "error " + std::to_string(ELOOP));
 }
 
-TEST_F(FindMount, DotDotLeavesTheMountWhereItWasEntered) {
+TEST_F(FindMount, DotDotLeavesTheMount) {
   EXPECT_EQ(remainder(base_ + "/real/mnt/ck1/../ck2"), "ck2");
   EXPECT_EQ(remainder(base_ + "/real/mnt/../mnt/ck1"), "ck1");
   EXPECT_EQ(remainder(base_ + "/real/mnt/ck1/../../"), "error " + std::to_string(ENODEV));
 }
 
-TEST_F(FindMount, ABoundCheckpointIsStillThatCheckpoint) {
+TEST_F(FindMount, ResolvesABindMountOfACheckpoint) {
   EXPECT_EQ(remainder(base_ + "/bound"), "ck1");
   EXPECT_EQ(remainder(base_ + "/bound/a.img"), "ck1/a.img");
 }
 
-TEST_F(FindMount, TakesRelativePathsFromTheWorkingDirectory) {
+TEST_F(FindMount, ResolvesRelativePathsFromTheWorkingDirectory) {
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(base_ + "/real");
   EXPECT_EQ(remainder("mnt/ck1"), "ck1");
@@ -93,7 +93,7 @@ TEST_F(FindMount, TakesRelativePathsFromTheWorkingDirectory) {
   std::filesystem::current_path(before);
 }
 
-TEST_F(FindMount, SaysWhenThereIsNone) {
+TEST_F(FindMount, ReportsPathsOutsideOfPpmrMounts) {
   EXPECT_EQ(remainder(base_ + "/real"), "error " + std::to_string(ENODEV));
   EXPECT_EQ(remainder(base_ + "/real/mnt2"), "error " + std::to_string(ENOENT));
   EXPECT_EQ(remainder(""), "error " + std::to_string(ENOENT));

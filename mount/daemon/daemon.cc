@@ -1,11 +1,12 @@
-// Who takes part: the parent, which the user's shell waits for, and the child, which mounts. They
-// share a pipe. The child writes one verdict ('R' ready, or 'F', exit code and message) or dies, in
-// which case the parent reads end of file and asks waitpid() how.
+// Two processes share a pipe: the parent, for which the user's shell waits, and the child, which
+// mounts. The child writes one verdict: 'R' (ready), or 'F' (failed) with exit code and message. If
+// it dies instead, the parent reads end-of-file and gets the reason from waitpid().
 //
-// The child stays in the parent's session until it is ready, so that Ctrl-C also ends a start that
-// takes long, and receives SIGTERM should the parent be killed. daemon(3) was rejected: it forks
-// after the mount, when threads may exist, or before it, when nobody could tell the user of a
-// failure.
+// Until it is ready the child stays in the parent's session, so Ctrl-C ends a slow start. It
+// receives SIGTERM if the parent dies.
+//
+// Rejected: daemon(3). Called after the mount it would fork a process with threads; called before,
+// a failure of the mount could not be reported to the shell.
 #include "mount/daemon/daemon.h"
 
 #include <fcntl.h>
@@ -25,6 +26,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <system_error>
 #include <vector>
 
 #include "third_party/spdlog.h"
@@ -48,21 +50,20 @@ sigset_t stop_signal_set() {
   return set;
 }
 
-// Memory of this process holds other processes' memory: no core dumps, no ptrace by other than
-// root.
-void keep_secrets() {
+// This process holds the memory of other processes: disable core dumps, and ptrace except by root.
+void protect_memory() {
   rlimit core{};
   getrlimit(RLIMIT_CORE, &core);
-  core.rlim_cur = 0;  // the hard limit stays: processes restored below us could not get theirs back
+  core.rlim_cur = 0;  // not the hard limit: restored processes inherit it
   setrlimit(RLIMIT_CORE, &core);
   prctl(PR_SET_DUMPABLE, 0);
 }
 
-// A buffer that was needed for once goes back to the kernel when it is freed. By default the first
-// one that is freed makes malloc keep all later ones of its size (mallopt(3), M_MMAP_THRESHOLD).
-void keep_no_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
+// Makes free() return large buffers to the kernel. By default malloc raises the threshold with the
+// first large buffer that is freed, and keeps later ones (mallopt(3), M_MMAP_THRESHOLD).
+void return_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
 
-std::string how_it_ended(pid_t child) {
+std::string describe_end(pid_t child) {
   int status = 0;
   pid_t got;
   do {
@@ -76,23 +77,23 @@ std::string how_it_ended(pid_t child) {
   return "ended with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
-// The parent's part: waits for the child's verdict.
+// Runs in the parent.
 int await_verdict(const DaemonOptions& options, UniqueFd pipe, pid_t child) {
-  std::string said;
+  std::string verdict;
   char buffer[4096];
   for (;;) {
     const ssize_t n = read(pipe.get(), buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
-    said.append(buffer, static_cast<size_t>(n));
+    verdict.append(buffer, static_cast<size_t>(n));
   }
-  if (!said.empty() && said[0] == kReady) return to_int(ExitCode::kSuccess);
-  if (said.size() >= 2 && said[0] == kFailed) {
-    print_error(options.name, said.substr(2));
-    return static_cast<unsigned char>(said[1]);
+  if (!verdict.empty() && verdict[0] == kReady) return to_int(ExitCode::kSuccess);
+  if (verdict.size() >= 2 && verdict[0] == kFailed) {
+    print_error(options.name, verdict.substr(2));
+    return static_cast<unsigned char>(verdict[1]);
   }
-  print_error(options.name, "the process in the background " + how_it_ended(child) +
-                                " before its mount was ready");
+  print_error(options.name,
+              "the background process " + describe_end(child) + " before its mount was ready");
   return to_int(ExitCode::kFailure);
 }
 
@@ -103,7 +104,7 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
   if (!options.foreground) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-      print_error(options.name, std::string("make a pipe: ") + std::strerror(errno));
+      print_error(options.name, std::string("pipe: ") + std::strerror(errno));
       return to_int(ExitCode::kFailure);
     }
     UniqueFd read_end(ends[0]);
@@ -121,16 +122,21 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
     }
     daemon.parent_ = std::move(write_end);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) return to_int(ExitCode::kInterrupted);  // it died in between
+    if (getppid() != parent) return to_int(ExitCode::kInterrupted);  // it died before the prctl
   }
   StopSignals::block();
   std::signal(SIGPIPE, SIG_IGN);
-  keep_secrets();
-  keep_no_large_buffers();
+  protect_memory();
+  return_large_buffers();
   if (Status log = daemon.start_log(); !log) {
     return to_int(daemon.failed(log.error(), ExitCode::kFailure));
   }
-  const ExitCode exit_code = body(daemon);
+  ExitCode exit_code = ExitCode::kFailure;
+  try {
+    exit_code = body(daemon);
+  } catch (const std::exception& exception) {  // for example: no thread can be started
+    exit_code = daemon.failed({EIO, exception.what()}, ExitCode::kFailure);
+  }
   spdlog::default_logger()->flush();
   return to_int(exit_code);
 }
@@ -165,7 +171,7 @@ void Daemon::ready() {
         std::make_shared<spdlog::sinks::syslog_sink_mt>(options_.name, LOG_PID, LOG_DAEMON, true);
     sink->set_pattern("%l: %v");  // syslog adds time, name and pid
   }
-  // The logger itself cannot change its sinks while others log; a dist_sink can.
+  // A logger cannot replace its sinks while other threads log; a dist_sink can.
   auto* sinks =
       static_cast<spdlog::sinks::dist_sink_mt*>(spdlog::default_logger()->sinks()[0].get());
   sinks->set_sinks({std::move(sink)});
@@ -177,25 +183,25 @@ void Daemon::ready() {
   if (null) {
     for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
   }
-  tell_parent(kReady, ExitCode::kSuccess, "");
+  report_to_parent(kReady, ExitCode::kSuccess, "");
 }
 
 ExitCode Daemon::failed(const Error& error, ExitCode exit_code) {
   if (ready_) {
     spdlog::error("{}", error.message);
   } else if (parent_) {
-    tell_parent(kFailed, exit_code, error.message);
+    report_to_parent(kFailed, exit_code, error.message);
   } else {
     print_error(options_.name, error.message);
   }
   return exit_code;
 }
 
-void Daemon::tell_parent(char verdict, ExitCode exit_code, const std::string& message) {
-  std::string word{verdict, static_cast<char>(to_int(exit_code))};
-  word += message.substr(0, 4000);  // at most PIPE_BUF: written at once or not at all
-  if (parent_ && write(parent_.get(), word.data(), word.size()) < 0) {
-    spdlog::warn("the process that started this one has gone: {}", std::strerror(errno));
+void Daemon::report_to_parent(char verdict, ExitCode exit_code, const std::string& message) {
+  std::string report{verdict, static_cast<char>(to_int(exit_code))};
+  report += message.substr(0, 4000);  // a write of up to PIPE_BUF bytes is atomic
+  if (parent_ && write(parent_.get(), report.data(), report.size()) < 0) {
+    spdlog::warn("cannot report to the parent process: {}", std::strerror(errno));
   }
   parent_.reset();
 }
@@ -210,6 +216,7 @@ StopSignals::StopSignals(Stop stop) : stop_(std::move(stop)) {
   const sigset_t set = stop_signal_set();
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   end_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
+  if (!signals_ || !end_) throw std::system_error(errno, std::generic_category(), "signalfd");
   thread_ = std::thread([this] { watch(); });
 }
 

@@ -1,5 +1,5 @@
-// The life of a mount's process around its mount: going to the background like every FUSE file
-// system, logging, and the signals that end it.
+// The process of a mount: it goes to the background like every FUSE file system, logs, and handles
+// the signals that end it.
 //
 //   exit_code = run_daemon({.name = "ppmr source", .foreground = f}, [&](Daemon& daemon) {
 //     ... if (!mount) return daemon.failed(mount.error(), ExitCode::kMountFailed);
@@ -26,53 +26,56 @@ class sink;
 namespace ppmr {
 
 struct DaemonOptions {
-  std::string name;         // begins each message for people
-  bool foreground = false;  // stay in front: nothing is forked
-  std::string log_file;     // empty: stderr in front, syslog in the background
+  std::string name;         // prefix of error messages
+  bool foreground = false;  // do not fork
+  std::string log_file;     // empty: stderr in the foreground, syslog in the background
 };
 
-// What the body of a daemon tells the process that waits for it. Threads: one at a time.
+// With it the body of a daemon reports its start to the parent process, which waits for it.
+// Threads: one at a time.
 class Daemon {
  public:
-  // The waiting parent exits with 0. In the background: leaves the terminal and the working
-  // directory (resolve relative paths before), stdio becomes /dev/null, and the log goes to the log
-  // file or to syslog. From here on the daemon does not die with its parent.
+  // Makes the waiting parent exit with 0. In the background the daemon then detaches: it starts its
+  // own session, its working directory is / (resolve relative paths before), stdio is /dev/null,
+  // and the log goes to the log file or to syslog. It no longer ends with its parent.
   void ready();
-  // Before ready(): the parent prints the message and exits with `exit_code`. After it: the error
-  // is logged. Returns `exit_code`.
+  // Before ready(): the parent prints the message and exits with `exit_code`. Later: logs the
+  // message. Returns `exit_code`.
   ExitCode failed(const Error& error, ExitCode exit_code);
 
  private:
   friend int run_daemon(const DaemonOptions&, const std::function<ExitCode(Daemon&)>&);
   explicit Daemon(DaemonOptions options) : options_(std::move(options)) {}
   Status start_log();
-  void tell_parent(char verdict, ExitCode exit_code, const std::string& message);
+  void report_to_parent(char verdict, ExitCode exit_code, const std::string& message);
 
   const DaemonOptions options_;
   std::shared_ptr<spdlog::sinks::sink> file_sink_;
-  UniqueFd parent_;  // pipe to the waiting parent; empty in front and after the verdict
+  UniqueFd parent_;  // pipe to the waiting parent; empty in the foreground and after the verdict
   bool ready_ = false;
 };
 
-// Runs `body` in the background or in front and returns the exit code of this process: in the
-// parent once the child is ready, has failed or has died, in the child when `body` has ended. No
-// thread may exist when it is called, because it forks. In `body` SIGTERM, SIGINT and SIGHUP are
-// blocked (see StopSignals), SIGPIPE is ignored, and core dumps are off: images hold secrets.
+// Runs `body` in the background or foreground and returns the exit code of this process: in the
+// parent when the child is ready, has failed or has died, in the child when `body` has returned. An
+// exception of `body` counts as Daemon::failed(). It forks: the process must not have threads. In
+// `body` SIGTERM, SIGINT and SIGHUP are blocked (see StopSignals), SIGPIPE is ignored, and core
+// dumps are disabled, because images hold secrets.
 int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon&)>& body);
 
-// Calls a function when SIGTERM, SIGINT or SIGHUP arrives, on a thread of its own where everything
-// is allowed. Create it early in the body: until then those signals wait.
-// Threads: created and destroyed by one thread.
+// Calls `stop` when SIGTERM, SIGINT or SIGHUP arrives, on its own thread, so `stop` is not limited
+// to async-signal-safe functions. Signals that arrive before it is created stay pending. Threads:
+// created and destroyed by one thread.
 class StopSignals {
  public:
   using Stop = std::function<void(int signal)>;
+  // Throws std::system_error when no descriptor or thread is available.
   explicit StopSignals(Stop stop);
   ~StopSignals();
 
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // Blocks the three signals in the calling thread and in all it starts later.
+  // Blocks the three signals in the calling thread and in those it starts later.
   static void block();
 
  private:
@@ -81,7 +84,7 @@ class StopSignals {
   const Stop stop_;
   UniqueFd signals_;    // signalfd
   UniqueFd end_;        // eventfd: written by the destructor
-  std::thread thread_;  // last: uses all of the above
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace ppmr

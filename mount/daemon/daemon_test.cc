@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "third_party/spdlog.h"
 
@@ -28,10 +29,10 @@ class DaemonLife : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(base_); }
 
-  // What the user's shell sees of a daemon: the exit code, and stderr up to then.
+  // What the shell sees of a daemon: exit code, and stderr up to that point.
   struct Seen {
     int exit_code = -1;
-    std::string said;
+    std::string stderr_text;
   };
   Seen run(DaemonOptions options, const std::function<ExitCode(Daemon&)>& body) {
     const std::string file = base_ + "/stderr";
@@ -50,7 +51,7 @@ class DaemonLife : public testing::Test {
     text << std::ifstream(file).rdbuf();
     return text.str();
   }
-  // Waits until `file` holds something; the daemon goes on after its parent has ended.
+  // Waits until `file` has content. The daemon outlives its parent.
   static std::string await(const std::string& file) {
     for (int tries = 0; tries < 500 && read(file).empty(); ++tries) usleep(10'000);
     return read(file);
@@ -59,7 +60,7 @@ class DaemonLife : public testing::Test {
   std::string base_;
 };
 
-TEST_F(DaemonLife, TheParentEndsWellWhenTheDaemonIsReady) {
+TEST_F(DaemonLife, ParentSucceedsWhenTheDaemonIsReady) {
   const Seen seen = run({.name = "ppmr test", .log_file = base_ + "/log"}, [&](Daemon& daemon) {
     daemon.ready();
     spdlog::info("serving");
@@ -73,42 +74,42 @@ TEST_F(DaemonLife, TheParentEndsWellWhenTheDaemonIsReady) {
   EXPECT_THAT(await(base_ + "/log"), HasSubstr("serving"));
 }
 
-TEST_F(DaemonLife, AFailureBeforeItIsReadyIsTheParents) {
+TEST_F(DaemonLife, ParentReportsAFailureBeforeReady) {
   const Seen seen = run({.name = "ppmr test"}, [](Daemon& daemon) {
     return daemon.failed({EBUSY, "mount /x: busy"}, ExitCode::kMountFailed);
   });
   EXPECT_EQ(seen.exit_code, 3);
-  EXPECT_EQ(seen.said, "ppmr test: mount /x: busy\n");
+  EXPECT_EQ(seen.stderr_text, "ppmr test: mount /x: busy\n");
 }
 
-TEST_F(DaemonLife, ADaemonThatDiesBeforeItIsReadyIsReported) {
+TEST_F(DaemonLife, ParentReportsTheDeathOfTheDaemonBeforeReady) {
   const Seen seen = run({.name = "ppmr test"}, [](Daemon&) {
     kill(getpid(), SIGKILL);
     return ExitCode::kSuccess;
   });
   EXPECT_EQ(seen.exit_code, 1);
-  EXPECT_THAT(seen.said, HasSubstr("was killed by signal 9"));
+  EXPECT_THAT(seen.stderr_text, HasSubstr("was killed by signal 9"));
 }
 
-TEST_F(DaemonLife, InFrontNothingIsForked) {
+TEST_F(DaemonLife, ForegroundDoesNotFork) {
   const Seen seen = run({.name = "ppmr test", .foreground = true}, [&](Daemon& daemon) {
     daemon.ready();
-    spdlog::warn("to be seen");
+    spdlog::warn("a warning");
     return daemon.failed({EIO, "it went wrong"}, ExitCode::kPeerFailed);
   });
   EXPECT_EQ(seen.exit_code, 4);
-  EXPECT_THAT(seen.said, HasSubstr("to be seen"));
-  EXPECT_THAT(seen.said, HasSubstr("it went wrong"));
+  EXPECT_THAT(seen.stderr_text, HasSubstr("a warning"));
+  EXPECT_THAT(seen.stderr_text, HasSubstr("it went wrong"));
 }
 
-TEST_F(DaemonLife, ALogFileThatCannotBeWrittenIsAFailure) {
+TEST_F(DaemonLife, RefusesALogFileThatCannotBeWritten) {
   const Seen seen = run({.name = "ppmr test", .log_file = base_ + "/no/such/log"},
                         [](Daemon&) { return ExitCode::kSuccess; });
   EXPECT_EQ(seen.exit_code, 1);
-  EXPECT_THAT(seen.said, HasSubstr("/no/such/log: No such file or directory"));
+  EXPECT_THAT(seen.stderr_text, HasSubstr("/no/such/log: No such file or directory"));
 }
 
-TEST_F(DaemonLife, SignalsThatCameEarlyAreDeliveredToo) {
+TEST_F(DaemonLife, DeliversSignalsThatArrivedEarly) {
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
     const Seen seen = run({.name = "ppmr test", .foreground = true}, [&](Daemon& daemon) {
       kill(getpid(), number);
@@ -117,7 +118,18 @@ TEST_F(DaemonLife, SignalsThatCameEarlyAreDeliveredToo) {
       for (int tries = 0; tries < 500 && got == 0; ++tries) usleep(10'000);
       return got == number ? ExitCode::kSuccess : ExitCode::kFailure;
     });
-    EXPECT_EQ(seen.exit_code, 0) << seen.said;
+    EXPECT_EQ(seen.exit_code, 0) << seen.stderr_text;
+  }
+}
+
+TEST_F(DaemonLife, ReportsAnExceptionOfTheBodyAsFailure) {
+  for (const bool foreground : {false, true}) {
+    const Seen seen = run({.name = "ppmr test", .foreground = foreground}, [](Daemon&) -> ExitCode {
+      throw std::system_error(EAGAIN, std::generic_category(), "start a thread");
+    });
+    EXPECT_EQ(seen.exit_code, 1);
+    EXPECT_THAT(seen.stderr_text, HasSubstr("start a thread: Resource temporarily unavailable"));
+    EXPECT_THAT(seen.stderr_text, testing::Not(HasSubstr("signal")));
   }
 }
 

@@ -1,4 +1,4 @@
-// Descriptors for those who need one for each of many things: 1024 is the usual limit.
+// Raises the limit of open files, for daemons that need one per image. The usual limit is 1024.
 #pragma once
 
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 
 namespace ppmr {
 
-// As far as this user may, and inherited by children: a restored process gets its own limit back.
+// Up to the hard limit. Children inherit it; CRIU restores the limit of each restored process.
 inline void raise_descriptor_limit() {
   constexpr rlim_t kDescriptorsMax = 1 << 16;
   rlimit limit{};

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
 
-// What does not end a process that leaves it to its default (signal(7)).
+// Signals whose default action does not end a process (signal(7)).
 constexpr uint64_t kHarmless = bit(SIGCHLD) | bit(SIGCONT) | bit(SIGURG) | bit(SIGWINCH) |
                                bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
 
@@ -37,8 +37,10 @@ bool caller_is_dying(pid_t caller) {
   return !status || is_dying(status);
 }
 
-bool request_is_futile(fuse_req_t request) {
-  return fuse_req_interrupted(request) != 0 && caller_is_dying(fuse_req_ctx(request)->pid);
+std::function<bool()> interruption_of(fuse_req_t request) {
+  return [request] {
+    return fuse_req_interrupted(request) != 0 && caller_is_dying(fuse_req_ctx(request)->pid);
+  };
 }
 
 }  // namespace ppmr

@@ -1,20 +1,22 @@
-// What can be known of the process that waits for an answer.
+// The state of the process that waits for a reply: is it being killed?
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>
 #include <sys/types.h>
 
+#include <functional>
 #include <istream>
 
 namespace ppmr {
 
-// Whether thread `caller` has a fatal signal pending (or is gone, or cannot be seen from here). A
-// signal that is merely to be handled must not fail a read or a write: CRIU, for one, takes a
-// failed preadv as the end of the restore.
+// True if thread `caller` has a fatal signal pending, is gone, or is not visible in this pid
+// namespace. A signal that the caller handles must not fail its read or write: CRIU, for example,
+// ends the restore when preadv fails.
 bool caller_is_dying(pid_t caller);
-bool is_dying(std::istream& status);  // of a text in the form of /proc/PID/status
+bool is_dying(std::istream& status);  // the same for a text in the form of /proc/PID/status
 
-// Whether the request was interrupted by a signal that its caller will not survive.
-bool request_is_futile(fuse_req_t request);
+// Returns a function that is true once a signal which kills the caller has interrupted `request`.
+// Valid until the request is replied to.
+std::function<bool()> interruption_of(fuse_req_t request);
 
 }  // namespace ppmr

@@ -9,17 +9,19 @@
 namespace ppmr {
 namespace {
 
-// A daemon of ours that died leaves a mount behind which answers ENOTCONN.
+// The mount of a daemon that died returns ENOTCONN.
 Status check_mountpoint(const std::string& mountpoint) {
   struct stat attributes {};
   if (::stat(mountpoint.c_str(), &attributes) != 0) {
     if (errno == ENOTCONN) {
-      return failure(EBUSY, "mount point " + mountpoint +
-                                ": a dead mount is there; remove it with fusermount3 -u");
+      return failure(EBUSY, "mount on " + mountpoint +
+                                ": the mount of a dead daemon is there; remove it with "
+                                "`fusermount3 -u " +
+                                mountpoint + "`");
     }
-    return system_failure("mount point", mountpoint);
+    return system_failure("mount on", mountpoint);
   }
-  if (!S_ISDIR(attributes.st_mode)) return system_failure("mount point", mountpoint, ENOTDIR);
+  if (!S_ISDIR(attributes.st_mode)) return system_failure("mount on", mountpoint, ENOTDIR);
   return {};
 }
 
@@ -28,7 +30,7 @@ Status check_not_mounted(const std::string& mountpoint) {
   for (std::string line; std::getline(mounts, line);) {
     if (line.find(" " + mountpoint + " ") != std::string::npos &&
         line.find(" - fuse.ppmr ") != std::string::npos) {
-      return failure(EBUSY, "mount point " + mountpoint + ": a ppmr mount is there already");
+      return failure(EBUSY, "mount on " + mountpoint + ": a ppmr mount is there already");
     }
   }
   return {};
@@ -41,7 +43,7 @@ Result<std::unique_ptr<FuseMount>> FuseMount::create(const MountOptions& options
                                                      void* userdata) {
   if (auto status = check_mountpoint(options.mountpoint); !status) return failure(status.error());
   char* resolved = ::realpath(options.mountpoint.c_str(), nullptr);
-  if (resolved == nullptr) return system_failure("mount point", options.mountpoint);
+  if (resolved == nullptr) return system_failure("resolve the mount point", options.mountpoint);
   const std::string mountpoint = resolved;
   ::free(resolved);
   if (auto status = check_not_mounted(mountpoint); !status) return failure(status.error());
@@ -54,11 +56,13 @@ Result<std::unique_ptr<FuseMount>> FuseMount::create(const MountOptions& options
   fuse_args args = FUSE_ARGS_INIT(static_cast<int>(pointers.size()), pointers.data());
   fuse_session* session = fuse_session_new(&args, &operations, sizeof operations, userdata);
   fuse_opt_free_args(&args);
-  if (session == nullptr) return failure(EINVAL, "set up FUSE for " + mountpoint + ": refused");
+  if (session == nullptr)
+    return failure(EINVAL,
+                   "create a FUSE session for " + mountpoint + ": libfuse rejects the options");
   if (fuse_session_mount(session, mountpoint.c_str()) != 0) {
     fuse_session_destroy(session);
-    return failure(EIO, "mount " + mountpoint +
-                            ": refused (is /dev/fuse there, and are we allowed to mount?)");
+    return failure(EIO, "mount FUSE on " + mountpoint +
+                            ": failed (does /dev/fuse exist, is mounting permitted?)");
   }
   return std::unique_ptr<FuseMount>(new FuseMount(session, mountpoint));
 }
@@ -66,11 +70,11 @@ Result<std::unique_ptr<FuseMount>> FuseMount::create(const MountOptions& options
 FuseMount::~FuseMount() {
   stop();
   fuse_session_unmount(session_);
-  fuse_session_destroy(session_);  // closes /dev/fuse: the kernel answers whoever still waits
+  fuse_session_destroy(session_);  // closes /dev/fuse: callers without a reply get ENOTCONN
 }
 
 void FuseMount::stop() {
-  // Lazily: somebody who stands in the mount must not keep us from leaving.
+  // Lazily, because a process may have its working directory in the mount.
   if (fuse_session_exited(session_) == 0) {
     ::umount2(mountpoint_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
     fuse_session_exit(session_);

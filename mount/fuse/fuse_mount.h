@@ -12,25 +12,25 @@ namespace ppmr {
 
 struct MountOptions {
   std::string mountpoint;
-  std::string source_label;  // what /proc/self/mountinfo shows as source: our control socket
+  std::string source_label;  // the mount's source in /proc/self/mountinfo: the control socket
   bool allow_other = false;
 };
 
 // Threads: created and destroyed by one thread; stop() by any.
 class FuseMount {
  public:
-  // Mounts as type fuse.ppmr with nosuid, nodev and default_permissions. `userdata` is what
-  // fuse_req_userdata() gives to the operations. Errors: ENOENT, ENOTDIR, EBUSY (a ppmr mount is
+  // Mounts as type fuse.ppmr with nosuid, nodev and default_permissions. Operations get
+  // `userdata` from fuse_req_userdata(). Errors: ENOENT, ENOTDIR, EBUSY (a ppmr mount is
   // there already), those of mount(2).
   static Result<std::unique_ptr<FuseMount>> create(const MountOptions& options,
                                                    const fuse_lowlevel_ops& operations,
                                                    void* userdata);
-  // Callers of operations not yet answered get ENOTCONN.
+  // Callers without a reply get ENOTCONN.
   ~FuseMount();
 
   fuse_session* session() const { return session_; }
   const std::string& mountpoint() const { return mountpoint_; }
-  // Detaches the mount from the tree: no new callers. Request loops end. Idempotent.
+  // Detaches the mount: no new callers. Request loops end. Idempotent.
   void stop();
 
  private:

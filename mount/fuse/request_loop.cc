@@ -4,20 +4,31 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
+
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
+
+using std::chrono::milliseconds;
 
 constexpr size_t kUsualWorkersMin = 2;
 constexpr size_t kUsualWorkersMax = 8;
 constexpr size_t kBuffersPerWorker = 4;
 
-// A worker that processes a request for longer may be waiting for something: no request takes that
-// long by itself, even on a busy core. A thread for every request that meets no receiver cost more
-// than the request: with two writers of 4 KiB four fifths.
-constexpr std::chrono::milliseconds kPatience{4};
+// A worker that processes a request for longer is probably blocked: no request needs that much
+// time, even on a busy core. Starting a thread for every request that finds no receiver took longer
+// than the request: with two writers of 4 KiB, four fifths of the time.
+constexpr milliseconds kBlockedAfter{4};
+// While all workers stay blocked, twice as many are started each time: a thousand blocked writers
+// delay the next request by a few rounds, not by a thousand.
+constexpr size_t kWorkersPerRoundMax = 64;
 
-// Wakes a worker out of read(2); the default action would end the process.
+constexpr milliseconds kThreadRetryInterval{100};
+constexpr milliseconds kBufferRetryInterval{10};
+
+// Interrupts a worker's read(2). The default action would end the process.
 constexpr int kWakeSignal = SIGUSR1;
 
 void install_wake_handler() {
@@ -25,10 +36,6 @@ void install_wake_handler() {
   action.sa_handler = [](int) {};
   ::sigaction(kWakeSignal, &action, nullptr);  // without SA_RESTART: read(2) returns EINTR
 }
-
-}  // namespace
-
-namespace {
 
 class HeapRequestBuffer final : public RequestBuffer {
  public:
@@ -53,39 +60,63 @@ RequestLoopOptions RequestLoopOptions::for_buffers(size_t buffers) {
   return options;
 }
 
-RequestLoop::RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopOptions options)
-    : mount_(mount), buffers_(buffers), options_(options) {
+RequestLoop::RequestLoop(fuse_session* session, RequestBuffers& buffers, RequestLoopOptions options)
+    : session_(session), buffers_(buffers), options_(std::move(options)) {
   install_wake_handler();
+}
+
+RequestLoop::~RequestLoop() {
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  await_workers(lock);
+}
+
+Status RequestLoop::start() {
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < options_.workers_usual && start_worker_locked(); ++i) {
+  }
+  if (workers_ > 0) return {};
+  return failure(EAGAIN,
+                 "start a thread that serves the mount: not allowed (raise the limit of processes: "
+                 "ulimit -u, pids.max of the cgroup)");
 }
 
 void RequestLoop::run(const std::function<void()>& ending) {
   std::unique_lock lock(mutex_);
-  for (size_t i = 0; i < options_.workers_usual; ++i) start_worker_locked();
   watch_workers(lock);
   lock.unlock();
   ending();
   lock.lock();
-  // A signal that comes just before read(2) is lost, so it is sent until everybody has left.
-  while (workers_ > 0) {
-    for (pthread_t worker : receiving_) ::pthread_kill(worker, kWakeSignal);
-    changed_.wait_for(lock, std::chrono::milliseconds(10));
-  }
+  await_workers(lock);
 }
 
-// Returns when the loop is to stop.
+// Returns when the loop is stopping.
 void RequestLoop::watch_workers(std::unique_lock<std::mutex>& lock) {
+  size_t round = 1;
   while (!stopping_) {
     if (!watching_) {
+      round = 1;
       changed_.wait(lock);
       continue;
     }
     const uint64_t returns = returns_;
-    changed_.wait_for(lock, kPatience);
+    changed_.wait_for(lock, out_of_threads_ ? kThreadRetryInterval : kBlockedAfter);
     if (!receiving_.empty()) {
       watching_ = false;
-    } else if (returns == returns_ && workers_ < options_.workers_max && !stopping_) {
-      start_worker_locked();
+      out_of_threads_ = false;
+    } else if (returns == returns_ && !stopping_) {
+      for (size_t i = 0; i < round && start_worker_locked(); ++i) {
+      }
+      round = std::min(2 * round, kWorkersPerRoundMax);
     }
+  }
+}
+
+void RequestLoop::await_workers(std::unique_lock<std::mutex>& lock) {
+  // A signal that arrives just before read(2) is lost, so it is repeated.
+  while (workers_ > 0) {
+    for (pthread_t worker : receiving_) ::pthread_kill(worker, kWakeSignal);
+    changed_.wait_for(lock, milliseconds(10));
   }
 }
 
@@ -100,35 +131,64 @@ size_t RequestLoop::workers() const {
   return workers_;
 }
 
-void RequestLoop::start_worker_locked() {
+bool RequestLoop::start_worker_locked() {
   ++workers_;
-  std::thread([this] { work(); }).detach();  // run() waits for workers_ to become 0
+  try {
+    options_.start_thread([this] { work(); }).detach();  // await_workers() waits for it
+    out_of_threads_ = false;
+    return true;
+  } catch (const std::exception& exception) {
+    --workers_;
+    if (!std::exchange(out_of_threads_, true)) {
+      spdlog::warn("start another thread that serves the mount: {} (running: {})", exception.what(),
+                   workers_);
+    }
+    return false;
+  }
 }
 
 void RequestLoop::work() {
+  try {
+    serve_requests();
+  } catch (const std::exception& exception) {
+    spdlog::warn("a thread that serves the mount ends: {}", exception.what());
+  }
+  std::lock_guard lock(mutex_);
+  --workers_;
+  if (receiving_.empty()) watching_ = true;  // it may have been the last one
+  changed_.notify_all();
+}
+
+void RequestLoop::serve_requests() {
   const std::unique_ptr<RequestBuffer> buffer = buffers_.make();
+  std::list<pthread_t> self = {::pthread_self()};
   std::unique_lock lock(mutex_);
   while (!stopping_ && receiving_.size() < options_.workers_usual) {
-    const auto self = receiving_.insert(receiving_.end(), ::pthread_self());
+    const auto position = self.begin();
+    receiving_.splice(receiving_.end(), self);
     lock.unlock();
     fuse_buf request{};
-    request.mem = buffer->take().data();
-    const int received = fuse_session_receive_buf(mount_.session(), &request);
+    std::span<std::byte> memory;
+    try {
+      memory = buffer->take();
+    } catch (const std::exception&) {  // no memory now
+    }
+    request.mem = memory.data();
+    const int received = memory.empty() ? -EAGAIN : fuse_session_receive_buf(session_, &request);
     lock.lock();
-    receiving_.erase(self);
+    self.splice(self.begin(), receiving_, position);
     if (received == 0 || (received < 0 && received != -EINTR && received != -EAGAIN)) {
       stopping_ = true;  // unmounted
     }
     const bool news = stopping_ || (receiving_.empty() && !std::exchange(watching_, true));
+    if (memory.empty()) changed_.wait_for(lock, kBufferRetryInterval);
     lock.unlock();
     if (news) changed_.notify_all();
-    if (received > 0) fuse_session_process_buf(mount_.session(), &request);
+    if (received > 0) fuse_session_process_buf(session_, &request);
     buffer->give_back();
     lock.lock();
     ++returns_;
   }
-  --workers_;
-  changed_.notify_all();
 }
 
 }  // namespace ppmr

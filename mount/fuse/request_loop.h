@@ -1,8 +1,9 @@
-// The threads that receive and process the requests of a mount. Handlers may wait (for a slot, for
-// the peer): where no worker is left receiving and none comes back for some milliseconds, another
-// one is started, so that one waiting caller never makes others wait.
+// The threads that receive and process the requests of a mount. A handler may block (for a slot,
+// for the peer): when no worker is left receiving and none returns for some milliseconds, the loop
+// starts more workers. There is no maximum, so a blocked caller never blocks another one.
 #pragma once
 
+#include <fuse3/fuse_lowlevel.h>
 #include <pthread.h>
 
 #include <condition_variable>
@@ -14,7 +15,7 @@
 #include <span>
 #include <thread>
 
-#include "mount/fuse/fuse_mount.h"
+#include "buffer_pool/result.h"
 
 namespace ppmr {
 
@@ -22,7 +23,8 @@ namespace ppmr {
 class RequestBuffer {
  public:
   virtual ~RequestBuffer() = default;
-  // Room for one request: the chunk (or kRequestMinBytes) and a page more.
+  // Memory for one request: the chunk (or kRequestMinBytes) and one page. Empty if there is none
+  // now.
   virtual std::span<std::byte> take() = 0;
   // The request received there has been processed.
   virtual void give_back() = 0;
@@ -35,42 +37,54 @@ class RequestBuffers {
   virtual std::unique_ptr<RequestBuffer> make() = 0;
 };
 
-// libfuse reads up to 256 pages and a header page before it knows the mount's max_write.
+// libfuse reads up to 256 pages and a header page before it has the mount's max_write.
 inline constexpr size_t kRequestMinBytes = (size_t{1} << 20) + 4096;
 
-// Plain memory, for mounts that are only read. Only what requests need of it is ever touched.
+// Plain memory, for mounts that are only read. Only what requests use of it is ever touched.
 class HeapRequestBuffers final : public RequestBuffers {
  public:
   std::unique_ptr<RequestBuffer> make() override;
 };
 
 struct RequestLoopOptions {
-  // Two more than cores: the next request is received while they process others, which for a write
-  // goes on after it was answered. But each may have a buffer of `buffers`, and most of those are
-  // not for idle workers.
+  // Two workers more than cores: one receives the next request while the others process theirs
+  // (processing a write continues after the reply). But each worker may occupy one of `buffers`,
+  // and most of those are not for idle workers.
   static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
 
-  size_t workers_usual = 2;  // there from the beginning, receiving or processing
-  size_t workers_max = 512;  // callers that may wait at the same time
+  size_t workers_usual = 2;  // started first; more are started only while these are blocked
+  // Starts a thread; throws std::system_error when that fails. Tests replace it.
+  std::function<std::thread(std::function<void()>)> start_thread = [](std::function<void()> body) {
+    return std::thread(std::move(body));
+  };
 };
 
-// Threads: run() by one, stop() by any.
+// Failed thread creation is not fatal once one worker runs: the loop warns, serves with the workers
+// it has, and tries again when it needs more.
+//
+// Threads: start(), run() and the destructor by one, stop() by any.
 class RequestLoop {
  public:
-  RequestLoop(FuseMount& mount, RequestBuffers& buffers, RequestLoopOptions options);
+  RequestLoop(fuse_session* session, RequestBuffers& buffers, RequestLoopOptions options);
+  // Ends the workers.
+  ~RequestLoop();
 
-  // Serves requests until the mount is unmounted or stop() is called; then calls `ending`, whose
-  // business it is that handlers stop waiting, and returns when all workers have ended.
+  // Starts the usual workers. Errors: EAGAIN when not even one could be started.
+  Status start();
+  // Returns when the mount was unmounted or stop() was called, after all workers have ended. Before
+  // it waits for them it calls `ending`, which makes blocked handlers return.
   void run(const std::function<void()>& ending);
   void stop();
   size_t workers() const;
 
  private:
   void work();
-  void start_worker_locked();
+  void serve_requests();
+  bool start_worker_locked();
   void watch_workers(std::unique_lock<std::mutex>& lock);
+  void await_workers(std::unique_lock<std::mutex>& lock);
 
-  FuseMount& mount_;
+  fuse_session* const session_;
   RequestBuffers& buffers_;
   const RequestLoopOptions options_;
 
@@ -79,9 +93,10 @@ class RequestLoop {
   // Guarded by mutex_.
   std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
   size_t workers_ = 0;
-  uint64_t returns_ = 0;   // of workers that had processed a request
-  bool watching_ = false;  // since lately no worker was left receiving
+  uint64_t returns_ = 0;   // of workers from processing a request
+  bool watching_ = false;  // no worker was left receiving lately
   bool stopping_ = false;
+  bool out_of_threads_ = false;  // the last attempt to start a worker failed
 };
 
 }  // namespace ppmr

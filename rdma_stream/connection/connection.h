@@ -1,6 +1,6 @@
 // The seam between the protocol and the network: an ordered stream of bytes between two peers.
-// TCP in production (tcp_connection.h), TLS over it (tls_connection.h); tests put a seeded faulty
-// network behind it.
+// In production it is TCP (tcp_connection.h), or TLS over it (tls_connection.h). Tests use a seeded
+// faulty network (tests/stream/faulty_transport.h).
 #pragma once
 
 #include <sys/uio.h>
@@ -16,30 +16,30 @@
 
 namespace ppmr {
 
-// Threads: one thread reads while one other writes; shut_down() may be called from any thread and
-// makes both return.
+// Threads: one may read while another one writes. Any thread may call shut_down(), which makes both
+// return.
 class Connection {
  public:
   virtual ~Connection() = default;
 
-  // Fills `buffers` completely. Errors: ETIMEDOUT when nothing arrived for the read timeout (if
-  // `received_bytes` is 0 then, the stream is still intact), ECONNRESET at the end of the stream,
-  // others as of recv(2). The iovecs are used up.
+  // Fills `buffers` completely and modifies the iovecs. Errors: ETIMEDOUT when no byte arrived for
+  // the read timeout (the stream is intact if `received_bytes` is 0), ECONNRESET at the end of the
+  // stream, those of recv(2).
   virtual Status read(std::span<iovec> buffers, size_t& received_bytes) = 0;
-  // What has come, one byte at least and as much as fits into `bytes`: says how many. Errors: as
-  // above.
+  // Waits for at least one byte and reads what has arrived, as far as it fits into `bytes`. Returns
+  // the number of bytes. Errors: as above.
   virtual Result<size_t> read_some(std::span<std::byte> bytes) = 0;
-  // The next byte, which stays to be read. Errors: as above.
+  // The next byte; it stays in the stream. Errors: as above.
   virtual Result<std::byte> peek() = 0;
-  // Writes all of `buffers`; blocks while the peer does not read. Errors: ETIMEDOUT when nothing
-  // could be written for the write timeout, others as of send(2). The iovecs are used up.
+  // Writes all of `buffers` and modifies the iovecs. Blocks while the peer does not read. Errors:
+  // ETIMEDOUT when no byte could be written for the write timeout, those of send(2).
   virtual Status write(std::span<iovec> buffers) = 0;
-  // Zero, as at the beginning, waits for ever.
+  // Zero, the initial value, waits forever.
   virtual void set_read_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void set_write_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void shut_down() = 0;
-  virtual const std::string& peer() const = 0;  // an address, for people
-  // Who is there, as far as it was proved: constant.
+  virtual const std::string& peer() const = 0;  // an address, for messages
+  // Who the peer proved to be; constant.
   virtual PeerIdentity peer_identity() const { return {}; }
 
   Status read(std::span<std::byte> bytes) {
@@ -58,29 +58,29 @@ class Connector {
  public:
   virtual ~Connector() = default;
   virtual Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) = 0;
-  // A connection that carries nothing but payload. It is not encrypted today: who opens it proves
-  // with each hello that he is of the session (session_proof.h). Encryption of the payload belongs
-  // here; targets accept it already.
+  // A connection for payload only. It is not encrypted; each hello on it proves that the source
+  // belongs to the session (session_proof.h). Encryption of payload belongs here; targets accept it
+  // already.
   virtual Result<std::unique_ptr<Connection>> connect_data(std::chrono::milliseconds timeout) {
     return connect(timeout);
   }
-  virtual const std::string& target() const = 0;  // an address, for people
+  virtual const std::string& target() const = 0;  // an address, for messages
 };
 
-// How the target is reached by its sources. Threads: accept() by one; the others by any.
+// How sources reach the target. Threads: one calls accept(); any call the others.
 class Listener {
  public:
   virtual ~Listener() = default;
-  // Errors: ECANCELED after close(); others concern one connection only, call again.
+  // Errors: ECANCELED after close(). Others concern one connection only: call again.
   virtual Result<std::unique_ptr<Connection>> accept() = 0;
-  // The first step on a connection that was accepted, on a thread that serves it alone as it waits
-  // for the peer: finds out who it is, and tells one that is refused why. Shutting `connection`
-  // down ends it and what comes of it. Errors: why the peer is refused.
+  // The first step on an accepted connection: authenticates the peer, and sends a refused peer the
+  // reason. Blocks on the peer, so call it on a thread for this connection. Shutting `connection`
+  // down also ends the connection that this returns. Errors: why the peer is refused.
   virtual Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
                                                        std::chrono::milliseconds) {
     return connection;
   }
-  // Whether every peer must have proved who it is. Data connections bring a proof of their own.
+  // Whether every peer must authenticate. Data connections do so with a session proof.
   virtual bool authenticates() const { return false; }
   virtual void close() = 0;
   virtual const std::string& address() const = 0;

@@ -1,4 +1,4 @@
-// What a node can show of itself, as the command line names it.
+// A node's credentials, as given on the command line.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 namespace ppmr {
 
 struct CertificateFiles {
-  std::string certificate;  // PEM: this node's, and those between it and the authority's
+  std::string certificate;  // PEM: this node's certificate and intermediate ones
   std::string private_key;  // PEM, without a passphrase
-  std::string authority;    // PEM: whose signature makes a peer's certificate valid
+  std::string authority;    // PEM: must have signed the certificate of a peer
 };
 
 struct Credentials {
   std::string key_file;
   CertificateFiles certificate;
   std::vector<std::string> allowed_peers;
-  bool insecure = false;  // plain text, also beyond this machine
+  bool insecure = false;  // allow plain text to other machines
 };
 
 }  // namespace ppmr

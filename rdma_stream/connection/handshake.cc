@@ -58,20 +58,20 @@ Result<Handshake> receive_handshake(Connection& connection, std::chrono::millise
     if (read.error().errno_value == ETIMEDOUT) {
       return failure(ETIMEDOUT, "no ppmr handshake from " + connection.peer() + " within " +
                                     std::to_string(timeout.count()) +
-                                    " ms: stopped, or another protocol");
+                                    " ms (stopped, or another protocol?)");
     }
     return failure(read.error());
   }
   auto prefix = wire::decode<wire::HandshakePrefix>(bytes);
   if (prefix->magic != wire::kMagic) {
-    return failure(EPROTO, "the peer at " + connection.peer() + " does not speak ppmr: it sent '" +
+    return failure(EPROTO, "the peer at " + connection.peer() + " is not ppmr: it sent '" +
                                readable(bytes) + "'");
   }
   if (prefix->version != wire::kVersion) {
-    return failure(EPROTONOSUPPORT, "the peer at " + connection.peer() + " speaks version " +
-                                        std::to_string(prefix->version) + " of the protocol, we " +
-                                        std::to_string(wire::kVersion) +
-                                        ": use the same ppmr on both sides");
+    return failure(EPROTONOSUPPORT,
+                   "the peer at " + connection.peer() + " uses version " +
+                       std::to_string(prefix->version) + " of the protocol, this ppmr uses " +
+                       std::to_string(wire::kVersion) + ": install the same ppmr on both nodes");
   }
   if (prefix->length > wire::kHandshakeBodyMaxBytes) {
     return failure(EPROTO, "handshake of " + std::to_string(prefix->length) + " bytes from " +
@@ -111,7 +111,7 @@ Status greet_target(Connection& connection, wire::DataHello hello, const wire::T
       session_proof(Prover::kTarget, token, hello.session, hello.stream, hello.attempt);
   if (!equal_secrets(welcome->proof, expected)) {
     return failure(EACCES, "data connection: the peer at " + connection.peer() +
-                               " does not know the session: not our target");
+                               " does not belong to the session");
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// The first exchange on every connection: who are you, which version, which session.
+// The first exchange on every connection: protocol version, session, peer.
 #pragma once
 
 #include <chrono>
@@ -27,19 +27,19 @@ Status send_handshake(Connection& connection, wire::HandshakeKind kind, const Me
   return connection.write(bytes);
 }
 
-// Errors: EPROTO when the peer speaks another protocol, EPROTONOSUPPORT when it speaks another
-// version of ours, EBADMSG for a wrong checksum, those of Connection::read.
+// Errors: EPROTO when the peer uses another protocol, EPROTONOSUPPORT for another version of ppmr,
+// EBADMSG for a wrong checksum, those of Connection::read.
 Result<Handshake> receive_handshake(Connection& connection, std::chrono::milliseconds timeout);
 
-// The last word to a peer that is not served.
+// The last message to a refused peer.
 void send_reject(Connection& connection, wire::RejectReason reason, const std::string& text);
-// What such a word means to the one who hears it: ESTALE for a session that is not known, EACCES
-// for a peer that must prove who it is and cannot, EPROTONOSUPPORT, ECONNREFUSED.
+// The error for a received reject: ESTALE for an unknown session, EACCES for a failed
+// authentication, EPROTONOSUPPORT, ECONNREFUSED.
 Error rejection(const Connection& connection, const Handshake& answer);
 
-// The source's side of all kinds of connection: sends the hello, gives the welcome or, as an
-// error, why the target said no. A data connection is shown to be of the session that `token`
-// admits to, by both sides (EACCES: the target's proof is wrong).
+// The source's side of each kind of connection: sends the hello and returns the welcome. Errors:
+// why the target refused. On a data connection both sides prove that they have `token` (EACCES: the
+// target's proof is wrong).
 Result<wire::Welcome> greet_target(Connection& connection, const wire::ControlHello& hello,
                                    std::chrono::milliseconds timeout);
 Status greet_target(Connection& connection, wire::DataHello hello, const wire::Token& token,
@@ -47,7 +47,7 @@ Status greet_target(Connection& connection, wire::DataHello hello, const wire::T
 Result<wire::Welcome> greet_target(Connection& connection, const wire::AgentHello& hello,
                                    std::chrono::milliseconds timeout);
 
-// What a stranger said, fit for a log: "SSH-2.0-Open".
+// Untrusted bytes made safe for a log: "SSH-2.0-Open".
 std::string readable(std::span<const std::byte> bytes);
 
 wire::Token random_token();

@@ -1,4 +1,4 @@
-// Who the other side of a connection has proved to be.
+// Who the peer of a connection proved to be.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@ namespace ppmr {
 struct PeerIdentity {
   enum class Method { kNone, kSharedKey, kCertificate };
   Method method = Method::kNone;
-  // The name of its certificate that --allow-peer lets in; with a shared key there are no names:
-  // all who have it are equal.
+  // The name in its certificate that --allow-peer allows. Empty with a shared key, which does not
+  // distinguish peers.
   std::string name;
 
   bool authenticated() const { return method != Method::kNone; }
-  // As `ppmr status` has it: "tls-psk", "tls-cert NAME", "none (insecure)".
+  // As `ppmr status` shows it: "tls-psk", "tls-cert NAME", "none (insecure)".
   std::string text() const {
     switch (method) {
       case Method::kSharedKey:

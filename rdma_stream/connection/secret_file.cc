@@ -45,16 +45,15 @@ std::string octal(mode_t mode) {
 }
 
 Status check_owner_and_mode(const std::string& path, const struct stat& found, mode_t denied) {
-  if (!S_ISREG(found.st_mode)) return failure(EPERM, path + ": is not a regular file");
+  if (!S_ISREG(found.st_mode)) return failure(EPERM, path + ": not a regular file");
   if (found.st_uid != ::geteuid() && found.st_uid != 0) {
     return failure(EPERM, path + ": belongs to user " + std::to_string(found.st_uid) +
-                              ", who could replace it: make it your own with chown");
+                              ", who could replace it: change its owner with chown");
   }
   if ((found.st_mode & denied) != 0) {
     return failure(EPERM, path + ": others can use it (mode " + octal(found.st_mode & 0777) +
-                              "), so it is no secret: chmod " +
-                              octal(found.st_mode & 0777 & ~denied) + " " + path +
-                              ", or make a new one if somebody may have read it");
+                              "): chmod " + octal(found.st_mode & 0777 & ~denied) + " " + path +
+                              "; create a new one if another user may have read it");
   }
   return {};
 }
@@ -73,7 +72,7 @@ Status write_all(int fd, std::string_view text, const std::string& path) {
 }  // namespace
 
 Result<std::string> read_secret_file(const std::string& path, mode_t denied) {
-  // Without O_NONBLOCK the open of a FIFO would wait.
+  // Without O_NONBLOCK, opening a FIFO blocks.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return system_failure("open", path);
   struct stat found {};
@@ -101,18 +100,18 @@ Result<SharedKey> read_key_file(const std::string& path) {
   while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
   const auto wrong = [&](const std::string& what) {
     ::OPENSSL_cleanse(text->data(), text->size());
-    return failure(EINVAL, path + ": " + what + " (ppmr keygen makes a key file)");
+    return failure(EINVAL, path + ": " + what + " (create a key file with `ppmr keygen`)");
   };
-  if (text->empty()) return wrong("is empty");
+  if (text->empty()) return wrong("the file is empty");
   if (text->size() != kKeyDigits) {
-    return wrong("holds " + std::to_string(text->size()) + " characters, a key is " +
-                 std::to_string(kKeyDigits) + " hexadecimal digits");
+    return wrong("expected " + std::to_string(kKeyDigits) + " hexadecimal digits, found " +
+                 std::to_string(text->size()) + " characters");
   }
   SharedKey key;
   for (size_t i = 0; i < key.size(); ++i) {
     const int high = digit_value((*text)[2 * i]);
     const int low = digit_value((*text)[2 * i + 1]);
-    if (high < 0 || low < 0) return wrong("is not made of hexadecimal digits");
+    if (high < 0 || low < 0) return wrong("contains other characters than hexadecimal digits");
     key[i] = static_cast<uint8_t>(high << 4 | low);
   }
   ::OPENSSL_cleanse(text->data(), text->size());
@@ -129,14 +128,15 @@ Result<SharedKey> create_key_file(const std::string& path) {
   const UniqueFd file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file && errno == EEXIST) {
-    return failure(EEXIST, "create " + path + ": is there already, and nothing is overwritten");
+    return failure(EEXIST,
+                   "create " + path + ": it exists already, and ppmr does not overwrite keys");
   }
   if (!file) return system_failure("create", path);
   std::string line = hexadecimal(key) + "\n";
   const Status written = write_all(file.get(), line, path);
   ::OPENSSL_cleanse(line.data(), line.size());
   if (!written) {
-    ::unlink(path.c_str());  // half a key is of no use
+    ::unlink(path.c_str());  // do not leave an incomplete key
     return failure(written.error());
   }
   return key;

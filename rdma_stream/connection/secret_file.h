@@ -1,4 +1,4 @@
-// Files that hold secrets: read only when nobody else can, written so that nobody else can.
+// Files with secrets: created with, and read only with, permissions that protect them.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,23 +11,22 @@
 
 namespace ppmr {
 
-// What all nodes that trust each other have in common: 256 random bits.
+// 256 random bits that all nodes which trust each other share.
 using SharedKey = std::array<uint8_t, 32>;
 
-// The content of a small file that belongs to the caller or to root and denies `denied` (mode bits)
-// to others. Errors: EPERM where it does not, with what to do about it; those of open(2) and
-// read(2); EFBIG.
+// The content of a small file that belongs to the caller or to root and has none of the mode bits
+// `denied`. Errors: EPERM if it does not, with what to do; those of open(2) and read(2); EFBIG.
 Result<std::string> read_secret_file(const std::string& path, mode_t denied);
 
-// A key file is one line of 64 hexadecimal digits. It is refused when group or others can do
-// anything with it. Errors: as above, EINVAL for other contents.
+// A key file is one line of 64 hexadecimal digits without any permission for group and others.
+// Errors: as above, EINVAL for other contents.
 Result<SharedKey> read_key_file(const std::string& path);
 
-// A new key in a new file, mode 0600. Errors: EEXIST (nothing is ever overwritten), those of
-// open(2) and write(2).
+// Creates a key in a new file, mode 0600. Errors: EEXIST (an existing file is never overwritten),
+// those of open(2) and write(2).
 Result<SharedKey> create_key_file(const std::string& path);
 
-// Names a key without betraying it: two nodes can compare theirs. 16 hexadecimal digits.
+// 16 hexadecimal digits that identify a key without revealing it, so that nodes can compare keys.
 std::string key_id(const SharedKey& key);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// Key files: made so that nobody else can read them, and refused when somebody else can.
+// Key files: created private, refused when other users can use them.
 #include "rdma_stream/connection/secret_file.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ struct KeyFile : testing::Test {
   std::string file;
 };
 
-TEST_F(KeyFile, WhatIsMadeCanBeReadAndIsNobodyElses) {
+TEST_F(KeyFile, IsCreatedPrivateAndReadable) {
   const auto made = create_key_file(file);
   ASSERT_TRUE(made);
   EXPECT_EQ(read_key_file(file).value(), *made);
@@ -46,7 +46,7 @@ TEST_F(KeyFile, WhatIsMadeCanBeReadAndIsNobodyElses) {
   EXPECT_EQ(found.st_mode & 0777, 0600u);
 }
 
-TEST_F(KeyFile, TwoKeysDiffer) {
+TEST_F(KeyFile, ContainsANewKeyEachTime) {
   const auto other = create_key_file((directory / "other").string());
   const auto made = create_key_file(file);
   EXPECT_NE(*made, *other);
@@ -54,7 +54,7 @@ TEST_F(KeyFile, TwoKeysDiffer) {
   EXPECT_EQ(key_id(*made), key_id(*made));
 }
 
-TEST_F(KeyFile, NothingIsOverwritten) {
+TEST_F(KeyFile, IsNeverOverwritten) {
   write("precious");
   const auto made = create_key_file(file);
   ASSERT_FALSE(made);
@@ -64,21 +64,21 @@ TEST_F(KeyFile, NothingIsOverwritten) {
   EXPECT_EQ(content, "precious");
 }
 
-TEST_F(KeyFile, OneThatOthersCanUseIsRefused) {
+TEST_F(KeyFile, IsRefusedIfOthersCanUseIt) {
   for (mode_t mode : {0640, 0604, 0660, 0620, 0602, 0777}) {
     write(kGood, mode);
     expect_refusal(EPERM, "others can use it");
   }
 }
 
-TEST_F(KeyFile, OneOfAnotherUserIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+TEST_F(KeyFile, IsRefusedIfItBelongsToAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can change the owner of a file";
   write(kGood);
   ASSERT_EQ(::chown(file.c_str(), 65534, 65534), 0);
   expect_refusal(EPERM, "belongs to user 65534");
 }
 
-TEST_F(KeyFile, OtherContentsAreRefused) {
+TEST_F(KeyFile, IsRefusedWithInvalidContents) {
   write("");
   expect_refusal(EINVAL, "is empty");
   write(kGood.substr(1));
@@ -91,12 +91,12 @@ TEST_F(KeyFile, OtherContentsAreRefused) {
   expect_refusal(EFBIG, "");
 }
 
-TEST_F(KeyFile, LineEndsBehindTheKeyAreNoPartOfIt) {
+TEST_F(KeyFile, MayEndWithALineBreak) {
   write(kGood + "\r\n");
   EXPECT_EQ(read_key_file(file).value().back(), 0xaf);
 }
 
-TEST_F(KeyFile, WhatIsNoFileIsRefused) {
+TEST_F(KeyFile, IsRefusedIfItIsNotARegularFile) {
   expect_refusal(ENOENT, "No such file");
   ::mkfifo(file.c_str(), 0600);
   expect_refusal(EPERM, "not a regular file");

@@ -13,11 +13,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::byte kTlsHandshakeRecord{SSL3_RT_HANDSHAKE};
-// Closing while something is unread resets the connection, and what was said last may be lost.
+// Closing a socket with unread bytes resets the connection, and the last message may be lost.
 constexpr milliseconds kHangUpPatience{500};
 constexpr int kHangUpReadsMax = 64;
 
-// Waits until a peer that was refused has read why and hangs up, but not for long.
+// Waits briefly until a refused peer has read the reason and closes the connection.
 void await_hang_up(Connection& connection) {
   connection.set_read_timeout(kHangUpPatience);
   const auto deadline = Clock::now() + kHangUpPatience;
@@ -57,8 +57,8 @@ class SecureListener final : public Listener {
   const std::string& address() const override { return plain_->address(); }
   bool authenticates() const override { return tls_ != nullptr; }
 
-  // The first byte tells TLS from ppmr's own handshake: data connections come in plain text, and so
-  // do those who do not know better and shall be told.
+  // The first byte distinguishes TLS from a plain-text hello. Data connections use plain text; so
+  // do peers without credentials, which receive a reject.
   Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
                                                milliseconds timeout) override {
     connection->set_read_timeout(timeout);
@@ -66,14 +66,15 @@ class SecureListener final : public Listener {
     if (!first) {
       Error silent = first.error();
       if (silent.errno_value == ETIMEDOUT) {
-        silent.message = "said nothing within " + std::to_string(timeout.count()) + " ms";
+        silent.message = "sent nothing within " + std::to_string(timeout.count()) + " ms";
       }
       return failure(silent);
     }
-    if (*first != kTlsHandshakeRecord) return connection;  // its hello says the rest
+    if (*first != kTlsHandshakeRecord) return connection;  // the caller checks its hello
     if (tls_ == nullptr) {
       const std::string text =
-          "a source with a key or a certificate, but this target has none: start it with the same "
+          "the source has a key or a certificate, but this target has none: start both with the "
+          "same "
           "--key-file, or both without";
       send_reject(*connection, wire::RejectReason::kNotAuthenticated, text);
       await_hang_up(*connection);
@@ -99,21 +100,21 @@ Status check(const Credentials& credentials) {
   const bool all_files =
       !files.certificate.empty() && !files.private_key.empty() && !files.authority.empty();
   if (!credentials.key_file.empty() && some_file) {
-    return failure(EINVAL, "--key-file and --tls-cert: one of them");
+    return failure(EINVAL, "--key-file excludes --tls-cert, --tls-key and --tls-ca");
   }
   if (credentials.insecure && (some_file || !credentials.key_file.empty())) {
-    return failure(EINVAL, "--insecure with --key-file or --tls-cert: one of them");
+    return failure(EINVAL, "--insecure excludes --key-file and --tls-cert");
   }
   if (some_file && !all_files) {
-    return failure(EINVAL, "--tls-cert, --tls-key and --tls-ca: all three or none");
+    return failure(EINVAL, "--tls-cert, --tls-key and --tls-ca are required together");
   }
   if (some_file && credentials.allowed_peers.empty()) {
     return failure(EINVAL,
-                   "--allow-peer is missing: a valid certificate alone lets nobody in, name those "
-                   "who may come");
+                   "--allow-peer is missing: with certificates, name the peers that are allowed");
   }
   if (!some_file && !credentials.allowed_peers.empty()) {
-    return failure(EINVAL, "--allow-peer: without --tls-cert peers have no names");
+    return failure(EINVAL,
+                   "--allow-peer requires --tls-cert: without certificates peers have no names");
   }
   return {};
 }
@@ -171,8 +172,8 @@ std::unique_ptr<Listener> Security::secure(std::unique_ptr<Listener> plain) cons
 
 std::string Security::warning() const {
   if (!insecure_) return {};
-  return "--insecure: peers do not prove who they are, and nothing is encrypted; whoever reaches "
-         "this network can read and change what is moved";
+  return "--insecure: peers are not authenticated and nothing is encrypted; everyone on this "
+         "network can read and change what is moved";
 }
 
 }  // namespace ppmr

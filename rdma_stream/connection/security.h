@@ -1,6 +1,6 @@
-// How a daemon or a command speaks with other nodes: with a shared key, with certificates, or in
-// plain text where that is allowed. One of these is made from the command line
-// (mount/command_line/credential_options.h), and connectors and listeners are made from it.
+// How a daemon or a command connects to other nodes: with a shared key, with certificates, or in
+// plain text where that is allowed. The command line determines it
+// (mount/command_line/credential_options.h); it creates connectors and listeners.
 #pragma once
 
 #include <memory>
@@ -14,26 +14,26 @@ namespace ppmr {
 
 class TlsContext;
 
-// Threads: any. Outlives nothing: what it makes keeps what it needs.
+// Threads: any. Connectors and listeners may outlive it.
 class Security {
  public:
-  // Reads the files, once. Errors: those of read_key_file() and TlsContext; EINVAL for credentials
-  // that contradict each other or are not complete.
+  // Reads the files. Errors: those of read_key_file() and TlsContext; EINVAL for contradictory or
+  // incomplete credentials.
   static Result<std::shared_ptr<const Security>> load(const Credentials& credentials);
   static Result<std::shared_ptr<const Security>> with_shared_key(const SharedKey& key);
-  // Plain text on this machine alone.
+  // Plain text, within this machine only.
   static std::shared_ptr<const Security> none();
 
-  // Errors: as tcp_connector() and tcp_listener(). Without credentials addresses beyond this
-  // machine are refused with EPERM, unless they are meant to be insecure.
+  // Errors: as tcp_connector() and tcp_listener(). Without credentials, other addresses than
+  // loopback are refused with EPERM unless --insecure is given.
   Result<std::unique_ptr<Connector>> connector(const std::string& address) const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
-  // The same over any other transport.
+  // The same over any other network.
   std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain) const;
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 
   bool authenticates() const { return tls_ != nullptr; }
-  // What a person should be told when a daemon starts; empty when all is well.
+  // A warning to log when a daemon starts; may be empty.
   std::string warning() const;
 
  private:

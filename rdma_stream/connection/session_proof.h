@@ -1,9 +1,9 @@
-// How a connection outside of TLS shows that it belongs to a session: by knowing the token that the
-// target's Welcome carried inside of TLS, without saying it.
+// Proves that a plain-text connection belongs to a session: its ends have the token that the
+// target's Welcome carried inside TLS. The token itself is not sent.
 //
-// HMAC-SHA256 (RFC 2104) with the token as key, over who speaks, the session, the stream, and the
-// number of the attempt. A source counts its attempts, and the target admits each number once and
-// in rising order: whoever heard a hello cannot use it again.
+// HMAC-SHA256 (RFC 2104) with the token as key over the prover, the session, the stream and the
+// number of the attempt. The source counts its attempts. The target admits each number once, in
+// rising order, so that a recorded hello is useless.
 #pragma once
 
 #include "rdma_stream/wire/wire.h"
@@ -15,7 +15,7 @@ enum class Prover : uint8_t { kSource = 1, kTarget = 2 };
 wire::Proof session_proof(Prover prover, const wire::Token& token, const wire::Token& session,
                           uint32_t stream, uint64_t attempt);
 
-// In a time that does not tell how much of them agrees.
+// Constant time.
 bool equal_secrets(const wire::Proof& a, const wire::Proof& b);
 bool equal_secrets(const wire::Token& a, const wire::Token& b);
 

@@ -22,13 +22,12 @@ struct SessionTimings {
     timings.read_answer_max = peer_timeout / 4;
     timings.no_payload_max = peer_timeout * 3;
     timings.verbs_connect_max = std::min(peer_timeout / 5, Time(2000));
-    timings.verbs_outage_max = peer_timeout / 4;
     return timings;
   }
 
   // Silence after which the session fails.
   Time peer_timeout;
-  // Silence after which one connection is given up. Half the peer timeout, so that a reconnection
+  // Silence after which one connection is closed. Half the peer timeout, so that a reconnection
   // still fits into the other half.
   Time connection_silence_max;
   // Pause between two frames of an idle control connection. Several of them may be lost before the
@@ -53,9 +52,6 @@ struct SessionTimings {
   Time no_payload_max;
   // Target: time to connect a queue pair. Bounded, because the end of a session waits for it.
   Time verbs_connect_max;
-  // Target: time without any queue pair after which verbs count as unavailable. Short enough to
-  // continue over TCP before the session fails.
-  Time verbs_outage_max;
 };
 
 }  // namespace ppmr

@@ -17,8 +17,8 @@
 namespace ppmr {
 namespace {
 
-// Drops the first `count` bytes of `buffers`; what is left starts at the returned index.
-size_t use_up(std::span<iovec> buffers, size_t count) {
+// Drops the first `count` bytes of `buffers` and returns the index of the first buffer left.
+size_t drop_front(std::span<iovec> buffers, size_t count) {
   size_t first = 0;
   while (first < buffers.size() && count >= buffers[first].iov_len) {
     count -= buffers[first++].iov_len;
@@ -30,22 +30,21 @@ size_t use_up(std::span<iovec> buffers, size_t count) {
   return first;
 }
 
-// A receiver that is woken for every packet spends more on waking than on copying: of a long read
-// it waits for so much at once (or for what is left). Measured over veth on 2 cores, 1 MiB
-// reads: 5.8 GB/s at 0.23 CPU-s/GB, without 4.1 GB/s at 0.33. Less than a socket's receive buffer
-// holds; the kernel also wakes the reader when that is full.
+// A wake-up for every packet costs more than copying it, so a long read waits for this many bytes
+// (or for the rest). Measured over veth on 2 cores with 1 MiB reads: 5.8 GB/s at 0.23 CPU-s/GB;
+// without it 4.1 GB/s at 0.33. It is less than a socket's receive buffer; the kernel also wakes the
+// reader when that is full.
 constexpr size_t kWaitForBytes = 256 << 10;
 constexpr size_t kLongReadBytes = 64 << 10;
 
-// An idle data connection whose other end vanished without a word is noticed by the kernel's
-// probes.
+// Keep-alive probes detect that the peer of an idle data connection is gone.
 constexpr int kKeepAliveIdleSeconds = 5;
 constexpr int kKeepAliveIntervalSeconds = 2;
 constexpr int kKeepAliveProbes = 3;
 
-// A peer so near is in the same data centre. There BBR, which paces every burst with a timer, costs
-// what it gains elsewhere: a 1 GiB dump over loopback on 2 cores took 0.56 s with it, 0.50 s
-// with cubic. Farther away the system's choice stands.
+// A peer this near is in the same data centre. There BBR, which paces every burst with a timer, is
+// slower: a 1 GiB dump over loopback on 2 cores took 0.56 s with BBR, 0.50 s with cubic. For other
+// peers the system's choice stands.
 constexpr uint32_t kNearRoundTripUs = 1000;
 constexpr char kUnpacedCongestionControl[] = "cubic";
 
@@ -66,12 +65,12 @@ class TcpConnection final : public Connection {
 
   Status read(std::span<iovec> buffers, size_t& received_bytes) override {
     received_bytes = 0;
-    buffers = buffers.subspan(use_up(buffers, 0));  // a receive of no bytes looks like the end
+    buffers = buffers.subspan(drop_front(buffers, 0));  // receiving 0 bytes would look like the end
     size_t left_bytes = 0;
     for (const iovec& buffer : buffers) left_bytes += buffer.iov_len;
-    const bool waits_for_much = left_bytes >= kLongReadBytes;
+    const bool is_long = left_bytes >= kLongReadBytes;
     while (!buffers.empty()) {
-      if (waits_for_much) {
+      if (is_long) {
         if (Status arrived = await_bytes(left_bytes - received_bytes); !arrived) return arrived;
       } else {
         set_low_water_mark(1);
@@ -80,18 +79,18 @@ class TcpConnection final : public Connection {
       message.msg_iov = buffers.data();
       message.msg_iovlen = buffers.size();
       const ssize_t count =
-          ::recvmsg(socket_.get(), &message, waits_for_much ? MSG_DONTWAIT : MSG_WAITALL);
+          ::recvmsg(socket_.get(), &message, is_long ? MSG_DONTWAIT : MSG_WAITALL);
       if (count < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
-          if (waits_for_much) continue;
+          if (is_long) continue;
           return system_failure("receive from", peer_, ETIMEDOUT);
         }
         return system_failure("receive from", peer_);
       }
       if (count == 0) return failure(ECONNRESET, "receive from " + peer_ + ": connection closed");
       received_bytes += static_cast<size_t>(count);
-      buffers = buffers.subspan(use_up(buffers, static_cast<size_t>(count)));
+      buffers = buffers.subspan(drop_front(buffers, static_cast<size_t>(count)));
     }
     return {};
   }
@@ -116,7 +115,7 @@ class TcpConnection final : public Connection {
         }
         return system_failure("send to", peer_);
       }
-      buffers = buffers.subspan(use_up(buffers, static_cast<size_t>(count)));
+      buffers = buffers.subspan(drop_front(buffers, static_cast<size_t>(count)));
     }
     return {};
   }
@@ -149,7 +148,7 @@ class TcpConnection final : public Connection {
   void set_option(int level, int option, int value) {
     ::setsockopt(socket_.get(), level, option, &value, sizeof value);
   }
-  // Where there is no cubic, or it is not allowed here, the system's choice does too.
+  // If cubic is not available or not allowed, the system's choice stays.
   void choose_congestion_control() {
     tcp_info info{};
     socklen_t size = sizeof info;
@@ -163,9 +162,9 @@ class TcpConnection final : public Connection {
     set_option(SOL_SOCKET, SO_RCVLOWAT, bytes);
     low_water_mark_ = bytes;
   }
-  // Waits until enough of `left_bytes` is here to be worth a wake-up, or the connection has ended.
-  // A blocking receive would not do: it takes what there is and then sleeps for a rest that may be
-  // less than the low-water mark.
+  // Waits until enough of `left_bytes` has arrived to be worth a wake-up, or the connection has
+  // ended. A blocking receive does not work here: it takes what has arrived and then sleeps until
+  // the low-water mark is reached, which the rest may never do.
   Status await_bytes(size_t left_bytes) {
     set_low_water_mark(static_cast<int>(std::min(left_bytes, kWaitForBytes)));
     pollfd wait{socket_.get(), POLLIN, 0};
@@ -173,7 +172,7 @@ class TcpConnection final : public Connection {
     do {
       ready = ::poll(&wait, 1, read_timeout_ms_);
     } while (ready < 0 && errno == EINTR);
-    // On a slow link less than that comes in all this time; it is something all the same.
+    // On a slow link fewer bytes may have arrived in all this time. They count as progress.
     if (ready == 0 && low_water_mark_ > 1) {
       set_low_water_mark(1);
       ready = ::poll(&wait, 1, 0);
@@ -189,7 +188,7 @@ class TcpConnection final : public Connection {
 
   const UniqueFd socket_;
   const std::string peer_;
-  // Of the reading thread.
+  // Used by the reading thread.
   int read_timeout_ms_ = -1;
   int low_water_mark_ = 1;
 };
@@ -246,9 +245,9 @@ bool is_loopback(const sockaddr* address) {
 Status check_reach(const addrinfo& info, TcpReach reach, const std::string& address) {
   if (reach == TcpReach::kAnywhere || is_loopback(info.ai_addr)) return {};
   return failure(EPERM, "address " + address +
-                            " is not of this machine alone, and without a key anybody there could "
-                            "write images or read them: give --key-file (ppmr keygen makes one) or "
-                            "--tls-cert, or --insecure on a network that you trust");
+                            " is reachable from other machines, and without authentication they "
+                            "could read and write images: use --key-file (create one with `ppmr "
+                            "keygen`) or --tls-cert, or --insecure on a network that you trust");
 }
 
 std::string printable(const sockaddr* address, socklen_t length) {

@@ -8,17 +8,16 @@
 
 namespace ppmr {
 
-// Whom a plain connection may reach: without TLS, nobody beyond this machine unless it was asked
-// for.
+// The addresses allowed for a plain connection.
 enum class TcpReach { kAnywhere, kLoopback };
 
-// `address` is HOST:PORT or [IPV6]:PORT. Errors: EINVAL for an address that cannot be understood.
-// Of connect(): EHOSTUNREACH when the name has no address, EPERM when that is beyond `reach`.
+// `address` is HOST:PORT or [IPV6]:PORT. Errors: EINVAL for a malformed address. Of connect():
+// EHOSTUNREACH when the name has no address, EPERM when `reach` excludes the address.
 Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
                                                  TcpReach reach = TcpReach::kAnywhere);
 
-// Port 0 takes a free one; address() tells which. Errors: as above, and of bind(2): EADDRINUSE when
-// another target listens there.
+// Port 0 takes a free one, which address() returns. Errors: as above, and those of bind(2):
+// EADDRINUSE when another target listens there.
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
 

@@ -1,9 +1,13 @@
 #include "rdma_stream/connection/tcp_connection.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <thread>
 #include <vector>
+
+#include "tests/stream/stream_rig.h"
 
 namespace ppmr {
 namespace {
@@ -14,7 +18,7 @@ std::vector<std::byte> bytes_of(uint8_t value, size_t length) {
   return std::vector<std::byte>(length, std::byte{value});
 }
 
-TEST(TcpConnection, SaysWhatIsWrongWithAnAddress) {
+TEST(TcpConnection, RejectsMalformedAddresses) {
   for (const char* address : {"", "host", "host:", "host:port", "host:99999", "host:123456"}) {
     auto connector = tcp_connector(address);
     ASSERT_FALSE(connector) << address;
@@ -23,7 +27,7 @@ TEST(TcpConnection, SaysWhatIsWrongWithAnAddress) {
   }
 }
 
-TEST(TcpConnection, NobodyThereIsAnErrorWithTheAddress) {
+TEST(TcpConnection, NamesTheAddressThatRefuses) {
   auto address = (*tcp_listener("127.0.0.1:0"))->address();
   auto connection = (*tcp_connector(address))->connect(milliseconds(2000));
   ASSERT_FALSE(connection);
@@ -31,14 +35,14 @@ TEST(TcpConnection, NobodyThereIsAnErrorWithTheAddress) {
   EXPECT_NE(connection.error().message.find(address), std::string::npos);
 }
 
-TEST(TcpConnection, TwoListenersOnOnePortAreOneTooMany) {
+TEST(TcpConnection, RefusesASecondListenerOnAPort) {
   auto first = tcp_listener("127.0.0.1:0");
   auto second = tcp_listener((*first)->address());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().errno_value, EADDRINUSE);
 }
 
-TEST(TcpConnection, AWriteThatGetsNowhereTimesOut) {
+TEST(TcpConnection, TimesOutAWriteThatThePeerDoesNotRead) {
   auto listener = tcp_listener("127.0.0.1:0");
   auto writer = (*tcp_connector((*listener)->address()))->connect(milliseconds(2000));
   auto reader = (*listener)->accept();
@@ -49,9 +53,29 @@ TEST(TcpConnection, AWriteThatGetsNowhereTimesOut) {
   EXPECT_EQ(written.error().errno_value, ETIMEDOUT);
 }
 
+// Bytes that the socket between these ports has received and its process has not read.
+size_t unread_bytes(int local_port, int remote_port) {
+  std::ifstream sockets("/proc/net/tcp");  // sl local rem st tx_queue:rx_queue ...
+  for (std::string line; std::getline(sockets, line);) {
+    unsigned local = 0, remote = 0, sent = 0, received = 0;
+    if (std::sscanf(line.c_str(), " %*u: %*8X:%4X %*8X:%4X %*X %8X:%8X", &local, &remote, &sent,
+                    &received) == 4 &&
+        local == static_cast<unsigned>(local_port) &&
+        remote == static_cast<unsigned>(remote_port)) {
+      return received;
+    }
+  }
+  return SIZE_MAX;
+}
+
+int port_of(const std::string& address) {
+  return std::stoi(address.substr(address.rfind(':') + 1));
+}
+
 struct TcpPair {
   TcpPair() {
     auto listener = tcp_listener("127.0.0.1:0");
+    port = port_of((*listener)->address());
     writer = *(*tcp_connector((*listener)->address()))->connect(milliseconds(2000));
     reader = *(*listener)->accept();
     reader->set_read_timeout(milliseconds(5000));
@@ -61,22 +85,25 @@ struct TcpPair {
     return reader->read({&buffer, 1}, received_bytes);
   }
 
+  size_t unread() const { return unread_bytes(port, port_of(reader->peer())); }
+
+  int port = 0;
   std::unique_ptr<Connection> writer;
   std::unique_ptr<Connection> reader;
   size_t received_bytes = 0;
 };
 
-// A long read waits for much at once; what is left over, or comes late, must not be waited for in
-// vain.
-TEST(TcpConnection, ALongReadTakesWhatTricklesInAndAShortOneMayFollow) {
+// A long read waits for many bytes at once. It must not wait for more than the rest, and must leave
+// later bytes to the next read.
+TEST(TcpConnection, LongReadTakesTrickledBytesAndAShortReadMayFollow) {
   TcpPair tcp;
   const auto bytes = bytes_of(1, (1 << 20) + 300'000 + 1);
-  std::thread writer([&] {
+  std::thread writer([&, reader = ::gettid()] {
     std::span<const std::byte> left(bytes);
     for (const size_t piece : {1, 255 << 10, 1 << 10, 300'000, 70'000, 200'000, 1, 399'999}) {
       EXPECT_TRUE(tcp.writer->write(left.first(piece)));
       left = left.subspan(piece);
-      std::this_thread::sleep_for(milliseconds(5));
+      EXPECT_TRUE(eventually([&] { return thread_sleeps(reader); }));
     }
     EXPECT_TRUE(tcp.writer->write(left.first(left.size() - 1)));
     EXPECT_TRUE(tcp.writer->write(left.last(1)));
@@ -93,7 +120,7 @@ TEST(TcpConnection, ALongReadTakesWhatTricklesInAndAShortOneMayFollow) {
   EXPECT_EQ(got, bytes);
 }
 
-TEST(TcpConnection, ALongReadThatGetsNothingTimesOut) {
+TEST(TcpConnection, LongReadTimesOutWithoutBytes) {
   TcpPair tcp;
   tcp.reader->set_read_timeout(milliseconds(30));
   std::vector<std::byte> bytes(1 << 20);
@@ -101,14 +128,15 @@ TEST(TcpConnection, ALongReadThatGetsNothingTimesOut) {
   EXPECT_EQ(tcp.received_bytes, 0u);
 }
 
-TEST(TcpConnection, ALongReadOnASlowLinkGetsSomethingInEachTime) {
+TEST(TcpConnection, LongReadOnASlowLinkAcceptsFewBytesPerTimeout) {
   TcpPair tcp;
   tcp.reader->set_read_timeout(milliseconds(200));
   const auto bytes = bytes_of(1, 400'000);
   std::thread writer([&] {
     for (size_t sent = 0; sent < bytes.size(); sent += 100'000) {
       EXPECT_TRUE(tcp.writer->write(std::span(bytes).subspan(sent, 100'000)));
-      std::this_thread::sleep_for(milliseconds(150));
+      // After its timeout the reader takes them, though they are fewer than it waits for.
+      EXPECT_TRUE(eventually([&] { return tcp.unread() == 0; }));
     }
   });
   std::vector<std::byte> got(bytes.size());
@@ -117,7 +145,7 @@ TEST(TcpConnection, ALongReadOnASlowLinkGetsSomethingInEachTime) {
   EXPECT_EQ(got, bytes);
 }
 
-TEST(TcpConnection, ALongReadEndsWithItsConnection) {
+TEST(TcpConnection, LongReadEndsWithItsConnection) {
   TcpPair tcp;
   ASSERT_TRUE(tcp.writer->write(bytes_of(1, 100'000)));
   tcp.writer.reset();
@@ -128,9 +156,9 @@ TEST(TcpConnection, ALongReadEndsWithItsConnection) {
   closer.join();
 }
 
-TEST(TcpConnection, ClosingAListenerWakesItsAccept) {
+TEST(TcpConnection, ClosingTheListenerEndsAccept) {
   auto listener = tcp_listener("[::1]:0");
-  if (!listener) GTEST_SKIP() << "no IPv6 here: " << listener.error().message;
+  if (!listener) GTEST_SKIP() << "no IPv6: " << listener.error().message;
   std::thread closer([&] { (*listener)->close(); });
   EXPECT_EQ((*listener)->accept().error().errno_value, ECANCELED);
   closer.join();

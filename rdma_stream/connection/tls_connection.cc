@@ -15,35 +15,36 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t kRecordMaxBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// Several records are sent with one system call and come with one.
+// Several records share one system call.
 constexpr size_t kSendAtOnceBytes = 128 << 10;
 constexpr size_t kFetchAtOnceBytes = 64 << 10;
-constexpr size_t kFetchFromStrangerBytes = 4 << 10;  // whoever has proved nothing costs little
-// RFC 8446, 5.5: AES-GCM protects 2^24.5 full records with one key; far below, and a new key costs
-// next to nothing.
+constexpr size_t kFetchUnauthenticatedBytes = 4 << 10;
+// RFC 8446, 5.5 allows 2^24.5 full records per AES-GCM key. A new key costs almost nothing.
 constexpr uint64_t kRecordsPerKey = 1 << 20;
-constexpr milliseconds kLastWordTimeout{100};
+constexpr milliseconds kLastMessageTimeout{100};
 constexpr uint8_t kFirstByteOfPpmr = 'P';
 constexpr uint8_t kAlertRecord = SSL3_RT_ALERT;
 constexpr uint8_t kHandshakeRecord = SSL3_RT_HANDSHAKE;
 
-// What a peer means that ends the handshake with an alert.
+// The likely cause of an alert from the peer.
 std::string alert_text(int alert, bool shares_key) {
   std::string text = "TLS alert '" + std::string(::SSL_alert_desc_string_long(alert)) + "'";
   switch (alert) {
     case SSL_AD_CERTIFICATE_EXPIRED:
-      return text + ": by its clock our certificate is not valid any more, or not yet";
+      return text + ": by its clock the certificate of this node has expired or is not valid yet";
     case SSL_AD_UNKNOWN_CA:
-      return text + ": our certificate is of an authority that it does not know, or it wants a key";
+      return text +
+             ": it does not trust the authority of this node's certificate, or it uses a shared "
+             "key";
     case SSL_AD_CERTIFICATE_REQUIRED:
-      return text + ": it wants a certificate, and we have none";
+      return text + ": it requires a certificate, and this node has none";
     case SSL_AD_HANDSHAKE_FAILURE:
     case SSL_AD_ILLEGAL_PARAMETER:
     case SSL_AD_DECRYPT_ERROR:
       return text + (shares_key
-                         ? ": most likely it has another key than we"
-                         : ": our certificate was not signed by its authority, or it wants a "
-                           "key");
+                         ? ": most likely it has another key"
+                         : ": its authority did not sign this node's certificate, or it uses a "
+                           "shared key");
     default:
       return text;
   }
@@ -57,7 +58,7 @@ TlsConnection::TlsConnection(SslPointer ssl, std::shared_ptr<Connection> connect
       ssl_(std::move(ssl)),
       incoming_(::BIO_new(::BIO_s_mem())),
       outgoing_(::BIO_new(::BIO_s_mem())),
-      fetched_(kFetchFromStrangerBytes) {
+      fetched_(kFetchUnauthenticatedBytes) {
   ::SSL_set_bio(ssl_.get(), incoming_, outgoing_);
   SSL_set_app_data(ssl_.get(), &notes_);
 }
@@ -70,7 +71,7 @@ TlsConnection::~TlsConnection() {
     ::SSL_shutdown(ssl_.get());
     take_out_locked();
   }
-  connection_->set_write_timeout(kLastWordTimeout);
+  connection_->set_write_timeout(kLastMessageTimeout);
   (void)send_out();
 }
 
@@ -79,12 +80,12 @@ TlsConnection::~TlsConnection() {
 Status TlsConnection::shake_hands(milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   connection_->set_write_timeout(timeout);
-  bool heard = false;
+  bool received = false;
   for (;;) {
     bool done = false;
     Status advanced = advance_handshake(done);
-    // A peer to which nothing was said yet gets no alert: a sentence says more.
-    if (advanced || said_something_) {
+    // Before the first byte is sent, send no alert: the caller sends a reject with the reason.
+    if (advanced || sent_something_) {
       if (auto sent = send_out(); !sent && advanced) advanced = sent;
     }
     if (!advanced) return advanced;
@@ -95,16 +96,16 @@ Status TlsConnection::shake_hands(milliseconds timeout) {
     }
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (left <= milliseconds(0)) {
-      return failure(ETIMEDOUT, "TLS handshake with " + peer() + ": not done within " +
+      return failure(ETIMEDOUT, "TLS handshake with " + peer() + ": not complete within " +
                                     std::to_string(timeout.count()) + " ms");
     }
     connection_->set_read_timeout(left);
-    if (!heard) {
+    if (!received) {
       auto first = connection_->peek();
       if (first && *first != std::byte{kHandshakeRecord} && *first != std::byte{kAlertRecord}) {
-        return failure(not_tls());
+        return failure(plain_text_answer());
       }
-      heard = first.has_value();
+      received = first.has_value();
     }
     if (auto fetched = fetch_records(); !fetched) {
       Error lost = fetched.error();
@@ -121,34 +122,33 @@ Status TlsConnection::advance_handshake(bool& done) {
   const int error = ::SSL_get_error(ssl_.get(), result);
   done = result == 1;
   Status advanced;
-  if (!done && error != SSL_ERROR_WANT_READ)
-    advanced = failure(what_failed_locked("TLS handshake"));
+  if (!done && error != SSL_ERROR_WANT_READ) advanced = failure(ssl_error_locked("TLS handshake"));
   take_out_locked();
   return advanced;
 }
 
-// The peer's first words are no TLS. A ppmr target says in plain text why it refuses; believed it
-// is only as a text for people, as anybody could have sent it.
-Error TlsConnection::not_tls() {
-  auto answer = receive_handshake(*connection_, kLastWordTimeout);
+// The peer did not answer with TLS. A ppmr target may refuse in plain text. Its reject is
+// untrusted, so only its text is used.
+Error TlsConnection::plain_text_answer() {
+  auto answer = receive_handshake(*connection_, kLastMessageTimeout);
   if (!answer) return answer.error();
   if (answer->kind != wire::HandshakeKind::kReject) {
-    return {EPROTO, "the peer at " + peer() + " speaks plain text instead of TLS"};
+    return {EPROTO, "the peer at " + peer() + " uses plain text instead of TLS"};
   }
   Error error = rejection(*connection_, *answer);
   error.errno_value = EACCES;
   return error;
 }
 
-// Of the present thread's error queue.
-Error TlsConnection::what_failed_locked(const char* operation) {
+// From this thread's OpenSSL error queue.
+Error TlsConnection::ssl_error_locked(const char* operation) {
   const std::string where = std::string(operation) + " with " + peer() + ": ";
   const unsigned long code = ::ERR_peek_error();  // NOLINT(runtime/int): OpenSSL's
   const int reason = ERR_GET_REASON(code);
   const bool shares_key = ::SSL_get_privatekey(ssl_.get()) == nullptr;
   if (ERR_GET_LIB(code) == ERR_LIB_SSL && reason >= SSL_AD_REASON_OFFSET) {
-    return {EACCES, where + "the other side refused us: " +
-                        alert_text(reason - SSL_AD_REASON_OFFSET, shares_key)};
+    return {EACCES,
+            where + "the peer refused: " + alert_text(reason - SSL_AD_REASON_OFFSET, shares_key)};
   }
   if (!notes_.reason.empty()) return {EACCES, where + notes_.reason};
   const char* text = code != 0 ? ::ERR_reason_error_string(code) : nullptr;
@@ -181,11 +181,11 @@ Result<size_t> TlsConnection::receive(std::span<std::byte> bytes, bool keep) {
       if (error == SSL_ERROR_ZERO_RETURN) {
         return failure(ECONNRESET, "receive from " + peer() + ": connection closed");
       }
-      if (error != SSL_ERROR_WANT_READ) return failure(what_failed_locked("receive over TLS"));
+      if (error != SSL_ERROR_WANT_READ) return failure(ssl_error_locked("receive over TLS"));
     }
-    // Bytes that trickle in without ever making a record are no sign of life.
-    const milliseconds patience = read_timeout_;
-    if (patience > milliseconds(0) && Clock::now() - began > patience) {
+    // Bytes that never complete a record do not count as progress.
+    const milliseconds timeout = read_timeout_;
+    if (timeout > milliseconds(0) && Clock::now() - began > timeout) {
       return system_failure("receive from", peer(), ETIMEDOUT);
     }
     if (auto fetched = fetch_records(); !fetched) return failure(fetched.error());
@@ -239,14 +239,14 @@ Status TlsConnection::seal_record(std::span<const std::byte> bytes) {
   ::ERR_clear_error();
   if (++records_under_key_ > records_per_key_) {
     if (::SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
-      return failure(what_failed_locked("key update over TLS"));
+      return failure(ssl_error_locked("key update over TLS"));
     }
     records_under_key_ = 1;
     ++key_updates_;
   }
   size_t count = 0;
   if (::SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &count) != 1) {
-    Error error = what_failed_locked("send over TLS");
+    Error error = ssl_error_locked("send over TLS");
     error.errno_value = EPIPE;
     return failure(error);
   }
@@ -266,13 +266,14 @@ void TlsConnection::take_out_locked() {
 
 Status TlsConnection::send_out() {
   if (to_send_.empty()) return {};
-  said_something_ = true;
+  sent_something_ = true;
   const Status sent = connection_->write(std::span<const std::byte>(to_send_));
   to_send_.clear();
   return sent;
 }
 
-// ---- The rest ----------------------------------------------------------------------------------
+// ---- Timeouts and end
+// ----------------------------------------------------------------------------------
 
 void TlsConnection::set_read_timeout(milliseconds timeout) {
   read_timeout_ = timeout;

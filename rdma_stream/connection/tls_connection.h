@@ -1,11 +1,12 @@
-// TLS over another connection: what is read and written there are records.
+// TLS over another connection, which carries the records.
 //
-// An SSL object is not for two threads at once, while a Connection is read and written at the same
-// time. So OpenSSL works on memory alone, under a mutex that is never held while bytes travel: the
-// reader brings records from the connection into the memory, the writer takes them out of it. What
-// reading gives rise to (the answer to a key update) waits there and goes first with the next
-// write, as it must. Rejected: SSL on a non-blocking socket with poll(2) outside of the mutex; it
-// needs the socket itself, and no test could put a faulty network below.
+// An SSL object must not be used by two threads at once, but a Connection is read and written at
+// the same time. So OpenSSL works on memory buffers, under a mutex that is never held across I/O:
+// the reader moves records from the connection into memory, the writer moves them out of it.
+// Records that reading produces (the answer to a key update) wait there and precede the next write.
+//
+// Rejected: SSL on a non-blocking socket with poll(2) outside the mutex. It needs a real socket, so
+// no test could put a faulty network below it.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -26,22 +27,22 @@ class TlsConnection final : public Connection {
  public:
   using SslPointer = std::unique_ptr<SSL, decltype(&::SSL_free)>;
 
-  // Why the handshake with a peer failed, noted by OpenSSL's callbacks, which cannot say it.
+  // Why the handshake failed. OpenSSL's callbacks store it, because they cannot return it.
   struct Notes {
     std::string reason;
   };
 
-  // `ssl` knows its role, and this becomes its application data.
+  // `ssl` has its role (connect or accept). This sets its application data.
   TlsConnection(SslPointer ssl, std::shared_ptr<Connection> connection);
-  // Tells the peer that the stream ends here (close_notify), unless it was shut down.
+  // Sends close_notify, unless the connection was shut down.
   ~TlsConnection() override;
 
-  // Errors: EACCES, EPROTO, ETIMEDOUT, those of Connection::read. A peer that can be told by TLS
-  // has been told; where nothing was said yet, it is the caller's to say it in plain text.
+  // Errors: EACCES, EPROTO, ETIMEDOUT, those of Connection::read. The peer has received an alert if
+  // sent_something(); otherwise the caller may send the reason in plain text.
   Status shake_hands(std::chrono::milliseconds timeout);
-  bool said_something() const { return said_something_; }
+  bool sent_something() const { return sent_something_; }
   void set_peer_identity(PeerIdentity identity) { identity_ = std::move(identity); }
-  // After so many records the writing side takes a new key; less only in tests.
+  // The writing side changes its key after this many records; tests use fewer.
   void set_records_per_key(uint64_t records) { records_per_key_ = records; }
   uint64_t key_updates() const { return key_updates_; }
   SSL* ssl() { return ssl_.get(); }
@@ -65,15 +66,15 @@ class TlsConnection final : public Connection {
   Status seal_record(std::span<const std::byte> bytes);
   void take_out_locked();
   Status send_out();
-  Error what_failed_locked(const char* operation);
-  Error not_tls();
+  Error ssl_error_locked(const char* operation);
+  Error plain_text_answer();
 
   const std::shared_ptr<Connection> connection_;
   std::atomic<std::chrono::milliseconds> read_timeout_{std::chrono::milliseconds(0)};
   std::atomic<bool> shut_down_ = false;
   std::atomic<uint64_t> key_updates_ = 0;
-  uint64_t records_per_key_;  // constant after construction, but for tests
-  bool said_something_ = false;
+  uint64_t records_per_key_;  // constant after construction, except in tests
+  bool sent_something_ = false;
 
   std::mutex mutex_;
   const SslPointer ssl_;  // guarded by mutex_, with its memory and `notes_`
@@ -82,9 +83,10 @@ class TlsConnection final : public Connection {
   Notes notes_;
   PeerIdentity identity_;  // constant after the handshake
 
-  std::vector<std::byte> fetched_;  // the reader's
-  std::vector<std::byte> to_send_;  // the writer's
-  uint64_t records_under_key_ = 0;  // the writer's
+  std::vector<std::byte> fetched_;  // used by the reader
+  // Used by the writer.
+  std::vector<std::byte> to_send_;
+  uint64_t records_under_key_ = 0;
 };
 
 }  // namespace ppmr

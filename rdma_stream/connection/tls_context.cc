@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// With a shared key both sides must name the same hash beforehand, so there is one suite.
+// With a shared key both sides must agree on a hash in advance, so there is one suite.
 constexpr const char* kSharedKeySuite = "TLS_AES_256_GCM_SHA384";
 constexpr unsigned char kSharedKeySuiteId[] = {0x13, 0x02};  // RFC 8446, B.4
 constexpr const char* kCertificateSuites =
@@ -23,7 +23,7 @@ constexpr const char* kCertificateSuites =
 constexpr unsigned char kSessionContext[] = {'p', 'p', 'm', 'r'};
 constexpr std::string_view kKeyNamePrefix = "ppmr-key-";
 constexpr size_t kNameShownMaxBytes = 128;
-// Somebody else in the group may read it, as Debian's ssl-cert has it, but not change it.
+// The group may read it, as with Debian's ssl-cert, but not change it.
 constexpr mode_t kPrivateKeyDenied = S_IWGRP | S_IRWXO;
 
 using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
@@ -43,8 +43,8 @@ std::string text_of(const ASN1_STRING* string) {
   return text;
 }
 
-// The DNS names and common names of a certificate, byte for byte: no wildcards, no folding of case,
-// and a zero byte in the middle ends nothing.
+// The DNS names and common names of a certificate, byte by byte: no wildcards, no case folding. An
+// embedded zero byte does not end a name.
 std::vector<std::string> names_of(const X509* certificate) {
   std::vector<std::string> names;
   const GeneralNames alternatives(static_cast<GENERAL_NAMES*>(::X509_get_ext_d2i(
@@ -82,16 +82,16 @@ TlsContext::TlsContext() : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_fr
   ::SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
   ::SSL_CTX_set_options(context,
                         SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
-  // What is sent is what the certificate's file holds: a peer knows its authority without us.
+  // Send only what the certificate file contains; the peer has the authority's certificate.
   ::SSL_CTX_set_mode(context, SSL_MODE_NO_AUTO_CHAIN);
   ::SSL_CTX_set_num_tickets(context, 0);
   ::SSL_CTX_set_max_early_data(context, 0);
   ::SSL_CTX_set_recv_max_early_data(context, 0);
   ::SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // OpenSSL takes a key from outside for a session and wants to know of which program.
+  // OpenSSL treats an external key as a session and requires an application name for it.
   ::SSL_CTX_set_session_id_context(context, kSessionContext, sizeof kSessionContext);
-  // With a shared key nobody is asked for a certificate, and one that is sent anyway is verified
-  // against no authority at all.
+  // With a shared key no certificate is requested, and one that is sent anyway fails verification
+  // because there is no authority.
   ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                        &check_certificate);
   SSL_CTX_set_app_data(context, this);
@@ -134,12 +134,13 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
   ::OPENSSL_cleanse(pem->data(), pem->size());
   if (!key) {
     return failure(EINVAL, "private key " + files.private_key + ": " + openssl_reason() +
-                               " (PEM without a passphrase is needed)");
+                               " (it must be PEM without a passphrase)");
   }
   if (::SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
       ::SSL_CTX_check_private_key(context) != 1) {
-    return failure(EINVAL, "private key " + files.private_key + " is not that of the certificate " +
-                               files.certificate + ": " + openssl_reason());
+    return failure(EINVAL, "private key " + files.private_key +
+                               " does not belong to the certificate " + files.certificate + ": " +
+                               openssl_reason());
   }
   if (::SSL_CTX_load_verify_file(context, files.authority.c_str()) != 1) {
     return failure(EINVAL, "authority " + files.authority + ": " + openssl_reason());
@@ -147,7 +148,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
   return made;
 }
 
-// ---- OpenSSL's questions -----------------------------------------------------------------------
+// ---- OpenSSL's callbacks -----------------------------------------------------------------------
 
 SSL_SESSION* TlsContext::key_session(SSL* ssl) const {
   SSL_SESSION* session = ::SSL_SESSION_new();
@@ -163,7 +164,7 @@ SSL_SESSION* TlsContext::key_session(SSL* ssl) const {
   return nullptr;
 }
 
-// The source: which key?
+// At the source: which key to use.
 int TlsContext::use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity,
                         size_t* identity_length, SSL_SESSION** session) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
@@ -174,7 +175,7 @@ int TlsContext::use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity,
   return 1;
 }
 
-// The target: is this a key of ours?
+// At the target: whether it has the key that the source names.
 int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identity_length,
                          SSL_SESSION** session) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
@@ -185,7 +186,7 @@ int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identit
                            readable(std::as_bytes(std::span(name.substr(0, kNameShownMaxBytes)))) +
                            ") than the target (" + self.key_name_ +
                            "): use the same --key-file on both sides";
-    return 1;  // goes on without a key, and fails
+    return 1;  // OpenSSL continues without a key and fails
   }
   *session = self.key_session(ssl);
   return *session != nullptr ? 1 : 0;
@@ -198,28 +199,29 @@ int TlsContext::check_certificate(int valid, X509_STORE_CTX* store) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
   notes_of(ssl).reason =
       self.shares_key_
-          ? "the other side has a certificate, we have a shared key: use the same on both sides"
+          ? "the peer has a certificate, this node a shared key: use the same on both sides"
           : "certificate " + shown_name(::X509_STORE_CTX_get_current_cert(store)) +
-                " of the other side: " +
+                " of the peer: " +
                 ::X509_verify_cert_error_string(::X509_STORE_CTX_get_error(store));
   return 0;
 }
 
 // ---- Handshakes --------------------------------------------------------------------------------
 
-// After the handshake: does this side know for certain who is there?
+// After the handshake: the authenticated peer.
 Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) const {
   if (::SSL_version(ssl) != TLS1_3_VERSION) return failure(EACCES, peer + ": not TLS 1.3");
   PeerIdentity identity;
   if (shares_key_) {
-    // OpenSSL has it that a key from outside resumes a session.
-    if (::SSL_session_reused(ssl) != 1) return failure(EACCES, peer + " did not use our key");
+    // To OpenSSL, using an external key is resuming a session.
+    if (::SSL_session_reused(ssl) != 1)
+      return failure(EACCES, peer + " did not use the shared key");
     identity.method = PeerIdentity::Method::kSharedKey;
     return identity;
   }
   const CertificatePointer certificate(::SSL_get1_peer_certificate(ssl), &::X509_free);
   if (!certificate || ::SSL_get_verify_result(ssl) != X509_V_OK) {
-    return failure(EACCES, peer + " did not prove who it is");
+    return failure(EACCES, peer + " did not authenticate");
   }
   for (const std::string& name : names_of(certificate.get())) {
     if (std::find(allowed_peers_.begin(), allowed_peers_.end(), name) == allowed_peers_.end()) {
@@ -233,7 +235,7 @@ Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) con
                              " is valid, but none of its names is allowed here (--allow-peer)");
 }
 
-// Of either side, after the handshake: the connection to who is there, if he may be.
+// Both sides, after the handshake: the connection, if the peer is allowed.
 Result<std::unique_ptr<Connection>> TlsContext::admit(std::unique_ptr<TlsConnection> tls) const {
   auto identity = identify(tls->ssl(), tls->peer());
   if (!identity) {
@@ -261,7 +263,7 @@ Result<std::unique_ptr<Connection>> TlsContext::accept(std::shared_ptr<Connectio
   ::SSL_set_accept_state(ssl.get());
   auto tls = std::make_unique<TlsConnection>(std::move(ssl), connection);
   if (auto agreed = tls->shake_hands(timeout); !agreed) {
-    if (!tls->said_something()) {
+    if (!tls->sent_something()) {
       send_reject(*connection, wire::RejectReason::kNotAuthenticated, agreed.error().message);
     }
     return failure(agreed.error());

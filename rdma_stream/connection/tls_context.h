@@ -1,8 +1,8 @@
-// What TLS needs to know of this node: its shared key or its certificate, and whom to let in.
+// The TLS configuration of this node: its shared key or its certificate, and the allowed peers.
 //
-// TLS 1.3 alone, both sides prove who they are, and every connection has keys of its own (an
-// ephemeral Diffie-Hellman exchange also with a shared key), so that a key which is stolen later
-// opens no recording. No resumption, no tickets, no early data, no compression.
+// TLS 1.3 only; both sides authenticate. Every connection has its own keys (an ephemeral
+// Diffie-Hellman exchange, also with a shared key), so that a key stolen later does not decrypt
+// recorded traffic. No resumption, tickets, early data or compression.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -24,8 +24,9 @@ class TlsConnection;
 class TlsContext {
  public:
   static Result<std::shared_ptr<const TlsContext>> with_shared_key(const SharedKey& key);
-  // Peers are let in whose certificate is valid *and* has one of `allowed_peers` as a DNS name or
-  // as its common name. Errors: EPERM when others can read the private key, EINVAL for contents.
+  // A peer is allowed if its certificate is valid *and* has one of `allowed_peers` as a DNS name or
+  // as its common name. Errors: EPERM when other users can read the private key, EINVAL for invalid
+  // contents.
   static Result<std::shared_ptr<const TlsContext>> with_certificate(
       const CertificateFiles& files, std::vector<std::string> allowed_peers);
   ~TlsContext();
@@ -33,10 +34,10 @@ class TlsContext {
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // Both sides of the handshake, over a connection on which nothing was said yet; each takes
-  // `timeout` at most, also with a peer whose bytes trickle. Errors: EACCES when either side
-  // refuses the other, which has been told then, as far as TLS allows; EPROTO when the peer does
-  // not speak TLS; those of Connection::read.
+  // Both sides of the handshake, over a new connection. Each takes at most `timeout`, also with a
+  // very slow peer. Errors: EACCES when either side refuses the other (a refused peer receives the
+  // reason as far as TLS allows); EPROTO when the peer does not use TLS; those of
+  // Connection::read.
   Result<std::unique_ptr<Connection>> connect(std::shared_ptr<Connection> connection,
                                               std::chrono::milliseconds timeout) const;
   Result<std::unique_ptr<Connection>> accept(std::shared_ptr<Connection> connection,
@@ -58,7 +59,7 @@ class TlsContext {
   const ContextPointer context_;
   bool shares_key_ = false;
   SharedKey key_{};
-  std::string key_name_;  // what the peers call the key on the wire
+  std::string key_name_;  // names the key on the wire
   std::vector<std::string> allowed_peers_;
 };
 

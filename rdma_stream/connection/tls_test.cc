@@ -1,9 +1,11 @@
-// TLS over a connection: who is let in, who is not and hears why, and a stream that stays one.
+// TLS over a connection: authentication, refusals and their reasons, the byte stream.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "rdma_stream/connection/handshake.h"
@@ -11,6 +13,7 @@
 #include "rdma_stream/connection/tls_connection.h"
 #include "rdma_stream/connection/tls_context.h"
 #include "tests/stream/certificates.h"
+#include "tests/stream/greeting.h"
 #include "tests/stream/stream_rig.h"
 
 namespace ppmr {
@@ -18,8 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
-
-constexpr milliseconds kPatience{5000};
 
 SharedKey key_of(uint8_t byte) {
   SharedKey key;
@@ -31,7 +32,7 @@ std::shared_ptr<const TlsContext> context_with(uint8_t byte) {
   return std::move(TlsContext::with_shared_key(key_of(byte)).value());
 }
 
-// What both sides have of one handshake.
+// The results of both sides of one handshake.
 struct Handshakes {
   Result<std::unique_ptr<Connection>> source = failure(EIO, "");
   Result<std::unique_ptr<Connection>> target = failure(EIO, "");
@@ -56,7 +57,7 @@ struct Tls : testing::Test {
   std::unique_ptr<Connector> connector;
 };
 
-TEST_F(Tls, TheSameKeyOnBothSidesIsLetIn) {
+TEST_F(Tls, AcceptsTheSameKey) {
   auto [source, target] = shake(*context_with(1), *context_with(1));
   ASSERT_TRUE(source) << source.error().message;
   ASSERT_TRUE(target) << target.error().message;
@@ -64,7 +65,7 @@ TEST_F(Tls, TheSameKeyOnBothSidesIsLetIn) {
   EXPECT_EQ((*target)->peer_identity().text(), "tls-psk");
 }
 
-TEST_F(Tls, AnotherKeyIsRefusedAndBothSidesSaySo) {
+TEST_F(Tls, RefusesAnotherKeyAndNamesItOnBothSides) {
   auto [source, target] = shake(*context_with(1), *context_with(2));
   ASSERT_FALSE(source);
   ASSERT_FALSE(target);
@@ -85,17 +86,17 @@ struct Certificates : Tls {
     EXPECT_TRUE(made) << made.error().message;
     return *made;
   }
-  // The target is always a good one that lets `node1` in, and trusts `authority`.
+  // The target has a valid certificate, trusts `authority` and allows `node1`.
   Handshakes shake_with_target(const TlsContext& at_source) {
     return shake(at_source, *context(authority.issue({.common_name = "target"}), {"node1"}));
   }
-  static void expect_refusal(const Handshakes& result, const std::string& target_says) {
+  static void expect_refusal(const Handshakes& result, const std::string& reason) {
     ASSERT_FALSE(result.target);
     EXPECT_EQ(result.target.error().errno_value, EACCES);
-    EXPECT_THAT(result.target.error().message, HasSubstr(target_says));
+    EXPECT_THAT(result.target.error().message, HasSubstr(reason));
   }
-  // A source whose handshake is done before the target refuses it hears of it when it reads.
-  static std::string heard_by(Handshakes& result) {
+  // The reason at the source. If its handshake was complete first, it arrives as a reject.
+  static std::string reason_at_source(Handshakes& result) {
     if (!result.source) return result.source.error().message;
     (*result.source)->set_read_timeout(kPatience);
     auto answer = receive_handshake(**result.source, kPatience);
@@ -105,11 +106,11 @@ struct Certificates : Tls {
   TestAuthority authority;
 };
 
-TEST_F(Certificates, APeerIsLetInByItsCommonNameOrADnsName) {
-  for (const CertificateWishes& wishes :
-       {CertificateWishes{.common_name = "node1"},
-        CertificateWishes{.common_name = "x", .dns_names = {"a", "node1"}}}) {
-    auto result = shake_with_target(*context(authority.issue(wishes), {"target"}));
+TEST_F(Certificates, AcceptAPeerByCommonNameOrDnsName) {
+  for (const CertificateRequest& request :
+       {CertificateRequest{.common_name = "node1"},
+        CertificateRequest{.common_name = "x", .dns_names = {"a", "node1"}}}) {
+    auto result = shake_with_target(*context(authority.issue(request), {"target"}));
     ASSERT_TRUE(result.source) << result.source.error().message;
     ASSERT_TRUE(result.target) << result.target.error().message;
     EXPECT_EQ((*result.target)->peer_identity().text(), "tls-cert node1");
@@ -117,80 +118,81 @@ TEST_F(Certificates, APeerIsLetInByItsCommonNameOrADnsName) {
   }
 }
 
-TEST_F(Certificates, AValidOneOfAPeerThatIsNotAllowedIsRefused) {
-  for (const CertificateWishes& wishes :
-       {CertificateWishes{.common_name = "node2"}, CertificateWishes{.common_name = "NODE1"},
-        CertificateWishes{.common_name = "node1.", .dns_names = {"*", "node1.example"}},
-        CertificateWishes{.common_name = std::string("node1\0.evil", 11)}}) {
-    auto result = shake_with_target(*context(authority.issue(wishes), {"target"}));
+TEST_F(Certificates, RefuseAPeerThatIsNotAllowed) {
+  for (const CertificateRequest& request :
+       {CertificateRequest{.common_name = "node2"}, CertificateRequest{.common_name = "NODE1"},
+        CertificateRequest{.common_name = "node1.", .dns_names = {"*", "node1.example"}},
+        CertificateRequest{.common_name = std::string("node1\0.evil", 11)}}) {
+    auto result = shake_with_target(*context(authority.issue(request), {"target"}));
     expect_refusal(result, "none of its names is allowed");
-    EXPECT_THAT(heard_by(result), HasSubstr("none of its names is allowed"));
+    EXPECT_THAT(reason_at_source(result), HasSubstr("none of its names is allowed"));
   }
 }
 
-TEST_F(Certificates, AnExpiredOneIsRefused) {
+TEST_F(Certificates, RefuseAnExpiredCertificate) {
   const auto expired = authority.issue(
       {.common_name = "node1", .valid_from_seconds = -7200, .valid_until_seconds = -3600});
   auto result = shake_with_target(*context(expired, {"target"}));
-  expect_refusal(result, "certificate 'node1' of the other side: certificate has expired");
-  EXPECT_THAT(heard_by(result), HasSubstr("certificate expired"));
+  expect_refusal(result, "certificate 'node1' of the peer: certificate has expired");
+  EXPECT_THAT(reason_at_source(result), HasSubstr("certificate expired"));
 }
 
-TEST_F(Certificates, OneOfTheFutureIsRefused) {
+TEST_F(Certificates, RefuseACertificateThatIsNotValidYet) {
   const auto early = authority.issue(
       {.common_name = "node1", .valid_from_seconds = 3600, .valid_until_seconds = 7200});
   auto result = shake_with_target(*context(early, {"target"}));
   expect_refusal(result, "not yet valid");
-  EXPECT_THAT(heard_by(result), HasSubstr("refused us"));
+  EXPECT_THAT(reason_at_source(result), HasSubstr("the peer refused"));
 }
 
-TEST_F(Certificates, OneOfAForeignAuthorityIsRefusedByBothSides) {
+TEST_F(Certificates, RefuseAnotherAuthorityOnBothSides) {
   TestAuthority foreign("foreign");
   auto files = foreign.issue({.common_name = "node1"});
   auto distrusting = shake_with_target(*context(files, {"target"}));
   ASSERT_FALSE(distrusting.source);
-  EXPECT_THAT(distrusting.source.error().message, HasSubstr("certificate 'target' of the other"));
+  EXPECT_THAT(distrusting.source.error().message, HasSubstr("certificate 'target' of the peer"));
   expect_refusal(distrusting, "unknown CA");
 
-  files.authority = authority.issue({.common_name = "other"}).authority;  // it trusts us
+  files.authority = authority.issue({.common_name = "other"}).authority;  // trusts the target
   auto distrusted = shake_with_target(*context(files, {"target"}));
-  expect_refusal(distrusted, "certificate 'node1' of the other side: unable to get local issuer");
-  EXPECT_THAT(heard_by(distrusted), HasSubstr("unknown CA"));
+  expect_refusal(distrusted, "certificate 'node1' of the peer: unable to get local issuer");
+  EXPECT_THAT(reason_at_source(distrusted), HasSubstr("unknown CA"));
 }
 
-TEST_F(Certificates, OneOfAnAuthorityThatOnlyHasTheSameNameIsRefused) {
+TEST_F(Certificates, RefuseAnotherAuthorityWithTheSameName) {
   TestAuthority imitation;
   auto files = imitation.issue({.common_name = "node1"});
   files.authority = authority.issue({.common_name = "other"}).authority;
   auto result = shake_with_target(*context(files, {"target"}));
-  expect_refusal(result, "certificate 'node1' of the other side: certificate signature failure");
-  EXPECT_THAT(heard_by(result), HasSubstr("not signed by its authority"));
+  expect_refusal(result, "certificate 'node1' of the peer: certificate signature failure");
+  EXPECT_THAT(reason_at_source(result), HasSubstr("did not sign"));
 }
 
-TEST_F(Certificates, ATargetThatIsNotAllowedIsRefusedAndHearsWhy) {
+TEST_F(Certificates, RefuseATargetThatIsNotAllowedAndSendTheReason) {
   auto result = shake_with_target(*context(authority.issue({.common_name = "node1"}), {"another"}));
   ASSERT_FALSE(result.source);
   EXPECT_THAT(result.source.error().message, HasSubstr("none of its names is allowed"));
-  ASSERT_TRUE(result.target);  // it hears of it with the first message
-  auto word = receive_handshake(**result.target, kPatience);
-  ASSERT_TRUE(word) << word.error().message;
-  EXPECT_EQ(word->kind, wire::HandshakeKind::kReject);
+  ASSERT_TRUE(result.target);  // its handshake was complete; the first message is the reject
+  auto answer = receive_handshake(**result.target, kPatience);
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->kind, wire::HandshakeKind::kReject);
 }
 
-TEST_F(Certificates, AKeyOnOneSideAndACertificateOnTheOtherDoNotMeet) {
+TEST_F(Certificates, RefuseAPeerWithAKey) {
   const auto certificate = context(authority.issue({.common_name = "node1"}), {"node1"});
   auto key_at_source = shake(*context_with(1), *certificate);
   EXPECT_FALSE(key_at_source.source);
   EXPECT_FALSE(key_at_source.target);
-  EXPECT_THAT(key_at_source.source.error().message, HasSubstr("has a certificate, we have a"));
-  EXPECT_THAT(key_at_source.target.error().message, HasSubstr("it wants a key"));
+  EXPECT_THAT(key_at_source.source.error().message,
+              HasSubstr("the peer has a certificate, this node a"));
+  EXPECT_THAT(key_at_source.target.error().message, HasSubstr("it uses a shared key"));
   auto key_at_target = shake(*certificate, *context_with(1));
   EXPECT_FALSE(key_at_target.source);
   EXPECT_FALSE(key_at_target.target);
-  EXPECT_THAT(heard_by(key_at_target), HasSubstr("TLS handshake"));
+  EXPECT_THAT(reason_at_source(key_at_target), HasSubstr("TLS handshake"));
 }
 
-TEST_F(Certificates, FilesThatDoNotFitAreNamed) {
+TEST_F(Certificates, NameInvalidFiles) {
   const auto files = authority.issue({.common_name = "node1"});
   const auto other = authority.issue({.common_name = "node2"});
   const auto error_of = [](const CertificateFiles& wrong) {
@@ -198,7 +200,7 @@ TEST_F(Certificates, FilesThatDoNotFitAreNamed) {
     return made ? "" : made.error().message;
   };
   EXPECT_THAT(error_of({files.certificate, other.private_key, files.authority}),
-              HasSubstr("is not that of the certificate"));
+              HasSubstr("does not belong to the certificate"));
   EXPECT_THAT(error_of({files.private_key, files.private_key, files.authority}),
               HasSubstr("certificate " + files.private_key));
   EXPECT_THAT(error_of({files.certificate, files.certificate, files.authority}),
@@ -212,7 +214,7 @@ TEST_F(Certificates, FilesThatDoNotFitAreNamed) {
 
 // ---- The stream --------------------------------------------------------------------------------
 
-TEST_F(Tls, BothSidesReadAndWriteAtTheSameTimeAcrossNewKeys) {
+TEST_F(Tls, ReadsAndWritesAtTheSameTimeAcrossKeyUpdates) {
   auto [source, target] = shake(*context_with(1), *context_with(1));
   ASSERT_TRUE(source && target);
   std::vector<std::thread> threads;
@@ -239,7 +241,7 @@ TEST_F(Tls, BothSidesReadAndWriteAtTheSameTimeAcrossNewKeys) {
   EXPECT_GT(static_cast<TlsConnection*>(source->get())->key_updates(), 10u);
 }
 
-TEST_F(Tls, AReadThatTimesOutLeavesTheStreamIntact) {
+TEST_F(Tls, KeepsTheStreamIntactWhenAReadTimesOut) {
   auto [source, target] = shake(*context_with(1), *context_with(1));
   ASSERT_TRUE(source && target);
   (*source)->set_read_timeout(milliseconds(20));
@@ -252,7 +254,7 @@ TEST_F(Tls, AReadThatTimesOutLeavesTheStreamIntact) {
   EXPECT_EQ(byte, sent);
 }
 
-TEST_F(Tls, TheEndOfThePeerIsTheEndOfTheStream) {
+TEST_F(Tls, EndsTheStreamWhenThePeerCloses) {
   auto [source, target] = shake(*context_with(1), *context_with(1));
   ASSERT_TRUE(source && target);
   target->reset();
@@ -261,25 +263,30 @@ TEST_F(Tls, TheEndOfThePeerIsTheEndOfTheStream) {
   EXPECT_EQ(read.error().errno_value, ECONNRESET);
 }
 
-TEST_F(Tls, ShuttingDownEndsReadersAndWriters) {
+TEST_F(Tls, ShutDownEndsReadersAndWriters) {
   auto [source, target] = shake(*context_with(1), *context_with(1));
   ASSERT_TRUE(source && target);
+  std::atomic<pid_t> reader_id = 0, writer_id = 0;
   std::thread reader([&] {
+    reader_id = ::gettid();
     std::byte byte{};
     EXPECT_FALSE((*source)->read(std::span(&byte, 1)));
   });
   std::thread writer([&] {
+    writer_id = ::gettid();
     const std::vector<std::byte> bytes(64 << 10);
     while ((*source)->write(std::span<const std::byte>(bytes))) {
     }
   });
-  std::this_thread::sleep_for(milliseconds(20));
+  for (auto* thread : {&reader_id, &writer_id}) {
+    EXPECT_TRUE(eventually([&] { return *thread != 0 && thread_sleeps(*thread); }));
+  }
   (*source)->shut_down();
   reader.join();
   writer.join();
 }
 
-TEST(TlsOverFaults, ADamagedByteEndsTheConnectionAndIsNeverDelivered) {
+TEST(TlsOverFaults, NeverDeliversADamagedByte) {
   FaultyNetwork network({.seed = 3, .rates = {.corrupt = 0.05}});
   auto listener = network.listen();
   auto connector = network.connector();
@@ -337,21 +344,17 @@ TEST(SecureSession, MovesAFileAndSurvivesCutConnections) {
   }
 }
 
-TEST(SecureSession, AStrangerInPlainTextIsToldWhatIsMissing) {
+TEST(SecureSession, TellsAPlainTextPeerToUseAKey) {
   StreamRig rig({.security = security_with_key(1)});
   auto connection = std::move(rig.network().connector()->connect(kPatience).value());
-  auto welcome = greet_target(
-      *connection,
-      wire::ControlHello{
-          .session = random_token(), .slot_count = 1, .chunk_size_bytes = 65536, .stream_count = 1},
-      kPatience);
+  auto welcome = greet_target(*connection, good_hello(), kPatience);
   ASSERT_FALSE(welcome);
   EXPECT_EQ(welcome.error().errno_value, EACCES);
   EXPECT_NE(welcome.error().message.find("--key-file"), std::string::npos);
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST(SecureSession, ASourceWithAKeyIsToldThatTheTargetHasNone) {
+TEST(SecureSession, TellsASourceWithAKeyThatTheTargetHasNone) {
   StreamRig rig;
   auto connector = security_with_key(1)->secure(rig.network().connector());
   auto connection = connector->connect(kPatience);
@@ -361,14 +364,13 @@ TEST(SecureSession, ASourceWithAKeyIsToldThatTheTargetHasNone) {
       << connection.error().message;
 }
 
-// A stranger that is silent, or whose bytes trickle, holds up nobody.
-TEST(SecureSession, SilentAndTricklingStrangersHoldUpNobody) {
+TEST(SecureSession, IsNotDelayedBySilentOrSlowUnauthenticatedPeers) {
   StreamRig rig({.security = security_with_key(1), .peer_timeout = milliseconds(1000)});
-  std::vector<std::unique_ptr<Connection>> strangers;
+  std::vector<std::unique_ptr<Connection>> peers;
   const std::byte tls_record{SSL3_RT_HANDSHAKE};
   for (int i = 0; i < 300; ++i) {  // more than a target serves at once
-    strangers.push_back(std::move(rig.network().connector()->connect(kPatience).value()));
-    if (i % 2 == 0) (void)strangers.back()->write(std::span(&tls_record, 1));
+    peers.push_back(std::move(rig.network().connector()->connect(kPatience).value()));
+    if (i % 2 == 0) (void)peers.back()->write(std::span(&tls_record, 1));
   }
   TestSource source(rig, {});
   ASSERT_TRUE(source.opened()) << source.opened().error().message;
@@ -380,7 +382,7 @@ TEST(SecureSession, SilentAndTricklingStrangersHoldUpNobody) {
   EXPECT_EQ(rig.sink().content(file.node), file.model);
 }
 
-TEST(SecureSession, AnotherPeerCannotGoOnWithASession) {
+TEST(SecureSession, RefusesToResumeForAnotherPeer) {
   TestAuthority authority;
   const auto secure = [&](const std::string& name) {
     return std::move(Security::load({.certificate = authority.issue({.common_name = name}),
@@ -388,8 +390,7 @@ TEST(SecureSession, AnotherPeerCannotGoOnWithASession) {
                          .value());
   };
   StreamRig rig({.security = secure("target")});
-  wire::ControlHello hello{
-      .session = random_token(), .slot_count = 1, .chunk_size_bytes = 65536, .stream_count = 1};
+  wire::ControlHello hello = good_hello();
   const auto greet = [&](const std::string& name) {
     auto connection = secure(name)->secure(rig.network().connector())->connect(kPatience);
     return greet_target(**connection, hello, kPatience);

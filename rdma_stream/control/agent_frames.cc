@@ -7,8 +7,9 @@ namespace ppmr {
 
 Status write_agent_frame(Connection& connection, const std::string& text) {
   if (text.size() > kAgentFrameMaxBytes) {
-    return failure(EMSGSIZE,
-                   "message of " + std::to_string(text.size()) + " bytes for the agent: too long");
+    return failure(EMSGSIZE, "message of " + std::to_string(text.size()) +
+                                 " bytes for the agent: longer than " +
+                                 std::to_string(kAgentFrameMaxBytes));
   }
   const auto body = std::as_bytes(std::span(text));
   wire::AgentFrameHeader header;
@@ -34,7 +35,8 @@ Result<std::string> read_agent_frame(Connection& connection, std::chrono::millis
   }
   if (header->body_length > kAgentFrameMaxBytes) {
     return failure(EPROTO, "frame of " + std::to_string(header->body_length) + " bytes from " +
-                               connection.peer() + ": too long");
+                               connection.peer() + ": longer than " +
+                               std::to_string(kAgentFrameMaxBytes));
   }
   std::string text(header->body_length, '\0');
   const auto body = std::as_writable_bytes(std::span(text));
@@ -44,7 +46,7 @@ Result<std::string> read_agent_frame(Connection& connection, std::chrono::millis
   if (crc32c(body) != header->body_crc) {
     return failure(EBADMSG, "frame from " + connection.peer() + ": checksum mismatch");
   }
-  // The bridge passes frames on as lines.
+  // The daemon forwards frames to the agent as lines.
   if (text.find('\n') != std::string::npos || text.find('\0') != std::string::npos) {
     return failure(EPROTO, "frame from " + connection.peer() + ": not one line of text");
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <exception>
 
 #include "buffer_pool/crc32c.h"
 
@@ -10,12 +11,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An acknowledgement of its own after so many frames or bytes: the peer's outbox must not fill up
-// with what we have had long ago.
+// After this many frames or bytes the channel acknowledges at once, so that the peer's outbox does
+// not fill up with messages that arrived long ago.
 constexpr uint64_t kAcknowledgeEveryFrames = 64;
 constexpr uint64_t kAcknowledgeEveryBytes = 256 << 10;
 
-// The longest frame, and room to receive several short ones at once behind a part of one.
+// The longest frame, and room to receive several short frames at once after a part of one.
 constexpr size_t kInboxBytes = wire::kFrameHeaderBytes + wire::kFrameBodyMaxBytes + (64 << 10);
 
 using HeaderBytes = std::array<std::byte, wire::kFrameHeaderBytes>;
@@ -28,6 +29,8 @@ HeaderBytes encode_header(const wire::FrameHeader& header) {
   return bytes;
 }
 
+Clock::rep now() { return Clock::now().time_since_epoch().count(); }
+
 bool closed_by_peer(const Error& error) {
   return error.errno_value == EPIPE || error.errno_value == ECONNRESET;
 }
@@ -38,9 +41,9 @@ Channel::Channel(ChannelOptions options, Handler handler)
     : options_(options),
       handler_(std::move(handler)),
       outbox_(options.outbox_capacity_bytes),
-      last_heard_(Clock::now().time_since_epoch().count()),
+      last_received_(now()),
       inbox_(kInboxBytes),
-      writer_([this] { write_frames(); }) {}
+      writer_([this] { run_writer(); }) {}
 
 Channel::~Channel() {
   fail(Error{ECANCELED, "the session was closed"});
@@ -77,11 +80,15 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
   if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
-    writer_wanted_.notify_one();  // what waits for a next message makes room now
+    writer_wanted_.notify_one();  // send what send_with_next() left, to make room
+    // A handler that waits here waits for the peer, so the time counts as the peer's silence.
+    const bool in_handler = handling_ && std::this_thread::get_id() == reader_;
+    if (in_handler) handling_ = false;
     progressed_.wait(lock, [&] { return failed_ || fits(); });
+    if (in_handler) handling_ = true;
   }
   if (failed_) return failure(*failed_);
-  if (!fits()) return failure(ENOBUFS, "too much is unacknowledged by " + peer_);
+  if (!fits()) return failure(ENOBUFS, peer_ + " does not acknowledge: the outbox is full");
   wire::FrameHeader header;
   header.body_length = static_cast<uint32_t>(fields.size() + bytes.size());
   header.type = type;
@@ -98,13 +105,13 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   return {};
 }
 
-// Forgets what the peer has. An acknowledgement of something never sent is a breach.
+// Removes acknowledged messages from the outbox. Errors: EPROTO for a message that was not sent.
 Status Channel::acknowledge_locked(uint64_t sequence) {
   bool freed = false;
   const uint64_t sent = writing_ ? writing_position_ : sent_position_;
   while (acknowledged_sequence_ < sequence) {
     if (acknowledged_position_ >= sent) {
-      return failure(EPROTO, "the peer acknowledges a message that was not sent");
+      return failure(EPROTO, peer_ + " acknowledges a message that was not sent");
     }
     acknowledged_position_ +=
         wire::kFrameHeaderBytes + frame_at(acknowledged_position_).body_length;
@@ -115,12 +122,12 @@ Status Channel::acknowledge_locked(uint64_t sequence) {
   return {};
 }
 
-// Prepares a new connection: everything after `peer_received_sequence` is to be sent (again).
+// Prepares a new connection: the writer sends everything after `peer_received_sequence`.
 Status Channel::rewind_locked(uint64_t peer_received_sequence) {
-  sent_position_ = appended_position_;  // the peer may have got more than we know of
+  sent_position_ = appended_position_;  // the peer may have received all of it
   if (auto status = acknowledge_locked(peer_received_sequence); !status) return status;
   if (peer_received_sequence < acknowledged_sequence_) {
-    return failure(EPROTO, "the peer lost messages that it had acknowledged");
+    return failure(EPROTO, peer_ + " lost messages that it had acknowledged");
   }
   sent_position_ = acknowledged_position_;
   return {};
@@ -128,25 +135,31 @@ Status Channel::rewind_locked(uint64_t peer_received_sequence) {
 
 // ---- The writer thread -------------------------------------------------------------------------
 
-void Channel::write_frames() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    const auto heartbeat_at = last_written_ + options_.timings.heartbeat_interval;
-    if (connection_ == nullptr) {
-      writer_wanted_.wait(lock);
-    } else if (sent_position_ < appended_position_) {
-      write_outbox(lock);
-    } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
-      write_heartbeat(lock);
-    } else {
-      writer_wanted_.wait_until(lock, heartbeat_at);
-    }
-    // Bytes that trickle in without ever completing a frame are no sign of life.
-    const Clock::time_point frame_began{Clock::duration(frame_began_.load())};
-    if (reading_ && frame_began != Clock::time_point{} &&
-        Clock::now() - frame_began > options_.timings.connection_silence_max) {
-      reading_->shut_down();
-    }
+void Channel::run_writer() {
+  try {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) write_frames(lock);
+  } catch (const std::exception& exception) {
+    fail(Error{EIO, std::string("cannot write to the peer: ") + exception.what()});
+  }
+}
+
+void Channel::write_frames(std::unique_lock<std::mutex>& lock) {
+  const auto heartbeat_at = last_written_ + options_.timings.heartbeat_interval;
+  if (connection_ == nullptr) {
+    writer_wanted_.wait(lock);
+  } else if (sent_position_ < appended_position_) {
+    write_outbox(lock);
+  } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
+    write_heartbeat(lock);
+  } else {
+    writer_wanted_.wait_until(lock, heartbeat_at);
+  }
+  // Bytes that trickle in without ever completing a frame do not keep a connection alive.
+  const Clock::time_point frame_began{Clock::duration(frame_began_.load())};
+  if (reading_ && frame_began != Clock::time_point{} &&
+      Clock::now() - frame_began > options_.timings.connection_silence_max) {
+    reading_->shut_down();
   }
 }
 
@@ -162,7 +175,7 @@ void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
 
 void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   wire::FrameHeader header;
-  header.sequence = appended_sequence_;  // all sent: see write_frames()
+  header.sequence = appended_sequence_;  // everything is sent: see write_frames()
   header.acknowledged = received_sequence_.load();
   header.body_crc = crc32c({});
   header.crc = wire::fields_crc(header);
@@ -171,7 +184,7 @@ void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   write(lock, {&buffer, 1}, sent_position_);
 }
 
-// Writes `buffers` without the lock; everything before `end_position` is sent then.
+// Writes `buffers` without the lock. Everything before `end_position` counts as sent then.
 void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers,
                     uint64_t end_position) {
   const auto connection = connection_;
@@ -179,9 +192,14 @@ void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers
   writing_position_ = end_position;
   acknowledgement_due_ = false;
   lock.unlock();
-  const Status written = connection->write(buffers);
-  // A peer that has closed may have said something before, its goodbye above all: run() reads to
-  // the end of the stream. Otherwise it notices, and says why.
+  Status written;
+  try {
+    written = connection->write(buffers);
+  } catch (const std::exception& exception) {
+    written = failure(EIO, exception.what());
+  }
+  // A peer that closed the connection may have sent messages before, such as its goodbye. run()
+  // reads them up to the end of the stream. After other errors, make run() return at once.
   if (!written && !closed_by_peer(written.error())) connection->shut_down();
   lock.lock();
   writing_ = false;
@@ -197,20 +215,21 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
   {
     std::lock_guard lock(mutex_);
     if (failed_) return *failed_;
+    peer_ = connection->peer();
     if (auto rewound = rewind_locked(peer_received_sequence); !rewound) return rewound.error();
     connection_ = reading_ = connection;
-    peer_ = connection->peer();
+    reader_ = std::this_thread::get_id();
     last_written_ = Clock::now();
   }
-  const Clock::rep heard_before = last_heard_;
-  const Clock::rep connected_at = Clock::now().time_since_epoch().count();
-  last_heard_ = connected_at;
+  const Clock::rep received_before = last_received_;
+  Clock::rep connected_at = now();
+  last_received_ = connected_at;
   writer_wanted_.notify_one();
   connection->set_read_timeout(options_.timings.connection_silence_max);
   connection->set_write_timeout(options_.timings.connection_silence_max);
   Error reason = receive_frames(*connection);
   frame_began_ = 0;
-  if (last_heard_ == connected_at) last_heard_ = heard_before;
+  last_received_.compare_exchange_strong(connected_at, received_before);
   connection->shut_down();
   std::unique_lock lock(mutex_);
   connection_ = reading_ = nullptr;
@@ -231,7 +250,7 @@ Error Channel::receive_frames(Connection& connection) {
       if (auto received = receive_more(connection); !received) return received.error();
       continue;
     }
-    last_heard_ = Clock::now().time_since_epoch().count();
+    last_received_ = now();
     {
       std::lock_guard lock(mutex_);
       if (failed_) return *failed_;
@@ -243,7 +262,7 @@ Error Channel::receive_frames(Connection& connection) {
     }
     if (heartbeat) continue;
     received_sequence_ = header.sequence;
-    if (auto handled = handler_(header.type, body); !handled) {
+    if (auto handled = call_handler(header.type, body); !handled) {
       fail(handled.error());
       return handled.error();
     }
@@ -258,7 +277,21 @@ Error Channel::receive_frames(Connection& connection) {
   }
 }
 
-// Frames that came together are received with one call. Waits for the first byte.
+Status Channel::call_handler(wire::MessageType type, std::span<const std::byte> body) {
+  handling_ = true;
+  Status handled;
+  try {
+    handled = handler_(type, body);
+  } catch (const std::exception& exception) {
+    handled = failure(EIO, "cannot handle message " + std::to_string(static_cast<int>(type)) +
+                               ": " + exception.what());
+  }
+  last_received_ = now();  // frames that arrived meanwhile are read next
+  handling_ = false;
+  return handled;
+}
+
+// Blocks until at least one byte arrives; receives several frames with one call.
 Status Channel::receive_more(Connection& connection) {
   const auto rest = std::span(inbox_).subspan(inbox_begin_, inbox_end_ - inbox_begin_);
   std::copy(rest.begin(), rest.end(), inbox_.begin());
@@ -267,7 +300,7 @@ Status Channel::receive_more(Connection& connection) {
   if (rest.empty()) {
     frame_began_ = 0;
   } else if (frame_began_ == 0) {
-    frame_began_ = Clock::now().time_since_epoch().count();
+    frame_began_ = now();
   }
   const auto received = connection.read_some(std::span(inbox_).subspan(inbox_end_));
   if (!received) return failure(received.error());
@@ -275,7 +308,8 @@ Status Channel::receive_more(Connection& connection) {
   return {};
 }
 
-// The next frame, if it has come whole; its body stays until receive_more().
+// Takes the next frame from the inbox; false if it is incomplete. `body` stays valid until
+// receive_more().
 Result<bool> Channel::take_frame(const Connection& connection, wire::FrameHeader& header,
                                  std::span<const std::byte>& body) {
   const std::span<const std::byte> received(inbox_.data() + inbox_begin_,
@@ -287,7 +321,8 @@ Result<bool> Channel::take_frame(const Connection& connection, wire::FrameHeader
   }
   if (header.body_length > wire::kFrameBodyMaxBytes) {
     return failure(EPROTO, "frame of " + std::to_string(header.body_length) + " bytes from " +
-                               connection.peer() + ": too long");
+                               connection.peer() + ": longer than " +
+                               std::to_string(wire::kFrameBodyMaxBytes));
   }
   if (received.size() < wire::kFrameHeaderBytes + header.body_length) return false;
   body = received.subspan(wire::kFrameHeaderBytes, header.body_length);
@@ -329,9 +364,12 @@ bool Channel::connected() const {
   return connection_ != nullptr;
 }
 
-std::chrono::steady_clock::time_point Channel::last_heard() const {
-  return Clock::time_point(Clock::duration(last_heard_.load()));
+std::chrono::steady_clock::time_point Channel::last_received() const {
+  if (handling_) return Clock::now();
+  return Clock::time_point(Clock::duration(last_received_.load()));
 }
+
+void Channel::note_received() { last_received_ = now(); }
 
 std::string Channel::peer() const {
   std::lock_guard lock(mutex_);

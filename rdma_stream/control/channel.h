@@ -1,10 +1,10 @@
-// The control channel between a source and a target: messages arrive exactly once and in order,
+// The control channel between a source and a target. Messages arrive exactly once and in order,
 // also across lost connections.
 //
-// Every message has a sequence number and stays in the outbox until the peer has acknowledged it.
-// After a reconnection each side tells the last sequence it received, and the other sends again
-// what came after. So nothing above the channel knows about reconnections. A frame with a wrong
-// CRC or sequence ends the connection (not the session): what was lost is then sent again.
+// Each message has a sequence number and stays in the outbox until the peer has acknowledged it.
+// After a reconnection each side reports the last sequence it received, and the other retransmits
+// everything after it. Code above the channel does not notice reconnections. A frame with a wrong
+// CRC or sequence ends the connection, not the session: the next connection retransmits it.
 #pragma once
 
 #include <atomic>
@@ -30,58 +30,62 @@ struct ChannelOptions {
   SessionTimings timings = SessionTimings::from_peer_timeout(std::chrono::milliseconds(10'000));
 };
 
-// A thread of its own writes: what was appended since its last write goes out at once. (Where the
-// senders wrote themselves, the pipeline over RDMA between emulated machines lost a sixth.)
+// A thread of the channel writes to the connection: everything appended since its last write goes
+// out at once. (Rejected: each caller of send() writes. A pipeline over RDMA between virtual
+// machines was a sixth slower.)
 //
-// Threads: send(), fail() and the observers by any; run() by one thread at a time. The handler is
-// called on the thread of run() and must not wait for the peer.
+// Threads: any; run() by one thread at a time. The handler runs on the thread of run() and must not
+// wait for the peer.
 class Channel {
  public:
-  // An error of the handler is the peer's breach of the protocol: the channel fails.
+  // An error or an exception of the handler fails the channel.
   using Handler = std::function<Status(wire::MessageType, std::span<const std::byte> body)>;
 
+  // Throws std::system_error when the system has no thread left.
   Channel(ChannelOptions options, Handler handler);
   ~Channel();
 
-  // Appends the message, and `bytes` behind it, to the outbox; waits while that is full. Errors:
-  // the one the channel failed with.
+  // Appends the message, followed by `bytes`, to the outbox. Blocks while the outbox is full.
+  // Errors: the one that the channel failed with.
   template <typename Message>
   Status send(const Message& message, std::span<const std::byte> bytes = {}) {
     return append_message(message, bytes, Sending::kNow);
   }
-  // The same for callers that must not wait. Errors: also ENOBUFS, when the outbox is full.
+  // Like send(), but never blocks. Errors: also ENOBUFS when the outbox is full.
   template <typename Message>
   Status post(const Message& message) {
     return append_message(message, {}, Sending::kNowOrNever);
   }
-  // As send(), for a message that need not go out before another one does, or push() is called; the
-  // next heartbeat takes it along at the latest.
+  // Like send(), but the message may stay in the outbox until the next send(), push() or heartbeat.
   template <typename Message>
   Status send_with_next(const Message& message) {
     return append_message(message, {}, Sending::kWithNext);
   }
   void push() { writer_wanted_.notify_one(); }
 
-  // Sends and receives over `connection` until it is lost or the channel fails, and says why.
-  // `peer_received_sequence` is what the peer said in its handshake. A number that cannot be true
-  // (EPROTO) ends this connection only: it may come from a hello that was overtaken by a later one.
+  // Sends and receives over `connection` until it is lost or the channel fails; returns the reason.
+  // `peer_received_sequence` is from the peer's handshake. An impossible number (EPROTO) ends only
+  // this connection: it may come from a delayed hello.
   Error run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence);
   // Makes run() return.
   void disconnect();
 
-  // Final: senders and run() end with `error`. Only the first call counts.
+  // Final: send() and run() return `error` from now on. Only the first call has an effect.
   void fail(Error error);
   std::optional<Error> failed() const;
 
-  // Waits until everything sent so far is written to a connection, at most `timeout`.
+  // Blocks until everything sent so far is written to a connection, at most `timeout`.
   void flush(std::chrono::milliseconds timeout);
 
   uint64_t received_sequence() const { return received_sequence_.load(); }
   bool connected() const;
-  // When the last frame came, or the present connection. One over which no frame ever came does not
-  // count afterwards: a peer that only ever greets is not alive.
-  std::chrono::steady_clock::time_point last_heard() const;
-  std::string peer() const;  // of the present or last connection
+  // When the peer was last known to be alive. Frames, note_received() and new connections count. A
+  // connection that ends without a single frame does not: exchanging hellos alone proves too
+  // little. While the handler works, frames wait unread, so its time does not count as silence.
+  std::chrono::steady_clock::time_point last_received() const;
+  // Payload arrived from the peer on another connection of the session.
+  void note_received();
+  std::string peer() const;  // of the current or last connection
 
  private:
   enum class Sending : uint8_t { kNow, kWithNext, kNowOrNever };
@@ -104,7 +108,9 @@ class Channel {
   Status receive_more(Connection& connection);
   Result<bool> take_frame(const Connection& connection, wire::FrameHeader& header,
                           std::span<const std::byte>& body);
-  void write_frames();
+  Status call_handler(wire::MessageType type, std::span<const std::byte> body);
+  void run_writer();
+  void write_frames(std::unique_lock<std::mutex>& lock);
   void write_outbox(std::unique_lock<std::mutex>& lock);
   void write_heartbeat(std::unique_lock<std::mutex>& lock);
   void write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers, uint64_t end_position);
@@ -113,20 +119,20 @@ class Channel {
   const Handler handler_;
 
   mutable std::mutex mutex_;
-  std::condition_variable writer_wanted_;  // for the writer thread
-  std::condition_variable progressed_;     // for those who wait for room, or for what was sent
-  // Guarded by mutex_. The outbox is a ring; positions only grow, modulo its size they index it.
-  // acknowledged <= sent <= appended. The bytes from `sent` on belong to the writer thread while
-  // `writing_`, so no lock is held while it sends them.
+  std::condition_variable writer_wanted_;  // wakes the writer thread
+  std::condition_variable progressed_;     // room in the outbox, or bytes written
+  // Guarded by mutex_. The outbox is a ring; positions only grow and index it modulo its size.
+  // acknowledged <= sent <= appended. While `writing_`, the bytes from `sent` on belong to the
+  // writer thread, so it sends them without the lock.
   std::vector<std::byte> outbox_;
   uint64_t acknowledged_position_ = 0;
   uint64_t sent_position_ = 0;
-  uint64_t writing_position_ = 0;  // end of what is being sent
+  uint64_t writing_position_ = 0;  // end of the current write
   uint64_t appended_position_ = 0;
   uint64_t acknowledged_sequence_ = 0;
   uint64_t appended_sequence_ = 0;
-  std::shared_ptr<Connection> connection_;  // none once a write to it has failed
-  std::shared_ptr<Connection> reading_;     // the same, until run() has come to its end
+  std::shared_ptr<Connection> connection_;  // null after a failed write
+  std::shared_ptr<Connection> reading_;     // the same connection, until run() ends
   std::thread::id reader_;                  // the thread of run()
   std::string peer_;
   bool writing_ = false;
@@ -136,10 +142,11 @@ class Channel {
   std::chrono::steady_clock::time_point last_written_;
 
   std::atomic<uint64_t> received_sequence_ = 0;
-  std::atomic<std::chrono::steady_clock::rep> last_heard_;
-  std::atomic<std::chrono::steady_clock::rep> frame_began_ = 0;  // 0: none has come in part
+  std::atomic<std::chrono::steady_clock::rep> last_received_;
+  std::atomic<bool> handling_ = false;  // the handler works, and does not wait for the outbox
+  std::atomic<std::chrono::steady_clock::rep> frame_began_ = 0;  // 0: no incomplete frame
 
-  // Used by run() only: what was received, and which of it is not handled yet.
+  // Used by run() only: received bytes; those in [begin, end) are not handled yet.
   std::vector<std::byte> inbox_;
   size_t inbox_begin_ = 0;
   size_t inbox_end_ = 0;

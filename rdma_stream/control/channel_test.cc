@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -17,7 +19,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSoon{200};
 constexpr milliseconds kNever{60'000};
 
-// Two channels and a network between them that can be cut and joined.
+// Two channels over a network that a test can cut and join.
 struct Ends {
   explicit Ends(FaultOptions faults = {}, ChannelOptions options = patient())
       : network(faults),
@@ -57,12 +59,18 @@ struct Ends {
     return {a, b};
   }
 
-  // Joins both ends and runs them in the background.
+  // Connects both ends and runs them in the background.
   void join() {
     auto [a, b] = connections();
     const uint64_t at_left = left.received_sequence(), at_right = right.received_sequence();
     threads.emplace_back([this, a = a, at_right] { left.run(a, at_right); });
     threads.emplace_back([this, b = b, at_left] { right.run(b, at_left); });
+  }
+
+  // The outbox of the left end is full: send() blocks.
+  bool left_is_full() {
+    const Status posted = left.post(wire::Forget{0});
+    return !posted && posted.error().errno_value == ENOBUFS;
   }
 
   size_t count() {
@@ -112,7 +120,7 @@ TEST(Channel, MessagesArriveOnceAndInOrderAcrossReconnections) {
   for (uint64_t i = 0; i < kMessages; ++i) ASSERT_EQ(ends.received[i], i);
 }
 
-TEST(Channel, AFullOutboxWaitsAndGoesOn) {
+TEST(Channel, SendBlocksWhileTheOutboxIsFull) {
   ChannelOptions options = Ends::patient();
   options.outbox_capacity_bytes = 4 << 10;
   Ends ends({}, options);
@@ -120,14 +128,16 @@ TEST(Channel, AFullOutboxWaitsAndGoesOn) {
   std::thread sender([&] {
     for (; sent < 1000; ++sent) ASSERT_TRUE(ends.left.send(wire::Forget{sent}));
   });
-  std::this_thread::sleep_for(milliseconds(50));
-  EXPECT_LT(sent, 200u);  // 4 KiB hold no more
+  constexpr uint64_t kFits = (4 << 10) / (wire::kFrameHeaderBytes + sizeof(wire::Forget));
+  EXPECT_TRUE(eventually([&] { return sent == kFits; })) << sent;
+  EXPECT_TRUE(ends.left_is_full());
+  EXPECT_EQ(sent, kFits);
   ends.join();
   sender.join();
   EXPECT_TRUE(eventually([&] { return ends.count() == 1000; }));
 }
 
-TEST(Channel, WhatMayWaitGoesWithTheNextMessageOrWhenItIsPushed) {
+TEST(Channel, SendWithNextWaitsForTheNextMessageOrAPush) {
   ChannelOptions options;
   options.timings.heartbeat_interval = options.timings.connection_silence_max = kNever;
   Ends ends({}, options);
@@ -135,7 +145,7 @@ TEST(Channel, WhatMayWaitGoesWithTheNextMessageOrWhenItIsPushed) {
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
   EXPECT_TRUE(eventually([&] { return ends.count() == 1; }));
   ASSERT_TRUE(ends.left.send_with_next(wire::Forget{2}));
-  std::this_thread::sleep_for(milliseconds(50));
+  ends.left.flush(milliseconds(50));
   EXPECT_EQ(ends.count(), 1u);
   ASSERT_TRUE(ends.left.send(wire::Forget{3}));
   EXPECT_TRUE(eventually([&] { return ends.count() == 3; }));
@@ -145,7 +155,7 @@ TEST(Channel, WhatMayWaitGoesWithTheNextMessageOrWhenItIsPushed) {
   EXPECT_EQ(ends.received, (std::vector<uint64_t>{1, 2, 3, 4}));
 }
 
-TEST(Channel, WhatMayWaitGoesWithAHeartbeatAtTheLatest) {
+TEST(Channel, SendWithNextWaitsForAHeartbeatAtMost) {
   Ends ends;
   ends.join();
   ASSERT_TRUE(ends.left.send_with_next(wire::Forget{1}));
@@ -154,7 +164,7 @@ TEST(Channel, WhatMayWaitGoesWithAHeartbeatAtTheLatest) {
 
 TEST(Channel, LargeMessagesAreAcknowledgedBeforeTheOutboxIsFull) {
   ChannelOptions options;
-  options.timings.heartbeat_interval = kNever;  // no acknowledgement in passing
+  options.timings.heartbeat_interval = kNever;  // heartbeats acknowledge, too
   options.timings.connection_silence_max = kNever;
   Ends ends({}, options);
   ends.join();
@@ -168,12 +178,14 @@ TEST(Channel, LargeMessagesAreAcknowledgedBeforeTheOutboxIsFull) {
   sender.join();
 }
 
-TEST(Channel, ACorruptedFrameEndsTheConnectionButNotTheSession) {
+TEST(Channel, CorruptedFrameEndsTheConnectionButNotTheSession) {
   FaultOptions faults;
   faults.seed = 1;
   faults.rates.corrupt = 1;
   faults.faults_max = 1;
-  Ends ends(faults);
+  ChannelOptions options = Ends::patient();
+  options.timings.heartbeat_interval = kNever;  // or the fault may hit a heartbeat
+  Ends ends(faults, options);
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
   {
     auto [a, b] = ends.connections();
@@ -187,7 +199,7 @@ TEST(Channel, ACorruptedFrameEndsTheConnectionButNotTheSession) {
   EXPECT_TRUE(eventually([&] { return ends.count() == 1; }));
 }
 
-// Bytes made by hand, for what no channel would send.
+// A frame that no channel would send.
 std::vector<std::byte> frame(wire::FrameHeader header, std::span<const std::byte> body) {
   header.body_length =
       header.body_length != 0 ? header.body_length : static_cast<uint32_t>(body.size());
@@ -198,7 +210,7 @@ std::vector<std::byte> frame(wire::FrameHeader header, std::span<const std::byte
   return bytes;
 }
 
-TEST(Channel, AFrameThatIsTooLongEndsTheConnection) {
+TEST(Channel, TooLongFrameEndsTheConnection) {
   Ends ends;
   auto [a, b] = ends.connections();
   wire::FrameHeader header;
@@ -206,10 +218,10 @@ TEST(Channel, AFrameThatIsTooLongEndsTheConnection) {
   ASSERT_TRUE(a->write(frame(header, {})));
   const Error reason = ends.right.run(b, 0);
   EXPECT_EQ(reason.errno_value, EPROTO);
-  EXPECT_NE(reason.message.find("too long"), std::string::npos) << reason.message;
+  EXPECT_NE(reason.message.find("longer than"), std::string::npos) << reason.message;
 }
 
-TEST(Channel, AFrameTwiceOrOutOfSequenceIsNotHandled) {
+TEST(Channel, DuplicateOrOutOfSequenceFrameIsNotHandled) {
   Ends ends;
   auto [a, b] = ends.connections();
   wire::FrameHeader header;
@@ -222,7 +234,7 @@ TEST(Channel, AFrameTwiceOrOutOfSequenceIsNotHandled) {
   EXPECT_EQ(ends.received, (std::vector<uint64_t>{1, 2}));
 }
 
-TEST(Channel, AHeartbeatMissesAFrameThatWasLostBeforeIt) {
+TEST(Channel, HeartbeatDetectsALostFrame) {
   Ends ends;
   auto [a, b] = ends.connections();
   wire::FrameHeader header;
@@ -233,7 +245,7 @@ TEST(Channel, AHeartbeatMissesAFrameThatWasLostBeforeIt) {
   EXPECT_FALSE(ends.right.failed());
 }
 
-TEST(Channel, AnAcknowledgementOfSomethingNeverSentEndsTheConnection) {
+TEST(Channel, AcknowledgementOfAnUnsentMessageEndsTheConnection) {
   Ends ends;
   auto [a, b] = ends.connections();
   wire::FrameHeader header;
@@ -244,7 +256,7 @@ TEST(Channel, AnAcknowledgementOfSomethingNeverSentEndsTheConnection) {
   EXPECT_FALSE(ends.right.failed());
 }
 
-TEST(Channel, BytesThatTrickleInAreNoSignOfLife) {
+TEST(Channel, IncompleteFrameDoesNotKeepTheConnectionAlive) {
   ChannelOptions options;
   options.timings.heartbeat_interval = milliseconds(10);
   options.timings.connection_silence_max = milliseconds(100);
@@ -257,7 +269,9 @@ TEST(Channel, BytesThatTrickleInAreNoSignOfLife) {
     auto bytes = frame(header, {});
     (void)a->write(bytes);
     const std::byte byte{0};
-    while (!done && a->write(std::span(&byte, 1))) std::this_thread::sleep_for(milliseconds(10));
+    while (a->write(std::span(&byte, 1))) {
+      if (eventually([&] { return done.load(); }, milliseconds(10))) return;
+    }
   });
   std::thread guard([&, b = b] {
     eventually([&] { return done.load(); }, milliseconds(3000));
@@ -271,11 +285,11 @@ TEST(Channel, BytesThatTrickleInAreNoSignOfLife) {
   guard.join();
 }
 
-// The goodbye of a source: a heartbeat that fails meanwhile must not throw it away.
-TEST(Channel, WhatAPeerSaidBeforeItClosedIsHeard) {
+// Such as the goodbye of a source. A heartbeat that fails meanwhile must not lose it.
+TEST(Channel, MessagesSentBeforeAPeerClosedAreHandled) {
   Ends ends;
   auto [a, b] = ends.connections();
-  ends.network.set_link(false);  // b hears nothing yet
+  ends.network.set_link(false);  // b receives nothing yet
   wire::FrameHeader header;
   header.type = wire::MessageType::kForget;
   header.sequence = 1;
@@ -298,7 +312,7 @@ TEST(Channel, SilenceEndsTheConnection) {
   EXPECT_EQ(ends.right.run(b, 0).errno_value, ETIMEDOUT);
 }
 
-TEST(Channel, AHelloThatComesLateEndsItsConnectionButNotTheSession) {
+TEST(Channel, DelayedHelloEndsItsConnectionButNotTheSession) {
   Ends ends;
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
   ends.join();
@@ -310,11 +324,11 @@ TEST(Channel, AHelloThatComesLateEndsItsConnectionButNotTheSession) {
   for (auto& thread : ends.threads) thread.join();
   ends.threads.clear();
   auto [a, b] = ends.connections();
-  EXPECT_EQ(ends.left.run(a, 0).errno_value, EPROTO);  // as known before the first connection
+  EXPECT_EQ(ends.left.run(a, 0).errno_value, EPROTO);  // the number before the first connection
   EXPECT_FALSE(ends.left.failed());
 }
 
-TEST(Channel, FailWakesSendersAndRun) {
+TEST(Channel, FailWakesBlockedSendersAndRun) {
   ChannelOptions options = Ends::patient();
   options.outbox_capacity_bytes = 256;
   Ends ends({}, options);
@@ -328,7 +342,7 @@ TEST(Channel, FailWakesSendersAndRun) {
       ++woken;
     });
   }
-  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_TRUE(eventually([&] { return ends.left_is_full(); }));
   EXPECT_EQ(woken, 0);
   ends.left.fail(Error{EIO, "enough"});
   for (auto& sender : senders) sender.join();
@@ -336,7 +350,7 @@ TEST(Channel, FailWakesSendersAndRun) {
   EXPECT_EQ(ends.left.run(a, 0).message, "enough");
 }
 
-TEST(Channel, AnErrorOfTheHandlerIsFinal) {
+TEST(Channel, ErrorOfTheHandlerFailsTheChannel) {
   Ends ends;
   ASSERT_TRUE(ends.left.send(wire::Forget{1}, {}));
   FaultyNetwork network;
@@ -347,6 +361,49 @@ TEST(Channel, AnErrorOfTheHandlerIsFinal) {
   EXPECT_EQ(strict.failed()->message, "no");
   EXPECT_FALSE(strict.send(wire::Forget{2}));
   left.join();
+}
+
+TEST(Channel, ExceptionOfTheHandlerFailsTheChannel) {
+  Ends ends;
+  ASSERT_TRUE(ends.left.send(wire::Forget{1}));
+  Channel throwing(Ends::patient(), [](auto, auto) -> Status { throw std::bad_alloc(); });
+  auto [a, b] = ends.connections();
+  std::thread left([&, a = a] { ends.left.run(a, 0); });
+  EXPECT_EQ(throwing.run(b, 0).errno_value, EIO);
+  EXPECT_NE(throwing.failed()->message.find("bad_alloc"), std::string::npos);
+  left.join();
+}
+
+TEST(Channel, TimeInTheHandlerIsNotSilence) {
+  std::promise<void> handling, go_on;
+  Channel busy(Ends::patient(), [&](auto, auto) -> Status {
+    handling.set_value();
+    go_on.get_future().wait();
+    return {};
+  });
+  Ends ends;
+  ASSERT_TRUE(ends.left.send(wire::Forget{1}));
+  auto [a, b] = ends.connections();
+  std::thread left([&, a = a] { ends.left.run(a, 0); });
+  std::thread right([&, b = b] { busy.run(b, 0); });
+  handling.get_future().wait();
+  const auto look_at = Clock::now();
+  EXPECT_GE(busy.last_received(), look_at) << "frames may wait unread";
+  go_on.set_value();
+  busy.fail(Error{ECANCELED, "the test ends"});
+  ends.left.fail(Error{ECANCELED, "the test ends"});
+  left.join();
+  right.join();
+  EXPECT_GE(busy.last_received(), look_at);
+  EXPECT_LE(busy.last_received(), Clock::now());
+}
+
+TEST(Channel, PayloadOnAnotherConnectionCountsAsReceived) {
+  Channel channel(Ends::patient(), [](auto, auto) { return Status{}; });
+  const auto before = Clock::now();
+  EXPECT_LT(channel.last_received(), before);
+  channel.note_received();
+  EXPECT_GE(channel.last_received(), before);
 }
 
 }  // namespace

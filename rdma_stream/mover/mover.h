@@ -1,6 +1,6 @@
-// The seam between the receiver and the way in which bytes travel: a mover takes pulls from the
-// queue, brings the bytes of a slot at the source to their final place here, and says so. The TCP
-// mover asks for them over a connection; a verbs mover posts an RDMA READ.
+// The interface between the receiver and the movers. A mover takes pulls from the queue, fetches
+// the bytes of a slot at the source to their final place in the image store, and reports the
+// result. The TCP mover requests the bytes over a connection; the verbs mover posts an RDMA READ.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace ppmr {
 
-// One chunk to be fetched. The pieces stay valid until the pull is completed or lost.
+// One chunk to fetch. The pieces stay valid until completed() or lost().
 struct Pull {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -19,19 +19,19 @@ struct Pull {
   std::span<const Landing::Piece> pieces;
 };
 
-// A mover that sleeps in take() is woken there. One that sleeps elsewhere asks without waiting, and
-// is told by pulls_queued() of what came since.
+// The pulls of one session. The receiver chooses their order (urgent ones first) as late as
+// possible, so a mover must take a pull only when it can start it at once.
 //
-// Threads: any. The order in which pulls come is the receiver's choice (urgent ones first), made as
-// late as possible: a mover takes a pull only when it can start it.
+// Threads: any. Members do not throw.
 class PullQueue {
  public:
   virtual ~PullQueue() = default;
-  // False when there is none; waits for one if `wait`. False after close() in any case.
+  // False if the queue is empty. With `wait`, blocks until it is not; false only after close. A
+  // mover that must not block here is notified of new pulls by VerbsPuller::pulls_queued().
   virtual bool take(Pull& pull, bool wait) = 0;
-  // The bytes are in the pieces (and are verified now, by the calling thread).
+  // All bytes are in the pieces. The calling thread verifies them.
   virtual void completed(const Pull& pull) = 0;
-  // The connection broke before they were: the pull is queued again.
+  // The connection broke before completion. The pull is queued again.
   virtual void lost(const Pull& pull) = 0;
 };
 

@@ -1,10 +1,12 @@
-// What the receiver half of the stream asks of the place where images land. The target mount's
-// image store implements it; tests have a plain one in memory.
+// What the receiver requires of the image store. The target mount implements it; tests use
+// MemorySink.
 //
-// Nodes are named by (session, node id): ids are the source's and unique in its session only.
+// A node is identified by (session, node id). The source chooses the id, which is unique only in
+// its session.
 //
-// Threads: the calls of one session that change names come from one thread, in the order in which
-// the source made them. reserve/land/abandon come from any of the receiver's threads.
+// Threads: one thread at a time makes the calls of a session that change names, in the order in
+// which the source sent them. reserve/land/abandon come from any thread of the receiver.
+// Exceptions: a call that throws ends the session.
 #pragma once
 
 #include <array>
@@ -17,7 +19,7 @@
 
 namespace ppmr {
 
-using SessionId = uint64_t;  // the receiver's number for a session, never used again
+using SessionId = uint64_t;  // assigned by the receiver, never reused
 
 struct NodeKey {
   SessionId session = 0;
@@ -25,22 +27,22 @@ struct NodeKey {
   bool operator==(const NodeKey&) const = default;
 };
 
-// Memory for one chunk, at the final place of its bytes where there is memory for them. Fixed size,
-// kept in the receiver's table: no allocation per chunk.
+// Memory for one chunk: the final place of its bytes, or bounce memory for bytes that are spilled.
+// Fixed size, stored in the receiver's slot table, so that no chunk needs an allocation.
 struct Landing {
   static constexpr size_t kPiecesMax = 16;
   struct Piece {
     std::byte* data = nullptr;
     uint32_t length = 0;
-    uint32_t region = 0;  // which of the store's registered regions `data` lies in
-    uint32_t block = 0;   // the store's own
+    uint32_t region = 0;  // the registered region of the store that contains `data`
+    uint32_t block = 0;   // opaque, for the store
   };
   NodeKey file;
   uint64_t offset = 0;
   uint32_t length = 0;
   std::array<Piece, kPiecesMax> pieces;
   uint32_t piece_count = 0;
-  uint64_t store_data = 0;  // the store's own
+  uint64_t store_data = 0;  // opaque, for the store
 };
 
 class Sink {
@@ -48,12 +50,12 @@ class Sink {
   virtual ~Sink() = default;
 
   virtual void session_opened(SessionId session, const std::string& source_name) = 0;
-  // The source is gone for good: its unsealed checkpoints fail with `reason`, sealed ones stay. No
-  // call names the session afterwards except land/abandon for landings still under way.
+  // The session's unsealed checkpoints fail with `reason`, sealed ones stay. No later call names
+  // the session.
   virtual void session_ended(SessionId session, const std::string& reason) = 0;
 
-  // Names and attributes, in order. An error fails the checkpoint concerned, not the session; for
-  // claim and rename it is what the source gets.
+  // Names and attributes, in order. An error fails the checkpoint, not the session. The source
+  // receives the errors of claim and rename.
   virtual Status claim(SessionId session, const wire::Claim& message) = 0;
   virtual Status make(SessionId session, const wire::Make& message) = 0;
   virtual Status remove(SessionId session, const wire::Remove& message) = 0;
@@ -65,21 +67,22 @@ class Sink {
   virtual Status closed(SessionId session, const wire::Closed& message) = 0;
   virtual Status forget(SessionId session, const wire::Forget& message) = 0;
 
-  // Bytes.
-  // A chunk was announced: until it lands (or is abandoned) readers of that range wait for it.
+  // Bytes. Chunks that are in flight do not overlap, unless the source is faulty: then the contents
+  // of the common bytes are undefined.
+  // Readers of the range wait until the chunk lands or is abandoned.
   virtual Status announced(NodeKey file, uint64_t offset, uint32_t length) = 0;
-  // Memory for an announced chunk. Errors: EAGAIN when there is none now but some will be freed
-  // (Receiver::space_freed() is called then), ENOSPC when there is none, ENOENT for an unknown
+  // Memory for an announced chunk. Errors: EAGAIN when there is none now, but some will be freed
+  // (the sink then calls Receiver::space_freed()); ENOSPC when there is none; ENOENT for an unknown
   // file.
   virtual Result<Landing> reserve(NodeKey file, uint64_t offset, uint32_t length) = 0;
-  // The bytes are in the landing's memory and were verified: readers may have them. Errors: ENOSPC
-  // (the spill disk is full), EIO.
+  // The verified bytes are in the landing's memory; readers may have them. Ends the landing, also
+  // on error. Errors: ENOSPC (the spill disk is full), EIO.
   virtual Status land(const Landing& landing, uint64_t chunk_digest) = 0;
-  // The announced chunk will not come: its memory is free again. The file has failed.
+  // The announced chunk will not arrive: frees its memory. The file has failed.
   virtual void abandon(const Landing& landing, const Error& error) = 0;
   virtual void abandon_announced(NodeKey file, uint64_t offset, uint32_t length,
                                  const Error& error) = 0;
-  // For the source reading back: as many bytes as there are up to the end of the file.
+  // Read back: as many bytes as there are before the end of the file.
   virtual Result<size_t> read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) = 0;
 
   // Checkpoints.

@@ -1,5 +1,5 @@
-// What a mover may read at the source: announced chunks, by slot, while they are announced. Over
-// RDMA the device enforces this with the memory region's rights; over TCP the responder asks here.
+// What a mover may read at the source: the bytes of chunks that are in flight, by slot. The TCP
+// responder checks each request here. Over RDMA the device checks the rights of the memory region.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace ppmr {
 class SlotReader {
  public:
   virtual ~SlotReader() = default;
-  // The bytes asked for; they stay until end_read(). Errors: EINVAL when the request does not name
-  // bytes of a chunk announced now: the slot has moved on, or the peer is wrong.
+  // The requested bytes; they stay valid until end_read(). Errors: EINVAL when the range is not
+  // part of a chunk in flight: the slot was released meanwhile, or the peer is faulty.
   virtual Result<std::span<const std::byte>> begin_read(const wire::ReadRequest& request) = 0;
   virtual void end_read(uint32_t slot) = 0;
 };

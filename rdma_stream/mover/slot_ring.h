@@ -1,4 +1,4 @@
-// A queue of slot numbers with room for all of them: nothing is allocated while it is used.
+// A queue of slot numbers with room for all slots, so that no operation allocates.
 #pragma once
 
 #include <cassert>
@@ -42,7 +42,7 @@ class SlotRing {
     }
     return false;
   }
-  // Moves the slots that `matches` to `other`, keeping the order of both.
+  // Moves the slots for which `matches` is true to the end of `other`. Both keep their order.
   template <typename Predicate>
   void move_to(SlotRing& other, Predicate matches) {
     for (size_t left = size_; left > 0; --left) {

@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-TEST(SlotRing, KeepsOrderAcrossItsEnd) {
+TEST(SlotRing, KeepsOrderAcrossWraparound) {
   SlotRing ring(3);
   for (uint32_t round = 0; round < 10; ++round) {
     ring.push_back(round);
@@ -21,7 +21,7 @@ TEST(SlotRing, KeepsOrderAcrossItsEnd) {
   }
 }
 
-TEST(SlotRing, MovesWhatMatchesInOrder) {
+TEST(SlotRing, MovesMatchingSlotsInOrder) {
   SlotRing from(6), to(6);
   for (uint32_t slot = 0; slot < 6; ++slot) from.push_back(slot);
   from.move_to(to, [](uint32_t slot) { return slot % 2 == 1; });
@@ -29,7 +29,7 @@ TEST(SlotRing, MovesWhatMatchesInOrder) {
   for (uint32_t slot : {0u, 2u, 4u}) EXPECT_EQ(from.pop_front(), slot);
 }
 
-TEST(SlotRing, FindsWhatItHolds) {
+TEST(SlotRing, FindsOnlyTheSlotsItHolds) {
   SlotRing ring(2);
   ring.push_back(4);
   ring.push_back(5);
@@ -38,7 +38,7 @@ TEST(SlotRing, FindsWhatItHolds) {
   EXPECT_FALSE(ring.any_of([](uint32_t slot) { return slot == 4; }));
 }
 
-TEST(SlotRing, DoesWhatADequeDoes) {
+TEST(SlotRing, BehavesLikeADeque) {
   std::mt19937 random(1);
   SlotRing ring(5);
   std::deque<uint32_t> model;

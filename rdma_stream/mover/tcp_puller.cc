@@ -1,6 +1,7 @@
 #include "rdma_stream/mover/tcp_puller.h"
 
 #include <array>
+#include <exception>
 
 #include "rdma_stream/wire/wire.h"
 #include "third_party/spdlog.h"
@@ -8,21 +9,52 @@
 namespace ppmr {
 namespace {
 
-// Enough to keep a 10 Gb/s link of 3 ms busy, yet little enough that an urgent pull comes soon.
+// Enough to keep a link of 10 Gb/s and 3 ms busy, and little enough that an urgent pull arrives
+// soon.
 constexpr uint32_t kWindowBytes = 4 << 20;
 constexpr size_t kWindowReads = 64;
 
+Status send_request(Connection& connection, uint32_t id, const Pull& pull) {
+  wire::ReadRequest request{id, pull.slot, pull.generation, pull.slot_offset, pull.length, 0};
+  request.crc = wire::fields_crc(request);
+  std::array<std::byte, wire::kReadRequestBytes> bytes;
+  wire::Writer(std::span<std::byte>(bytes))(request);
+  return connection.write(std::span<const std::byte>(bytes));
+}
+
+// Receives header and payload with one read. Readers see the pieces only after verification, so
+// bytes of a wrong response do no harm.
+Status receive_response(Connection& connection, uint32_t id, const Pull& pull) {
+  std::array<std::byte, wire::kReadResponseBytes> header;
+  std::array<iovec, 1 + Landing::kPiecesMax> buffers;
+  size_t count = 0;
+  buffers[count++] = {header.data(), header.size()};
+  for (const Landing::Piece& piece : pull.pieces) buffers[count++] = {piece.data, piece.length};
+  size_t received_bytes = 0;
+  if (auto read = connection.read(std::span(buffers).first(count), received_bytes); !read) {
+    return read;
+  }
+  const auto response = *wire::decode<wire::ReadResponse>(header);
+  if (response.crc != wire::fields_crc(response) || response.id != id ||
+      response.generation != pull.generation || response.length != pull.length) {
+    return failure(EPROTO,
+                   "read response from " + connection.peer() + ": does not match the request");
+  }
+  return {};
+}
+
 }  // namespace
 
-// The reads under way on one connection, answered in the order of asking. A ring: no allocation.
+// The read requests in flight on one connection. Responses arrive in the order of the requests.
 class TcpPuller::Window {
  public:
   bool empty() const { return first_ == last_; }
   bool full() const { return last_ - first_ == kWindowReads || bytes_ >= kWindowBytes; }
-  uint32_t next_id() const { return last_; }
-  void push(const Pull& pull) {
-    pulls_[last_++ % kWindowReads] = pull;
+  // Returns the id of the request.
+  uint32_t push(const Pull& pull) {
+    pulls_[last_ % kWindowReads] = pull;
     bytes_ += pull.length;
+    return last_++;
   }
   uint32_t first_id() const { return first_; }
   const Pull& first() const { return pulls_[first_ % kWindowReads]; }
@@ -35,15 +67,20 @@ class TcpPuller::Window {
 
  private:
   std::array<Pull, kWindowReads> pulls_;
-  uint32_t first_ = 0;  // ids of the reads under way: [first_, last_)
+  uint32_t first_ = 0;  // ids in flight: [first_, last_)
   uint32_t last_ = 0;
   uint32_t bytes_ = 0;
 };
 
 TcpPuller::TcpPuller(Options options, PullQueue& queue)
     : options_(options), queue_(queue), streams_(options.stream_count) {
-  for (uint32_t stream = 0; stream < options_.stream_count; ++stream) {
-    threads_.emplace_back([this, stream] { run_stream(stream); });
+  try {
+    for (uint32_t stream = 0; stream < options_.stream_count; ++stream) {
+      threads_.emplace_back([this, stream] { run_stream(stream); });
+    }
+  } catch (...) {
+    finish();
+    throw;
   }
 }
 
@@ -69,7 +106,7 @@ void TcpPuller::stop() {
 Status TcpPuller::attach(uint32_t stream, std::shared_ptr<Connection> connection) {
   if (stream >= streams_.size()) {
     return failure(EPROTO, "stream " + std::to_string(stream) + ": the session has " +
-                               std::to_string(streams_.size()));
+                               std::to_string(streams_.size()) + " streams");
   }
   std::lock_guard lock(mutex_);
   if (stopping_) return failure(ECANCELED, "the session has ended");
@@ -96,53 +133,31 @@ void TcpPuller::run_stream(uint32_t index) {
   }
 }
 
-namespace {
-
-Status ask(Connection& connection, uint32_t id, const Pull& pull) {
-  wire::ReadRequest request{id, pull.slot, pull.generation, pull.slot_offset, pull.length, 0};
-  request.crc = wire::fields_crc(request);
-  std::array<std::byte, wire::kReadRequestBytes> bytes;
-  wire::Writer(std::span<std::byte>(bytes))(request);
-  return connection.write(std::span<const std::byte>(bytes));
-}
-
-// Header and payload in one read: nobody looks at the pieces before the header was checked.
-Status receive(Connection& connection, uint32_t id, const Pull& pull) {
-  std::array<std::byte, wire::kReadResponseBytes> header;
-  std::array<iovec, 1 + Landing::kPiecesMax> buffers;
-  size_t count = 0;
-  buffers[count++] = {header.data(), header.size()};
-  for (const Landing::Piece& piece : pull.pieces) buffers[count++] = {piece.data, piece.length};
-  size_t received_bytes = 0;
-  if (auto read = connection.read(std::span(buffers).first(count), received_bytes); !read) {
-    return read;
-  }
-  const auto response = *wire::decode<wire::ReadResponse>(header);
-  if (response.crc != wire::fields_crc(response) || response.id != id ||
-      response.generation != pull.generation || response.length != pull.length) {
-    return failure(EPROTO, "read response from " + connection.peer() + ": not what was asked for");
-  }
-  return {};
-}
-
-}  // namespace
-
+// Pulls over `connection` until it breaks or the queue is closed.
 void TcpPuller::pull_over(Connection& connection) {
-  connection.set_read_timeout(options_.timings.read_answer_max);
   Window window;
-  Status status;
-  Pull pull;
-  while (status) {
-    while (status && !window.full() && queue_.take(pull, /*wait=*/window.empty())) {
-      window.push(pull);
-      status = ask(connection, window.next_id() - 1, pull);
+  try {
+    if (auto status = exchange(connection, window); !status) {
+      spdlog::debug("stream from {} is broken: {}", connection.peer(), status.error().message);
     }
-    if (window.empty()) return;  // the queue is closed
-    if (status) status = receive(connection, window.first_id(), window.first());
-    if (status) queue_.completed(window.pop());
+  } catch (const std::exception& exception) {
+    spdlog::error("stream from {} is broken: {}", connection.peer(), exception.what());
   }
-  spdlog::debug("stream from {} broken: {}", connection.peer(), status.error().message);
   while (!window.empty()) queue_.lost(window.pop());
+}
+
+Status TcpPuller::exchange(Connection& connection, Window& window) {
+  connection.set_read_timeout(options_.timings.read_answer_max);
+  for (Pull pull;;) {
+    while (!window.full() && queue_.take(pull, /*wait=*/window.empty())) {
+      const uint32_t id = window.push(pull);
+      if (auto sent = send_request(connection, id, pull); !sent) return sent;
+    }
+    if (window.empty()) return {};  // the queue is closed
+    auto received = receive_response(connection, window.first_id(), window.first());
+    if (!received) return received;
+    queue_.completed(window.pop());
+  }
 }
 
 }  // namespace ppmr

@@ -1,8 +1,7 @@
-// The target's half of the TCP mover: one connection and one thread a stream, several reads under
-// way on each. Payload is received straight to its final place.
+// The target's half of the TCP mover: one connection and one thread per stream, with several read
+// requests in flight on each. Payload is received directly to its final place.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -15,21 +14,23 @@
 
 namespace ppmr {
 
-// Threads: attach() and stop() by any; the rest is its own. The queue must be closed before the
-// puller is destroyed.
+// Threads: any thread may call attach() and stop(). The queue must be closed before the puller is
+// destroyed, because its threads block in PullQueue::take().
 class TcpPuller {
  public:
   struct Options {
     uint32_t stream_count = 2;
     SessionTimings timings{};  // uses `read_answer_max`
   };
+  // Throws std::system_error when the system has no thread left.
   TcpPuller(Options options, PullQueue& queue);
   ~TcpPuller();
 
-  // A connection for `stream` has come; it replaces one that is there.
+  // Takes a connection for `stream`; it replaces the previous one. Errors: EPROTO for a stream that
+  // the session does not have, ECANCELED after stop().
   Status attach(uint32_t stream, std::shared_ptr<Connection> connection);
   void stop();
-  // The same, and waits until no thread uses the queue any more.
+  // Stops, and waits until no thread uses the queue.
   void finish();
   uint32_t stream_count() const { return options_.stream_count; }
 
@@ -42,6 +43,7 @@ class TcpPuller {
 
   void run_stream(uint32_t stream);
   void pull_over(Connection& connection);
+  Status exchange(Connection& connection, Window& window);
 
   const Options options_;
   PullQueue& queue_;

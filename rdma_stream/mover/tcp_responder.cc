@@ -1,18 +1,43 @@
 #include "rdma_stream/mover/tcp_responder.h"
 
+#include <exception>
+
 #include "rdma_stream/connection/handshake.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
+namespace {
+
+// Ends a read also when sending throws: the slot could not be reused otherwise.
+class ReadGuard {
+ public:
+  ReadGuard(SlotReader& slots, uint32_t slot) : slots_(slots), slot_(slot) {}
+  ~ReadGuard() { slots_.end_read(slot_); }
+  ReadGuard(const ReadGuard&) = delete;
+  ReadGuard& operator=(const ReadGuard&) = delete;
+
+ private:
+  SlotReader& slots_;
+  const uint32_t slot_;
+};
+
+}  // namespace
 
 TcpResponder::TcpResponder(Options options, Connector& connector, SlotReader& slots)
     : options_(options), connector_(connector), slots_(slots), connections_(options.stream_count) {
-  for (uint32_t stream = 0; stream < options_.stream_count; ++stream) {
-    threads_.emplace_back([this, stream] { serve_stream(stream); });
+  try {
+    for (uint32_t stream = 0; stream < options_.stream_count; ++stream) {
+      threads_.emplace_back([this, stream] { serve_stream(stream); });
+    }
+  } catch (...) {
+    join();
+    throw;
   }
 }
 
-TcpResponder::~TcpResponder() {
+TcpResponder::~TcpResponder() { join(); }
+
+void TcpResponder::join() {
   stop();
   for (auto& thread : threads_) thread.join();
 }
@@ -27,54 +52,63 @@ void TcpResponder::stop() {
 }
 
 void TcpResponder::serve_stream(uint32_t stream) {
-  wire::DataHello hello;
-  hello.session = options_.session;
-  hello.stream = stream;
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
+  for (uint64_t attempt = 1; !stopping_; ++attempt) {
     lock.unlock();
-    auto connected = connector_.connect_data(options_.timings.attempt_max);
+    try {
+      if (auto ended = connect_and_serve(stream, attempt); !ended) {
+        spdlog::debug("stream {} ended: {}", stream, ended.error().message);
+      }
+    } catch (const std::exception& exception) {
+      spdlog::error("stream {} ended: {}", stream, exception.what());
+    }
     lock.lock();
-    if (connected && !stopping_) {
-      const std::shared_ptr<Connection> connection = std::move(*connected);
-      connections_[stream] = connection;
-      lock.unlock();
-      ++hello.attempt;
-      Status ended =
-          greet_target(*connection, hello, options_.token, options_.timings.connection_silence_max);
-      if (ended) ended = serve_connection(*connection);
-      spdlog::debug("stream {} ended: {}", stream, ended.error().message);
+    if (auto& connection = connections_[stream]) {
       connection->shut_down();
-      lock.lock();
-      connections_[stream] = nullptr;
+      connection = nullptr;
     }
     stop_requested_.wait_for(lock, options_.timings.retry_interval, [this] { return stopping_; });
   }
 }
 
+// The target accepts each attempt number once, so a recorded hello cannot be replayed.
+Status TcpResponder::connect_and_serve(uint32_t stream, uint64_t attempt) {
+  auto connected = connector_.connect_data(options_.timings.attempt_max);
+  if (!connected) return failure(connected.error());
+  const std::shared_ptr<Connection> connection = std::move(*connected);
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return failure(ECANCELED, "the session was closed");
+    connections_[stream] = connection;
+  }
+  const wire::DataHello hello{.session = options_.session, .stream = stream, .attempt = attempt};
+  auto greeted =
+      greet_target(*connection, hello, options_.token, options_.timings.connection_silence_max);
+  return greeted ? serve_connection(*connection) : greeted;
+}
+
 Status TcpResponder::serve_connection(Connection& connection) {
-  // A stream may idle for long; its end, or stop(), wakes the read.
+  // A stream may idle for long: only the end of the connection, or stop(), ends the read.
   connection.set_read_timeout(std::chrono::milliseconds(0));
-  // A target that asked reads: a write that gets nowhere would keep its slot from being released.
+  // A target that requested bytes reads them. A write that blocks would keep its slot in use.
   connection.set_write_timeout(options_.timings.connection_silence_max);
   for (;;) {
     std::array<std::byte, wire::kReadRequestBytes> request_bytes;
     if (auto read = connection.read(std::span<std::byte>(request_bytes)); !read) return read;
     const auto request = *wire::decode<wire::ReadRequest>(request_bytes);
     if (wire::fields_crc(request) != request.crc) {
-      return failure(EPROTO, "read request: checksum mismatch");
+      return failure(EPROTO, "read request from " + connection.peer() + ": checksum mismatch");
     }
     auto bytes = slots_.begin_read(request);
     if (!bytes) return failure(bytes.error());
+    const ReadGuard guard(slots_, request.slot);
     wire::ReadResponse response{request.id, request.generation, request.length, 0};
     response.crc = wire::fields_crc(response);
     std::array<std::byte, wire::kReadResponseBytes> header;
     wire::Writer(std::span<std::byte>(header))(response);
     std::array<iovec, 2> buffers = {iovec{header.data(), header.size()},
                                     iovec{const_cast<std::byte*>(bytes->data()), bytes->size()}};
-    Status written = connection.write(buffers);
-    slots_.end_read(request.slot);
-    if (!written) return written;
+    if (auto written = connection.write(buffers); !written) return written;
   }
 }
 

@@ -1,8 +1,7 @@
-// The source's half of the TCP mover: answers the target's read requests from the pool, one
-// connection and one thread a stream. What an RDMA device does by itself.
+// The source's half of the TCP mover: answers the target's read requests from the pool, with one
+// connection and one thread per stream. An RDMA device needs no such code.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -15,7 +14,7 @@
 
 namespace ppmr {
 
-// Threads: stop() by any; the rest is its own.
+// Threads: any thread may call stop().
 class TcpResponder {
  public:
   struct Options {
@@ -25,15 +24,18 @@ class TcpResponder {
     // Uses `attempt_max` (stop() may wait for it), `connection_silence_max`, `retry_interval`.
     SessionTimings timings{};
   };
+  // Throws std::system_error when the system has no thread left.
   TcpResponder(Options options, Connector& connector, SlotReader& slots);
   ~TcpResponder();
 
-  // Ends the connections; every begin_read() has had its end_read() when the destructor returns.
+  // Ends the connections. When the destructor returns, each begin_read() has had its end_read().
   void stop();
 
  private:
   void serve_stream(uint32_t stream);
+  Status connect_and_serve(uint32_t stream, uint64_t attempt);
   Status serve_connection(Connection& connection);
+  void join();
 
   const Options options_;
   Connector& connector_;

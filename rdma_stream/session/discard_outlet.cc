@@ -6,17 +6,17 @@ void DiscardOutlet::announce(Chunk chunk) {
   bytes_ += chunk.length;
   ++chunks_;
   chunk.lease.release();
-  // No turn to wait for, as nothing is announced.
+  // Needs no turn, because nothing is announced.
   chunk.file->verified(chunk.turn, 0);
 }
 
 Status DiscardOutlet::seal(wire::Seal) {
-  return failure(EOPNOTSUPP, "nothing to seal: the mount discards what is written (--discard)");
+  return failure(EOPNOTSUPP, "cannot seal: the mount discards all data (--discard)");
 }
 
 Result<size_t> DiscardOutlet::read_back(uint64_t, uint64_t, std::span<std::byte>,
                                         const Interrupted&) {
-  return failure(EIO, "nothing to read: the mount discards what is written (--discard)");
+  return failure(EIO, "cannot read back: the mount discards all data (--discard)");
 }
 
 wire::Space DiscardOutlet::space() const {

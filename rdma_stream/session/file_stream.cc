@@ -1,6 +1,7 @@
 #include "rdma_stream/session/file_stream.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace ppmr {
@@ -21,8 +22,8 @@ Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, ui
 
 Status FileStream::drain(const Interrupted& interrupted) const {
   std::unique_lock lock(mutex_);
-  // Chunks are done in any order: counting all that are done would take one cut later, by another
-  // writer, for one of ours.
+  // Chunks finish in any order, so the number of finished chunks does not tell whether those cut
+  // before this call are among them. Each drain counts its own.
   Drain drain{turns_cut_, turns_cut_ - turns_done_, drains_};
   drains_ = &drain;
   bool given_up = false;
@@ -43,12 +44,39 @@ void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& ann
   if (announcing_) return;
   announcing_ = true;
   for (Early next; take_next_locked(next);) {
+    const uint64_t begin = next.chunk.offset;
+    const uint64_t end = begin + next.chunk.length;
+    const auto idle = [this] { return turns_done_ == turns_announced_; };
+    // A session that fails finishes its chunks, so this wait ends.
+    if (in_flight_.overlaps(begin, end)) changed_.wait(lock, idle);
+    if (idle()) in_flight_.clear();
+    in_flight_.add(begin, end);
     lock.unlock();
     announce(std::move(next.chunk), next.crc);
     lock.lock();
     ++turns_announced_;
   }
   announcing_ = false;
+}
+
+void FileStream::RangesInFlight::add(uint64_t begin, uint64_t end) {
+  const auto used = std::span(ranges_).first(count_);
+  const auto adjacent = std::find_if(used.begin(), used.end(),
+                                     [&](const Range& range) { return range.end == begin; });
+  if (adjacent != used.end()) {
+    adjacent->end = end;
+  } else if (count_ < ranges_.size()) {
+    ranges_[count_++] = {begin, end};
+  } else {
+    Range& last = ranges_.back();
+    last = {std::min(last.begin, begin), std::max(last.end, end)};
+  }
+}
+
+bool FileStream::RangesInFlight::overlaps(uint64_t begin, uint64_t end) const {
+  const auto used = std::span(ranges_).first(count_);
+  return std::any_of(used.begin(), used.end(),
+                     [&](const Range& range) { return range.begin < end && begin < range.end; });
 }
 
 bool FileStream::take_next_locked(Early& next) {
@@ -79,7 +107,7 @@ void FileStream::done_locked(uint64_t turn) {
   for (Drain* drain = drains_; drain != nullptr; drain = drain->next) {
     if (turn < drain->end) --drain->left;
   }
-  if (drains_ != nullptr) changed_.notify_all();
+  if (drains_ != nullptr || turns_done_ == turns_announced_) changed_.notify_all();
 }
 
 uint64_t FileStream::digest() const {

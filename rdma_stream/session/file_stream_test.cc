@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
+#include <random>
 #include <thread>
 
 namespace ppmr {
 namespace {
-
-using std::chrono::milliseconds;
 
 struct FileStreamTest : testing::Test {
   Chunk cut() { return file->cut({}, 0, 10, 0); }
@@ -18,7 +18,7 @@ struct FileStreamTest : testing::Test {
   std::shared_ptr<FileStream> file = std::make_shared<FileStream>(7, error);
 };
 
-TEST_F(FileStreamTest, ChunksAreAnnouncedInTheOrderInWhichTheyWereCut) {
+TEST_F(FileStreamTest, AnnouncesChunksInTheOrderOfTheirCuts) {
   constexpr size_t kChunks = 200;
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < kChunks; ++i) chunks.push_back(cut());
@@ -40,7 +40,7 @@ TEST_F(FileStreamTest, ChunksAreAnnouncedInTheOrderInWhichTheyWereCut) {
   EXPECT_TRUE(std::is_sorted(announced.begin(), announced.end()));
 }
 
-TEST_F(FileStreamTest, AChunkThatIsEarlyIsLeftToWhoAnnouncesTheOneBefore) {
+TEST_F(FileStreamTest, LeavesAnEarlyChunkToTheThreadOfThePreviousOne) {
   Chunk first = cut(), second = cut();
   std::vector<uint64_t> announced;
   const auto announce = [&](Chunk chunk, uint32_t) { announced.push_back(chunk.turn); };
@@ -50,23 +50,25 @@ TEST_F(FileStreamTest, AChunkThatIsEarlyIsLeftToWhoAnnouncesTheOneBefore) {
   EXPECT_EQ(announced, (std::vector<uint64_t>{0, 1}));
 }
 
-TEST_F(FileStreamTest, DrainWaitsForEveryChunkCutBeforeAndNoOther) {
+TEST_F(FileStreamTest, DrainWaitsForAllEarlierChunksAndNoLaterOne) {
   const Chunk first = cut(), second = cut();
   std::atomic<bool> waits = false;
   std::atomic<bool> drained = false;
   std::thread waiter([&] {
     EXPECT_TRUE(file->drain([&] {
       waits = true;
+      waits.notify_one();
       return false;
     }));
     drained = true;
   });
-  while (!waits) std::this_thread::sleep_for(milliseconds(1));
+  waits.wait(false);
   const Chunk later = cut(), latest = cut();
-  file->verified(later.turn, 1);  // by another stream: not one of those waited for
+  file->verified(later.turn, 1);  // not one of those that drain() waits for
   file->verified(second.turn, 2);
-  std::this_thread::sleep_for(milliseconds(100));
-  EXPECT_FALSE(drained) << "with the first chunk still under way";
+  waits = false;
+  waits.wait(false);  // drain() has looked again
+  EXPECT_FALSE(drained) << "while the first chunk is in flight";
   file->verified(first.turn, 4);
   waiter.join();
   EXPECT_EQ(file->digest(), 7u);
@@ -79,7 +81,7 @@ TEST_F(FileStreamTest, DrainCanBeInterrupted) {
   EXPECT_EQ(drained.error().errno_value, EINTR);
 }
 
-TEST_F(FileStreamTest, TheFirstErrorOfACheckpointStaysForAllItsFiles) {
+TEST_F(FileStreamTest, FirstErrorOfACheckpointIsFinalForAllItsFiles) {
   const auto other = std::make_shared<FileStream>(8, error);
   file->failed(cut().turn, Error{ENOSPC, "full"});
   file->failed(cut().turn, Error{EIO, "gone"});
@@ -87,10 +89,108 @@ TEST_F(FileStreamTest, TheFirstErrorOfACheckpointStaysForAllItsFiles) {
   EXPECT_EQ(other->checkpoint_error()->status().error().message, "full");
 }
 
-TEST_F(FileStreamTest, ADigestCanBeginAgain) {
+TEST_F(FileStreamTest, DigestCanRestart) {
   file->verified(cut().turn, 5);
   file->reset_digest();
   EXPECT_EQ(file->digest(), 0u);
+}
+
+// A chunk of the range [begin, end).
+class OverlapTest : public FileStreamTest {
+ protected:
+  Chunk cut_range(uint64_t begin, uint64_t end) {
+    return file->cut({}, 0, static_cast<uint32_t>(end - begin), begin);
+  }
+  // Announces in the background, as the call may block.
+  std::future<void> announce(Chunk chunk) {
+    return std::async(std::launch::async, [this, chunk = std::move(chunk)]() mutable {
+      file->announce_in_turn(std::move(chunk), 0, [this](Chunk next, uint32_t) {
+        std::lock_guard lock(mutex);
+        announced.push_back(next.turn);
+      });
+    });
+  }
+  bool is_announced(uint64_t turn) {
+    std::lock_guard lock(mutex);
+    return std::find(announced.begin(), announced.end(), turn) != announced.end();
+  }
+
+  std::mutex mutex;
+  std::vector<uint64_t> announced;  // guarded by mutex
+};
+
+TEST_F(OverlapTest, ChunkWaitsUntilNothingIsInFlight) {
+  const uint64_t first = 0, adjacent = 1;
+  announce(cut_range(0, 10)).wait();
+  announce(cut_range(10, 20)).wait();
+  auto overlapping = announce(cut_range(5, 15));
+  file->verified(first, 0);
+  EXPECT_EQ(overlapping.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  EXPECT_FALSE(is_announced(2));
+  file->verified(adjacent, 0);
+  overlapping.wait();
+  EXPECT_TRUE(is_announced(2));
+}
+
+TEST_F(OverlapTest, ChunkWaitsForAFailedOneToo) {
+  announce(cut_range(0, 10)).wait();
+  auto overlapping = announce(cut_range(0, 1));
+  file->failed(0, Error{EIO, "the session failed"});
+  overlapping.wait();
+  EXPECT_TRUE(is_announced(1));
+}
+
+TEST_F(OverlapTest, SeparateRangesDoNotWait) {
+  for (uint64_t round = 0; round < 100; ++round) {
+    for (uint64_t writer = 0; writer < 8; ++writer) {
+      const uint64_t begin = writer * 1000 + round * 10;
+      announce(cut_range(begin, begin + 10)).wait();
+    }
+  }
+  EXPECT_EQ(announced.size(), 800u);
+}
+
+TEST_F(OverlapTest, NeverTwoOverlappingChunksInFlight) {
+  struct InFlight {
+    uint64_t turn, begin, end;
+  };
+  std::mt19937_64 random(1);
+  std::vector<InFlight> in_flight;  // guarded by mutex
+  std::condition_variable changed;
+  bool done = false;
+  std::thread target([&] {  // finishes chunks in random order
+    std::mt19937_64 choice(2);
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return done || !in_flight.empty(); });
+      if (in_flight.empty()) return;
+      std::swap(in_flight[choice() % in_flight.size()], in_flight.back());
+      const uint64_t turn = in_flight.back().turn;
+      in_flight.pop_back();
+      lock.unlock();
+      file->verified(turn, 0);
+      lock.lock();
+    }
+  });
+  for (int i = 0; i < 5000; ++i) {
+    const uint64_t begin = random() % 1000;
+    file->announce_in_turn(
+        cut_range(begin, begin + 1 + random() % 20), 0, [&](Chunk chunk, uint32_t) {
+          const InFlight mine{chunk.turn, chunk.offset, chunk.offset + chunk.length};
+          std::lock_guard lock(mutex);
+          for (const InFlight& other : in_flight) {
+            EXPECT_FALSE(other.begin < mine.end && mine.begin < other.end);
+          }
+          in_flight.push_back(mine);
+          changed.notify_one();
+        });
+  }
+  {
+    std::lock_guard lock(mutex);
+    done = true;
+  }
+  changed.notify_one();
+  target.join();
 }
 
 }  // namespace

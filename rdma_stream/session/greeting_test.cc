@@ -1,5 +1,4 @@
-// Strangers at the target: what they say first is refused with a sentence that names the reason,
-// and opens nothing.
+// Hellos that the target must refuse: the reject names the reason, and no session opens.
 
 #include "tests/stream/greeting.h"
 
@@ -9,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-TEST_F(Greeting, AnotherProtocolAtTheTargetIsRefused) {
+TEST_F(Greeting, RefusesAnotherProtocol) {
   auto connection = connect();
   ASSERT_TRUE(connection->write(bytes_of("GET / HTTP/1.1\r\n\r\n")));
   auto answer = receive_handshake(*connection, kPatience);
@@ -20,7 +19,7 @@ TEST_F(Greeting, AnotherProtocolAtTheTargetIsRefused) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST_F(Greeting, AnotherVersionIsToldSo) {
+TEST_F(Greeting, RefusesAnotherVersionByName) {
   auto connection = connect();
   wire::HandshakePrefix prefix;
   prefix.version = wire::kVersion + 1;
@@ -30,7 +29,7 @@ TEST_F(Greeting, AnotherVersionIsToldSo) {
   EXPECT_EQ(wire::decode<wire::Reject>(answer->body)->reason, wire::RejectReason::kVersion);
 }
 
-TEST_F(Greeting, ADamagedHelloIsNotBelieved) {
+TEST_F(Greeting, RefusesADamagedHello) {
   auto connection = connect();
   wire::HandshakePrefix prefix;
   const auto body = wire::encode(good_hello());
@@ -47,7 +46,7 @@ TEST_F(Greeting, ADamagedHelloIsNotBelieved) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST_F(Greeting, NumbersOutOfRangeAreRefused) {
+TEST_F(Greeting, RefusesNumbersOutOfRange) {
   for (auto spoil : std::initializer_list<void (*)(wire::ControlHello&)>{
            [](auto& hello) { hello.slot_count = 0; },
            [](auto& hello) { hello.slot_count = wire::kSlotsMax + 1; },
@@ -63,7 +62,7 @@ TEST_F(Greeting, NumbersOutOfRangeAreRefused) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST_F(Greeting, AnUnknownSessionIsStale) {
+TEST_F(Greeting, RefusesAnUnknownSession) {
   auto hello = good_hello();
   hello.token = random_token();
   const Error error = refusal(hello);
@@ -71,7 +70,7 @@ TEST_F(Greeting, AnUnknownSessionIsStale) {
   EXPECT_NE(error.message.find("restarted"), std::string::npos) << error.message;
 }
 
-TEST_F(Greeting, ADataConnectionNeedsTheTokenOfItsSession) {
+TEST_F(Greeting, DataConnectionRequiresTheTokenOfItsSession) {
   auto control = connect();
   const auto hello = good_hello();
   auto welcome = greet_target(*control, hello, kPatience);
@@ -87,7 +86,7 @@ TEST_F(Greeting, ADataConnectionNeedsTheTokenOfItsSession) {
         greet_target(*data, {.session = session, .attempt = 1}, token, kPatience);
     EXPECT_EQ(greeted ? 0 : greeted.error().errno_value, errno_value);
   }
-  // The right token, but a stream that the session does not have: closed.
+  // The right token for a stream that the session does not have: the target closes.
   auto data = connect();
   (void)greet_target(*data, {.session = hello.session, .stream = 7, .attempt = 1}, welcome->token,
                      kPatience);
@@ -96,7 +95,7 @@ TEST_F(Greeting, ADataConnectionNeedsTheTokenOfItsSession) {
   EXPECT_EQ(data->read(std::span(&byte, 1)).error().errno_value, ECONNRESET);
 }
 
-TEST_F(Greeting, ADataHelloIsAdmittedOnce) {
+TEST_F(Greeting, AcceptsADataHelloOnce) {
   auto control = connect();
   const auto hello = good_hello();
   auto welcome = greet_target(*control, hello, kPatience);
@@ -108,13 +107,13 @@ TEST_F(Greeting, ADataHelloIsAdmittedOnce) {
     return greeted ? std::string() : greeted.error().message;
   };
   EXPECT_EQ(greet(1), "");
-  EXPECT_NE(greet(1).find("used before"), std::string::npos);  // heard on the way, said again
+  EXPECT_NE(greet(1).find("used before"), std::string::npos);  // replayed
   EXPECT_EQ(greet(5), "");
-  EXPECT_NE(greet(4).find("used before"), std::string::npos);  // kept back on the way
+  EXPECT_NE(greet(4).find("used before"), std::string::npos);  // delayed
   EXPECT_EQ(greet(6), "");
 }
 
-TEST_F(Greeting, AProofIsOfOneStreamAndOneAttemptAlone) {
+TEST_F(Greeting, ProofIsValidForOneStreamAndAttempt) {
   auto control = connect();
   auto hello = good_hello();
   hello.stream_count = 2;
@@ -131,7 +130,7 @@ TEST_F(Greeting, AProofIsOfOneStreamAndOneAttemptAlone) {
   }
 }
 
-TEST_F(Greeting, TheTokenIsNeverSaidOnADataConnection) {
+TEST_F(Greeting, DataConnectionNeverCarriesTheToken) {
   auto control = connect();
   const auto hello = good_hello();
   auto welcome = greet_target(*control, hello, kPatience);
@@ -144,8 +143,8 @@ TEST_F(Greeting, TheTokenIsNeverSaidOnADataConnection) {
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->kind, wire::HandshakeKind::kWelcome);
   const auto token = std::as_bytes(std::span(welcome->token));
-  for (const auto& said : {wire::encode(data_hello), answer->body}) {
-    EXPECT_EQ(std::search(said.begin(), said.end(), token.begin(), token.end()), said.end());
+  for (const auto& sent : {wire::encode(data_hello), answer->body}) {
+    EXPECT_EQ(std::search(sent.begin(), sent.end(), token.begin(), token.end()), sent.end());
   }
 }
 

@@ -1,6 +1,6 @@
-// The way of a chunk through the session: announced, held back, queued, pulled, verified, landed,
-// released.
+// A chunk at the target: announced, queued, pulled, verified, landed, released.
 #include <algorithm>
+#include <exception>
 
 #include "buffer_pool/crc32c.h"
 #include "rdma_stream/session/incoming_session.h"
@@ -11,11 +11,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A checksum that is wrong so often is not the network's.
+// A checksum that is wrong this often is not a fault of the network.
 constexpr uint32_t kAttemptsMax = 3;
-// Longer chunks wait behind shorter ones.
+// Chunks up to this length are pulled before longer ones.
 constexpr uint32_t kUrgentMaxBytes = 64 << 10;
-// One release of so many slots may wait to be told together with others: the source has the rest.
+// One in this many slots may wait for its release to be sent together with others.
 constexpr size_t kSlotsPerHeldRelease = 8;
 
 void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {
@@ -28,7 +28,7 @@ void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {
 
 }  // namespace
 
-// ---- Chunks: announced, held back, queued ------------------------------------------------------
+// ---- Announced, queued -------------------------------------------------------------------------
 
 Status IncomingSession::handle_announce(const wire::Announce& announce,
                                         std::span<const std::byte> inline_bytes) {
@@ -43,7 +43,7 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
     std::lock_guard lock(mutex_);
     if (entry.state != ChunkState::kIdle) {
       return failure(
-          EPROTO, "announcement of slot " + std::to_string(announce.slot) + ": not released yet");
+          EPROTO, "announcement of slot " + std::to_string(announce.slot) + ": it is not released");
     }
   }
   const auto known = sink_.announced(key(announce.node), announce.offset, announce.length);
@@ -57,11 +57,7 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
     entry.announce = announce;
     entry.attempts = 0;
     entry.has_landing = false;
-    ranges_.add(announce.slot, {announce.node, announce.offset, announce.offset + announce.length});
-    if (ranges_.overlaps_earlier(announce.slot)) {
-      entry.state = ChunkState::kHeldBack;
-      held_back_.push_back(announce.slot);
-    } else if (inline_bytes.empty() || behind_starved_locked(announce.slot)) {
+    if (inline_bytes.empty() || must_starve_locked(announce.slot)) {
       queue_locked(announce.slot);
     } else {
       entry.state = ChunkState::kPulling;
@@ -82,16 +78,17 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   return {};
 }
 
-// Memory that is scarce goes to a file's bytes in the order of their offsets: a reader that
-// consumes the file frees nothing before it has got the first of them.
-bool IncomingSession::behind_starved_locked(uint32_t slot) const {
-  const auto& mine = ranges_[slot];
+// Scarce memory goes to a file's bytes in the order of their offsets: a reader that consumes the
+// file frees memory only after it has read the first of them.
+bool IncomingSession::must_starve_locked(uint32_t slot) const {
+  const wire::Announce& chunk = chunks_[slot].announce;
   return starved_.any_of([&](uint32_t other) {
-    return ranges_[other].node == mine.node && ranges_[other].begin < mine.begin;
+    return chunks_[other].announce.node == chunk.node &&
+           chunks_[other].announce.offset < chunk.offset;
   });
 }
 
-// The time in which some chunk has to come begins when there is one to be waited for.
+// Starts the time limit for payload (see over()) when the first chunk is queued.
 void IncomingSession::begin_waiting_locked() {
   if (queue_.empty() && urgent_queue_.empty() && fetching_ == 0) pull_progress_ = Clock::now();
 }
@@ -112,15 +109,16 @@ void IncomingSession::wake_mover_locked() {
   }
 }
 
-void IncomingSession::hurry(uint64_t node, uint64_t offset, uint64_t length) {
+void IncomingSession::prioritize(uint64_t node, uint64_t offset, uint64_t length) {
   std::lock_guard lock(mutex_);
   begin_waiting_locked();
   const auto wanted = [&](uint32_t slot) {
-    const auto& range = ranges_[slot];
-    return range.node == node && range.begin < offset + length && offset < range.end;
+    const wire::Announce& chunk = chunks_[slot].announce;
+    return chunk.node == node && chunk.offset < offset + length &&
+           offset < chunk.offset + chunk.length;
   };
   queue_.move_to(urgent_queue_, wanted);
-  starved_.move_to(urgent_queue_, wanted);  // the store may have something left for a reader
+  starved_.move_to(urgent_queue_, wanted);  // the store may have a reserve for readers
   wake_mover_locked();
   queue_changed_.notify_all();
 }
@@ -137,9 +135,9 @@ void IncomingSession::space_freed() {
   queue_changed_.notify_all();
 }
 
-// ---- Chunks: pulled, verified, landed, released ------------------------------------------------
+// ---- Pulled, verified, landed, released --------------------------------------------------------
 
-// An error other than EAGAIN means that nothing is left to be given back to the sink.
+// After an error other than EAGAIN the sink holds nothing for the chunk.
 Status IncomingSession::reserve(ChunkEntry& entry) {
   const auto& announce = entry.announce;
   auto landing = sink_.reserve(key(announce.node), announce.offset, announce.length);
@@ -157,6 +155,21 @@ Status IncomingSession::reserve(ChunkEntry& entry) {
   return {};
 }
 
+bool IncomingSession::Port::take(Pull& pull, bool wait) try {
+  return session_.take(transport_, pull, wait);
+} catch (const std::exception& exception) {
+  session_.channel_.fail(Error{EIO, std::string("cannot take a chunk: ") + exception.what()});
+  return false;
+}
+
+void IncomingSession::Port::completed(const Pull& pull) try {
+  session_.completed(pull);
+} catch (const std::exception& exception) {
+  session_.channel_.fail(Error{EIO, std::string("cannot store a chunk: ") + exception.what()});
+}
+
+void IncomingSession::Port::lost(const Pull& pull) { session_.lost(pull); }
+
 bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -168,14 +181,14 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
     }
     SlotRing& ring = urgent_queue_.empty() ? queue_ : urgent_queue_;
     if (ring.empty()) {
-      tell_releases_locked();
+      push_releases_locked();
       if (!wait) return false;
       queue_changed_.wait(lock);
       continue;
     }
     const uint32_t slot = ring.pop_front();
     ChunkEntry& entry = chunks_[slot];
-    if (!entry.has_landing && behind_starved_locked(slot)) {
+    if (!entry.has_landing && must_starve_locked(slot)) {
       starved_.push_back(slot);
       continue;
     }
@@ -196,7 +209,7 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
       lock.lock();
       continue;
     }
-    // Behind it may be the very chunk whose reader will free memory: other files' go on.
+    // Continue with other files: the chunk whose reader frees memory may be among them.
     lock.lock();
     entry.state = ChunkState::kQueued;
     --pulling_;
@@ -225,6 +238,7 @@ void IncomingSession::pull_again(uint32_t slot) {
 void IncomingSession::completed(const Pull& pull) {
   --fetching_;
   ChunkEntry& entry = chunks_[pull.slot];
+  channel_.note_received();
   const Status verified = verify(entry);
   if (!verified && ++entry.attempts < kAttemptsMax) {
     spdlog::warn("{}; pulling it again", verified.error().message);
@@ -244,30 +258,21 @@ Status IncomingSession::verify(const ChunkEntry& entry) const {
                           options_.hello.source_name + ": checksum mismatch");
 }
 
-// The end of a chunk, good or bad: readers may have it, its slot goes back to the source.
+// Ends a chunk, successfully or not: hands it to readers and releases its slot.
 void IncomingSession::land(uint32_t slot, Status status) {
   ChunkEntry& entry = chunks_[slot];
   const wire::Announce announce = entry.announce;
+  const bool has_landing = std::exchange(entry.has_landing, false);  // land() always ends it
   if (status) {
     status = sink_.land(entry.landing,
                         wire::chunk_digest(announce.offset, announce.length, announce.crc));
-  } else if (entry.has_landing) {
+  } else if (has_landing) {
     sink_.abandon(entry.landing, status.error());
   }
   {
     std::lock_guard lock(mutex_);
     entry.state = ChunkState::kIdle;
-    entry.has_landing = false;
-    ranges_.remove(slot);
     pull_progress_ = Clock::now();
-    for (size_t left = held_back_.size(); left > 0; --left) {
-      const uint32_t held_back = held_back_.pop_front();
-      if (ranges_.overlaps_earlier(held_back)) {
-        held_back_.push_back(held_back);
-      } else {
-        queue_locked(held_back);
-      }
-    }
   }
   if (status) {
     received_bytes_ += announce.length;
@@ -275,16 +280,16 @@ void IncomingSession::land(uint32_t slot, Status status) {
   }
   const int errno_value = status ? 0 : status.error().errno_value;
   (void)channel_.send_with_next(wire::Release{slot, announce.generation, errno_value});
-  // Only now, so that the last chunk under way finds the releases of all others appended.
+  // After the append, so that the last chunk in flight pushes the releases of all others.
   std::lock_guard lock(mutex_);
   --pulling_;
   ++releases_held_;
-  tell_releases_locked();
+  push_releases_locked();
 }
 
-// A message for each chunk would cost as much as the chunk, where chunks are small: releases go out
-// together while more of them will follow soon.
-void IncomingSession::tell_releases_locked() {
+// Writing each release at once would cost as much as a small chunk itself. Releases go out together
+// as long as more of them will follow soon.
+void IncomingSession::push_releases_locked() {
   const bool more_follow = pulling_ > 0 || !queue_.empty() || !urgent_queue_.empty();
   const size_t held_max = options_.hello.slot_count / kSlotsPerHeldRelease;
   if (releases_held_ == 0 || (more_follow && releases_held_ < held_max)) return;

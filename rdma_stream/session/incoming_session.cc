@@ -18,10 +18,8 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
     : options_(std::move(options)),
       sink_(sink),
       chunks_(options_.hello.slot_count),
-      ranges_(options_.hello.slot_count, options_.hello.chunk_size_bytes),
       urgent_queue_(options_.hello.slot_count),
       queue_(options_.hello.slot_count),
-      held_back_(options_.hello.slot_count),
       starved_(options_.hello.slot_count),
       last_attempts_(options_.hello.stream_count),
       channel_({.timings = options_.timings},
@@ -41,10 +39,10 @@ IncomingSession::~IncomingSession() { end(Error{ECANCELED, "the target was close
 Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
                                     uint64_t source_received_sequence,
                                     const std::string& target_name) {
-  channel_.disconnect();  // a half-dead connection may still be there: the new one replaces it
+  channel_.disconnect();  // the new connection replaces one that may be half dead
   std::lock_guard control(control_mutex_);
   if (auto reason = over()) return failure(*reason);
-  // Only now, when nothing comes over an earlier connection any more, is our number final.
+  // The received sequence is final only now, when no earlier connection delivers frames.
   const wire::Welcome welcome{options_.token, channel_.received_sequence(), target_name};
   if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
     return sent;
@@ -61,9 +59,9 @@ bool IncomingSession::proves(const wire::DataHello& hello) const {
                                                   hello.stream, hello.attempt));
 }
 
-bool IncomingSession::use_up(const wire::DataHello& hello) {
+bool IncomingSession::accept_attempt(const wire::DataHello& hello) {
   std::lock_guard lock(mutex_);
-  if (hello.stream >= last_attempts_.size()) return true;  // attach_stream() says what is wrong
+  if (hello.stream >= last_attempts_.size()) return true;  // attach_stream() fails
   if (hello.attempt <= last_attempts_[hello.stream]) return false;
   last_attempts_[hello.stream] = hello.attempt;
   return true;
@@ -78,16 +76,17 @@ std::optional<Error> IncomingSession::over() const {
     std::lock_guard lock(mutex_);
     if (over_) return over_;
     const size_t fetching = fetching_;
-    const bool wanted = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
-    const bool busy_here = pulling_ > fetching;  // verifying, landing: our own time
-    if (wanted && !busy_here && Clock::now() - pull_progress_ > options_.timings.no_payload_max) {
+    const bool expects_bytes = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
+    const bool landing = pulling_ > fetching;  // this side is busy with bytes that arrived
+    if (expects_bytes && !landing &&
+        Clock::now() - pull_progress_ > options_.timings.no_payload_max) {
       return Error{EIO, "the source " + options_.hello.source_name +
-                            " announces bytes, but no data connection brings them"};
+                            " announces bytes, but no data connection delivers them"};
     }
   }
   if (auto failed = channel_.failed()) return failed;
-  if (Clock::now() - channel_.last_heard() > options_.timings.peer_timeout) {
-    return Error{EIO, "no word from the source " + options_.hello.source_name + " for " +
+  if (Clock::now() - channel_.last_received() > options_.timings.peer_timeout) {
+    return Error{EIO, "source " + options_.hello.source_name + " was silent for " +
                           std::to_string(options_.timings.peer_timeout.count()) + " ms"};
   }
   return std::nullopt;
@@ -103,7 +102,7 @@ void IncomingSession::end(const Error& reason) {
   queue_changed_.notify_all();
   channel_.fail(reason);
   tcp_puller_->finish();
-  // Nobody sets it any more.
+  // No lock: it is not set after `ended_`.
   if (verbs_puller_) verbs_puller_->finish();
   std::lock_guard control(control_mutex_);
   for (ChunkEntry& entry : chunks_) {
@@ -118,16 +117,16 @@ void IncomingSession::end(const Error& reason) {
   }
 }
 
-// ---- Messages of the source --------------------------------------------------------------------
+// ---- Messages from the source ------------------------------------------------------------------
 
 template <typename Message>
 Status IncomingSession::apply(std::span<const std::byte> body,
                               Status (Sink::*operation)(SessionId, const Message&)) {
   auto message = wire::decode<Message>(body);
   if (!message) return failure(message.error());
-  // The sink has failed the checkpoint; the session goes on for the others.
+  // An error has failed the checkpoint. The session continues for the others.
   if (auto status = (sink_.*operation)(options_.id, *message); !status) {
-    spdlog::warn("from {}: {}", options_.hello.source_name, status.error().message);
+    spdlog::warn("message from {}: {}", options_.hello.source_name, status.error().message);
   }
   return {};
 }
@@ -205,7 +204,7 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
     case MessageType::kGoodbye: {
       std::lock_guard lock(mutex_);
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
-      if (verbs_puller_) verbs_puller_->stop();  // else it would take the end for a fault
+      if (verbs_puller_) verbs_puller_->stop();  // or it reports the closed connections as a fault
       return {};
     }
     default:
@@ -215,8 +214,10 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
 }
 
 Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
-  if (message.length > wire::kReadBackMaxBytes)
-    return failure(EPROTO, "read back: too much at once");
+  if (message.length > wire::kReadBackMaxBytes) {
+    return failure(EPROTO, "read back of " + std::to_string(message.length) + " bytes: more than " +
+                               std::to_string(wire::kReadBackMaxBytes));
+  }
   std::vector<std::byte> bytes(message.length);
   auto count = sink_.read(key(message.node), message.offset, bytes);
   wire::ReadBackReply reply;
@@ -227,20 +228,19 @@ Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
 
 // ---- Messages to the source --------------------------------------------------------------------
 //
-// None of these waits: they come from threads that serve all sessions, or with the store's lock
-// held.
+// These never block: threads that serve all sessions call them, or threads with the store's lock.
 
 Status IncomingSession::request_seal(uint64_t checkpoint) {
   return channel_.post(wire::SealRequest{checkpoint});
 }
 
-void IncomingSession::tell_removed(uint64_t checkpoint) {
-  if (auto told = channel_.post(wire::CheckpointRemoved{checkpoint}); !told) {
-    channel_.fail(Error{EIO, told.error().message});
+void IncomingSession::notify_removed(uint64_t checkpoint) {
+  if (auto posted = channel_.post(wire::CheckpointRemoved{checkpoint}); !posted) {
+    channel_.fail(Error{EIO, posted.error().message});
   }
 }
 
-void IncomingSession::tell_space(const wire::Space& space) { (void)channel_.post(space); }
+void IncomingSession::notify_space(const wire::Space& space) { (void)channel_.post(space); }
 
 SessionReport IncomingSession::report() const {
   SessionReport report;
@@ -250,7 +250,7 @@ SessionReport IncomingSession::report() const {
   report.security = options_.identity.text();
   report.connected = channel_.connected();
   const auto now = Clock::now();
-  report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_heard());
+  report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_received());
   report.age = std::chrono::duration_cast<milliseconds>(now - opened_at_);
   report.received_bytes = received_bytes_;
   report.chunks = chunks_landed_;
@@ -259,7 +259,7 @@ SessionReport IncomingSession::report() const {
   std::lock_guard lock(mutex_);
   report.transport = transport_;
   report.transport_why = transport_why_;
-  report.queued_chunks = queue_.size() + urgent_queue_.size() + held_back_.size() + starved_.size();
+  report.queued_chunks = queue_.size() + urgent_queue_.size() + starved_.size();
   report.pulling_chunks = pulling_;
   return report;
 }

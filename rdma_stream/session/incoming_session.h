@@ -1,11 +1,13 @@
-// One source's session at the target: acts on its messages in order, decides which chunk is pulled
-// when, verifies what arrives and releases the slots.
+// One source's session at the target: applies its messages in order, chooses the order of the
+// pulls, verifies what arrives and releases the slots.
 //
-// A chunk's way: announced -> (held back while an earlier one overlaps it) -> queued -> (starved
-// while the store has no memory for it: other files go first) -> pulled by the mover -> verified ->
-// landed -> released. Chunks small enough come with their announcement and go from announced to
-// verified at once; when they cannot, they are pulled like the others, as the source still holds
-// them: nothing is kept here outside of the store.
+// A chunk: announced -> queued -> (starved while the store has no memory for it: other files go
+// first) -> pulled by the mover -> verified -> landed -> released. A small chunk travels inside its
+// announcement and goes from announced to verified at once. If it cannot land at once it is pulled
+// like the others, since the source still holds it: payload is stored only in the image store.
+//
+// Chunks in flight do not overlap (see FileStream). A faulty source may announce overlapping ones:
+// then the contents of the common bytes are undefined, or a checksum fails.
 #pragma once
 
 #include <atomic>
@@ -19,16 +21,15 @@
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/mover/slot_ring.h"
 #include "rdma_stream/mover/tcp_puller.h"
-#include "rdma_stream/session/announced_ranges.h"
 #include "rdma_stream/session/transport.h"
 #include "rdma_stream/verbs/verbs_puller.h"
 
 namespace ppmr {
 
-// How bytes may travel to this target.
+// The transports of this target.
 struct TargetTransport {
   TransportMode mode = TransportMode::kAuto;
-  VerbsTarget* verbs = nullptr;  // null: there is no RDMA here
+  VerbsTarget* verbs = nullptr;  // null: no RDMA here
   std::string why_no_verbs = "not set up";
 };
 
@@ -38,19 +39,19 @@ struct SessionReport {
   std::string peer;
   std::string security;  // PeerIdentity::text()
   wire::Transport transport = wire::Transport::kTcp;
-  std::string transport_why;  // and why not the other
+  std::string transport_why;  // the reason for this choice
   bool connected = false;
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds age{0};
   uint64_t received_bytes = 0;  // landed
   uint64_t chunks = 0;
   uint64_t pulled_again = 0;     // after a lost connection or a wrong checksum
-  uint64_t waits_for_space = 0;  // times a chunk found no memory and waited
+  uint64_t waits_for_space = 0;  // how often a chunk found no memory and waited
   size_t queued_chunks = 0;
   size_t pulling_chunks = 0;
 };
 
-// Threads: any, but for run_control() (one at a time).
+// Threads: any; run_control() serialises its callers.
 class IncomingSession final {
  public:
   struct Options {
@@ -61,33 +62,35 @@ class IncomingSession final {
     SessionTimings timings{};
     TargetTransport transport;
   };
-  // `hello` was checked. The sink hears session_opened() from the caller.
+  // `hello` must be valid. The caller reports session_opened() to the sink. Throws
+  // std::system_error when the system has no thread left.
   IncomingSession(Options options, Sink& sink);
   ~IncomingSession();
 
-  // Welcomes the source and serves the control connection until it is lost. Errors: the welcome was
-  // not sent; what over() says.
+  // Welcomes the source and serves the control connection until it is lost. Errors: over(), those
+  // of sending the welcome.
   Status run_control(std::shared_ptr<Connection> connection, uint64_t source_received_sequence,
                      const std::string& target_name);
-  // Whether a data hello that names this session is of its source. Each is admitted once: its
-  // number is used up.
+  // Whether the source of this session sent the data hello.
   bool proves(const wire::DataHello& hello) const;
-  bool use_up(const wire::DataHello& hello);
+  // Accepts the attempt number of a data hello, once: a replayed hello returns false.
+  bool accept_attempt(const wire::DataHello& hello);
   Status attach_stream(uint32_t stream, std::shared_ptr<Connection> connection);
 
-  // Memory that reserve() had to wait for may be there.
+  // The store may have memory for starved chunks.
   void space_freed();
-  // A reader waits for these bytes: they go first.
-  void hurry(uint64_t node, uint64_t offset, uint64_t length);
+  // A reader waits for these bytes: pulls them first.
+  void prioritize(uint64_t node, uint64_t offset, uint64_t length);
+  // These send a message to the source and never block. Errors: ENOBUFS, those of the session.
   Status request_seal(uint64_t checkpoint);
-  void tell_removed(uint64_t checkpoint);
-  void tell_space(const wire::Space& space);
+  void notify_removed(uint64_t checkpoint);
+  void notify_space(const wire::Space& space);
 
-  // Why the session is over (the source said goodbye, is silent for too long, broke the protocol,
-  // does not give what it announced), if it is.
+  // The reason, if the session must end: the source sent a goodbye, was silent for the peer
+  // timeout, broke the protocol, or does not deliver announced chunks.
   std::optional<Error> over() const;
-  // Ends it: no sink call is under way or follows when this returns, but session_ended() by the
-  // caller. Chunks not landed are abandoned.
+  // Ends the session and abandons chunks that have not landed. When it returns, no call of the sink
+  // is in progress, and only the caller's session_ended() follows.
   void end(const Error& reason);
 
   SessionId id() const { return options_.id; }
@@ -98,7 +101,7 @@ class IncomingSession final {
   SessionReport report() const;
 
  private:
-  enum class ChunkState : uint8_t { kIdle, kHeldBack, kQueued, kPulling };
+  enum class ChunkState : uint8_t { kIdle, kQueued, kPulling };
   struct ChunkEntry {
     ChunkState state = ChunkState::kIdle;
     wire::Announce announce;
@@ -107,14 +110,15 @@ class IncomingSession final {
     Landing landing;
   };
 
-  // What a mover sees of the session: pulls come to the one that is chosen.
+  // The queue of one mover. Only the queue of the chosen transport hands out pulls. An exception of
+  // the sink ends the session, not the mover's thread.
   class Port final : public PullQueue {
    public:
     Port(IncomingSession& session, wire::Transport transport)
         : session_(session), transport_(transport) {}
-    bool take(Pull& pull, bool wait) override { return session_.take(transport_, pull, wait); }
-    void completed(const Pull& pull) override { session_.completed(pull); }
-    void lost(const Pull& pull) override { session_.lost(pull); }
+    bool take(Pull& pull, bool wait) override;
+    void completed(const Pull& pull) override;
+    void lost(const Pull& pull) override;
 
    private:
     IncomingSession& session_;
@@ -139,14 +143,14 @@ class IncomingSession final {
   Status start_verbs(const wire::TransportOffer& offer, bool verbs_only);
   Status choose_transport(wire::Transport transport, const std::string& why);
 
-  bool behind_starved_locked(uint32_t slot) const;
+  bool must_starve_locked(uint32_t slot) const;
   void begin_waiting_locked();
   void queue_locked(uint32_t slot);
   Status reserve(ChunkEntry& entry);
   Status verify(const ChunkEntry& entry) const;
   void pull_again(uint32_t slot);
   void land(uint32_t slot, Status status);
-  void tell_releases_locked();
+  void push_releases_locked();
   NodeKey key(uint64_t node) const { return {options_.id, node}; }
 
   const Options options_;
@@ -154,27 +158,25 @@ class IncomingSession final {
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
 
   mutable std::mutex mutex_;
-  std::condition_variable queue_changed_;  // for those who wait in take()
+  std::condition_variable queue_changed_;  // wakes take()
   // Guarded by mutex_.
-  std::vector<ChunkEntry> chunks_;  // by slot; while kPulling an entry is its puller's
-  AnnouncedRanges ranges_;
+  std::vector<ChunkEntry> chunks_;  // by slot; while kPulling the puller owns the entry
   SlotRing urgent_queue_;
   SlotRing queue_;
-  SlotRing held_back_;
   SlotRing starved_;
   size_t pulling_ = 0;
-  size_t releases_held_ = 0;  // of chunks that landed: not told yet
+  size_t releases_held_ = 0;  // releases in the outbox that wait for others
   uint64_t space_events_ = 0;
   std::chrono::steady_clock::time_point
-      pull_progress_;                    // when a chunk last came, or was first asked for
-  std::vector<uint64_t> last_attempts_;  // of data hellos, by stream
+      pull_progress_;                    // when a chunk last arrived, or the first one was queued
+  std::vector<uint64_t> last_attempts_;  // accepted attempt number of data hellos, by stream
   bool ended_ = false;
   std::optional<Error> over_;
   bool offered_ = false;
   wire::Transport transport_ = wire::Transport::kTcp;
   std::string transport_why_;
 
-  std::atomic<size_t> fetching_ = 0;  // of those pulling: waiting for their bytes
+  std::atomic<size_t> fetching_ = 0;  // pulling, and the bytes have not arrived
   std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;
   std::atomic<uint64_t> pulled_again_ = 0;
@@ -182,7 +184,7 @@ class IncomingSession final {
 
   // Destroyed from the last to the first: threads end before what they use.
   Channel channel_;
-  std::mutex control_mutex_;  // held by run_control()
+  std::mutex control_mutex_;  // held during run_control()
   Port tcp_port_{*this, wire::Transport::kTcp};
   Port verbs_port_{*this, wire::Transport::kVerbs};
   std::unique_ptr<TcpPuller> tcp_puller_;

@@ -1,19 +1,21 @@
-// Which way a session's bytes come: what the source offers, what this target has, and what became
-// of the attempt.
+// The target's choice of transport: what the source offers, what this target has, and whether RDMA
+// connections can be opened. A session that loses its last RDMA connection continues over TCP until
+// it ends. With --transport verbs on either side it ends instead.
 #include "rdma_stream/session/incoming_session.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
 
 Status IncomingSession::handle_transport_offer(const wire::TransportOffer& offer) {
-  if (std::exchange(offered_, true)) return failure(EPROTO, "a second offer of transports");
+  if (std::exchange(offered_, true))
+    return failure(EPROTO, "the source offered its transports twice");
   const auto mode = static_cast<TransportMode>(offer.mode);
   if (mode != TransportMode::kAuto && mode != TransportMode::kVerbs &&
       mode != TransportMode::kTcp) {
-    return failure(EPROTO, "transport mode " + std::to_string(offer.mode) + ": unknown");
+    return failure(EPROTO, "unknown transport mode " + std::to_string(offer.mode));
   }
   if (offer.why_no_rails.size() > wire::kTextMaxBytes) {
-    return failure(EPROTO, "an offer of transports with too long a text");
+    return failure(EPROTO, "the text of the transport offer is too long");
   }
   if (auto checked =
           VerbsPuller::check(offer, options_.hello.slot_count, options_.hello.chunk_size_bytes);
@@ -34,14 +36,18 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   VerbsPuller::Options options;
   options.offer = offer;
   options.stream_count = options_.hello.stream_count;
-  options.timings = options_.timings;
+  options.connect_timeout = options_.timings.verbs_connect_max;
+  // An interruption shorter than the peer timeout must not end the session: if TCP can take over,
+  // do so in time; if not, let the queue pairs retransmit until the peer timeout.
+  options.read_timeout =
+      verbs_only ? options_.timings.peer_timeout : options_.timings.connection_silence_max;
   VerbsPuller::Events events;
   events.available = [this](const std::string& description) {
     (void)choose_transport(wire::Transport::kVerbs, description);
   };
   events.unavailable = [this, verbs_only](const Error& why) {
     (void)choose_transport(verbs_only ? wire::Transport::kNone : wire::Transport::kTcp,
-                           "no RDMA connection: " + why.message);
+                           "no RDMA connection left: " + why.message);
   };
   auto puller =
       VerbsPuller::create(options, *options_.transport.verbs, verbs_port_, std::move(events));
@@ -50,7 +56,7 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
                             puller.error().message);
   }
   std::lock_guard lock(mutex_);
-  if (ended_) return {};  // ends with this scope, as nobody else knows it
+  if (ended_) return {};  // destroys the puller
   verbs_puller_ = std::move(*puller);
   wake_mover_locked();
   return {};
@@ -69,11 +75,11 @@ Status IncomingSession::choose_transport(wire::Transport transport, const std::s
   }
   const std::string& source = options_.hello.source_name;
   if (transport == wire::Transport::kVerbs) {
-    spdlog::info("bytes of {} come over verbs, not tcp: {}", source, why);
+    spdlog::info("source {}: transport verbs, not tcp: {}", source, why);
   } else if (transport == wire::Transport::kTcp) {
-    spdlog::info("bytes of {} come over tcp, not verbs: {}", source, why);
+    spdlog::info("source {}: transport tcp, not verbs: {}", source, why);
   } else {
-    spdlog::error("bytes of {} cannot come: {}", source, why);
+    spdlog::error("source {}: no transport: {}", source, why);
   }
   return channel_.send(wire::TransportChoice{transport, why.substr(0, wire::kTextMaxBytes)});
 }

@@ -1,11 +1,12 @@
-// Where the source mount sends what it captures: to a target (Sender), or nowhere (DiscardOutlet,
-// to measure aggregation alone).
+// What the source mount requires of the sender. DiscardOutlet accepts everything and sends nothing,
+// to measure aggregation alone.
 //
-// Threads: all members by any.
+// Threads: any.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <variant>
 
 #include "rdma_stream/session/file_stream.h"
 #include "rdma_stream/wire/wire.h"
@@ -13,54 +14,51 @@
 namespace ppmr {
 
 struct OutletCounters {
-  uint64_t verified_bytes = 0;   // in place at the target, CRC checked
-  uint64_t announced_bytes = 0;  // handed over so far
+  uint64_t verified_bytes = 0;  // in place at the target, CRC checked
+  uint64_t announced_bytes = 0;
   uint64_t chunks = 0;
   uint64_t inline_chunks = 0;
   uint64_t reconnections = 0;
   bool connected = false;
   wire::Transport transport = wire::Transport::kTcp;
-  std::string transport_why;  // and why not the other
+  std::string transport_why;  // the reason for this choice
   std::string peer;
   std::string peer_name;
   std::string security;                  // PeerIdentity::text(), of the target
-  std::chrono::milliseconds silence{0};  // since the peer was last heard
+  std::chrono::milliseconds silence{0};  // since the last sign of life from the peer
 };
+
+// Messages without an answer. The target applies them in the order in which they were sent.
+using OneWayMessage =
+    std::variant<wire::Make, wire::Remove, wire::SetAttributes, wire::Truncate, wire::PunchHole,
+                 wire::OpenedForWrite, wire::Closed, wire::Forget, wire::ManifestEntry,
+                 wire::Abandon, wire::SealRefused>;
 
 class Outlet {
  public:
   virtual ~Outlet() = default;
 
-  // Takes the chunk; the file stream hears how it went.
+  // Sends the chunk and reports the result to its file stream. May block, see
+  // FileStream::announce_in_turn().
   virtual void announce(Chunk chunk) = 0;
 
-  // Names and attributes: sent in order, applied at the target in that order.
-  virtual Status send(const wire::Make& message) = 0;
-  virtual Status send(const wire::Remove& message) = 0;
-  virtual Status send(const wire::SetAttributes& message) = 0;
-  virtual Status send(const wire::Truncate& message) = 0;
-  virtual Status send(const wire::PunchHole& message) = 0;
-  virtual Status send(const wire::OpenedForWrite& message) = 0;
-  virtual Status send(const wire::Closed& message) = 0;
-  virtual Status send(const wire::Forget& message) = 0;
-  virtual Status send(const wire::ManifestEntry& message) = 0;
-  virtual Status send(const wire::Abandon& message) = 0;
-  virtual Status send(const wire::SealRefused& message) = 0;
+  // Errors: EIO once the session has failed. The text of an Abandon is at most wire::kTextMaxBytes.
+  virtual Status send(const OneWayMessage& message) = 0;
 
-  // These wait for the target's word; `request` is filled in here. Errors: the target's, or the
-  // session's.
+  // Send a request (its `request` number is assigned here) and block until the target answers.
+  // Errors: the target's, or EIO when the session fails.
   virtual Status claim(wire::Claim message) = 0;
   virtual Status rename(wire::Rename message) = 0;
   virtual Status seal(wire::Seal message) = 0;
-  // The bytes at `offset` as the target holds them; fewer at the end of the file. Errors: also
-  // EINTR, when `interrupted` says so.
+  // Reads back the bytes at `offset`; fewer at the end of the file. Errors: also EINTR when
+  // `interrupted` returns true.
   virtual Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
                                    const Interrupted& interrupted) = 0;
 
-  // Waits until the target has acted on all that was sent about `node` so far. Errors: as above.
+  // Blocks until the target has applied everything sent about `node` so far. Errors: as above.
   virtual Status await_applied(uint64_t node, const Interrupted& interrupted) = 0;
 
-  // Ends the session now: whoever waits for the target gets `error`.
+  // Ends the session now: callers that wait for the target return `error`.
   virtual void fail(Error error) = 0;
 
   virtual wire::Space space() const = 0;
@@ -69,21 +67,10 @@ class Outlet {
   virtual OutletCounters counters() const = 0;
 };
 
-// Forgets every chunk at once.
 class DiscardOutlet : public Outlet {
  public:
   void announce(Chunk chunk) override;
-  Status send(const wire::Make&) override { return {}; }
-  Status send(const wire::Remove&) override { return {}; }
-  Status send(const wire::SetAttributes&) override { return {}; }
-  Status send(const wire::Truncate&) override { return {}; }
-  Status send(const wire::PunchHole&) override { return {}; }
-  Status send(const wire::OpenedForWrite&) override { return {}; }
-  Status send(const wire::Closed&) override { return {}; }
-  Status send(const wire::Forget&) override { return {}; }
-  Status send(const wire::ManifestEntry&) override { return {}; }
-  Status send(const wire::Abandon&) override { return {}; }
-  Status send(const wire::SealRefused&) override { return {}; }
+  Status send(const OneWayMessage&) override { return {}; }
   Status claim(wire::Claim) override { return {}; }
   Status rename(wire::Rename) override { return {}; }
   Status seal(wire::Seal) override;

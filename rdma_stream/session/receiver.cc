@@ -1,6 +1,8 @@
 #include "rdma_stream/session/receiver.h"
 
 #include <algorithm>
+#include <exception>
+#include <system_error>
 
 #include "rdma_stream/connection/session_proof.h"
 #include "third_party/spdlog.h"
@@ -10,16 +12,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Connections that are served or say hello at the same time: strangers cannot take all memory.
-constexpr size_t kGuestsMax = 256;
+// Bounds the threads that peers can occupy before they have proved who they are.
+constexpr size_t kConnectionsMax = 256;
 constexpr size_t kSessionsMax = 256;
 constexpr size_t kEndedSessionsMax = 64;
+// A refused connection stays open this long, so that the peer can read the reason.
+constexpr milliseconds kRefusedTime{500};
+// Pause after a failed accept. The usual reason is a lack of file descriptors.
+constexpr milliseconds kAcceptPause{100};
 
 Status check(const wire::ControlHello& hello) {
   if (hello.slot_count == 0 || hello.slot_count > wire::kSlotsMax || hello.stream_count == 0 ||
       hello.stream_count > wire::kStreamsMax || hello.chunk_size_bytes == 0 ||
       hello.chunk_size_bytes > (uint32_t{64} << 20) || hello.source_name.size() > 255) {
-    return failure(EPROTO, "hello with numbers out of range");
+    return failure(EPROTO, "hello: numbers out of range");
   }
   return {};
 }
@@ -31,8 +37,16 @@ Receiver::Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, 
       timings_(SessionTimings::from_peer_timeout(options_.peer_timeout)),
       listener_(std::move(listener)),
       sink_(sink),
-      acceptor_([this] { accept_connections(); }),
-      watcher_([this] { watch_sessions(); }) {}
+      acceptor_([this] { accept_connections(); }) {
+  try {
+    watcher_ = std::thread([this] { run_watcher(); });
+  } catch (...) {
+    listener_->close();
+    acceptor_.join();
+    reap_connections(/*all=*/true);
+    throw;
+  }
+}
 
 Receiver::~Receiver() {
   {
@@ -49,63 +63,88 @@ Receiver::~Receiver() {
     for (auto& [id, session] : sessions_) sessions.push_back(session);
   }
   for (auto& session : sessions) end_session(session, Error{EIO, "the target ended"});
-  reap_guests(/*all=*/true);
+  reap_connections(/*all=*/true);
 }
 
 // ---- Connections -------------------------------------------------------------------------------
 
 void Receiver::accept_connections() {
   for (;;) {
-    auto connection = listener_->accept();
-    if (!connection) {
-      if (connection.error().errno_value == ECANCELED) return;
-      spdlog::warn("{}", connection.error().message);
-      // Out of descriptors, most likely: give the present guests time to leave.
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, milliseconds(100), [this] { return stopping_; });
-      continue;
+    Status accepted;
+    try {
+      accepted = accept_connection();
+    } catch (const std::exception& exception) {
+      accepted = failure(ENOMEM, std::string("cannot accept a connection: ") + exception.what());
     }
-    std::lock_guard lock(mutex_);
-    if (guests_.size() >= kGuestsMax && !send_away_stranger_locked()) {
-      spdlog::warn("connection from {} refused: too many connections", (*connection)->peer());
-      continue;
-    }
-    Guest& guest = guests_.emplace_back();
-    guest.connection = std::move(*connection);
-    guest.thread = std::thread([this, &guest] { welcome(guest); });
+    if (accepted) continue;
+    if (accepted.error().errno_value == ECANCELED) return;
+    spdlog::warn("{}", accepted.error().message);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kAcceptPause, [this] { return stopping_; });
   }
 }
 
-// Who has been silent for longest makes room: strangers cannot keep a source out.
-bool Receiver::send_away_stranger_locked() {
-  for (Guest& guest : guests_) {  // in the order of their coming
-    if (guest.greeted || guest.sent_away || !guest.connection) continue;
-    guest.connection->shut_down();
-    guest.sent_away = true;
+// Errors: ECANCELED when the listener is closed.
+Status Receiver::accept_connection() {
+  auto connection = listener_->accept();
+  if (!connection) return failure(connection.error());
+  std::lock_guard lock(mutex_);
+  if (connections_.size() >= kConnectionsMax && !evict_silent_locked()) {
+    spdlog::warn("connection from {} refused: too many connections", (*connection)->peer());
+    return {};
+  }
+  Accepted& accepted = connections_.emplace_back();
+  accepted.connection = std::move(*connection);
+  start_thread_locked(accepted);
+  return {};
+}
+
+// Without a thread the peer gets a reject in plain text: a source accepts it also in place of TLS.
+void Receiver::start_thread_locked(Accepted& accepted) {
+  try {
+    accepted.thread = std::thread([this, &accepted] { run_connection(accepted); });
+  } catch (const std::system_error& error) {
+    const std::string text = std::string("the target cannot start a thread: ") + error.what();
+    spdlog::warn("connection from {} refused: {}", accepted.connection->peer(), text);
+    send_reject(*accepted.connection, wire::RejectReason::kBusy, text);
+  }
+}
+
+// Makes room for a connection: peers that send nothing must not keep a source out.
+bool Receiver::evict_silent_locked() {
+  for (Accepted& accepted : connections_) {  // in the order of acceptance
+    if (accepted.hello_received || accepted.evicted || !accepted.connection) continue;
+    accepted.connection->shut_down();
+    accepted.evicted = true;
     return true;
   }
   return false;
 }
 
-void Receiver::welcome(Guest& guest) {
-  if (auto served = serve(guest); !served) {
-    spdlog::warn("connection from {}: {}", guest.connection->peer(), served.error().message);
+void Receiver::run_connection(Accepted& accepted) {
+  Status served;
+  try {
+    served = serve(accepted);
+  } catch (const std::exception& exception) {
+    served = failure(EIO, exception.what());
+  }
+  if (!served) {
+    spdlog::warn("connection from {}: {}", accepted.connection->peer(), served.error().message);
   }
   std::lock_guard lock(mutex_);
-  guest.connection = nullptr;
-  guest.done = true;
+  accepted.connection = nullptr;
   changed_.notify_all();
 }
 
-Status Receiver::serve(Guest& guest) {
+Status Receiver::serve(Accepted& accepted) {
   const milliseconds timeout = timings_.handshake_max;
-  auto identified = listener_->identify(guest.connection, timeout);
+  auto identified = listener_->identify(accepted.connection, timeout);
   if (!identified) return failure(identified.error());
   const std::shared_ptr<Connection> connection = std::move(*identified);
   auto handshake = receive_handshake(*connection, timeout);
   {
     std::lock_guard lock(mutex_);
-    guest.greeted = true;
+    accepted.hello_received = true;
   }
   if (!handshake) {
     const auto reason = handshake.error().errno_value == EPROTONOSUPPORT
@@ -120,24 +159,23 @@ Status Receiver::serve(Guest& guest) {
     return failure(ECONNREFUSED,
                    "the source refused: " + readable(std::as_bytes(std::span(reject->text))));
   }
-  if (handshake->kind == wire::HandshakeKind::kData) return welcome_data(connection, *handshake);
+  if (handshake->kind == wire::HandshakeKind::kData) return attach_data(connection, *handshake);
   if (listener_->authenticates() && !connection->peer_identity().authenticated()) {
     const std::string text =
-        "a source in plain text, but this target wants to know who it is: give the source the same "
-        "--key-file, or a certificate";
+        "the source sends plain text, but this target requires authentication: start the source "
+        "with the same --key-file, or with a certificate";
     send_reject(*connection, wire::RejectReason::kNotAuthenticated, text);
     return failure(EACCES, text);
   }
   if (handshake->kind == wire::HandshakeKind::kControl) {
-    return welcome_control(connection, *handshake);
+    return serve_control(connection, *handshake);
   }
-  if (handshake->kind == wire::HandshakeKind::kAgent) return welcome_agent(*connection, *handshake);
+  if (handshake->kind == wire::HandshakeKind::kAgent) return serve_agent(*connection, *handshake);
   send_reject(*connection, wire::RejectReason::kBadHello, "not a hello");
   return failure(EPROTO, "not a hello");
 }
 
-Status Receiver::welcome_control(std::shared_ptr<Connection> connection,
-                                 const Handshake& handshake) {
+Status Receiver::serve_control(std::shared_ptr<Connection> connection, const Handshake& handshake) {
   auto hello = wire::decode<wire::ControlHello>(handshake.body);
   if (!hello) {
     send_reject(*connection, wire::RejectReason::kBadHello, hello.error().message);
@@ -164,13 +202,13 @@ Status Receiver::welcome_control(std::shared_ptr<Connection> connection,
       send_reject(*connection, wire::RejectReason::kUnknownSession, text);
       return failure(ESTALE, text);
     }
-    spdlog::info("source {} connected again from {}", hello->source_name, connection->peer());
+    spdlog::info("source {} reconnected from {}", hello->source_name, connection->peer());
   }
-  session->tell_space(sink_.space());
+  session->notify_space(sink_.space());
   auto served = session->run_control(connection, hello->received_sequence, options_.target_name);
   if (auto reason = session->over(); !served && reason) {
     send_reject(*connection, wire::RejectReason::kUnknownSession,
-                "the session was ended here: " + reason->message);
+                "the target ended the session: " + reason->message);
   }
   return served;
 }
@@ -185,12 +223,16 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   options.transport = options_.transport;
   {
     std::lock_guard lock(mutex_);
-    if (stopping_) return failure(ECANCELED, "the target ends");
+    if (stopping_) return failure(ECANCELED, "the target is shutting down");
     if (sessions_.size() >= kSessionsMax) return failure(EBUSY, "too many sessions");
     options.id = ++last_session_;
   }
-  // Nobody knows the session yet, so that this needs no lock.
-  auto session = std::make_shared<IncomingSession>(options, sink_);
+  SessionPointer session;
+  try {
+    session = std::make_shared<IncomingSession>(options, sink_);
+  } catch (const std::exception& exception) {  // no thread, no memory
+    return failure(EAGAIN, std::string("the target cannot open a session: ") + exception.what());
+  }
   sink_.session_opened(options.id, hello.source_name);
   {
     std::lock_guard lock(mutex_);
@@ -200,25 +242,25 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
     }
   }
   end_session(session, Error{EIO, "the target ended"});
-  return failure(ECANCELED, "the target ends");
+  return failure(ECANCELED, "the target is shutting down");
 }
 
 std::string Receiver::why_unknown(const wire::ControlHello& hello) const {
   std::lock_guard lock(mutex_);
   for (const EndedSession& ended : ended_) {
     if (ended.session == hello.session && equal_secrets(ended.token, hello.token)) {
-      return "the session was ended here: " + ended.reason;
+      return "the target ended the session: " + ended.reason;
     }
   }
-  return "no such session here: this target was restarted";
+  return "the target does not have this session: it was restarted";
 }
 
-Status Receiver::welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake) {
+Status Receiver::attach_data(std::shared_ptr<Connection> connection, const Handshake& handshake) {
   auto hello = wire::decode<wire::DataHello>(handshake.body);
   SessionPointer session = hello ? find(*hello) : nullptr;
-  if (!session || !session->use_up(*hello)) {
-    const std::string text = session ? "data connection with a hello that was used before"
-                                     : "data connection without a session, or with a wrong proof";
+  if (!session || !session->accept_attempt(*hello)) {
+    const std::string text = session ? "data connection: its hello was used before"
+                                     : "data connection: unknown session or wrong proof";
     send_reject(*connection, wire::RejectReason::kUnknownSession, text);
     return failure(ESTALE, text);
   }
@@ -230,14 +272,14 @@ Status Receiver::welcome_data(std::shared_ptr<Connection> connection, const Hand
   return session->attach_stream(hello->stream, std::move(connection));
 }
 
-Status Receiver::welcome_agent(Connection& connection, const Handshake& handshake) {
+Status Receiver::serve_agent(Connection& connection, const Handshake& handshake) {
   auto hello = wire::decode<wire::AgentHello>(handshake.body);
   Status checked;
   if (!hello || hello->node_name.size() > 255) {
     checked = failure(EPROTO, "malformed hello to the agent");
   } else if (!options_.serve_agent) {
     checked = failure(EPERM,
-                      "this target restarts nothing on behalf of others: start ppmr target with "
+                      "this target does not restart processes for others: start ppmr target with "
                       "--allow-restart");
   }
   if (!checked) {
@@ -252,23 +294,28 @@ Status Receiver::welcome_agent(Connection& connection, const Handshake& handshak
   return options_.serve_agent(connection, hello->node_name);
 }
 
-void Receiver::reap_guests(bool all) {
+void Receiver::reap_connections(bool all) {
+  const auto done = [](const Accepted& accepted) { return accepted.connection == nullptr; };
   std::unique_lock lock(mutex_);
-  if (all) {
-    for (Guest& guest : guests_) {
-      if (guest.connection) guest.connection->shut_down();
+  for (Accepted& accepted : connections_) {
+    if (!accepted.connection) continue;
+    if (all) accepted.connection->shut_down();
+    const bool refused = !accepted.thread.joinable();
+    if (refused && (all || Clock::now() - accepted.since > kRefusedTime)) {
+      accepted.connection = nullptr;
     }
-    changed_.wait(lock, [this] {
-      return std::all_of(guests_.begin(), guests_.end(), [](auto& guest) { return guest.done; });
-    });
   }
-  for (auto guest = guests_.begin(); guest != guests_.end();) {
-    if (!guest->done) {
-      ++guest;
+  if (all) {
+    changed_.wait(lock,
+                  [&] { return std::all_of(connections_.begin(), connections_.end(), done); });
+  }
+  for (auto accepted = connections_.begin(); accepted != connections_.end();) {
+    if (!done(*accepted)) {
+      ++accepted;
       continue;
     }
-    guest->thread.join();
-    guest = guests_.erase(guest);
+    if (accepted->thread.joinable()) accepted->thread.join();
+    accepted = connections_.erase(accepted);
   }
 }
 
@@ -280,7 +327,7 @@ Receiver::SessionPointer Receiver::find(SessionId id) const {
   return found == sessions_.end() ? nullptr : found->second;
 }
 
-// A session goes on with the peer that opened it alone.
+// Only the peer that opened a session may continue it.
 Receiver::SessionPointer Receiver::find(const wire::ControlHello& hello,
                                         const PeerIdentity& identity) const {
   std::lock_guard lock(mutex_);
@@ -301,35 +348,49 @@ Receiver::SessionPointer Receiver::find(const wire::DataHello& hello) const {
   return nullptr;
 }
 
-// Ends the sessions that are over, tells the sources how much room there is.
-void Receiver::watch_sessions() {
-  wire::Space told;
+void Receiver::run_watcher() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     changed_.wait_for(lock, timings_.watch_interval);
-    // Whoever says its hello byte by byte only takes a place.
-    for (Guest& guest : guests_) {
-      if (guest.connection && !guest.greeted &&
-          std::chrono::steady_clock::now() - guest.since > 2 * timings_.handshake_max) {
-        guest.connection->shut_down();
-      }
-    }
-    std::vector<SessionPointer> sessions;
-    for (auto& [id, session] : sessions_) sessions.push_back(session);
     lock.unlock();
-    const wire::Space space = sink_.space();
-    const bool changed = space.free_bytes != told.free_bytes;
-    told = space;
-    for (auto& session : sessions) {
-      if (auto reason = session->over()) {
-        end_session(session, *reason);
-      } else if (changed) {
-        session->tell_space(space);
-      }
+    try {
+      watch_sessions();
+    } catch (const std::exception& exception) {
+      spdlog::error("cannot check the sessions: {}", exception.what());
     }
-    sessions.clear();
-    reap_guests(/*all=*/false);
     lock.lock();
+  }
+}
+
+// Ends the sessions that are over, reports free space to the sources of the others.
+void Receiver::watch_sessions() {
+  std::vector<SessionPointer> sessions;
+  {
+    std::lock_guard lock(mutex_);
+    shut_down_late_locked();
+    for (auto& [id, session] : sessions_) sessions.push_back(session);
+  }
+  const wire::Space space = sink_.space();
+  const bool changed = space.free_bytes != space_.free_bytes;
+  space_ = space;
+  for (auto& session : sessions) {
+    if (auto reason = session->over()) {
+      end_session(session, *reason);
+    } else if (changed) {
+      session->notify_space(space);
+    }
+  }
+  sessions.clear();
+  reap_connections(/*all=*/false);
+}
+
+// A peer that sends its hello byte by byte must not occupy a thread for long.
+void Receiver::shut_down_late_locked() {
+  for (Accepted& accepted : connections_) {
+    if (accepted.connection && !accepted.hello_received &&
+        Clock::now() - accepted.since > 2 * timings_.handshake_max) {
+      accepted.connection->shut_down();
+    }
   }
 }
 
@@ -352,12 +413,12 @@ void Receiver::space_freed() {
   for (auto& session : sessions) session->space_freed();
 }
 
-void Receiver::hurry(NodeKey file, uint64_t offset, uint64_t length) {
-  if (auto session = find(file.session)) session->hurry(file.node, offset, length);
+void Receiver::prioritize(NodeKey file, uint64_t offset, uint64_t length) {
+  if (auto session = find(file.session)) session->prioritize(file.node, offset, length);
 }
 
-void Receiver::tell_removed(NodeKey checkpoint) {
-  if (auto session = find(checkpoint.session)) session->tell_removed(checkpoint.node);
+void Receiver::notify_removed(NodeKey checkpoint) {
+  if (auto session = find(checkpoint.session)) session->notify_removed(checkpoint.node);
 }
 
 Status Receiver::request_seal(NodeKey checkpoint) {

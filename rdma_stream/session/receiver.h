@@ -1,5 +1,5 @@
-// The target's side of the stream: accepts sources, keeps a session for each, and ends those whose
-// source has gone.
+// The target's side of the stream: accepts connections, keeps a session per source, and ends the
+// sessions whose source has failed.
 #pragma once
 
 #include <condition_variable>
@@ -18,28 +18,32 @@
 namespace ppmr {
 
 struct ReceiverOptions {
-  // A source that was not heard for so long has failed.
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TargetTransport transport;
-  // Serves a connection that said an agent's hello, until it ends; empty: such are refused. Called
-  // on a thread of its own; the connection is shut down when the receiver ends.
+  // Serves a connection that begins with an agent's hello, until it ends. Empty: the receiver
+  // refuses such connections. Called on the connection's own thread; the receiver shuts the
+  // connection down when it ends.
   std::function<Status(Connection&, const std::string& node_name)> serve_agent;
 };
 
-// Threads: any. The sink outlives the receiver. No lock is held while the sink is called, so the
-// sink may call back, also with its own locks held: none of the functions below waits for a source.
+// Without a free thread or memory the receiver refuses the one connection or session, with an error
+// that the source receives, and continues.
+//
+// Threads: any. The sink outlives the receiver. The receiver holds no lock while it calls the sink,
+// so the sink may call back with its own locks held: no member below waits for a source.
 class Receiver {
  public:
+  // Throws std::system_error when the system has no thread left.
   Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, Sink& sink);
-  // Ends all sessions: what is not sealed has failed.
+  // Ends all sessions: checkpoints that are not sealed fail.
   ~Receiver();
 
-  // To be called by the sink; without effect for sessions that have ended.
+  // For the sink. No effect on sessions that have ended.
   void space_freed();
-  void hurry(NodeKey file, uint64_t offset, uint64_t length);
-  void tell_removed(NodeKey checkpoint);
-  // Asks the source to seal. Errors: ENOTCONN when the session has ended.
+  void prioritize(NodeKey file, uint64_t offset, uint64_t length);
+  void notify_removed(NodeKey checkpoint);
+  // Requests the source to seal. Errors: ENOTCONN when the session has ended.
   Status request_seal(NodeKey checkpoint);
 
   std::vector<SessionReport> sessions() const;
@@ -47,13 +51,14 @@ class Receiver {
 
  private:
   using SessionPointer = std::shared_ptr<IncomingSession>;
-  struct Guest {  // a connection and the thread that serves it; guarded by mutex_
-    std::shared_ptr<Connection> connection;
-    std::thread thread;
-    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
-    bool greeted = false;  // has said its hello
-    bool sent_away = false;
-    bool done = false;
+  using Clock = std::chrono::steady_clock;
+  // An accepted connection and the thread that serves it. Guarded by mutex_.
+  struct Accepted {
+    std::shared_ptr<Connection> connection;  // null when done
+    std::thread thread;                      // none if no thread could start
+    Clock::time_point since = Clock::now();
+    bool hello_received = false;
+    bool evicted = false;
   };
   struct EndedSession {
     wire::Token session{};
@@ -62,21 +67,25 @@ class Receiver {
   };
 
   void accept_connections();
-  bool send_away_stranger_locked();
-  void welcome(Guest& guest);
-  Status serve(Guest& guest);
-  Status welcome_control(std::shared_ptr<Connection> connection, const Handshake& handshake);
-  Status welcome_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
-  Status welcome_agent(Connection& connection, const Handshake& handshake);
+  Status accept_connection();
+  void start_thread_locked(Accepted& accepted);
+  bool evict_silent_locked();
+  void run_connection(Accepted& accepted);
+  Status serve(Accepted& accepted);
+  Status serve_control(std::shared_ptr<Connection> connection, const Handshake& handshake);
+  Status attach_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
+  Status serve_agent(Connection& connection, const Handshake& handshake);
   SessionPointer find(SessionId id) const;
   SessionPointer find(const wire::ControlHello& hello, const PeerIdentity& identity) const;
   SessionPointer find(const wire::DataHello& hello) const;
   Result<SessionPointer> open_session(const wire::ControlHello& hello,
                                       const PeerIdentity& identity);
   std::string why_unknown(const wire::ControlHello& hello) const;
+  void run_watcher();
   void watch_sessions();
+  void shut_down_late_locked();
   void end_session(const SessionPointer& session, const Error& reason);
-  void reap_guests(bool all);
+  void reap_connections(bool all);
 
   const ReceiverOptions options_;
   const SessionTimings timings_;
@@ -88,9 +97,11 @@ class Receiver {
   // Guarded by mutex_.
   std::map<SessionId, SessionPointer> sessions_;
   SessionId last_session_ = 0;
-  std::deque<EndedSession> ended_;  // the last few, so that their sources learn why
-  std::list<Guest> guests_;
+  std::deque<EndedSession> ended_;  // the latest, to report the reason to their sources
+  std::list<Accepted> connections_;
   bool stopping_ = false;
+
+  wire::Space space_;  // last sent to the sources; the watcher's
 
   std::thread acceptor_;
   std::thread watcher_;

@@ -1,6 +1,7 @@
 #include "rdma_stream/session/sender.h"
 
 #include <cassert>
+#include <exception>
 
 #include "rdma_stream/connection/handshake.h"
 #include "third_party/spdlog.h"
@@ -11,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A number of the target's that a FUSE caller gets to see.
+// An errno from the target that a FUSE caller receives: EIO if it is out of range.
 int errno_from_wire(int32_t value) {
   constexpr int kErrnoMax = 4095;  // MAX_ERRNO, include/linux/err.h
   return value > 0 && value <= kErrnoMax ? value : EIO;
@@ -23,6 +24,16 @@ int errno_from_wire(int32_t value) {
 
 Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& pool,
                                              Connector& connector, SenderEvents events) {
+  try {
+    return open_unguarded(std::move(options), pool, connector, std::move(events));
+  } catch (const std::exception& exception) {  // no thread, no memory
+    return failure(EAGAIN,
+                   "cannot open a session with " + connector.target() + ": " + exception.what());
+  }
+}
+
+Result<std::unique_ptr<Sender>> Sender::open_unguarded(SenderOptions options, BufferPool& pool,
+                                                       Connector& connector, SenderEvents events) {
   if (pool.slot_count() > wire::kSlotsMax) {
     return failure(EINVAL, "a pool of " + std::to_string(pool.slot_count()) +
                                " chunks: must be at most " + std::to_string(wire::kSlotsMax) +
@@ -31,12 +42,11 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
   options.source_name.resize(std::min<size_t>(options.source_name.size(), wire::kNameMaxBytes));
   std::unique_ptr<Sender> sender(
       new Sender(std::move(options), pool, connector, std::move(events), random_token()));
-  auto greeting = sender->greet(sender->timings_.peer_timeout);
+  auto greeting = sender->connect(sender->timings_.peer_timeout);
   if (!greeting) return failure(greeting.error());
-  auto& [connection, welcome] = *greeting;
-  sender->token_ = welcome.token;
-  sender->target_name_ = welcome.target_name;
-  sender->target_identity_ = connection->peer_identity();
+  sender->token_ = greeting->second.token;
+  sender->target_name_ = greeting->second.target_name;
+  sender->target_identity_ = greeting->first->peer_identity();
   TcpResponder::Options responder;
   responder.session = sender->session_;
   responder.token = sender->token_;
@@ -48,8 +58,9 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
         std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
   }
   if (transport) sender->offer_transport();
-  sender->control_ = std::thread(
-      [self = sender.get(), connection, welcome] { self->run_control(connection, welcome); });
+  sender->control_ = std::thread([self = sender.get(), greeting = std::move(*greeting)]() mutable {
+    self->run_control(std::move(greeting));
+  });
   if (transport) {
     if (auto chosen = sender->await_transport(); !chosen) return failure(chosen.error());
   }
@@ -78,24 +89,24 @@ Sender::~Sender() {
     {
       std::lock_guard lock(stop_mutex_);
       stopping_ = true;
-      if (greeting_) greeting_->shut_down();
+      if (connecting_) connecting_->shut_down();
     }
     stop_requested_.notify_all();
     channel_.fail(Error{ECANCELED, "the session with " + connector_.target() + " was closed"});
     control_.join();
   }
-  responder_.reset();  // no reader of a slot is left
+  responder_.reset();  // ends the last reads of slots
   for ([[maybe_unused]] const SlotEntry& entry : slots_) assert(!entry.chunk.lease);
 }
 
-Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> Sender::greet(milliseconds timeout) {
+Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
   auto connected = connector_.connect(timeout);
   if (!connected) return failure(connected.error());
   const std::shared_ptr<Connection> connection = std::move(*connected);
   {
     std::lock_guard lock(stop_mutex_);
     if (stopping_) return failure(ECANCELED, "the session was closed");
-    greeting_ = connection;
+    connecting_ = connection;
   }
   wire::ControlHello hello;
   hello.session = session_;
@@ -108,53 +119,62 @@ Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> Sender::greet(mill
   auto welcome = greet_target(*connection, hello, timeout);
   {
     std::lock_guard lock(stop_mutex_);
-    greeting_ = nullptr;
+    connecting_ = nullptr;
   }
   if (!welcome) return failure(welcome.error());
   return std::pair{connection, std::move(*welcome)};
 }
 
-// Keeps the session connected until it is closed or has failed.
-void Sender::run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome) {
-  Error reason = channel_.run(connection, welcome.received_sequence);
+void Sender::run_control(Greeting greeting) {
+  Error reason;
+  try {
+    reason = stay_connected(std::move(greeting));
+  } catch (const std::exception& exception) {
+    reason = Error{EIO, exception.what()};
+  }
+  end_session(std::move(reason));
+}
+
+// Keeps the session connected until it is closed or has failed; returns the reason.
+Error Sender::stay_connected(Greeting greeting) {
+  Error reason = channel_.run(greeting.first, greeting.second.received_sequence);
   std::unique_lock lock(stop_mutex_);
   while (!stopping_) {
     lock.unlock();
-    if (auto failed = channel_.failed()) return give_up(*failed);
+    if (auto failed = channel_.failed()) return *failed;
     const auto left = std::chrono::duration_cast<milliseconds>(
-        channel_.last_heard() + timings_.peer_timeout - Clock::now());
+        channel_.last_received() + timings_.peer_timeout - Clock::now());
     if (left <= milliseconds(0)) {
-      return give_up(Error{EIO, "no word from the target " + connector_.target() + " for " +
-                                    std::to_string(timings_.peer_timeout.count()) +
-                                    " ms: " + reason.message});
+      return {EIO, "target " + connector_.target() + " was silent for " +
+                       std::to_string(timings_.peer_timeout.count()) + " ms: " + reason.message};
     }
-    auto greeting = greet(std::min(left, timings_.attempt_max));
-    if (greeting) {
+    auto connected = connect(std::min(left, timings_.attempt_max));
+    if (connected) {
       ++reconnections_;
-      spdlog::warn("connected to {} again after: {}", connector_.target(), reason.message);
-      reason = channel_.run(greeting->first, greeting->second.received_sequence);
-    } else if (greeting.error().errno_value == ESTALE) {
-      return give_up(Error{EIO, greeting.error().message});
+      spdlog::warn("reconnected to {} after: {}", connector_.target(), reason.message);
+      reason = channel_.run(connected->first, connected->second.received_sequence);
+    } else if (connected.error().errno_value == ESTALE) {
+      return {EIO, connected.error().message};
     } else {
-      // Even a wrong version or magic may be a damaged hello: this was a target of ours before.
-      reason = greeting.error();
+      // Retry also after a wrong magic or version: the target was a valid one before, so the
+      // network may have damaged its answer.
+      reason = connected.error();
     }
     lock.lock();
     stop_requested_.wait_for(lock, timings_.retry_interval, [this] { return stopping_; });
   }
-  lock.unlock();
-  give_up(Error{EIO, "the session with " + connector_.target() + " was closed"});
+  return {EIO, "the session with " + connector_.target() + " was closed"};
 }
 
-// The session is over: everything under way has failed, every slot comes back.
-void Sender::give_up(Error error) {
+// Fails all chunks in flight and all requests, and frees all slots.
+void Sender::end_session(Error error) {
   error.errno_value = EIO;
   channel_.fail(error);
   {
-    std::lock_guard lock(transport_mutex_);  // whoever waits for a choice looks again
+    std::lock_guard lock(transport_mutex_);  // await_transport() must not miss the failure
   }
   transport_chosen_.notify_all();
-  // Nobody reads the slots any more when they are given back.
+  // All remote reads must end before the slots are free for other bytes.
   loan_.reset();
   if (responder_) responder_->stop();
   std::vector<SlotEntry> unfinished;
@@ -165,13 +185,13 @@ void Sender::give_up(Error error) {
       if (!entry.announced) continue;
       entry.errno_value = EIO;
       if (entry.readers > 0) {
-        entry.release_due = true;  // end_read() finishes it
+        entry.release_due = true;  // end_read() completes it
       } else {
         unfinished.push_back(std::exchange(entry, {}));
       }
     }
   }
-  for (SlotEntry& entry : unfinished) finish(std::move(entry));
+  for (SlotEntry& entry : unfinished) complete(std::move(entry));
   std::map<uint64_t, Request> requests;
   {
     std::lock_guard lock(requests_mutex_);
@@ -181,7 +201,7 @@ void Sender::give_up(Error error) {
   for (auto& [id, request] : requests) request.reply.set_value({failure(error), {}});
 }
 
-// ---- Messages of the target --------------------------------------------------------------------
+// ---- Messages from the target ------------------------------------------------------------------
 
 Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
   switch (type) {
@@ -257,7 +277,7 @@ Result<std::vector<std::byte>> Sender::request_bytes(Message message,
     request.permit = std::move(permit);
     reply = request.reply.get_future();
   }
-  // If this fails the session ends, and give_up() answers.
+  // If this fails the session ends, and end_session() answers.
   (void)channel_.send(message);
   while (reply.wait_for(kInterruptCheck) != std::future_status::ready) {
     if (interrupted && interrupted()) return failure(interruption());
@@ -274,10 +294,9 @@ Status Sender::request(Message message) {
   return {};
 }
 
-Status Sender::send(const wire::Abandon& message) {
-  wire::Abandon bounded = message;
-  bounded.reason.resize(std::min(bounded.reason.size(), wire::kTextMaxBytes));
-  return send_message(bounded);
+Status Sender::send(const OneWayMessage& message) {
+  const Status sent = std::visit([this](const auto& one) { return channel_.send(one); }, message);
+  return sent ? sent : failure(session_error());
 }
 
 Status Sender::claim(wire::Claim message) { return request(std::move(message)); }
@@ -312,7 +331,8 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
     if (!permit) return failure(permit.error());
     auto part = request_bytes(message, interrupted, std::move(*permit));
     if (!part) return failure(part.error());
-    if (part->size() > message.length) return failure(EIO, "read back: more than was asked for");
+    if (part->size() > message.length)
+      return failure(EIO, "read back from " + connector_.target() + ": more bytes than requested");
     std::copy(part->begin(), part->end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
     filled += part->size();
     if (part->size() < message.length) break;
@@ -320,7 +340,7 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
   return filled;
 }
 
-// Messages are acted on in order: the answer to the last one comes after all others.
+// The target handles messages in order, so its answer proves that it has applied all earlier ones.
 Status Sender::await_applied(uint64_t node, const Interrupted& interrupted) {
   std::byte byte;
   auto answered = read_back(node, 0, {&byte, 1}, interrupted);
@@ -364,7 +384,8 @@ OutletCounters Sender::counters() const {
   counters.peer = connector_.target();
   counters.peer_name = target_name_;
   counters.security = target_identity_.text();
-  counters.silence = std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_heard());
+  counters.silence =
+      std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_received());
   return counters;
 }
 

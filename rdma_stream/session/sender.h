@@ -1,9 +1,9 @@
 // The source's half of a session: announces chunks, lets the target read them, and takes the slots
 // back when the target has verified them.
 //
-// A slot's way: a FUSE worker cuts a chunk -> announce() records it in the slot table -> the target
-// reads it (SlotReader) -> Release arrives -> the lease dies and the slot is free. Only the
-// target's word frees a slot, or the end of the session.
+// The life of a slot: a FUSE worker cuts a chunk -> announce() records it in the slot table -> the
+// target reads it (SlotReader) -> Release arrives -> the lease ends and the slot is free. Only the
+// target's Release, or the end of the session, frees a slot.
 #pragma once
 
 #include <atomic>
@@ -25,23 +25,22 @@
 
 namespace ppmr {
 
-// How bytes may travel from this source.
+// The transports of this source.
 struct SourceTransport {
   TransportMode mode = TransportMode::kAuto;
-  VerbsSource* verbs = nullptr;  // null: there is no RDMA here; it outlives the sessions
+  VerbsSource* verbs = nullptr;  // null: no RDMA here. Outlives the sessions.
   std::string why_no_verbs = "not set up";
 };
 
 struct SenderOptions {
   uint32_t stream_count = 2;
-  // Without a word from the target for so long the session has failed.
   std::chrono::milliseconds peer_timeout{10'000};
   std::string source_name;
-  // What is offered to the target, which chooses. Nothing: bytes travel over TCP.
+  // Offered to the target, which chooses. Without an offer payload travels over TCP.
   std::optional<SourceTransport> transport;
 };
 
-// What the target asks for on its own. Called on the control thread: must not wait for the target.
+// Requests of the target. Called on the control thread: must not wait for the target.
 struct SenderEvents {
   std::function<void(uint64_t checkpoint)> seal_requested;
   std::function<void(uint64_t checkpoint)> checkpoint_removed;
@@ -51,25 +50,16 @@ struct SenderEvents {
 class Sender final : public Outlet, private SlotReader {
  public:
   // Opens a session and waits for the target's choice of transport. Errors: those of
-  // Connector::connect and of the handshake; EINVAL for a pool of more slots than a session may
-  // have; EIO when the two sides find no transport.
+  // Connector::connect and of the handshake; EINVAL when the pool has more slots than a session may
+  // have; EIO when the two sides have no transport in common; EAGAIN when the system has no thread
+  // or memory left.
   static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
                                               Connector& connector, SenderEvents events);
-  // Ends the session: what is not sealed then has failed at the target. All slots are back.
+  // Ends the session: checkpoints that are not sealed fail at the target. All slots are free.
   ~Sender() override;
 
   void announce(Chunk chunk) override;
-  Status send(const wire::Make& message) override { return send_message(message); }
-  Status send(const wire::Remove& message) override { return send_message(message); }
-  Status send(const wire::SetAttributes& message) override { return send_message(message); }
-  Status send(const wire::Truncate& message) override { return send_message(message); }
-  Status send(const wire::PunchHole& message) override { return send_message(message); }
-  Status send(const wire::OpenedForWrite& message) override { return send_message(message); }
-  Status send(const wire::Closed& message) override { return send_message(message); }
-  Status send(const wire::Forget& message) override { return send_message(message); }
-  Status send(const wire::ManifestEntry& message) override { return send_message(message); }
-  Status send(const wire::SealRefused& message) override { return channel_.send(message); }
-  Status send(const wire::Abandon& message) override;
+  Status send(const OneWayMessage& message) override;
   Status claim(wire::Claim message) override;
   Status rename(wire::Rename message) override;
   Status seal(wire::Seal message) override;
@@ -88,47 +78,45 @@ class Sender final : public Outlet, private SlotReader {
     uint32_t crc = 0;
     bool announced = false;
     uint32_t readers = 0;      // begin_read() without end_read()
-    bool release_due = false;  // the target has released it meanwhile
-    int errno_value = 0;       // how
+    bool release_due = false;  // released during a read: the last end_read() completes it
+    int errno_value = 0;       // from the Release
   };
   struct Reply {
     Status status;
     std::vector<std::byte> bytes;
   };
-  struct ReadBackEnd {
-    void operator()(std::counting_semaphore<>* left) const { left->release(); }
+  struct ReleasePermit {
+    void operator()(std::counting_semaphore<>* permits) const { permits->release(); }
   };
-  using ReadBackPermit = std::unique_ptr<std::counting_semaphore<>, ReadBackEnd>;
-  // It stays until it is answered, also when nobody waits for the answer any more.
+  using ReadBackPermit = std::unique_ptr<std::counting_semaphore<>, ReleasePermit>;
+  // Stays until the answer arrives, even if its caller was interrupted.
   struct Request {
     std::promise<Reply> reply;
     ReadBackPermit permit;
   };
+  using Greeting = std::pair<std::shared_ptr<Connection>, wire::Welcome>;
 
   Sender(SenderOptions options, BufferPool& pool, Connector& connector, SenderEvents events,
          wire::Token session);
+  static Result<std::unique_ptr<Sender>> open_unguarded(SenderOptions options, BufferPool& pool,
+                                                        Connector& connector, SenderEvents events);
 
   Result<std::span<const std::byte>> begin_read(const wire::ReadRequest& request) override;
   void end_read(uint32_t slot) override;
 
-  void run_control(std::shared_ptr<Connection> connection, wire::Welcome welcome);
-  Result<std::pair<std::shared_ptr<Connection>, wire::Welcome>> greet(
-      std::chrono::milliseconds timeout);
+  void run_control(Greeting greeting);
+  Error stay_connected(Greeting greeting);
+  Result<Greeting> connect(std::chrono::milliseconds timeout);
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   Status handle_release(const wire::Release& release);
   void announce_now(Chunk chunk, uint32_t crc);
   void offer_transport();
   Status await_transport();
   Status handle_transport_choice(const wire::TransportChoice& choice);
-  void finish(SlotEntry entry);
-  void give_up(Error error);
-  // Whatever ended the session is EIO to those who write.
+  void complete(SlotEntry entry);
+  void end_session(Error error);
+  // The error of the session, with EIO: what writers receive.
   Error session_error() const;
-  template <typename Message>
-  Status send_message(const Message& message) {
-    if (channel_.send(message)) return {};
-    return failure(session_error());
-  }
 
   template <typename Message>
   Status request(Message message);
@@ -144,16 +132,16 @@ class Sender final : public Outlet, private SlotReader {
   Connector& connector_;
   const SenderEvents events_;
   const wire::Token session_;
-  wire::Token token_{};  // the target's; constant after open()
+  wire::Token token_{};  // assigned by the target; constant after open()
   std::string target_name_;
   PeerIdentity target_identity_;
 
   mutable std::mutex slots_mutex_;
   std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
-  std::optional<Error> slots_closed_;  // no announcement any more; guarded by slots_mutex_
+  std::optional<Error> slots_closed_;  // rejects announcements; guarded by slots_mutex_
 
-  // Replies to more read-backs at once could fill the target's outbox, and its control thread would
-  // wait for us while we wait for it.
+  // More read-backs at once could fill the target's outbox with replies. Then its control thread
+  // would block, and with it the releases that this side needs.
   std::counting_semaphore<> read_backs_left_{8};
   std::mutex requests_mutex_;
   uint64_t last_request_ = 0;             // guarded by requests_mutex_
@@ -175,8 +163,8 @@ class Sender final : public Outlet, private SlotReader {
 
   std::mutex stop_mutex_;
   std::condition_variable stop_requested_;
-  bool stopping_ = false;                 // guarded by stop_mutex_
-  std::shared_ptr<Connection> greeting_;  // not yet the channel's; guarded by stop_mutex_
+  bool stopping_ = false;                   // guarded by stop_mutex_
+  std::shared_ptr<Connection> connecting_;  // in its handshake; guarded by stop_mutex_
 
   // Destroyed from the last to the first: threads end before what they use.
   Channel channel_;

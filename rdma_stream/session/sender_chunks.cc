@@ -1,4 +1,4 @@
-// The way of a chunk at the source: announced, read by the target, released.
+// A chunk at the source: announced, read by the target, released.
 #include <cstring>
 
 #include "buffer_pool/crc32c.h"
@@ -18,8 +18,8 @@ void Sender::announce(Chunk chunk) {
   announced_bytes_ += chunk.length;
   ++chunks_;
   const std::shared_ptr<FileStream> file = chunk.file;
-  file->announce_in_turn(std::move(chunk), crc, [this](Chunk next, uint32_t its_crc) {
-    announce_now(std::move(next), its_crc);
+  file->announce_in_turn(std::move(chunk), crc, [this](Chunk next, uint32_t next_crc) {
+    announce_now(std::move(next), next_crc);
   });
 }
 
@@ -42,7 +42,7 @@ void Sender::announce_now(Chunk chunk, uint32_t crc) {
       SlotEntry& entry = slots_[message.slot];
       entry.crc = message.crc;
       entry.announced = true;
-      entry.readers = inlined ? 1 : 0;  // the copy into the message below
+      entry.readers = inlined ? 1 : 0;  // send() below reads the slot
       entry.chunk = std::move(chunk);
     }
   }
@@ -51,7 +51,7 @@ void Sender::announce_now(Chunk chunk, uint32_t crc) {
     chunk.file->failed(chunk.turn, *closed);
     return;
   }
-  // An error here is the end of the session: give_up() finishes the entry.
+  // An error here is the end of the session: end_session() completes the entry.
   if (inlined) {
     ++inline_chunks_;
     wire::AnnounceInline with_bytes;
@@ -64,10 +64,11 @@ void Sender::announce_now(Chunk chunk, uint32_t crc) {
 }
 
 Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& request) {
+  channel_.note_received();
   std::lock_guard lock(slots_mutex_);
   if (request.slot >= slots_.size() || !slots_[request.slot].announced || slots_closed_) {
     return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
-                               ": nothing is announced there");
+                               ": no chunk in flight there");
   }
   SlotEntry& entry = slots_[request.slot];
   const Chunk& chunk = entry.chunk;
@@ -75,7 +76,7 @@ Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& r
       request.slot_offset < chunk.slot_offset ||
       uint64_t{request.slot_offset} + request.length > uint64_t{chunk.slot_offset} + chunk.length) {
     return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
-                               ": not the bytes that are announced");
+                               ": not part of the chunk in flight");
   }
   ++entry.readers;
   return chunk.lease.payload().subspan(request.slot_offset, request.length);
@@ -89,7 +90,7 @@ void Sender::end_read(uint32_t slot) {
     if (--entry.readers > 0 || !entry.release_due) return;
     finished = std::exchange(entry, {});
   }
-  finish(std::move(finished));
+  complete(std::move(finished));
 }
 
 Status Sender::handle_release(const wire::Release& release) {
@@ -100,26 +101,27 @@ Status Sender::handle_release(const wire::Release& release) {
         slots_[release.slot].release_due ||
         slots_[release.slot].chunk.lease.generation() != release.generation) {
       return failure(EPROTO, "the target released slot " + std::to_string(release.slot) +
-                                 ", which it was not given");
+                                 ", which is not in flight");
     }
     SlotEntry& entry = slots_[release.slot];
     entry.errno_value = release.errno_value;
-    // A connection that was given up may still be reading for nobody.
+    // The target may have released the slot after it replaced a connection on which this side
+    // still sends the chunk.
     if (entry.readers > 0) {
       entry.release_due = true;
       return {};
     }
     finished = std::exchange(entry, {});
   }
-  finish(std::move(finished));
+  complete(std::move(finished));
   return {};
 }
 
-void Sender::finish(SlotEntry entry) {
+void Sender::complete(SlotEntry entry) {
   Chunk& chunk = entry.chunk;
   const uint64_t digest = wire::chunk_digest(chunk.offset, chunk.length, entry.crc);
   const uint32_t length = chunk.length;
-  // The slot first: whoever waits for the file may need it.
+  // Free the slot first: a caller that waits for the file may need one.
   chunk.lease.release();
   if (entry.errno_value == 0) {
     verified_bytes_ += length;
@@ -128,12 +130,13 @@ void Sender::finish(SlotEntry entry) {
     chunk.file->failed(chunk.turn,
                        Error{ENOSPC, "the target " + connector_.target() +
                                          " is out of space: raise --memory-limit there, or give "
-                                         "it a --spill-dir with room"});
+                                         "it a --spill-dir with free space"});
   } else if (channel_.failed()) {
     chunk.file->failed(chunk.turn, session_error());
   } else {
-    chunk.file->failed(chunk.turn, Error{EIO, "the target could not take a chunk: " +
-                                                  std::string(std::strerror(entry.errno_value))});
+    chunk.file->failed(chunk.turn,
+                       Error{EIO, "target " + connector_.target() + " could not store a chunk: " +
+                                      std::string(std::strerror(entry.errno_value))});
   }
 }
 

@@ -1,4 +1,4 @@
-// Which way a session's bytes go: what is offered to the target, and what it chose.
+// The source's half of the choice of transport: its offer to the target, and the target's choice.
 #include "rdma_stream/session/sender.h"
 #include "third_party/spdlog.h"
 
@@ -30,21 +30,23 @@ Status Sender::await_transport() {
   if (auto failed = channel_.failed()) return failure(*failed);
   if (!transport_) {
     return failure(ETIMEDOUT,
-                   "the target " + connector_.target() + " does not say how bytes are to travel");
+                   "the target " + connector_.target() + " did not choose a transport in time");
   }
   return {};
 }
 
 Status Sender::handle_transport_choice(const wire::TransportChoice& choice) {
   if (choice.transport != wire::Transport::kVerbs && choice.transport != wire::Transport::kTcp) {
-    return failure(EIO, "bytes cannot travel to " + connector_.target() + ": " + choice.why);
+    return failure(EIO, "no transport to the target " + connector_.target() + ": " + choice.why);
   }
+  // The target does not return to verbs: unregister the pool.
+  if (choice.transport == wire::Transport::kTcp) loan_.reset();
   {
     std::lock_guard lock(transport_mutex_);
     transport_ = choice;
   }
   transport_chosen_.notify_all();
-  spdlog::info("bytes go to {} over {}, not {}: {}", connector_.target(),
+  spdlog::info("target {}: transport {}, not {}: {}", connector_.target(),
                to_string(choice.transport),
                choice.transport == wire::Transport::kVerbs ? "tcp" : "verbs", choice.why);
   return {};

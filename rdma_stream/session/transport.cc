@@ -34,7 +34,7 @@ Result<TransportMode> parse_transport_mode(const std::string& text) {
 }
 
 TransportDecision decide_transport(const TransportSide& source, const TransportSide& target) {
-  // The first of these that is true is the reason.
+  // The first true condition is the reported reason.
   std::string against;
   if (source.mode == TransportMode::kTcp) {
     against = "the source has --transport tcp";
@@ -49,9 +49,9 @@ TransportDecision decide_transport(const TransportSide& source, const TransportS
       source.mode == TransportMode::kVerbs || target.mode == TransportMode::kVerbs;
   if (against.empty()) return {wire::Transport::kVerbs, verbs_only, "both sides have RDMA"};
   if (!verbs_only) return {wire::Transport::kTcp, false, against};
-  const char* const who = source.mode == TransportMode::kVerbs ? "source" : "target";
+  const char* const side = source.mode == TransportMode::kVerbs ? "source" : "target";
   return {wire::Transport::kNone, true,
-          "the " + std::string(who) + " has --transport verbs, but " + against};
+          "the " + std::string(side) + " has --transport verbs, but " + against};
 }
 
 }  // namespace ppmr

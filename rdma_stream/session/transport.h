@@ -1,5 +1,5 @@
-// Which way the bytes of a session take: TCP connections or RDMA reads. Each side says what it
-// wants and what it has; the target, which pulls, chooses.
+// The transport of a session: TCP connections or RDMA reads. Each side reports its mode and its
+// devices; the target, which pulls, chooses.
 #pragma once
 
 #include <string>
@@ -16,21 +16,21 @@ const char* to_string(wire::Transport transport);
 // "auto", "verbs", "tcp". Errors: EINVAL.
 Result<TransportMode> parse_transport_mode(const std::string& text);
 
-// What one side brings.
+// Mode and devices of one side.
 struct TransportSide {
   TransportMode mode = TransportMode::kAuto;
   bool has_rdma = false;
-  std::string why_no_rdma;  // for people, where there is none
+  std::string why_no_rdma;  // a text for messages, if `has_rdma` is false
 };
 
 struct TransportDecision {
-  wire::Transport transport = wire::Transport::kNone;  // kNone: the two exclude each other
-  // kVerbs: whether the session has to end when verbs do not work after all.
+  wire::Transport transport = wire::Transport::kNone;  // kNone: none in common
+  // With kVerbs: the session must end, not continue over TCP, if no RDMA connection works.
   bool verbs_only = false;
-  std::string why;  // why not the other, for people
+  std::string why;  // the reason for this choice, for messages
 };
 
-// Whether verbs are to be tried, before any connection was made.
+// The choice before any connection is opened. kVerbs means: try verbs.
 TransportDecision decide_transport(const TransportSide& source, const TransportSide& target);
 
 }  // namespace ppmr

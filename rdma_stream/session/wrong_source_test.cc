@@ -1,6 +1,7 @@
-// Sources that break the protocol, by mistake or on purpose: it ends their session with an error
-// that names the breach, and never more than that.
+// Sources that break the protocol. Each breach ends at most the session, with an error that names
+// it.
 
+#include <functional>
 #include <thread>
 
 #include "buffer_pool/crc32c.h"
@@ -11,7 +12,27 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A source made of a bare channel, which says whatever it is told to.
+// Answers read requests until no further one arrives: `wrong_answers` of them with one wrong byte
+// each, later ones correctly. Returns their number.
+int serve_data(
+    Connection& data, std::span<const std::byte> bytes, int wrong_answers,
+    const std::function<void()>& before_answer = [] {}) {
+  data.set_read_timeout(milliseconds(500));
+  for (int requests = 0;; ++requests) {
+    std::array<std::byte, wire::kReadRequestBytes> request_bytes;
+    if (!data.read(std::span<std::byte>(request_bytes))) return requests;
+    const auto request = *wire::decode<wire::ReadRequest>(request_bytes);
+    before_answer();
+    wire::ReadResponse response{request.id, request.generation, request.length, 0};
+    response.crc = wire::fields_crc(response);
+    EXPECT_TRUE(data.write(wire::encode(response)));
+    std::vector<std::byte> answer(bytes.begin(), bytes.end());
+    if (requests < wrong_answers) answer[answer.size() / 2] ^= std::byte{4};
+    EXPECT_TRUE(data.write(answer));
+  }
+}
+
+// A source made of a bare channel, so that a test can send any message.
 struct WrongSource : Greeting {
   WrongSource()
       : channel({}, [this](wire::MessageType type, std::span<const std::byte> body) {
@@ -40,31 +61,18 @@ struct WrongSource : Greeting {
   static wire::Announce good_announce() {
     return {.node = kFile, .offset = 0, .length = 30'000, .slot = 0, .generation = 1};
   }
-  // Answers read requests, each with one byte wrong, as often as told; then rightly.
-  void serve_data(std::span<const std::byte> bytes, int wrong_answers) {
+  void serve_session(std::span<const std::byte> bytes, int wrong_answers) {
     auto data = connect();
     ASSERT_TRUE(greet_target(*data, {.session = greeting.session, .attempt = 1}, token, kPatience));
-    data->set_read_timeout(milliseconds(500));
-    for (;; --wrong_answers) {
-      std::array<std::byte, wire::kReadRequestBytes> request_bytes;
-      if (!data->read(std::span<std::byte>(request_bytes))) return;  // no more of them
-      const auto request = *wire::decode<wire::ReadRequest>(request_bytes);
-      ++requests;
-      wire::ReadResponse response{request.id, request.generation, request.length, 0};
-      response.crc = wire::fields_crc(response);
-      ASSERT_TRUE(data->write(wire::encode(response)));
-      std::vector<std::byte> answer(bytes.begin(), bytes.end());
-      if (wrong_answers > 0) answer[answer.size() / 2] ^= std::byte{4};
-      ASSERT_TRUE(data->write(answer));
-    }
+    requests = serve_data(*data, bytes, wrong_answers);
   }
-  // A chunk that is right when it was pulled `wrong_answers` times and once more.
+  // Announces a chunk whose first `wrong_answers` pulls get wrong bytes.
   std::vector<std::byte> give_damaged(int wrong_answers) {
     auto message = good_announce();
     const std::vector<std::byte> bytes(message.length, std::byte{42});
     message.crc = crc32c(bytes);
     EXPECT_TRUE(channel.send(message));
-    serve_data(bytes, wrong_answers);
+    serve_session(bytes, wrong_answers);
     return bytes;
   }
   std::vector<wire::Release> await_release() {
@@ -78,7 +86,7 @@ struct WrongSource : Greeting {
   void expect_end(const std::string& reason) {
     EXPECT_TRUE(eventually([&] { return rig.sink().open_sessions() == 0; }, kPatience));
     EXPECT_NE(rig.sink().end_reason().find(reason), std::string::npos) << rig.sink().end_reason();
-    EXPECT_EQ(rig.sink().chunks_under_way(), 0u);
+    EXPECT_EQ(rig.sink().chunks_in_flight(), 0u);
   }
 
   static constexpr uint64_t kFile = 1;
@@ -110,13 +118,13 @@ INSTANTIATE_TEST_SUITE_P(
                     wire::Announce{.node = 1, .offset = UINT64_MAX, .length = 10},
                     wire::Announce{.node = 1, .offset = INT64_MAX, .length = 10}));
 
-TEST_F(WrongSource, ASlotAnnouncedTwiceEndsTheSession) {
+TEST_F(WrongSource, SlotAnnouncedTwiceEndsTheSession) {
   ASSERT_TRUE(channel.send(good_announce()));
   ASSERT_TRUE(channel.send(good_announce()));
-  expect_end("not released yet");
+  expect_end("is not released");
 }
 
-TEST_F(WrongSource, LearnsWhyItsSessionWasEnded) {
+TEST_F(WrongSource, ReceivesTheReasonWhenItReconnects) {
   ASSERT_TRUE(channel.send(wire::Release{}));
   expect_end("unexpected message");
   auto hello = greeting;
@@ -134,7 +142,7 @@ TEST_F(WrongSource, InlineBytesOfAnotherLengthEndTheSession) {
   expect_end("inline chunk");
 }
 
-TEST_F(WrongSource, MoreInlineThanAllowedEndsTheSession) {
+TEST_F(WrongSource, TooLongInlineChunkEndsTheSession) {
   wire::AnnounceInline message;
   static_cast<wire::Announce&>(message) = good_announce();
   const std::vector<std::byte> bytes(message.length);
@@ -142,7 +150,7 @@ TEST_F(WrongSource, MoreInlineThanAllowedEndsTheSession) {
   expect_end("inline chunk");
 }
 
-TEST_F(WrongSource, AWrongChecksumOfInlineBytesIsAnErrorForThatChunkOnly) {
+TEST_F(WrongSource, WrongChecksumOfInlineBytesFailsOnlyThatChunk) {
   wire::AnnounceInline message;
   static_cast<wire::Announce&>(message) = good_announce();
   message.length = 100;
@@ -152,15 +160,15 @@ TEST_F(WrongSource, AWrongChecksumOfInlineBytesIsAnErrorForThatChunkOnly) {
   EXPECT_TRUE(
       eventually([&] { return channel.received_sequence() >= 3; }));  // space, result, release
   EXPECT_EQ(rig.sink().open_sessions(), 1u);
-  EXPECT_EQ(rig.sink().chunks_under_way(), 0u);
+  EXPECT_EQ(rig.sink().chunks_in_flight(), 0u);
 }
 
-TEST_F(WrongSource, AMessageThatOnlyTargetsSendEndsTheSession) {
+TEST_F(WrongSource, MessageOfATargetEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::Release{}));
   expect_end("unexpected message 60");
 }
 
-// A Seal of which half is missing.
+// A truncated Seal.
 struct HalfOfASeal {
   static constexpr wire::MessageType kType = wire::MessageType::kSeal;
   uint32_t half = 0;
@@ -170,17 +178,17 @@ struct HalfOfASeal {
   }
 };
 
-TEST_F(WrongSource, AMessageCutShortEndsTheSession) {
+TEST_F(WrongSource, TruncatedMessageEndsTheSession) {
   ASSERT_TRUE(channel.send(HalfOfASeal{}));
   expect_end("too short");
 }
 
-TEST_F(WrongSource, ReadingBackTooMuchAtOnceEndsTheSession) {
+TEST_F(WrongSource, TooLargeReadBackEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::ReadBack{.request = 1, .node = kFile, .length = UINT32_MAX}));
-  expect_end("too much");
+  expect_end("more than");
 }
 
-TEST_F(WrongSource, AChunkOfAnUnknownFileIsReleasedWithAnError) {
+TEST_F(WrongSource, ChunkOfAnUnknownFileIsReleasedWithAnError) {
   auto message = good_announce();
   message.node = 99;
   ASSERT_TRUE(channel.send(message));
@@ -188,14 +196,14 @@ TEST_F(WrongSource, AChunkOfAnUnknownFileIsReleasedWithAnError) {
   EXPECT_EQ(rig.sink().open_sessions(), 1u);
 }
 
-TEST_F(WrongSource, AChunkThatCameDamagedIsPulledAgain) {
+TEST_F(WrongSource, DamagedChunkIsPulledAgain) {
   const auto bytes = give_damaged(/*wrong_answers=*/2);
   EXPECT_EQ(requests, 3);
   EXPECT_EQ(await_release().back().errno_value, 0);
   EXPECT_EQ(rig.sink().content(kFile), bytes);
 }
 
-TEST_F(WrongSource, AChunkThatStaysDamagedIsAnErrorAndNeverLands) {
+TEST_F(WrongSource, ChunkThatStaysDamagedFailsAndNeverLands) {
   give_damaged(/*wrong_answers=*/100);
   EXPECT_EQ(requests, 3);
   EXPECT_EQ(await_release().back().errno_value, EIO);
@@ -203,8 +211,59 @@ TEST_F(WrongSource, AChunkThatStaysDamagedIsAnErrorAndNeverLands) {
   EXPECT_EQ(rig.sink().open_sessions(), 1u);
 }
 
-// A source that announces and never gives.
-TEST(IdleSource, AnnouncingWithoutEverGivingEndsTheSession) {
+// FileStream prevents this. The target must stay safe.
+TEST_F(WrongSource, OverlappingChunksInFlightAreReleased) {
+  rig.sink().allow_overlaps();
+  const std::vector<std::byte> bytes(30'000, std::byte{42});
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    auto message = good_announce();
+    message.slot = slot;
+    message.offset = slot * 100;
+    message.crc = crc32c(bytes);
+    ASSERT_TRUE(channel.send(message));
+  }
+  serve_session(bytes, /*wrong_answers=*/0);
+  EXPECT_TRUE(eventually([&] { return await_release().size() == 3; }));
+  EXPECT_EQ(requests, 3);
+  EXPECT_EQ(rig.sink().chunks_in_flight(), 0u);
+  EXPECT_EQ(rig.sink().open_sessions(), 1u);
+}
+
+TEST(SilentSource, PayloadKeepsTheSessionAlive) {
+  RigOptions options;
+  options.peer_timeout = milliseconds(1000);
+  StreamRig rig(options);
+  Channel channel({}, [](auto, auto) { return Status{}; });
+  std::shared_ptr<Connection> control = std::move(rig.connector()->connect(kPatience).value());
+  const auto hello = good_hello();
+  const auto welcome = greet_target(*control, hello, kPatience);
+  ASSERT_TRUE(welcome);
+  std::thread thread([&] { channel.run(control, 0); });
+  ASSERT_TRUE(channel.send(
+      wire::Claim{.node = WrongSource::kFile, .type = wire::NodeType::kFile, .name = "file"}));
+  const std::vector<std::byte> bytes(30'000, std::byte{42});
+  for (uint32_t slot = 0; slot < hello.slot_count; ++slot) {
+    auto message = WrongSource::good_announce();
+    message.slot = slot;
+    message.offset = slot * bytes.size();
+    message.crc = crc32c(bytes);
+    ASSERT_TRUE(channel.send(message));
+  }
+  ASSERT_TRUE(eventually([&] { return rig.sink().chunks_in_flight() == hello.slot_count; }));
+  channel.fail(Error{ECANCELED, "silent from now on"});
+  thread.join();
+  // Twelve answers, each just in time, take twice the peer timeout.
+  auto data = rig.connector()->connect(kPatience);
+  ASSERT_TRUE(
+      greet_target(**data, {.session = hello.session, .attempt = 1}, welcome->token, kPatience));
+  const auto ended = [&] { return rig.sink().open_sessions() == 0; };
+  const int requests =
+      serve_data(**data, bytes, /*wrong_answers=*/8, [&] { return eventually(ended, milliseconds(170)); });
+  EXPECT_EQ(requests, 12);
+  EXPECT_EQ(rig.sink().content(WrongSource::kFile)->size(), 4 * bytes.size());
+}
+
+TEST(IdleSource, SessionEndsWhenAnnouncedBytesNeverArrive) {
   RigOptions options;
   options.peer_timeout = milliseconds(500);
   StreamRig rig(options);
@@ -212,7 +271,7 @@ TEST(IdleSource, AnnouncingWithoutEverGivingEndsTheSession) {
   channel_options.timings.heartbeat_interval = milliseconds(20);
   Channel channel(channel_options, [](auto, auto) { return Status{}; });
   std::shared_ptr<Connection> connection = std::move(rig.connector()->connect(kPatience).value());
-  ASSERT_TRUE(greet_target(*connection, Greeting::good_hello(), kPatience));
+  ASSERT_TRUE(greet_target(*connection, good_hello(), kPatience));
   std::thread thread([&] { channel.run(connection, 0); });
   wire::Claim claim;
   claim.node = 1;

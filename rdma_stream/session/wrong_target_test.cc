@@ -1,5 +1,5 @@
-// Targets that break the protocol, by mistake or on purpose: it ends the session with an error that
-// names the breach, and never more than that.
+// Targets that break the protocol. Each breach ends at most the session, with an error that names
+// it.
 
 #include <atomic>
 #include <thread>
@@ -12,14 +12,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A target made of bare channels: welcomes everybody and says whatever it is told to.
+// A target made of a bare channel, so that a test can send any message. Accepts every source.
 struct WrongTarget : testing::Test {
   WrongTarget()
       : listener(network.listen()),
         connector(network.connector()),
         pool(std::move(BufferPool::create(4 * kChunkSizeMinBytes, kChunkSizeMinBytes).value())),
         channel({}, [this](wire::MessageType type, std::span<const std::byte> body) {
-          last_heard = type;
+          last_received = type;
+          if (type == wire::MessageType::kReadBack) ++read_backs;
           if (type == wire::MessageType::kAnnounce) {
             std::lock_guard lock(mutex);
             announced.push_back(wire::decode<wire::Announce>(body).value());
@@ -29,7 +30,7 @@ struct WrongTarget : testing::Test {
     acceptor = std::thread([this] { accept(); });
     SenderOptions options;
     options.stream_count = 1;
-    options.peer_timeout = milliseconds(1000);
+    options.peer_timeout = kPeerTimeout;
     sender = std::move(Sender::open(options, *pool, *connector, {}).value());
   }
   ~WrongTarget() override {
@@ -53,7 +54,7 @@ struct WrongTarget : testing::Test {
         (void)send_handshake(
             *shared, wire::HandshakeKind::kWelcome,
             wire::Welcome{.token = kToken, .received_sequence = channel.received_sequence()});
-        if (!threads.empty()) {  // the session was given up: it does not come back
+        if (!threads.empty()) {  // no reconnection after the end of the session
           shared->shut_down();
           continue;
         }
@@ -70,11 +71,11 @@ struct WrongTarget : testing::Test {
     }
   }
 
-  // An answer that comes before its question is ignored.
+  // The source ignores an answer that arrives before its request.
   void await(wire::MessageType type) {
-    EXPECT_TRUE(eventually([&] { return last_heard == type; }));
+    EXPECT_TRUE(eventually([&] { return last_received == type; }));
   }
-  // Has the source announce a chunk of its own, and waits for it.
+  // Makes the source announce a chunk, and waits for it.
   wire::Announce announce(uint32_t length = 20'000) {
     sender->announce(file->cut(pool->try_acquire(), 100, length, 0));
     EXPECT_TRUE(eventually([this] {
@@ -84,7 +85,7 @@ struct WrongTarget : testing::Test {
     std::lock_guard lock(mutex);
     return announced.back();
   }
-  // What the source answers to a read request: true when it gives the bytes.
+  // Whether the source answers a read request.
   bool read(wire::ReadRequest request) {
     std::shared_ptr<Connection> connection;
     EXPECT_TRUE(eventually([&] {
@@ -110,11 +111,13 @@ struct WrongTarget : testing::Test {
   }
 
   static constexpr wire::Token kToken{1};
+  static constexpr milliseconds kPeerTimeout{1000};
   FaultyNetwork network;
   std::unique_ptr<Listener> listener;
   std::unique_ptr<Connector> connector;
   std::unique_ptr<BufferPool> pool;
-  std::atomic<wire::MessageType> last_heard{};
+  std::atomic<wire::MessageType> last_received{};
+  std::atomic<int> read_backs = 0;
   std::mutex mutex;
   std::vector<wire::Announce> announced;          // guarded by mutex
   std::vector<std::shared_ptr<Connection>> data;  // guarded by mutex
@@ -126,7 +129,7 @@ struct WrongTarget : testing::Test {
       std::make_shared<FileStream>(1, std::make_shared<StickyError>());
 };
 
-TEST_F(WrongTarget, ReadsExactlyWhatIsAnnounced) {
+TEST_F(WrongTarget, MayReadAnnouncedBytes) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   EXPECT_TRUE(read(good));
@@ -136,7 +139,7 @@ TEST_F(WrongTarget, ReadsExactlyWhatIsAnnounced) {
   EXPECT_TRUE(read(part));
 }
 
-TEST_F(WrongTarget, ReadsNothingElse) {
+TEST_F(WrongTarget, MayReadNoOtherBytes) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   for (auto spoil : std::initializer_list<void (*)(wire::ReadRequest&)>{
@@ -144,7 +147,7 @@ TEST_F(WrongTarget, ReadsNothingElse) {
            [](auto& request) { request.slot = UINT32_MAX; },  // not there
            [](auto& request) { request.generation += 1; },    // another use of it
            [](auto& request) { request.slot_offset -= 1; },   // before the chunk
-           [](auto& request) { request.slot_offset += 1; },   // behind it
+           [](auto& request) { request.slot_offset += 1; },   // after it
            [](auto& request) { request.length += 1; },
            [](auto& request) { request.length = UINT32_MAX; },
            [](auto& request) { request.crc = 1; }}) {
@@ -152,19 +155,19 @@ TEST_F(WrongTarget, ReadsNothingElse) {
     spoil(request);
     EXPECT_FALSE(read(request));
   }
-  EXPECT_TRUE(sender->status()) << "a late request is no breach";
+  EXPECT_TRUE(sender->status()) << "a late request must not end the session";
 }
 
-// Whoever took the target's address gets no bytes of a process.
-TEST(Sender, ATargetThatDoesNotKnowTheSessionGetsNoData) {
+// An impostor at the target's address must not get the memory of a process.
+TEST(Sender, RefusesADataConnectionWithoutTheTargetsProof) {
   FaultyNetwork network;
   auto listener = network.listen();
   auto connection = network.connector()->connect(kPatience);
   std::thread impostor([&] {
     std::shared_ptr<Connection> data = std::move(*listener->accept());
     auto hello = receive_handshake(*data, kPatience);
-    const auto said = *wire::decode<wire::DataHello>(hello->body);
-    (void)send_handshake(*data, wire::HandshakeKind::kWelcome, wire::DataWelcome{said.proof});
+    const auto replayed = *wire::decode<wire::DataHello>(hello->body);
+    (void)send_handshake(*data, wire::HandshakeKind::kWelcome, wire::DataWelcome{replayed.proof});
   });
   const Status greeted = greet_target(**connection, {.session = random_token(), .attempt = 1},
                                       random_token(), kPatience);
@@ -173,38 +176,38 @@ TEST(Sender, ATargetThatDoesNotKnowTheSessionGetsNoData) {
   EXPECT_EQ(greeted.error().errno_value, EACCES);
 }
 
-TEST_F(WrongTarget, AReleaseOfAnotherGenerationEndsTheSession) {
+TEST_F(WrongTarget, ReleaseOfAnotherGenerationEndsTheSession) {
   const auto chunk = announce();
   ASSERT_TRUE(channel.send(wire::Release{chunk.slot, chunk.generation + 1, 0}));
   expect_end("released slot");
   EXPECT_FALSE(file->drain(nullptr));
 }
 
-TEST_F(WrongTarget, AReleaseOfASlotThatIsNotThereEndsTheSession) {
+TEST_F(WrongTarget, ReleaseOfANonexistentSlotEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::Release{UINT32_MAX, 0, 0}));
   expect_end("released slot");
 }
 
-TEST_F(WrongTarget, AReleaseTwiceEndsTheSession) {
+TEST_F(WrongTarget, SecondReleaseEndsTheSession) {
   const auto chunk = announce();
   ASSERT_TRUE(channel.send(wire::Release{chunk.slot, chunk.generation, 0}));
   ASSERT_TRUE(channel.send(wire::Release{chunk.slot, chunk.generation, 0}));
   expect_end("released slot");
 }
 
-TEST_F(WrongTarget, AMessageThatOnlySourcesSendEndsTheSession) {
+TEST_F(WrongTarget, MessageOfASourceEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::Forget{1}));
   expect_end("unexpected message");
 }
 
-TEST_F(WrongTarget, AnAnswerThatNobodyAskedForIsIgnored) {
+TEST_F(WrongTarget, UnrequestedAnswerIsIgnored) {
   ASSERT_TRUE(channel.send(wire::Outcome{.request = 77, .errno_value = 5}));
   ASSERT_TRUE(channel.send(wire::Space{.total_bytes = 9}));
   EXPECT_TRUE(eventually([this] { return sender->space().total_bytes == 9; }));
   EXPECT_TRUE(sender->status());
 }
 
-TEST_F(WrongTarget, AnErrorNumberThatIsNoneBecomesEio) {
+TEST_F(WrongTarget, ErrnoOutOfRangeBecomesEio) {
   std::thread answer([this] {
     await(wire::MessageType::kClaim);
     (void)channel.send(wire::Outcome{.request = 1, .errno_value = -7});
@@ -215,7 +218,7 @@ TEST_F(WrongTarget, AnErrorNumberThatIsNoneBecomesEio) {
   EXPECT_EQ(claimed.error().errno_value, EIO);
 }
 
-TEST_F(WrongTarget, MoreBytesThanWereAskedForAreAnError) {
+TEST_F(WrongTarget, TooLongReadBackReplyIsAnError) {
   std::vector<std::byte> bytes(10);
   std::thread answer([this] {
     await(wire::MessageType::kReadBack);
@@ -228,16 +231,16 @@ TEST_F(WrongTarget, MoreBytesThanWereAskedForAreAnError) {
   EXPECT_EQ(count.error().errno_value, EIO);
 }
 
-TEST_F(WrongTarget, WhoIsKilledWaitsNoLongerForBytesAndTheirLateComingIsNoError) {
+TEST_F(WrongTarget, InterruptedReadBackReturnsAndItsLateReplyIsIgnored) {
   std::vector<std::byte> bytes(10);
-  for (int request = 1; request <= 9; ++request) {  // one more than may be under way at once
+  for (int request = 1; request <= 9; ++request) {  // one more than the permits
     auto count = sender->read_back(1, 0, bytes, [] { return true; });
     ASSERT_FALSE(count);
     EXPECT_EQ(count.error().errno_value, EINTR);
   }
   EXPECT_TRUE(channel.send(wire::ReadBackReply{.request = 1}, bytes));
   std::thread answer([&] {
-    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(eventually([this] { return read_backs == 9; }));
     const std::vector<std::byte> one(1);
     (void)channel.send(wire::ReadBackReply{.request = 9}, one);
   });
@@ -246,7 +249,19 @@ TEST_F(WrongTarget, WhoIsKilledWaitsNoLongerForBytesAndTheirLateComingIsNoError)
   EXPECT_TRUE(sender->status());
 }
 
-TEST(Sender, AnotherProtocolAtTheTargetsPortIsRecognised) {
+// Read requests keep a session alive while its control connection is lost.
+TEST_F(WrongTarget, ReadRequestsKeepTheSessionAlive) {
+  const auto chunk = announce();
+  const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
+  channel.disconnect();
+  const auto end = std::chrono::steady_clock::now() + 2 * kPeerTimeout;
+  while (std::chrono::steady_clock::now() < end) {
+    ASSERT_TRUE(read(good));
+  }
+  EXPECT_TRUE(sender->status()) << sender->status().error().message;
+}
+
+TEST(Sender, ReportsAnotherProtocolAtTheTargetsPort) {
   FaultyNetwork network;
   auto listener = network.listen();
   auto connector = network.connector();
@@ -254,7 +269,8 @@ TEST(Sender, AnotherProtocolAtTheTargetsPortIsRecognised) {
   std::thread ssh([&] {
     auto connection = listener->accept();
     (void)(*connection)->write(bytes_of("SSH-2.0-OpenSSH_9.2p1\r\n"));
-    std::this_thread::sleep_for(milliseconds(50));
+    std::array<std::byte, 64> ignored;
+    while ((*connection)->read_some(ignored)) continue;
   });
   auto sender = Sender::open({.peer_timeout = milliseconds(1000)}, *pool, *connector, {});
   ssh.join();
@@ -263,7 +279,7 @@ TEST(Sender, AnotherProtocolAtTheTargetsPortIsRecognised) {
   EXPECT_NE(sender.error().message.find("SSH-2.0-Open"), std::string::npos);
 }
 
-TEST(Sender, ATargetThatNeverAnswersIsATimeout) {
+TEST(Sender, TimesOutWhenTheTargetNeverAnswers) {
   FaultyNetwork network;
   auto listener = network.listen();
   auto connector = network.connector();

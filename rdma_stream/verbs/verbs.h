@@ -1,13 +1,12 @@
-// The seam between the verbs mover and RDMA itself: what the mover needs of a device, and no more.
-// The real thing (verbs_fabric.h) speaks libibverbs and librdmacm; tests put a faulty fabric inside
-// one process behind it (tests/stream/faulty_verbs.h), so that what goes wrong on a wire goes wrong
-// there, by a seed.
+// The seam between the verbs mover and RDMA: what the mover needs from a device.
+// verbs_fabric.h implements it over libibverbs and librdmacm. Tests use a fabric inside one process
+// that injects faults by a seed (tests/stream/faulty_verbs.h).
 //
 //   source: Fabric -> Rail (listens) -> Domain -> Region of the pool, readable by the peer
 //   target: Fabric -> Rail -> Domain -> Regions of the store; connect() -> ReadQueue -> post, poll
 //
-// A rail is one port of a device, named by one of its IP addresses. What is made of a rail keeps it
-// open: when a device is to be removed, everything made of it must go.
+// A rail is one port of a device, addressed by one of its IP addresses. Objects made from a rail
+// keep its device open: a device can be removed only after all of them are destroyed.
 #pragma once
 
 #include <array>
@@ -22,7 +21,7 @@
 #include <vector>
 
 #include "buffer_pool/result.h"
-#include "rdma_stream/mover/bell.h"
+#include "rdma_stream/mover/wake_event.h"
 #include "rdma_stream/wire/wire.h"
 
 namespace ppmr {
@@ -39,7 +38,7 @@ struct RailAddress {
   std::string text() const;  // with the port
 };
 
-// Registered memory; given back by the destructor.
+// Registered memory; the destructor deregisters it.
 class Region {
  public:
   virtual ~Region() = default;
@@ -48,24 +47,24 @@ class Region {
 };
 
 enum class Rights {
-  kReadByPeer,  // the source's pool: peers may read it, and nothing else
-  kLandReads,   // the target's store: our own reads land there, peers get no access
+  kReadByPeer,  // the source's pool: peers may read it and have no other access
+  kLandReads,   // the target's store: reads posted here land in it, peers have no access
 };
 
-// A protection domain: connections reach only the regions of their own domain.
+// A protection domain: its connections reach only its own regions.
 // Threads: any.
 class Domain {
  public:
   virtual ~Domain() = default;
-  // Pins the memory. Errors: ENOMEM, with what to raise; EIO when the device is gone.
+  // Pins the memory. Errors: ENOMEM, with the limit to raise; EIO when the device is gone.
   virtual Result<std::unique_ptr<Region>> register_memory(std::span<std::byte> memory,
                                                           Rights rights) = 0;
-  // Ends the connections that were admitted to it; none is admitted any more.
+  // Ends the connections that were admitted to this domain and admits no others.
   virtual void close() = 0;
 };
 
 struct ReadLimits {
-  uint32_t works_max = 1;       // under way at once
+  uint32_t works_max = 1;       // in flight on one connection
   uint32_t pieces_max = 1;      // of one read: 1 on iWARP
   uint32_t read_bytes_max = 0;  // of one read
 };
@@ -85,27 +84,42 @@ struct ReadWork {
 
 struct ReadCompletion {
   uint64_t id = 0;
-  // Null when the bytes are here; else what the device said. After one with an error the connection
-  // is of no use any more.
+  // Null when the bytes have arrived, else the device's reason. The connection cannot be used after
+  // an error.
   const char* error = nullptr;
 };
 
-// A connection over which the target reads. Its destructor ends it: no byte lands afterwards.
+// A connection over which the target reads. The destructor ends it: no byte lands afterwards.
 // Threads: one.
 class ReadQueue {
  public:
   virtual ~ReadQueue() = default;
   virtual const ReadLimits& limits() const = 0;
-  // Errors: those of ibv_post_send; the connection is of no use any more.
+  // Errors: those of ibv_post_send; the connection cannot be used afterwards.
   virtual Status post(const ReadWork& work) = 0;
-  // Fills the front of `completions` with what is there, without waiting.
+  // Non-blocking. Fills the front of `completions` and returns how many there are.
   virtual Result<size_t> poll(std::span<ReadCompletion> completions) = 0;
-  // What completes from now on makes wait() return; to be followed by a last poll() before it.
+  // From here on a completion makes wait() return. Call poll() once more before wait().
   virtual Status arm() = 0;
-  // Sleeps until something completes, `bell` rings, or `timeout` is over. Errors: the connection
-  // has ended (disconnected by the peer, its device was removed).
-  virtual Status wait(std::chrono::milliseconds timeout, const Bell& bell) = 0;
+  // Sleeps until a read completes, `wake` is signalled, or `timeout` has passed. Errors: the
+  // connection has ended (the peer disconnected, the device was removed).
+  virtual Status wait(std::chrono::milliseconds timeout, const WakeEvent& wake) = 0;
   virtual const std::string& description() const = 0;  // "rxe0 10.0.0.2 - 10.0.0.1:7471"
+};
+
+// The regions that a connecting peer may read: those of a domain. A later connection of the same
+// domain and stream replaces an earlier one.
+struct Admission {
+  std::shared_ptr<Domain> domain;
+  uint32_t stream = 0;
+};
+
+// A rail calls these on its own thread. A handler must not destroy the rail.
+struct RailEvents {
+  // A peer connects with this private data. Only for a rail that listens.
+  std::function<Result<Admission>(std::span<const std::byte> private_data)> admit;
+  // The device was removed or has failed: destroy everything made from the rail soon.
+  std::function<void(const std::string& why)> lost;
 };
 
 // Threads: any.
@@ -114,53 +128,40 @@ class Rail {
   struct ConnectOptions {
     RailAddress peer;
     std::span<const std::byte> private_data;
-    // Within so long a peer that does not answer is given up, also later, when a read gets no
-    // answer.
-    std::chrono::milliseconds timeout{2000};
-    uint32_t stream = 0;  // spreads interrupts
+    std::chrono::milliseconds timeout{2000};       // until the connection is open
+    std::chrono::milliseconds read_timeout{5000};  // the device retransmits for at least this long
+    uint32_t stream = 0;                           // spreads interrupts
   };
   virtual ~Rail() = default;
+  // Begins to report events. Called once, before anything else; events wait until then.
+  virtual void start(RailEvents events) = 0;
   virtual const std::string& device() const = 0;
-  virtual const RailAddress& address() const = 0;  // with the port, when it listens
+  virtual const RailAddress& address() const = 0;  // with the port, if the rail listens
   virtual Result<std::shared_ptr<Domain>> create_domain() = 0;
   // Connects to a rail that listens. Errors: ECANCELED when `stop` rings; ECONNREFUSED with the
-  // peer's word; those of resolving the address.
+  // peer's reason; those of resolving the address.
   virtual Result<std::unique_ptr<ReadQueue>> connect(const std::shared_ptr<Domain>& domain,
                                                      const ConnectOptions& options,
-                                                     const Bell& stop) = 0;
-};
-
-// What a peer that connected is given: the regions of a domain. A later connection of the same
-// domain and stream replaces an earlier one.
-struct Admission {
-  std::shared_ptr<Domain> domain;
-  uint32_t stream = 0;
-};
-
-// What the fabric tells of its rails, on a thread of its own. Rails are named by their position in
-// what open() returned. A handler must not destroy a rail.
-struct RailEvents {
-  // Somebody connects with this private data. Without it the rails do not listen.
-  std::function<Result<Admission>(size_t rail, std::span<const std::byte> private_data)> admit;
-  // The device was removed, or has failed: everything made of the rail must be destroyed soon.
-  std::function<void(size_t rail, const std::string& why)> lost;
+                                                     const WakeEvent& stop) = 0;
 };
 
 // Which rails to open: --device, --gid-index, --port.
 struct RailChoice {
-  std::vector<std::string> devices;   // names, in this order; empty: every one that can be used
+  std::vector<std::string> devices;   // names, in this order; empty: every usable one
   std::optional<uint32_t> gid_index;  // of each port: the address at that index of its GID table
   uint16_t port = 0;                  // where to listen; 0: the system's choice
 };
+
+enum class RailRole { kListen, kConnect };
 
 // Threads: any.
 class Fabric {
  public:
   virtual ~Fabric() = default;
-  // At least one, at most wire::kRailsMax. Errors: ENODEV with the reason: no device, none that can
-  // be used, not the one asked for.
+  // Returns between one and wire::kRailsMax rails. Errors: ENODEV with the reason: no device, no
+  // usable one, or not the requested one.
   virtual Result<std::vector<std::unique_ptr<Rail>>> open(const RailChoice& choice,
-                                                          RailEvents events) = 0;
+                                                          RailRole role) = 0;
 };
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// Queue pairs: a protection domain's connections, both halves, and reading over one.
+// The connections (queue pairs) of a protection domain: both halves, and posting reads.
 #include <fcntl.h>
 #include <poll.h>
 
@@ -16,19 +16,16 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// InfiniBand's most; a queue pair that had no answer for all of them is in the error state.
+// InfiniBand's maximum. A queue pair without an answer to any retry enters the error state.
 constexpr uint8_t kRetries = 7;
-// Less than 7, which would be for ever.
+// The maximum that is finite: 7 means forever.
 constexpr uint8_t kReceiverNotReadyRetries = 6;
 
-// A read may take so many times longer than connecting before its queue pair gives up: under load
-// an answer is late, and each retry asks for the whole window again.
-constexpr int kAnswerFactor = 4;
-
-// The local ACK timeout (4.096 us * 2^value) with which all retries together take `time`.
+// The local ACK timeout (4.096 us * 2^value) with which all retries together take at least `time`.
+// A read answered late under load must not break the connection: its read timeout decides.
 uint8_t ack_timeout(milliseconds time) {
   const auto units = static_cast<uint64_t>(time.count()) * 1000 / (kRetries + 1) / 4;
-  return static_cast<uint8_t>(std::clamp<int>(static_cast<int>(std::bit_width(units)) - 1, 8, 20));
+  return static_cast<uint8_t>(std::clamp<int>(static_cast<int>(std::bit_width(units)), 8, 21));
 }
 
 ibv_qp_init_attr queue_pair_attributes(ibv_cq* completions, uint32_t works_max,
@@ -39,7 +36,7 @@ ibv_qp_init_attr queue_pair_attributes(ibv_cq* completions, uint32_t works_max,
   attributes.sq_sig_all = 0;
   attributes.cap.max_send_wr = works_max;
   attributes.cap.max_send_sge = pieces_max;
-  // Nothing is ever received, but some drivers refuse a queue of none.
+  // No receive is ever posted, but some drivers refuse an empty receive queue.
   attributes.cap.max_recv_wr = 1;
   attributes.cap.max_recv_sge = 1;
   return attributes;
@@ -91,10 +88,11 @@ class VerbsReadQueue final : public ReadQueue {
     std::array<ibv_wc, 16> done;
     const int room = static_cast<int>(std::min(completions.size(), done.size()));
     const int count = ibv_poll_cq(parts_.completions.get(), room, done.data());
-    if (count < 0) return failure(EIO, parts_.description + ": the completion queue has failed");
+    if (count < 0)
+      return failure(EIO, parts_.description + ": polling the completion queue failed");
     for (int i = 0; i < count; ++i) {
       const ibv_wc& completion = done[static_cast<size_t>(i)];
-      // With an error nothing but wr_id, qp_num, status and vendor_err means anything.
+      // After an error only wr_id, qp_num, status and vendor_err are valid.
       completions[static_cast<size_t>(i)] = {
           completion.wr_id,
           completion.status == IBV_WC_SUCCESS ? nullptr : ibv_wc_status_str(completion.status)};
@@ -104,14 +102,14 @@ class VerbsReadQueue final : public ReadQueue {
 
   Status arm() override {
     if (const int error = ibv_req_notify_cq(parts_.completions.get(), 0); error != 0) {
-      return system_failure("ask for completion events of", parts_.description, error);
+      return system_failure("request completion events of", parts_.description, error);
     }
     return {};
   }
 
-  Status wait(milliseconds timeout, const Bell& bell) override {
+  Status wait(milliseconds timeout, const WakeEvent& wake) override {
     pollfd waits[] = {
-        {parts_.channel->fd, POLLIN, 0}, {parts_.events->fd, POLLIN, 0}, {bell.fd(), POLLIN, 0}};
+        {parts_.channel->fd, POLLIN, 0}, {parts_.events->fd, POLLIN, 0}, {wake.fd(), POLLIN, 0}};
     if (::poll(waits, 3, static_cast<int>(timeout.count())) < 0 && errno != EINTR) {
       return system_failure("wait on", parts_.description);
     }
@@ -119,7 +117,7 @@ class VerbsReadQueue final : public ReadQueue {
       ibv_cq* queue = nullptr;
       void* context = nullptr;
       if (ibv_get_cq_event(parts_.channel.get(), &queue, &context) == 0) ++notified_;
-      // Acknowledging takes a lock: many at a time.
+      // Acknowledging takes a lock, so acknowledge many events at once.
       if (notified_ >= 64) {
         ibv_ack_cq_events(parts_.completions.get(), std::exchange(notified_, 0));
       }
@@ -130,7 +128,7 @@ class VerbsReadQueue final : public ReadQueue {
           return failure(ENODEV, parts_.description + ": the device is being removed");
         }
         if (event->event == RDMA_CM_EVENT_DISCONNECTED) {
-          return failure(ECONNRESET, parts_.description + ": disconnected by the source");
+          return failure(ECONNRESET, parts_.description + ": the source disconnected");
         }
       }
     }
@@ -142,9 +140,10 @@ class VerbsReadQueue final : public ReadQueue {
   unsigned notified_ = 0;
 };
 
-// Waits for `wanted`. Errors: what came instead, ETIMEDOUT, ECANCELED.
+// Waits for `wanted`. Errors: the event that came instead, ETIMEDOUT, ECANCELED.
 Status await_event(rdma_event_channel& events, rdma_cm_event_type wanted,
-                   const std::string& description, Clock::time_point deadline, const Bell& stop) {
+                   const std::string& description, Clock::time_point deadline,
+                   const WakeEvent& stop) {
   for (;;) {
     while (auto event = next_event(events)) {
       if (event->event == wanted) return {};
@@ -153,8 +152,8 @@ Status await_event(rdma_event_channel& events, rdma_cm_event_type wanted,
         std::string why(text, text == nullptr ? 0 : event->param.conn.private_data_len);
         why.resize(std::min(why.size(), std::strlen(why.c_str())));  // padded with zeros
         for (char& c : why) c = c >= ' ' && c <= '~' ? c : '?';
-        return failure(ECONNREFUSED, description + ": refused by the source" +
-                                         (why.empty() ? ": nobody listens there" : ": " + why));
+        return failure(ECONNREFUSED, description + ": the source refused" +
+                                         (why.empty() ? ": no listener there" : ": " + why));
       }
       const int error = event->status < 0 ? -event->status : event->status;
       return failure(error == 0 ? EIO : error,
@@ -163,13 +162,13 @@ Status await_event(rdma_event_channel& events, rdma_cm_event_type wanted,
     }
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (left <= milliseconds(0)) {
-      return failure(ETIMEDOUT, description + ": no answer");
+      return failure(ETIMEDOUT, description + ": no answer to the RDMA connection request");
     }
     pollfd waits[] = {{events.fd, POLLIN, 0}, {stop.fd(), POLLIN, 0}};
     if (::poll(waits, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) {
       return system_failure("wait for", description);
     }
-    if (waits[1].revents != 0) return failure(ECANCELED, description + ": given up");
+    if (waits[1].revents != 0) return failure(ECANCELED, description + ": canceled");
   }
 }
 
@@ -199,7 +198,7 @@ Result<std::shared_ptr<VerbsDomain>> VerbsDomain::create(std::shared_ptr<Anchor>
   std::shared_ptr<VerbsDomain> domain(
       new VerbsDomain(std::move(anchor), limits, std::move(device)));
   domain->domain_.reset(ibv_alloc_pd(domain->context()));
-  if (!domain->domain_) return system_failure("make a protection domain of", domain->device_);
+  if (!domain->domain_) return system_failure("create a protection domain on", domain->device_);
   return domain;
 }
 
@@ -217,7 +216,7 @@ Result<std::unique_ptr<Region>> VerbsDomain::register_memory(std::span<std::byte
     std::string message = "register " + std::to_string(memory.size() >> 20) + " MiB with " +
                           device_ + ": " + std::strerror(error);
     if (error == ENOMEM || error == EAGAIN) {
-      message += ": the memlock limit, or what the device can register, is reached";
+      message += ": the memlock limit or the device's limit of registered memory is reached";
     }
     return failure(error, message);
   }
@@ -241,20 +240,20 @@ Status VerbsDomain::accept(VerbsPointer<rdma_cm_id> id, uint32_t stream,
   Served served;
   served.completions.reset(ibv_create_cq(id->verbs, 1, nullptr, nullptr, 0));
   served.id = std::move(id);
-  if (!served.completions) return system_failure("make a completion queue of", device_);
+  if (!served.completions) return system_failure("create a completion queue on", device_);
   auto attributes = queue_pair_attributes(served.completions.get(), 1, 1);
   if (rdma_create_qp(served.id.get(), domain_.get(), &attributes) != 0) {
-    return system_failure("make a queue pair of", device_);
+    return system_failure("create a queue pair on", device_);
   }
   rdma_conn_param agreed{};
-  // Neither may be zero, or reads are refused; nor more than the device has.
+  // With zero the device refuses reads.
   agreed.responder_resources =
       std::clamp<uint8_t>(wanted.responder_resources, 1, limits_.reads_served);
   agreed.initiator_depth = std::clamp<uint8_t>(wanted.initiator_depth, 1, limits_.reads_started);
   agreed.rnr_retry_count = kReceiverNotReadyRetries;
   Served replaced;  // destroyed without the lock
   std::lock_guard lock(mutex_);
-  if (closed_) return failure(ECANCELED, "its session has ended");
+  if (closed_) return failure(ECANCELED, "the session has ended");
   if (rdma_accept(served.id.get(), &agreed) != 0) {
     return system_failure("accept an RDMA connection on", device_);
   }
@@ -277,17 +276,17 @@ void VerbsDomain::drop(const rdma_cm_id* id) {
 
 Result<std::unique_ptr<ReadQueue>> VerbsDomain::connect(const RailAddress& own,
                                                         const Rail::ConnectOptions& options,
-                                                        const Bell& stop) {
+                                                        const WakeEvent& stop) {
   VerbsReadQueue::Parts parts;
   parts.domain = shared_from_this();
   parts.description = device_ + " " + own.ip_text() + " - " + options.peer.text();
   parts.events.reset(rdma_create_event_channel());
-  if (!parts.events) return system_failure("make an RDMA event channel for", parts.description);
+  if (!parts.events) return system_failure("create an RDMA event channel for", parts.description);
   const int events_fd = parts.events->fd;
   ::fcntl(events_fd, F_SETFL, ::fcntl(events_fd, F_GETFL) | O_NONBLOCK);
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(parts.events.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
-    return system_failure("make an RDMA identifier for", parts.description);
+    return system_failure("create an RDMA identifier for", parts.description);
   }
   parts.id.reset(id);
   const auto deadline = Clock::now() + options.timeout;
@@ -305,9 +304,9 @@ Result<std::unique_ptr<ReadQueue>> VerbsDomain::connect(const RailAddress& own,
     return failure(resolved.error());
   }
   if (id->verbs != context()) {
-    return failure(ENETUNREACH, parts.description + ": the way leads over another device");
+    return failure(ENETUNREACH, parts.description + ": the route uses another device");
   }
-  uint8_t timeout = ack_timeout(kAnswerFactor * options.timeout);
+  uint8_t timeout = ack_timeout(options.read_timeout);
   (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
   if (rdma_resolve_route(id, resolve_ms) != 0) {
     return system_failure("resolve the route of", parts.description);
@@ -318,25 +317,25 @@ Result<std::unique_ptr<ReadQueue>> VerbsDomain::connect(const RailAddress& own,
     return failure(resolved.error());
   }
   parts.channel.reset(ibv_create_comp_channel(context()));
-  if (!parts.channel) return system_failure("make a completion channel for", parts.description);
+  if (!parts.channel) return system_failure("create a completion channel for", parts.description);
   ::fcntl(parts.channel->fd, F_SETFL, ::fcntl(parts.channel->fd, F_GETFL) | O_NONBLOCK);
   const int vectors = std::max(context()->num_comp_vectors, 1);
   parts.completions.reset(ibv_create_cq(context(), static_cast<int>(limits_.reads.works_max + 1),
                                         nullptr, parts.channel.get(),
                                         static_cast<int>(options.stream) % vectors));
   if (!parts.completions) {
-    return system_failure("make a completion queue for", parts.description);
+    return system_failure("create a completion queue for", parts.description);
   }
   auto attributes = queue_pair_attributes(parts.completions.get(), limits_.reads.works_max,
                                           limits_.reads.pieces_max);
   if (rdma_create_qp(id, domain_.get(), &attributes) != 0) {
-    return system_failure("make a queue pair for", parts.description);
+    return system_failure("create a queue pair for", parts.description);
   }
   rdma_conn_param wanted{};
   wanted.private_data = options.private_data.data();
   wanted.private_data_len = static_cast<uint8_t>(options.private_data.size());
   wanted.initiator_depth = limits_.reads_started;
-  wanted.responder_resources = 1;  // nobody reads from here, but zero is refused by some
+  wanted.responder_resources = 1;  // the source never reads from here, but some devices refuse 0
   wanted.retry_count = kRetries;
   wanted.rnr_retry_count = kReceiverNotReadyRetries;
   if (rdma_connect(id, &wanted) != 0) return system_failure("connect", parts.description);

@@ -31,8 +31,8 @@ uint8_t prefix_bits(const ifaddrs& entry) {
   return static_cast<uint8_t>(v4 ? 96 + bits : bits);
 }
 
-// Whose are the addresses of this machine? The connection manager knows, for every kind of device:
-// binding tells. `objection` says why it does not.
+// The addresses of this machine that belong to RDMA devices. Binding to each address asks the
+// connection manager, which covers every kind of device. `objection`: why it cannot be asked.
 std::vector<InterfaceAddress> rdma_addresses(std::string& objection) {
   std::vector<InterfaceAddress> found;
   ifaddrs* list = nullptr;
@@ -43,7 +43,7 @@ std::vector<InterfaceAddress> rdma_addresses(std::string& objection) {
     if (family != AF_INET && family != AF_INET6) continue;
     if (family == AF_INET6 &&
         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(entry->ifa_addr)->sin6_addr)) {
-      continue;  // means nothing to another machine
+      continue;  // another machine cannot reach it
     }
     RailAddress address = rail_address(entry->ifa_addr);
     address.port = 0;
@@ -133,10 +133,11 @@ std::vector<RdmaPort::Gid> gids_of(ibv_context* context, uint32_t port) {
 std::string objection_to(const RdmaPort& port, const std::string& no_connections) {
   if (port.state != "active") return "the port is " + port.state;
   if (!no_connections.empty()) return no_connections;
-  if (port.reads_served_max == 0 || port.reads_started_max == 0) return "it has no RDMA READ";
+  if (port.reads_served_max == 0 || port.reads_started_max == 0)
+    return "it does not support RDMA READ";
   if (port.addresses.empty()) {
-    return "its network interface has no IP address (connections are set up by IP address; a "
-           "link-local one does not do)";
+    return "its network interface has no IP address (ppmr connects by IP address; a link-local one "
+           "is not enough)";
   }
   return "";
 }
@@ -159,13 +160,13 @@ std::vector<RdmaPort> find_rdma_ports() {
     device.node_guid = guid_text(ibv_get_device_guid(devices[i]));
     ibv_context* const context = ibv_open_device(devices[i]);
     if (context == nullptr) {
-      device.why_not = std::string("cannot be opened: ") + std::strerror(errno);
+      device.why_not = std::string("cannot open it: ") + std::strerror(errno);
       ports.push_back(device);
       continue;
     }
     ibv_device_attr attributes{};
     if (const int error = ibv_query_device(context, &attributes); error != 0) {
-      device.why_not = std::string("does not tell its limits: ") + std::strerror(error);
+      device.why_not = std::string("cannot query its limits: ") + std::strerror(error);
       ports.push_back(device);
       ibv_close_device(context);
       continue;

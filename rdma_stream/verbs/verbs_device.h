@@ -1,4 +1,4 @@
-// What RDMA devices there are on this machine, and whether ppmr can use them.
+// The RDMA devices of this machine, and whether ppmr can use them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ppmr {
 
-// One port of a device. Of a device without ports, or that cannot be opened, one with number 0.
+// One port of a device. A device that cannot be opened has one entry with number 0.
 struct RdmaPort {
   struct Gid {
     uint32_t index = 0;
@@ -25,13 +25,14 @@ struct RdmaPort {
   std::string state;       // "active", "down", ...
   std::string node_guid;
   std::string firmware;
-  uint32_t mtu_bytes = 0;  // of the path now, and the most there can be
-  uint32_t mtu_max_bytes = 0;
+  uint32_t mtu_bytes = 0;      // of the path now
+  uint32_t mtu_max_bytes = 0;  // of the port
   uint32_t message_max_bytes = 0;
   uint32_t queue_pairs_max = 0;
-  uint32_t read_pieces_max = 0;    // max_sge_rd
-  uint32_t reads_served_max = 0;   // max_qp_rd_atom: of a peer, at once, for each queue pair
-  uint32_t reads_started_max = 0;  // max_qp_init_rd_atom
+  uint32_t read_pieces_max = 0;  // max_sge_rd
+  // Reads in flight on a queue pair.
+  uint32_t reads_served_max = 0;   // from the peer: max_qp_rd_atom
+  uint32_t reads_started_max = 0;  // from here: max_qp_init_rd_atom
   uint32_t regions_max = 0;
   uint64_t region_max_bytes = 0;
   std::vector<Gid> gids;
@@ -40,7 +41,7 @@ struct RdmaPort {
   std::string why_not;
 };
 
-// In the order of the system. Empty: there are no devices.
+// In the system's order; empty if there are no devices.
 std::vector<RdmaPort> find_rdma_ports();
 
 }  // namespace ppmr

@@ -34,20 +34,19 @@ class VerbsFabric final : public Fabric {
   explicit VerbsFabric(uint64_t pinned_bytes_max) : pinned_bytes_max_(pinned_bytes_max) {}
 
   Result<std::vector<std::unique_ptr<Rail>>> open(const RailChoice& choice,
-                                                  RailEvents events) override {
+                                                  RailRole role) override {
     auto ports = choose(choice);
     if (!ports) return failure(ports.error());
     if (std::string objection = memlock_objection(pinned_bytes_max_); !objection.empty()) {
       return failure(ENOMEM, objection);
     }
-    const auto shared = std::make_shared<const RailEvents>(std::move(events));
     std::vector<std::unique_ptr<Rail>> rails;
     Error last{ENODEV, ""};
     for (const RdmaPort& port : *ports) {
       auto address = address_of(port, choice.gid_index);
       if (!address) return failure(address.error());
       address->port = choice.port;
-      auto rail = VerbsRail::open(port, *address, rails.size(), shared);
+      auto rail = VerbsRail::open(port, *address, role);
       if (rail) {
         rails.push_back(std::move(*rail));
       } else if (!choice.devices.empty() || choice.port != 0) {
@@ -64,11 +63,11 @@ class VerbsFabric final : public Fabric {
  private:
   static Result<std::vector<RdmaPort>> choose(const RailChoice& choice) {
     const auto all = find_rdma_ports();
-    if (all.empty()) return failure(ENODEV, "no RDMA device on this machine");
+    if (all.empty()) return failure(ENODEV, "this machine has no RDMA device");
     std::vector<RdmaPort> chosen;
     for (const std::string& name : choice.devices) {
       const size_t before = chosen.size();
-      std::string why_not = "not there; there are: " + names_of(all);
+      std::string why_not = "not found; this machine has: " + names_of(all);
       for (const RdmaPort& port : all) {
         if (!is_named(port, name)) continue;
         why_not = port.why_not;
@@ -87,14 +86,13 @@ class VerbsFabric final : public Fabric {
           why_not += (why_not.empty() ? "" : "; ") + name_of(port) + ": " + port.why_not;
         }
       }
-      if (chosen.empty()) return failure(ENODEV, "no RDMA device can be used: " + why_not);
+      if (chosen.empty()) return failure(ENODEV, "no RDMA device is usable: " + why_not);
     }
     if (chosen.size() > wire::kRailsMax) chosen.resize(wire::kRailsMax);
     return chosen;
   }
 
-  // The connection manager takes the GID that belongs to the IP address: choosing one is choosing
-  // the other.
+  // The connection manager derives the GID from the IP address, so choosing one chooses the other.
   static Result<RailAddress> address_of(const RdmaPort& port, std::optional<uint32_t> gid_index) {
     if (!gid_index) return port.addresses.front();
     for (const RdmaPort::Gid& gid : port.gids) {
@@ -107,10 +105,10 @@ class VerbsFabric final : public Fabric {
       }
       return failure(EINVAL, "--gid-index " + std::to_string(*gid_index) + ": GID " + gid.gid +
                                  " of " + name_of(port) +
-                                 " is no IP address of its interface (see ppmr devices)");
+                                 " is not an IP address of its interface (see `ppmr devices`)");
     }
     return failure(EINVAL, "--gid-index " + std::to_string(*gid_index) + ": " + name_of(port) +
-                               " has no such GID (see ppmr devices)");
+                               " has no such GID (see `ppmr devices`)");
   }
 
   const uint64_t pinned_bytes_max_;
@@ -119,10 +117,10 @@ class VerbsFabric final : public Fabric {
 }  // namespace
 
 std::unique_ptr<Fabric> make_verbs_fabric(uint64_t pinned_bytes_max) {
-  // Registered memory must survive a fork of ours (fusermount3 is one). Free of charge on kernels
-  // from 5.12 on; an error means that a fork would be dangerous, and is told.
+  // Registered memory must survive forks (fusermount3 is started by one). This costs nothing from
+  // Linux 5.12 on. On an error a child may share the pages that the device uses.
   if (const int error = ibv_fork_init(); error != 0) {
-    spdlog::warn("ibv_fork_init: {}: programs started by ppmr may disturb RDMA",
+    spdlog::warn("ibv_fork_init: {}: programs that ppmr starts may corrupt RDMA transfers",
                  std::strerror(error));
   }
   return std::make_unique<VerbsFabric>(pinned_bytes_max);

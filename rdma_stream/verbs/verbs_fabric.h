@@ -1,4 +1,4 @@
-// The seam of verbs.h over libibverbs and librdmacm.
+// The Fabric of verbs.h over libibverbs and librdmacm.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace ppmr {
 
-// `pinned_bytes_max`: how much this process will register, so that a limit that is too small is
-// told at once. To be called before any memory is registered in this process.
+// `pinned_bytes_max`: how much memory this process will register. open() fails when the memlock
+// limit is lower. Call this before the process registers any memory.
 std::unique_ptr<Fabric> make_verbs_fabric(uint64_t pinned_bytes_max);
 
 }  // namespace ppmr

@@ -1,7 +1,5 @@
 #include "rdma_stream/verbs/verbs_puller.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <array>
 
@@ -11,25 +9,22 @@ namespace ppmr {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
-// How long completions are polled for before the thread sleeps: about what falling asleep and being
-// woken costs. Longer would take the core from those who make the bytes.
+// How long a thread polls for completions before it sleeps: about what a sleep and a wake-up cost.
+// Longer polling takes the core from the processes that produce the bytes.
 constexpr std::chrono::microseconds kPollTime{20};
-// An idle thread looks after so long whether it is still wanted, though the bell tells.
+// A sleeping thread without reads in flight wakes up this often, although `wake` wakes it too.
 constexpr milliseconds kIdleTime{1000};
-// After so many connections in a row over which nothing could be read they are not tried any more.
-constexpr uint32_t kFruitlessMax = 4;
-// Verbs that are unavailable are tried again this much more rarely.
-constexpr int kRareFactor = 10;
 
 }  // namespace
 
-// ---- Beginning and end -------------------------------------------------------------------------
+// ---- Start and end -----------------------------------------------------------------------------
 
 Status VerbsPuller::check(const wire::TransportOffer& offer, uint32_t slot_count,
                           uint32_t chunk_size_bytes) {
   const auto bad = [](const std::string& what) {
-    return failure(EPROTO, "the source's offer of RDMA: " + what);
+    return failure(EPROTO, "invalid RDMA offer from the source: " + what);
   };
   if (offer.rail_count > wire::kRailsMax) return bad("too many rails");
   if (offer.rail_count == 0) return {};
@@ -38,7 +33,7 @@ Status VerbsPuller::check(const wire::TransportOffer& offer, uint32_t slot_count
                std::to_string(chunk_size_bytes));
   }
   if (offer.pool_address > UINT64_MAX - offer.slot_stride * slot_count) {
-    return bad("a pool beyond the end of memory");
+    return bad("the pool exceeds the address space");
   }
   for (uint32_t i = 0; i < offer.rail_count; ++i) {
     if (offer.rails[i].port == 0) return bad("a rail without a port");
@@ -48,18 +43,17 @@ Status VerbsPuller::check(const wire::TransportOffer& offer, uint32_t slot_count
 
 Result<std::unique_ptr<VerbsPuller>> VerbsPuller::create(Options options, VerbsTarget& target,
                                                          PullQueue& queue, Events events) {
-  // Every rail of either side is used.
+  // At least one connection on every rail of either side.
   const auto rails = std::max<size_t>(target.rails().size(), options.offer.rail_count);
   const auto streams = std::max<uint32_t>(options.stream_count, static_cast<uint32_t>(rails));
   std::unique_ptr<VerbsPuller> puller(
       new VerbsPuller(std::move(options), target, queue, std::move(events)));
   for (uint32_t i = 0; i < std::min(streams, wire::kStreamsMax); ++i) {
-    auto bell = Bell::create();
-    if (!bell) return failure(bell.error());
-    puller->streams_.push_back(std::make_unique<Stream>(std::move(*bell)));
+    auto wake = WakeEvent::create();
+    if (!wake) return failure(wake.error());
+    puller->streams_.push_back(std::make_unique<Stream>(std::move(*wake)));
   }
-  puller->first_attempts_ = static_cast<uint32_t>(puller->streams_.size());
-  puller->alone_since_ = Clock::now();
+  puller->streams_left_ = puller->streams_.size();
   for (uint32_t i = 0; i < puller->streams_.size(); ++i) {
     puller->threads_.emplace_back([self = puller.get(), i] { self->run_stream(i); });
   }
@@ -68,7 +62,7 @@ Result<std::unique_ptr<VerbsPuller>> VerbsPuller::create(Options options, VerbsT
 
 void VerbsPuller::stop() {
   stopping_ = true;
-  for (auto& stream : streams_) stream->bell.ring();
+  for (auto& stream : streams_) stream->wake.signal();
 }
 
 void VerbsPuller::finish() {
@@ -81,7 +75,7 @@ void VerbsPuller::finish() {
 void VerbsPuller::pulls_queued() {
   for (auto& stream : streams_) {
     if (stream->asleep.load(std::memory_order_seq_cst) && stream->asleep.exchange(false)) {
-      stream->bell.ring();
+      stream->wake.signal();
       return;
     }
   }
@@ -90,51 +84,37 @@ void VerbsPuller::pulls_queued() {
 // ---- Connections -------------------------------------------------------------------------------
 
 void VerbsPuller::run_stream(uint32_t index) {
-  Stream& stream = *streams_[index];
-  bool tried = false;
-  while (!stopping_) {
-    auto queue = connect(index);
-    if (!std::exchange(tried, true)) {
-      std::lock_guard lock(mutex_);
-      --first_attempts_;
-    }
-    Error error;
-    bool fruitful = false;
-    if (queue) {
-      connected((*queue)->description());
-      error = serve(stream, **queue, fruitful);
-      // First of all the device must stop writing where those pulls wanted their bytes.
-      queue->reset();
-      stream.rail.reset();
-      // Who rang for a pull shall not have rung in vain: another stream takes it.
-      stream.asleep.store(false);
-      stream.bell.silence();
-      pulls_queued();
-      for (Pull pull; stream.window.give_back(pull);) queue_.lost(pull);
-      disconnected();
-      if (!stopping_) spdlog::warn("RDMA connection broken: {}", error.message);
-    } else {
-      error = queue.error();
-      if (!stopping_) spdlog::debug("RDMA connection {}: {}", index, error.message);
-    }
-    if (stopping_) return;
-    bool for_good = false;
-    bool rarely = false;
-    {
-      std::lock_guard lock(mutex_);
-      if (queue) fruitless_ = fruitful ? 0 : fruitless_ + 1;
-      for_good = fruitless_ >= kFruitlessMax;
-      rarely = told_ && !available_;
-    }
-    failed(error, for_good);
-    if (for_good) return;
-    wait_to_retry(stream, options_.timings.retry_interval * (rarely ? kRareFactor : 1));
+  Error why;
+  if (auto queue = connect(index)) {
+    if (!available_.exchange(true)) events_.available((*queue)->description());
+    why = use_connection(*streams_[index], std::move(*queue));
+  } else {
+    why = queue.error();
   }
+  if (stopping_) return;
+  spdlog::warn("RDMA connection {} ended: {}", index, why.message);
+  if (--streams_left_ == 0) events_.unavailable(why);
+}
+
+Error VerbsPuller::use_connection(Stream& stream, std::unique_ptr<ReadQueue> queue) {
+  ++target_.traffic().connected;
+  ++target_.traffic().connections;
+  Error why = serve(stream, *queue);
+  // Destroy the queue pair first: the device must not write to the pulls' memory afterwards.
+  queue.reset();
+  stream.rail.reset();
+  // Pass a wake-up that this stream did not use to another stream.
+  stream.asleep.store(false);
+  stream.wake.clear();
+  pulls_queued();
+  for (Pull pull; stream.window.give_back(pull);) queue_.lost(pull);
+  --target_.traffic().connections;
+  return why;
 }
 
 Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
   const auto rails = target_.rails();
-  if (rails.empty()) return failure(ENODEV, "no RDMA device is left here");
+  if (rails.empty()) return failure(ENODEV, "the target has no RDMA device left");
   const wire::Rail& partner = options_.offer.rails[index % options_.offer.rail_count];
   const wire::RdmaHello hello{wire::kMagic, wire::kVersion, static_cast<uint16_t>(index),
                               options_.offer.secret};
@@ -143,9 +123,10 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
   options.peer.ip = partner.address;
   options.peer.port = partner.port;
   options.private_data = private_data;
-  options.timeout = options_.timings.verbs_connect_max;
+  options.timeout = options_.connect_timeout;
+  options.read_timeout = options_.read_timeout;
   options.stream = index;
-  // A rail in the partner's own network reaches it best; any other may have a route.
+  // Prefer a rail in the partner's own network; any other may have a route.
   std::vector<std::shared_ptr<TargetRail>> order;
   for (const bool near : {true, false}) {
     for (size_t i = 0; i < rails.size(); ++i) {
@@ -158,7 +139,7 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
     if (stopping_) return failure(ECANCELED, "the session has ended");
     const auto domain = rail->domain();
     if (!domain) continue;
-    auto queue = rail->rail().connect(domain, options, streams_[index]->bell);
+    auto queue = rail->rail().connect(domain, options, streams_[index]->wake);
     if (queue) {
       streams_[index]->rail = rail;
       streams_[index]->peer_key = partner.key;
@@ -169,46 +150,12 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
   return failure(last);
 }
 
-void VerbsPuller::wait_to_retry(Stream& stream, milliseconds time) {
-  pollfd bell{stream.bell.fd(), POLLIN, 0};
-  if (!stopping_) (void)::poll(&bell, 1, static_cast<int>(time.count()));
-  stream.bell.silence();
-}
-
-void VerbsPuller::connected(const std::string& description) {
-  ++target_.traffic().connected;
-  ++target_.traffic().connections;
-  std::lock_guard lock(mutex_);
-  ++connections_;
-  if (available_) return;
-  available_ = told_ = true;
-  events_.available(description);
-}
-
-void VerbsPuller::disconnected() {
-  --target_.traffic().connections;
-  std::lock_guard lock(mutex_);
-  if (--connections_ == 0) alone_since_ = Clock::now();
-}
-
-void VerbsPuller::failed(const Error& why, bool for_good) {
-  std::lock_guard lock(mutex_);
-  if (connections_ > 0 || (told_ && !available_)) return;
-  // At first one attempt of each connection is enough to know.
-  const bool first = !told_ && first_attempts_ == 0;
-  if (!for_good && !first && Clock::now() - alone_since_ < options_.timings.verbs_outage_max)
-    return;
-  available_ = false;
-  told_ = true;
-  events_.unavailable(why);
-}
-
 // ---- Reading -----------------------------------------------------------------------------------
 
-Error VerbsPuller::serve(Stream& stream, ReadQueue& queue, bool& fruitful) {
-  auto progress = Clock::now();  // when something last completed, or the first read was posted
-  auto busy = progress;          // when there was last something to do
-  bool drowsy = false;           // looked once more since the bell and the device are to wake us
+Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
+  auto progress = Clock::now();  // of the last completion, or of the first read in flight
+  auto busy = progress;          // when this thread last posted or completed a read
+  bool armed = false;  // `wake` and the device will wake this thread; it has to look once more
   bool woken = false;
   while (!stopping_) {
     const bool was_empty = stream.window.empty();
@@ -220,40 +167,39 @@ Error VerbsPuller::serve(Stream& stream, ReadQueue& queue, bool& fruitful) {
     const auto now = Clock::now();
     if (*reaped || (was_empty && *filled)) progress = now;
     if (*filled || *reaped) {
-      fruitful |= *reaped;
       busy = now;
-      drowsy = false;
+      armed = false;
       stream.asleep.store(false, std::memory_order_relaxed);
       continue;
     }
     milliseconds rest = kIdleTime;
     if (!stream.window.empty()) {
       if (now - busy < kPollTime) continue;
-      rest =
-          std::chrono::ceil<milliseconds>(progress + options_.timings.connection_silence_max - now);
+      rest = std::chrono::ceil<milliseconds>(progress + options_.read_timeout - now);
       if (rest <= milliseconds(0)) {
-        return Error{ETIMEDOUT, queue.description() + ": a read is not answered"};
+        return Error{ETIMEDOUT, queue.description() + ": no answer to a read within " +
+                                    std::to_string(options_.read_timeout.count()) + " ms"};
       }
     }
-    if (!drowsy) {
-      // What comes from here on wakes us; what came just before is looked for once more.
-      // (Who has no room is not to be woken in the place of one who has.)
+    if (!armed) {
+      // From here on events wake this thread. Look once more for what came just before.
+      // A thread without room must not receive the wake-up of a thread that has room.
       stream.asleep.store(stream.window.has_room(queue.limits()), std::memory_order_seq_cst);
-      if (Status armed = queue.arm(); !armed) return armed.error();
-      drowsy = true;
+      if (Status set = queue.arm(); !set) return set.error();
+      armed = true;
       continue;
     }
-    if (Status waited = queue.wait(rest, stream.bell); !waited) return waited.error();
-    stream.bell.silence();
+    if (Status waited = queue.wait(rest, stream.wake); !waited) return waited.error();
+    stream.wake.clear();
     stream.asleep.store(false, std::memory_order_relaxed);
-    drowsy = false;
+    armed = false;
     woken = true;
     busy = Clock::now();
   }
   return Error{ECANCELED, "the session has ended"};
 }
 
-// Posts what there is room for; whether there was something.
+// Posts reads while the window has room. Returns whether it posted any.
 Result<bool> VerbsPuller::fill(Stream& stream, ReadQueue& queue) {
   bool filled = false;
   Pull pull;
@@ -279,7 +225,7 @@ Status VerbsPuller::post(Stream& stream, ReadQueue& queue, const Pull& pull) {
     queue_.lost(pull);
     return known;
   }
-  // handle_announce() has checked the slot, and the length within it.
+  // The session validated the slot and the range within it when it was announced.
   const uint64_t address =
       options_.offer.pool_address + pull.slot * options_.offer.slot_stride + pull.slot_offset;
   auto& traffic = target_.traffic();
@@ -290,7 +236,7 @@ Status VerbsPuller::post(Stream& stream, ReadQueue& queue, const Pull& pull) {
                            });
 }
 
-// Takes what has completed; whether there was something.
+// Handles completed reads. Returns whether there were any.
 Result<bool> VerbsPuller::reap(Stream& stream, ReadQueue& queue, bool after_event) {
   std::array<ReadCompletion, ReadWindow::kPullsMax> completions;
   const auto count = queue.poll(completions);
@@ -304,9 +250,9 @@ Result<bool> VerbsPuller::reap(Stream& stream, ReadQueue& queue, bool after_even
     }
     Pull pull;
     switch (stream.window.complete(completion.id, pull)) {
-      case ReadWindow::Outcome::kStrange:
+      case ReadWindow::Outcome::kUnknown:
         ++traffic.strange_completions;
-        spdlog::warn("{}: a completion of no read under way: ignored", queue.description());
+        spdlog::warn("{}: ignored the completion of an unknown read", queue.description());
         break;
       case ReadWindow::Outcome::kPart:
         break;

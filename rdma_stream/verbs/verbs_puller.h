@@ -1,67 +1,71 @@
-// The target's half of the verbs mover: brings the chunks of one session by RDMA READ, over several
-// connections (queue pairs) that are spread over the rails of both sides. One thread a connection
-// posts reads, waits for them (polling for moments, then asleep), verifies what came.
+// The target's half of the verbs mover: fetches the chunks of one session by RDMA READ, over
+// several connections (queue pairs) that are spread over the rails of both sides. Each connection
+// has a thread that posts reads, waits for them (it polls briefly, then sleeps) and verifies the
+// bytes.
 //
-// A connection that breaks is ended, so that no byte lands any more; then its pulls are given back,
-// and it is made anew in the background, as long as the session lives. The session hears when the
-// first connection is there, and when there was none for too long.
+// A connection that breaks is not opened again. Its queue pair is destroyed first, so that no byte
+// lands afterwards; then its pulls return to the queue, where the other connections take them. When
+// no connection is left, the session continues over TCP until it ends.
+//
+// Rejected: reopening connections within a session. It took attempt counters, back-off and a return
+// from TCP to verbs, while a queue pair survives short interruptions of the link without any help.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
-#include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/mover/mover.h"
 #include "rdma_stream/verbs/verbs_target.h"
 #include "rdma_stream/verbs/verbs_window.h"
 
 namespace ppmr {
 
-// Threads: pulls_queued(), stop() and finish() by any; the rest is its own.
+// Threads: any thread may call pulls_queued() and stop(); one thread creates and finishes it.
 class VerbsPuller {
  public:
   struct Options {
-    wire::TransportOffer offer;  // check()ed
+    wire::TransportOffer offer;  // accepted by check()
     uint32_t stream_count = 2;
-    // Uses `verbs_outage_max`, `verbs_connect_max`, `retry_interval` and, as the time after which
-    // an unanswered read breaks its connection, `connection_silence_max`.
-    SessionTimings timings{};
+    std::chrono::milliseconds connect_timeout{2000};
+    // A read that is not answered within this time breaks its connection.
+    std::chrono::milliseconds read_timeout{5000};
   };
-  // Called on the puller's threads, one at a time.
+  // Called on the puller's threads, each at most once, `available` first.
   struct Events {
+    // The first connection is open.
     std::function<void(const std::string& description)> available;
+    // No connection could be opened, or the last one broke. The puller takes no further pull.
     std::function<void(const Error& why)> unavailable;
   };
-  // Whether an offer can be believed: counts, addresses and sizes. Errors: EPROTO.
+  // Validates an offer from the wire: counts, addresses and sizes. Errors: EPROTO.
   static Status check(const wire::TransportOffer& offer, uint32_t slot_count,
                       uint32_t chunk_size_bytes);
 
-  // Errors: those of Bell::create.
+  // Opens the connections in the background. Errors: those of WakeEvent::create.
   static Result<std::unique_ptr<VerbsPuller>> create(Options options, VerbsTarget& target,
                                                      PullQueue& queue, Events events);
   ~VerbsPuller() { finish(); }
 
-  // Something can be taken from the queue. Cheap: may be called with locks held.
+  // The queue has pulls. Cheap and non-blocking: callers may hold locks.
   void pulls_queued();
-  // The session is over: no connection is made any more, those there are end.
+  // The session is over: closes all connections and reports no further event.
   void stop();
-  // The same, and gives all pulls back; no thread uses the queue when it returns.
+  // stop(), then waits: every pull is back in the queue and no thread uses the queue.
   void finish();
 
  private:
-  using Clock = std::chrono::steady_clock;
+  // Used by the stream's own thread, except for `wake` and `asleep`.
   struct Stream {
-    explicit Stream(Bell wake) : bell(std::move(wake)) {}
-    Bell bell;
-    std::atomic<bool> asleep = false;  // whoever clears it rings the bell
-    ReadWindow window;                 // the thread's
-    std::shared_ptr<TargetRail> rail;  // of the present connection; the thread's
-    uint32_t peer_key = 0;             // of that rail's partner at the source; the thread's
+    explicit Stream(WakeEvent event) : wake(std::move(event)) {}
+    WakeEvent wake;
+    std::atomic<bool> asleep = false;  // the thread that clears it signals `wake`
+    ReadWindow window;
+    std::shared_ptr<TargetRail> rail;
+    uint32_t peer_key = 0;  // of the pool, on the source's rail
   };
 
   VerbsPuller(Options options, VerbsTarget& target, PullQueue& queue, Events events)
@@ -69,15 +73,12 @@ class VerbsPuller {
 
   void run_stream(uint32_t index);
   Result<std::unique_ptr<ReadQueue>> connect(uint32_t index);
-  // Until the connection breaks or the puller stops; `fruitful`: something was read over it.
-  Error serve(Stream& stream, ReadQueue& queue, bool& fruitful);
+  // Returns why the connection ended.
+  Error serve(Stream& stream, ReadQueue& queue);
+  Error use_connection(Stream& stream, std::unique_ptr<ReadQueue> queue);
   Result<bool> fill(Stream& stream, ReadQueue& queue);
   Status post(Stream& stream, ReadQueue& queue, const Pull& pull);
   Result<bool> reap(Stream& stream, ReadQueue& queue, bool after_event);
-  void wait_to_retry(Stream& stream, std::chrono::milliseconds time);
-  void connected(const std::string& description);
-  void disconnected();
-  void failed(const Error& why, bool for_good);
 
   const Options options_;
   VerbsTarget& target_;
@@ -85,14 +86,8 @@ class VerbsPuller {
   const Events events_;
 
   std::atomic<bool> stopping_ = false;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  uint32_t connections_ = 0;
-  bool available_ = false;
-  bool told_ = false;              // of either
-  uint32_t first_attempts_ = 0;    // streams that have not tried yet
-  uint32_t fruitless_ = 0;         // connections in a row
-  Clock::time_point alone_since_;  // when the last connection broke
+  std::atomic<bool> available_ = false;
+  std::atomic<size_t> streams_left_ = 0;
 
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::thread> threads_;  // last: ends before what it uses

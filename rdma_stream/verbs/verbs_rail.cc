@@ -12,23 +12,27 @@
 namespace ppmr {
 namespace {
 
-// What devices and the specification allow are some 16 reads at once on a queue pair; more than
-// that would only take the device's memory.
+// Devices allow about 16 reads in flight on a queue pair; a higher limit only takes device memory.
 constexpr uint32_t kReadsAtOnceMax = 16;
 constexpr int kBacklog = 64;
-constexpr int kReleaseIntervalMs = 20;
-// Of the private data of a rejection, for people.
+constexpr int kReleaseCheckIntervalMs = 20;
+// Of the private data of a rejection.
 constexpr size_t kRejectTextMaxBytes = 100;
 
-// The kernel does not remove a device before everybody has closed it (but for drivers that can do
-// without), and librdmacm keeps the context that it once opened: what that has open is exchanged
-// for nothing. While an identifier is there, librdmacm does not close it, so the numbers are the
-// right ones.
-void let_go(const ibv_context& context) {
-  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!nothing) return;
-  ::dup3(nothing.get(), context.cmd_fd, O_CLOEXEC);
-  ::dup3(nothing.get(), context.async_fd, O_CLOEXEC);
+// With most drivers the kernel removes a device only after every process has closed it, but
+// librdmacm never closes a context. So this replaces the context's descriptors by /dev/null. The
+// caller holds an identifier: librdmacm keeps these descriptor numbers while there is one.
+void close_device(const ibv_context& context) {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return;
+  ::dup3(null.get(), context.cmd_fd, O_CLOEXEC);
+  ::dup3(null.get(), context.async_fd, O_CLOEXEC);
+}
+
+// A socket address of the rail with the port at which it is bound.
+RailAddress bound_address(RailAddress address, const Anchor& anchor) {
+  address.port = ntohs(rdma_get_src_port(anchor.id.get()));
+  return address;
 }
 
 void reject(VerbsPointer<rdma_cm_id> id, const std::string& why) {
@@ -39,32 +43,25 @@ void reject(VerbsPointer<rdma_cm_id> id, const std::string& why) {
 }  // namespace
 
 Result<std::unique_ptr<VerbsRail>> VerbsRail::open(const RdmaPort& port, const RailAddress& address,
-                                                   size_t index,
-                                                   std::shared_ptr<const RailEvents> events) {
-  auto stop = Bell::create();
+                                                   RailRole role) {
+  auto stop = WakeEvent::create();
   if (!stop) return failure(stop.error());
   auto anchor = bind_anchor(address);
   if (!anchor) return failure(anchor.error());
-  if (events->admit && rdma_listen(anchor->id.get(), kBacklog) != 0) {
-    return system_failure("listen for RDMA at", address.text());
+  if (role == RailRole::kListen && rdma_listen(anchor->id.get(), kBacklog) != 0) {
+    return system_failure("listen for RDMA connections at", address.text());
   }
   const int async_fd = anchor->context()->async_fd;
   ::fcntl(async_fd, F_SETFL, ::fcntl(async_fd, F_GETFL) | O_NONBLOCK);
-  std::unique_ptr<VerbsRail> rail(
-      new VerbsRail(port, address, index, std::move(events), std::move(*stop)));
-  rail->address_.port = ntohs(rdma_get_src_port(anchor->id.get()));
-  rail->anchor_ = std::make_shared<Anchor>(std::move(*anchor));
-  rail->thread_ = std::thread([self = rail.get()] { self->watch(); });
-  return rail;
+  return std::unique_ptr<VerbsRail>(
+      new VerbsRail(port, address, std::move(*anchor), std::move(*stop)));
 }
 
-VerbsRail::VerbsRail(const RdmaPort& port, RailAddress address, size_t index,
-                     std::shared_ptr<const RailEvents> events, Bell stop)
+VerbsRail::VerbsRail(const RdmaPort& port, RailAddress address, Anchor anchor, WakeEvent stop)
     : device_(port.device),
-      address_(address),
-      index_(index),
-      events_(std::move(events)),
-      stop_(std::move(stop)) {
+      address_(bound_address(address, anchor)),
+      stop_(std::move(stop)),
+      anchor_(std::make_shared<Anchor>(std::move(anchor))) {
   limits_.is_iwarp = port.is_iwarp;
   limits_.reads_served =
       static_cast<uint8_t>(std::clamp(port.reads_served_max, 1u, kReadsAtOnceMax));
@@ -76,8 +73,13 @@ VerbsRail::VerbsRail(const RdmaPort& port, RailAddress address, size_t index,
   limits_.reads.read_bytes_max = std::max(port.message_max_bytes, uint32_t{kPageSizeBytes});
 }
 
+void VerbsRail::start(RailEvents events) {
+  events_ = std::move(events);
+  thread_ = std::thread([this] { run(); });
+}
+
 VerbsRail::~VerbsRail() {
-  stop_.ring();
+  stop_.signal();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -93,13 +95,13 @@ Result<std::shared_ptr<Domain>> VerbsRail::create_domain() {
 
 Result<std::unique_ptr<ReadQueue>> VerbsRail::connect(const std::shared_ptr<Domain>& domain,
                                                       const ConnectOptions& options,
-                                                      const Bell& stop) {
+                                                      const WakeEvent& stop) {
   return static_cast<VerbsDomain&>(*domain).connect(address_, options, stop);
 }
 
-// ---- What the connection manager and the device say --------------------------------------------
+// ---- Events ------------------------------------------------------------------------------------
 
-void VerbsRail::watch() {
+void VerbsRail::run() {
   std::shared_ptr<Anchor> anchor = anchor_;
   std::string lost;
   while (lost.empty()) {
@@ -108,21 +110,21 @@ void VerbsRail::watch() {
                       {anchor->context()->async_fd, POLLIN, 0}};
     if (::poll(waits, 3, -1) < 0 && errno != EINTR) return;
     if (waits[0].revents != 0) return;
-    if (waits[1].revents != 0) lost = hear_connections(*anchor);
-    if (waits[2].revents != 0 && lost.empty()) lost = hear_device(*anchor);
+    if (waits[1].revents != 0) lost = handle_connection_events(*anchor);
+    if (waits[2].revents != 0 && lost.empty()) lost = handle_device_events(*anchor);
   }
   {
     std::lock_guard lock(mutex_);
     anchor_ = nullptr;
   }
-  if (events_->lost) events_->lost(index_, lost);
-  // With all that was made of it gone, nobody but this holds the device.
+  if (events_.lost) events_.lost(lost);
+  // Close the device when everything made from the rail is destroyed.
   pollfd stop{stop_.fd(), POLLIN, 0};
-  while (anchor.use_count() > 1 && ::poll(&stop, 1, kReleaseIntervalMs) == 0) continue;
-  if (anchor.use_count() == 1) let_go(*anchor->context());
+  while (anchor.use_count() > 1 && ::poll(&stop, 1, kReleaseCheckIntervalMs) == 0) continue;
+  if (anchor.use_count() == 1) close_device(*anchor->context());
 }
 
-std::string VerbsRail::hear_connections(Anchor& anchor) {
+std::string VerbsRail::handle_connection_events(Anchor& anchor) {
   while (auto event = next_event(*anchor.channel)) {
     const rdma_cm_event_type type = event->event;
     const rdma_cm_id* const id = event->id;
@@ -131,19 +133,19 @@ std::string VerbsRail::hear_connections(Anchor& anchor) {
         connect_request(std::move(event));
         break;
       case RDMA_CM_EVENT_DEVICE_REMOVAL:
-        return "it is being removed";
+        return "the device is being removed";
       case RDMA_CM_EVENT_DISCONNECTED:
       case RDMA_CM_EVENT_CONNECT_ERROR:
       case RDMA_CM_EVENT_UNREACHABLE:
       case RDMA_CM_EVENT_REJECTED: {
-        event = nullptr;  // acknowledged: the identifier may be destroyed
+        event = nullptr;  // acknowledge it, or destroying the identifier blocks
         const auto found = admitted_.find(id);
         if (found == admitted_.end()) break;
         if (auto domain = found->second.lock()) domain->drop(id);
         admitted_.erase(found);
         break;
       }
-      default:  // ESTABLISHED, TIMEWAIT_EXIT, ADDR_CHANGE: nothing to be done
+      default:  // ESTABLISHED, TIMEWAIT_EXIT, ADDR_CHANGE
         break;
     }
   }
@@ -157,20 +159,21 @@ void VerbsRail::connect_request(VerbsPointer<rdma_cm_event> event) {
   const std::vector<std::byte> hello(data, data + wanted.private_data_len);
   event = nullptr;
   const RailAddress peer = rail_address(rdma_get_peer_addr(id.get()));
-  auto admission = events_->admit(index_, hello);
+  auto admission = events_.admit(hello);
   if (!admission) {
-    spdlog::warn("RDMA connection from {} refused: {}", peer.text(), admission.error().message);
+    spdlog::warn("refused the RDMA connection from {}: {}", peer.text(), admission.error().message);
     return reject(std::move(id), admission.error().message);
   }
   auto domain = std::static_pointer_cast<VerbsDomain>(admission->domain);
   std::erase_if(admitted_, [](const auto& entry) { return entry.second.expired(); });
   admitted_[id.get()] = domain;
   if (Status accepted = domain->accept(std::move(id), admission->stream, wanted); !accepted) {
-    spdlog::warn("RDMA connection from {}: {}", peer.text(), accepted.error().message);
+    spdlog::warn("cannot accept the RDMA connection from {}: {}", peer.text(),
+                 accepted.error().message);
   }
 }
 
-std::string VerbsRail::hear_device(Anchor& anchor) {
+std::string VerbsRail::handle_device_events(Anchor& anchor) {
   ibv_async_event event{};
   std::string lost;
   while (lost.empty() && ibv_get_async_event(anchor.context(), &event) == 0) {

@@ -1,8 +1,8 @@
 // One port of a device, over librdmacm. Private to the fabric.
 //
-// A thread of the rail's own hears what the connection manager and the device say: who connects
-// (when the rail listens), who disconnected, that the device goes away. What this thread finds is
-// told to the rail's user, who must not destroy the rail in that call.
+// Each rail has a thread that receives the events of the connection manager and of the device: a
+// peer connects (if the rail listens) or disconnects, the device is removed. It reports them to the
+// rail's user, who must not destroy the rail in that call.
 #pragma once
 
 #include <map>
@@ -17,8 +17,9 @@ namespace ppmr {
 
 struct RailLimits {
   bool is_iwarp = false;
-  uint8_t reads_served = 1;   // RDMA reads that a peer may have under way on a queue pair
-  uint8_t reads_started = 1;  // that we may have
+  // RDMA reads in flight on a queue pair.
+  uint8_t reads_served = 1;   // from the peer
+  uint8_t reads_started = 1;  // from here
   ReadLimits reads;
 };
 
@@ -33,12 +34,13 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
                                                   Rights rights) override;
   void close() override;
 
-  // The target's half: connects, or says why not.
+  // The target's half. Errors: as Rail::connect.
   Result<std::unique_ptr<ReadQueue>> connect(const RailAddress& own,
-                                             const Rail::ConnectOptions& options, const Bell& stop);
-  // The source's half: a peer that was admitted. Errors: of the queue pair; ECANCELED when closed.
+                                             const Rail::ConnectOptions& options,
+                                             const WakeEvent& stop);
+  // The source's half: accepts an admitted peer. Errors: of the queue pair; ECANCELED if closed.
   Status accept(VerbsPointer<rdma_cm_id> id, uint32_t stream, const rdma_conn_param& wanted);
-  // A peer that has gone; an identifier that is not (any more) ours is ignored.
+  // Ends the connection of a peer that disconnected. Ignores an unknown identifier.
   void drop(const rdma_cm_id* id);
 
   ibv_pd* get() const { return domain_.get(); }
@@ -47,7 +49,8 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
   ibv_context* context() const { return anchor_->context(); }
 
  private:
-  struct Served {  // a connection over which the peer reads; destroyed from the last to the first
+  // A connection over which the peer reads. Destroyed from the last to the first.
+  struct Served {
     VerbsPointer<ibv_cq> completions;
     VerbsPointer<rdma_cm_id> id;
   };
@@ -67,39 +70,38 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
 
 class VerbsRail final : public Rail {
  public:
-  // Listens when `events` has an admit(). `index` is what its events name it by.
   static Result<std::unique_ptr<VerbsRail>> open(const RdmaPort& port, const RailAddress& address,
-                                                 size_t index,
-                                                 std::shared_ptr<const RailEvents> events);
+                                                 RailRole role);
   ~VerbsRail() override;
 
+  void start(RailEvents events) override;
   const std::string& device() const override { return device_; }
   const RailAddress& address() const override { return address_; }
   Result<std::shared_ptr<Domain>> create_domain() override;
   Result<std::unique_ptr<ReadQueue>> connect(const std::shared_ptr<Domain>& domain,
                                              const ConnectOptions& options,
-                                             const Bell& stop) override;
+                                             const WakeEvent& stop) override;
 
  private:
-  VerbsRail(const RdmaPort& port, RailAddress address, size_t index,
-            std::shared_ptr<const RailEvents> events, Bell stop);
-  void watch();
-  // Empty while the device is there.
-  std::string hear_connections(Anchor& anchor);
-  std::string hear_device(Anchor& anchor);
+  VerbsRail(const RdmaPort& port, RailAddress address, Anchor anchor, WakeEvent stop);
+  void run();
+  // Both return why the device was lost, or an empty text.
+  std::string handle_connection_events(Anchor& anchor);
+  std::string handle_device_events(Anchor& anchor);
   void connect_request(VerbsPointer<rdma_cm_event> event);
 
   const std::string device_;
-  RailAddress address_;
-  const size_t index_;
-  const std::shared_ptr<const RailEvents> events_;
-  RailLimits limits_;
-  const Bell stop_;
+  const RailAddress address_;
+  RailLimits limits_;  // constant after construction
+  const WakeEvent stop_;
 
   std::mutex mutex_;
   std::shared_ptr<Anchor> anchor_;  // null: lost; guarded by mutex_
 
-  std::map<const rdma_cm_id*, std::weak_ptr<VerbsDomain>> admitted_;  // the thread's
+  // Used by the thread alone.
+  RailEvents events_;
+  std::map<const rdma_cm_id*, std::weak_ptr<VerbsDomain>> admitted_;
+
   std::thread thread_;  // last: ends before what it uses
 };
 

@@ -59,21 +59,21 @@ Result<Anchor> bind_anchor(const RailAddress& address) {
   anchor.channel.reset(rdma_create_event_channel());
   if (!anchor.channel) {
     return failure(errno, "open /dev/infiniband/rdma_cm: " + std::string(std::strerror(errno)) +
-                              ": load the module rdma_ucm");
+                              " (load the kernel module: modprobe rdma_ucm)");
   }
   const int fd = anchor.channel->fd;
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(anchor.channel.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
-    return system_failure("make an RDMA identifier for", address.ip_text());
+    return system_failure("create an RDMA identifier for", address.ip_text());
   }
   anchor.id.reset(id);
   SocketAddress bound = socket_address(address);
   if (rdma_bind_addr(id, bound.get()) != 0) {
-    return system_failure("bind RDMA address", address.text());
+    return system_failure("bind to RDMA address", address.text());
   }
   if (id->verbs == nullptr) {
-    return failure(ENODEV, "RDMA address " + address.ip_text() + ": no RDMA device has it");
+    return failure(ENODEV, "RDMA address " + address.ip_text() + " belongs to no RDMA device");
   }
   return anchor;
 }
@@ -92,10 +92,10 @@ std::string memlock_objection(uint64_t bytes) {
       limit.rlim_cur >= bytes || may_lock_any_memory()) {
     return "";
   }
-  return "up to " + mib(bytes) + " are to be registered, but this process may lock only " +
+  return "cannot register up to " + mib(bytes) + " of memory: this process may lock only " +
          mib(limit.rlim_cur) +
-         " of memory: raise it (ulimit -l unlimited, LimitMEMLOCK=infinity of a service, memlock "
-         "in /etc/security/limits.conf) or give it CAP_IPC_LOCK";
+         "; raise the memlock limit (ulimit -l unlimited, LimitMEMLOCK=infinity of a service, "
+         "memlock in /etc/security/limits.conf) or grant CAP_IPC_LOCK";
 }
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// What libibverbs and librdmacm hand out, owned from birth. Private to the fabric.
+// Owning pointers to the objects of libibverbs and librdmacm. Private to the fabric.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -16,7 +16,7 @@ struct VerbsDelete {
   void operator()(rdma_event_channel* channel) const { rdma_destroy_event_channel(channel); }
   void operator()(rdma_cm_id* id) const {
     if (id->qp != nullptr) rdma_destroy_qp(id);
-    rdma_destroy_id(id);  // waits until its events are acknowledged
+    rdma_destroy_id(id);  // blocks until its events are acknowledged
   }
   void operator()(rdma_cm_event* event) const { rdma_ack_cm_event(event); }
   void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
@@ -27,15 +27,15 @@ struct VerbsDelete {
 template <typename T>
 using VerbsPointer = std::unique_ptr<T, VerbsDelete>;
 
-// An identifier bound to one address of a device: while it lives, so does the device's context,
-// which is librdmacm's. Destroyed from the last to the first.
+// An identifier bound to one address of a device. It keeps the device's context, which belongs to
+// librdmacm, alive. Destroyed from the last to the first.
 struct Anchor {
   VerbsPointer<rdma_event_channel> channel;
   VerbsPointer<rdma_cm_id> id;
   ibv_context* context() const { return id->verbs; }
 };
 
-// Either family of socket address. An address that is neither gives all zeros.
+// Conversions for IPv4 and IPv6. rail_address() of another family is all zeros.
 struct SocketAddress {
   sockaddr_storage storage{};
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
@@ -43,16 +43,16 @@ struct SocketAddress {
 SocketAddress socket_address(const RailAddress& address);
 RailAddress rail_address(const sockaddr* address);
 
-// Binds to `address`. Errors: ENODEV when it is no RDMA device's; EADDRINUSE.
+// Binds to `address`. Errors: ENODEV when no RDMA device has it; EADDRINUSE.
 Result<Anchor> bind_anchor(const RailAddress& address);
 
-// The next event, if there is one.
+// The next event; null if there is none. Non-blocking, like the channel.
 VerbsPointer<rdma_cm_event> next_event(rdma_event_channel& channel);
 
 // "rxe0": the same name as in /sys/class/infiniband.
 std::string device_name(const ibv_context* context);
 
-// Why so many bytes cannot be pinned by this process, and what to do; empty if they can.
+// Why this process cannot pin `bytes`, and how to raise the limit; empty if it can.
 std::string memlock_objection(uint64_t bytes);
 
 }  // namespace ppmr

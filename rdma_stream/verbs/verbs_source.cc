@@ -9,8 +9,17 @@
 namespace ppmr {
 namespace {
 
-// Connections of a session: more than streams, as rails may outnumber them.
+// Of one session: rails may outnumber its streams.
 uint32_t connections_max(uint32_t stream_count) { return std::max(stream_count, wire::kRailsMax); }
+
+// Connections end before their region is deregistered.
+template <typename OnRails>
+void revoke(OnRails& rails) {
+  for (auto& on : rails) {
+    if (on.domain) on.domain->close();
+    on.region.reset();
+  }
+}
 
 }  // namespace
 
@@ -19,15 +28,9 @@ uint32_t connections_max(uint32_t stream_count) { return std::max(stream_count, 
 PoolLoan::~PoolLoan() { source_.end(*this); }
 
 Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint32_t stream_count) {
+  std::lock_guard lending(lending_mutex_);
   if (auto opened = open(); !opened) return failure(opened.error());
-  std::vector<std::shared_ptr<Rail>> rails;
-  size_t opening = 0;
-  {
-    std::lock_guard lock(mutex_);
-    rails = rails_;
-    opening = opening_;
-  }
-  std::unique_ptr<PoolLoan> loan(new PoolLoan(*this, opening));
+  std::unique_ptr<PoolLoan> loan(new PoolLoan(*this));
   loan->stream_count_ = stream_count;
   loan->pool_bytes_ = pool.memory().size();
   wire::TransportOffer& offer = loan->offer_;
@@ -35,34 +38,32 @@ Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint
   offer.pool_address = reinterpret_cast<uintptr_t>(pool.payload(0).data());
   offer.slot_stride = pool.slot_stride_bytes();
   Error last{ENODEV, "no RDMA device is left"};
-  for (size_t i = 0; i < rails.size(); ++i) {
-    if (!rails[i]) continue;
-    PoolLoan::OnRail on{i, nullptr, nullptr};
-    if (auto domain = rails[i]->create_domain(); !domain) {
+  for (const auto& open_rail : rails_) {
+    Rail& rail = *open_rail->rail;
+    auto domain = rail.create_domain();
+    if (!domain) {
       last = domain.error();
       continue;
-    } else {
-      on.domain = std::move(*domain);
     }
-    auto region = on.domain->register_memory(pool.memory(), Rights::kReadByPeer);
+    auto region = (*domain)->register_memory(pool.memory(), Rights::kReadByPeer);
     if (!region) {
       last = region.error();
       spdlog::warn("{}", last.message);
       continue;
     }
-    on.region = std::move(*region);
-    wire::Rail& rail = offer.rails[offer.rail_count++];
-    rail.address = rails[i]->address().ip;
-    rail.port = rails[i]->address().port;
-    rail.key = on.region->peer_key();
-    loan->rails_.push_back(std::move(on));
+    wire::Rail& offered = offer.rails[offer.rail_count++];
+    offered.address = rail.address().ip;
+    offered.port = rail.address().port;
+    offered.key = (*region)->peer_key();
+    loan->rails_.push_back({open_rail.get(), std::move(*domain), std::move(*region)});
   }
   if (offer.rail_count == 0) return failure(last);
+  std::vector<PoolLoan::OnRail> lost;  // destroyed without the lock
   std::lock_guard lock(mutex_);
   loans_.push_back(loan.get());
-  // What was lost meanwhile was not among the loans then.
+  // lose() did not find this loan before.
   for (PoolLoan::OnRail& on : loan->rails_) {
-    if (opening != opening_ || !rails_[on.rail]) on = {on.rail, nullptr, nullptr};
+    if (on.rail->lost) lost.push_back(std::exchange(on, {}));
   }
   return loan;
 }
@@ -74,11 +75,7 @@ void VerbsSource::end(PoolLoan& loan) {
     std::erase(loans_, &loan);
     rails.swap(loan.rails_);
   }
-  // Connections first: a region is in use while they are.
-  for (auto& on : rails) {
-    if (on.domain) on.domain->close();
-    on.region.reset();
-  }
+  revoke(rails);
 }
 
 // ---- Rails -------------------------------------------------------------------------------------
@@ -90,74 +87,55 @@ Result<std::unique_ptr<VerbsSource>> VerbsSource::create(Fabric& fabric, RailCho
 }
 
 VerbsSource::~VerbsSource() {
-  std::vector<std::shared_ptr<Rail>> rails;
-  std::lock_guard opening_lock(opening_mutex_);
-  {
-    std::lock_guard lock(mutex_);
-    ++opening_;  // what they still tell concerns nobody
-    rails.swap(rails_);
-    std::move(buried_.begin(), buried_.end(), std::back_inserter(rails));
-  }
+  Rails rails;  // destroyed without the lock: their threads may wait for it
+  std::lock_guard lock(mutex_);
+  rails.swap(rails_);
 }
 
 Status VerbsSource::open() {
-  std::lock_guard opening_lock(opening_mutex_);
-  std::vector<std::shared_ptr<Rail>> buried;
-  size_t opening = 0;
+  Rails lost;
   {
     std::lock_guard lock(mutex_);
-    buried.swap(buried_);
-    if (std::any_of(rails_.begin(), rails_.end(), [](auto& rail) { return rail != nullptr; })) {
+    if (std::any_of(rails_.begin(), rails_.end(), [](auto& rail) { return !rail->lost; })) {
       return {};
     }
-    opening = ++opening_;
-    rails_.clear();
-    lost_early_.clear();
+    lost.swap(rails_);
   }
-  buried.clear();  // its port may be taken again
-  RailEvents events;
-  events.admit = [this, opening](size_t rail, std::span<const std::byte> private_data) {
-    return admit(opening, rail, private_data);
-  };
-  events.lost = [this, opening](size_t rail, const std::string& why) { lost(opening, rail, why); };
-  auto opened = fabric_.open(choice_, std::move(events));
+  lost.clear();  // frees the ports
+  auto opened = fabric_.open(choice_, RailRole::kListen);
   if (!opened) return failure(opened.error());
   std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < opened->size(); ++i) {
-    const bool lost = lost_early_.contains(i);
-    (lost ? buried_ : rails_).push_back(std::move((*opened)[i]));
-    if (lost) rails_.push_back(nullptr);
+  for (auto& rail : *opened) {
+    SourceRail& open = *rails_.emplace_back(std::make_unique<SourceRail>());
+    open.rail = std::move(rail);
+    RailEvents events;
+    events.admit = [this, &open](std::span<const std::byte> data) { return admit(open, data); };
+    events.lost = [this, &open](const std::string& why) { lose(open, why); };
+    open.rail->start(std::move(events));
   }
   return {};
 }
 
-void VerbsSource::lost(size_t opening, size_t rail, const std::string& why) {
+void VerbsSource::lose(SourceRail& rail, const std::string& why) {
+  spdlog::warn("RDMA device {} lost: {}", rail.rail->device(), why);
   std::vector<PoolLoan::OnRail> ended;
   {
     std::lock_guard lock(mutex_);
-    if (opening != opening_) return;
-    if (rail >= rails_.size()) lost_early_.insert(rail);
-    if (rail >= rails_.size() || !rails_[rail]) return;
-    spdlog::warn("RDMA device {} lost: {}", rails_[rail]->device(), why);
-    buried_.push_back(std::exchange(rails_[rail], nullptr));
+    rail.lost = true;
     for (PoolLoan* loan : loans_) {
-      if (loan->opening_ != opening) continue;
       for (PoolLoan::OnRail& on : loan->rails_) {
-        if (on.rail == rail) ended.push_back(std::exchange(on, {rail, nullptr, nullptr}));
+        if (on.rail == &rail) ended.push_back(std::exchange(on, {}));
       }
     }
   }
-  for (auto& on : ended) {
-    if (on.domain) on.domain->close();
-    on.region.reset();
-  }
+  revoke(ended);
 }
 
 // ---- Connections -------------------------------------------------------------------------------
 
-Result<Admission> VerbsSource::admit(size_t opening, size_t rail,
+Result<Admission> VerbsSource::admit(const SourceRail& rail,
                                      std::span<const std::byte> private_data) {
-  // What follows the hello is padding of the connection manager's.
+  // The connection manager pads the hello.
   if (private_data.size() > wire::kRdmaHelloBytes) {
     private_data = private_data.first(wire::kRdmaHelloBytes);
   }
@@ -170,13 +148,12 @@ Result<Admission> VerbsSource::admit(size_t opening, size_t rail,
     } else {
       refusal = Error{EACCES, "no session has this secret"};
       for (PoolLoan* loan : loans_) {
-        if (loan->opening_ != opening || !equal_secrets(loan->offer_.secret, hello->secret))
-          continue;
+        if (!equal_secrets(loan->offer_.secret, hello->secret)) continue;
         refusal.message = "stream out of range";
         if (hello->stream >= connections_max(loan->stream_count_)) continue;
-        refusal.message = "the device was lost";
+        refusal.message = "the session was not offered this device";
         for (PoolLoan::OnRail& on : loan->rails_) {
-          if (on.rail != rail || !on.domain) continue;
+          if (on.rail != &rail) continue;
           ++admitted_;
           return Admission{on.domain, hello->stream};
         }
@@ -190,7 +167,7 @@ Result<Admission> VerbsSource::admit(size_t opening, size_t rail,
 VerbsSource::Counters VerbsSource::counters() const {
   std::lock_guard lock(mutex_);
   Counters counters;
-  for (auto& rail : rails_) counters.rails += rail != nullptr;
+  for (auto& rail : rails_) counters.rails += !rail->lost;
   for (const PoolLoan* loan : loans_) {
     for (auto& on : loan->rails_) {
       if (!on.region) continue;

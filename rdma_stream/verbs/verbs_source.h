@@ -1,13 +1,12 @@
-// RDMA at the source, shared by its sessions: the rails it listens on, and who may read what.
+// RDMA at the source, shared by its sessions: the rails on which it listens, and who may read.
 //
-// A session lends the pool to its target: on every rail a protection domain of its own with the
-// pool registered for reading, and a secret that admits connections to it. The loan's end ends the
-// connections and takes the keys back, so that nobody reads a slot of a session that is over.
+// A session lends the pool to its target: on each rail, a protection domain with the pool
+// registered for reading, and a secret that admits connections to it. The end of the loan ends the
+// connections and revokes the keys, so that no peer reads a slot after its session.
 #pragma once
 
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -19,27 +18,32 @@ namespace ppmr {
 
 class VerbsSource;
 
-// Threads: created and destroyed by one. It ends before its VerbsSource and its pool.
+struct SourceRail {
+  bool lost = false;           // guarded by the VerbsSource's mutex
+  std::unique_ptr<Rail> rail;  // last: its thread uses this SourceRail
+};
+
+// Threads: one creates and destroys it. It ends before its VerbsSource and its pool.
 class PoolLoan {
  public:
   ~PoolLoan();
   PoolLoan(const PoolLoan&) = delete;
   PoolLoan& operator=(const PoolLoan&) = delete;
 
-  // What the target is to be told; the mode is the caller's.
+  // The offer to the target; the caller sets the mode.
   const wire::TransportOffer& offer() const { return offer_; }
 
  private:
   friend class VerbsSource;
-  struct OnRail {  // empty when the rail was lost
-    size_t rail = 0;
+  // Destroyed from the last to the first.
+  struct OnRail {
+    const SourceRail* rail = nullptr;  // null when the rail was lost
     std::shared_ptr<Domain> domain;
     std::unique_ptr<Region> region;
   };
-  PoolLoan(VerbsSource& source, size_t opening) : source_(source), opening_(opening) {}
+  explicit PoolLoan(VerbsSource& source) : source_(source) {}
 
   VerbsSource& source_;
-  const size_t opening_;
   wire::TransportOffer offer_;
   uint64_t pool_bytes_ = 0;
   uint32_t stream_count_ = 0;
@@ -60,29 +64,28 @@ class VerbsSource {
   static Result<std::unique_ptr<VerbsSource>> create(Fabric& fabric, RailChoice choice);
   ~VerbsSource();
 
-  // Lends the pool to a session with `stream_count` connections. When all rails were lost, tries to
-  // open what may have come back. Errors: of opening; of registering: what to raise.
+  // Lends the pool to a session with `stream_count` connections. Opens the rails again if all of
+  // them were lost. Errors: those of opening; of registering, with the limit to raise.
   Result<std::unique_ptr<PoolLoan>> lend(const BufferPool& pool, uint32_t stream_count);
   Counters counters() const;
 
  private:
   friend class PoolLoan;
+  using Rails = std::vector<std::unique_ptr<SourceRail>>;
+
   VerbsSource(Fabric& fabric, RailChoice choice) : fabric_(fabric), choice_(std::move(choice)) {}
   Status open();
-  Result<Admission> admit(size_t opening, size_t rail, std::span<const std::byte> private_data);
-  void lost(size_t opening, size_t rail, const std::string& why);
+  Result<Admission> admit(const SourceRail& rail, std::span<const std::byte> private_data);
+  void lose(SourceRail& rail, const std::string& why);
   void end(PoolLoan& loan);
 
   Fabric& fabric_;
   const RailChoice choice_;
 
-  std::mutex opening_mutex_;  // held by open()
+  std::mutex lending_mutex_;  // held by lend(); rails_ changes only with both mutexes
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  size_t opening_ = 0;                         // how often the rails were opened
-  std::vector<std::shared_ptr<Rail>> rails_;   // null: lost
-  std::vector<std::shared_ptr<Rail>> buried_;  // lost, to be destroyed by nobody's handler
-  std::set<size_t> lost_early_;                // before open() was done
+  Rails rails_;
   std::vector<PoolLoan*> loans_;
   uint64_t admitted_ = 0;
   uint64_t refused_ = 0;

@@ -9,6 +9,17 @@ namespace ppmr {
 
 // ---- One rail ----------------------------------------------------------------------------------
 
+TargetRail::TargetRail(std::unique_ptr<Rail> rail, std::shared_ptr<Domain> domain,
+                       size_t regions_max)
+    : entries_(regions_max), domain_(std::move(domain)), rail_(std::move(rail)) {
+  RailEvents events;
+  events.lost = [this](const std::string& why) {
+    spdlog::warn("RDMA device {} lost: {}", rail_->device(), why);
+    lose(Error{ENODEV, "RDMA device " + rail_->device() + ": " + why});
+  };
+  rail_->start(std::move(events));
+}
+
 std::shared_ptr<Domain> TargetRail::domain() const {
   std::lock_guard lock(mutex_);
   return domain_;
@@ -19,24 +30,51 @@ Result<uint32_t> TargetRail::key(uint32_t region) {
   const uint64_t known = entries_[region].key.load(std::memory_order_acquire);
   if (known != kUnknown) return static_cast<uint32_t>(known);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failed_ || entries_[region].key != kUnknown; });
-  if (failed_) return failure(*failed_);
+  changed_.wait(lock, [&] { return lost_ || entries_[region].key != kUnknown; });
+  if (lost_) return failure(*lost_);
   return static_cast<uint32_t>(entries_[region].key);
 }
 
-void TargetRail::fail(const Error& error) {
+void TargetRail::register_region(uint32_t region, std::span<std::byte> memory) {
+  const auto domain = this->domain();
+  if (!domain || entries_[region].key != kUnknown) return;
+  auto registered = domain->register_memory(memory, Rights::kLandReads);
+  if (!registered) {
+    spdlog::error("{}", registered.error().message);
+    return lose(registered.error());
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (lost_) return;
+    entries_[region].key.store((*registered)->local_key(), std::memory_order_release);
+    entries_[region].region = std::move(*registered);
+    ++counters_.registered_regions;
+    counters_.registered_bytes += memory.size();
+  }
+  changed_.notify_all();
+}
+
+void TargetRail::lose(const Error& error) {
   std::vector<std::unique_ptr<Region>> regions;
   std::shared_ptr<Domain> domain;
   {
     std::lock_guard lock(mutex_);
-    if (!failed_) failed_ = error;
+    if (!lost_) lost_ = error;
     for (Entry& entry : entries_) {
       entry.key = kUnknown;
       if (entry.region) regions.push_back(std::move(entry.region));
     }
     domain = std::move(domain_);
+    counters_ = {};
   }
   changed_.notify_all();
+}
+
+VerbsCounters TargetRail::counters() const {
+  std::lock_guard lock(mutex_);
+  VerbsCounters counters = counters_;
+  counters.rails = !lost_;
+  return counters;
 }
 
 // ---- All of them -------------------------------------------------------------------------------
@@ -61,73 +99,52 @@ void VerbsTarget::close() {
   }
   changed_.notify_all();
   if (registrar_.joinable()) registrar_.join();
-  // Those that watch the rails call lost(): they end here, without a lock.
-  std::vector<OpenRail> rails;
+  Rails rails;
   {
     std::lock_guard lock(mutex_);
     rails.swap(rails_);
   }
-  for (OpenRail& open : rails) open.rail->fail(Error{ECANCELED, "the target ends"});
+  for (auto& rail : rails) rail->lose(Error{ECANCELED, "the target ends"});
 }
 
 Status VerbsTarget::open() {
   std::lock_guard opening(opening_mutex_);
-  size_t number = 0;
+  Rails lost;
   {
     std::lock_guard lock(mutex_);
-    if (!rails_.empty()) return {};
-    number = openings_++;
+    if (!usable_locked().empty()) return {};
+    lost.swap(rails_);
   }
-  RailEvents events;
-  events.lost = [this, number](size_t rail, const std::string& why) { lost({number, rail}, why); };
-  auto opened = fabric_.open(choice_, std::move(events));
+  lost.clear();
+  auto opened = fabric_.open(choice_, RailRole::kConnect);
   if (!opened) return failure(opened.error());
-  std::vector<OpenRail> rails;
+  Rails rails;
   Error last{ENODEV, "no rail"};
-  for (size_t i = 0; i < opened->size(); ++i) {
-    auto domain = (*opened)[i]->create_domain();
+  for (auto& rail : *opened) {
+    auto domain = rail->create_domain();
     if (!domain) {
       last = domain.error();
       spdlog::warn("{}", last.message);
       continue;
     }
     rails.push_back(
-        {{number, i},
-         std::make_shared<TargetRail>(std::move((*opened)[i]), std::move(*domain), regions_max_)});
+        std::make_shared<TargetRail>(std::move(rail), std::move(*domain), regions_max_));
   }
   if (rails.empty()) return failure(last);
-  std::lock_guard lock(mutex_);
-  for (OpenRail& open : rails) {
-    if (lost_.contains(open.number)) {
-      open.rail->fail(Error{ENODEV, "the device was removed"});
-      buried_.push_back(std::move(open.rail));
-    } else {
-      rails_.push_back(std::move(open));
-    }
+  {
+    std::lock_guard lock(mutex_);
+    rails_ = std::move(rails);
+    registered_ = false;
   }
   changed_.notify_all();
   return {};
 }
 
-void VerbsTarget::lost(std::pair<size_t, size_t> number, const std::string& why) {
-  std::shared_ptr<TargetRail> rail;
-  {
-    std::lock_guard lock(mutex_);
-    lost_.insert(number);
-    const auto found = std::find_if(rails_.begin(), rails_.end(),
-                                    [&](const OpenRail& open) { return open.number == number; });
-    if (found == rails_.end()) return;
-    rail = std::move(found->rail);
-    rails_.erase(found);
-  }
-  spdlog::warn("RDMA device {} lost: {}", rail->rail().device(), why);
-  rail->fail(Error{ENODEV, "RDMA device " + rail->rail().device() + ": " + why});
-  {
-    // Not destroyed here: this is the rail's own thread.
-    std::lock_guard lock(mutex_);
-    buried_.push_back(std::move(rail));
-  }
-  changed_.notify_all();
+VerbsTarget::Rails VerbsTarget::usable_locked() const {
+  Rails usable;
+  std::copy_if(rails_.begin(), rails_.end(), std::back_inserter(usable),
+               [](const auto& rail) { return rail->domain() != nullptr; });
+  return usable;
 }
 
 void VerbsTarget::region_mapped(uint32_t region, std::span<std::byte> memory) {
@@ -135,83 +152,43 @@ void VerbsTarget::region_mapped(uint32_t region, std::span<std::byte> memory) {
   {
     std::lock_guard lock(mutex_);
     memory_[region] = memory;
+    registered_ = false;
   }
   changed_.notify_all();
 }
 
 std::vector<std::shared_ptr<TargetRail>> VerbsTarget::rails() {
-  std::vector<std::shared_ptr<TargetRail>> rails;
-  // What was lost may have come back. The error, if not, was told when it was lost.
-  (void)open();
+  (void)open();  // on an error, the reason was logged when the last rail was lost
   std::lock_guard lock(mutex_);
-  for (OpenRail& open : rails_) rails.push_back(open.rail);
-  return rails;
+  return usable_locked();
 }
 
 void VerbsTarget::register_regions() {
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (!buried_.empty()) {
-      // A rail that a puller still holds dies with that puller.
-      auto buried = std::exchange(buried_, {});
-      lock.unlock();
-      buried.clear();
-      lock.lock();
-      continue;
-    }
-    if (!register_next(lock)) changed_.wait(lock);
-  }
-}
-
-// Registers one region on one rail; false when there is none to be registered.
-bool VerbsTarget::register_next(std::unique_lock<std::mutex>& lock) {
-  for (OpenRail& open : rails_) {
-    const auto next = std::find_if(memory_.begin(), memory_.end(), [&](const auto& entry) {
-      return !open.regions.contains(entry.first);
-    });
-    if (next == memory_.end()) continue;
-    const auto [region, memory] = *next;
-    open.regions.insert(region);
-    const auto number = open.number;
-    const std::shared_ptr<TargetRail> rail = open.rail;
-    const auto domain = rail->domain();
-    if (!domain) return true;
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !registered_; });
+    if (stopping_) return;
+    registered_ = true;
+    const auto memory = memory_;
+    Rails rails = rails_;
     lock.unlock();
-    auto registered = domain->register_memory(memory, Rights::kLandReads);
-    if (!registered) {
-      spdlog::error("{}", registered.error().message);
-      rail->fail(registered.error());
-    } else {
-      std::lock_guard rail_lock(rail->mutex_);
-      if (!rail->failed_) {
-        rail->entries_[region].key.store((*registered)->local_key(), std::memory_order_release);
-        rail->entries_[region].region = std::move(*registered);
-      }
+    for (const auto& [region, bytes] : memory) {
+      if (stopping_) return;
+      for (const auto& rail : rails) rail->register_region(region, bytes);
     }
-    rail->changed_.notify_all();
+    rails.clear();  // may destroy a lost rail, which waits for its thread
     lock.lock();
-    const auto found = std::find_if(rails_.begin(), rails_.end(),
-                                    [&](const OpenRail& other) { return other.number == number; });
-    if (found == rails_.end()) return true;
-    if (registered) {
-      found->bytes += memory.size();
-      ++found->region_count;
-    } else {  // it cannot be used for this store
-      buried_.push_back(found->rail);
-      rails_.erase(found);
-    }
-    return true;
   }
-  return false;
 }
 
 VerbsCounters VerbsTarget::counters() const {
   std::lock_guard lock(mutex_);
   VerbsCounters counters;
-  counters.rails = rails_.size();
-  for (const OpenRail& open : rails_) {
-    counters.registered_bytes += open.bytes;
-    counters.registered_regions += open.region_count;
+  for (const auto& rail : rails_) {
+    const VerbsCounters on = rail->counters();
+    counters.rails += on.rails;
+    counters.registered_bytes += on.registered_bytes;
+    counters.registered_regions += on.registered_regions;
   }
   return counters;
 }

@@ -1,10 +1,10 @@
-// RDMA at the target, shared by all sessions: its rails, and on each of them the image store's
-// memory, registered region by region as the store takes it: ahead of need, never per chunk. The
-// store keeps a region for ever, so it stays registered as long as the target lives.
+// RDMA at the target, shared by all sessions: the rails, and on each of them the image store's
+// memory. A thread registers the store's regions when the store takes them, ahead of need and never
+// per chunk. The store never returns a region, so regions stay registered until the target ends.
 //
-// One protection domain per rail: no peer gets access to anything here. (On iWARP the sink of a
-// read must be writable by the peer that is read from, with a key that goes over the wire: there
-// the sources of one target have to be trusted not to write into each other's images.)
+// There is one protection domain per rail, and no peer has access to it. iWARP is the exception:
+// the sink of a read must be writable by the peer, with a key that goes over the wire. There, all
+// sources of a target must be trusted not to write into each other's images.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +28,7 @@ struct VerbsTraffic {
   std::atomic<uint64_t> bytes_read = 0;
   std::atomic<uint64_t> completions_by_poll = 0;
   std::atomic<uint64_t> completions_by_event = 0;
-  std::atomic<uint64_t> strange_completions = 0;  // late, doubled, or never asked for
+  std::atomic<uint64_t> strange_completions = 0;  // late, duplicated, or of a read never posted
 };
 
 struct VerbsCounters {
@@ -38,36 +37,39 @@ struct VerbsCounters {
   uint64_t registered_regions = 0;
 };
 
-// One rail and the store's regions on it. Threads: any.
+// One rail and the store's regions on it. It is lost when its device is removed or when a region
+// cannot be registered. Threads: any.
 class TargetRail {
  public:
-  TargetRail(std::unique_ptr<Rail> rail, std::shared_ptr<Domain> domain, size_t regions_max)
-      : rail_(std::move(rail)), entries_(regions_max), domain_(std::move(domain)) {}
+  TargetRail(std::unique_ptr<Rail> rail, std::shared_ptr<Domain> domain, size_t regions_max);
 
   Rail& rail() const { return *rail_; }
   // Null when the rail was lost.
   std::shared_ptr<Domain> domain() const;
-  // The local key of a region of the store; waits while it is being registered. Errors: those of
-  // the registration; ENODEV when the rail was lost.
+  // The local key of a region of the store; blocks while it is being registered. Errors: why the
+  // rail was lost.
   Result<uint32_t> key(uint32_t region);
+  // Registers a region of the store, unless this was done before or the rail was lost.
+  void register_region(uint32_t region, std::span<std::byte> memory);
+  // Deregisters all regions; key() fails with `error` from now on.
+  void lose(const Error& error);
+  VerbsCounters counters() const;
 
  private:
-  friend class VerbsTarget;
   static constexpr uint64_t kUnknown = UINT64_MAX;
   struct Entry {
     std::atomic<uint64_t> key = kUnknown;  // fits 32 bits once it is known
     std::unique_ptr<Region> region;        // guarded by mutex_
   };
 
-  // Gives all regions back; key() says why from now on.
-  void fail(const Error& error);
-
-  const std::unique_ptr<Rail> rail_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Entry> entries_;      // by region
   std::shared_ptr<Domain> domain_;  // guarded by mutex_
-  std::optional<Error> failed_;     // guarded by mutex_
+  std::optional<Error> lost_;       // guarded by mutex_
+  VerbsCounters counters_;          // guarded by mutex_
+
+  const std::unique_ptr<Rail> rail_;  // last: its thread uses this TargetRail
 };
 
 // Threads: any. It outlives the sessions and their pullers.
@@ -77,30 +79,23 @@ class VerbsTarget {
   static Result<std::unique_ptr<VerbsTarget>> create(Fabric& fabric, RailChoice choice,
                                                      size_t regions_max);
   ~VerbsTarget() { close(); }
-  // Gives everything back, once no session is left; what the store takes afterwards is ignored.
+  // Deregisters everything; the caller has ended all sessions. Later regions are ignored.
   void close();
 
-  // The store has taken a region. Returns at once: may be called with locks held.
+  // The store has taken a region. Non-blocking: callers may hold locks.
   void region_mapped(uint32_t region, std::span<std::byte> memory);
-  // Those that can be used now. When all were lost, tries to open what may have come back.
+  // The usable rails. Opens the rails again if all of them were lost.
   std::vector<std::shared_ptr<TargetRail>> rails();
   VerbsCounters counters() const;
   VerbsTraffic& traffic() { return traffic_; }
 
  private:
-  struct OpenRail {
-    std::pair<size_t, size_t> number;  // of the opening, and in it
-    std::shared_ptr<TargetRail> rail;
-    std::set<uint32_t> regions;  // registered, or tried
-    uint64_t bytes = 0;
-    uint64_t region_count = 0;
-  };
+  using Rails = std::vector<std::shared_ptr<TargetRail>>;
 
   VerbsTarget(Fabric& fabric, RailChoice choice, size_t regions_max);
   Status open();
-  void lost(std::pair<size_t, size_t> number, const std::string& why);
+  Rails usable_locked() const;
   void register_regions();
-  bool register_next(std::unique_lock<std::mutex>& lock);
 
   Fabric& fabric_;
   const RailChoice choice_;
@@ -111,12 +106,10 @@ class VerbsTarget {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  size_t openings_ = 0;
   std::map<uint32_t, std::span<std::byte>> memory_;
-  std::vector<OpenRail> rails_;
-  std::set<std::pair<size_t, size_t>> lost_;
-  std::vector<std::shared_ptr<TargetRail>> buried_;  // lost, to be destroyed by nobody's handler
-  bool stopping_ = false;
+  Rails rails_;
+  bool registered_ = false;  // every region of memory_ was registered on every rail
+  std::atomic<bool> stopping_ = false;
 
   std::thread registrar_;  // last: ends before what it uses
 };

@@ -7,10 +7,10 @@ namespace ppmr {
 ReadWindow::Outcome ReadWindow::complete(uint64_t id, Pull& pull) {
   const size_t place = (id >> 8) & 0xff;
   const uint32_t part = id & 0xff;
-  if (place >= entries_.size() || part >= kPartsMax) return Outcome::kStrange;
+  if (place >= entries_.size() || part >= kPartsMax) return Outcome::kUnknown;
   Entry& entry = entries_[place];
   const uint32_t bit = uint32_t{1} << part;
-  if (entry.use == 0 || entry.use != id >> 16 || (entry.parts & bit) == 0) return Outcome::kStrange;
+  if (entry.use == 0 || entry.use != id >> 16 || (entry.parts & bit) == 0) return Outcome::kUnknown;
   entry.parts &= ~bit;
   --works_;
   if (entry.parts != 0) return Outcome::kPart;

@@ -1,9 +1,8 @@
-// The reads under way on one connection: what was asked for, under which id, and what is still to
-// come of it. A pull becomes several reads where the device takes fewer pieces, or fewer bytes, at
-// once.
+// The reads in flight on one connection. A pull is split into several reads where the device limits
+// the pieces or bytes of one read.
 //
-// An id names one part of one use of a place in the window, so that a completion that is late,
-// comes twice or was never asked for is recognised:  use (48 bits) | place (8) | part (8).
+// A read's id names one part of one use of a place in the window: use (48 bits) | place (8) |
+// part (8). So the window recognises a completion that is late, duplicated or of an unknown read.
 #pragma once
 
 #include <algorithm>
@@ -15,41 +14,41 @@
 
 namespace ppmr {
 
-// Threads: one. Nothing is allocated after construction. It outlives the connections that use it
-// one after the other: an id is never used again.
+// Threads: one. Nothing is allocated after construction.
 class ReadWindow {
  public:
-  // Enough to keep a 100 Gb/s link of 100 us busy, yet little enough that an urgent pull comes
-  // soon.
+  // Enough to keep a 100 Gb/s link with a round trip of 100 us busy, and little enough that an
+  // urgent pull arrives soon.
   static constexpr size_t kPullsMax = 16;
   static constexpr uint64_t kBytesMax = 4 << 20;
-  // The reads of one pull: each piece cut at most once more per read_bytes_max.
+  // Reads of one pull: each piece is cut once more per read_bytes_max.
   static constexpr size_t kPartsMax = 32;
   static constexpr uint32_t kWorksMax = 64;  // of a connection; more than kPartsMax
 
-  enum class Outcome { kStrange, kPart, kWhole };
+  enum class Outcome { kUnknown, kPart, kWhole };
 
   bool empty() const { return pulls_ == 0; }
-  // Whether a pull can be added, however many reads it takes.
+  // Whether a pull fits, however many reads it takes.
   bool has_room(const ReadLimits& limits) const {
     return pulls_ < kPullsMax && bytes_ < kBytesMax && works_ + kPartsMax <= limits.works_max;
   }
-  // Adds the pull and hands its reads to `post(const ReadWork&)`, which gives a Status. The first
-  // piece is read from `peer_address`; `keys` are the pieces' own, in their order. After an error
-  // some reads may be under way. Errors: those of `post`; EMSGSIZE for more than kPartsMax reads.
+  // Adds the pull and passes its reads to `post(const ReadWork&)`, which returns a Status. The
+  // first piece is read from `peer_address`; `keys` are the local keys of the pieces, in their
+  // order. After an error some reads may be in flight. Requires has_room(). Errors: those of
+  // `post`; EMSGSIZE for more than kPartsMax reads.
   template <typename Post>
   Status add(const Pull& pull, std::span<const uint32_t> keys, uint64_t peer_address,
              uint32_t peer_key, const ReadLimits& limits, Post post);
-  // kWhole: the last part of `pull`, which has left the window.
+  // kWhole: the pull is complete and has left the window; `pull` is set.
   Outcome complete(uint64_t id, Pull& pull);
-  // Any pull that is left, when the connection has ended; false when there is none.
+  // Removes any pull, after the connection has ended; false if the window is empty.
   bool give_back(Pull& pull);
 
  private:
   struct Entry {
     Pull pull;
     uint64_t use = 0;    // 0: free
-    uint32_t parts = 0;  // bit i: part i is under way
+    uint32_t parts = 0;  // bit i: part i is in flight
   };
   static uint64_t id_of(uint64_t use, size_t place, uint32_t part) {
     return (use << 16) | (uint64_t{place} << 8) | part;
@@ -67,7 +66,7 @@ template <typename Post>
 Status ReadWindow::add(const Pull& pull, std::span<const uint32_t> keys, uint64_t peer_address,
                        uint32_t peer_key, const ReadLimits& limits, Post post) {
   size_t place = 0;
-  while (entries_[place].use != 0) ++place;  // has_room() was asked
+  while (entries_[place].use != 0) ++place;
   Entry& entry = entries_[place];
   entry = {pull, ++last_use_, 0};
   ++pulls_;
@@ -75,10 +74,10 @@ Status ReadWindow::add(const Pull& pull, std::span<const uint32_t> keys, uint64_
 
   std::array<ReadWork::Piece, Landing::kPiecesMax> pieces;
   uint32_t part = 0;
-  size_t piece = 0;         // of the pull: the next to be asked for
+  size_t piece = 0;         // of the pull: the next to post
   uint32_t piece_done = 0;  // bytes of it
   while (piece < pull.pieces.size()) {
-    if (part == kPartsMax) return failure(EMSGSIZE, "a chunk in too many pieces for this device");
+    if (part == kPartsMax) return failure(EMSGSIZE, "a chunk has too many pieces for this device");
     size_t count = 0;
     uint64_t bytes = 0;
     while (piece < pull.pieces.size() &&

@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-TEST(ReadWindow, APullIsWholeWhenAllItsPartsAre) {
+TEST(ReadWindow, CompletesAPullWithItsLastPart) {
   ReadWindow window;
   std::vector<std::byte> memory(4 * 4096);
   std::array<Landing::Piece, 4> pieces;
@@ -33,17 +33,17 @@ TEST(ReadWindow, APullIsWholeWhenAllItsPartsAre) {
   EXPECT_EQ(ids.size(), 3u);
   Pull done;
   EXPECT_EQ(window.complete(ids[1], done), ReadWindow::Outcome::kPart);
-  EXPECT_EQ(window.complete(ids[1], done), ReadWindow::Outcome::kStrange);
+  EXPECT_EQ(window.complete(ids[1], done), ReadWindow::Outcome::kUnknown);
   EXPECT_EQ(window.complete(ids[0], done), ReadWindow::Outcome::kPart);
   EXPECT_FALSE(window.empty());
   EXPECT_EQ(window.complete(ids[2], done), ReadWindow::Outcome::kWhole);
   EXPECT_EQ(done.slot, 7u);
   EXPECT_TRUE(window.empty());
-  EXPECT_EQ(window.complete(ids[2], done), ReadWindow::Outcome::kStrange);
-  EXPECT_EQ(window.complete(~uint64_t{0}, done), ReadWindow::Outcome::kStrange);
+  EXPECT_EQ(window.complete(ids[2], done), ReadWindow::Outcome::kUnknown);
+  EXPECT_EQ(window.complete(~uint64_t{0}, done), ReadWindow::Outcome::kUnknown);
 }
 
-TEST(ReadWindow, IdsOfALaterUseAreOthers) {
+TEST(ReadWindow, NeverReusesAnId) {
   ReadWindow window;
   std::array<std::byte, 64> memory;
   const std::array<Landing::Piece, 1> pieces = {Landing::Piece{memory.data(), 64, 0, 0}};
@@ -60,7 +60,7 @@ TEST(ReadWindow, IdsOfALaterUseAreOthers) {
   EXPECT_FALSE(window.give_back(pull));
   ASSERT_TRUE(window.add(pull, keys, 0, 1, limits, post));
   EXPECT_NE(ids[0], ids[1]);
-  EXPECT_EQ(window.complete(ids[0], pull), ReadWindow::Outcome::kStrange);
+  EXPECT_EQ(window.complete(ids[0], pull), ReadWindow::Outcome::kUnknown);
   EXPECT_EQ(window.complete(ids[1], pull), ReadWindow::Outcome::kWhole);
 }
 

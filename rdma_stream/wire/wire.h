@@ -1,8 +1,8 @@
-// The bytes on the wire. README.md documents them for people; here each message is a struct whose
-// `fields` lists its members once, for writing and for reading alike.
+// The bytes on the wire; docs/protocol.md is the reference. Each message is a struct whose `fields`
+// lists its members once, for encoding and for decoding.
 //
-// A decoder checks every length against what is left of the frame; what the values mean (node ids,
-// slots, names) is checked by whoever acts on them.
+// A decoder checks every length against the bytes left. The code that uses a message validates its
+// values (node ids, slots, names).
 #pragma once
 
 #include "rdma_stream/wire/wire_codec.h"
@@ -12,7 +12,7 @@
 
 namespace ppmr::wire {
 
-// Agent connections: one JSON object a frame.
+// Agent connections: one JSON object per frame.
 struct AgentFrameHeader {  // the body follows
   uint32_t body_length = 0;
   uint32_t body_crc = 0;
@@ -24,12 +24,12 @@ struct AgentFrameHeader {  // the body follows
 };
 inline constexpr size_t kAgentFrameHeaderBytes = 12;
 
-// One chunk's part of its file's digest. The sum over a file's chunks is the same in whatever order
-// they land, and changes when one is lost, doubled or lands elsewhere.
+// One chunk's part of its file's digest. The sum over a file's chunks does not depend on the order
+// in which they land. It changes when a chunk is lost, duplicated or lands elsewhere.
 uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc);
 
-// The checksum of a FrameHeader's, ReadRequest's, ReadResponse's or AgentFrameHeader's fields
-// before `crc`, which is last.
+// The checksum of all fields before `crc`, the last one. For FrameHeader, ReadRequest, ReadResponse
+// and AgentFrameHeader.
 template <typename Message>
 uint32_t fields_crc(Message message);
 

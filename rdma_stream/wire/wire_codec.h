@@ -1,4 +1,4 @@
-// Writing and reading the fields of a message, all integers little-endian.
+// Encodes and decodes the fields of a message. All integers are little-endian.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace ppmr::wire {
 
-// Appends fields to a fixed buffer. Overrunning it is our own bug: callers bound their strings.
+// Appends fields to a fixed buffer. An overrun is a bug of the caller, who bounds its strings.
 class Writer {
  public:
   explicit Writer(std::span<std::byte> buffer) : buffer_(buffer) {}
@@ -51,7 +51,7 @@ class Writer {
   bool overrun_ = false;
 };
 
-// Takes fields from bytes that a stranger sent: `ok()` turns false instead of reading past the end.
+// Decodes fields from untrusted bytes. ok() becomes false instead of reading past the end.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -110,8 +110,8 @@ std::vector<std::byte> encode(const Message& message, size_t size_max_bytes = 16
   return bytes;
 }
 
-// The message in `body`; EPROTO when it is cut short. Where bytes follow the fields, `rest` gets
-// them; without `rest` there must be none.
+// The message in `body`. `rest` receives the bytes after the fields; without `rest` there must be
+// none. Errors: EPROTO when the body is too short or too long.
 template <typename Message>
 Result<Message> decode(std::span<const std::byte> body,
                        std::span<const std::byte>* rest = nullptr) {

@@ -9,20 +9,19 @@
 
 namespace ppmr::wire {
 
-// Everything but pages is small; a longer frame is an attack or noise.
+// A longer frame is an attack or damage: everything except payload is small.
 inline constexpr uint32_t kFrameBodyMaxBytes = 256 << 10;
-// Chunks up to this length travel inside their announcement: small files do not queue behind pages.
+// Inline chunks: small files do not queue after large ones.
 inline constexpr uint32_t kInlineMaxBytes = 16 << 10;
 inline constexpr uint32_t kReadBackMaxBytes = 128 << 10;
 inline constexpr uint32_t kNameMaxBytes = 255;
 inline constexpr uint32_t kLinkTargetMaxBytes = 4095;
-inline constexpr size_t kTextMaxBytes = 1024;  // of an error, for people
+inline constexpr size_t kTextMaxBytes = 1024;  // of an error message
 inline constexpr uint32_t kRailsMax = 8;       // RDMA ports used together
 
 enum class MessageType : uint16_t {
-  // Carries an acknowledgement and the sequence of the frame sent last, so that a lost one is
-  // missed
-  // even when none follows. Has no sequence of its own and is not sent again.
+  // Carries an acknowledgement and the sequence of the latest frame, so that the peer notices a
+  // lost frame even if none follows. It is not numbered and not retransmitted.
   kHeartbeat = 1,
   // Source -> target: names and attributes.
   kClaim = 10,
@@ -61,9 +60,9 @@ struct FrameHeader {
   MessageType type = MessageType::kHeartbeat;
   uint16_t reserved = 0;
   uint64_t sequence = 0;      // 1, 2, 3 ... per direction
-  uint64_t acknowledged = 0;  // the last sequence received from the other side
+  uint64_t acknowledged = 0;  // the last sequence received from the peer
   uint32_t body_crc = 0;      // CRC32C of the body
-  uint32_t crc = 0;           // of the fields above: a length is believed only after that
+  uint32_t crc = 0;           // of the fields above; use the length only after checking it
   template <typename F>
   void fields(F&& field) {
     field(body_length), field(type), field(reserved), field(sequence), field(acknowledged),
@@ -72,8 +71,8 @@ struct FrameHeader {
 };
 inline constexpr size_t kFrameHeaderBytes = 32;
 
-// Nodes (directories, files, symbolic links) are named by ids that the source chooses, unique in
-// its session; 0 is the root of the mount. A checkpoint is named by the id of its top node.
+// The source chooses ids for nodes (directories, files, symbolic links), unique in its session. 0
+// is the root of the mount. The id of a checkpoint is that of its top node.
 
 enum class NodeType : uint16_t { kDirectory = 1, kFile = 2, kSymlink = 3 };
 
@@ -89,7 +88,8 @@ struct Attributes {
   }
 };
 
-// A new checkpoint: a top-level entry of the mount. Answered by Result (EEXIST: another source's).
+// A new checkpoint: a top-level entry of the mount. Answered by Result (EEXIST: another source has
+// this name).
 struct Claim {
   static constexpr MessageType kType = MessageType::kClaim;
   uint64_t request = 0;
@@ -128,8 +128,8 @@ struct Remove {
   }
 };
 
-// `request` is non-zero (and answered by Result) when a parent is the root: top-level names are
-// shared by all sources of a target. An existing entry under the new name is replaced.
+// Replaces an existing entry with the new name. If a parent is the root, `request` is non-zero and
+// answered by Result, because all sources of a target share the top-level names.
 struct Rename {
   static constexpr MessageType kType = MessageType::kRename;
   uint64_t request = 0;
@@ -153,7 +153,7 @@ struct SetAttributes {
   }
 };
 
-// Sent only while no chunk of the file is under way (the source drains it first).
+// Sent only while no chunk of the file is in flight (the source drains it first).
 struct Truncate {
   static constexpr MessageType kType = MessageType::kTruncate;
   uint64_t node = 0;
@@ -164,7 +164,7 @@ struct Truncate {
   }
 };
 
-struct PunchHole {  // as Truncate: only while no chunk of the file is under way
+struct PunchHole {  // like Truncate, only while no chunk of the file is in flight
   static constexpr MessageType kType = MessageType::kPunchHole;
   uint64_t node = 0;
   uint64_t offset = 0;
@@ -175,7 +175,7 @@ struct PunchHole {  // as Truncate: only while no chunk of the file is under way
   }
 };
 
-struct OpenedForWrite {  // the size is open again
+struct OpenedForWrite {  // the size is not final
   static constexpr MessageType kType = MessageType::kOpenedForWrite;
   uint64_t node = 0;
   template <typename F>
@@ -195,7 +195,7 @@ struct Closed {
   }
 };
 
-struct Forget {  // unlinked and closed: the id is not used again
+struct Forget {  // unlinked and closed: the source does not use the id again
   static constexpr MessageType kType = MessageType::kForget;
   uint64_t node = 0;
   template <typename F>
@@ -204,8 +204,8 @@ struct Forget {  // unlinked and closed: the id is not used again
   }
 };
 
-// `length` bytes of file `node` at `offset` wait in the source's pool. (slot, generation) names
-// this use of the slot; `slot_offset` is where in its payload the bytes begin.
+// The source's pool holds `length` bytes of file `node` at `offset`. (slot, generation) names this
+// use of the slot; the bytes begin at `slot_offset` of its payload.
 struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
   uint64_t node = 0;
@@ -222,13 +222,13 @@ struct Announce {
   }
 };
 
-// The same, with the bytes themselves behind the fields.
+// The same; the bytes follow the fields.
 struct AnnounceInline : Announce {
   static constexpr MessageType kType = MessageType::kAnnounceInline;
 };
 
-// What the source says a checkpoint consists of, one entry a node, before Seal. `digest` of a file
-// is the sum of chunk_digest() over its chunks, 0 for others.
+// One node of a checkpoint as the source has it; all entries precede Seal. `digest` is the sum of
+// chunk_digest() over a file's chunks, and 0 for other nodes.
 struct ManifestEntry {
   static constexpr MessageType kType = MessageType::kManifestEntry;
   uint64_t checkpoint = 0;
@@ -246,7 +246,7 @@ struct ManifestEntry {
   }
 };
 
-// Answered by Result: 0 only when every name, length and digest of the manifest agrees.
+// Answered by Result: 0 only if every name, length and digest equals the manifest.
 struct Seal {
   static constexpr MessageType kType = MessageType::kSeal;
   uint64_t request = 0;
@@ -268,8 +268,8 @@ struct Abandon {  // the checkpoint has failed at the source and will not be com
   }
 };
 
-// A seal that the target asked for (SealRequest) and that the source cannot even begin: a file is
-// still open, say. The checkpoint goes on.
+// The source cannot begin the requested seal (SealRequest), for example because a file is still
+// open. The checkpoint stays open.
 struct SealRefused {
   static constexpr MessageType kType = MessageType::kSealRefused;
   uint64_t checkpoint = 0;
@@ -292,13 +292,13 @@ struct ReadBack {  // the source reads what it wrote; answered by ReadBackReply
   }
 };
 
-struct Goodbye {  // the source ends on purpose: what is not sealed has failed
+struct Goodbye {  // the source ends the session: unsealed checkpoints fail
   static constexpr MessageType kType = MessageType::kGoodbye;
   template <typename F>
   void fields(F&&) {}
 };
 
-struct Release {  // errno_value 0: the chunk is in place and its CRC was checked there
+struct Release {  // errno_value 0: the chunk has landed
   static constexpr MessageType kType = MessageType::kRelease;
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -330,7 +330,7 @@ struct ReadBackReply {  // the bytes follow the fields
   }
 };
 
-struct Space {  // of the target's store; sent when it changed, at most a few times a second
+struct Space {  // of the target's store; sent on changes, at most a few times per second
   static constexpr MessageType kType = MessageType::kSpace;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
@@ -340,7 +340,7 @@ struct Space {  // of the target's store; sent when it changed, at most a few ti
   }
 };
 
-struct SealRequest {  // somebody at the target asked for a commit
+struct SealRequest {  // `ppmr commit` at the target
   static constexpr MessageType kType = MessageType::kSealRequest;
   uint64_t checkpoint = 0;
   template <typename F>
@@ -365,22 +365,22 @@ enum class Transport : uint16_t { kNone = 0, kVerbs = 1, kTcp = 2 };
 struct Rail {                         // an RDMA port where the source listens
   std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped into it (RFC 4291, 2.5.5.2)
   uint16_t port = 0;                  // of the RDMA connection manager
-  uint32_t key = 0;                   // of the pool's memory, when it is read over this port
+  uint32_t key = 0;                   // of the pool, for reads over this port
   template <typename F>
   void fields(F&& field) {
     field(address), field(port), field(key);
   }
 };
 
-// Source -> target, once, first of all: whether and where the pool can be read by RDMA. Slot i's
-// payload begins at pool_address + i * slot_stride.
+// Source -> target, the first message of a session: whether and where RDMA can read the pool. Slot
+// i's payload begins at pool_address + i * slot_stride.
 struct TransportOffer {
   static constexpr MessageType kType = MessageType::kTransportOffer;
   uint16_t mode = 0;  // a TransportMode
   Token secret{};     // admits RDMA connections to this session
   uint64_t pool_address = 0;
   uint64_t slot_stride = 0;
-  uint32_t rail_count = 0;  // of `rails`, those in front; the rest is zeros
+  uint32_t rail_count = 0;  // used entries of `rails`; the rest is zeros
   std::array<Rail, kRailsMax> rails{};
   std::string why_no_rails;
   template <typename F>
@@ -391,8 +391,9 @@ struct TransportOffer {
   }
 };
 
-// Target -> source: how bytes travel from now on; the answer to an offer, and again when it
-// changes. kNone: the session ends, because one side wants verbs only and they cannot be had.
+// Target -> source: the transport from now on. The answer to an offer, and once more when the
+// session falls back to TCP. kNone: the session ends, because one side requires verbs and RDMA does
+// not work.
 struct TransportChoice {
   static constexpr MessageType kType = MessageType::kTransportChoice;
   Transport transport = Transport::kNone;

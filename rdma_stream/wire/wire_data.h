@@ -1,5 +1,5 @@
-// The connections that carry pages: who opens an RDMA connection, and an RDMA READ in words over
-// TCP.
+// The connections that carry payload: the hello of an RDMA connection, and the equivalent of an
+// RDMA READ over TCP.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace ppmr::wire {
 
-// The first bytes of the private data of an RDMA connection: who is it that wants to read? At most
-// 56 bytes (the InfiniBand request, 92 - 36 of the IP address header).
+// The first bytes of the private data of an RDMA connection. InfiniBand limits it to 56 bytes: 92
+// of its request without the 36 of the IP address header.
 struct RdmaHello {
   std::array<char, 4> magic = kMagic;
   uint16_t version = kVersion;
@@ -24,7 +24,7 @@ struct RdmaHello {
 inline constexpr size_t kRdmaHelloBytes = 24;
 
 struct ReadRequest {  // target -> source
-  uint32_t id = 0;    // the target's; comes back with the bytes
+  uint32_t id = 0;    // chosen by the target; the answer repeats it
   uint32_t slot = 0;
   uint32_t generation = 0;
   uint32_t slot_offset = 0;
@@ -40,7 +40,7 @@ struct ReadResponse {  // source -> target; `length` bytes follow
   uint32_t id = 0;
   uint32_t generation = 0;
   uint32_t length = 0;
-  uint32_t crc = 0;  // of the fields above; the payload's came with the announcement
+  uint32_t crc = 0;  // of the fields above; the payload's crc is in its announcement
   template <typename F>
   void fields(F&& field) {
     field(id), field(generation), field(length), field(crc);

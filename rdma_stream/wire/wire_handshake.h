@@ -1,7 +1,8 @@
-// The first bytes of every connection, outside the frames.
+// The first bytes on every connection, before any frame: a prefix, the body, and the CRC32C of
+// both.
 //
-// The prefix (magic, version, kind, length) never changes, so that any two versions can tell each
-// other apart. The body follows, then the CRC32C of prefix and body.
+// The prefix (magic, version, kind, length) is the same in all versions, so that a peer can refuse
+// another version by name.
 #pragma once
 
 #include <array>
@@ -16,8 +17,8 @@ inline constexpr uint16_t kVersion = 1;
 inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of the smallest chunks, 64 of the largest
 inline constexpr uint32_t kStreamsMax = 16;
 
-using Token = std::array<uint8_t, 16>;  // random; names a session or admits to it
-using Proof = std::array<uint8_t, 32>;  // that a token is known: session_proof.h
+using Token = std::array<uint8_t, 16>;  // random; names a session, or admits to it
+using Proof = std::array<uint8_t, 32>;  // of possession of a token: session_proof.h
 
 enum class HandshakeKind : uint16_t {
   kControl = 1,
@@ -31,7 +32,7 @@ struct HandshakePrefix {
   std::array<char, 4> magic = kMagic;
   uint16_t version = kVersion;
   HandshakeKind kind = HandshakeKind::kControl;
-  uint32_t length = 0;  // of what follows
+  uint32_t length = 0;  // of the body
   template <typename F>
   void fields(F&& field) {
     field(magic), field(version), field(kind), field(length);
@@ -43,8 +44,8 @@ inline constexpr uint32_t kHandshakeBodyMaxBytes = 1024;
 // Source -> target, opens or resumes a session.
 struct ControlHello {
   Token session{};                 // chosen by the source
-  Token token{};                   // zero to open; the target's answer to the opening, to resume
-  uint64_t received_sequence = 0;  // the last frame of the target's that the source has
+  Token token{};                   // zero: open; the welcome's token: resume
+  uint64_t received_sequence = 0;  // the last frame received from the target
   uint32_t slot_count = 0;
   uint32_t chunk_size_bytes = 0;
   uint32_t stream_count = 0;
@@ -60,7 +61,7 @@ struct ControlHello {
 struct DataHello {
   Token session{};
   uint32_t stream = 0;
-  uint64_t attempt = 0;  // 1, 2, 3 ... per stream: none is admitted twice
+  uint64_t attempt = 0;  // 1, 2, 3 ... per stream; each is admitted once
   Proof proof{};
   template <typename F>
   void fields(F&& field) {
@@ -68,7 +69,7 @@ struct DataHello {
   }
 };
 
-// The answer, with the target's own proof: the source gives its bytes to nobody else.
+// The answer, with the target's proof: the source sends bytes only to its own target.
 struct DataWelcome {
   Proof proof{};
   template <typename F>
@@ -77,9 +78,9 @@ struct DataWelcome {
   }
 };
 
-// `ppmr migrate` -> target: this connection asks the agent of the node, see agent_frames.h.
+// `ppmr migrate` -> target: this connection is for the agent of the node, see agent_frames.h.
 struct AgentHello {
-  std::string node_name;  // for people
+  std::string node_name;  // for logs
   template <typename F>
   void fields(F&& field) {
     field(node_name);
@@ -88,7 +89,7 @@ struct AgentHello {
 
 struct Welcome {
   Token token{};
-  uint64_t received_sequence = 0;  // the last frame of the source's that the target has
+  uint64_t received_sequence = 0;  // the last frame received from the source
   std::string target_name;
   template <typename F>
   void fields(F&& field) {
@@ -101,7 +102,7 @@ enum class RejectReason : uint16_t {
   kUnknownSession = 2,
   kBadHello = 3,
   kBusy = 4,
-  kNotAuthenticated = 5,  // may come in plain text, then for people alone: anybody can send it
+  kNotAuthenticated = 5,  // in plain text it is untrusted: only show its text
 };
 
 struct Reject {

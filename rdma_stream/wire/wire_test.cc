@@ -8,7 +8,7 @@
 namespace ppmr::wire {
 namespace {
 
-// Gives every field a random value, as `fields` lists them.
+// Fills every field with a random value.
 class Filler {
  public:
   explicit Filler(uint64_t seed) : random_(seed) {}
@@ -42,7 +42,7 @@ using Messages =
                    DataWelcome, RdmaHello, AgentFrameHeader>;
 TYPED_TEST_SUITE(EachMessage, Messages);
 
-TYPED_TEST(EachMessage, ComesBackAsItWas) {
+TYPED_TEST(EachMessage, SurvivesEncodingAndDecoding) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     TypeParam message;
     Filler filler(seed);
@@ -54,13 +54,13 @@ TYPED_TEST(EachMessage, ComesBackAsItWas) {
   }
 }
 
-TYPED_TEST(EachMessage, CutShortOrTooLongIsAnError) {
+TYPED_TEST(EachMessage, IsRejectedWhenTooShortOrTooLong) {
   TypeParam message;
   Filler filler(7);
   message.fields(filler);
   auto bytes = encode(message);
   for (size_t length = 0; length < bytes.size(); ++length) {
-    // A copy of exactly that length: a sanitizer sees a read behind its end.
+    // A copy of exactly that length, so that a sanitizer detects a read past its end.
     const std::vector<std::byte> part(bytes.begin(),
                                       bytes.begin() + static_cast<ptrdiff_t>(length));
     auto decoded = decode<TypeParam>(part);
@@ -71,7 +71,7 @@ TYPED_TEST(EachMessage, CutShortOrTooLongIsAnError) {
   EXPECT_FALSE(decode<TypeParam>(bytes));
 }
 
-TYPED_TEST(EachMessage, GarbageNeverDoesMoreThanFail) {
+TYPED_TEST(EachMessage, IsDecodedFromRandomBytesWithoutOverrun) {
   std::mt19937_64 random(42);
   for (int round = 0; round < 2000; ++round) {
     std::vector<std::byte> bytes(random() % 120);
@@ -86,21 +86,21 @@ TYPED_TEST(EachMessage, GarbageNeverDoesMoreThanFail) {
   }
 }
 
-TEST(Wire, NumbersAreLittleEndian) {
+TEST(Wire, EncodesNumbersLittleEndian) {
   const auto bytes = encode(Truncate{0x0102030405060708, 1});
   EXPECT_EQ(bytes.front(), std::byte{0x08});
   EXPECT_EQ(bytes[7], std::byte{0x01});
   EXPECT_EQ(bytes[8], std::byte{0x01});
 }
 
-TEST(Wire, FixedHeadersHaveTheSizeTheyPromise) {
+TEST(Wire, FixedHeadersHaveTheirDeclaredSize) {
   EXPECT_EQ(encode(HandshakePrefix{}).size(), kHandshakePrefixBytes);
   EXPECT_EQ(encode(FrameHeader{}).size(), kFrameHeaderBytes);
   EXPECT_EQ(encode(ReadRequest{}).size(), kReadRequestBytes);
   EXPECT_EQ(encode(ReadResponse{}).size(), kReadResponseBytes);
 }
 
-TEST(Wire, BytesBehindTheFieldsAreTheRest) {
+TEST(Wire, ReturnsBytesAfterTheFieldsAsRest) {
   auto bytes = encode(ReadBackReply{.request = 3});
   bytes.push_back(std::byte{9});
   std::span<const std::byte> rest;
@@ -109,7 +109,7 @@ TEST(Wire, BytesBehindTheFieldsAreTheRest) {
   EXPECT_EQ(rest[0], std::byte{9});
 }
 
-TEST(Wire, ChecksumOfFieldsCoversEachOfThem) {
+TEST(Wire, ChecksumCoversEveryField) {
   ReadRequest request{1, 2, 3, 4, 5, 0};
   std::set<uint32_t> checksums = {fields_crc(request)};
   for (uint32_t* field :
@@ -119,7 +119,7 @@ TEST(Wire, ChecksumOfFieldsCoversEachOfThem) {
   }
 }
 
-TEST(Wire, DigestsOfAFileAreASumThatSeesEveryChunk) {
+TEST(Wire, DigestDetectsSwappedAndMisplacedChunks) {
   const uint64_t sum = chunk_digest(0, 10, 1) + chunk_digest(10, 10, 2);
   EXPECT_NE(sum, chunk_digest(0, 10, 2) + chunk_digest(10, 10, 1));  // swapped
   EXPECT_NE(sum, chunk_digest(0, 10, 1) + chunk_digest(20, 10, 2));  // landed elsewhere

@@ -36,7 +36,7 @@ void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::str
       ->type_name("SECONDS");
 }
 
-// The command lives as long as the app, in its callbacks.
+// The app's callbacks own the command.
 template <typename Command>
 std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
   auto command = std::make_shared<Command>();
@@ -44,11 +44,11 @@ std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
     try {
       exit_code = command->run();
     } catch (const nlohmann::json::exception& error) {
-      exit_code = report(name,
-                         {ExitCode::kDaemonSilent, std::string("cannot parse the daemon's answer "
-                                                               "(is it of another version?): ") +
-                                                       error.what()},
-                         command->json);
+      exit_code = report(
+          name,
+          {ExitCode::kDaemonSilent,
+           std::string("cannot parse the daemon's reply (version mismatch?): ") + error.what()},
+          command->json);
     }
   });
   return command;
@@ -56,60 +56,60 @@ std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
 
 void add_commit(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
-      "commit", "Seal a checkpoint: exit 0 only when the target has verified every byte");
+      "commit", "Seal a checkpoint; succeeds when the target has verified every byte");
   auto command = make_command<CommitCommand>(sub, exit_code);
   sub.add_option("DIR", command->path,
-                 "the checkpoint (a directory or file) in a source or target mount")
+                 "checkpoint (a directory or a file) in a source or target mount")
       ->required();
-  add_timeout(sub, command, "give up after so long; without it, when the daemon gives up");
-  sub.add_flag("--json", command->json, "print one JSON object");
+  add_timeout(sub, command, "time limit; default: the time limits of the daemon");
+  sub.add_flag("--json", command->json, "print the result as one JSON object");
 }
 
 void add_restart(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
-      "restart", "Restore a process from a checkpoint in the target mount, with CRIU");
+      "restart", "Restore processes with CRIU from a checkpoint in a target mount");
   auto command = make_command<RestartCommand>(sub, exit_code);
-  sub.add_option("DIR", command->path, "the checkpoint in the target mount")->required();
-  sub.add_flag("--eager", command->eager, "let it run only when all of its memory is in place");
-  sub.add_flag("--remove", command->remove,
-               "remove the checkpoint once the process has all of its memory");
-  sub.add_option(
-         "--work-dir", command->work_directory,
-         "where CRIU's logs go; without it a fresh directory, which is kept after a failure")
+  sub.add_option("DIR", command->path, "checkpoint in a target mount")->required();
+  sub.add_flag("--eager", command->eager,
+               "run the program only after all of its memory is in place");
+  sub.add_flag("--remove", command->remove, "remove the checkpoint after all memory is in place");
+  sub.add_option("--work-dir", command->work_directory,
+                 "directory for CRIU's logs; default: a new directory, kept after a failure")
       ->type_name("DIR");
   add_timeout(
       sub, command,
-      "wait so long for the checkpoint to be complete; without it, as long as its source lives");
-  sub.add_flag("--json", command->json, "print one JSON object");
-  sub.add_option("CRIU-OPTIONS", command->criu_options,
-                 "after --: passed on to criu restore as they are")
+      "time limit for the checkpoint to be complete; default: none while its source is connected");
+  sub.add_flag("--json", command->json, "print the result as one JSON object");
+  sub.add_option("CRIU-OPTIONS", command->criu_options, "after --: options for criu restore")
       ->take_all();
 }
 
 void add_status(CLI::App& app, int& exit_code) {
-  CLI::App& sub = *app.add_subcommand("status", "Show the ppmr mounts and their checkpoints");
+  CLI::App& sub =
+      *app.add_subcommand("status", "Show the ppmr mounts of this node and their checkpoints");
   auto command = make_command<StatusCommand>(sub, exit_code);
-  sub.add_option("MOUNTPOINT", command->mountpoint, "this mount alone; without it, all");
-  sub.add_flag("--json", command->json, "print one JSON object a line, one for each mount");
-  sub.add_flag("--watch", command->watch, "again each second");
+  sub.add_option("MOUNTPOINT", command->mountpoint, "mount to show; default: all");
+  sub.add_flag("--json", command->json, "print one JSON object per mount and line");
+  sub.add_flag("--watch", command->watch, "repeat every second");
 }
 
 void add_keygen(CLI::App& app, int& exit_code) {
-  CLI::App& sub = *app.add_subcommand(
-      "keygen", "Make the key file by which nodes know each other; give it to all of them");
+  CLI::App& sub =
+      *app.add_subcommand("keygen", "Create the key file with which nodes authenticate each other");
   auto command = make_command<KeygenCommand>(sub, exit_code);
-  sub.add_option("FILE", command->path, "a new file; it gets mode 0600")->required();
-  sub.add_flag("--json", command->json, "print one JSON object");
+  sub.add_option("FILE", command->path, "file to create, with mode 0600; copy it to all nodes")
+      ->required();
+  sub.add_flag("--json", command->json, "print the result as one JSON object");
 }
 
 void add_devices(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
-      "devices", "Show the RDMA devices of this machine, and whether ppmr can use them");
+      "devices", "Show the RDMA devices of this node and whether ppmr can use them");
   auto command = make_command<DevicesCommand>(sub, exit_code);
-  sub.add_flag("--json", command->json, "print one JSON object a line, one for each port");
+  sub.add_flag("--json", command->json, "print one JSON object per port and line");
 }
 
-// Two commands in one: with --recover it looks at what is there, without it moves processes.
+// With --recover it finishes interrupted migrations; otherwise it starts a new one.
 struct MigrateOrRecover {
   MigrateCommand migrate;
   bool recover = false;
@@ -127,23 +127,25 @@ struct MigrateOrRecover {
   }
 };
 
-// What migrate and evacuate have in common.
+// The common options of migrate and evacuate.
 template <typename Command>
 void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
-  sub.add_flag("--eager", migrate.eager, "let it run there only when all of its memory is there");
+  sub.add_flag("--eager", migrate.eager,
+               "run the program at the target only after all of its memory is in place");
   sub.add_option("--pre-copy", migrate.pre_copy,
-                 "copy the memory in up to so many rounds while the process runs, and freeze it "
-                 "only for the rest; it is restored as with --eager")
+                 "copy memory in up to this many rounds while the process runs, and freeze it only "
+                 "for the rest; implies --eager")
       ->type_name("ROUNDS")
       ->check(CLI::Range(1, 100));
-  sub.add_flag("--dry-run", migrate.dry_run, "only say what would stop it, on both nodes");
-  sub.add_option("--jobs", migrate.jobs, "how many are dumped at once")
+  sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
+  sub.add_option("--jobs", migrate.jobs,
+                 "maximum number of processes that are dumped at the same time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  sub.add_option("--state-dir", migrate.state_directory, "where the records of migrations are kept")
+  sub.add_option("--state-dir", migrate.state_directory, "directory for the records of migrations")
       ->capture_default_str();
   sub.add_option("CRIU-OPTIONS", migrate.criu_options,
-                 "after --: passed on to CRIU on both nodes; of " + passed_options_text())
+                 "after --: options for CRIU on both nodes; allowed are " + passed_options_text())
       ->take_all();
 }
 
@@ -162,24 +164,24 @@ struct EvacuateOptions {
 void add_evacuate(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "evacuate",
-      "Move all matching processes off this node to the target of a source mount; each moves or "
-      "stays by itself");
+      "Move all processes that match to the target of a source mount, each one independently");
   auto command = make_command<EvacuateOptions>(sub, exit_code);
   EvacuateCommand& evacuate = command->evacuate;
-  sub.add_option("--mount", evacuate.migrate.mountpoint, "a source mount: its target receives them")
+  sub.add_option("--mount", evacuate.migrate.mountpoint,
+                 "source mount, whose target receives the processes")
       ->required();
   auto* cgroup = sub.add_option("--cgroup", evacuate.selector.cgroup,
-                                "processes of this control group and those below it");
-  auto* user = sub.add_option("--user", evacuate.selector.user, "processes of this user");
+                                "select processes of this control group and of its descendants");
+  auto* user = sub.add_option("--user", evacuate.selector.user,
+                              "select processes of this user (name or number)");
   auto* match = sub.add_option("--match", evacuate.selector.pattern,
-                               "processes whose command line matches this extended regular "
-                               "expression; what is given several ways must match all of them");
-  sub.add_flag("--together", evacuate.together, "all move or all stay");
+                               "select processes whose command line matches this extended "
+                               "regular expression; several selectors must all match");
+  sub.add_flag("--together", evacuate.together, "move all processes or none");
   add_move_options(sub, command, evacuate.migrate);
-  add_timeout(
-      sub, command,
-      "how long a process, once dumped, may be held before its migration is given up (120)");
-  sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
+  add_timeout(sub, command, "time limit from the dump of a process to the decision; default: 120");
+  sub.add_flag("--json", command->json,
+               "print events and the summary as JSON, one object per line");
   sub.parse_complete_callback([cgroup, user, match] {
     if (cgroup->count() + user->count() + match->count() == 0) {
       throw CLI::RequiredError("--cgroup G, --user U or --match PATTERN");
@@ -187,8 +189,8 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   });
 }
 
-// With --recover: it would do what its user did not mean.
-void refuse_what_moves(const CLI::App& migrate) {
+// --recover starts no migration, so an option for one is a mistake.
+void refuse_options_of_moves(const CLI::App& migrate) {
   for (const CLI::Option* option : migrate.get_options()) {
     const std::string& name = option->get_single_name();
     const bool recovers =
@@ -202,42 +204,43 @@ void refuse_what_moves(const CLI::App& migrate) {
 void add_migrate(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "migrate",
-      "Move running processes to the target of a source mount: they run on there, or, "
-      "if anything goes wrong, here");
+      "Move running processes to the target of a source mount; if anything fails, they continue "
+      "here");
   auto command = make_command<MigrateOrRecover>(sub, exit_code);
   MigrateCommand& migrate = command->migrate;
   auto* pid = sub.add_option("--pid", migrate.pids,
-                             "a process; it moves with all of its descendants (may be repeated)")
+                             "process to move with all of its descendants; may be repeated")
                   ->check(CLI::PositiveNumber)
                   ->allow_extra_args(false)  // what follows may be --
                   ->take_all();
   auto* runc = sub.add_option("--runc", migrate.containers,
-                              "a container of runc's, whose bundle is on both nodes (may be "
-                              "repeated)")
+                              "runc container to move; both nodes need its bundle; may be repeated")
                    ->type_name("NAME")
                    ->allow_extra_args(false)
                    ->take_all();
-  auto* mount =
-      sub.add_option("--mount", migrate.mountpoint, "a source mount: its target receives them");
+  auto* mount = sub.add_option("--mount", migrate.mountpoint,
+                               "source mount, whose target receives the processes");
   auto* recover =
       sub.add_option("--recover", command->recover_id,
-                     "finish or undo interrupted migrations (or the one with this ID) by the "
+                     "finish or abort interrupted migrations, or the one with this ID, from the "
                      "records of both nodes")
           ->expected(0, 1)
           ->type_name("ID");
   add_move_options(sub, command, migrate);
   sub.add_flag("--independent", migrate.independent,
-               "each process by itself; without it all move or all stay");
+               "move each process independently; default: move all processes or none");
   sub.add_flag("--leave-running", migrate.leave_running,
-               "make a copy: the process runs on here, and the copy runs there in a pid namespace "
-               "of its own");
-  add_timeout(sub, command,
-              "how long a process, once dumped, may be held before the migration is given up "
-              "(120); with --recover, how long to try to reach the other node");
-  sub.add_flag("--json", command->json, "print events and the summary as JSON, one object a line");
+               "copy the process: it continues here, and the copy runs at the target in a new pid "
+               "namespace");
+  add_timeout(
+      sub, command,
+      "time limit from the dump of a process to the decision, default: 120; with --recover, "
+      "time limit to reach the other node, default: 10");
+  sub.add_flag("--json", command->json,
+               "print events and the summary as JSON, one object per line");
   sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
     command->recover = recover->count() > 0;
-    if (command->recover) return refuse_what_moves(sub);
+    if (command->recover) return refuse_options_of_moves(sub);
     if (pid->count() + runc->count() == 0 || mount->count() == 0) {
       throw CLI::RequiredError("--pid PID or --runc NAME, and --mount MOUNTPOINT (or --recover)");
     }
@@ -253,7 +256,7 @@ std::shared_ptr<Command> add_internal(CLI::App& app, const std::string& name, in
   return command;
 }
 
-// What the daemons, CRIU and migrate itself start.
+// Subcommands that the daemons, CRIU and migrate start.
 void add_internal_commands(CLI::App& app, int& exit_code) {
   CLI::App* sub = nullptr;
   auto agent = add_internal<MigrationAgent>(app, "migration-agent", exit_code, sub);

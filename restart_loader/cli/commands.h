@@ -1,5 +1,4 @@
-// `ppmr commit`, `restart`, `migrate`, `status` and `keygen`, and the internal subcommands of
-// migrations.
+// The subcommands of ppmr except `source` and `target`: their options and help texts.
 #pragma once
 
 namespace CLI {
@@ -8,7 +7,7 @@ class App;
 
 namespace ppmr {
 
-// Adds the subcommands; running one sets `exit_code`.
+// Adds the subcommands. A subcommand sets `exit_code` when it has run.
 void add_restart_commands(CLI::App& app, int& exit_code);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// `ppmr commit DIR`: seals a checkpoint, from either mount. All the work is the daemons'.
+// `ppmr commit DIR`: sends a seal request to the daemon of either mount.
 #include "restart_loader/cli/commit_command.h"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include "mount/command_line/size_option.h"
 #include "mount/control/json_text.h"
 #include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {
@@ -28,7 +29,7 @@ CommandResult<Sealed> seal(const CommitCommand& command) {
   if (!checkpoint->inside.empty()) {
     return command_failure(
         ExitCode::kNotMounted,
-        command.path + " is a part of a checkpoint: give the whole of it, " + top);
+        command.path + " is a part of a checkpoint: commit the whole checkpoint, " + top);
   }
   const auto began = std::chrono::steady_clock::now();
   auto answer = ask_at_length(
@@ -47,19 +48,20 @@ CommandResult<Sealed> seal(const CommitCommand& command) {
 }  // namespace
 
 int CommitCommand::run() const {
+  ignore_sigpipe();
   const auto sealed = seal(*this);
   if (!sealed) return report("commit", sealed.error(), json);
   if (json) {
-    fmt::print("{}\n", json_text({{"ok", true},
-                                  {"checkpoint", sealed->checkpoint.name},
-                                  {"mountpoint", sealed->checkpoint.mount.mountpoint},
-                                  {"files", sealed->files},
-                                  {"bytes", sealed->bytes},
-                                  {"took_us", sealed->took.count()}}));
+    print_to(stdout, "{}\n",
+             json_text({{"ok", true},
+                        {"checkpoint", sealed->checkpoint.name},
+                        {"mountpoint", sealed->checkpoint.mount.mountpoint},
+                        {"files", sealed->files},
+                        {"bytes", sealed->bytes},
+                        {"took_us", sealed->took.count()}}));
   } else {
-    fmt::print("sealed {}: {} file{}, {} verified at the target in {}\n", path, sealed->files,
-               sealed->files == 1 ? "" : "s", format_size(sealed->bytes),
-               format_time(sealed->took));
+    print_to(stdout, "sealed {}: {} file{}, {} verified at the target in {}\n", path, sealed->files,
+             sealed->files == 1 ? "" : "s", format_size(sealed->bytes), format_time(sealed->took));
   }
   return to_int(ExitCode::kSuccess);
 }

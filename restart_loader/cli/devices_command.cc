@@ -1,4 +1,4 @@
-// `ppmr devices`: the RDMA ports of this machine, one block each, and whether ppmr can use them.
+// `ppmr devices`: one block for each RDMA port of this node.
 #include "restart_loader/cli/devices_command.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include "mount/command_line/size_option.h"
 #include "mount/control/json_text.h"
 #include "rdma_stream/verbs/verbs_device.h"
+#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {
@@ -43,8 +44,8 @@ std::string port_text(const RdmaPort& port) {
                                     gid.interface.empty() ? "" : ", " + gid.interface));
   }
   page += line("limits",
-               fmt::format("{} queue pairs, {} reads served and {} started at once on each, {} "
-                           "pieces a read, messages of {}",
+               fmt::format("{} queue pairs, {} reads served and {} started per queue pair, {} "
+                           "pieces per read, {} per message",
                            port.queue_pairs_max, port.reads_served_max, port.reads_started_max,
                            port.read_pieces_max, format_size(port.message_max_bytes)));
   page += line("", fmt::format("{} regions of at most {}", port.regions_max,
@@ -87,9 +88,9 @@ int DevicesCommand::run() const {
   const auto ports = find_rdma_ports();
   for (const RdmaPort& port : ports) {
     usable |= port.usable;
-    fmt::print("{}", json ? json_text(port_json(port)) + "\n" : port_text(port));
+    print_to(stdout, "{}", json ? json_text(port_json(port)) + "\n" : port_text(port));
   }
-  if (ports.empty() && !json) fmt::print("no RDMA devices: bytes travel over tcp\n");
+  if (ports.empty() && !json) print_to(stdout, "no RDMA devices: ppmr uses TCP\n");
   return to_int(usable ? ExitCode::kSuccess : ExitCode::kFailure);
 }
 

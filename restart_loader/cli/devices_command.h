@@ -5,7 +5,7 @@ namespace ppmr {
 struct DevicesCommand {
   bool json = false;
 
-  int run() const;  // the exit code: 0 when ppmr can use one of them
+  int run() const;  // the exit code; kSuccess if ppmr can use a device
 };
 
 }  // namespace ppmr

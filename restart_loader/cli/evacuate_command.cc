@@ -1,4 +1,4 @@
-// `ppmr evacuate`: selects what is to leave this node, says what stays and why, and migrates.
+// `ppmr evacuate`: selects processes, prints which ones move and which stay, and migrates them.
 #include "restart_loader/cli/evacuate_command.h"
 
 #include <fmt/format.h>
@@ -14,15 +14,15 @@ namespace {
 
 using nlohmann::json;
 
-void tell(const ProcessSelection& selection, bool as_json) {
+void print_selection(const ProcessSelection& selection, bool as_json) {
   if (as_json) {
     json leave = json::array();
     for (const SelectedTree& tree : selection.trees) {
       leave.push_back({{"pid", tree.root}, {"name", tree.name}, {"command", tree.command_line}});
     }
     json stay = json::array();
-    for (const LeftOut& left : selection.left_out) {
-      stay.push_back({{"pid", left.pid}, {"name", left.name}, {"reason", left.reason}});
+    for (const ExcludedProcess& process : selection.excluded) {
+      stay.push_back({{"pid", process.pid}, {"name", process.name}, {"reason", process.reason}});
     }
     print_to(stdout, "{}\n",
              json_text({{"event", "selection"},
@@ -32,10 +32,10 @@ void tell(const ProcessSelection& selection, bool as_json) {
     return;
   }
   for (const SelectedTree& tree : selection.trees) {
-    print_to(stderr, "leaves: {} ({})\n", tree.root, tree.name);
+    print_to(stderr, "moves: {} ({})\n", tree.root, tree.name);
   }
-  for (const LeftOut& left : selection.left_out) {
-    print_to(stderr, "stays: {} ({}) {}\n", left.pid, left.name, left.reason);
+  for (const ExcludedProcess& process : selection.excluded) {
+    print_to(stderr, "stays: {} ({}), which {}\n", process.pid, process.name, process.reason);
   }
 }
 
@@ -47,9 +47,9 @@ int EvacuateCommand::run() const {
   if (!selection) {
     return report("evacuate", {ExitCode::kUsage, selection.error().message}, migrate.json);
   }
-  tell(*selection, migrate.json);
+  print_selection(*selection, migrate.json);
   if (selection->trees.empty()) {
-    if (!migrate.json) print_to(stdout, "nothing to move: no process matches\n");
+    if (!migrate.json) print_to(stdout, "no process to move\n");
     return to_int(ExitCode::kSuccess);
   }
   MigrateCommand move = migrate;

@@ -5,11 +5,11 @@
 
 namespace ppmr {
 
-// Moves all trees that match, each by itself unless `together`.
+// Moves all trees that match, independently unless `together`.
 struct EvacuateCommand {
   ProcessSelector selector;
   bool together = false;
-  MigrateCommand migrate;  // all but which processes
+  MigrateCommand migrate;  // its pids are ignored
 
   int run() const;  // the exit code
 };

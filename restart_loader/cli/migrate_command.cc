@@ -1,5 +1,5 @@
-// `ppmr migrate`: finds out what is to be moved and whither, runs the migrations, and says what
-// became of them.
+// `ppmr migrate`: finds the trees and the target, runs the checks and the migrations, and reports
+// the outcomes.
 #include "restart_loader/cli/migrate_command.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "mount/command_line/size_option.h"
 #include "mount/control/json_text.h"
@@ -30,9 +31,10 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultHoldLimit{120'000};
-constexpr milliseconds kPreflightPatience{60'000};
+constexpr milliseconds kPreflightTimeout{60'000};
 
-// SIGINT, SIGTERM and SIGHUP as a flag. Threads started while it lives have them blocked.
+// Turns SIGINT, SIGTERM and SIGHUP into a flag. Create it before other threads, which inherit the
+// blocked signals.
 class Interruption {
  public:
   Interruption() {
@@ -42,7 +44,7 @@ class Interruption {
     signals_ = UniqueFd(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
   }
   const std::atomic<bool>& flag() const { return flag_; }
-  void look(milliseconds wait) {
+  void poll_signals(milliseconds wait) {
     pollfd fd{signals_.get(), POLLIN, 0};
     if (poll(&fd, 1, static_cast<int>(wait.count())) <= 0) return;
     signalfd_siginfo info;
@@ -55,8 +57,8 @@ class Interruption {
   std::atomic<bool> flag_{false};
 };
 
-// Of several outcomes the worst is told.
-int badness(ExitCode code) {
+// The command returns the exit code of the worst outcome.
+int severity_of(ExitCode code) {
   switch (code) {
     case ExitCode::kSuccess:
       return 0;
@@ -75,14 +77,14 @@ class Migrate {
   int run();
 
  private:
-  CommandResult<void> find_way();
+  CommandResult<void> find_target();
   CommandResult<void> find_containers();
   CommandResult<void> find_trees();
   CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
-  void stay(const std::string& name, std::vector<Finding> why);
+  void exclude(const std::string& name, std::vector<Finding> findings);
   CommandResult<void> check_both_sides();
   CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
-  void tell_findings();
+  void print_findings() const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
   const MigrateCommand& command_;
@@ -92,26 +94,27 @@ class Migrate {
   std::map<pid_t, ContainerFacts> containers_;  // by root
   std::string processor_;
   std::vector<Finding> findings_;
-  std::vector<uint64_t> memory_bytes_;  // of each tree, about
-  std::vector<std::string> stays_;      // of independent trees: what cannot move, by name
+  std::vector<uint64_t> memory_bytes_;  // of each tree, estimated
+  std::vector<std::string> excluded_;   // independent trees that cannot move, by name
 };
 
-CommandResult<void> Migrate::find_way() {
+CommandResult<void> Migrate::find_target() {
   auto mount = find_mount(command_.mountpoint);
   if (!mount || !mount->remainder.empty()) {
     return command_failure(ExitCode::kNotMounted, command_.mountpoint +
                                                       " is not the mount point of a ppmr source "
-                                                      "(ppmr status lists the mounts)");
+                                                      "(see ppmr status)");
   }
   settings_.mount = mount->mount;
   auto way = ask(settings_.mount, {{"op", "way"}});
   if (!way) {
     auto status = ask(settings_.mount, {{"op", "status"}});
     if (status && status->value("role", "") != "source") {
-      return command_failure(ExitCode::kUsage,
-                             command_.mountpoint +
-                                 " is a target mount: migrate runs on the node where the processes "
-                                 "are, with the source mount");
+      return command_failure(
+          ExitCode::kUsage,
+          command_.mountpoint +
+              " is a target mount: run migrate on the node of the processes, with "
+              "a source mount");
     }
     return tl::unexpected(way.error());
   }
@@ -119,7 +122,7 @@ CommandResult<void> Migrate::find_way() {
   settings_.endpoint = *way;
   if (parse_endpoint(settings_.endpoint).address.empty()) {
     return command_failure(ExitCode::kUsage,
-                           command_.mountpoint + " has no target (it was started with --discard)");
+                           command_.mountpoint + " has no target: it was started with --discard");
   }
   auto criu = find_criu();
   if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
@@ -128,8 +131,8 @@ CommandResult<void> Migrate::find_way() {
     return command_failure(ExitCode::kUsage, passed.error().message);
   }
   settings_.criu_options = command_.criu_options;
-  // What a round before has copied CRIU reads before the process runs in any case: lazy-pages would
-  // cost its start, and serve next to nothing.
+  // With pre-copy, CRIU reads the pages of earlier rounds before the process runs in any case: criu
+  // lazy-pages would serve few pages, and cost its start.
   settings_.lazily = !command_.eager && command_.pre_copy == 0;
   settings_.leave_running = command_.leave_running;
   settings_.pre_copy_rounds_max = command_.pre_copy;
@@ -145,8 +148,9 @@ CommandResult<void> Migrate::find_containers() {
   const auto refuse = [](const std::string& why) {
     return command_failure(ExitCode::kUsage, "--runc: " + why);
   };
-  if (command_.leave_running) return refuse("a container has one name, so there is no copying it");
-  if (command_.pre_copy > 0) return refuse("a container is moved without --pre-copy");
+  if (command_.leave_running)
+    return refuse("cannot copy a container (--leave-running), because its name is unique");
+  if (command_.pre_copy > 0) return refuse("cannot move a container with --pre-copy");
   if (auto options = runc_options(command_.criu_options); !options) {
     return refuse(options.error().message);
   }
@@ -159,7 +163,6 @@ CommandResult<void> Migrate::find_containers() {
   return {};
 }
 
-// Errors: what cannot be moved, or not without others.
 CommandResult<void> Migrate::find_trees() {
   MoveOptions& options = move_options_;
   options.lazily = settings_.lazily;
@@ -177,29 +180,27 @@ CommandResult<void> Migrate::find_trees() {
   return {};
 }
 
-// Each by itself: one that has ended meanwhile, or is tied to processes that do not move with it,
-// does not hold the others.
+// A tree that has ended, or that shares objects with processes that stay, does not stop the others.
 CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
   auto table = read_process_table();
   if (!table) return command_failure(ExitCode::kFailure, table.error().message);
-  std::vector<pid_t> there;
+  const std::set<pid_t> selected(roots.begin(), roots.end());
+  std::set<pid_t> done;
   for (const pid_t root : roots) {
-    if (auto found = ppmr::find_trees(*table, {root})) {
-      there.push_back(root);
-    } else if (found.error().errno_value == ESRCH) {
-      stay(std::to_string(root), {{Severity::kStops, found.error().message, ""}});
-    } else {
-      return command_failure(ExitCode::kUsage, "--pid: " + found.error().message);
+    if (!done.insert(root).second) continue;
+    const std::vector<pid_t> ancestors = ancestors_of(*table, root);
+    if (std::any_of(ancestors.begin(), ancestors.end(),
+                    [&](pid_t ancestor) { return selected.contains(ancestor); })) {
+      continue;  // part of the ancestor's tree
     }
-  }
-  auto trees = ppmr::find_trees(*table, there);
-  if (!trees) return command_failure(ExitCode::kUsage, "--pid: " + trees.error().message);
-  for (const ProcessTree& tree : *trees) {
-    auto selection = select_trees({tree.root}, move_options_.tree_options());
+    auto selection = select_trees({root}, move_options_.tree_options());
+    if (!selection && selection.error().errno_value == EINVAL) {
+      return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+    }
     if (!selection) {
-      stay(std::to_string(tree.root), {{Severity::kStops, selection.error().message, ""}});
+      exclude(name_process(*table, root), {{Severity::kStops, selection.error().message, ""}});
     } else if (stops(selection->findings)) {
-      stay(name_process(*table, tree.root), std::move(selection->findings));
+      exclude(name_process(*table, root), std::move(selection->findings));
     } else {
       trees_.push_back(std::move(selection->trees.front()));
       findings_.insert(findings_.end(), selection->findings.begin(), selection->findings.end());
@@ -208,18 +209,17 @@ CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& ro
   return {};
 }
 
-void Migrate::stay(const std::string& name, std::vector<Finding> why) {
-  stays_.push_back(name);
-  for (Finding& finding : why) {
-    finding.severity = Severity::kWarns;  // it stops this one alone
+void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
+  excluded_.push_back(name);
+  for (Finding& finding : findings) {
+    finding.severity = Severity::kWarns;  // it stops only this tree
     findings_.push_back(std::move(finding));
   }
 }
 
-// What would stop it, here or at the target. Of trees that move independently, one that cannot
-// stays and does not hold the others.
+// Adds the findings of both nodes. An independent tree that cannot move does not stop the others.
 CommandResult<void> Migrate::check_both_sides() {
-  // A CRIU that cannot describe the processor leaves it to the comparison of features.
+  // If CRIU cannot describe the processor, the preflight compares CPU features only.
   processor_ = describe_processor(settings_.criu).value_or("");
   if (!command_.independent) return check(trees_, findings_);
   std::vector<ProcessTree> can_move;
@@ -228,7 +228,7 @@ CommandResult<void> Migrate::check_both_sides() {
     std::vector<Finding> own;
     if (auto checked = check({tree}, own); !checked) return checked;
     if (stops(own)) {
-      stay(fmt::format("{} ({})", tree.root, tree.processes.front().name), std::move(own));
+      exclude(fmt::format("{} ({})", tree.root, tree.processes.front().name), std::move(own));
       continue;
     }
     findings_.insert(findings_.end(), own.begin(), own.end());
@@ -256,22 +256,22 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
     }
     facts.push_back(std::move(*gathered));
   }
-  PreflightQuestions questions = questions_about(facts, move_options_);
+  PreflightQuestions questions = make_questions(facts, move_options_);
   questions.processor = processor_;
   AgentClient agent(parse_endpoint(settings_.endpoint));
   json request = to_request(questions);
   request["op"] = "preflight";
-  auto answer = agent.ask(request, kPreflightPatience);
+  auto answer = agent.ask(request, kPreflightTimeout);
   if (!answer) return command_failure(ExitCode::kPeerFailed, answer.error().message);
   auto answers = read_answers(*answer, questions);
   if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
   auto obstacles =
-      find_obstacles(move_options_, gather_node_facts(settings_.criu), facts, questions, *answers);
+      check_move(move_options_, gather_node_facts(settings_.criu), facts, questions, *answers);
   findings.insert(findings.end(), obstacles.begin(), obstacles.end());
   return {};
 }
 
-void Migrate::tell_findings() {
+void Migrate::print_findings() const {
   for (const Finding& finding : findings_) {
     const bool stops = finding.severity == Severity::kStops;
     if (command_.json) {
@@ -282,28 +282,29 @@ void Migrate::tell_findings() {
                           {"sentence", finding.sentence},
                           {"remedy", finding.remedy}}));
     } else {
-      print_to(stderr, "{}: {}\n", stops ? "stops the move" : "note", text_of(finding));
+      print_to(stderr, "{}: {}\n", stops ? "stops the move" : "warning", text_of(finding));
     }
   }
 }
 
 std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
-  Interruption interruption;  // before there are threads
+  Interruption interruption;
   const ProgressStyle style = command_.json           ? ProgressStyle::kJson
                               : isatty(STDERR_FILENO) ? ProgressStyle::kTerminal
                                                       : ProgressStyle::kLines;
   MigrationProgress progress(settings_.mount, style);
-  settings_.on_event = [&](const json& event) { progress.note(event); };
+  settings_.on_event = [&](const json& event) { progress.on_event(event); };
   std::vector<TreePlan> trees;
   for (size_t i = 0; i < trees_.size(); ++i) {
-    TreePlan plan{trees_[i].root, trees_[i].processes.front().name, {}};
-    if (const auto found = containers_.find(plan.root); found != containers_.end()) {
+    const ProcessStat& root = trees_[i].processes.front();
+    TreePlan plan{root.identity(), root.name, {}};
+    if (const auto found = containers_.find(root.pid); found != containers_.end()) {
       const ContainerState& state = found->second.state;
       plan.name = state.name;
       plan.container = {state.name, state.bundle, state.created};
     }
     trees.push_back(std::move(plan));
-    progress.expect(trees.back().root, trees.back().name, memory_bytes_[i]);
+    progress.add_process(trees.back().root.pid, trees.back().name, memory_bytes_[i]);
   }
   progress.start();
   JobSlots slots(static_cast<std::ptrdiff_t>(std::max(command_.jobs, 1u)));
@@ -326,7 +327,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
       --left;
     });
   }
-  while (left > 0) interruption.look(milliseconds(20));
+  while (left > 0) interruption.poll_signals(milliseconds(20));
   for (std::thread& thread : threads) thread.join();
   progress.stop();
   return outcomes;
@@ -337,36 +338,38 @@ int Migrate::run() {
     return report(command_.name, error, command_.json);
   };
   ignore_sigpipe();
-  raise_descriptor_limit();  // a handful for each tree, and one for each task
+  raise_descriptor_limit();  // a few for each tree, and one for each task
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
-  if (auto way = find_way(); !way) return failed(way.error());
+  if (auto target = find_target(); !target) return failed(target.error());
   if (auto trees = find_trees(); !trees) return failed(trees.error());
   if (auto checked = check_both_sides(); !checked) return failed(checked.error());
-  tell_findings();
-  for (const std::string& tree : stays_) {
-    (void)report(command_.name, {ExitCode::kMigrationAborted, tree + " stays: see above"}, false);
+  print_findings();
+  for (const std::string& tree : excluded_) {
+    (void)report(command_.name,
+                 {ExitCode::kMigrationAborted, tree + " stays because of the findings above"},
+                 false);
   }
   if (stops(findings_) || trees_.empty()) {
-    return failed({ExitCode::kMigrationAborted, "not begun: see above what would stop it"});
+    return failed({ExitCode::kMigrationAborted, "nothing was moved because of the findings above"});
   }
-  ExitCode worst = stays_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
+  ExitCode worst = excluded_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
   if (command_.dry_run) {
-    if (command_.json) print_to(stdout, "{}", summary_json({}, stays_, worst));
-    if (!command_.json && stays_.empty()) {
-      print_to(stdout, "nothing was found that would stop the move\n");
+    if (command_.json) print_to(stdout, "{}", summary_json({}, excluded_, worst));
+    if (!command_.json && excluded_.empty()) {
+      print_to(stdout, "no finding stops the move\n");
     }
     return to_int(worst);
   }
-  // What is left of earlier migrations and certain would only be in the way over there.
+  // Remains of aborted migrations at the target would block this one.
   settle_aborted(*store, settings_.endpoint);
   const auto outcomes = migrate(*store);
   store->prune();
   for (const MigrationOutcome& outcome : outcomes) {
-    if (badness(outcome.exit_code) > badness(worst)) worst = outcome.exit_code;
+    if (severity_of(outcome.exit_code) > severity_of(worst)) worst = outcome.exit_code;
   }
   print_to(stdout, "{}",
-           command_.json ? summary_json(outcomes, stays_, worst) : summary_text(outcomes));
+           command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
     (void)report(command_.name, {outcome.exit_code, outcome.message}, false);

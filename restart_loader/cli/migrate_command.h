@@ -10,15 +10,15 @@
 namespace ppmr {
 
 struct MigrateCommand {
-  std::string name = "migrate";  // how it calls itself when it fails
+  std::string name = "migrate";  // the subcommand, for error messages
   std::vector<int> pids;
-  std::vector<std::string> containers;  // of runc's, by name
+  std::vector<std::string> containers;  // names of runc containers
   std::string mountpoint;
   bool eager = false;
   bool independent = false;
   bool leave_running = false;
   bool dry_run = false;
-  unsigned pre_copy = 0;  // rounds at most
+  unsigned pre_copy = 0;  // maximum number of rounds
   unsigned jobs = 2;
   std::optional<std::chrono::milliseconds> timeout;
   std::string state_directory = kDefaultStateDirectory;

@@ -21,14 +21,14 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTerminalInterval{200};
 constexpr milliseconds kJsonInterval{500};
-constexpr milliseconds kDaemonPatience{500};
+constexpr milliseconds kDaemonTimeout{500};
 
 double seconds_left(const ProgressLine& line) {
   if (line.rate_bytes_per_s <= 0 || line.expected_bytes <= line.bytes) return -1;
   return static_cast<double>(line.expected_bytes - line.bytes) / line.rate_bytes_per_s;
 }
 
-bool brings_bytes(const ProgressLine& line) {
+bool is_dumping(const ProgressLine& line) {
   return line.phase == "dumping" || line.phase == "pre-copying";
 }
 
@@ -38,7 +38,7 @@ std::string progress_text(const ProgressLine& line) {
   std::string text = fmt::format("{:>8} {:<15} {:<11}", line.pid, line.name, line.phase);
   if (line.bytes == 0) return text;
   text += " " + format_size(line.bytes);
-  if (!brings_bytes(line)) return text;
+  if (!is_dumping(line)) return text;
   if (line.expected_bytes > line.bytes) text += " of " + format_size(line.expected_bytes);
   if (line.rate_bytes_per_s > 0) {
     text += fmt::format(", {}/s", format_size(static_cast<uint64_t>(line.rate_bytes_per_s)));
@@ -60,9 +60,9 @@ json progress_json(const ProgressLine& line) {
           {"left_s", seconds_left(line)}};
 }
 
-void MigrationProgress::expect(int pid, const std::string& name, uint64_t bytes) {
+void MigrationProgress::add_process(int pid, const std::string& name, uint64_t expected_bytes) {
   std::lock_guard lock(mutex_);
-  lines_.push_back({.pid = pid, .name = name, .expected_bytes = bytes});
+  lines_.push_back({.pid = pid, .name = name, .expected_bytes = expected_bytes});
 }
 
 void MigrationProgress::start() {
@@ -84,15 +84,15 @@ void MigrationProgress::watch() {
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, interval, [this] { return stopping_; })) {
     lock.unlock();
-    ask_daemon();
+    query_daemon();
     lock.lock();
     draw();
   }
   if (style_ == ProgressStyle::kTerminal) draw();
 }
 
-void MigrationProgress::ask_daemon() {
-  const auto status = call(mount_.source, {{"op", "status"}}, kDaemonPatience);
+void MigrationProgress::query_daemon() {
+  const auto status = call(mount_.source, {{"op", "status"}}, kDaemonTimeout);
   if (!status) return;
   const auto now = std::chrono::steady_clock::now();
   std::lock_guard lock(mutex_);
@@ -101,20 +101,21 @@ void MigrationProgress::ask_daemon() {
     for (ProgressLine& line : lines_) {
       if (line.checkpoint.empty() || line.checkpoint != name) continue;
       const uint64_t bytes = checkpoint.value("bytes", uint64_t{0});
-      const double seconds = std::chrono::duration<double>(now - line.asked_at).count();
+      const double seconds = std::chrono::duration<double>(now - line.updated_at).count();
       if (line.bytes > 0 && bytes >= line.bytes && seconds > 0) {
         line.rate_bytes_per_s = static_cast<double>(bytes - line.bytes) / seconds;
       }
       line.bytes = bytes;
-      line.asked_at = now;
+      line.updated_at = now;
     }
   }
 }
 
-void MigrationProgress::note(const json& event) {
+void MigrationProgress::on_event(const json& event) {
   std::lock_guard lock(mutex_);
+  const bool is_warning = event.value("event", "") == "warning";
   for (ProgressLine& line : lines_) {
-    if (line.pid != event.value("pid", 0)) continue;
+    if (is_warning || line.pid != event.value("pid", 0)) continue;
     line.phase = event.value("event", "");
     line.checkpoint = event.value("checkpoint", line.checkpoint);
     line.migration = event.value("migration", line.migration);
@@ -127,6 +128,7 @@ void MigrationProgress::note(const json& event) {
   }
   switch (style_) {
     case ProgressStyle::kTerminal:
+      if (is_warning) print_above(event_text(event));
       draw();
       break;
     case ProgressStyle::kJson:
@@ -139,15 +141,25 @@ void MigrationProgress::note(const json& event) {
   }
 }
 
+void MigrationProgress::move_to_first_line() {
+  if (drawn_ > 0) print_to(stderr, "\x1b[{}A", drawn_);
+  drawn_ = 0;
+}
+
+// The next draw() puts the progress below the text, so that it stays.
+void MigrationProgress::print_above(const std::string& text) {
+  move_to_first_line();
+  print_to(stderr, "\x1b[J{}\n", text);
+}
+
 void MigrationProgress::draw() {
   if (style_ == ProgressStyle::kJson) {
     for (const ProgressLine& line : lines_) {
-      if (brings_bytes(line)) print_to(stdout, "{}\n", json_text(progress_json(line)));
+      if (is_dumping(line)) print_to(stdout, "{}\n", json_text(progress_json(line)));
     }
     return;
   }
-  // Up to our first line, then each anew.
-  if (drawn_ > 0) print_to(stderr, "\x1b[{}A", drawn_);
+  move_to_first_line();
   for (const ProgressLine& line : lines_) print_to(stderr, "\x1b[2K{}\n", progress_text(line));
   drawn_ = lines_.size();
 }

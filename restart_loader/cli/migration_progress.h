@@ -1,5 +1,5 @@
-// One line for each process while it is being moved: on a terminal they are drawn again and again,
-// as JSON they follow each other.
+// The progress of a migration: on a terminal one line per process, redrawn in place; otherwise one
+// line or JSON object per event.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,12 @@ struct ProgressLine {
   int pid = 0;
   std::string name;
   std::string phase = "waiting";
-  uint64_t bytes = 0;           // in the mount so far
-  uint64_t expected_bytes = 0;  // at most about so many; 0: unknown
+  uint64_t bytes = 0;           // written into the mount
+  uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
   double rate_bytes_per_s = 0;
   std::string migration;
-  std::string checkpoint;  // as the daemon knows it
-  std::chrono::steady_clock::time_point asked_at{};
+  std::string checkpoint;
+  std::chrono::steady_clock::time_point updated_at{};
 };
 
 // "  412 redis   dumping    120 MiB of 128 MiB, 1.1 GiB/s, 0.1 s left".
@@ -31,30 +31,32 @@ std::string progress_text(const ProgressLine& line);
 nlohmann::json progress_json(const ProgressLine& line);
 
 enum class ProgressStyle {
-  kTerminal,  // lines that are drawn over
-  kLines,     // what has happened, and nothing in between
-  kJson,      // events, and where everybody is twice a second
+  kTerminal,  // redrawn lines
+  kLines,     // events only
+  kJson,      // events, and the progress of each process twice a second
 };
 
-// Threads: note() by any; the others by one.
+// Threads: on_event() by any; the others by one.
 class MigrationProgress {
  public:
-  // `mount`: whose daemon knows how many bytes there are.
+  // `mount`: its daemon reports the bytes of each checkpoint.
   MigrationProgress(MountEntry mount, ProgressStyle style)
       : mount_(std::move(mount)), style_(style) {}
   ~MigrationProgress() { stop(); }
 
-  void expect(int pid, const std::string& name, uint64_t bytes);
+  void add_process(int pid, const std::string& name, uint64_t expected_bytes);
   void start();
-  // Draws a last time.
+  // Draws the final state.
   void stop();
-  // An event of Migration's.
-  void note(const nlohmann::json& event);
+  // An event of a Migration.
+  void on_event(const nlohmann::json& event);
 
  private:
   void watch();
-  void ask_daemon();
+  void query_daemon();
   void draw();
+  void move_to_first_line();
+  void print_above(const std::string& text);
 
   const MountEntry mount_;
   const ProgressStyle style_;
@@ -62,7 +64,7 @@ class MigrationProgress {
   std::condition_variable stopped_;
   // Guarded by mutex_.
   std::vector<ProgressLine> lines_;
-  size_t drawn_ = 0;  // lines on the terminal that are ours
+  size_t drawn_ = 0;  // lines on the terminal to draw over
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -39,21 +39,22 @@ const char* result_of(const MigrationOutcome& outcome) {
 
 std::string event_text(const json& event) {
   const std::string what = event.value("event", "");
-  const std::string who =
-      fmt::format("{} {}", event.value("pid", 0), event.value("name", std::string("?")));
-  if (what == "pre-copying") return who + ": its memory is copied while it runs";
+  std::string who = "the migration";
+  if (event.contains("pid"))
+    who = fmt::format("{} {}", event.value("pid", 0), event.value("name", std::string("?")));
+  if (what == "pre-copying") return who + ": copying its memory while it runs";
   if (what == "pre-copied") {
     return fmt::format("{}: round {}, {}", who, event.value("round", 0),
                        format_size(event.value("bytes", uint64_t{0})));
   }
-  if (what == "dumping") return who + ": frozen, being dumped";
+  if (what == "dumping") return who + ": frozen, dumping";
   if (what == "sealed") {
     return fmt::format("{}: {} verified at the target", who,
                        format_size(event.value("bytes", uint64_t{0})));
   }
   if (what == "running") return who + ": runs at the target";
-  if (what == "warning") return who + ": " + event.value("sentence", "");
-  if (what == "complete") return who + ": all of its memory is there";
+  if (what == "warning") return "warning: " + who + ": " + event.value("sentence", "");
+  if (what == "complete") return who + ": all of its memory is in place";
   return "";
 }
 
@@ -76,13 +77,13 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       const TreeTimes times = times_of(tree);
       const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
       const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
-      // With rounds of pre-copy most bytes came while the tree still ran.
-      const bool all_came_frozen = tree.source.images.empty();
+      // With pre-copy, most bytes were sent while the tree still ran.
+      const bool all_sent_frozen = tree.source.images.empty();
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
-                          tree.plan.root, tree.plan.name, result_of(outcome), cell(times.downtime),
-                          cell(times.dump), cell(times.seal), cell(times.restart), cell(times.fill),
-                          format_size(tree.sealed.bytes),
-                          all_came_frozen ? format_size(static_cast<uint64_t>(rate)) + "/s" : "-");
+                          tree.plan.root.pid, tree.plan.name, result_of(outcome),
+                          cell(times.downtime), cell(times.dump), cell(times.seal),
+                          cell(times.restart), cell(times.fill), format_size(tree.sealed.bytes),
+                          all_sent_frozen ? format_size(static_cast<uint64_t>(rate)) + "/s" : "-");
     }
   }
   return text;
@@ -95,7 +96,7 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
     for (const TreeOutcome& tree : outcome.trees) {
       const TreeTimes times = times_of(tree);
       trees.push_back({{"migration", outcome.id},
-                       {"pid", tree.plan.root},
+                       {"pid", tree.plan.root.pid},
                        {"name", tree.plan.name},
                        {"result", result_of(outcome)},
                        {"error", outcome.message},

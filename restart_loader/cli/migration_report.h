@@ -1,4 +1,4 @@
-// How a migration looks to people and to programs: lines while it goes on, a table at its end.
+// Output of a migration: a line for each event, and a table or a JSON object at the end.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,21 +9,21 @@
 
 namespace ppmr {
 
-// A line for people; empty where there is nothing to say.
+// A line for the operator; empty: none for this event.
 std::string event_text(const nlohmann::json& event);
 
-// Durations in seconds, of one tree; negative where it did not come so far.
+// Durations of one tree, in seconds; negative: the tree did not get that far.
 struct TreeTimes {
-  double dump = -1;      // frozen until everything is written into the mount
+  double dump = -1;      // from the freeze until everything is written into the mount
   double seal = -1;      // until the target has verified it
-  double restart = -1;   // until it runs there
-  double downtime = -1;  // from the freeze until it runs
-  double fill = -1;      // from there until all of its memory is in place
+  double restart = -1;   // until it runs at the target
+  double downtime = -1;  // from the freeze until it runs at the target
+  double fill = -1;      // from there until all memory is in place
 };
 TreeTimes times_of(const TreeOutcome& tree);
 
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes);
-// One line. `stays`: what was not even begun, by name.
+// One line. `stays`: names of trees whose migration did not start.
 std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
                          const std::vector<std::string>& stays, ExitCode exit_code);
 

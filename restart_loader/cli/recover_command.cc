@@ -1,6 +1,5 @@
-// Everything follows from the record of the source, the one place where it was decided: committed
-// means that the target runs them, anything else that the source does. A target that is in doubt
-// waits for its source to recover; nothing is ever guessed.
+// The record of the source has the decision: if it is committed, the target runs the processes;
+// otherwise the source does. A target in doubt waits until its source recovers; it never guesses.
 #include "restart_loader/cli/recover_command.h"
 
 #include <fmt/format.h>
@@ -24,8 +23,8 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kDefaultPatience{10'000};
-constexpr milliseconds kSettlePatience{2000};
+constexpr milliseconds kDefaultTimeout{10'000};
+constexpr milliseconds kSettleTimeout{2000};
 
 struct Verdict {
   bool open = false;
@@ -34,27 +33,27 @@ struct Verdict {
 
 void warn(const Error& error) { print_to(stderr, "ppmr migrate: {}\n", error.message); }
 
-bool stopped_by_us(const ProcessIdentity& task) {
+bool is_stopped(const ProcessIdentity& task) {
   auto stat = read_process_stat(task.pid);
   return stat && stat->start_time_ticks == task.start_time && stat->state == 'T';
 }
 
-// The hooks do this. Here for the case that they were killed, too.
-void let_source_run_on(const OwnershipRecord& record) {
+// Normally the hooks do this; they may have been killed, too.
+void resume_source(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     if (Status settled = settle_container_at_source(record, tree); !settled) warn(settled.error());
   }
   if (!record.tasks_stopped) return;
   for (const TreeRecord& tree : record.trees) {
     for (const ProcessIdentity& task : tree.tasks) {
-      if (!stopped_by_us(task)) continue;
+      if (!is_stopped(task)) continue;
       auto tasks = FrozenTasks::open({task});
-      tasks ? tasks->let_go() : warn(tasks.error());
+      tasks ? tasks->resume() : warn(tasks.error());
     }
   }
 }
 
-// Errors: something is alive here still.
+// Errors: some processes may still be alive here.
 Status kill_source(const RecordStore& store, OwnershipRecord& record) {
   if (!record.leave_running) {
     for (const TreeRecord& tree : record.trees) {
@@ -82,41 +81,41 @@ std::string pids_of(const OwnershipRecord& record) {
   return text;
 }
 
-Verdict recover_source(const RecordStore& store, OwnershipRecord record, milliseconds patience) {
+Verdict recover_source(const RecordStore& store, OwnershipRecord record, milliseconds timeout) {
   if (is_over(record.state) && record.peer_notified) {
-    return {false, fmt::format("{}; nothing is left to do", to_string(record.state))};
+    return {false, fmt::format("{}; complete", to_string(record.state))};
   }
   if (!is_over(record.state) && is_alive(record.coordinator)) {
-    return {true, fmt::format("under way: {}, in the hands of ppmr migrate (pid {})",
+    return {true, fmt::format("in progress: {}; ppmr migrate (pid {}) runs it",
                               to_string(record.state), record.coordinator.pid)};
   }
   if (!is_over(record.state) && record.state != MigrationState::kCommitted) {
-    auto aborted = store.advance(record.id, record.role, MigrationState::kAborted,
-                                 [](OwnershipRecord& latest) -> Status {
-                                   latest.error = "interrupted before the decision, then recovered";
-                                   return {};
-                                 });
-    // A hook may have been quicker, with the same.
+    auto aborted = store.advance(
+        record.id, record.role, MigrationState::kAborted, [](OwnershipRecord& latest) -> Status {
+          latest.error = "interrupted before the decision, then aborted by --recover";
+          return {};
+        });
+    // On a conflict, a hook has aborted it.
     if (!aborted) return {true, aborted.error().message};
     record = std::move(*aborted);
   }
   const bool committed = record.state != MigrationState::kAborted;
   if (!committed) {
-    let_source_run_on(record);
+    resume_source(record);
   } else if (Status killed = kill_source(store, record); !killed) {
-    return {true, "was decided for the target, but what is left here could not be killed: " +
-                      killed.error().message};
+    return {true,
+            "committed, but cannot kill the processes that remain here: " + killed.error().message};
   }
   AgentClient agent(parse_endpoint(record.endpoint));
-  const Status told = notify_target(store, agent, record, patience);
+  const Status notified = notify_target(store, agent, record, timeout);
   const std::string decision = committed
-                                   ? "was decided for the target; what was left here is killed"
-                                   : "was not decided for the target; the processes run on here";
-  if (!told) {
-    return {true, fmt::format("{}, but the target could not be told: {}", decision,
-                              told.error().message)};
+                                   ? "committed: the processes run at the target, none remains here"
+                                   : "aborted: the processes continue here";
+  if (!notified) {
+    return {true, fmt::format("{}, but the target did not acknowledge it: {}", decision,
+                              notified.error().message)};
   }
-  return {false, decision + ", and the target knows"};
+  return {false, decision + "; the target has acknowledged it"};
 }
 
 Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) {
@@ -126,42 +125,46 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
                                record.error)};
   }
   if (record.state == kRestoring) {
-    bool kept = false;
-    for (const TreeRecord& tree : record.trees) kept = kept || is_alive(tree.supervisor);
-    if (kept) return {true, "being restored here"};
+    bool supervised = false;
+    for (const TreeRecord& tree : record.trees)
+      supervised = supervised || is_alive(tree.supervisor);
+    if (supervised) return {true, "the restore is in progress here"};
     auto aborted =
         store.advance(record.id, record.role, kAborted, [](OwnershipRecord& latest) -> Status {
-          latest.error = "its restore was interrupted at the target";
+          latest.error = "the restore was interrupted at the target";
           return {};
         });
     if (!aborted) return {true, aborted.error().message};
-    return {false, "was interrupted before it was restored here: aborted"};
+    return {false, "aborted: the restore was interrupted here"};
   }
   if (record.state == kReady) {
-    return {true, fmt::format("restored here and stopped, in doubt: only the record of the source "
-                              "({}) says whether it may run; ppmr migrate --recover {} there",
+    return {true, fmt::format("in doubt: restored and stopped here; the source ({}) has the "
+                              "decision: run ppmr migrate --recover {} there",
                               record.peer, record.id)};
   }
   if (record.state == kOwned) {
-    return {true, fmt::format("belongs to this node, but the source ({}) has not said that it is "
-                              "dead there; ppmr migrate --recover {} there",
+    return {true, fmt::format("belongs to this node, but the source ({}) has not confirmed that "
+                              "its processes are dead: run ppmr migrate --recover {} there",
                               record.peer, record.id)};
   }
   if (!record.error.empty()) return {true, record.error};
   const std::string failed = record.first_error();
-  if (Status kept = ensure_supervisors(store, record); !kept) return {true, kept.error().message};
-  if (!failed.empty()) return {true, "belongs to this node; tried again, after " + failed};
-  return {true, "belongs to this node and is being started, or its memory is still coming in"};
+  if (Status started = ensure_supervisors(store, record); !started) {
+    return {true, started.error().message};
+  }
+  if (!failed.empty())
+    return {true, "belongs to this node; the restore is tried again after: " + failed};
+  return {true, "belongs to this node; the restore is in progress"};
 }
 
-// Of a coordinator that was killed before a hook held a tree: no hook will abort it.
+// If the coordinator was killed before a hook held a tree, no hook aborts the migration.
 void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
-  const bool nothing_is_held =
+  const bool holds_no_tree =
       record.state == MigrationState::kPreparing || record.state == MigrationState::kDumping;
-  if (!nothing_is_held || is_alive(record.coordinator)) return;
+  if (!holds_no_tree || is_alive(record.coordinator)) return;
   auto aborted = store.advance(record.id, record.role, MigrationState::kAborted,
                                [](OwnershipRecord& latest) -> Status {
-                                 latest.error = "its coordinator was killed";
+                                 latest.error = "the coordinator was killed";
                                  return {};
                                });
   if (aborted) record = *aborted;
@@ -169,16 +172,16 @@ void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
 
 }  // namespace
 
-void settle_aborted(const RecordStore& store, const json& way) {
+void settle_aborted(const RecordStore& store, const json& endpoint) {
   auto records = store.list();
   if (!records) return;
-  AgentClient agent(parse_endpoint(way));
+  AgentClient agent(parse_endpoint(endpoint));
   for (OwnershipRecord& record : *records) {
-    if (record.role != MigrationRole::kSource || record.endpoint != way) continue;
+    if (record.role != MigrationRole::kSource || record.endpoint != endpoint) continue;
     abort_if_abandoned(store, record);
     if (record.state != MigrationState::kAborted || record.peer_notified) continue;
-    let_source_run_on(record);
-    if (!notify_target(store, agent, record, kSettlePatience)) return;
+    resume_source(record);
+    if (!notify_target(store, agent, record, kSettleTimeout)) return;
   }
 }
 
@@ -202,7 +205,7 @@ int RecoverCommand::run() const {
     if (id.empty() && settled) continue;
     found = true;
     const Verdict verdict = record.role == MigrationRole::kSource
-                                ? recover_source(*store, record, timeout.value_or(kDefaultPatience))
+                                ? recover_source(*store, record, timeout.value_or(kDefaultTimeout))
                                 : recover_target(*store, record);
     open = open || verdict.open;
     const auto now = store->read(record.id, record.role);
@@ -222,11 +225,10 @@ int RecoverCommand::run() const {
     }
   }
   if (!found && !id.empty()) {
-    return report("migrate",
-                  {ExitCode::kUsage, "there is no migration " + id + " in " + state_directory},
+    return report("migrate", {ExitCode::kUsage, "no migration " + id + " in " + state_directory},
                   json);
   }
-  if (!found && !json) print_to(stdout, "no migration was interrupted here\n");
+  if (!found && !json) print_to(stdout, "no interrupted migration\n");
   return to_int(open ? ExitCode::kMigrationOpen : ExitCode::kSuccess);
 }
 

@@ -8,20 +8,20 @@
 
 namespace ppmr {
 
-// `ppmr migrate --recover [ID]`: says how the migrations stand that this node's records know of,
-// and finishes or undoes those that were interrupted.
+// `ppmr migrate --recover [ID]`: finishes or aborts the interrupted migrations in this node's
+// records, and prints their states.
 struct RecoverCommand {
   std::string id;  // empty: all
   std::string state_directory = kDefaultStateDirectory;
-  std::optional<std::chrono::milliseconds> timeout;  // for each, to reach the other side
+  std::optional<std::chrono::milliseconds> timeout;  // to reach the other node, per migration
   bool json = false;
 
-  int run() const;  // kSuccess only when nothing is open any more
+  int run() const;  // kSuccess only when no migration remains open
 };
 
-// Aborts what a killed coordinator has left before anything was held, and tells the target that
-// this way leads to of migrations that are aborted here, where it does not know yet. Failures are
-// left for later.
-void settle_aborted(const RecordStore& store, const nlohmann::json& way);
+// Aborts migrations whose coordinator was killed before a hook held a tree, and notifies the target
+// at `endpoint` of all aborted migrations that it has not acknowledged. Ignores failures; a later
+// call tries again.
+void settle_aborted(const RecordStore& store, const nlohmann::json& endpoint);
 
 }  // namespace ppmr

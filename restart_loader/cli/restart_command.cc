@@ -1,7 +1,7 @@
-// `ppmr restart DIR`: waits for a checkpoint at the target, restores it with CRIU, and sees to it
-// that all its memory arrives. While it waits, CRIU is asked whether it can restore lazily: that
-// also leaves CRIU's knowledge of this kernel in /run/criu.kdat (where /run is a tmpfs), which
-// otherwise would cost each of the two CRIUs to come some 25 ms.
+// `ppmr restart DIR`: waits for a checkpoint at the target, restores it with CRIU, and waits until
+// all memory is in place. While it waits, `criu check` tests whether a lazy restore is possible.
+// The check also makes CRIU cache its kernel tests in /run/criu.kdat (if /run is a tmpfs), which
+// saves the next two CRIU processes about 25 ms each.
 #include "restart_loader/cli/restart_command.h"
 
 #include <fmt/format.h>
@@ -24,14 +24,14 @@ using nlohmann::json;
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-void say(const std::string& sentence) { print_to(stderr, "ppmr restart: {}\n", sentence); }
+void print_notice(const std::string& sentence) { print_to(stderr, "ppmr restart: {}\n", sentence); }
 void show_criu_line(const std::string& line) { print_to(stderr, "criu: {}\n", line); }
 
 microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<microseconds>(Clock::now() - start);
 }
 
-// One run of the command; its members are what the steps have found out so far.
+// One run of the command; its members are the results of its steps.
 class Restart {
  public:
   explicit Restart(const RestartCommand& command) : command_(command) {}
@@ -63,7 +63,7 @@ CommandResult<void> Restart::find() {
   if (!checkpoint) {
     CommandError error = checkpoint.error();
     if (auto found = find_mount(command_.path); !found && found.error().errno_value == ENODEV) {
-      error.message += "; images in an ordinary directory are restored by criu restore itself";
+      error.message += "; for images in an ordinary directory use criu restore";
     }
     return tl::unexpected(std::move(error));
   }
@@ -72,14 +72,14 @@ CommandResult<void> Restart::find() {
   if (!status) return tl::unexpected(status.error());
   if (status->value("role", "") != "target") {
     return command_failure(ExitCode::kUsage, command_.path +
-                                                 " is in a source mount: restart runs on the other "
-                                                 "node, with the path in the target mount");
+                                                 " is in a source mount: run restart on the target "
+                                                 "node, with a path in the target mount");
   }
   if (auto inside = find_mount(command_.work_directory);
       !command_.work_directory.empty() && inside) {
     return command_failure(ExitCode::kUsage,
                            "work directory " + command_.work_directory +
-                               " is in a ppmr mount, which cannot be written to: choose another");
+                               " is in a ppmr mount, which is read-only: choose another one");
   }
   auto criu = find_criu();
   if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
@@ -95,7 +95,7 @@ CommandResult<void> Restart::await_checkpoint() {
     lazy_check_ = std::move(*check);
   }
   const auto notice = [&](const std::string& sentence) {
-    if (!command_.json) say(sentence);
+    if (!command_.json) print_notice(sentence);
   };
   const auto waited = wait_until_complete(checkpoint_, command_.timeout, notice);
   if (!waited) return tl::unexpected(waited.error());
@@ -113,8 +113,8 @@ bool Restart::can_be_lazy() {
   }
   if (lazy_check_->succeeded()) return true;
   const std::string why = lazy_check_->errors().summary();
-  say("restoring eagerly, because lazily is not possible here" +
-      (why.empty() ? "" : " (" + why + ")"));
+  print_notice("restoring eagerly: a lazy restore is not possible on this node" +
+               (why.empty() ? "" : " (" + why + ")"));
   return false;
 }
 
@@ -132,7 +132,7 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
                                   .lazily = lazily_,
                                   .criu_options = std::move(options),
                                   .show_line = show_criu_line,
-                                  .show_notice = say});
+                                  .show_notice = print_notice});
   if (!restore) return command_failure(ExitCode::kFailure, restore.error().message);
   const auto pid = (*restore)->run();
   if (!pid) {
@@ -141,7 +141,7 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
     return command_failure(
         interrupted ? ExitCode::kInterrupted : ExitCode::kRestoreFailed,
         (interrupted ? pid.error().message
-                     : "nothing was restored from " + command_.path + ": " + pid.error().message) +
+                     : "cannot restore " + command_.path + ": " + pid.error().message) +
             ". Logs: " + work.path());
   }
   pid_ = *pid;
@@ -151,11 +151,10 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
     work.keep();
     if (!command_.json) print_to(stdout, "\n");
     return command_failure(ExitCode::kPagesLost,
-                           fmt::format("MEMORY LOST: process {} was restored, but {} before all of "
-                                       "its pages were in place; it was killed, because it would "
-                                       "have found zeros in their place. The checkpoint was not "
-                                       "removed, so it can be restarted, also with --eager. "
-                                       "Logs: {}",
+                           fmt::format("MEMORY LOST: {1} before all pages of process {0} were in "
+                                       "place. The process was killed, because it would have read "
+                                       "zeros. The checkpoint still exists: restart it again, for "
+                                       "example with --eager. Logs: {2}",
                                        pid_, pages.error().message, work.path()));
   }
   pages_after_ = since(complete_at_);
@@ -169,7 +168,7 @@ CommandResult<void> Restart::remove_checkpoint() {
   if (!removed) {
     return command_failure(
         removed.error().exit_code,
-        "the process runs, but its checkpoint could not be removed: " + removed.error().message);
+        "the process runs, but cannot remove its checkpoint: " + removed.error().message);
   }
   removed_ = true;
   return {};
@@ -179,12 +178,12 @@ void Restart::print_running() const {
   if (command_.json) return;
   const std::string pid = pid_ > 0 ? fmt::format("pid {}", pid_) : "pid unknown";
   print_to(stdout, "running: {} after {}", pid, format_time(running_after_));
-  if (!lazily_) print_to(stdout, ", with all pages");
+  if (!lazily_) print_to(stdout, ", all pages in place");
 }
 
 void Restart::print_end() const {
   if (!command_.json) {
-    if (lazily_) print_to(stdout, "; all pages in after {}", format_time(pages_after_));
+    if (lazily_) print_to(stdout, "; all pages in place after {}", format_time(pages_after_));
     print_to(stdout, "{}\n", removed_ ? "; checkpoint removed" : "");
     return;
   }

@@ -11,7 +11,7 @@ struct RestartCommand {
   std::string path;
   bool eager = false;
   bool remove = false;
-  std::string work_directory;  // empty: a fresh one
+  std::string work_directory;  // empty: a new one
   std::optional<std::chrono::milliseconds> timeout;
   std::vector<std::string> criu_options;
   bool json = false;

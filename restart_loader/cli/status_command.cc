@@ -1,5 +1,5 @@
-// `ppmr status`: asks the daemons of all mounts at the same time, each for at most a second,
-// twice: a rate takes two samples.
+// `ppmr status`: queries the daemons of all mounts in parallel, with a time limit of one second,
+// twice, because a rate needs two samples.
 #include "restart_loader/cli/status_command.h"
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 #include "mount/control/json_text.h"
 #include "restart_loader/cli/status_view.h"
 #include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {
@@ -50,23 +51,23 @@ const Sample* find_sample(const std::vector<Sample>& samples, const MountEntry& 
   return nullptr;
 }
 
-// Whoever was silent in `just_before` is not waited for again.
+// Does not query a daemon again that has not replied in `just_before`.
 std::vector<Sample> sample(const std::vector<MountEntry>& mounts,
                            const std::vector<Sample>& just_before = {}) {
-  std::vector<std::future<Sample>> asked;
+  std::vector<std::future<Sample>> queries;
   for (const MountEntry& mount : mounts) {
     const Sample* known = find_sample(just_before, mount);
     if (known != nullptr && !known->status) {
-      asked.push_back(std::async(std::launch::deferred, [known] { return *known; }));
+      queries.push_back(std::async(std::launch::deferred, [known] { return *known; }));
       continue;
     }
-    asked.push_back(std::async(std::launch::async, [mount] {
+    queries.push_back(std::async(std::launch::async, [mount] {
       auto status = ask(mount, {{"op", "status"}});
       return Sample{mount, Clock::now(), std::move(status)};
     }));
   }
   std::vector<Sample> samples;
-  for (auto& answer : asked) samples.push_back(answer.get());
+  for (auto& query : queries) samples.push_back(query.get());
   return samples;
 }
 
@@ -74,8 +75,8 @@ std::string one_line(const json& object) { return json_text(object) + "\n"; }
 
 std::string render(Sample& sample, const std::vector<Sample>& before, bool as_json) {
   if (!sample.status) {
-    return as_json ? silent_json(sample.mount, sample.status.error())
-                   : silent_text(sample.mount, sample.status.error());
+    return as_json ? no_reply_json(sample.mount, sample.status.error())
+                   : no_reply_text(sample.mount, sample.status.error());
   }
   const Sample* earlier = find_sample(before, sample.mount);
   if (earlier != nullptr && earlier->status) {
@@ -101,15 +102,15 @@ int StatusCommand::run() const {
       now = sample(*mounts);
     }
     std::string page = redraw ? "\033[H\033[J" : "";
-    bool silent = false;
+    bool all_replied = true;
     for (Sample& sample : now) {
       page += render(sample, before, json);
-      silent |= !sample.status;
+      all_replied = all_replied && sample.status;
     }
     if (mounts->empty() && !json) page += "no ppmr mounts\n";
-    fmt::print("{}", page);
-    std::fflush(stdout);
-    if (!watch) return to_int(silent ? ExitCode::kDaemonSilent : ExitCode::kSuccess);
+    print_to(stdout, "{}", page);
+    if (!watch || std::ferror(stdout))
+      return to_int(all_replied ? ExitCode::kSuccess : ExitCode::kDaemonSilent);
     before = std::move(now);
     std::this_thread::sleep_for(kWatchInterval);
   }

@@ -52,7 +52,7 @@ std::string line(const char* label, const std::string& what) {
 std::string pool_line(const json& pool) {
   return line(
       "pool",
-      fmt::format("{} of {} slots of {} in use (at most {}); {} waits for a free one, {} in all",
+      fmt::format("{} of {} slots of {} in use (maximum {}); {} waits for a free slot, {} in total",
                   number(pool, "in_use"), number(pool, "slots"),
                   format_size(number(pool, "chunk_size_bytes")), number(pool, "in_use_max"),
                   number(pool, "waits"),
@@ -76,22 +76,23 @@ std::string peer_line(const json& peer) {
   const std::string error = text(peer, "error");
   const std::string security = text(peer, "security");
   const std::string transport = text(peer, "transport");
-  return line("peer",
-              fmt::format("{}, {}{}{}, heard {} ago, {} in {}{}", who.empty() ? "unknown" : who,
-                          truth(peer, "connected") ? "connected" : "NOT CONNECTED",
-                          transport.empty() ? "" : " over " + transport,
-                          security.empty() ? "" : ", security: " + security,
-                          format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
-                          format_size(number(peer, "bytes")), age(peer),
-                          error.empty() ? "" : ": " + error));
+  return line(
+      "peer",
+      fmt::format("{}, {}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
+                  truth(peer, "connected") ? "connected" : "NOT CONNECTED",
+                  transport.empty() ? "" : " over " + transport,
+                  security.empty() ? "" : ", security: " + security,
+                  format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
+                  format_size(number(peer, "bytes")), age(peer),
+                  error.empty() ? "" : ": " + error));
 }
 
 std::string rdma_line(const json& rdma) {
-  std::string what = fmt::format("{} in {} regions registered on {} rails",
+  std::string what = fmt::format("{} registered in {} regions on {} rails",
                                  format_size(number(rdma, "registered_bytes")),
                                  number(rdma, "registered_regions"), number(rdma, "rails"));
   if (rdma.contains("reads_posted")) {
-    what += fmt::format("; {} connections, {} in {} reads, {} of them waited for asleep",
+    what += fmt::format("; {} connections, {} in {} reads, {} completed by event",
                         number(rdma, "connections"), format_size(number(rdma, "bytes_read")),
                         number(rdma, "reads_posted"), number(rdma, "completions_by_event"));
   }
@@ -167,11 +168,11 @@ std::string status_text(const json& status, const MountEntry& mount) {
   return page + (rows.size() > 1 ? table(rows) : "  no checkpoints\n");
 }
 
-std::string silent_text(const MountEntry& mount, const CommandError& error) {
-  return fmt::format("{}: NO ANSWER: {}\n", mount.mountpoint, error.message);
+std::string no_reply_text(const MountEntry& mount, const CommandError& error) {
+  return fmt::format("{}: NO REPLY: {}\n", mount.mountpoint, error.message);
 }
 
-std::string silent_json(const MountEntry& mount, const CommandError& error) {
+std::string no_reply_json(const MountEntry& mount, const CommandError& error) {
   const json object = {{"ok", false},
                        {"mountpoint", mount.mountpoint},
                        {"exit_code", to_int(error.exit_code)},

@@ -1,4 +1,4 @@
-// How a daemon's status looks to people, and the rates that follow from two of them.
+// Formats a daemon's status, and computes rates from two of them.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@ namespace ppmr {
 void add_rates(nlohmann::json& status, const nlohmann::json& earlier,
                std::chrono::nanoseconds between);
 
-// A few aligned lines, one for each checkpoint at their end. Fields that are missing or of another
-// type are left out: the daemon may be of another version.
+// Aligned lines, the last ones for the checkpoints. Skips fields that are missing or of another
+// type, because the daemon may have another version.
 std::string status_text(const nlohmann::json& status, const MountEntry& mount);
 
-// For a mount whose daemon does not answer.
-std::string silent_text(const MountEntry& mount, const CommandError& error);
-std::string silent_json(const MountEntry& mount, const CommandError& error);
+// For a mount whose daemon does not reply.
+std::string no_reply_text(const MountEntry& mount, const CommandError& error);
+std::string no_reply_json(const MountEntry& mount, const CommandError& error);
 
 }  // namespace ppmr

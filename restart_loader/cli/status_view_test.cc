@@ -20,20 +20,20 @@ json status_with_bytes(uint64_t bytes) {
           {"checkpoints", {{{"name", "ck1"}, {"state", "open"}, {"bytes", bytes}, {"files", 3}}}}};
 }
 
-TEST(StatusView, RatesAreTheDifferenceOverTheTimeBetween) {
+TEST(StatusView, RateIsTheDifferenceOverTime) {
   json now = status_with_bytes(3 << 20);
   add_rates(now, status_with_bytes(1 << 20), std::chrono::milliseconds(500));
   EXPECT_EQ(now["rate_bytes_per_s"], 4 << 20);
   EXPECT_EQ(now["checkpoints"][0]["rate_bytes_per_s"], 4 << 20);
 }
 
-TEST(StatusView, ACheckpointThatShrankHasNoRate) {
+TEST(StatusView, CheckpointThatShrankHasRateZero) {
   json now = status_with_bytes(1);
   add_rates(now, status_with_bytes(100), std::chrono::milliseconds(500));
   EXPECT_EQ(now["checkpoints"][0]["rate_bytes_per_s"], 0);
 }
 
-TEST(StatusView, NamesTheMountAndEachCheckpoint) {
+TEST(StatusView, TextNamesTheMountAndEachCheckpoint) {
   json status = status_with_bytes(3 << 20);
   status["checkpoints"].push_back(
       {{"name", "broken"}, {"state", "failed"}, {"error", "the source went away"}});
@@ -44,7 +44,7 @@ TEST(StatusView, NamesTheMountAndEachCheckpoint) {
   EXPECT_THAT(text, HasSubstr("the source went away"));
 }
 
-TEST(StatusView, FieldsOfTheWrongTypeAreLeftOut) {
+TEST(StatusView, TextOmitsFieldsOfTheWrongType) {
   const json status = {{"role", 5}, {"pid", "x"},      {"bytes", nullptr},
                        {"pool", 3}, {"peers", "none"}, {"checkpoints", {1, 2}}};
   EXPECT_THAT(status_text(status, kMount), HasSubstr("/mnt/in"));

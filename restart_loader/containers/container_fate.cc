@@ -11,11 +11,11 @@ Status settle_container_at_source(const OwnershipRecord& record, const TreeRecor
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
   const auto state = runc->state(container.name);
-  if (!state && state.error().errno_value == ENOENT) return {};  // runc checkpoint has done it
+  if (!state && state.error().errno_value == ENOENT) return {};  // runc checkpoint has removed it
   if (!state) return failure(state.error());
-  if (state->created != container.created) return {};  // another one, made since
+  if (state->created != container.created) return {};  // a newer container of the same name
   if (record.state == MigrationState::kAborted) {
-    // A CRIU that was killed while it froze the control group has left it frozen.
+    // A CRIU that is killed while it freezes the control group leaves it frozen.
     return state->status == "paused" ? runc->resume(container.name) : Status{};
   }
   const bool committed =
@@ -25,11 +25,11 @@ Status settle_container_at_source(const OwnershipRecord& record, const TreeRecor
 
 Status forget_container_at_target(const TreeRecord& tree, const std::string& work_directory) {
   const std::string& name = tree.container.name;
-  // One that this restore did not make is somebody else's.
+  // A container that this restore did not create is not ours to remove.
   if (name.empty() || !container_was_made(work_directory)) return {};
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
-  // Also when runc does not name it: one that died early has left a directory under this name.
+  // Even if runc does not list it: a runc that died early leaves a directory of this name.
   if (Status removed = runc->remove(name); !removed) return removed;
   forget_that_container_was_made(work_directory);
   return {};

@@ -38,13 +38,13 @@ std::string path_variable() {
   return path != nullptr && path[0] != 0 ? path : "/usr/sbin:/usr/bin:/sbin:/bin";
 }
 
-// The text of runc's "level=error msg=\"...\"", or all that it said.
-std::string reason_in(const std::string& said) {
+// The text of runc's "level=error msg=\"...\"", or its whole output.
+std::string reason_in(const std::string& output) {
   constexpr std::string_view kBefore = "msg=\"";
-  const size_t at = said.rfind(kBefore);
-  std::string text = at == std::string::npos ? said : said.substr(at + kBefore.size());
+  const size_t at = output.rfind(kBefore);
+  std::string text = at == std::string::npos ? output : output.substr(at + kBefore.size());
   while (!text.empty() && (text.back() == '\n' || text.back() == '"')) text.pop_back();
-  return text.empty() ? "it gave no reason" : text;
+  return text.empty() ? "it printed no reason" : text;
 }
 
 }  // namespace
@@ -63,71 +63,77 @@ Result<Runc> Runc::find() {
 Result<std::string> Runc::run(const std::vector<std::string>& words) const {
   std::vector<std::string> argv = {path_};
   argv.insert(argv.end(), words.begin(), words.end());
-  std::string said;
+  std::string output;
   auto process =
       CriuProcess::start({.argv = std::move(argv),
-                          .show = [&said](const std::string& line) { said += line + "\n"; },
+                          .show = [&output](const std::string& line) { output += line + "\n"; },
                           .background = true});
   if (!process) return failure(process.error());
   if (!(*process)->await_end(kPatience)) {
     return failure(ETIMEDOUT, fmt::format("runc {} did not end within {} s", fmt::join(words, " "),
                                           kPatience.count()));
   }
-  if ((*process)->succeeded()) return said;
-  return failure(ECHILD, fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(said)));
+  if ((*process)->succeeded()) return output;
+  return failure(ECHILD, fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(output)));
 }
 
 Result<std::string> Runc::version() const {
-  auto said = run({"--version"});
-  if (!said) return said;
+  auto output = run({"--version"});
+  if (!output) return output;
   constexpr std::string_view kBefore = "runc version ";
-  const size_t at = said->find(kBefore);
-  if (at == std::string::npos) return failure(EPROTO, path_ + " --version tells no version");
+  const size_t at = output->find(kBefore);
+  if (at == std::string::npos)
+    return failure(EPROTO, "cannot parse the output of " + path_ + " --version");
   const size_t begin = at + kBefore.size();
-  return said->substr(begin, said->find_first_of(" \n", begin) - begin);
+  return output->substr(begin, output->find_first_of(" \n", begin) - begin);
 }
 
 Result<ContainerState> Runc::state(const std::string& name) const {
-  if (!is_container_name(name)) return failure(EINVAL, "'" + name + "' is no name of a container");
-  auto said = run({"state", name});
-  if (!said && said.error().message.find("does not exist") != std::string::npos) {
+  if (!is_container_name(name))
+    return failure(EINVAL, "'" + name + "' is not a valid container name");
+  auto output = run({"state", name});
+  if (!output && output.error().message.find("does not exist") != std::string::npos) {
     return failure(ENOENT, "runc has no container " + name);
   }
-  if (!said) return failure(said.error());
-  return parse_container_state(*said);
+  if (!output) return failure(output.error());
+  return parse_container_state(*output);
 }
 
 Result<std::vector<pid_t>> Runc::processes(const std::string& name) const {
-  auto said = run({"ps", "--format", "json", name});
-  if (!said) return failure(said.error());
-  const json pids = json::parse(*said, nullptr, false);
+  auto output = run({"ps", "--format", "json", name});
+  if (!output) return failure(output.error());
+  const json pids = json::parse(*output, nullptr, false);
   std::vector<pid_t> found;
-  if (!pids.is_array()) return failure(EPROTO, "runc ps: its answer is not to be understood");
+  if (!pids.is_array())
+    return failure(EPROTO, "cannot parse the output of runc ps (version mismatch?)");
   for (const json& pid : pids) {
-    if (!pid.is_number_integer()) return failure(EPROTO, "runc ps names a process that is none");
+    if (!pid.is_number_integer())
+      return failure(EPROTO, "cannot parse a pid in the output of runc ps");
     found.push_back(pid.get<pid_t>());
   }
   return found;
 }
 
 Status Runc::resume(const std::string& name) const {
-  auto said = run({"resume", name});
-  if (!said) return failure(said.error());
+  auto output = run({"resume", name});
+  if (!output) return failure(output.error());
   return {};
 }
 
 Status Runc::remove(const std::string& name) const {
-  if (!is_container_name(name)) return failure(EINVAL, "'" + name + "' is no name of a container");
-  // Where a restore has the container's root file system for CRIU. A runc that was killed then has
-  // left it there, and its delete says that all is well and leaves it, too. Mostly there is none.
+  if (!is_container_name(name))
+    return failure(EINVAL, "'" + name + "' is not a valid container name");
+  // During a restore runc mounts the container's root file system here for CRIU. A runc that is
+  // killed leaves the mount, and `runc delete` then succeeds without removing the directory.
+  // Usually there is no such mount.
   const std::string root = fmt::format("{}/{}/criu-root", kRuncRoot, name);
   (void)umount2(root.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
-  auto said = run({"delete", "--force", name});
-  if (said) return {};
-  // Somebody else may have been quicker.
+  auto output = run({"delete", "--force", name});
+  if (output) return {};
+  // Another process may have removed it meanwhile.
   const auto left = state(name);
   if (!left && left.error().errno_value == ENOENT) return {};
-  return failure(said.error());
+  return failure(output.error());
 }
 
 std::vector<std::string> Runc::command(const std::string& directory,
@@ -147,7 +153,7 @@ Result<std::vector<std::string>> runc_options(const std::vector<std::string>& cr
     const bool has_value = equals < option.size();
     if (known == kRuncOptions.end() || has_value != known->has_value) {
       return failure(EINVAL, "option '" + option +
-                                 "' is not to be had with --runc: runc passes on "
+                                 "' is not available with --runc: runc passes on "
                                  "--tcp-established, --ext-unix-sk, --shell-job, --file-locks and "
                                  "--manage-cgroups=MODE");
     }
@@ -169,8 +175,9 @@ Result<ContainerState> parse_container_state(const std::string& text) {
     state.created = parsed.at("created");
     return state;
   } catch (const json::exception& error) {
-    return failure(EPROTO,
-                   std::string("runc state: its answer is not to be understood: ") + error.what());
+    return failure(
+        EPROTO,
+        std::string("cannot parse the output of runc state (version mismatch?): ") + error.what());
   }
 }
 

@@ -1,4 +1,4 @@
-// Containers as runc knows them, through its command.
+// Containers, through the runc command.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,7 @@ struct ContainerState {
   pid_t pid = 0;       // of its first process; 0: stopped
   std::string bundle;  // the directory of its config.json
   std::string root_file_system;
-  std::string created;  // tells it from another one of the same name
+  std::string created;  // distinguishes it from another one of the same name
 };
 
 // Threads: any.
@@ -28,15 +28,16 @@ class Runc {
 
   const std::string& path() const { return path_; }
   Result<std::string> version() const;
-  // Errors: ENOENT where runc has no such container; EPROTO.
+  // Errors: ENOENT if runc has no such container; EPROTO.
   Result<ContainerState> state(const std::string& name) const;
-  // All processes in it, also those that were put into it later.
+  // All processes in the container, including those that `runc exec` added.
   Result<std::vector<pid_t>> processes(const std::string& name) const;
   Status resume(const std::string& name) const;
-  // Kills what is left of it, and forgets it.
+  // Kills the container's processes and removes it.
   Status remove(const std::string& name) const;
 
-  // A command that runs runc with `directory` at the front of its PATH, where it looks for CRIU.
+  // The command line that runs runc with `directory` at the front of its PATH, where it looks for
+  // CRIU.
   std::vector<std::string> command(const std::string& directory,
                                    const std::vector<std::string>& words) const;
 
@@ -47,8 +48,8 @@ class Runc {
   std::string path_;
 };
 
-// What `runc checkpoint` and `runc restore` call these options of CRIU's. Errors: EINVAL and the
-// option that runc has no word for.
+// Translates options of CRIU to those of `runc checkpoint` and `runc restore`. Errors: EINVAL for
+// an option that runc does not have.
 Result<std::vector<std::string>> runc_options(const std::vector<std::string>& criu_options);
 
 // Errors: EPROTO.

@@ -5,7 +5,7 @@
 namespace ppmr {
 namespace {
 
-TEST(Runc, TellsWhatAContainerIs) {
+TEST(Runc, ParsesTheStateOfAContainer) {
   const auto state = parse_container_state(R"({
     "ociVersion": "1.0.2-dev", "id": "job", "pid": 4242, "status": "running",
     "bundle": "/srv/job", "rootfs": "/srv/job/rootfs", "created": "2026-01-02T03:04:05.678Z",
@@ -20,14 +20,14 @@ TEST(Runc, TellsWhatAContainerIs) {
   EXPECT_FALSE(parse_container_state(R"({"id": "job", "pid": "many"})"));
 }
 
-TEST(Runc, ANameLeadsNowhereElse) {
+TEST(Runc, ContainerNameIsNoPathAndNoOption) {
   for (const char* name : {"job", "a.b_c-d+e", "0"}) EXPECT_TRUE(is_container_name(name)) << name;
   for (const char* name : {"", ".", "..", "a/b", "../x", "--root", "a b", "a\nb"}) {
     EXPECT_FALSE(is_container_name(name)) << name;
   }
 }
 
-TEST(Runc, OptionsOfCriuHaveTheNamesThatRuncGivesThem) {
+TEST(Runc, TranslatesCriuOptionsToRuncOptions) {
   const auto words = runc_options({"--tcp-established", "--manage-cgroups=ignore"});
   ASSERT_TRUE(words);
   EXPECT_EQ(*words,
@@ -41,10 +41,10 @@ TEST(Runc, OptionsOfCriuHaveTheNamesThatRuncGivesThem) {
   }
 }
 
-TEST(Runc, LooksForCriuWhereItIsTold) {
+TEST(Runc, CommandPutsTheDirectoryInFrontOfPath) {
   setenv("PATH", "/usr/sbin:/usr/bin", 1);
   const auto runc = Runc::find();
-  if (!runc) GTEST_SKIP() << "NOT TESTED: runc's answers; " << runc.error().message;
+  if (!runc) GTEST_SKIP() << "NOT TESTED: runc; " << runc.error().message;
   const auto argv = runc->command("/work", {"checkpoint", "job"});
   EXPECT_EQ(argv, (std::vector<std::string>{"env", "PATH=/work:/usr/sbin:/usr/bin", runc->path(),
                                             "checkpoint", "job"}));

@@ -13,7 +13,7 @@ void wait_for_end(ChildProcess& child) {
   ASSERT_TRUE(child.ended());
 }
 
-TEST(ChildProcess, TellsHowItEnded) {
+TEST(ChildProcess, ReportsHowItEnded) {
   auto child = ChildProcess::start({.argv = {"/bin/sh", "-c", "exit 3"}});
   ASSERT_TRUE(child.has_value());
   wait_for_end(*child);
@@ -26,13 +26,13 @@ TEST(ChildProcess, TellsHowItEnded) {
   EXPECT_EQ(killed->how_it_ended(), "was killed by signal 9 (Killed)");
 }
 
-TEST(ChildProcess, AProgramThatIsNotThereIsAnError) {
+TEST(ChildProcess, MissingProgramIsAnError) {
   const auto child = ChildProcess::start({.argv = {"/nonexistent"}});
   ASSERT_FALSE(child.has_value());
   EXPECT_EQ(child.error().errno_value, ENOENT);
 }
 
-TEST(ChildProcess, IsEndedAndReapedWithItsOwner) {
+TEST(ChildProcess, OwnerKillsAndReapsItAtTheEnd) {
   pid_t pid = -1;
   {
     auto child = ChildProcess::start({.argv = {"sleep", "100"}});
@@ -43,7 +43,7 @@ TEST(ChildProcess, IsEndedAndReapedWithItsOwner) {
   EXPECT_NE(kill(pid, 0), 0);
 }
 
-TEST(ChildProcess, BeginsWithoutOurBlockedSignals) {
+TEST(ChildProcess, StartsWithoutTheBlockedSignalsOfItsParent) {
   sigset_t blocked;
   sigset_t before;
   sigemptyset(&blocked);

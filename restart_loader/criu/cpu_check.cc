@@ -14,8 +14,8 @@ constexpr std::chrono::seconds kPatience{15};
 constexpr size_t kImageMaxBytes = 64 << 10;
 constexpr const char* kImage = "/cpuinfo.img";
 constexpr std::string_view kDigits = "0123456789abcdef";
-// The first four bytes of the image are those of all images, the next four its own: both magics of
-// magic.h in CRIU's sources, so that a description from elsewhere is told from a processor's.
+// The two magic numbers at the start of such an image (magic.h of CRIU's sources): that of all
+// images and that of cpuinfo.
 constexpr std::string_view kMagic = "1943565413404061";
 
 Result<std::unique_ptr<CriuProcess>> run(const std::string& criu, const std::string& what,
@@ -24,7 +24,7 @@ Result<std::unique_ptr<CriuProcess>> run(const std::string& criu, const std::str
       {.argv = {criu, "cpuinfo", what, "-D", directory, "-W", directory}, .background = true});
   if (!process) return process;
   if (!(*process)->await_end(kPatience)) {
-    return failure(ETIMEDOUT, "criu cpuinfo " + what + " did not end");
+    return failure(ETIMEDOUT, "criu cpuinfo " + what + " did not end within 15 s");
   }
   return process;
 }
@@ -42,7 +42,8 @@ std::string hexadecimal(const std::string& bytes) {
 Result<std::string> bytes_of(const std::string& text) {
   if (text.size() % 2 != 0 || text.size() / 2 > kImageMaxBytes || !text.starts_with(kMagic) ||
       text.find_first_not_of(kDigits) != std::string::npos) {
-    return failure(EPROTO, "the description of the source's processor is none");
+    return failure(EPROTO,
+                   "cannot parse the description of the source's processor (version mismatch?)");
   }
   std::string bytes;
   for (size_t i = 0; i < text.size(); i += 2) {

@@ -1,5 +1,5 @@
-// Whether programs that have seen one processor can go on on another: CRIU's own judgement, which
-// is the one that a restore would hear too late.
+// Whether a program that started on one processor can continue on another, as CRIU judges it: a
+// restore makes the same check, but after the dump.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace ppmr {
 
-// What `criu cpuinfo dump` writes on this node, in hexadecimal. Takes some 0.1 s.
+// Returns the output of `criu cpuinfo dump` on this node, in hexadecimal. Takes about 0.1 s.
 Result<std::string> describe_processor(const std::string& criu);
 
-// `criu cpuinfo check` of another node's description. Errors: ENOTSUP with CRIU's words where this
-// processor does not do; EPROTO where the description is none; others where CRIU cannot be run.
+// Runs `criu cpuinfo check` on another node's description. Errors: ENOTSUP with CRIU's message if
+// this processor is incompatible; EPROTO if the description is malformed; those of running CRIU.
 Status check_processor(const std::string& criu, const std::string& description);
 
 }  // namespace ppmr

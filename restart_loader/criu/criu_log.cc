@@ -18,65 +18,67 @@ struct Advice {
 // Texts of CRIU 3.17 to 4.2.
 const std::array kAdvice = {
     Advice{R"(Can't fork for (\d+): File exists)",
-           "pid $1 is taken here: end the process that has it (a dead one must be reaped by its "
-           "parent), "
+           "pid $1 is in use here: end the process that has it (the parent of a zombie must reap "
+           "it), "
            "or restore in a pid namespace of its own (unshare --pid --fork --mount-proc)"},
     Advice{R"(Pid (\d+) do(?:es)? not match expected (\d+))",
-           "pid $2 could not be had here: restore in a pid namespace of its own (unshare --pid "
+           "pid $2 is not available here: restore in a pid namespace of its own (unshare --pid "
            "--fork --mount-proc)"},
-    Advice{R"(File (.+) has bad (?:size|build-ID|mode))",
-           "$1 is not the same here as it was when the process was dumped: bring it to this node "
-           "as it was then"},
+    Advice{
+        R"(File (.+) has bad (?:size|build-ID|mode))",
+        "$1 differs from the file that the process used when it was dumped: copy that version to "
+        "this node"},
     Advice{
         R"(Can't open(?: \(deleted\))?(?: file)? /?(\S+) ?(?:on restore)?: No such file or directory)",
-        "/$1 is not on this node: bring it here first (program, libraries and open files must be "
-        "there)"},
+        "/$1 is missing on this node: copy it here first (program, libraries and open files must "
+        "exist)"},
     Advice{R"(Can't link (\S+) -> |Can't link (\S+))",
-           "the directory of a deleted file that was open is missing here, or not writable: make "
-           "it as it was"},
+           "the directory of a deleted file that was open is missing here, or is not writable: "
+           "create it"},
     Advice{R"(Can't change dir|Can't open cwd|Can't open root)",
-           "the working directory of the process is not on this node: make it"},
+           "the working directory of the process is missing on this node: create it"},
     Advice{R"(--shell-job)",
-           "the process belonged to a terminal: give -- --shell-job, and run ppmr on a terminal"},
+           "the process belonged to a terminal: add -- --shell-job, and run ppmr on a terminal"},
     Advice{
         R"(Found dangling tty|tty: .*(?:dangling|No task found with sid|not a tty|is not a terminal)|Don't have tty to inherit session from)",
-        "the process belonged to a terminal: give -- --shell-job, and run ppmr on a terminal"},
+        "the process belonged to a terminal: add -- --shell-job, and run ppmr on a terminal"},
     Advice{R"(--ext-unix-sk|External socket)",
-           "the process talks to a Unix socket that was not dumped with it: give -- --ext-unix-sk"},
+           "the process is connected to a Unix socket that was not dumped with it: add -- "
+           "--ext-unix-sk"},
     Advice{R"(--file-locks)",
-           "the process holds file locks: give -- --file-locks (at dump and restart)"},
+           "the process holds file locks: add -- --file-locks (at dump and restart)"},
     Advice{R"(Connected TCP socket in image|--tcp-established)",
-           "the process has TCP connections: give -- --tcp-established, and bring their addresses "
-           "to this node first (or -- --tcp-close to drop them)"},
+           "the process has TCP connections: add -- --tcp-established, and move their addresses to "
+           "this node first (or add -- --tcp-close to drop them)"},
     Advice{R"(Need to set the --tcp-close options)",
-           "it was dumped with --tcp-close: give -- --tcp-close"},
+           "the process was dumped with --tcp-close: add -- --tcp-close"},
     Advice{R"(Can't bind(?: inet socket.*)?: Cannot assign requested address)",
-           "an address of the process's sockets is not on this node: add it to an interface here "
+           "a socket of the process uses an address that this node lacks: add it to an interface "
            "(ip address add), or restore in the network namespace that has it"},
     Advice{R"((?:Can't bind|bind).*Address already in use)",
-           "somebody here uses a port or socket path of the process: end that first"},
+           "another process here uses a port or socket path of the process: end it first"},
     Advice{R"(Can't (?:connect|restore).*(?:tcp|inet))",
-           "give -- --tcp-established, and bring the connection's address to this node first"},
+           "add -- --tcp-established, and move the connection's address to this node first"},
     Advice{
         R"(userfaultfd|UFFD is not supported|Failed to (?:get|open) uffd|uffd:.*Operation not permitted)",
-        "lazy restoring is not possible here: give --eager"},
-    Advice{R"(--allow-uprobes)", "give -- --allow-uprobes"},
+        "lazy restore is not possible here: add --eager"},
+    Advice{R"(--allow-uprobes)", "add -- --allow-uprobes"},
     Advice{R"(Cgroup dir .* doesn't exist|cg: )",
-           "the cgroups of the process are not here: give -- --manage-cgroups=ignore"},
+           "the cgroups of the process are missing here: add -- --manage-cgroups=ignore"},
     Advice{R"(lsm|apparmor|selinux)",
-           "the security profile of the process is not here: load it, or choose another with -- "
-           "--lsm-profile"},
+           "the security profile of the process is missing here: load it, or choose another with "
+           "-- --lsm-profile"},
     Advice{
         R"(CPU (?:capabilities|instruction).*|cpu: .*(?:not supported|required|mismatch|missing))",
-        "this node's processor lacks what the process was using: choose a node with the same kind "
-        "of processor"},
+        "this node's processor lacks features that the process uses: choose a node with the same "
+        "kind of processor"},
     Advice{
         R"(inventory|empty-image)",
-        "this is not a complete dump of this CRIU's making: look whether criu dump has succeeded"},
+        "this is not a complete dump by this version of CRIU: check whether criu dump succeeded"},
     Advice{
         R"(Input/output error)",
         "bytes of the checkpoint did not arrive: see ppmr status and the log of the target daemon"},
-    Advice{R"(Operation not permitted|Permission denied)", "CRIU needs to be run as root"},
+    Advice{R"(Operation not permitted|Permission denied)", "run CRIU as root"},
 };
 
 }  // namespace
@@ -92,7 +94,7 @@ CriuLine parse_criu_line(std::string_view line) {
         Word{"Warn (", CriuSeverity::kWarning}}) {
     const size_t at = line.find(known.word);
     if (at == std::string_view::npos) continue;
-    // In front of it stand at most the time and the pid.
+    // Only time and pid may precede it.
     if (line.substr(0, at).find_first_not_of("0123456789().: ") != std::string_view::npos) continue;
     const size_t end = line.find("): ", at);
     if (end == std::string_view::npos) continue;
@@ -125,7 +127,7 @@ void CriuErrors::note(std::string_view line) {
 
 std::string CriuErrors::summary() const {
   if (errors_.empty()) return first_line_.empty() ? "" : fmt::format("\"{}\"", first_line_);
-  // The first error is the cause; but sometimes only a later one is known to us.
+  // The first error is the cause, but the remedy may be known only for a later one.
   for (const std::string& error : errors_) {
     const std::string advice = advice_for(error);
     if (!advice.empty()) return fmt::format("\"{}\": {}", errors_.front(), advice);

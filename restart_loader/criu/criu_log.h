@@ -1,4 +1,4 @@
-// What CRIU's lines say: which of them is the reason of a failure, and what to do about it.
+// Finds the reason of a failure in CRIU's log, and the remedy.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ struct CriuLine {
   std::string text;  // without time, pid, "Error" and the place in CRIU's sources
 };
 
-// "(00.012345)  1234: Error (criu/files-reg.c:2143): File /x has bad size 1 (expect 2)"; time and
-// pid are missing where CRIU writes to a pipe.
+// "(00.012345)  1234: Error (criu/files-reg.c:2143): File /x has bad size 1 (expect 2)". Time and
+// pid are missing if CRIU writes to a pipe.
 CriuLine parse_criu_line(std::string_view line);
 
-// Whether this line means nothing to anybody: CRIU tries to raise a limit that it does not need.
+// Whether the line is noise: CRIU fails to raise a limit that it does not need.
 bool is_harmless(const CriuLine& line);
 
-// What the user can do about an error of CRIU's: a clause without a full stop; empty when unknown.
+// The remedy for an error of CRIU: a clause without a full stop; empty if unknown.
 std::string advice_for(std::string_view error_text);
 
 // The errors of one run of CRIU. Threads: one.
@@ -29,12 +29,12 @@ class CriuErrors {
  public:
   void note(std::string_view line);
   bool empty() const { return errors_.empty(); }
-  // `"the first error": what to do about it`, or the first error alone. Without errors its first
-  // line (CRIU's complaints about options are no errors to it); empty when it said nothing.
+  // `"first error": remedy`, or the first error alone. Without errors the first line, because CRIU
+  // does not mark its messages about wrong options as errors. Empty if CRIU printed nothing.
   std::string summary() const;
 
  private:
-  std::vector<std::string> errors_;  // the first few
+  std::vector<std::string> errors_;  // bounded
   std::string first_line_;
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CriuLine, KnowsErrorsAndWarningsWithAndWithoutTimeAndPid) {
+TEST(CriuLine, ParsesErrorsAndWarningsWithAndWithoutTimeAndPid) {
   const CriuLine plain =
       parse_criu_line("Error (criu/cr-restore.c:1237): Can't fork for 12817: File exists");
   EXPECT_EQ(plain.severity, CriuSeverity::kError);
@@ -22,14 +22,14 @@ TEST(CriuLine, KnowsErrorsAndWarningsWithAndWithoutTimeAndPid) {
   EXPECT_EQ(parse_criu_line("  77: Warn  (criu/kerndat.c:1): no").severity, CriuSeverity::kWarning);
 }
 
-TEST(CriuLine, TakesOtherLinesAsTheyAre) {
+TEST(CriuLine, LeavesOtherLinesUnchanged) {
   EXPECT_EQ(parse_criu_line("(00.000228) pie: 12: Restored").severity, CriuSeverity::kOther);
   EXPECT_EQ(parse_criu_line("script said: Error (x:1): not CRIU's").severity, CriuSeverity::kOther);
   EXPECT_EQ(parse_criu_line("Error (criu/cut").severity, CriuSeverity::kOther);
   EXPECT_EQ(parse_criu_line("").severity, CriuSeverity::kOther);
 }
 
-TEST(CriuErrors, QuotesTheFirstErrorThatMeansSomething) {
+TEST(CriuErrors, QuotesTheFirstErrorThatIsNotNoise) {
   CriuErrors errors;
   errors.note(
       "Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not "
@@ -38,19 +38,19 @@ TEST(CriuErrors, QuotesTheFirstErrorThatMeansSomething) {
   errors.note(" 9: Error (criu/cr-restore.c:1237): Can't fork for 12817: File exists");
   errors.note("Error (criu/cr-restore.c:2331): Restoring FAILED.");
   EXPECT_THAT(errors.summary(),
-              testing::StartsWith("\"Can't fork for 12817: File exists\": pid 12817 is taken"));
+              testing::StartsWith("\"Can't fork for 12817: File exists\": pid 12817 is in use"));
 }
 
-TEST(CriuErrors, TakesAdviceFromALaterErrorWhereTheFirstIsUnknown) {
+TEST(CriuErrors, GivesTheRemedyForALaterErrorIfTheFirstIsUnknown) {
   CriuErrors errors;
   errors.note("Error (criu/a.c:1): Something strange");
   errors.note(
       "Error (criu/b.c:1): Can't open file tmp/x/out on restore: No such file or directory");
   EXPECT_THAT(errors.summary(),
-              testing::StartsWith("\"Something strange\": /tmp/x/out is not on this node"));
+              testing::StartsWith("\"Something strange\": /tmp/x/out is missing on this node"));
 }
 
-TEST(CriuErrors, QuotesTheFirstLineWhereCriuPrintedNoError) {
+TEST(CriuErrors, QuotesTheFirstLineIfCriuPrintedNoError) {
   CriuErrors errors;
   EXPECT_EQ(errors.summary(), "");
   errors.note("criu: unrecognized option '--nonsense'");
@@ -65,25 +65,25 @@ struct Known {
 
 class AdviceFor : public testing::TestWithParam<Known> {};
 
-TEST_P(AdviceFor, SaysWhatToDo) {
+TEST_P(AdviceFor, NamesTheRemedy) {
   EXPECT_THAT(advice_for(GetParam().error), HasSubstr(GetParam().advice));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     CriuErrors, AdviceFor,
     testing::Values(
-        Known{"Pid 40 do not match expected 12", "pid 12 could not be had"},
+        Known{"Pid 40 do not match expected 12", "pid 12 is not available"},
         Known{"File usr/bin/redis-server has bad size 5 (expect 6)",
-              "usr/bin/redis-server is not the same"},
+              "usr/bin/redis-server differs"},
         Known{"Can't open file etc/x on restore: No such file or directory",
-              "/etc/x is not on this node"},
+              "/etc/x is missing on this node"},
         Known{"tty: Found dangling tty with sid 5 pgid 5 (pts) on peer fd 0.", "--shell-job"},
         Known{"The root process 7 is not a session leader. Consider using --shell-job option",
               "--shell-job"},
         Known{"inet: Connected TCP socket in image", "--tcp-established"},
         Known{"inet: Can't bind inet socket (id 4): Cannot assign requested address",
               "ip address add"},
-        Known{"inet: Can't bind inet socket (id 4): Address already in use", "end that first"},
+        Known{"inet: Can't bind inet socket (id 4): Address already in use", "end it first"},
         Known{"unix: External socket found in image. Consider using the --ext-unix-sk option to "
               "allow restoring it.",
               "--ext-unix-sk"},
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
         Known{"UFFD is not supported", "--eager"},
         Known{"Can't read img: Input/output error", "ppmr status"}));
 
-TEST(Advice, IsEmptyForTheUnknown) { EXPECT_EQ(advice_for("Restoring FAILED."), ""); }
+TEST(Advice, IsEmptyForAnUnknownError) { EXPECT_EQ(advice_for("Restoring FAILED."), ""); }
 
 }  // namespace
 }  // namespace ppmr

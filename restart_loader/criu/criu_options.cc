@@ -27,15 +27,15 @@ std::optional<std::string> value_of(const std::vector<std::string>& options, siz
 }  // namespace
 
 CriuOptions read_criu_options(const std::vector<std::string>& options) {
-  CriuOptions told;
+  CriuOptions found;
   for (size_t i = 0; i < options.size(); ++i) {
-    if (options[i] == "--") break;  // what follows is a command for --exec-cmd
+    if (options[i] == "--") break;  // a command for --exec-cmd follows
     if (options[i].starts_with("-v") || options[i].starts_with("--verbosity"))
-      told.verbosity = true;
-    if (auto value = value_of(options, i, "-o", "--log-file")) told.log_file = value;
-    if (auto value = value_of(options, i, "", "--pidfile")) told.pid_file = value;
+      found.verbosity = true;
+    if (auto value = value_of(options, i, "-o", "--log-file")) found.log_file = value;
+    if (auto value = value_of(options, i, "", "--pidfile")) found.pid_file = value;
   }
-  return told;
+  return found;
 }
 
 Result<CriuSettings> criu_settings(const std::vector<std::string>& options) {
@@ -43,7 +43,7 @@ Result<CriuSettings> criu_settings(const std::vector<std::string>& options) {
   for (size_t i = 0; i < options.size(); ++i) {
     const size_t equals = std::min(options[i].find('='), options[i].size());
     const std::string name = options[i].substr(0, equals);
-    if (!name.starts_with("--")) return failure(EINVAL, "'" + name + "' is no long option");
+    if (!name.starts_with("--")) return failure(EINVAL, "option '" + name + "': use its long name");
     std::string value = options[i].substr(equals);
     if (value.empty() && i + 1 < options.size() && !options[i + 1].starts_with("--")) {
       value = "=" + options[++i];
@@ -54,11 +54,11 @@ Result<CriuSettings> criu_settings(const std::vector<std::string>& options) {
       const auto method = std::find(kNetworkLocks.begin(), kNetworkLocks.end(), value);
       if (method == kNetworkLocks.end()) {
         return failure(EINVAL,
-                       "--network-lock" + value + " is not known: iptables, nftables, skip");
+                       "unknown --network-lock" + value + ": use iptables, nftables or skip");
       }
-      settings.network_lock = static_cast<uint64_t>(method - kNetworkLocks.begin()) + 1;
+      settings.network_lock = static_cast<uint32_t>(method - kNetworkLocks.begin()) + 1;
     } else if (value.find_first_of(" \t\n\v\f\r") != std::string::npos) {
-      return failure(EINVAL, "CRIU takes no blanks in the value of " + name + value);
+      return failure(EINVAL, "CRIU accepts no blanks in the value of " + name + value);
     } else {
       settings.configuration += name.substr(2) + value + "\n";
     }

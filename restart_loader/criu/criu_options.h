@@ -1,4 +1,4 @@
-// What ppmr has to know of the options that a user passes on to CRIU.
+// The options that a user passes on to CRIU.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 namespace ppmr {
 
+// Those that ppmr must know if they are on CRIU's command line.
 struct CriuOptions {
   bool verbosity = false;               // -v in any of its forms
   std::optional<std::string> log_file;  // -o, --log-file
@@ -18,14 +19,15 @@ struct CriuOptions {
 
 CriuOptions read_criu_options(const std::vector<std::string>& options);
 
-// Options as CRIU's RPC takes them (criu_rpc.h).
+// Options in the form that CRIU's RPC accepts (criu_rpc.h).
 struct CriuSettings {
-  std::string configuration;           // the text of a configuration file: most of them
-  std::vector<std::string> externals;  // --external: such a file cannot hold a path with blanks
-  uint64_t network_lock = 0;           // --network-lock, which ends CRIU 3 when such a file has it
+  std::string configuration;           // text of a configuration file: most options
+  std::vector<std::string> externals;  // --external: its paths may have blanks, the file's may not
+  // --network-lock as in rpc.proto, 0: not given. CRIU 3 ends if it is in a configuration file.
+  uint32_t network_lock = 0;
 };
 
-// Of long options, as on a command line. Errors: EINVAL for what cannot be said in this way.
+// From long options, as on a command line. Errors: EINVAL for options that the RPC cannot express.
 Result<CriuSettings> criu_settings(const std::vector<std::string>& options);
 
 }  // namespace ppmr

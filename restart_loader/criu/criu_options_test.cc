@@ -5,21 +5,21 @@
 namespace ppmr {
 namespace {
 
-TEST(CriuOptions, AreFoundInEachOfTheirForms) {
+TEST(CriuOptions, AreRecognisedInEachForm) {
   for (const std::vector<std::string>& options : {std::vector<std::string>{"-v4", "-o", "a.log"},
                                                   {"-vvvv", "-oa.log"},
                                                   {"--verbosity=4", "--log-file=a.log"},
                                                   {"--verbosity", "4", "--log-file", "a.log"}}) {
-    const CriuOptions told = read_criu_options(options);
-    EXPECT_TRUE(told.verbosity) << options[0];
-    EXPECT_EQ(told.log_file, "a.log") << options[0];
-    EXPECT_FALSE(told.pid_file);
+    const CriuOptions found = read_criu_options(options);
+    EXPECT_TRUE(found.verbosity) << options[0];
+    EXPECT_EQ(found.log_file, "a.log") << options[0];
+    EXPECT_FALSE(found.pid_file);
   }
   EXPECT_EQ(read_criu_options({"--pidfile", "p"}).pid_file, "p");
   EXPECT_EQ(read_criu_options({"--pidfile=p"}).pid_file, "p");
 }
 
-TEST(CriuOptions, AreLinesOfAConfigurationFileButForWhatItCannotHold) {
+TEST(CriuOptions, BecomeLinesOfAConfigurationFileIfItCanExpressThem) {
   const auto settings =
       criu_settings({"--tcp-established", "--external", "mnt[/a b]:\"x", "--ghost-limit", "4M",
                      "--manage-cgroups=soft", "--network-lock", "nftables", "--external=net[7]:y",
@@ -31,7 +31,7 @@ TEST(CriuOptions, AreLinesOfAConfigurationFileButForWhatItCannotHold) {
   EXPECT_EQ(settings->network_lock, 2u);
 }
 
-TEST(CriuOptions, AreRefusedWhereTheyCannotBeSaid) {
+TEST(CriuOptions, AreRefusedIfTheRpcCannotExpressThem) {
   for (const std::vector<std::string>& options : {std::vector<std::string>{"-v4"},
                                                   {"--network-lock", "tables"},
                                                   {"--network-lock"},
@@ -41,11 +41,11 @@ TEST(CriuOptions, AreRefusedWhereTheyCannotBeSaid) {
   }
 }
 
-TEST(CriuOptions, AreNotSeenWhereThereAreNone) {
-  const CriuOptions told = read_criu_options(
+TEST(CriuOptions, IgnoreValuesAndCommandsThatLookLikeOptions) {
+  const CriuOptions found = read_criu_options(
       {"--shell-job", "--root", "/x", "--exec-cmd", "--", "cat", "-v", "-o", "y"});
-  EXPECT_FALSE(told.verbosity);
-  EXPECT_FALSE(told.log_file);
+  EXPECT_FALSE(found.verbosity);
+  EXPECT_FALSE(found.log_file);
 }
 
 }  // namespace

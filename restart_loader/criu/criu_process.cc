@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kStatusFd = 3;
 constexpr int kRequestFd = 3;
-constexpr const char* kBesideTheSystem = "/opt/ppmr/criu/usr/sbin/criu";
+constexpr const char* kInstalledCriu = "/opt/ppmr/criu/usr/sbin/criu";
 constexpr size_t kLineMaxBytes = 16 << 10;
 constexpr size_t kTakeMaxBytes = 1 << 20;
 
@@ -23,7 +23,7 @@ Result<Pipe> make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("make a pipe for", "criu");
   Pipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);  // our end alone
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);  // CRIU's end stays blocking
   return pipe;
 }
 
@@ -36,7 +36,7 @@ Result<std::string> find_criu() {
     if (executable(chosen)) return chosen;
     return system_failure("run PPMR_CRIU", chosen);
   }
-  if (executable(kBesideTheSystem)) return kBesideTheSystem;
+  if (executable(kInstalledCriu)) return kInstalledCriu;
   std::string path = std::getenv("PATH") != nullptr ? std::getenv("PATH") : "";
   path += ":/usr/sbin:/usr/local/sbin";  // a user's PATH often lacks them
   for (size_t start = 0; start < path.size();) {
@@ -45,16 +45,18 @@ Result<std::string> find_criu() {
     if (candidate[0] == '/' && executable(candidate)) return candidate;
     start = colon + 1;
   }
-  return failure(ENOENT,
-                 "no criu found: run third_party/install, install Debian's criu, or say where it "
-                 "is in PPMR_CRIU");
+  return failure(
+      ENOENT,
+      "no criu found: run third_party/install, install Debian's criu, or set PPMR_CRIU to "
+      "its path");
 }
 
 Result<std::unique_ptr<CriuProcess>> CriuProcess::start(CriuProcessOptions options) {
   auto process = std::unique_ptr<CriuProcess>(new CriuProcess);
   auto log = make_pipe();
   if (!log) return failure(log.error());
-  ChildOptions child{.argv = options.argv, .own_group = options.background};
+  SpawnOptions child{.argv = options.argv};
+  if (options.background) child.group = SpawnGroup::kOwn;
   child.files = {{log->write_end.get(), STDOUT_FILENO}, {log->write_end.get(), STDERR_FILENO}};
   UniqueFd null;
   if (options.background) {
@@ -92,7 +94,7 @@ void CriuProcess::add_to(std::vector<pollfd>& fds) const {
 
 void CriuProcess::process() {
   if (ended_) return;
-  const bool ended = child_.ended();  // first: what it wrote before is then in the pipes
+  const bool ended = child_.ended();  // first: then all its output is in the pipes
   if (status_pipe_) {
     char byte;
     const ssize_t n = read(status_pipe_.get(), &byte, 1);
@@ -126,13 +128,13 @@ void CriuProcess::take_log(size_t bytes_max) {
   for (size_t taken = 0; log_pipe_ && taken < bytes_max;) {
     const ssize_t n = read(log_pipe_.get(), buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) break;  // EAGAIN: empty for now
+    if (n < 0) break;  // EAGAIN
     if (n == 0) {
       log_pipe_.reset();
       break;
     }
     taken += static_cast<size_t>(n);
-    // A full disk must not stop a restore; the errors are still shown.
+    // A full disk must not stop a restore.
     if (copy_ && write(copy_.get(), buffer, static_cast<size_t>(n)) < 0) copy_.reset();
     partial_.append(buffer, static_cast<size_t>(n));
     take_lines(false);

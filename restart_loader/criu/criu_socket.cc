@@ -10,7 +10,7 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kMessageMaxBytes = 4 << 20;
-constexpr size_t kPassedFilesMax = 16;  // with one message: the master side of a terminal
+constexpr size_t kPassedFilesMax = 16;  // in one message; runc passes the master of a terminal
 
 }  // namespace
 

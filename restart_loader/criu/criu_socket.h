@@ -1,4 +1,4 @@
-// The sockets on which CRIU's RPC (criu_rpc.h) is spoken.
+// Sockets for CRIU's RPC (criu_rpc.h).
 #pragma once
 
 #include <optional>
@@ -20,13 +20,13 @@ struct CriuSockets {
   UniqueFd theirs;
 };
 
-// Both are closed on exec. Errors: of socketpair(2).
+// Both are close-on-exec. Errors: of socketpair(2).
 Result<CriuSockets> make_criu_sockets();
 
-// nullopt: the other side has closed, or cannot be heard.
+// Blocks. nullopt: the peer has closed its end, or the message cannot be received.
 std::optional<CriuMessage> receive_criu_message(int socket);
 
-// False: the other side has closed.
+// False: the peer has closed its end.
 bool send_criu_message(int socket, const CriuMessage& message);
 
 }  // namespace ppmr

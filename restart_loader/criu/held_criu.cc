@@ -51,14 +51,14 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
   return held;
 }
 
-// Names are those of the work directory, which the relay makes CRIU's own: an absolute path might
-// have blanks in it.
-Status HeldCriu::ask(CriuRequest what, const CriuWork& work) {
-  // A link, because CRIU 3 asks where it leads: it expects /proc/PID/fd/NUMBER of a runtime.
+// Paths are relative to the work directory, to which the relay changes: an absolute path could
+// contain blanks.
+Status HeldCriu::request(CriuRequest type, const CriuWork& work) {
+  // A symbolic link, because CRIU 3 resolves one here: it expects /proc/PID/fd/NUMBER of a runtime.
   const std::string link = options_.work + "/images";
   unlink(link.c_str());
   if (symlink(work.images.c_str(), link.c_str()) != 0) return system_failure("create", link);
-  // A log file rather than our pipe: CRIU must be able to go on when this process has died.
+  // A log file instead of the pipe: CRIU must be able to continue after the death of this process.
   std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".",
                                   "--log-file",   work.log};
   all.insert(all.end(), work.options.begin(), work.options.end());
@@ -69,13 +69,13 @@ Status HeldCriu::ask(CriuRequest what, const CriuWork& work) {
   file << settings->configuration;
   file.close();
   if (!file) return system_failure("write", path);
-  if (!send_criu_message(socket_.get(), {criu_request(what, work.root, *settings, path), {}})) {
+  if (!send_criu_message(socket_.get(), {criu_request(type, work.root, *settings, path), {}})) {
     (void)process_->await_end(kEndPatience);
     const std::string why = process_->errors().summary();
-    return failure(ECHILD, "CRIU " + process_->how_it_ended() + " before it was asked for this" +
+    return failure(ECHILD, "CRIU " + process_->how_it_ended() + " before it received the request" +
                                (why.empty() ? "" : ": " + why));
   }
-  if (what != CriuRequest::kPreDump) hang_up();
+  if (type != CriuRequest::kPreDump) hang_up();
   return {};
 }
 

@@ -1,7 +1,6 @@
-// A CRIU whose dump or restore is held by the record of this node (criu_relay.h). It is started
-// ahead of time, and begins when it is asked: the starts of CRIU and of the relay, which last
-// longer than much of what they do for a small process, are no part of the downtime, nor of a round
-// of pre-copy, which would leave the more for the next.
+// A CRIU whose dump or restore the record of this node holds (criu_relay.h). It is started ahead of
+// time and waits for its request. So the start of CRIU and of the relay, which takes longer than
+// the dump of a small process, is not part of the downtime, nor of a round of pre-copy.
 #pragma once
 
 #include <functional>
@@ -20,15 +19,15 @@ struct HeldCriuOptions {
   std::string id;
   MigrationRole role = MigrationRole::kSource;
   size_t tree = 0;
-  std::string work;                              // where its log goes, and its configuration
-  std::function<void(const std::string&)> show;  // each line that it or the relay writes to stderr
+  std::string work;                              // directory of its log and configuration
+  std::function<void(const std::string&)> show;  // called for each line of CRIU and the relay
 };
 
 struct CriuWork {
   std::string images;
   std::string log;                   // in the work directory
   std::vector<std::string> options;  // long ones, as on CRIU's command line
-  pid_t root = 0;                    // of the tree to dump
+  pid_t root = 0;                    // of the tree, for a dump
 };
 
 // Threads: one.
@@ -36,13 +35,12 @@ class HeldCriu {
  public:
   static Result<HeldCriu> start(const RecordStore& store, HeldCriuOptions options);
 
-  // Any number of pre-dumps, each when the one before has ended; then the dump or the restore, of
-  // which the record says what has become. Errors: an option that cannot be passed on; CRIU or the
-  // relay has ended.
-  Status ask(CriuRequest what, const CriuWork& work);
-  // Whether the pre-dump has ended, and well or not; nullopt: it goes on.
+  // Requests any number of pre-dumps, one after the other, then one dump or restore, whose result
+  // is in the record. Errors: an option that cannot be passed on; CRIU or the relay has ended.
+  Status request(CriuRequest type, const CriuWork& work);
+  // Whether the pre-dump succeeded; nullopt: it has not ended.
   std::optional<bool> pre_dumped();
-  // Nothing more will be asked: one that waits to be asked ends.
+  // Ends a CRIU that waits for a request.
   void hang_up() { socket_.reset(); }
 
   void add_to(std::vector<pollfd>& fds) const;

@@ -25,8 +25,9 @@ namespace {
 constexpr const char* kServerFile = "/pages-server";
 constexpr const char* kKilledFile = "/killed";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
+constexpr std::chrono::milliseconds kRetryInterval{10};
 
-// Nothing if there is no lazy-pages.
+// nullopt if there is no lazy-pages.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
   std::ifstream file(work + kServerFile);
   if (!file) return std::nullopt;
@@ -37,44 +38,34 @@ Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
   return server;
 }
 
-bool serves_nobody(const ProcessIdentity& process) {
+bool has_stopped_serving(const ProcessIdentity& process) {
   if (is_ending(process)) return true;
   auto stat = read_process_stat(process.pid);
-  return !stat || stat->state == 't' || stat->state == 'T';  // stopped; at its exit, too
+  return !stat || stat->state == 't' ||
+         stat->state == 'T';  // stopped, also by the guard at its exit
 }
 
-// What stands in the way (descriptors, memory) passes; without them, pages would be lost.
-FrozenTasks open_at_last(const std::vector<ProcessIdentity>& tasks) {
+// Retries `open` (FrozenTasks::open() or stop_trees()) when descriptors or memory are short: no
+// event reports their return, and giving up would let the tree read zeros.
+template <typename Open>
+FrozenTasks retry(Open open, const std::vector<ProcessIdentity>& tasks) {
   for (;;) {
-    if (auto opened = FrozenTasks::open(tasks)) return std::move(*opened);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (auto opened = open(tasks)) return std::move(*opened);
+    std::this_thread::sleep_for(kRetryInterval);
   }
 }
 
-// Stopped first: then nobody forks while the others are looked for, and what waits in CRIU's
-// restorer stays there.
+// Stops all tasks first, so that none forks during the search and none leaves CRIU's restorer.
 void kill_tree(const std::string& work, const RestoredTree& tree) {
-  const std::vector<ProcessIdentity>& roots = tree.tasks;
-  std::vector<ProcessIdentity> found;
-  for (size_t before = 1; before != found.size();) {
-    before = found.size();
-    found.clear();
-    for (const ProcessIdentity& root : roots) {
-      if (!is_alive(root)) continue;
-      if (auto tasks = tasks_of_tree(root.pid)) {
-        found.insert(found.end(), tasks->begin(), tasks->end());
-      }
-    }
-    open_at_last(found).stop();
-  }
+  const FrozenTasks stopped = retry(stop_trees, tree.tasks);
   if (look_at_restored(tree) == RestoredTasks::kWaiting) {
     std::ofstream(work + kNeverRanFile) << "all tasks waited for CRIU\n";
   }
   std::ofstream(work + kKilledFile) << "pages were missing\n";
-  open_at_last(found).kill();
+  stopped.kill();
 }
 
-// From now on the exit of `server` waits for watch(). Errors: it has ended already.
+// From here on the exit of `server` blocks until watch() handles it. Errors: it has already ended.
 Status seize(const ProcessIdentity& server) {
   if (ptrace(PTRACE_SEIZE, server.pid, nullptr, PTRACE_O_TRACEEXIT) != 0) {
     return system_failure("watch criu lazy-pages, process", std::to_string(server.pid));
@@ -83,7 +74,7 @@ Status seize(const ProcessIdentity& server) {
   return {};
 }
 
-// In the guard: until `server` ends, or nothing can be known of it any more.
+// In the guard. Returns when `server` has ended or can no longer be traced.
 void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
   for (;;) {
     int status = 0;
@@ -91,27 +82,27 @@ void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
       if (errno == EINTR) continue;
       return;
     }
-    if (!WIFSTOPPED(status)) return kill_tree(work, tree);  // gone without a stop; never seen
+    if (!WIFSTOPPED(status)) return kill_tree(work, tree);  // ended without a stop; never observed
     const int number = WSTOPSIG(status);
     switch (status >> 16) {
       case PTRACE_EVENT_EXIT: {
-        // All its descriptors are open still, so who waits for a page waits.
+        // All its descriptors are still open, so tasks that wait for a page keep waiting.
         unsigned long how = 1;
         ptrace(PTRACE_GETEVENTMSG, server, nullptr, &how);
         if (how != 0) kill_tree(work, tree);
         ptrace(PTRACE_DETACH, server, nullptr, nullptr);
         return;
       }
-      case PTRACE_EVENT_STOP:  // somebody stopped it, or lets it go on
+      case PTRACE_EVENT_STOP:  // SIGSTOP or SIGCONT
         ptrace(number == SIGTRAP ? PTRACE_CONT : PTRACE_LISTEN, server, nullptr, nullptr);
         break;
-      default:  // a signal for it
+      default:  // another signal: deliver it
         ptrace(PTRACE_CONT, server, nullptr, reinterpret_cast<void*>(intptr_t{number}));
     }
   }
 }
 
-// Starts the guard, and returns once it watches.
+// Returns when the guard traces lazy-pages.
 Status start_guard(const std::string& work, const ProcessIdentity& server,
                    const RestoredTree& tree) {
   int ends[2];
@@ -132,13 +123,13 @@ Status start_guard(const std::string& work, const ProcessIdentity& server,
   setsid();
   const Status seized = seize(server);
   const int errno_value = seized ? 0 : seized.error().errno_value;
-  const bool told = write(answer.get(), &errno_value, sizeof errno_value) == sizeof errno_value;
+  const bool reported = write(answer.get(), &errno_value, sizeof errno_value) == sizeof errno_value;
   answer.reset();
   {
     const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
   }
-  if (seized && told) watch(work, server.pid, tree);
+  if (seized && reported) watch(work, server.pid, tree);
   _exit(0);
 }
 
@@ -151,7 +142,7 @@ bool has_pages_server(const std::string& work_directory) {
 void await_pages_server(const std::string& work_directory) {
   const auto server = read_server(work_directory);
   if (!server || !*server) return;
-  open_at_last({**server}).await_end();
+  retry(FrozenTasks::open, {**server}).await_end();
 }
 
 bool guard_killed(const std::string& work_directory) {
@@ -164,7 +155,7 @@ bool guard_killed_before_it_ran(const std::string& work_directory) {
 
 bool pages_server_is_lost(const std::string& work_directory) {
   auto server = read_server(work_directory);
-  return !server || (*server && serves_nobody(**server));
+  return !server || (*server && has_stopped_serving(**server));
 }
 
 void forget_pages_server(const std::string& work_directory) {
@@ -195,9 +186,9 @@ Result<std::string> write_guard_script(const std::string& work_directory) {
 }
 
 int PagesGuard::run() const {
-  // The guard stays for long: nothing that CRIU has left open may stay with it.
+  // The guard lives long: it must not keep CRIU's descriptors open.
   close_range(STDERR_FILENO + 1, ~0U, 0);
-  // CRIU may start its scripts without: what is opened next must not get one of these numbers.
+  // CRIU may start scripts without standard streams: later descriptors must not get their numbers.
   while (true) {
     const int fd = open("/dev/null", O_RDWR);
     if (fd > STDERR_FILENO) close(fd);
@@ -211,10 +202,11 @@ int PagesGuard::run() const {
   if (!server) return refuse(server.error());
   if (!*server) return 0;
   pid_t root = restored_root;
-  if (const char* told = std::getenv("CRTOOLS_INIT_PID"); root == 0 && told != nullptr) {
-    root = std::atoi(told);
+  if (const char* pid = std::getenv("CRTOOLS_INIT_PID"); root == 0 && pid != nullptr) {
+    root = std::atoi(pid);
   }
-  if (root <= 0) return refuse({EINVAL, "CRIU did not tell the pid of what it restored"});
+  if (root <= 0)
+    return refuse({EINVAL, "CRIU did not pass the pid of the restored process (CRTOOLS_INIT_PID)"});
   auto tasks = tasks_of_tree(root);
   if (!tasks) return refuse(tasks.error());
   RestoredTree tree;

@@ -1,22 +1,24 @@
-// Keeps a lazily restored tree from going on with zeros in the place of its memory.
+// Prevents a lazily restored tree from reading zeros instead of its memory.
 //
-// `criu lazy-pages` serves the pages that are not there yet through userfaultfd(2). When the last
-// descriptor of a userfaultfd is closed, the kernel forgets that anything is missing, and whoever
-// touches a missing page finds zeros (fs/userfaultfd.c, userfaultfd_release()). So a lazy-pages
-// that dies, or gives up because the mount it reads from is gone, would leave a tree that computes
-// on, wrongly. The guard, a process of its own, is its tracer: the kernel stops a tracee that
-// exits, for whatever reason, before it closes its descriptors (PTRACE_O_TRACEEXIT). Unless that is
-// a good end the guard kills the tree first, which still waits for its pages then.
+// `criu lazy-pages` serves missing pages through userfaultfd(2). When the last descriptor of a
+// userfaultfd is closed, the kernel forgets which pages are missing, and the tree reads zeros there
+// (fs/userfaultfd.c, userfaultfd_release()). So if lazy-pages died, or gave up because its mount is
+// gone, the tree would compute on with wrong data. The guard, a separate process, traces
+// lazy-pages: the kernel stops an exiting tracee before it closes its descriptors
+// (PTRACE_O_TRACEEXIT). If the exit code is not 0, the guard then kills the tree, which still waits
+// for its pages.
 //
-//   criu restore ... post-restore: the guard watches lazy-pages | the tree may run
-//   lazy-pages   ... serves, fills in ............... exits | goes
-//   guard                         waits for that ... 0: lets it go; else: kills the tree, lets it
-//   go
+// clang-format off
+//   criu restore ... post-restore: the guard traces lazy-pages | the tree may run
+//   lazy-pages   ... serves, fills in ...................... exit | ends
+//   guard                      waits ....................... code 0: detach; else: kill the tree, detach
+// clang-format on
 //
 // Not covered: a guard that is killed before lazy-pages.
 //
-// Rejected: duplicates of the userfaultfds in the guard. lazy-pages closes that of a task which is
-// complete and frees what it knows of it; with a duplicate its epoll set goes on telling of it.
+// Rejected: duplicates of the userfaultfds in the guard. lazy-pages closes the userfaultfd of a
+// complete task and frees its data; with a duplicate its epoll set would still report events for
+// it.
 #pragma once
 
 #include <sys/types.h>
@@ -27,36 +29,36 @@
 
 namespace ppmr {
 
-// Before lazy-pages is started: nothing of another one is to be found.
+// Removes the notes about an earlier lazy-pages, before a new one starts.
 void forget_pages_server(const std::string& work_directory);
-// Leaves word of lazy-pages for the guard. Errors: of the file system.
+// Records the pid of lazy-pages for the guard. Errors: of the file system.
 Status note_pages_server(const std::string& work_directory, pid_t pid);
 
-// Whether there is, or was, a lazy-pages.
+// Whether a lazy-pages was recorded.
 bool has_pages_server(const std::string& work_directory);
-// Returns when lazy-pages, where there is one, has ended, whoever has started it.
+// Blocks until lazy-pages, if any, has ended. It need not be a child of the caller.
 void await_pages_server(const std::string& work_directory);
 
 // Whether the guard has killed the tree.
 bool guard_killed(const std::string& work_directory);
-// The same for a tree all of whose tasks still waited for CRIU to let them go.
+// The same, and all tasks of the tree still waited for CRIU, so none had run.
 bool guard_killed_before_it_ran(const std::string& work_directory);
 
-// Whether lazy-pages, where there is one, has ended, was told to, or is stopped and serves nobody:
-// asked last before a tree is let go, because the guard may not have had its turn yet.
+// Whether lazy-pages, if any, has ended, is about to end, or is stopped. The last check before a
+// tree is released, because the guard may not have reacted yet.
 bool pages_server_is_lost(const std::string& work_directory);
 
-// An action script for CRIU, in the work directory, that does nothing but run the guard; returns
-// its path. Errors: of the file system; our own binary is not to be found.
+// Writes an action script for CRIU that runs the guard into the work directory and returns its
+// path. Errors: of the file system and of own_path().
 Result<std::string> write_guard_script(const std::string& work_directory);
 
-// `ppmr guard-pages`, which CRIU runs at post-restore.
+// `ppmr guard-pages`, which CRIU or the relay runs at post-restore.
 struct PagesGuard {
   std::string work_directory;
-  pid_t restored_root = 0;  // 0: CRIU says it in the environment, as to all action scripts
+  pid_t restored_root = 0;  // 0: from the environment that CRIU gives to action scripts
 
-  // 0 when the tree is guarded, or was restored without lazy-pages. Closes all that the process has
-  // open but its standard streams. Returns in the process that was called and exits in the guard.
+  // Returns 0 if the tree is guarded, or was restored without lazy-pages. Closes all descriptors of
+  // the process except its standard streams. The guard itself exits without returning.
   int run() const;
 };
 

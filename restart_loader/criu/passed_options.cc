@@ -12,10 +12,10 @@ enum class Value { kNone, kOptional, kRequired };
 struct PassedOption {
   std::string_view name;
   Value value;
-  std::string_view value_prefixes;  // separated by blanks; empty: any that is no path
+  std::string_view value_prefixes;  // separated by blanks; empty: any value without a slash
 };
 
-// CRIU takes the same table of options for dump and restore and ignores what does not concern it.
+// CRIU has one table of options for dump and restore, and ignores those that do not apply.
 constexpr std::array kPassed = {
     PassedOption{"--tcp-established", Value::kNone, ""},
     PassedOption{"--tcp-close", Value::kNone, ""},
@@ -44,7 +44,7 @@ const PassedOption* find(std::string_view name) {
 }
 
 bool is_passed(std::string_view value, std::string_view prefixes) {
-  if (value.starts_with('-')) return false;  // others might take it for an option
+  if (value.starts_with('-')) return false;  // CRIU could parse it as an option
   if (prefixes.empty()) return value.find('/') == std::string_view::npos;
   for (size_t start = 0; start < prefixes.size();) {
     const size_t end = std::min(prefixes.find(' ', start), prefixes.size());
@@ -62,20 +62,20 @@ Status check_passed_options(const std::vector<std::string>& options) {
     const size_t equals = std::min(word.find('='), word.size());
     const PassedOption* option = find(word.substr(0, equals));
     if (option == nullptr) {
-      return failure(EINVAL, "option '" + std::string(word) +
-                                 "' is not passed on to CRIU in a migration; these are (by their "
-                                 "long names): " +
-                                 passed_options_text());
+      return failure(EINVAL,
+                     "option '" + std::string(word) +
+                         "' is not passed on to CRIU in a migration; use the long names of: " +
+                         passed_options_text());
     }
     if (equals < word.size() && option->value == Value::kNone) {
-      return failure(EINVAL, "option " + std::string(option->name) + " takes no value");
+      return failure(EINVAL, "option " + std::string(option->name) + " accepts no value");
     }
     std::string_view value;
     if (equals < word.size()) {
       value = word.substr(equals + 1);
     } else if (option->value == Value::kRequired) {
       if (++i == options.size()) {
-        return failure(EINVAL, "option " + std::string(option->name) + " needs a value");
+        return failure(EINVAL, "option " + std::string(option->name) + " requires a value");
       }
       value = options[i];
     }

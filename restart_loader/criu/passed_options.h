@@ -1,7 +1,7 @@
-// The options of CRIU that `ppmr migrate ... -- CRIU-OPTIONS` passes on, to the dump here and to
-// the restore at the target: a fixed list, checked on both sides. The target runs CRIU as root on
-// behalf of a peer, so nothing is on it that names a program to run, a file to write, or another
-// root.
+// The options of CRIU that `ppmr migrate ... -- CRIU-OPTIONS` passes on, to the dump at the source
+// and to the restore at the target: a fixed list, which both nodes check. The target runs CRIU as
+// root on behalf of a peer, so no option on the list names a program to run, a file to write, or
+// another root directory.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace ppmr {
 
-// Errors: EINVAL for the first option that is not on the list, or that lacks its value.
+// Errors: EINVAL for the first option that is not on the list or lacks its value.
 Status check_passed_options(const std::vector<std::string>& options);
 
 // The list, for --help and the documentation.

@@ -7,14 +7,14 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-TEST(PassedOptions, WhatUsersNeedIsPassedOn) {
+TEST(PassedOptions, AcceptsTheOptionsOnTheList) {
   EXPECT_TRUE(check_passed_options({}));
   EXPECT_TRUE(check_passed_options({"--tcp-established", "--network-lock", "skip", "--file-locks",
                                     "--ghost-limit", "64M", "--ghost-limit=64M", "--shell-job",
                                     "--manage-cgroups=ignore", "--external", "net[123]:name"}));
 }
 
-TEST(PassedOptions, WhatRunsAProgramOrLeadsElsewhereIsRefusedByName) {
+TEST(PassedOptions, RefusesOptionsThatRunProgramsOrNamePaths) {
   for (const Words& words :
        {Words{"--action-script", "/tmp/x"}, Words{"--exec-cmd"}, Words{"--root", "/"},
         Words{"--images-dir=/tmp"}, Words{"-D", "/tmp"}, Words{"--inherit-fd", "fd[1]:x"},
@@ -26,12 +26,13 @@ TEST(PassedOptions, WhatRunsAProgramOrLeadsElsewhereIsRefusedByName) {
   }
 }
 
-TEST(PassedOptions, AValueMustBeThereAndBeHarmless) {
+TEST(PassedOptions, RefusesMissingAndHarmfulValues) {
   EXPECT_FALSE(check_passed_options({"--ghost-limit"}));
   EXPECT_FALSE(check_passed_options({"--shell-job=yes"}));
   EXPECT_FALSE(check_passed_options({"--external", "file[/etc/shadow]:x"}));
   EXPECT_FALSE(check_passed_options({"--network-lock", "/bin/sh"}));
-  EXPECT_FALSE(check_passed_options({"--timeout", "--external=x"})) << "others see an option there";
+  EXPECT_FALSE(check_passed_options({"--timeout", "--external=x"}))
+      << "CRIU could parse the value as an option";
 }
 
 }  // namespace

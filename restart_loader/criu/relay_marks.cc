@@ -58,8 +58,8 @@ int64_t runs_since_ns(const std::string& work_directory) {
 }
 
 void forget_restore(const std::string& work_directory) {
-  for (const RelayMark mark : {RelayMark::kLetGo, RelayMark::kResumed, RelayMark::kRunsSince,
-                               RelayMark::kResponded}) {
+  for (const RelayMark mark :
+       {RelayMark::kLetGo, RelayMark::kResumed, RelayMark::kRunsSince, RelayMark::kResponded}) {
     unlink(path_of(work_directory, mark).c_str());
   }
 }

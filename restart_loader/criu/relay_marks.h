@@ -1,5 +1,5 @@
-// The marks that the relay beside a CRIU (criu_relay.h) leaves in the work directory, one file each,
-// so that a later process can tell how far CRIU got.
+// Marks that the relay (criu_relay.h) leaves in the work directory, one file each, for a later
+// process that must find out how far CRIU got.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,15 @@ enum class RelayMark {
 };
 
 // Creates the mark with this content. Errors: of the file system.
-Status leave_mark(const std::string& work_directory, RelayMark mark, const std::string& content = "");
+Status leave_mark(const std::string& work_directory, RelayMark mark,
+                  const std::string& content = "");
 
 // Whether the relay let CRIU continue.
 bool was_let_go(const std::string& work_directory);
 
 // Whether a task of a restore that has ended may have run its own code. No task has while CRIU
-// waits for the relay, or if CRIU gave up by itself: it then kills what it restored. A CRIU that was
-// killed, or lost its relay, may have let tasks run.
+// waits for the relay, or if CRIU gave up by itself: it then kills what it restored. A CRIU that
+// was killed, or lost its relay, may have let tasks run.
 bool may_have_run(const std::string& work_directory, bool criu_was_killed);
 
 // When CRIU had let all tasks run; CRIU itself ends later. 0: unknown.

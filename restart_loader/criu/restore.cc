@@ -1,5 +1,5 @@
-// The order matters: `criu restore` connects to the socket of `criu lazy-pages`, and fails at once
-// when nobody listens there. `lazy-pages` says on --status-fd when it does.
+// The order matters: `criu restore` connects to the socket of `criu lazy-pages` and fails if it
+// does not exist yet. lazy-pages reports on --status-fd when it listens.
 #include "restart_loader/criu/restore.h"
 
 #include <signal.h>
@@ -36,11 +36,11 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   const auto in_work = [&](const std::string& file) {
     return file.starts_with('/') ? file : work + "/" + file;
   };
-  const CriuOptions told = read_criu_options(restore->options_.criu_options);
-  restore->pid_file_ = in_work(told.pid_file.value_or("pidfile"));
-  if (told.log_file) restore->users_log_ = in_work(*told.log_file);
+  const CriuOptions given = read_criu_options(restore->options_.criu_options);
+  restore->pid_file_ = in_work(given.pid_file.value_or("pidfile"));
+  if (given.log_file) restore->users_log_ = in_work(*given.log_file);
   if (restore->options_.start) restore->users_log_ = work + "/restore.log";
-  // Left over from another restore with the same work directory.
+  // Files of an earlier restore with the same work directory.
   unlink((work + "/lazy-pages.socket").c_str());
   unlink(restore->pid_file_.c_str());
   forget_pages_server(work);
@@ -88,14 +88,14 @@ Status Restore::start_lazy_pages() {
 }
 
 Result<std::unique_ptr<CriuProcess>> Restore::start_criu() const {
-  const CriuOptions told = read_criu_options(options_.criu_options);
+  const CriuOptions given = read_criu_options(options_.criu_options);
   std::vector<std::string> argv = {options_.criu, "restore",           "-D", options_.images, "-W",
                                    options_.work, "--restore-detached"};
   if (options_.lazily) argv.push_back("--lazy-pages");
-  if (!told.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
-  if (!told.verbosity) argv.push_back("-v2");
+  if (!given.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
+  if (!given.verbosity) argv.push_back("-v2");
   argv.insert(argv.end(), options_.criu_options.begin(), options_.criu_options.end());
-  const std::string copy = options_.work + (told.log_file ? "/restore.out" : "/restore.log");
+  const std::string copy = options_.work + (given.log_file ? "/restore.out" : "/restore.log");
   return CriuProcess::start(
       {.argv = std::move(argv), .log_file = copy, .show = options_.show_line});
 }
@@ -109,7 +109,7 @@ Status Restore::start_restore() {
   };
   const Status waited = serve_until([&] { return restore_->ended() || lost(); });
   if (!waited) return waited;
-  // A restore that fails takes lazy-pages along; then it is the one that tells why.
+  // If a failed restore has ended lazy-pages, too, then the error of the restore is the cause.
   const auto deadline = Clock::now() + kEndsTogether;
   while (!restore_->ended() && Clock::now() < deadline) {
     std::vector<pollfd> fds;
@@ -117,7 +117,7 @@ Status Restore::start_restore() {
     poll(fds.data(), fds.size(), static_cast<int>(kLookInterval.count()));
     restore_->process();
   }
-  if (!restore_->ended()) {  // the guard kills what was restored; CRIU would wait for it
+  if (!restore_->ended()) {  // lazy-pages failed first, and CRIU waits for its pages
     restore_->end();
     return failure(ECHILD, explain("criu lazy-pages", *lazy_pages_).message);
   }
@@ -150,15 +150,15 @@ Status Restore::serve_until(const std::function<bool()>& done) {
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     const std::string name = strsignal(static_cast<int>(info.ssi_signo));
-    if (!running_ && !options_.heeds_signals) continue;
+    if (!running_ && !options_.stops_on_signal) continue;
     if (!running_)
       return failure(EINTR, "interrupted (" + name +
                                 ") before the process ran: CRIU was ended, nothing runs here");
     if (options_.show_notice) {
       options_.show_notice(
-          "the process runs already and needs its pages from the checkpoint: going on until they "
-          "are all in (" +
-          name + ")");
+          name +
+          " ignored: the process already runs and needs its pages; ppmr ends when they are all "
+          "in place");
     }
   }
 }

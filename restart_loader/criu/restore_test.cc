@@ -1,4 +1,4 @@
-// The driver against a shell script that plays CRIU: order, failures, signals.
+// The driver with a shell script in place of CRIU: order, failures, signals.
 #include "restart_loader/criu/restore.h"
 
 #include <gmock/gmock.h>
@@ -26,8 +26,7 @@ class RestoreWithAScript : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(work_); }
 
-  // A script that does `lazy_pages` or `restore` according to its first argument; it finds itself
-  // in the work directory.
+  // The script runs `lazy_pages` or `restore`, as its first argument says, in the work directory.
   std::unique_ptr<Restore> restore_with(const std::string& lazy_pages, const std::string& restore,
                                         bool lazily = true,
                                         std::vector<std::string> criu_options = {}) {
@@ -37,15 +36,19 @@ class RestoreWithAScript : public testing::Test {
                           << lazy_pages << ";;\nrestore)\n"
                           << restore << ";;\nesac\n";
     chmod(script.c_str(), 0700);
-    auto created = Restore::create(
-        {.criu = script,
-         .images = "/images",
-         .work = work_,
-         .lazily = lazily,
-         .criu_options = std::move(criu_options),
-         .show_line = [&](const std::string& line) { shown_.push_back(line); },
-         .show_notice = [&](const std::string& notice) { notices_.push_back(notice); },
-         .heeds_signals = heeds_signals_});
+    auto created =
+        Restore::create({.criu = script,
+                         .images = "/images",
+                         .work = work_,
+                         .lazily = lazily,
+                         .criu_options = std::move(criu_options),
+                         .show_line = [&](const std::string& line) { shown_.push_back(line); },
+                         .show_notice =
+                             [&](const std::string& notice) {
+                               notices_.push_back(notice);
+                               if (on_notice_) on_notice_();
+                             },
+                         .stops_on_signal = stops_on_signal_});
     EXPECT_TRUE(created.has_value());
     return std::move(*created);
   }
@@ -57,14 +60,15 @@ class RestoreWithAScript : public testing::Test {
   }
 
   std::string work_;
-  bool heeds_signals_ = true;
+  bool stops_on_signal_ = true;
   std::vector<std::string> shown_;
   std::vector<std::string> notices_;
+  std::function<void()> on_notice_;
 };
 
 constexpr const char* kReady = "printf '\\0' >&3; exec 3>&-;";
 
-TEST_F(RestoreWithAScript, StartsTheRestoreOnlyWhenLazyPagesListens) {
+TEST_F(RestoreWithAScript, StartsRestoreWhenLazyPagesListens) {
   auto restore = restore_with(std::string("sleep 0.1; touch listening;") + kReady +
                                   "while [ ! -e enough ]; do sleep 0.01; done; touch filled",
                               "[ -e listening ] && echo 4711 > pidfile");
@@ -79,7 +83,7 @@ TEST_F(RestoreWithAScript, StartsTheRestoreOnlyWhenLazyPagesListens) {
   EXPECT_THAT(read("calls"), HasSubstr("--lazy-pages"));
 }
 
-TEST_F(RestoreWithAScript, EagerlyNeedsNoLazyPages) {
+TEST_F(RestoreWithAScript, EagerRestoreStartsNoLazyPages) {
   auto restore = restore_with("exit 1", "echo 4711 > pidfile", false, {"--shell-job"});
   ASSERT_TRUE(restore->run().has_value());
   EXPECT_TRUE(restore->finish_pages().has_value());
@@ -87,19 +91,19 @@ TEST_F(RestoreWithAScript, EagerlyNeedsNoLazyPages) {
   EXPECT_THAT(read("calls"), testing::EndsWith("-v2 --shell-job\n"));
 }
 
-TEST_F(RestoreWithAScript, GoesOnAtASignalWhereARecordDecides) {
-  // Ends when we have taken the signal (bit 14 of those that are pending).
+TEST_F(RestoreWithAScript, SignalStopsARestoreOnlyIfConfigured) {
+  // Ends when the parent has taken the signal: bit 14 of the pending ones is clear.
   constexpr const char* kSignals =
       "kill -TERM $PPID; while grep -q '^ShdPnd:.*[4-7c-f]...$' /proc/$PPID/status; do sleep 0.01; "
       "done; echo 4711 > pidfile";
-  for (const bool heeds : {true, false}) {
-    heeds_signals_ = heeds;
+  for (const bool stops : {true, false}) {
+    stops_on_signal_ = stops;
     auto restore = restore_with("", kSignals, false);
-    EXPECT_EQ(restore->run().has_value(), !heeds);
+    EXPECT_EQ(restore->run().has_value(), !stops);
   }
 }
 
-TEST_F(RestoreWithAScript, AFailureQuotesCriuAndKeepsItsLog) {
+TEST_F(RestoreWithAScript, FailureQuotesCriuAndKeepsItsLog) {
   auto restore =
       restore_with(std::string(kReady) + "sleep 100",
                    "echo 'Error (criu/x.c:1): Can'\"'\"'t fork for 5: File exists' >&2; exit 1");
@@ -107,12 +111,12 @@ TEST_F(RestoreWithAScript, AFailureQuotesCriuAndKeepsItsLog) {
   ASSERT_FALSE(pid.has_value());
   EXPECT_THAT(
       pid.error().message,
-      HasSubstr("ended with exit code 1: \"Can't fork for 5: File exists\": pid 5 is taken"));
+      HasSubstr("ended with exit code 1: \"Can't fork for 5: File exists\": pid 5 is in use"));
   EXPECT_THAT(read("restore.log"), HasSubstr("File exists"));
   ASSERT_EQ(shown_.size(), 1u);
 }
 
-TEST_F(RestoreWithAScript, AFailureIsFoundInTheLogFileOfTheCallersChoice) {
+TEST_F(RestoreWithAScript, FailureQuotesTheLogFileThatTheUserChose) {
   auto restore =
       restore_with("", "echo '(00.1) Error (criu/x.c:1): Something strange' > my.log; exit 3",
                    false, {"-o", "my.log"});
@@ -121,7 +125,7 @@ TEST_F(RestoreWithAScript, AFailureIsFoundInTheLogFileOfTheCallersChoice) {
   EXPECT_THAT(pid.error().message, HasSubstr("ended with exit code 3: \"Something strange\""));
 }
 
-TEST_F(RestoreWithAScript, LazyPagesThatFailsAtOnceIsTheFailure) {
+TEST_F(RestoreWithAScript, LazyPagesThatCannotStartEndsTheRestore) {
   auto restore = restore_with("echo 'Error (criu/x.c:1): UFFD is not supported' >&2; exit 1",
                               "touch restored");
   const auto pid = restore->run();
@@ -130,7 +134,7 @@ TEST_F(RestoreWithAScript, LazyPagesThatFailsAtOnceIsTheFailure) {
   EXPECT_FALSE(std::filesystem::exists(work_ + "/restored"));
 }
 
-TEST_F(RestoreWithAScript, LosingLazyPagesAfterTheRestoreIsAnError) {
+TEST_F(RestoreWithAScript, LosingLazyPagesWhileTheProcessRunsLosesItsMemory) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; kill -9 $$",
                    "echo 5 > pidfile");
@@ -140,7 +144,7 @@ TEST_F(RestoreWithAScript, LosingLazyPagesAfterTheRestoreIsAnError) {
   ASSERT_FALSE(finished.has_value());
   EXPECT_EQ(finished.error().errno_value, EFAULT);
   EXPECT_THAT(finished.error().message, HasSubstr("killed by signal 9"));
-  EXPECT_NE(read("pages-server"), "") << "what the guard goes by";
+  EXPECT_NE(read("pages-server"), "") << "the guard needs the note";
 }
 
 TEST_F(RestoreWithAScript, LosingLazyPagesBeforeTheProcessRunsEndsTheRestore) {
@@ -150,12 +154,12 @@ TEST_F(RestoreWithAScript, LosingLazyPagesBeforeTheProcessRunsEndsTheRestore) {
   const auto began = std::chrono::steady_clock::now();
   const auto pid = restore->run();
   ASSERT_FALSE(pid.has_value());
-  EXPECT_EQ(pid.error().errno_value, ECHILD) << "not as if CRIU's restore had been killed";
+  EXPECT_EQ(pid.error().errno_value, ECHILD) << "criu restore itself was not killed";
   EXPECT_THAT(pid.error().message, HasSubstr("criu lazy-pages ended with exit code 1"));
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(50));
 }
 
-TEST_F(RestoreWithAScript, DoesNotWaitForAPipeThatSomebodyKeepsOpen) {
+TEST_F(RestoreWithAScript, DoesNotWaitForALogPipeThatAnotherProcessKeepsOpen) {
   auto restore = restore_with("", "sleep 30 & echo $! > leftover; echo 5 > pidfile; exit 0", false);
   const auto began = std::chrono::steady_clock::now();
   ASSERT_TRUE(restore->run().has_value());
@@ -163,11 +167,13 @@ TEST_F(RestoreWithAScript, DoesNotWaitForAPipeThatSomebodyKeepsOpen) {
   kill(std::stoi(read("leftover")), SIGKILL);
 }
 
-TEST_F(RestoreWithAScript, ASignalBeforeTheProcessRunsEndsCriuAndItsChildren) {
-  auto restore = restore_with(std::string(kReady) + "sleep 100",
-                              "(trap '' TERM; sleep 100) & echo $! > child; sleep 100");
+TEST_F(RestoreWithAScript, SignalBeforeTheProcessRunsEndsCriuAndItsChildren) {
+  auto restore =
+      restore_with(std::string(kReady) + "sleep 100",
+                   "(trap '' TERM; sleep 100) & echo $! > child; echo > ready; sleep 100");
+  ASSERT_EQ(mkfifo((work_ + "/ready").c_str(), 0600), 0);
   std::thread interrupter([&] {
-    while (read("child").empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    (void)read("ready");  // blocks until the script writes to it
     kill(getpid(), SIGTERM);
   });
   const auto pid = restore->run();
@@ -176,7 +182,7 @@ TEST_F(RestoreWithAScript, ASignalBeforeTheProcessRunsEndsCriuAndItsChildren) {
   EXPECT_EQ(pid.error().errno_value, EINTR);
   EXPECT_THAT(pid.error().message, HasSubstr("nothing runs here"));
   const pid_t child = std::stoi(read("child"));
-  // Killed; whether init has reaped it already is not ours to say.
+  // Killed; init may not have reaped it yet.
   std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
   std::string state;
   if (stat >> state >> state >> state) {
@@ -184,20 +190,16 @@ TEST_F(RestoreWithAScript, ASignalBeforeTheProcessRunsEndsCriuAndItsChildren) {
   }
 }
 
-TEST_F(RestoreWithAScript, ASignalWhilePagesAreStillMissingIsNotFollowed) {
+TEST_F(RestoreWithAScript, SignalWhilePagesAreMissingIsIgnored) {
   auto restore = restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done",
                               "echo 5 > pidfile");
   ASSERT_TRUE(restore->run().has_value());
   kill(getpid(), SIGINT);
-  std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    std::ofstream(work_ + "/enough") << "yes";
-  });
+  on_notice_ = [&] { std::ofstream(work_ + "/enough") << "yes"; };
   const Status finished = restore->finish_pages();
-  later.join();
   EXPECT_TRUE(finished.has_value());
   ASSERT_EQ(notices_.size(), 1u);
-  EXPECT_THAT(notices_[0], HasSubstr("runs already"));
+  EXPECT_THAT(notices_[0], HasSubstr("already runs"));
 }
 
 }  // namespace

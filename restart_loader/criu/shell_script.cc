@@ -19,14 +19,15 @@ std::string shell_quoted(const std::string& text) {
 Result<std::string> own_path() {
   char text[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", text, sizeof text);
-  if (length <= 0 || length == sizeof text) return system_failure("find", "our own binary");
+  if (length <= 0 || length == sizeof text)
+    return system_failure("find", "the running ppmr binary");
   std::string path(text, static_cast<size_t>(length));
   constexpr std::string_view kDeleted = " (deleted)";  // proc(5)
   if (path.ends_with(kDeleted) && access(path.c_str(), F_OK) != 0) {
     path.resize(path.size() - kDeleted.size());
     return failure(ESTALE, path +
-                               " was replaced or removed while it runs: start this node's ppmr "
-                               "daemon, or this command, again");
+                               " was replaced or removed while it was running: restart this "
+                               "node's ppmr daemon, or this command");
   }
   return path;
 }

@@ -1,4 +1,4 @@
-// What CRIU calls at its stages is one path, so it is given scripts of a few lines.
+// Shell scripts for CRIU and runc, which start a program by its path alone, without arguments.
 #pragma once
 
 #include <string>
@@ -7,14 +7,15 @@
 
 namespace ppmr {
 
-// One word for a shell, whatever is in it.
+// The text as one word of a shell command.
 std::string shell_quoted(const std::string& text);
 
-// The path of the running binary. Errors: it was replaced or removed since it was started, so a
-// script would find another one or none.
+// The path of the running binary. Errors: ESTALE if it was replaced or removed since its start, so
+// that a script would not find it.
 Result<std::string> own_path();
 
-// Makes it anew, for this user alone, and returns `path`. Errors: of the file system.
+// Writes the script, replacing an old one, with mode 0700. Returns `path`. Errors: of the file
+// system.
 Result<std::string> write_script(const std::string& path, const std::string& text);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// CRIU's work directory on this side: logs, pid file, the socket of lazy-pages.
+// CRIU's work directory: logs, pid file, the socket of lazy-pages.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace ppmr {
 
-// A fresh private directory is removed at the end unless keep() was called; one that the user chose
-// always stays. Threads: one.
+// The destructor removes a temporary directory unless keep() was called. One that the user chose
+// stays. Threads: one.
 class WorkDirectory {
  public:
-  // `chosen` (made if it is missing), or a fresh one in /run/ppmr, or in /tmp where that cannot be.
+  // `chosen`, which is created if missing. If empty: a temporary one in /run/ppmr, else in /tmp.
   static Result<WorkDirectory> create(const std::string& chosen);
 
   WorkDirectory(WorkDirectory&& other) noexcept

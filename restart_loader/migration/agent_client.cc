@@ -17,9 +17,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// How long one attempt may take while there is time for another one.
+// Bound of one attempt, unless it is the last one.
 constexpr milliseconds kAttempt{3000};
-constexpr milliseconds kBetweenAttempts{100};
+constexpr milliseconds kBetweenAttempts{100};  // no event announces that a target is back
 
 }  // namespace
 
@@ -62,14 +62,15 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
     if (text) {
       auto answer = nlohmann::json::parse(*text, nullptr, false);
       if (answer.is_object()) return answer;
-      sent = failure(EPROTO, "the agent at " + endpoint_.address + " gave no JSON object");
+      sent = failure(EPROTO, "the agent at " + endpoint_.address +
+                                 ": cannot parse its reply (version mismatch?)");
     } else {
       sent = failure(text.error());
     }
   }
   connection_.reset();
-  return failure(sent.error().errno_value,
-                 "ask the agent at " + endpoint_.address + ": " + sent.error().message);
+  return failure(sent.error().errno_value, "send a request to the agent at " + endpoint_.address +
+                                               ": " + sent.error().message);
 }
 
 Result<nlohmann::json> AgentClient::insist(const nlohmann::json& request, milliseconds patience) {
@@ -81,7 +82,7 @@ Result<nlohmann::json> AgentClient::insist(const nlohmann::json& request, millis
       if (Status verdict = accepted(*answer); !verdict) return failure(verdict.error());
       return answer;
     }
-    // Refused for good: --allow-restart is missing, or another version.
+    // Permanent: --allow-restart is missing, or a version mismatch.
     if (answer.error().errno_value == EPROTONOSUPPORT || left <= kBetweenAttempts) return answer;
     std::this_thread::sleep_for(kBetweenAttempts);
   }

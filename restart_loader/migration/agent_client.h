@@ -1,5 +1,5 @@
-// Asks the agent of the target's node. Every request may be asked again when its answer got lost:
-// what an agent is told are facts that stay true (the source has decided, its tasks are dead).
+// Sends requests to the agent at the target (migration_agent.h). Requests are idempotent: one whose
+// reply was lost may be sent again.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,13 @@
 
 namespace ppmr {
 
-// Where a source's target listens, and what the source shows it of itself.
+// The address of a source's target and the credentials that the source shows to it.
 struct AgentEndpoint {
   std::string address;
   Credentials credentials;
 };
-// From what the source's daemon answers to {"op":"way"}, or from a record; may throw
-// nlohmann::json::exception.
+// From the reply of the source's daemon to {"op":"way"}, or from a record. Throws
+// nlohmann::json::exception if a field is missing.
 AgentEndpoint parse_endpoint(const nlohmann::json& json);
 
 // Threads: one.
@@ -27,14 +27,14 @@ class AgentClient {
   explicit AgentClient(AgentEndpoint endpoint);
   ~AgentClient();
 
-  // One request, one answer {"ok":...} as the agent gave it; connects first where need be. Errors
-  // are of the way there: ECONNREFUSED with the target's reason, ETIMEDOUT, ECONNRESET ...; the
-  // connection is given up then, and made again by the next call.
+  // Sends one request, connecting first if necessary, and returns the reply {"ok":...}, which may
+  // be a refusal. Errors are of the connection: ECONNREFUSED with the target's reason, ETIMEDOUT,
+  // ECONNRESET ...; the next call connects again.
   Result<nlohmann::json> ask(const nlohmann::json& request, std::chrono::milliseconds patience);
-  // The same until it is answered or `patience` is over, and a refusal is an error, too.
+  // Repeats the request until there is a reply or `patience` is over. A refusal is an error, too.
   Result<nlohmann::json> insist(const nlohmann::json& request, std::chrono::milliseconds patience);
 
-  const std::string& node_name() const { return node_name_; }  // empty before the first answer
+  const std::string& node_name() const { return node_name_; }  // empty before the first reply
 
  private:
   Status connect(std::chrono::milliseconds patience);

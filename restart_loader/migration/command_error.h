@@ -1,4 +1,4 @@
-// How a subcommand fails: what it says, and what it exits with.
+// The error of a subcommand: message and exit code.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ inline tl::unexpected<CommandError> command_failure(ExitCode exit_code, std::str
   return tl::unexpected<CommandError>(CommandError{exit_code, std::move(message)});
 }
 
-// Says so on stderr as "ppmr commit: message" (and with `json` as one object on stdout) and returns
-// the exit code as a number.
+// Prints "ppmr commit: message" to stderr, with `json` also one object to stdout. Returns the exit
+// code as a number.
 int report(const std::string& command, const CommandError& error, bool json);
 
 }  // namespace ppmr

@@ -1,22 +1,20 @@
-// CRIU opens its directories by the numbers that they have in the process which made its socket:
-// the runtime's, normally. Ours is made here, so the directories are opened here, too, and the
-// request is given their numbers.
+// CRIU opens its directories through the descriptors of the process that created its socket, which
+// normally is the runtime. With a relay it is this process, so it opens the directories, too, and
+// replaces their numbers in the request.
 #include "restart_loader/migration/criu_relay.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
-#include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
-#include <thread>
 
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/criu_rpc.h"
@@ -24,26 +22,27 @@
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/shell_script.h"
 #include "restart_loader/migration/migration_hook.h"
+#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {
 
+using std::chrono::milliseconds;
+
 constexpr size_t kRequestMaxBytes = 4 << 20;
 constexpr int kFailed = 1;
-// How long the runtime may take to end when CRIU has.
-constexpr std::chrono::seconds kRuntimePatience{10};
-constexpr std::chrono::milliseconds kRuntimeLook{20};
+// How long the runtime may run on after CRIU has ended.
+constexpr milliseconds kRuntimePatience{10'000};
 
-// Whoever would hear it may be dead; fmt::print() would throw then.
-int complain(const std::string& sentence) {
-  std::fputs(fmt::format("ppmr relay: {}\n", sentence).c_str(), stderr);
+int report_error(const std::string& sentence) {
+  print_to(stderr, "ppmr relay: {}\n", sentence);
   return kFailed;
 }
 
-// Between whoever asks and CRIU until CRIU has ended.
+// Relays between the client and CRIU until CRIU has ended.
 class Relay {
  public:
-  // Without a runtime there is nobody who would have to be asked, or told.
+  // `runtime` is empty if there is no container runtime.
   Relay(const CriuRelay& options, UniqueFd runtime, UniqueFd criu, pid_t criu_pid)
       : options_(options),
         runtime_(std::move(runtime)),
@@ -53,12 +52,12 @@ class Relay {
 
  private:
   bool at_source() const { return options_.role == "source"; }
-  bool may_go_on() const;  // without the runtime
+  bool may_continue_without_runtime() const { return decided_ || options_.alone; }
   bool pass_to_runtime(const CriuMessage& message);
   bool pass_to_criu(const CriuMessage& message) { return send_criu_message(criu_.get(), message); }
   bool answer_criu(bool go_on) { return pass_to_criu({criu_notification_answer(go_on), {}}); }
   bool ask_runtime(const CriuMessage& notification, CriuMessage& answer);
-  bool notified(const CriuNotification& notification, const CriuMessage& message);
+  bool on_notification(const CriuNotification& notification, const CriuMessage& message);
   bool hold_at_source(const CriuMessage& message);
   bool guard_pages(pid_t restored_root) const;
   bool hold_at_target(const CriuNotification& notification, const CriuMessage& message);
@@ -76,38 +75,37 @@ class Relay {
   }
 
   const CriuRelay& options_;
-  UniqueFd runtime_;  // none: it has gone, or there never was one
+  UniqueFd runtime_;  // empty: it has ended, or there is none
   const UniqueFd criu_;
   const pid_t criu_pid_;
-  // The record of this node says so: from now on nothing that the runtime does may stop CRIU.
+  // Set once the record lets CRIU continue: then no failure of the runtime may stop CRIU.
   bool decided_ = false;
-  bool resumed_is_told_ = true;  // false: the mark could not be left
+  bool left_resumed_mark_ = true;  // false: it could not be written
 };
 
-bool Relay::may_go_on() const { return decided_ || options_.alone; }
-
 int Relay::run(const CriuMessage& first) {
-  std::signal(SIGPIPE, SIG_IGN);  // whom we tell of errors may be dead
-  if (!pass_to_criu(first)) return complain("CRIU does not take the request");
+  ignore_sigpipe();
+  if (!pass_to_criu(first)) return report_error("cannot send the request to CRIU: it has ended");
   for (;;) {
     std::array<pollfd, 2> fds = {
         {{criu_.get(), POLLIN, 0}, {runtime_ ? runtime_.get() : -1, POLLIN, 0}}};
-    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return complain("poll failed");
+    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return report_error("poll failed");
     if (fds[0].revents != 0) {
       const auto message = receive_criu_message(criu_.get());
       if (!message) return 0;
       const auto notification = parse_criu_notification(message->bytes);
-      if (!notification && resumed_is_told_) (void)leave(RelayMark::kResponded);
-      const bool passed = notification ? notified(*notification, *message)
-                                       : pass_to_runtime(*message) || may_go_on();
-      if (!passed) return kFailed;  // CRIU notices, and undoes what it has done
+      if (!notification && left_resumed_mark_) (void)leave(RelayMark::kResponded);
+      const bool passed = notification
+                              ? on_notification(*notification, *message)
+                              : pass_to_runtime(*message) || may_continue_without_runtime();
+      if (!passed) return kFailed;  // closes CRIU's socket, and CRIU undoes its work
     } else if (fds[1].revents != 0) {
       const auto message = receive_criu_message(runtime_.get());
       if (message) {
         if (!pass_to_criu(*message)) return kFailed;
         continue;
       }
-      if (!decided_) return complain("the container runtime has gone");
+      if (!decided_) return report_error("the container runtime has ended");
       runtime_.reset();
     }
   }
@@ -129,10 +127,10 @@ bool Relay::ask_runtime(const CriuMessage& notification, CriuMessage& answer) {
   return true;
 }
 
-// False: CRIU shall fail.
-bool Relay::notified(const CriuNotification& notification, const CriuMessage& message) {
+// False: CRIU must fail.
+bool Relay::on_notification(const CriuNotification& notification, const CriuMessage& message) {
   if (at_source() && notification.script == "pre-dump") {
-    note_freeze_begins(options_.work_directory);
+    note_freeze_began(options_.work_directory);
   }
   if (at_source() && notification.script == "post-dump") return hold_at_source(message);
   if (!at_source() && notification.script == "post-restore") {
@@ -140,16 +138,16 @@ bool Relay::notified(const CriuNotification& notification, const CriuMessage& me
   }
   // From here on the tree may run its own code.
   if (!at_source() && notification.script == "pre-resume")
-    resumed_is_told_ = leave(RelayMark::kResumed);
+    left_resumed_mark_ = leave(RelayMark::kResumed);
   if (!at_source() && notification.script == "post-resume") {
     (void)leave(RelayMark::kRunsSince, std::to_string(realtime_ns()));
   }
   CriuMessage answer;
   if (ask_runtime(message, answer)) return pass_to_criu(answer);
-  return may_go_on() && answer_criu(true);
+  return may_continue_without_runtime() && answer_criu(true);
 }
 
-// A runtime hears that its container was dumped only when it is not to run here any more.
+// The runtime receives post-dump only after a commit: then its container no longer runs here.
 bool Relay::hold_at_source(const CriuMessage& message) {
   if (!hold()) return answer_criu(false);
   decided_ = true;
@@ -158,7 +156,7 @@ bool Relay::hold_at_source(const CriuMessage& message) {
   return answer_criu(true);
 }
 
-// In a process of its own, which closes all that we have open.
+// In a child, because PagesGuard::run() closes all descriptors.
 bool Relay::guard_pages(pid_t restored_root) const {
   if (!has_pages_server(options_.work_directory)) return true;
   const pid_t guard = fork();
@@ -170,37 +168,35 @@ bool Relay::guard_pages(pid_t restored_root) const {
   return status == 0;
 }
 
-// Before the vote, what a runtime has to do with its restored container, so that nothing of it can
-// fail afterwards.
+// The runtime does its part of the restore before the vote, so that it cannot fail after it.
 bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessage& message) {
   CriuMessage answer{criu_notification_answer(true), {}};
   if (!options_.alone && !ask_runtime(message, answer)) return false;
   if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
-  // Without the mark another supervisor would take it that nothing has run, and restore it once
-  // more.
+  // Without the mark, another supervisor would assume that nothing has run, and restore again.
   if (Status left = leave_mark(options_.work_directory, RelayMark::kLetGo); !left) {
-    (void)complain(left.error().message);
+    (void)report_error(left.error().message);
     return answer_criu(false);
   }
   decided_ = true;
   return pass_to_criu(answer);
 }
 
-// Rounds of pre-copy are nothing to hold. Gives the request that is; nullopt: nothing more is asked
-// for, or CRIU has ended.
-std::optional<CriuMessage> pass_pre_dumps(int asker, int criu) {
+// Passes on the rounds of pre-copy, which are not held. Returns the first request that is; nullopt:
+// the client or CRIU has ended.
+std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
   for (;;) {
-    auto message = receive_criu_message(asker);
+    auto message = receive_criu_message(client);
     if (!message) return std::nullopt;
     const auto request = parse_criu_request(message->bytes);
     if (!request || request->type != CriuRequest::kPreDump) return message;
     if (!send_criu_message(criu, *message)) return std::nullopt;
     const auto response = receive_criu_message(criu);
-    if (!response || !send_criu_message(asker, *response)) return std::nullopt;
+    if (!response || !send_criu_message(client, *response)) return std::nullopt;
   }
 }
 
-// The directory that the runtime has open under this number, opened by us; -1 stays -1.
+// Opens the directory that the runtime has open under this number; -1 stays -1.
 Result<int> open_directory_of(pid_t runtime, int number) {
   if (number < 0) return -1;
   const std::string path = fmt::format("/proc/{}/fd/{}", runtime, number);
@@ -216,7 +212,7 @@ int CriuRelay::become_criu() const {
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   execv(criu.c_str(), argv.data());
-  return complain(system_failure("run", criu).value().message);
+  return report_error(system_failure("run", criu).value().message);
 }
 
 int CriuRelay::run() const {
@@ -224,79 +220,81 @@ int CriuRelay::run() const {
   const int socket = std::atoi(arguments[1].c_str());
   if (!alone) return run_for_runtime(socket);
   if (chdir(work_directory.c_str()) != 0) {
-    return complain(system_failure("change to", work_directory).value().message);
+    return report_error(system_failure("change to", work_directory).value().message);
   }
-  return stand_between(socket, std::nullopt);
+  return start_relay(socket, std::nullopt);
 }
 
 int CriuRelay::run_for_runtime(int socket) const {
-  // Runtimes ask this and that before: for the version, for features.
+  // Runtimes send other requests first: for the version, for features.
   std::string peeked(kRequestMaxBytes, '\0');
   const ssize_t size = recv(socket, peeked.data(), peeked.size(), MSG_PEEK);
-  if (size <= 0) return complain("the container runtime asks for nothing");
+  if (size <= 0) return report_error("the container runtime sent no request");
   peeked.resize(static_cast<size_t>(size));
   const auto request = parse_criu_request(peeked);
-  if (!request) return complain("the container runtime speaks another protocol");
-  const CriuRequest wanted = role == "source" ? CriuRequest::kDump : CriuRequest::kRestore;
-  if (request->type != wanted) return become_criu();
+  if (!request) return report_error("cannot parse the request of the container runtime");
+  const CriuRequest held = role == "source" ? CriuRequest::kDump : CriuRequest::kRestore;
+  if (request->type != held) return become_criu();
 
   auto first = receive_criu_message(socket);
-  if (!first) return complain("the container runtime has gone");
+  if (!first) return report_error("the container runtime has ended");
   const auto images = open_directory_of(getppid(), request->images_directory);
   const auto work = open_directory_of(getppid(), request->work_directory);
-  if (!images) return complain(images.error().message);
-  if (!work) return complain(work.error().message);
+  if (!images) return report_error(images.error().message);
+  if (!work) return report_error(work.error().message);
   first->bytes = with_directories(std::move(first->bytes), *images, *work);
   if (role == "target") {
     (void)leave_mark(work_directory, RelayMark::kContainerMade, read_boot_id());
   }
-  return stand_between(socket, std::move(first));
+  return start_relay(socket, std::move(first));
 }
 
-int CriuRelay::stand_between(int socket, std::optional<CriuMessage> first) const {
+int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
   auto sockets = make_criu_sockets();
-  if (!sockets) return complain(sockets.error().message);
-  // No child of CRIU's: at its end CRIU waits for all that it has.
+  if (!sockets) return report_error(sockets.error().message);
+  // Two forks: the relay must not be a child of CRIU, which waits for all its children at the end.
   const pid_t criu_pid = getpid();
   const pid_t parent_pid = getppid();
-  const pid_t between = fork();
-  if (between < 0) return complain("cannot start the relay");
-  if (between == 0) {
+  const pid_t middle = fork();
+  if (middle < 0) return report_error("cannot start the relay");
+  if (middle == 0) {
     const pid_t relay = fork();
     if (relay != 0) _exit(relay < 0 ? kFailed : 0);
     sockets->theirs.reset();
-    UniqueFd asker(socket);
+    UniqueFd client(socket);
     fcntl(socket, F_SETFD, FD_CLOEXEC);
     const ProcessIdentity runtime = identify(parent_pid).value_or(ProcessIdentity{});
     if (alone) {
       first = pass_pre_dumps(socket, sockets->ours.get());
-      asker.reset();
+      client.reset();
       if (!first) return 0;
     }
-    const int code = Relay(*this, std::move(asker), std::move(sockets->ours), criu_pid).run(*first);
-    if (role == "source" && !alone) settle_after(runtime);
+    const int code =
+        Relay(*this, std::move(client), std::move(sockets->ours), criu_pid).run(*first);
+    if (role == "source" && !alone) settle_container(runtime);
     return code;
   }
   int status = 0;
-  while (waitpid(between, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(middle, &status, 0) < 0 && errno == EINTR) {
   }
-  if (status != 0) return complain("cannot start the relay");
-  if (dup2(sockets->theirs.get(), socket) < 0) return complain("cannot give CRIU its socket");
+  if (status != 0) return report_error("cannot start the relay");
+  if (dup2(sockets->theirs.get(), socket) < 0) return report_error("cannot pass CRIU its socket");
   return become_criu();
 }
 
-// The coordinator does the same, if it lives.
-void CriuRelay::settle_after(const ProcessIdentity& runtime) const {
-  const auto deadline = std::chrono::steady_clock::now() + kRuntimePatience;
-  while (is_alive(runtime) && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(kRuntimeLook);
+// The coordinator does the same if it is alive.
+void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, runtime.pid, 0)));
+  if (pidfd && is_alive(runtime)) {
+    pollfd end{pidfd.get(), POLLIN, 0};
+    (void)poll(&end, 1, static_cast<int>(kRuntimePatience.count()));
   }
   const auto store = RecordStore::open(state_directory);
   const auto record = store ? store->read(id, MigrationRole::kSource)
                             : Result<OwnershipRecord>(failure(store.error()));
   if (!record || tree >= record->trees.size()) return;
   if (Status settled = settle_container_at_source(*record, record->trees[tree]); !settled) {
-    (void)complain(settled.error().message);
+    (void)report_error(settled.error().message);
   }
 }
 

@@ -1,17 +1,18 @@
-// CRIU with a relay beside it, which does what has to be done at CRIU's notifications: it holds the
-// tree (migration_hook.h), guards its pages, passes the rest on.
+// `ppmr migration-relay`: CRIU with a relay process beside it. At CRIU's notifications the relay
+// holds the tree (migration_hook.h) and starts the page guard; it passes all other messages on.
 //
-//   runc <--- socket of runc's ---> relay <--- socket of ours ---> criu swrk     a container
-//   held_criu.h --- requests -----> relay <--- socket of ours ---> criu swrk     a process: alone
-//                                     |
-//                            the record of this node
+//   runc <---- runc's socket ----> relay <---- the relay's socket ----> criu swrk    a container
+//   held_criu.h ---- requests ---> relay <---- the relay's socket ----> criu swrk    alone
+//                                    |
+//                          the record of this node
 //
-// A container runtime runs this in place of CRIU while its container is migrated. CRIU knows either
-// action scripts or one that wants to be notified, so scripts cannot be had beside runc; and each
-// of them would be the start of a program, while the tree is frozen.
+// While a container is migrated, its runtime starts this program in place of CRIU.
 //
-// CRIU keeps the process that was started, for it is that one's child that the restored tree has to
-// be; the relay ends when CRIU does.
+// The process that was started becomes CRIU, because the restored tree must become a child of that
+// process's parent. The relay is another process; it ends when CRIU does.
+//
+// Rejected: action scripts. CRIU supports either scripts or a client that receives notifications,
+// so they are not available with runc; and each is the start of a program while the tree is frozen.
 #pragma once
 
 #include <optional>
@@ -23,8 +24,8 @@
 
 namespace ppmr {
 
-// Puts a `criu` into the work directory that is this relay: for the front of the runtime's PATH.
-// Errors: of the file system.
+// Writes a script `criu` that runs this relay into the work directory, which the caller puts at the
+// front of the runtime's PATH. Errors: of the file system.
 Status write_relay_script(const RecordStore& store, const std::string& id, MigrationRole role,
                           size_t tree, const std::string& criu, const std::string& work_directory);
 
@@ -35,17 +36,17 @@ struct CriuRelay {
   size_t tree = 0;
   std::string criu;  // the real one
   std::string work_directory;
-  bool alone = false;  // no container runtime: after what is to be held nobody is asked
-  std::vector<std::string> arguments;  // for CRIU: swrk NUMBER
+  bool alone = false;                  // there is no container runtime
+  std::vector<std::string> arguments;  // of CRIU: swrk NUMBER
 
-  // Becomes CRIU; returns only in the relay's own process, or after an error.
+  // Becomes CRIU. Returns an exit code in the relay process, and after an error.
   int run() const;
 
  private:
   int become_criu() const;
   int run_for_runtime(int socket) const;
-  int stand_between(int socket, std::optional<CriuMessage> first) const;
-  void settle_after(const ProcessIdentity& runtime) const;
+  int start_relay(int socket, std::optional<CriuMessage> first) const;
+  void settle_container(const ProcessIdentity& runtime) const;
 };
 
 }  // namespace ppmr

@@ -17,13 +17,13 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kFirstContact{3000};
 constexpr milliseconds kLookSlice{1000};
-// How long the target may be out of reach before the decision.
+// How long the target may be unreachable before the decision.
 constexpr milliseconds kReachPatience{5000};
-constexpr milliseconds kSecondOpinionPatience{500};  // the processes are frozen meanwhile
-// Also how soon a signal is noticed.
+constexpr milliseconds kRootCausePatience{500};  // the processes are frozen meanwhile
+// Also bounds the delay until a signal takes effect.
 constexpr milliseconds kLookInterval{250};
 
-// The name of a program as part of a checkpoint's name.
+// A program name that can be part of a checkpoint name.
 std::string plain(const std::string& name) {
   std::string text;
   for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
@@ -32,7 +32,8 @@ std::string plain(const std::string& name) {
 
 Result<OwnershipRecord> record_in(const json& answer) {
   const auto record = answer.find("record");
-  if (record == answer.end()) return failure(EPROTO, "the target's answer lacks its record");
+  if (record == answer.end())
+    return failure(EPROTO, "the target's reply has no record (version mismatch?)");
   return parse_record(*record);
 }
 
@@ -65,8 +66,8 @@ MigrationOutcome Migration::run() {
     const Status aborted = abort(done.error());
     if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
     return outcome(ExitCode::kMigrationOpen,
-                   fmt::format("{}; that it is given up could not be written down: {}. Run ppmr "
-                               "migrate --recover {} here",
+                   fmt::format("{}; and the abort could not be recorded: {}. Unfinished: run `ppmr "
+                               "migrate --recover {}` here",
                                done.error().message, aborted.error().message, id_));
   }
   done = hand_over();
@@ -74,9 +75,9 @@ MigrationOutcome Migration::run() {
   join_dumps();
   if (!done) {
     return outcome(ExitCode::kMigrationOpen,
-                   fmt::format("the processes now belong to the target, but it could not be told "
-                               "to let them run: {}. They are stopped on both sides. Run ppmr "
-                               "migrate --recover {} here once the target answers",
+                   fmt::format("committed: the target owns the processes, but it cannot be "
+                               "reached: {}. They are stopped on both nodes. Unfinished: run `ppmr "
+                               "migrate --recover {}` here when the target is reachable again",
                                done.error().message, id_));
   }
   done = await_running();
@@ -93,6 +94,7 @@ Status Migration::prepare() {
   record.role = kRole;
   record.endpoint = settings_.endpoint;
   record.mountpoint = settings_.mount.mountpoint;
+  record.boot_id = read_boot_id();
   record.coordinator = identify_self();
   record.hold_limit_ms = settings_.hold_limit.count();
   record.leave_running = settings_.leave_running;
@@ -100,7 +102,8 @@ Status Migration::prepare() {
   record.criu_options = settings_.criu_options;
   for (const Tree& tree : trees_) {
     TreeRecord entry;
-    entry.root = tree.plan.root;
+    entry.root = tree.plan.root.pid;
+    entry.root_start_time = tree.plan.root.start_time;
     entry.name = tree.plan.name;
     entry.container = tree.plan.container;
     entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
@@ -111,11 +114,12 @@ Status Migration::prepare() {
   if (!created) return failure(created.error());
   is_recorded_ = true;
   OwnershipRecord shown = *created;
-  shown.endpoint = json::object();  // where this node keeps its key concerns nobody
+  shown.endpoint = json::object();  // paths of this node's keys: not for the peer
   auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
   if (!answer) return failure(answer.error());
   if (Status verdict = accepted(*answer); !verdict) {
-    return failure(verdict.error().errno_value, "the target refuses: " + verdict.error().message);
+    return failure(verdict.error().errno_value,
+                   "the target refused the migration: " + verdict.error().message);
   }
   auto prepared = record_in(*answer);
   if (!prepared) return failure(prepared.error());
@@ -125,66 +129,69 @@ Status Migration::prepare() {
     return {};
   });
   if (!begun) return failure(begun.error());
-  tell({{"event", "begun"}, {"target", agent_.node_name()}});
+  report_event({{"event", "begun"}, {"target", agent_.node_name()}});
   return {};
 }
 
 void Migration::dump(Tree& tree, size_t number) {
   slots_.acquire();
-  auto record = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-    if (is_over(latest.state)) return failure(ECANCELED, "aborted before it began");
-    latest.trees[number].phase = TreePhase::kDumping;
-    return {};
-  });
-  Status done;
-  if (record) {
-    const bool first_pre_copies = settings_.pre_copy_rounds_max > 0;
-    tell({{"event", first_pre_copies ? "pre-copying" : "dumping"},
-          {"checkpoint", record->trees[number].checkpoint}},
-         &tree);
-    TreeDumpOptions options{.criu = settings_.criu,
-                            .mount = settings_.mount,
-                            .id = id_,
-                            .tree = number,
-                            .record = record->trees[number],
-                            .criu_options = settings_.criu_options,
-                            .leave_running = settings_.leave_running,
-                            .pre_copy_rounds_max = settings_.pre_copy_rounds_max,
-                            .on_round = {},
-                            .seal_patience = settings_.hold_limit};
-    options.on_round = [&](unsigned round, uint64_t bytes) {
-      tell({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
-    };
-    tree.dump = std::make_unique<TreeDump>(store_, std::move(options));
-    auto sealed = tree.dump->dump_and_seal();
-    if (sealed) {
-      tree.sealed = *sealed;
-      auto noted = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-        TreeRecord& entry = latest.trees[number];
-        if (entry.phase < TreePhase::kSealed) entry.phase = TreePhase::kSealed;
-        entry.sealed_ns = realtime_ns();
-        entry.freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory());
-        return {};
-      });
-      if (!noted) done = failure(noted.error());
-      tell({{"event", "sealed"}, {"bytes", sealed->bytes}}, &tree);
-    } else {
-      done = failure(sealed.error());
-    }
-  } else {
-    done = failure(record.error());
-  }
+  const Status done = dump_and_seal(tree, number);
   slots_.release();
   {
     std::lock_guard lock(mutex_);
     tree.is_sealed = done.has_value();
-    if (!done && !failed_) {
-      failed_ = Error{done.error().errno_value, fmt::format("process {} ({}): {}", tree.plan.root,
-                                                            tree.plan.name, done.error().message)};
+    if (!done && !first_failure_) {
+      first_failure_ =
+          Error{done.error().errno_value, fmt::format("process {} ({}): {}", tree.plan.root.pid,
+                                                      tree.plan.name, done.error().message)};
     }
   }
   changed_.notify_all();
   if (tree.dump) tree.dump->wait_for_end();
+}
+
+Status Migration::dump_and_seal(Tree& tree, size_t number) {
+  auto record = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+    if (is_over(latest.state)) return failure(ECANCELED, "aborted before its dump began");
+    TreeRecord& entry = latest.trees[number];
+    // The tree may have waited long for its turn.
+    if (Status same = check_identity({entry.root, entry.root_start_time}, latest.boot_id); !same) {
+      return same;
+    }
+    entry.phase = TreePhase::kDumping;
+    return {};
+  });
+  if (!record) return failure(record.error());
+  report_event({{"event", settings_.pre_copy_rounds_max > 0 ? "pre-copying" : "dumping"},
+                {"checkpoint", record->trees[number].checkpoint}},
+               &tree);
+  const auto on_round = [&](unsigned round, uint64_t bytes) {
+    report_event({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
+  };
+  tree.dump = std::make_unique<TreeDump>(
+      store_, TreeDumpOptions{.criu = settings_.criu,
+                              .mount = settings_.mount,
+                              .id = id_,
+                              .tree = number,
+                              .record = record->trees[number],
+                              .criu_options = settings_.criu_options,
+                              .leave_running = settings_.leave_running,
+                              .pre_copy_rounds_max = settings_.pre_copy_rounds_max,
+                              .on_round = on_round,
+                              .seal_patience = settings_.hold_limit});
+  auto sealed = tree.dump->dump_and_seal();
+  if (!sealed) return failure(sealed.error());
+  tree.sealed = *sealed;
+  auto noted = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+    TreeRecord& entry = latest.trees[number];
+    if (entry.phase < TreePhase::kSealed) entry.phase = TreePhase::kSealed;
+    entry.sealed_ns = realtime_ns();
+    entry.freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory());
+    return {};
+  });
+  report_event({{"event", "sealed"}, {"bytes", sealed->bytes}}, &tree);
+  if (!noted) return failure(noted.error());
+  return {};
 }
 
 Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
@@ -197,12 +204,12 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
   return record;
 }
 
-// A target that gives up removes the checkpoints, and the dumps that still go on fail at that: its
-// reason is the one to be told.
-Error Migration::what_came_first(const Error& own) {
-  auto target = look_at_target(milliseconds(0), kSecondOpinionPatience);
+// A target that aborts removes the checkpoints, which makes dumps in progress fail. Then the
+// target's error is the cause, not that of the dump.
+Error Migration::root_cause(const Error& own) {
+  auto target = look_at_target(milliseconds(0), kRootCausePatience);
   if (target && target->state == MigrationState::kAborted && !target->error.empty()) {
-    return {ECHILD, "the target gave up: " + target->error};
+    return {ECHILD, "the target aborted: " + target->error};
   }
   return own;
 }
@@ -210,10 +217,10 @@ Error Migration::what_came_first(const Error& own) {
 Status Migration::await_all_sealed() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (failed_) {
-      const Error own = *failed_;
+    if (first_failure_) {
+      const Error own = *first_failure_;
       lock.unlock();
-      return failure(what_came_first(own));
+      return failure(root_cause(own));
     }
     if (stop_) return failure(EINTR, "interrupted");
     size_t sealed = 0;
@@ -224,7 +231,7 @@ Status Migration::await_all_sealed() {
     auto target = look_at_target(milliseconds(0), kReachPatience);
     if (!target) return failure(target.error());
     if (target->state == MigrationState::kAborted) {
-      return failure(ECHILD, "the target gave up: " + target->error);
+      return failure(ECHILD, "the target aborted: " + target->error);
     }
     lock.lock();
   }
@@ -244,15 +251,16 @@ Status Migration::await_ready() {
       return failure(ECHILD, "the target could not restore: " + target->error);
     }
     if (stop_) return failure(EINTR, "interrupted");
-    if (Clock::now() > deadline) return failure(ETIMEDOUT, "the target did not restore in time");
+    if (Clock::now() > deadline)
+      return failure(ETIMEDOUT, "the target did not restore within --timeout");
   }
 }
 
-void Migration::tell(json event, const Tree* tree) const {
+void Migration::report_event(json event, const Tree* tree) const {
   event["migration"] = id_;
   event["time_ns"] = realtime_ns();
   if (tree != nullptr) {
-    event["pid"] = tree->plan.root;
+    event["pid"] = tree->plan.root.pid;
     event["name"] = tree->plan.name;
   }
   if (settings_.on_event) settings_.on_event(event);

@@ -1,4 +1,5 @@
-// One migration: trees that share one fate. MIGRATION.md has the order of its steps.
+// The coordinator of one migration: one or more trees that all move or all stay. docs/migration.md
+// describes the steps.
 #pragma once
 
 #include <atomic>
@@ -19,23 +20,23 @@ namespace ppmr {
 struct MigrationSettings {
   std::string criu;
   MountEntry mount;
-  nlohmann::json endpoint;  // how the target's agent is reached, see agent_client.h
+  nlohmann::json endpoint;  // of the target's agent, see parse_endpoint()
   bool lazily = true;
   bool leave_running = false;
   unsigned pre_copy_rounds_max = 0;
   std::chrono::milliseconds hold_limit{120'000};
   std::vector<std::string> criu_options;
-  // What happens, as it happens; called from several threads at once.
+  // Receives each event, called from several threads at once.
   std::function<void(const nlohmann::json& event)> on_event;
 };
 
 struct TreePlan {
-  pid_t root = 0;
+  ProcessIdentity root;
   std::string name;
   ContainerRecord container;
 };
 
-// What has become of one tree, for the summary. Times in seconds; negative: unknown.
+// The result for one tree, for the summary.
 struct TreeOutcome {
   TreePlan plan;
   TreeRecord source;
@@ -45,14 +46,14 @@ struct TreeOutcome {
 
 struct MigrationOutcome {
   ExitCode exit_code = ExitCode::kFailure;
-  std::string message;  // why it did not succeed
+  std::string message;  // why it did not succeed; empty on success
   std::string id;
   std::vector<TreeOutcome> trees;
 };
 
 using JobSlots = std::counting_semaphore<4096>;
 
-// Threads: run() by one; `stop` may be set by any.
+// Threads: one calls run(); any may set `stop`.
 class Migration {
  public:
   Migration(const RecordStore& store, const MigrationSettings& settings,
@@ -68,24 +69,27 @@ class Migration {
     std::thread thread;
   };
 
-  // The steps. An error is why the migration is to be aborted.
+  // The steps before the decision. On an error the caller aborts the migration.
   Status prepare();
-  void dump(Tree& tree, size_t number);
-  Error what_came_first(const Error& own);
+  void dump(Tree& tree, size_t number);  // in a thread of its own
+  Status dump_and_seal(Tree& tree, size_t number);
+  Error root_cause(const Error& own);
   Status await_all_sealed();
   Status await_ready();
+  Status hold_tasks();
+  Status confirm_vote();
   Status commit();
-  // After the decision: errors are why it is not finished yet.
+  // The steps after the decision. On an error the migration stays unfinished.
   Status hand_over();
   void kill_tasks();
   void join_dumps();
   Status await_running();
-  // Errors: it could not be written down, so nothing is decided.
+  // Errors: the record could not be written, so nothing is decided.
   Status abort(const Error& why);
 
   Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
                                          std::chrono::milliseconds patience);
-  void tell(nlohmann::json event, const Tree* tree = nullptr) const;
+  void report_event(nlohmann::json event, const Tree* tree = nullptr) const;
   MigrationOutcome outcome(ExitCode exit_code, const std::string& message);
 
   const RecordStore& store_;
@@ -94,15 +98,15 @@ class Migration {
   const std::atomic<bool>& stop_;
   const std::string id_;
   AgentClient agent_;
-  OwnershipRecord target_;  // as seen last
+  OwnershipRecord target_;  // the target's record, as last received
   bool is_recorded_ = false;
-  bool told_ = false;  // it knows that nothing is left alive here
+  bool target_runs_ = false;  // the target was notified that all tasks here are dead
   std::vector<Tree> trees_;
-  std::vector<FrozenTasks> frozen_;  // from the first SIGSTOP on
+  std::vector<FrozenTasks> frozen_;  // filled by hold_tasks()
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Error> failed_;  // the first; guarded by mutex_
+  std::optional<Error> first_failure_;  // guarded by mutex_
 };
 
 }  // namespace ppmr

@@ -13,6 +13,8 @@
 #include "mount/control/mount_table.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/passed_options.h"
+#include "restart_loader/migration/output.h"
+#include "restart_loader/migration/restore_remains.h"
 #include "restart_loader/migration/supervisors.h"
 #include "restart_loader/preflight/preflight.h"
 #include "restart_loader/records/record_store.h"
@@ -38,6 +40,18 @@ json answer_of(const Result<OwnershipRecord>& record) {
   return {{"ok", true}, {"record", *record}};
 }
 
+Error wrong_state(const OwnershipRecord& record) {
+  return {EPERM, std::string("the migration is ") + to_string(record.state) + " at the target" +
+                     (record.error.empty() ? "" : ": " + record.error)};
+}
+
+// Those of trees whose supervisor has ended. A supervisor that is alive removes its own.
+void remove_abandoned_checkpoints(const OwnershipRecord& record) {
+  for (const TreeRecord& tree : record.trees) {
+    if (!is_alive(tree.supervisor)) (void)remove_checkpoint(record.mountpoint, tree.checkpoint);
+  }
+}
+
 class Agent {
  public:
   Agent(RecordStore store, const MigrationAgent& options)
@@ -58,12 +72,14 @@ class Agent {
     if (operation == "preflight") return preflight(request);
     if (operation == "prepare") return prepare(request);
     if (operation == "look") return look(request);
+    if (operation == "vote") return vote(request);
     if (operation == "decide") return decide(request);
-    return refusal({EOPNOTSUPP, "the agent does not know '" + operation + "'"});
+    return refusal({EOPNOTSUPP, "unknown request '" + operation + "' (version mismatch?)"});
   }
   json preflight(const json& request) const;
   json prepare(const json& request) const;
   json look(const json& request) const;
+  json vote(const json& request) const;
   json decide(const json& request) const;
   Result<OwnershipRecord> read_of_peer(const std::string& id) const;
 
@@ -91,8 +107,7 @@ json Agent::prepare(const json& request) const {
     return refusal(passed.error());
   }
   if (record->hold_limit_ms <= 0 || milliseconds(record->hold_limit_ms) > kHoldLimitMax) {
-    return refusal({EINVAL, fmt::format("a process is not held for {} ms: more than 0 and at most "
-                                        "24 h",
+    return refusal({EINVAL, fmt::format("hold limit of {} ms: must be more than 0 and at most 24 h",
                                         record->hold_limit_ms)});
   }
   if (auto criu = find_criu(); !criu) return refusal(criu.error());
@@ -109,7 +124,7 @@ json Agent::prepare(const json& request) const {
     tree.error.clear();
   }
   auto created = store_.create(std::move(*record));
-  if (!created && created.error().errno_value == EEXIST) {  // our last answer was lost
+  if (!created && created.error().errno_value == EEXIST) {  // the reply was lost
     return answer_of(read_of_peer(request.at("record").at("id")));
   }
   if (!created) return refusal(created.error());
@@ -130,7 +145,7 @@ json Agent::prepare(const json& request) const {
 Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
   auto record = store_.read(id, kRole);
   if (record && record->peer != options_.peer) {
-    return failure(EPERM, "migration " + id + " was begun by another node (" + record->peer + ")");
+    return failure(EPERM, "migration " + id + " belongs to another source (" + record->peer + ")");
   }
   return record;
 }
@@ -148,8 +163,27 @@ json Agent::look(const json& request) const {
   return answer_of(record);
 }
 
-// The source has decided. Being told twice changes nothing; being told of the last of several steps
-// includes those before.
+// A target that is ready may not abort by itself, so `ready` in its record can be out of date.
+json Agent::vote(const json& request) const {
+  auto record = read_of_peer(request.at("id"));
+  if (!record) return refusal(record.error());
+  if (record->state != MigrationState::kReady) return refusal(wrong_state(*record));
+  if (const std::string& error = record->first_error(); !error.empty()) {
+    return refusal({ECHILD, error});
+  }
+  for (const TreeRecord& tree : record->trees) {
+    const std::string images = images_path(*record, tree);
+    if (access(images.c_str(), F_OK) != 0) {
+      const int why = errno;
+      return refusal(
+          {why, fmt::format("find checkpoint {}: {} (was the target's daemon restarted?)", images,
+                            strerror(why))});
+    }
+  }
+  return answer_of(record);
+}
+
+// Each decision includes the ones before it.
 json Agent::decide(const json& request) const {
   const std::string id = request.at("id");
   const auto state = parse_state(request.at("state"));
@@ -157,21 +191,22 @@ json Agent::decide(const json& request) const {
   if (!record) return refusal(record.error());
   using enum MigrationState;
   if (state == kAborted) {
-    return answer_of(store_.advance(id, kRole, kAborted, [&](OwnershipRecord& latest) -> Status {
+    record = store_.advance(id, kRole, kAborted, [&](OwnershipRecord& latest) -> Status {
       if (latest.error.empty()) latest.error = request.value("error", "");
       return {};
-    }));
+    });
+    if (record) remove_abandoned_checkpoints(*record);
+    return answer_of(record);
   }
-  if (state != kOwned && state != kRunning) return refusal({EINVAL, "not a decision"});
+  if (state != kOwned && state != kRunning)
+    return refusal({EINVAL, "'" + request.value("state", "") + "' is not a decision"});
   if (record->state == kReady) record = store_.advance(id, kRole, kOwned);
   if (record && state == kRunning && record->state == kOwned) {
     record = store_.advance(id, kRole, kRunning);
   }
   if (!record) return refusal(record.error());
   if (record->state != kOwned && record->state != kRunning && record->state != kFinished) {
-    return refusal({EPERM, std::string("the migration is ") + to_string(record->state) +
-                               " at the target" +
-                               (record->error.empty() ? "" : ": " + record->error)});
+    return refusal(wrong_state(*record));
   }
   if (record->state != kFinished) {
     if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
@@ -182,6 +217,7 @@ json Agent::decide(const json& request) const {
 }  // namespace
 
 int MigrationAgent::run() const {
+  ignore_sigpipe();
   auto store = RecordStore::open(state_directory);
   const UniqueFd socket(fd);
   fcntl(fd, F_SETFD, FD_CLOEXEC);

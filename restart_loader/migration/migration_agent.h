@@ -1,9 +1,11 @@
-// `ppmr migration-agent`: what a coordinator speaks with at the target, one JSON object a line over
-// the socket that the daemon gives it. It keeps nothing in mind: all is in the records.
+// `ppmr migration-agent`: serves one connection of a coordinator at the target. Requests and
+// replies are JSON objects, one per line, over the socket that the daemon passes to it. The agent
+// is stateless: everything is in the records, and every request is idempotent.
 //
-//   {"op":"preflight",...}                        what would stop a move, see preflight.h
-//   {"op":"prepare","record":{...}}               the migration's record is written, restores begin
-//   {"op":"look","id":ID,"version":V,"timeout_ms":T}   the record, once it is younger than V
+//   {"op":"preflight",...}            findings that would stop a move, see preflight.h
+//   {"op":"prepare","record":{...}}   writes the migration's record, starts the supervisors
+//   {"op":"look","id":ID,"version":V,"timeout_ms":T}   the record, as soon as it is newer than V
+//   {"op":"vote","id":ID}             refused unless the target is ready and can still restore
 //   {"op":"decide","id":ID,"state":"aborted"|"owned"|"running","error":TEXT}
 #pragma once
 
@@ -17,7 +19,8 @@ struct MigrationAgent {
   std::string mountpoint;
   std::string peer;
 
-  int run() const;  // until the socket ends
+  // Returns an exit code when the coordinator has closed the connection.
+  int run() const;
 };
 
 }  // namespace ppmr

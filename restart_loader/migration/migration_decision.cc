@@ -1,5 +1,4 @@
-// The decision and what follows from it: the kill here, the word to the target, the end; or the
-// abort.
+// The decision and the steps after it: commit, hand-over to the target, end; or abort.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -15,13 +14,15 @@ using std::chrono::milliseconds;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kLookSlice{1000};
-constexpr milliseconds kTellAbortPatience{5000};
+// How long the target may be unreachable: the processes are frozen meanwhile.
+constexpr milliseconds kVotePatience{5000};
+constexpr milliseconds kNotifyAbortPatience{5000};
 
 }  // namespace
 
-// From the first SIGSTOP on nothing of the trees can run, whoever dies; the record decides whether
-// they ever will again here.
-Status Migration::commit() {
+// Sends SIGSTOP to all tasks, then checks that CRIU still holds every one of them: so none has run
+// since its dump, and none can run until the record says who owns it, even if CRIU is killed.
+Status Migration::hold_tasks() {
   auto stopping = store_.change(id_, kRole, [](OwnershipRecord& record) -> Status {
     if (record.state != MigrationState::kSealed) {
       return failure(
@@ -31,43 +32,49 @@ Status Migration::commit() {
     return {};
   });
   if (!stopping) return failure(stopping.error());
-  Status held;
-  if (!settings_.leave_running) {
-    for (const TreeRecord& tree : stopping->trees) {
-      auto tasks = FrozenTasks::open(tree.tasks);
-      if (!tasks) {
-        held = failure(tasks.error());
-        break;
-      }
-      frozen_.push_back(std::move(*tasks));
-      frozen_.back().stop();
-      if (held) held = frozen_.back().check_held_by(tree.criu.pid);
-      if (held && frozen_.back().count() != tree.tasks.size()) {
-        held = failure(EBUSY, fmt::format("a task of process {} has ended", tree.root));
-      }
+  if (settings_.leave_running) return {};
+  for (const TreeRecord& tree : stopping->trees) {
+    auto tasks = FrozenTasks::open(tree.tasks);
+    if (!tasks) return failure(tasks.error());
+    frozen_.push_back(std::move(*tasks));
+    frozen_.back().stop();
+    if (Status held = frozen_.back().check_held_by(tree.criu.pid); !held) return held;
+    if (frozen_.back().count() != tree.tasks.size()) {
+      return failure(EBUSY, fmt::format("a task of process {} has ended", tree.root));
     }
   }
-  if (held) {
-    auto committed = store_.advance(id_, kRole, MigrationState::kCommitted);
-    if (committed) {
-      tell({{"event", "committed"}});
-      return {};
-    }
-    // It may be written all the same: what is written decides.
-    const auto now = store_.read(id_, kRole);
-    if (!now) return failure(now.error());
-    if (now->state == MigrationState::kCommitted) {
-      tell({{"event", "committed"}});
-      return {};
-    }
-    held = failure(committed.error());
-  }
-  for (const FrozenTasks& tasks : frozen_) tasks.let_go();
-  return held;
+  return {};
 }
 
-// The target hears twice: that it owns them (it keeps that promise whatever happens here), and,
-// when nothing is left alive here, that it may let them run.
+// The target's `ready` may be out of date: a restore may have failed since, or the target's daemon
+// was restarted and its images are gone. A target in doubt may not abort, so the coordinator asks.
+Status Migration::confirm_vote() {
+  auto confirmed = agent_.insist({{"op", "vote"}, {"id", id_}}, kVotePatience);
+  if (confirmed) return {};
+  return failure(confirmed.error().errno_value,
+                 "cannot confirm the target's vote: " + confirmed.error().message);
+}
+
+Status Migration::commit() {
+  Status confirmed = hold_tasks();
+  if (confirmed) confirmed = confirm_vote();
+  if (confirmed) {
+    auto committed = store_.advance(id_, kRole, MigrationState::kCommitted);
+    // Even if writing failed, the record on disk decides.
+    const auto now = committed ? committed : store_.read(id_, kRole);
+    if (!now) return failure(now.error());
+    if (now->state == MigrationState::kCommitted) {
+      report_event({{"event", "committed"}});
+      return {};
+    }
+    confirmed = failure(committed.error());
+  }
+  for (const FrozenTasks& tasks : frozen_) tasks.resume();
+  return confirmed;
+}
+
+// Notifies the target twice: that it owns the trees, which it records durably; and, once all tasks
+// here are dead, that it may let them run.
 Status Migration::hand_over() {
   auto owned =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
@@ -76,17 +83,17 @@ Status Migration::hand_over() {
   auto running =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "running"}}, settings_.hold_limit);
   if (!running) return failure(running.error());
-  told_ = true;
+  target_runs_ = true;
   return {};
 }
 
-// Off the way of the processes: they run at the target already. The hooks go on from here.
+// Off the critical path: the processes already run at the target. Releases the hooks.
 void Migration::kill_tasks() {
   for (const FrozenTasks& tasks : frozen_) tasks.kill();
   frozen_.clear();
   (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
     for (TreeRecord& tree : latest.trees) tree.phase = TreePhase::kComplete;
-    latest.peer_notified = latest.peer_notified || told_;
+    latest.peer_notified = latest.peer_notified || target_runs_;
     if (latest.peer_notified) latest.state = MigrationState::kFinished;
     return {};
   });
@@ -100,7 +107,7 @@ void Migration::join_dumps() {
   const auto end = store_.read(id_, kRole);
   for (size_t i = 0; end && i < trees_.size(); ++i) {
     if (Status settled = settle_container_at_source(*end, end->trees[i]); !settled) {
-      tell({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
+      report_event({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
     }
   }
 }
@@ -111,32 +118,32 @@ Status Migration::await_running() {
     auto target = look_at_target(kLookSlice, settings_.hold_limit);
     if (!target) {
       return failure(target.error().errno_value,
-                     "the target was told to let the processes run, but not heard of since: " +
+                     "the target may run the processes, but has been unreachable since: " +
                          target.error().message);
     }
     for (size_t i = 0; i < trees_.size() && i < target->trees.size(); ++i) {
       const TreePhase phase = target->trees[i].phase;
       if (phase >= TreePhase::kRunning && seen[i] < TreePhase::kRunning) {
-        tell({{"event", "running"}, {"lazily", target->trees[i].lazily}}, &trees_[i]);
+        report_event({{"event", "running"}, {"lazily", target->trees[i].lazily}}, &trees_[i]);
       }
       if (phase >= TreePhase::kComplete && seen[i] < TreePhase::kComplete) {
-        tell({{"event", "complete"}}, &trees_[i]);
+        report_event({{"event", "complete"}}, &trees_[i]);
       }
       seen[i] = phase;
     }
     if (!target->error.empty()) return failure(EFAULT, "at the target: " + target->error);
     if (!target->first_error().empty()) {
       return failure(EAGAIN,
-                     fmt::format("not restored at the target, to which it belongs: {}. ppmr "
-                                 "migrate --recover {} there tries again",
+                     fmt::format("committed, but the target could not restore: {}. Unfinished: "
+                                 "run `ppmr migrate --recover {}` at the target to try again",
                                  target->first_error(), id_));
     }
     if (target->state == MigrationState::kFinished) return {};
     if (stop_) {
-      return failure(EINTR, fmt::format("interrupted: the processes belong to the target, which "
-                                        "goes on; ppmr migrate --recover {} there says how far it "
-                                        "is",
-                                        id_));
+      return failure(EINTR,
+                     fmt::format("interrupted after the commit: the target continues. To see "
+                                 "its progress, run `ppmr migrate --recover {}` there",
+                                 id_));
     }
   }
 }
@@ -147,19 +154,17 @@ Status Migration::abort(const Error& why) {
         record.error = why.message;
         return {};
       });
-  tell({{"event", "aborted"}, {"error", why.message}});
+  report_event({{"event", "aborted"}, {"error", why.message}});
   if (aborted) {
-    // This also makes the target remove the checkpoints, which ends dumps that are under way.
-    (void)notify_target(store_, agent_, *aborted, kTellAbortPatience);
+    // This also makes the target remove the checkpoints, which ends dumps in progress.
+    (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
   } else {
-    tell({{"event", "warning"},
-          {"sentence",
-           "what was dumped stays frozen until it can be written down that it is given "
-           "up: " +
-               aborted.error().message}});
+    report_event({{"event", "warning"},
+                  {"sentence", "dumped processes stay frozen until the abort can be recorded: " +
+                                   aborted.error().message}});
   }
   join_dumps();
-  // Its hooks may have written it down meanwhile.
+  // A hook may have recorded the abort meanwhile.
   const auto end = store_.read(id_, kRole);
   if (aborted || (end && end->state == MigrationState::kAborted)) return {};
   return failure(aborted.error());

@@ -4,14 +4,13 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <csignal>
-#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <thread>
 
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/migration/notify_target.h"
+#include "restart_loader/migration/output.h"
 #include "restart_loader/processes/frozen_tasks.h"
 #include "restart_loader/processes/restorer_wait.h"
 
@@ -21,20 +20,16 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The other things that a hook looks at (who is still alive) are looked at so often.
+// How often a hook checks which processes are still alive.
 constexpr milliseconds kLookInterval{200};
-// How long a hook whose coordinator died tries to tell the target what was decided.
-constexpr milliseconds kTellPatience{10'000};
+// How long a hook whose coordinator died tries to notify the target.
+constexpr milliseconds kNotifyPatience{10'000};
 
 constexpr bool kLetCriuGoOn = true;
 constexpr bool kStopCriu = false;
 
-// Whoever would hear it may be dead; fmt::print() would throw then.
-void say(const std::string& sentence) {
-  std::fputs(fmt::format("ppmr hook: {}\n", sentence).c_str(), stderr);
-}
+void log(const std::string& sentence) { print_to(stderr, "ppmr hook: {}\n", sentence); }
 
-// One hold.
 class Hold {
  public:
   Hold(RecordStore store, std::string id, MigrationRole role, size_t tree, pid_t criu,
@@ -55,11 +50,11 @@ class Hold {
   }
   Status note_held(OwnershipRecord& record) const;
   Status note_ready(OwnershipRecord& record) const;
-  bool too_long(const OwnershipRecord& record) const {
+  bool is_overdue(const OwnershipRecord& record) const {
     return Clock::now() - began_ > milliseconds(record.hold_limit_ms);
   }
-  std::string why_give_up(const OwnershipRecord& record) const;
-  std::optional<bool> give_up(const std::string& why);
+  std::string reason_to_abort(const OwnershipRecord& record) const;
+  std::optional<bool> abort(const std::string& why);
   bool let_run_on(const OwnershipRecord& record) const;
   bool let_run_here() const;
   bool finish_committed(OwnershipRecord record);
@@ -74,27 +69,30 @@ class Hold {
   const ProcessIdentity criu_;
   const pid_t restored_root_;
   const Clock::time_point began_ = Clock::now();
-  bool complained_ = false;
+  bool logged_that_it_holds_ = false;
 };
 
-// In a process of its own, because CRIU goes on only when it is told to.
+// In another process, because CRIU waits for this one.
 void notify_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
   if (fork() != 0) return;
   setsid();
-  close_range(STDERR_FILENO + 1, ~0U, 0);  // CRIU has to notice when the relay dies
+  close_range(STDERR_FILENO + 1, ~0U, 0);  // CRIU must see the end of the relay
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
   AgentClient agent(parse_endpoint(record.endpoint));
-  (void)notify_target(store, agent, record, kTellPatience);
+  (void)notify_target(store, agent, record, kNotifyPatience);
   _exit(0);
 }
 
 Status Hold::note_held(OwnershipRecord& record) const {
-  if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
+  if (tree_ >= record.trees.size()) return failure(EINVAL, "the record has no such tree");
   if (record.state != MigrationState::kDumping) {
     return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
   }
   TreeRecord& tree = record.trees[tree_];
+  if (Status same = check_identity({tree.root, tree.root_start_time}, record.boot_id); !same) {
+    return same;
+  }
   auto tasks = tasks_of_tree(tree.root);
   if (!tasks) return failure(tasks.error());
   tree.tasks = std::move(*tasks);
@@ -107,8 +105,12 @@ Status Hold::note_held(OwnershipRecord& record) const {
 
 bool Hold::at_source() {
   auto record = change([&](OwnershipRecord& latest) { return note_held(latest); });
+  // The frozen processes are not the selected ones.
+  if (!record && record.error().errno_value == ESRCH) {
+    return abort(record.error().message).value_or(kStopCriu);
+  }
   if (!record) {
-    say(record.error().message);
+    log(record.error().message);
     return kStopCriu;
   }
   if (record->leave_running) return kLetCriuGoOn;  // which then lets it run
@@ -122,34 +124,34 @@ bool Hold::at_source() {
       default:
         break;
     }
-    if (const std::string why = why_give_up(*record); !why.empty()) {
-      if (const auto verdict = give_up(why)) return *verdict;
+    if (const std::string why = reason_to_abort(*record); !why.empty()) {
+      if (const auto verdict = abort(why)) return *verdict;
     }
     auto next = store_.wait(id_, role_, record->version, kLookInterval);
     if (next) {
       record = std::move(next);
     } else {
-      // Nothing was decided by us, and nobody can tell us that anything was.
-      say(next.error().message);
+      // The record cannot be read, so the decision is unknown: keep holding.
+      log(next.error().message);
       std::this_thread::sleep_for(kLookInterval);
     }
   }
 }
 
-std::string Hold::why_give_up(const OwnershipRecord& record) const {
+std::string Hold::reason_to_abort(const OwnershipRecord& record) const {
   if (!is_alive(record.coordinator)) {
     return fmt::format("ppmr migrate (pid {}) died before the decision", record.coordinator.pid);
   }
   if (!is_alive(criu_)) return "CRIU died before the decision";
-  if (too_long(record)) {
-    return fmt::format("nothing was decided within {} s (--timeout)", record.hold_limit_ms / 1000);
+  if (is_overdue(record)) {
+    return fmt::format("no decision within {} s (--timeout)", record.hold_limit_ms / 1000);
   }
   return "";
 }
 
-// Nothing when that cannot be written down (the disk is full): then nobody may let the tasks go,
-// nor kill them, until it can.
-std::optional<bool> Hold::give_up(const std::string& why) {
+// nullopt if the abort cannot be recorded, for example because the disk is full: until it can, the
+// tasks may neither be released nor killed.
+std::optional<bool> Hold::abort(const std::string& why) {
   auto aborted =
       store_.advance(id_, role_, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
         record.error = why;
@@ -158,7 +160,7 @@ std::optional<bool> Hold::give_up(const std::string& why) {
   if (aborted) {
     const bool verdict = let_run_on(*aborted);
     notify_target_in_background(store_, *aborted);
-    say("the process runs on here: " + why);
+    log("aborted, the process runs on here: " + why);
     return verdict;
   }
   auto record = store_.read(id_, role_);
@@ -166,22 +168,24 @@ std::optional<bool> Hold::give_up(const std::string& why) {
   if (record && (record->state == MigrationState::kCommitted || is_over(record->state))) {
     return finish_committed(*record);
   }
-  if (!complained_) say("still held: " + why + ", but: " + aborted.error().message);
-  complained_ = true;
+  if (!logged_that_it_holds_) {
+    log("still held: " + why + ", but the abort cannot be recorded: " + aborted.error().message);
+  }
+  logged_that_it_holds_ = true;
   return std::nullopt;
 }
 
 bool Hold::let_run_on(const OwnershipRecord& record) const {
   if (record.tasks_stopped) {
-    if (auto tasks = our_tasks(record)) tasks->let_go();
+    if (auto tasks = our_tasks(record)) tasks->resume();
   }
   return kStopCriu;
 }
 
-// The coordinator kills the tasks. When it does not, that is ours to do.
+// The coordinator kills the tasks. If it has died or is too slow, the hook does.
 bool Hold::finish_committed(OwnershipRecord record) {
   while (record.trees[tree_].phase != TreePhase::kComplete && is_alive(record.coordinator) &&
-         is_alive(criu_) && !too_long(record)) {
+         is_alive(criu_) && !is_overdue(record)) {
     if (auto next = store_.wait(id_, role_, record.version, kLookInterval)) record = *next;
   }
   if (record.trees[tree_].phase == TreePhase::kComplete) return kLetCriuGoOn;
@@ -197,7 +201,7 @@ bool Hold::finish_committed(OwnershipRecord record) {
 }
 
 Status Hold::note_ready(OwnershipRecord& record) const {
-  if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
+  if (tree_ >= record.trees.size()) return failure(EINVAL, "the record has no such tree");
   if (is_over(record.state)) {
     return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
   }
@@ -216,15 +220,15 @@ Status Hold::note_ready(OwnershipRecord& record) const {
   return {};
 }
 
-// A restore that is stopped here is made again from the checkpoint.
+// After kStopCriu the supervisor restores again from the checkpoint.
 bool Hold::let_run_here() const {
   const auto work = store_.make_work_directory(id_, role_, tree_);
   if (!work) {
-    say(work.error().message);
+    log(work.error().message);
     return kStopCriu;
   }
   if (pages_server_is_lost(*work)) {
-    say("criu lazy-pages has ended before the process ran");
+    log("criu lazy-pages has ended before the process ran");
     return kStopCriu;
   }
   return kLetCriuGoOn;
@@ -233,7 +237,7 @@ bool Hold::let_run_here() const {
 bool Hold::at_target() {
   auto record = change([&](OwnershipRecord& latest) { return note_ready(latest); });
   if (!record) {
-    say(record.error().message);
+    log(record.error().message);
     return kStopCriu;
   }
   for (;;) {
@@ -244,16 +248,16 @@ bool Hold::at_target() {
       case MigrationState::kFinished:
         return let_run_here();
       case MigrationState::kRestoring:
-        // Not all trees have voted yet: this node may still decide for itself.
-        if (too_long(*record)) {
+        // Not all trees are ready: this node has not voted and may still abort.
+        if (is_overdue(*record)) {
           (void)store_.advance(id_, role_, MigrationState::kAborted, [&](auto& latest) -> Status {
-            latest.error = "not all processes were restored in time";
+            latest.error = "not all processes were restored within --timeout";
             return {};
           });
         }
         break;
       default:
-        break;  // in doubt: waits, for as long as it takes
+        break;  // in doubt: waits without a limit
     }
     if (!is_alive(criu_)) return kStopCriu;
     auto next = store_.wait(id_, role_, record->version, kLookInterval);
@@ -269,16 +273,15 @@ int64_t read_freeze_began_ns(const std::string& work_directory) {
   return file >> at ? at : 0;
 }
 
-void note_freeze_begins(const std::string& work_directory) {
+void note_freeze_began(const std::string& work_directory) {
   std::ofstream(work_directory + "/freeze-began") << realtime_ns() << "\n";
 }
 
 bool MigrationHook::lets_criu_go_on() const {
-  // What it says goes to its coordinator, which may be dead.
-  std::signal(SIGPIPE, SIG_IGN);
+  ignore_sigpipe();
   auto store = RecordStore::open(state_directory);
   if (!store) {
-    say(store.error().message);
+    log(store.error().message);
     return kStopCriu;
   }
   if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree, criu).at_source();

@@ -15,10 +15,10 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// A request for waiting asks for slices of this length, so that a daemon is soon rid of a client
-// that was killed, and we of a daemon that does not answer.
+// Requests that wait are split into slices of this length, so that a daemon soon drops a client
+// that was killed, and a client a daemon that does not reply.
 constexpr milliseconds kWaitSlice{2000};
-// Where the daemon answers at once that it is too early.
+// If the daemon refuses to wait: it has no event for this case.
 constexpr milliseconds kRetryInterval{20};
 
 CommandError unreachable(const MountEntry& mount, const Error& error) {
@@ -26,29 +26,27 @@ CommandError unreachable(const MountEntry& mount, const Error& error) {
   switch (error.errno_value) {
     case EACCES:
     case EPERM:
-      return {ExitCode::kFailure, daemon + " may be asked only by its user and by root"};
+      return {ExitCode::kFailure, daemon + " accepts requests only from its user and from root"};
     case ETIMEDOUT:
       return {ExitCode::kDaemonSilent,
-              daemon + " did not answer in time: is it stopped, or the machine overloaded?"};
+              daemon + " did not reply in time: is it stopped, or the machine overloaded?"};
     case ECONNREFUSED:
-      return {
-          ExitCode::kDaemonSilent,
-          daemon + " has died: unmount what it left behind (umount -l " + mount.mountpoint + ")"};
+      return {ExitCode::kDaemonSilent,
+              daemon + " has died: remove its mount (umount -l " + mount.mountpoint + ")"};
     case ENOENT:
       return {ExitCode::kDaemonSilent,
-              daemon + " has ended, or lives where another /run is mounted: its control socket " +
+              daemon + " has ended, or runs where another /run is mounted: its control socket " +
                   mount.source + " is not here (umount -l " + mount.mountpoint +
                   " removes the mount)"};
     case ENODATA:
     case ECONNRESET:
     case EPIPE:
-      return {ExitCode::kDaemonSilent, daemon + " ended while it was asked"};
+      return {ExitCode::kDaemonSilent, daemon + " ended during the request"};
     default:
       return {ExitCode::kDaemonSilent, daemon + ": " + error.message};
   }
 }
 
-// What an answer that arrived says.
 CommandResult<json> judge(Result<json> answer, const MountEntry& mount) {
   if (!answer) return tl::unexpected(unreachable(mount, answer.error()));
   if (Status verdict = accepted(*answer); !verdict) {
@@ -69,14 +67,14 @@ const json* find_in(const json& status, const std::string& name) {
   return nullptr;
 }
 
-bool a_source_is_connected(const json& status) {
+bool has_connected_source(const json& status) {
   for (const json& peer : status.value("peers", json::array())) {
     if (peer.value("connected", false)) return true;
   }
   return false;
 }
 
-bool is_for_later(const Error& refusal) {
+bool is_temporary(const Error& refusal) {
   return refusal.errno_value == ETIMEDOUT || refusal.errno_value == ENOENT ||
          refusal.errno_value == EAGAIN;
 }
@@ -115,15 +113,14 @@ CommandResult<json> ask_at_length(const MountEntry& mount, json request,
                                   std::optional<milliseconds> timeout) {
   const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
   if (timeout) request["timeout_ms"] = timeout->count();
-  ControlCall question;
-  if (Status sent = question.send(mount.source, request, kDaemonPatience); !sent) {
+  ControlCall control_call;
+  if (Status sent = control_call.send(mount.source, request, kDaemonPatience); !sent) {
     return tl::unexpected(unreachable(mount, sent.error()));
   }
   for (;;) {
     const auto now = Clock::now();
-    if (now >= deadline)
-      return command_failure(ExitCode::kTimedOut, "no answer within the time given");
-    auto answer = question.answer(std::min(
+    if (now >= deadline) return command_failure(ExitCode::kTimedOut, "no reply within --timeout");
+    auto answer = control_call.answer(std::min(
         kWaitSlice,
         std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, kWaitSlice))));
     if (answer || answer.error().errno_value != ETIMEDOUT) return judge(std::move(answer), mount);
@@ -139,7 +136,7 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
   std::optional<uint64_t> bytes_before;
   Clock::time_point last_growth = Clock::now();
   bool quiet_noticed = false;
-  milliseconds slice{0};  // first just look
+  milliseconds slice{0};  // the first request does not wait
   std::string noticed;
   for (;;) {
     const json request = {{"op", "wait"},
@@ -150,7 +147,7 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
     if (!answer) return tl::unexpected(unreachable(checkpoint.mount, answer.error()));
     const Status verdict = accepted(*answer);
     if (verdict) return !noticed.empty();
-    if (!is_for_later(verdict.error())) {
+    if (!is_temporary(verdict.error())) {
       return command_failure(ExitCode::kCheckpointFailed,
                              checkpoint.path + ": " + verdict.error().message);
     }
@@ -159,11 +156,11 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
     if (!status) return tl::unexpected(status.error());
     const json* found = find_in(*status, checkpoint.name);
     const bool exists = found != nullptr;
-    if (!exists && !timeout && !a_source_is_connected(*status)) {
+    if (!exists && !timeout && !has_connected_source(*status)) {
       return command_failure(ExitCode::kCheckpointFailed,
                              "there is no checkpoint " + checkpoint.name + " in " +
                                  checkpoint.mount.mountpoint +
-                                 ", and no source is connected that could bring it");
+                                 ", and no source is connected that could send it");
     }
     const auto left = deadline - Clock::now();
     const std::string what = exists ? "be complete" : "appear";
@@ -181,12 +178,12 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
     }
     if (exists && !quiet_noticed && Clock::now() - last_growth >= quiet_limit) {
       quiet_noticed = true;
-      notice("nothing has come for " + checkpoint.path + " in " + format_time(quiet_limit) +
+      notice(checkpoint.path + " has not grown for " + format_time(quiet_limit) +
              ": if its dump has failed, remove it at the source (rm -r)");
     }
     slice = std::chrono::ceil<milliseconds>(
         std::min<Clock::duration>({left, kWaitSlice, std::max(quiet_limit, kRetryInterval)}));
-    if (verdict.error().errno_value != ETIMEDOUT) {  // the daemon does not wait for this one
+    if (verdict.error().errno_value != ETIMEDOUT) {  // it replied at once
       std::this_thread::sleep_for(std::min<Clock::duration>(left, kRetryInterval));
     }
   }

@@ -1,4 +1,4 @@
-// Clients of a mount's daemon against a control server that plays one.
+// Requests to a mount's daemon, which a control server stands in for.
 #include "restart_loader/migration/mount_daemon.h"
 
 #include <gmock/gmock.h>
@@ -48,6 +48,11 @@ class MountDaemon : public testing::Test {
   std::vector<std::string> notices_;
 };
 
+// A daemon without news replies when the time of the request is over.
+void wait_as_asked(const json& request) {
+  std::this_thread::sleep_for(milliseconds(request.at("timeout_ms").get<int>()));
+}
+
 json status_with(bool connected, bool exists) {
   json status = {
       {"ok", true}, {"peers", {{{"connected", connected}}}}, {"checkpoints", json::array()}};
@@ -55,7 +60,7 @@ json status_with(bool connected, bool exists) {
   return status;
 }
 
-TEST_F(MountDaemon, ACompleteCheckpointIsNotWaitedFor) {
+TEST_F(MountDaemon, ReturnsAtOnceForACompleteCheckpoint) {
   const auto checkpoint = checkpoint_of([](const json&) {
     return json{{"ok", true}, {"state", "complete"}};
   });
@@ -65,7 +70,7 @@ TEST_F(MountDaemon, ACompleteCheckpointIsNotWaitedFor) {
   EXPECT_TRUE(notices_.empty());
 }
 
-TEST_F(MountDaemon, AnOpenCheckpointIsWaitedForAndSaidSoOnce) {
+TEST_F(MountDaemon, WaitsForAnOpenCheckpointAndNotifiesOnce) {
   std::atomic<int> asked = 0;
   const auto checkpoint = checkpoint_of([&](const json& request) -> json {
     if (request.at("op") == "status") return status_with(true, true);
@@ -78,7 +83,7 @@ TEST_F(MountDaemon, AnOpenCheckpointIsWaitedForAndSaidSoOnce) {
   EXPECT_THAT(notices_, testing::ElementsAre("waiting for /mnt/in/ck1 to be complete"));
 }
 
-TEST_F(MountDaemon, ACheckpointThatNoLongerGrowsIsMentionedOnce) {
+TEST_F(MountDaemon, NotifiesOnceOfACheckpointThatNoLongerGrows) {
   std::atomic<int> asked = 0;
   const auto checkpoint = checkpoint_of([&](const json& request) -> json {
     if (request.at("op") == "status") {
@@ -86,16 +91,16 @@ TEST_F(MountDaemon, ACheckpointThatNoLongerGrowsIsMentionedOnce) {
       status["checkpoints"][0]["bytes"] = std::min<int>(asked, 2);
       return status;
     }
-    std::this_thread::sleep_for(milliseconds(request.at("timeout_ms").get<int>()));
+    wait_as_asked(request);
     if (++asked > 8) return {{"ok", true}, {"state", "complete"}};
     return refusal({ETIMEDOUT, "not yet"});
   });
   ASSERT_TRUE(wait(checkpoint, std::nullopt, milliseconds(30)).has_value());
   EXPECT_THAT(notices_, testing::ElementsAre("waiting for /mnt/in/ck1 to be complete",
-                                             HasSubstr("nothing has come for /mnt/in/ck1 in 30")));
+                                             HasSubstr("/mnt/in/ck1 has not grown for 30")));
 }
 
-TEST_F(MountDaemon, AFailedCheckpointIsReportedWithItsReason) {
+TEST_F(MountDaemon, ReportsWhyACheckpointFailed) {
   const auto checkpoint = checkpoint_of([](const json&) {
     return refusal({EIO, "the source went away"});
   });
@@ -105,10 +110,10 @@ TEST_F(MountDaemon, AFailedCheckpointIsReportedWithItsReason) {
   EXPECT_THAT(waited.error().message, HasSubstr("the source went away"));
 }
 
-TEST_F(MountDaemon, TheTimeoutOfAWaitIsKept) {
+TEST_F(MountDaemon, WaitEndsAtItsTimeout) {
   const auto checkpoint = checkpoint_of([](const json& request) -> json {
     if (request.at("op") == "status") return status_with(true, false);
-    std::this_thread::sleep_for(milliseconds(request.at("timeout_ms").get<int>()));
+    wait_as_asked(request);
     return refusal({ETIMEDOUT, "not yet"});
   });
   const auto waited = wait(checkpoint, milliseconds(150));
@@ -117,7 +122,7 @@ TEST_F(MountDaemon, TheTimeoutOfAWaitIsKept) {
   EXPECT_THAT(waited.error().message, HasSubstr("did not appear within 150 ms"));
 }
 
-TEST_F(MountDaemon, WithoutASourceNobodyWaitsForACheckpointThatDoesNotExist) {
+TEST_F(MountDaemon, DoesNotWaitForAMissingCheckpointWithoutASource) {
   const auto checkpoint = checkpoint_of([](const json& request) -> json {
     if (request.at("op") == "status") return status_with(false, false);
     return refusal({ENOENT, "no such checkpoint"});
@@ -128,10 +133,16 @@ TEST_F(MountDaemon, WithoutASourceNobodyWaitsForACheckpointThatDoesNotExist) {
   EXPECT_THAT(waited.error().message, HasSubstr("no source is connected"));
 }
 
-TEST_F(MountDaemon, ALongRequestIsAnsweredWhenItIsDone) {
-  const auto checkpoint = checkpoint_of([](const json& request) -> json {
-    if (request.at("op") == "status") return status_with(true, true);
-    std::this_thread::sleep_for(milliseconds(2500));  // longer than the client asks in one piece
+TEST_F(MountDaemon, LongRequestOutlivesTheSlicesOfItsClient) {
+  // The client asks for the status after the first slice.
+  std::atomic<bool> status_requested = false;
+  const auto checkpoint = checkpoint_of([&](const json& request) -> json {
+    if (request.at("op") == "status") {
+      status_requested = true;
+      status_requested.notify_all();
+      return status_with(true, true);
+    }
+    status_requested.wait(false);
     return {{"ok", true}, {"files", 3}};
   });
   const auto answer = ask_at_length(checkpoint.mount, {{"op", "commit"}}, std::nullopt);
@@ -139,7 +150,7 @@ TEST_F(MountDaemon, ALongRequestIsAnsweredWhenItIsDone) {
   EXPECT_EQ(answer->at("files"), 3);
 }
 
-TEST_F(MountDaemon, ADaemonThatHasDiedIsSaidToHave) {
+TEST_F(MountDaemon, ReportsADaemonThatHasDied) {
   const auto checkpoint = checkpoint_of([](const json&) { return json(); });
   server_.reset();
   const auto answer = ask(checkpoint.mount, {{"op", "status"}});
@@ -148,20 +159,21 @@ TEST_F(MountDaemon, ADaemonThatHasDiedIsSaidToHave) {
   EXPECT_THAT(answer.error().message, HasSubstr("umount -l /mnt/in"));
 }
 
-TEST_F(MountDaemon, ADaemonThatDoesNotAnswerIsNotWaitedForLong) {
+TEST_F(MountDaemon, RequestEndsAtItsTimeoutIfTheDaemonDoesNotReply) {
   std::atomic<bool> end = false;
   const auto checkpoint = checkpoint_of([&](const json&) {
-    while (!end) std::this_thread::sleep_for(milliseconds(5));
+    end.wait(false);
     return json();
   });
   const auto answer = ask(checkpoint.mount, {{"op", "status"}}, milliseconds(100));
   end = true;
-  server_.reset();  // its handler looks at `end`
+  end.notify_all();
+  server_.reset();  // before `end`, which its handler uses
   ASSERT_FALSE(answer.has_value());
   EXPECT_EQ(answer.error().exit_code, ExitCode::kDaemonSilent);
 }
 
-TEST(FindCheckpoint, SaysWhatToGiveInstead) {
+TEST(FindCheckpoint, ExplainsAPathOutsideOfAnyMount) {
   const auto outside = find_checkpoint("/");
   ASSERT_FALSE(outside.has_value());
   EXPECT_EQ(outside.error().exit_code, ExitCode::kNotMounted);

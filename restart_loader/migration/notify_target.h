@@ -1,5 +1,5 @@
-// Carrying out at the target what the source's record says: by the coordinator, by a hook whose
-// coordinator died, or by `ppmr migrate --recover`.
+// Sends the outcome in the source's record to the target. Used by the coordinator, by a hook whose
+// coordinator has died, and by `ppmr migrate --recover`.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace ppmr {
 
-// Tells the target of a record that is aborted, or committed with all its tasks dead, and notes
-// that it knows. Errors: of the way there, after `patience`; or the target's reason.
+// The record is aborted, or committed with all tasks dead. On success the source's record notes
+// that the target was notified. Errors: of the connection, after `patience`; the target's refusal.
 Status notify_target(const RecordStore& store, AgentClient& agent, const OwnershipRecord& record,
                      std::chrono::milliseconds patience);
 

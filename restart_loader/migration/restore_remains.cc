@@ -5,6 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "mount/control/control_client.h"
+#include "mount/control/mount_table.h"
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
@@ -14,13 +19,15 @@
 namespace ppmr {
 namespace {
 
+constexpr std::chrono::seconds kRemovePatience{10};
+
 void kill_all_children() {
-  // Killed one generation after the other: what a killed process leaves behind becomes our child.
+  // One generation after the other: the children of a killed process become ours.
   for (int generation = 0; generation < 64; ++generation) {
     auto all = tasks_of_tree(getpid());
     if (!all) return;
     for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
-    while (waitpid(-1, nullptr, 0) > 0) {  // a dead one still has its pid
+    while (waitpid(-1, nullptr, 0) > 0) {  // a zombie keeps its pid
     }
     if (all->size() == 1) return;
   }
@@ -33,11 +40,11 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
   auto criu = FrozenTasks::open({tree.criu});
   if (!criu) return failure(criu.error());
   if (criu->count() > 0) {
-    // It must not let anything go while we look. One that has been told to is not disturbed: it
-    // ends by itself, and soon.
+    // It must not release tasks while we inspect them. But if the relay has already let CRIU
+    // continue, CRIU ends soon without help.
     criu->stop();
     if (was_let_go(work_directory)) {
-      criu->let_go();
+      criu->resume();
       criu_was_killed = false;
     } else {
       criu->kill();
@@ -67,10 +74,19 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
       break;
   }
   return failure(EUCLEAN,
-                 fmt::format("UNDETERMINED: CRIU died while it let process {} go; some of its "
-                             "tasks run, others wait for CRIU. They are left as they are: "
-                             "look at them, then kill them and restore from {} by hand",
+                 fmt::format("UNDETERMINED: CRIU died while it released process {}; some of its "
+                             "tasks run, others wait for CRIU. ppmr does not touch them: inspect "
+                             "them, then kill them and restore from {} by hand",
                              tree.root, tree.checkpoint));
+}
+
+Status remove_checkpoint(const std::string& mountpoint, const std::string& checkpoint) {
+  auto mount = find_mount(mountpoint);
+  if (!mount) return failure(mount.error());
+  const auto removed =
+      call(mount->mount.source, {{"op", "remove"}, {"checkpoint", checkpoint}}, kRemovePatience);
+  if (!removed) return failure(removed.error());
+  return accepted(*removed);
 }
 
 }  // namespace ppmr

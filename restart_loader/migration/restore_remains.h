@@ -1,5 +1,5 @@
-// What a restore that failed, or whose supervisor died, has left behind. There must never be a
-// second copy: it is killed only if none of it has run its own code.
+// Cleans up after a restore that failed or whose supervisor has died. There must never be two
+// copies of a tree: restored tasks are killed only if none of them has run its own code.
 #pragma once
 
 #include <string>
@@ -9,14 +9,17 @@
 
 namespace ppmr {
 
-// Ends a CRIU that is still at work, and looks at what it has made. False: all of it was killed,
-// and forgotten by runc, so that it can be restored again. True: it runs, or has run and ended.
-// `work_directory`: of the restore. `criu_was_killed`: as far as is known, also by nobody we know.
-// All that is killed are descendants of the caller, or of a supervisor before it.
+// Ends a CRIU that is still at work and inspects the tasks that it restored. False: all of them
+// were killed, and runc has forgotten the container, so the tree can be restored again. True: the
+// tree runs, or has run and ended. `work_directory` is that of the restore; `criu_was_killed`: true
+// if unknown. Kills only descendants of the caller or of a supervisor before it.
 //
-// Errors: EUCLEAN, some tasks run and others wait, and only people can say what is to be done; of
-// looking and killing.
+// Errors: EUCLEAN if some tasks run and others wait, which the operator has to resolve; those of
+// inspecting and killing.
 Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_directory,
                             bool criu_was_killed);
+
+// Removes a checkpoint from the target's store. Errors: of the mount and its daemon.
+Status remove_checkpoint(const std::string& mountpoint, const std::string& checkpoint);
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// The supervisors of a migration at the target: a process for each tree, `ppmr migration-restore`
-// (tree_restore.h), which the record names.
+// The supervisors of a migration at the target: for each tree one process `ppmr migration-restore`
+// (tree_restore.h). The record names it.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace ppmr {
 
-// Starts one in a session of its own, with its output in the work directory. Errors: of starting
-// it.
+// Starts a supervisor in a session of its own; its output goes to the work directory. Errors: of
+// the file system and of spawn().
 Status start_supervisor(const RecordStore& store, const std::string& id, size_t tree);
 
-// Starts another one for each tree that is not complete and whose supervisor is gone: it was
-// killed, or the node was started anew. Errors: of starting one.
+// Starts a supervisor for each tree that is not complete and has none: it was killed, or the node
+// has rebooted. Errors: those of start_supervisor().
 Status ensure_supervisors(const RecordStore& store, const OwnershipRecord& record);
 
 }  // namespace ppmr

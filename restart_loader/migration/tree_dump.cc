@@ -22,9 +22,9 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
-// What is left after a round of pre-copy is worth another round above this.
+// Another round of pre-copy pays only if more than this is left.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
-// A CRIU that has not ended so long after the end was decided may wait for a mount whose daemon is
+// A CRIU that runs on for so long after the decision may be blocked on a mount whose daemon is
 // stopped.
 constexpr milliseconds kEndPatience{5000};
 constexpr milliseconds kDaemonSilence{5000};
@@ -47,7 +47,7 @@ Status TreeDump::make_directories() {
   return {};
 }
 
-// A mount whose daemon is stopped would make us wait inside of it.
+// Access to a mount whose daemon is stopped would block.
 Status TreeDump::check_daemon() const {
   auto alive = ask(options_.mount, {{"op", "status"}});
   if (!alive) return failure(EIO, alive.error().message);
@@ -56,12 +56,12 @@ Status TreeDump::check_daemon() const {
 
 void TreeDump::remove_checkpoint() {
   if (top_.empty() || !check_daemon()) return;
-  std::error_code ignored;  // a session that has failed takes them with it
+  std::error_code ignored;  // a failed session has removed them
   std::filesystem::remove_all(top_, ignored);
 }
 
-// Rounds while the tree runs: everything, then what was written to since the round before; until
-// little is left, or what is left does not get less any more.
+// Rounds while the tree runs: the first copies all memory, each later one what was written since,
+// until little is left or the rounds no longer shrink.
 Status TreeDump::pre_copy() {
   uint64_t first_bytes = 0;
   uint64_t last_bytes = 0;
@@ -81,7 +81,7 @@ Status TreeDump::pre_copy() {
   return {};
 }
 
-// Each round tracks what is written to from its freeze on, and leaves out what the one before has.
+// Each round starts tracking writes at its freeze, and skips what the last round has.
 std::vector<std::string> TreeDump::options_with_tracking() const {
   std::vector<std::string> options = options_.criu_options;
   options.push_back("--track-mem");
@@ -91,13 +91,13 @@ std::vector<std::string> TreeDump::options_with_tracking() const {
   return options;
 }
 
-// Gives the bytes of memory that this round wrote.
+// Returns the bytes of memory that this round copied.
 Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   const std::string images = top_ + "/" + std::to_string(round);
   if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin a round", images);
   const std::string log = fmt::format("pre-dump-{}.log", round);
-  const Status asked = held_->ask(CriuRequest::kPreDump,
-                                  {images, log, options_with_tracking(), options_.record.root});
+  const Status asked = held_->request(CriuRequest::kPreDump,
+                                      {images, log, options_with_tracking(), options_.record.root});
   if (!asked) return failure(asked.error());
   if (Status done = await_pre_dumped(log); !done) return failure(done.error());
   uint64_t bytes = 0;
@@ -108,8 +108,8 @@ Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   return bytes;
 }
 
-// Also of a migration that was given up: killed, CRIU might take the tree with it. Its writes fail
-// then, and that ends it.
+// Waits even if the migration was aborted: killing CRIU could kill the tree. CRIU ends because its
+// writes fail when the checkpoint is gone.
 Status TreeDump::await_pre_dumped(const std::string& log) {
   std::optional<bool> done;
   wait_until([&] { return (done = held_->pre_dumped()).has_value(); });
@@ -121,7 +121,7 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
   return failure(explain("criu pre-dump", work_ + "/" + log));
 }
 
-// Before the rounds of pre-copy, after which every moment makes more memory dirty.
+// Starts CRIU before the rounds of pre-copy: after them, every delay makes more memory dirty.
 Status TreeDump::prepare() {
   if (is_container()) return {};
   auto held = HeldCriu::start(store_, {.criu = options_.criu,
@@ -135,7 +135,7 @@ Status TreeDump::prepare() {
   return {};
 }
 
-// runc knows what CRIU has to be told of a container, and notes that it has gone.
+// runc passes the options that CRIU needs for a container, and records that it has left.
 Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
   const Status relay =
       write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu, work_);
@@ -159,7 +159,8 @@ Status TreeDump::start() {
   if (!is_container()) {
     auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
     if (options_.leave_running) options.push_back("--leave-running");
-    return held_->ask(CriuRequest::kDump, {images, kLog, std::move(options), options_.record.root});
+    return held_->request(CriuRequest::kDump,
+                          {images, kLog, std::move(options), options_.record.root});
   }
   auto argv = checkpoint_command(images);
   if (!argv) return failure(argv.error());
@@ -170,16 +171,16 @@ Status TreeDump::start() {
   return {};
 }
 
-// Whether the hook holds it; false: CRIU has ended. Errors: ECANCELED when the migration is over.
+// True: the hook holds the tree. False: CRIU has ended. Errors: ECANCELED if the migration is over.
 Result<bool> TreeDump::await_held() {
-  // There are few for each user; without one we look now and then.
+  // A user has few inotify instances. Without one, the loop polls.
   const auto watch = RecordWatch::open(store_, options_.id, kRole);
   for (;;) {
     auto record = store_.read(options_.id, kRole);
     if (!record) return failure(record.error());
     if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
     if (criu()->ended()) return false;
-    // A CRIU that somebody has stopped would never come to it.
+    // Not later: a CRIU that was stopped (SIGSTOP) never ends.
     if (is_over(record->state)) return failure(ECANCELED, record->error);
     wait_and_process({{watch ? watch->fd() : -1, POLLIN, 0}});
     if (watch) watch->drain();
@@ -199,11 +200,11 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   const auto sealed =
       ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", options_.record.checkpoint}},
                     options_.seal_patience);
-  if (!sealed) return failure(EIO, "seal its checkpoint: " + sealed.error().message);
+  if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
   return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
 }
 
-// Until something has come from CRIU, or of `fds`, or has not for a while.
+// Waits for output of CRIU or for one of `fds`, at most kPollInterval.
 void TreeDump::wait_and_process(std::vector<pollfd> fds) {
   held_ ? held_->add_to(fds) : runc_->add_to(fds);
   poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
@@ -216,7 +217,7 @@ void TreeDump::wait_until(const std::function<bool()>& is_done) {
     wait_and_process();
     if (Clock::now() < patience_ends) continue;
     patience_ends = Clock::now() + kEndPatience;
-    end_what_may_keep_it();
+    unblock_criu();
   }
 }
 
@@ -225,20 +226,20 @@ void TreeDump::wait_for_end() {
   if (criu() != nullptr) wait_until([&] { return criu()->ended(); });
 }
 
-// When the end of the dump is decided, and CRIU does not come to it.
-void TreeDump::end_what_may_keep_it() {
+// After the decision, if CRIU does not end.
+void TreeDump::unblock_criu() {
   auto record = store_.read(options_.id, kRole);
   const bool decided =
       record && (is_over(record->state) || record->state == MigrationState::kCommitted);
   if (!decided) return;
-  // Stopped by somebody: what it holds would stay frozen.
+  // If it was stopped (SIGSTOP), its tree would stay frozen.
   criu()->resume();
-  if (auto behind_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
-    behind_runc->let_go();
+  if (auto criu_of_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
+    criu_of_runc->resume();
   }
   if (!ask(options_.mount, {{"op", "status"}}, kDaemonSilence)) {
-    // Its requests would keep CRIU, and the frozen tree with it, for as long as the daemon sleeps.
-    // Forced, the kernel answers them all with an error; that the mount is busy does not matter.
+    // Requests to a stopped daemon block CRIU, and thereby the frozen tree. A forced unmount makes
+    // the kernel fail them all, even though the mount itself stays because it is busy.
     (void)umount2(options_.mount.mountpoint.c_str(), MNT_FORCE);
   }
 }

@@ -1,5 +1,5 @@
-// One tree at the source: dumped into the mount, held by the post-dump hook, sealed; until CRIU has
-// ended. What becomes of the tree is decided by the record alone.
+// Dumps one tree into the source mount, where the post-dump hook holds it, and seals its
+// checkpoint. The record alone decides whether the tree then runs on or is killed.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ struct TreeDumpOptions {
   TreeRecord record;
   std::vector<std::string> criu_options;
   bool leave_running = false;
-  unsigned pre_copy_rounds_max = 0;  // 0: the tree is frozen for all of its memory
+  unsigned pre_copy_rounds_max = 0;  // 0: all memory is dumped while the tree is frozen
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::chrono::milliseconds seal_patience{0};
 };
@@ -37,12 +37,12 @@ class TreeDump {
   TreeDump(const RecordStore& store, TreeDumpOptions options);
   ~TreeDump();
 
-  // Returns once the target has verified the checkpoint. Errors: why there is none; CRIU is on its
-  // way to let the tree run on, see wait_for_end().
+  // Returns when the target has verified the checkpoint. On an error the tree may be frozen still:
+  // see wait_for_end().
   Result<SealedTree> dump_and_seal();
-  // Until CRIU has ended, which it does once the record is aborted or committed.
+  // Blocks until CRIU has ended, which it does when the record is aborted or committed.
   void wait_for_end();
-  // After that: what was sealed is the target's, and here only its names are left.
+  // After wait_for_end(). The target keeps a sealed checkpoint; only its names are removed here.
   void remove_checkpoint();
 
   const std::string& work_directory() const { return work_; }
@@ -60,7 +60,7 @@ class TreeDump {
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
   void wait_and_process(std::vector<pollfd> fds = {});
   void wait_until(const std::function<bool()>& is_done);
-  void end_what_may_keep_it();
+  void unblock_criu();
   Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
   Result<bool> await_held();
   Error explain(const std::string& what, const std::string& log);
@@ -69,9 +69,9 @@ class TreeDump {
   const TreeDumpOptions options_;
   std::string work_;
   std::string top_;      // of the checkpoint in the mount; empty until it was made
-  unsigned rounds_ = 0;  // of pre-copy, done
+  unsigned rounds_ = 0;  // of pre-copy, complete
   std::optional<HeldCriu> held_;
-  std::unique_ptr<CriuProcess> runc_;  // of a container, instead
+  std::unique_ptr<CriuProcess> runc_;  // for a container, instead of held_
 };
 
 }  // namespace ppmr

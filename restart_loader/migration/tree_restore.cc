@@ -1,9 +1,9 @@
-// Restores, and restores again when CRIU died before the tree ran: the checkpoint stays until the
-// tree has all of its memory. What must never happen is a second copy: so before every attempt the
+// Restores a tree, and restores it again if CRIU dies before the tree runs: the checkpoint stays
+// until the tree has all of its memory. There must never be two copies, so before every attempt the
 // remains of the last one are settled (restore_remains.h).
 //
-// All that CRIU makes here are our descendants, also what it leaves behind when it is killed,
-// because this process is their subreaper until the tree runs.
+// All processes that CRIU creates stay descendants of this one even if CRIU is killed, because this
+// process is their subreaper until the tree runs.
 #include "restart_loader/migration/tree_restore.h"
 
 #include <fmt/format.h>
@@ -23,6 +23,7 @@
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/restore.h"
 #include "restart_loader/migration/criu_relay.h"
+#include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
 #include "restart_loader/processes/own_namespace.h"
 
@@ -37,14 +38,10 @@ constexpr MigrationRole kRole = MigrationRole::kTarget;
 constexpr const char* kLog = "restore.log";
 constexpr milliseconds kSealSlice{250};
 constexpr milliseconds kDaemonPatience{2000};
-constexpr milliseconds kRemovePatience{10'000};
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
 
-void say(const std::string& sentence) {
-  fmt::print("{}\n", sentence);
-  std::fflush(stdout);
-}
+void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
 
 class TreeRestore {
  public:
@@ -53,8 +50,8 @@ class TreeRestore {
   int run();
 
  private:
-  int keep();
-  Status hand_to(pid_t child) const;
+  int supervise();
+  Status record_namespace_init(pid_t child) const;
   Result<OwnershipRecord> read() const { return store_.read(id_, kRole); }
   Result<OwnershipRecord> change(const std::function<void(OwnershipRecord&)>& change) const {
     return store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
@@ -63,11 +60,7 @@ class TreeRestore {
     });
   }
   Result<std::string> control_socket() const;
-  std::string images() const {
-    const TreeRecord& tree = record_.trees[tree_];
-    const std::string top = record_.mountpoint + "/" + tree.checkpoint;
-    return tree.images.empty() ? top : top + "/" + tree.images;
-  }
+  std::string images() const { return images_path(record_, record_.trees[tree_]); }
   Status await_sealed();
   bool can_be_lazy();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
@@ -75,13 +68,12 @@ class TreeRestore {
   Result<std::unique_ptr<CriuProcess>> start_criu();
   Result<std::unique_ptr<CriuProcess>> start_runc() const;
   Result<std::unique_ptr<Restore>> restore_once();
-  // What has become of a restore that failed. An error ends it all.
-  Status judge_remains();
+  // After a failed restore: sets runs_. On an error the supervisor gives up.
+  Status settle();
   void note_running(pid_t pid);
   int finish(const std::string& lost);
-  int see_through();
+  int await_pages();
   int give_up(const Error& error);
-  void remove_checkpoint() const;
 
   const RecordStore store_;
   const std::string id_;
@@ -92,10 +84,10 @@ class TreeRestore {
   std::optional<HeldCriu> prepared_;
   bool lazily_ = true;
   bool runs_ = false;            // or has run and ended
-  bool criu_was_killed_ = true;  // as far as we know
+  bool criu_was_killed_ = true;  // or unknown
 };
 
-// The daemon serves others; more trees may wait for their checkpoints than it takes clients.
+// More trees may wait for their checkpoints than the daemon accepts clients.
 bool is_crowded(const Error& error) {
   return error.errno_value == EAGAIN || error.errno_value == EPIPE ||
          error.errno_value == ECONNRESET;
@@ -107,8 +99,8 @@ Result<std::string> TreeRestore::control_socket() const {
   return mount->mount.source;
 }
 
-// However long its dump takes: only one that brings nothing for the time that a tree may be held is
-// given up. Errors: ECANCELED when the migration was aborted meanwhile.
+// A dump may take any time, as long as it makes progress within the hold limit. Errors: ECANCELED
+// if the migration was aborted meanwhile, ETIMEDOUT without progress.
 Status TreeRestore::await_sealed() {
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
@@ -128,7 +120,7 @@ Status TreeRestore::await_sealed() {
     const Status verdict = answer ? accepted(*answer) : failure(answer.error());
     if (verdict) return {};
     if (is_crowded(verdict.error())) {
-      std::this_thread::sleep_for(kSealSlice);
+      std::this_thread::sleep_for(kSealSlice);  // no event announces a free place
     } else if (verdict.error().errno_value != ETIMEDOUT) {
       return verdict;
     }
@@ -136,14 +128,14 @@ Status TreeRestore::await_sealed() {
     if (bytes_now != bytes) last_progress = Clock::now();
     bytes = bytes_now;
     if (Clock::now() - last_progress > milliseconds(record->hold_limit_ms)) {
-      return failure(ETIMEDOUT, fmt::format("{}, and nothing came for {} s (--timeout)",
+      return failure(ETIMEDOUT, fmt::format("{}; no progress for {} s (--timeout)",
                                             verdict.error().message, record->hold_limit_ms / 1000));
     }
   }
 }
 
-// Asked while the source still dumps. It also leaves CRIU's knowledge of this kernel in
-// /run/criu.kdat, where that is a tmpfs, which makes each start of CRIU 25 ms shorter.
+// Called while the source still dumps. As a side effect CRIU caches the features of this kernel in
+// /run/criu.kdat if that is a tmpfs, which makes each later start of CRIU 25 ms faster.
 bool TreeRestore::can_be_lazy() {
   auto check = CriuProcess::start(
       {.argv = {criu_, "check", "--feature", "uffd-noncoop"}, .background = true});
@@ -154,17 +146,17 @@ bool TreeRestore::can_be_lazy() {
     poll(fds.data(), fds.size(), -1);
     (*check)->process();
   }
-  if (!(*check)->succeeded()) say("restoring eagerly: " + (*check)->errors().summary());
+  if (!(*check)->succeeded()) log("restoring eagerly: " + (*check)->errors().summary());
   return (*check)->succeeded();
 }
 
 Status TreeRestore::prepare() {
   if (is_container()) return {};
   auto held = HeldCriu::start(
-      store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = say});
+      store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = log});
   if (!held) return failure(held.error());
   prepared_ = std::move(*held);
-  // Should this supervisor die, the next one has to know whom it has left.
+  // If this supervisor dies, the next one must find this CRIU.
   auto criu = identify(prepared_->process().pid());
   if (!criu) return failure(criu.error());
   auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
@@ -181,12 +173,12 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
   std::vector<std::string> options = record_.criu_options;
   options.insert(options.end(), {"--pidfile", "pidfile"});
   if (lazily_) options.push_back("--lazy-pages");
-  const Status asked = criu.ask(CriuRequest::kRestore, {images(), kLog, std::move(options)});
+  const Status asked = criu.request(CriuRequest::kRestore, {images(), kLog, std::move(options)});
   if (!asked) return failure(asked.error());
   return criu.release();
 }
 
-// Then the container is known to runc here, with its control groups.
+// The container becomes known to runc on this node, with its control groups.
 Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
   const ContainerRecord& container = record_.trees[tree_].container;
   if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
@@ -203,7 +195,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
   return CriuProcess::start(
-      {.argv = runc->command(work_, words), .log_file = work_ + "/restore.out", .show = say});
+      {.argv = runc->command(work_, words), .log_file = work_ + "/restore.out", .show = log});
 }
 
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
@@ -214,9 +206,9 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .lazily = lazily_,
                        .start = [this] { return is_container() ? start_runc() : start_criu(); },
                        .name = is_container() ? "runc restore" : "criu restore",
-                       .show_line = say,
-                       .show_notice = say,
-                       .heeds_signals = false});
+                       .show_line = log,
+                       .show_notice = log,
+                       .stops_on_signal = false});
   if (!restore) return failure(restore.error());
   const auto pid = (*restore)->run();
   if (!pid) return failure(pid.error());
@@ -224,7 +216,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
   return std::move(*restore);
 }
 
-Status TreeRestore::judge_remains() {
+Status TreeRestore::settle() {
   auto record = read();
   if (!record) return failure(record.error());
   record_ = std::move(*record);
@@ -236,33 +228,25 @@ Status TreeRestore::judge_remains() {
 
 void TreeRestore::note_running(pid_t pid) {
   runs_ = true;
-  say(fmt::format("running: pid {}", pid));
+  log(fmt::format("running: pid {}", pid));
   const int64_t since = runs_since_ns(work_);
   (void)change([&](OwnershipRecord& record) {
     record.trees[tree_].phase = TreePhase::kRunning;
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].lazily = lazily_;
   });
-  // Orphans among the tree's processes belong to init again.
+  // From here on orphans of the tree become children of init.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
-void TreeRestore::remove_checkpoint() const {
-  auto socket = control_socket();
-  if (!socket) return;
-  const json request = {{"op", "remove"}, {"checkpoint", record_.trees[tree_].checkpoint}};
-  const auto removed = call(*socket, request, kRemovePatience);
-  if (!removed) say(removed.error().message);
-}
-
-// Nothing is left to do for the tree. `lost` says what it has lost.
+// `lost` is empty, or the reason why the tree has lost memory.
 int TreeRestore::finish(const std::string& lost) {
   const int64_t now = realtime_ns();
   (void)change([&](OwnershipRecord& record) {
     if (!lost.empty()) {
       record.error = fmt::format(
           "MEMORY LOST: process {} ran, but {} before all of its pages were in place; it was "
-          "killed, because it would have found zeros in their place. Logs: {}",
+          "killed, because it would have read zeros instead. Logs: {}",
           record.trees[tree_].root, lost, work_);
     }
     record.trees[tree_].phase = TreePhase::kComplete;
@@ -272,24 +256,27 @@ int TreeRestore::finish(const std::string& lost) {
     }
   });
   if (!lost.empty()) return to_int(ExitCode::kPagesLost);
-  remove_checkpoint();
+  if (Status removed = remove_checkpoint(record_.mountpoint, record_.trees[tree_].checkpoint);
+      !removed) {
+    log(removed.error().message);
+  }
   return to_int(ExitCode::kSuccess);
 }
 
-// A tree that runs, restored by a supervisor that died: its lazy-pages may still be at work.
-int TreeRestore::see_through() {
+// For a tree that an earlier supervisor restored: its lazy-pages may still be at work.
+int TreeRestore::await_pages() {
   await_pages_server(work_);
   return finish(guard_killed(work_) ? "criu lazy-pages died" : "");
 }
 
 int TreeRestore::give_up(const Error& error) {
-  say(error.message);
+  log(error.message);
   const bool gone = access(images().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTCONN);
   (void)change([&](OwnershipRecord& record) {
     if (gone && record.state == MigrationState::kRunning) {
-      // The daemon has died: there is nothing left to try again with.
+      // The daemon has died, and the images with it: no other attempt is possible.
       record.error = fmt::format(
-          "MEMORY LOST: process {} cannot be restored, its checkpoint went with the target's "
+          "MEMORY LOST: process {} cannot be restored, its checkpoint was lost with the target's "
           "daemon: {}. Logs: {}",
           record.trees[tree_].root, error.message, work_);
       record.trees[tree_].phase = TreePhase::kComplete;
@@ -299,14 +286,14 @@ int TreeRestore::give_up(const Error& error) {
     TreeRecord& tree = record.trees[tree_];
     tree.error =
         fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
-    // Not voted for yet: this node may still say no.
+    // Before the vote this node may abort. After it, Agent::vote() reports the error.
     if (record.state == MigrationState::kRestoring) {
       record.error = tree.error;
       record.state = MigrationState::kAborted;
     }
   });
   if (auto record = read(); record && record->state == MigrationState::kAborted) {
-    remove_checkpoint();
+    (void)remove_checkpoint(record_.mountpoint, record_.trees[tree_].checkpoint);
   }
   return to_int(ExitCode::kRestoreFailed);
 }
@@ -315,37 +302,36 @@ int TreeRestore::run() {
   auto begun = store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
     if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
     if (is_alive(record.trees[tree_].supervisor))
-      return failure(EBUSY, "it has a supervisor already");
+      return failure(EBUSY, "the tree already has a supervisor");
     record.trees[tree_].supervisor = identify_self();
     record.trees[tree_].error.clear();
     return {};
   });
-  if (!begun) return say(begun.error().message), to_int(ExitCode::kFailure);
+  if (!begun) return log(begun.error().message), to_int(ExitCode::kFailure);
   record_ = std::move(*begun);
-  if (!record_.leave_running) return keep();
+  if (!record_.leave_running) return supervise();
   auto kept = run_in_own_pid_namespace(
-      record_.mountpoint, [this](pid_t child) { return hand_to(child); },
-      [this] { return keep(); });
+      record_.mountpoint, [this](pid_t child) { return record_namespace_init(child); },
+      [this] { return supervise(); });
   if (kept) return *kept;
-  // Killed like any supervisor: whoever looks after the tree next starts another one.
+  // The namespace init was killed; the next look at the tree starts another supervisor.
   if (kept.error().errno_value == ECHILD) {
-    return say(kept.error().message), to_int(ExitCode::kFailure);
+    return log(kept.error().message), to_int(ExitCode::kFailure);
   }
   return give_up(kept.error());
 }
 
-// What is process 1 of the copy's pid namespace is the supervisor: with it, and only with it, all
-// that it has restored ends.
-Status TreeRestore::hand_to(pid_t child) const {
-  auto supervisor = identify(child);
-  if (!supervisor) return failure(supervisor.error());
-  auto noted =
-      change([&](OwnershipRecord& record) { record.trees[tree_].supervisor = *supervisor; });
+// The supervisor of a copy is the init of the copy's pid namespace: when it ends, the kernel kills
+// all that it has restored.
+Status TreeRestore::record_namespace_init(pid_t child) const {
+  auto init = identify(child);
+  if (!init) return failure(init.error());
+  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].supervisor = *init; });
   if (!noted) return failure(noted.error());
   return {};
 }
 
-int TreeRestore::keep() {
+int TreeRestore::supervise() {
   auto work = store_.make_work_directory(id_, kRole, tree_);
   if (!work) return give_up(work.error());
   work_ = *work;
@@ -355,12 +341,12 @@ int TreeRestore::keep() {
   lazily_ = record_.lazily && can_be_lazy();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
-  // A supervisor before this one may have died in the middle.
+  // An earlier supervisor may have died at any step.
   const TreeRecord& tree = record_.trees[tree_];
   if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
-  if (tree.phase == TreePhase::kRunning) return see_through();
-  if (Status judged = judge_remains(); !judged) return give_up(judged.error());
-  if (runs_) return note_running(record_.trees[tree_].root), see_through();
+  if (tree.phase == TreePhase::kRunning) return await_pages();
+  if (Status settled = settle(); !settled) return give_up(settled.error());
+  if (runs_) return note_running(record_.trees[tree_].root), await_pages();
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
   for (int attempt = 1;; ++attempt) {
@@ -370,9 +356,9 @@ int TreeRestore::keep() {
       const Status pages = (*restore)->finish_pages();
       return finish(pages ? "" : pages.error().message);
     }
-    say(restore.error().message);
+    log(restore.error().message);
     criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
-    if (Status judged = judge_remains(); !judged) return give_up(judged.error());
+    if (Status settled = settle(); !settled) return give_up(settled.error());
     if (runs_) {
       note_running(record_.trees[tree_].root);
       return finish(lazily_ ? "CRIU died" : "");
@@ -386,9 +372,10 @@ int TreeRestore::keep() {
 }  // namespace
 
 int TreeRestoreCommand::run() const {
+  ignore_sigpipe();
   auto store = RecordStore::open(state_directory);
   if (!store) {
-    say(store.error().message);
+    log(store.error().message);
     return to_int(ExitCode::kFailure);
   }
   return TreeRestore(*store, *this).run();

@@ -1,6 +1,6 @@
-// `ppmr migration-restore`: the process that owns the restore of one tree at the target, from the
-// wait for its checkpoint until all of its memory is in place. The agent starts it; it depends
-// neither on the agent nor, but for the images themselves, on the daemon.
+// `ppmr migration-restore`, the supervisor: runs the restore of one tree at the target, from the
+// wait for its checkpoint until all of its memory is in place. The agent starts it. It does not
+// depend on the agent, and on the daemon only for the images.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct TreeRestoreCommand {
   std::string id;
   size_t tree = 0;
 
-  int run() const;  // the exit code; what people want to know is in the record
+  int run() const;  // returns the exit code; the results are in the record
 };
 
 }  // namespace ppmr

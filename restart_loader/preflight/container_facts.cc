@@ -64,7 +64,7 @@ Result<std::string> read_config(const std::string& directory) {
     if (size < 0) return system_failure("read", path);
     if (size == 0) return text;
     text.append(buffer, static_cast<size_t>(size));
-    if (text.size() > kConfigMaxBytes) return failure(EFBIG, path + " is too large for a config");
+    if (text.size() > kConfigMaxBytes) return failure(EFBIG, path + " is longer than 16 MiB");
   }
 }
 
@@ -111,7 +111,7 @@ Result<BundleFacts> parse_bundle(const std::string& config, const std::string& d
     }
     return bundle;
   } catch (const json::exception& error) {
-    return failure(EPROTO, path + " is not to be understood: " + error.what());
+    return failure(EPROTO, "cannot parse " + path + ": " + error.what());
   }
 }
 
@@ -149,27 +149,27 @@ Result<ContainerFacts> gather_container_facts(const std::string& name) {
   const auto table = read_process_table();
   if (!table) return failure(table.error());
   for (const pid_t pid : *processes) {
-    if (pid == state->pid || !table->contains(pid)) continue;  // has ended meanwhile
+    if (pid == state->pid || !table->contains(pid)) continue;  // the latter: it has ended
     const auto above = ancestors_of(*table, pid);
     if (std::find(above.begin(), above.end(), state->pid) == above.end()) {
-      facts.outsiders.push_back(pid);
+      facts.exec_processes.push_back(pid);
     }
   }
   return facts;
 }
 
-ContainerQuestion question_about(const ContainerFacts& container) {
+ContainerQuestion make_question(const ContainerFacts& container) {
   return {container.state.name, container.bundle.directory, container.bundle.config_digest,
           container.bundle.needed_paths()};
 }
 
-Result<ContainerAnswer> answer_about(const ContainerQuestion& question) {
+Result<ContainerAnswer> answer_question(const ContainerQuestion& question) {
   if (!is_container_name(question.name)) {
-    return failure(EINVAL, "the request names a container that is none");
+    return failure(EINVAL, "invalid request: container name");
   }
   if (!is_absolute_path(question.bundle) || question.paths.size() > kPathsMax ||
       !std::all_of(question.paths.begin(), question.paths.end(), is_absolute_path)) {
-    return failure(EINVAL, "the request names a path that is none");
+    return failure(EINVAL, "invalid request: path of a container");
   }
   ContainerAnswer answer;
   answer.unified_cgroups = has_unified_cgroups();

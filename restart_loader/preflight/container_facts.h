@@ -1,4 +1,4 @@
-// What a container of runc's needs of the node that it runs on: its bundle, the same on both nodes.
+// What a runc container requires of its node: the same bundle on both nodes.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,46 +10,46 @@
 
 namespace ppmr {
 
-// config.json of a bundle, as far as it concerns a move.
+// The parts of a bundle's config.json that matter for a move.
 struct BundleFacts {
   struct Mount {
     std::string destination;  // in the container
-    std::string source;       // on the node; empty: a file system of the container's own
+    std::string source;       // on the node; empty: a new file system in the container
   };
 
   std::string directory;
   std::string config_digest;     // SHA-256 of config.json
   std::string root_file_system;  // on the node
   std::vector<Mount> mounts;
-  std::vector<std::string> namespaces;  // paths of those that it joins
+  std::vector<std::string> namespaces;  // paths of the namespaces that it joins
   bool terminal = false;
 
-  // Where on the node a file of the container is; nullopt: nowhere, it has a mount of its own
-  // there.
+  // The path on the node of a file in the container; nullopt: it is in a file system that only the
+  // container has.
   std::optional<std::string> host_path(const std::string& path) const;
-  // What has to be there at the target: the root file system, what is mounted into it, namespaces.
+  // The paths that the target must have: the root file system, sources of mounts, namespaces.
   std::vector<std::string> needed_paths() const;
 };
 
-// Errors: EPROTO and what is wrong with it.
+// Errors: EPROTO.
 Result<BundleFacts> parse_bundle(const std::string& config, const std::string& directory);
 // Errors: of the file system; EPROTO.
 Result<BundleFacts> read_bundle(const std::string& directory);
 
-// One that is to be moved.
+// A container to move.
 struct ContainerFacts {
   ContainerState state;
   BundleFacts bundle;
   std::string runc_version;
   bool unified_cgroups = false;  // cgroup v2
-  // Put into it later (runc exec): no descendants of its first process, so not moved with it.
-  std::vector<pid_t> outsiders;
+  // Started later with runc exec: not descendants of its first process, so not moved with it.
+  std::vector<pid_t> exec_processes;
 };
 
-// Whether the control groups of this node are those of version 2.
+// Whether this node has cgroup v2.
 bool has_unified_cgroups();
 
-// Looks only. Errors: ENOENT where runc does not know it.
+// Reads only. Errors: ENOENT when runc has no such container.
 Result<ContainerFacts> gather_container_facts(const std::string& name);
 
 struct ContainerQuestion {
@@ -63,16 +63,16 @@ enum class BundleVerdict { kSame, kMissing, kOther };
 
 struct ContainerAnswer {
   std::string runc_version;
-  std::string runc_problem;  // why there is no version
+  std::string runc_problem;  // empty: runc works
   bool name_taken = false;
   BundleVerdict bundle = BundleVerdict::kMissing;
   std::vector<std::string> paths_missing;
   bool unified_cgroups = false;
 };
 
-ContainerQuestion question_about(const ContainerFacts& container);
-// At the target; what comes in is a peer's and checked. Errors: EINVAL.
-Result<ContainerAnswer> answer_about(const ContainerQuestion& question);
+ContainerQuestion make_question(const ContainerFacts& container);
+// At the target. Validates the question, which comes from a peer. Errors: EINVAL.
+Result<ContainerAnswer> answer_question(const ContainerQuestion& question);
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ContainerQuestion, name, bundle, config_digest, paths)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ContainerAnswer, runc_version, runc_problem, name_taken, bundle,

@@ -23,7 +23,7 @@ constexpr const char* kConfig = R"({
     {"destination": "/etc/hosts", "type": "none", "source": "hosts", "options": ["bind"]}],
   "linux": {"namespaces": [{"type": "pid"}, {"type": "network", "path": "/run/netns/a"}]}})";
 
-TEST(ContainerFacts, ABundleNeedsItsRootWhatIsMountedAndTheNamespacesItJoins) {
+TEST(ContainerFacts, BundleNeedsItsRootItsMountSourcesAndJoinedNamespaces) {
   const auto bundle = parse_bundle(kConfig, "/srv/job");
   ASSERT_TRUE(bundle) << bundle.error().message;
   EXPECT_FALSE(bundle->terminal);
@@ -31,7 +31,7 @@ TEST(ContainerFacts, ABundleNeedsItsRootWhatIsMountedAndTheNamespacesItJoins) {
               ElementsAre("/srv/job/rootfs", "/srv/data", "/srv/job/hosts", "/run/netns/a"));
 }
 
-TEST(ContainerFacts, AFileOfTheContainerIsFoundOnTheNode) {
+TEST(ContainerFacts, HostPathFollowsMounts) {
   const auto bundle = parse_bundle(kConfig, "/srv/job");
   ASSERT_TRUE(bundle);
   EXPECT_EQ(bundle->host_path("/"), "/srv/job/rootfs");
@@ -44,7 +44,7 @@ TEST(ContainerFacts, AFileOfTheContainerIsFoundOnTheNode) {
   EXPECT_EQ(bundle->host_path("/proc/1/status"), std::nullopt);
 }
 
-TEST(ContainerFacts, AConfigThatIsNoneIsAnErrorThatNamesIt) {
+TEST(ContainerFacts, ErrorNamesInvalidConfig) {
   for (const char* config : {"", "[]", "{", R"({"root": 1})", R"({"process": {}})",
                              R"({"root": {"path": "r"}, "process": {}, "mounts": [{}]})"}) {
     const auto bundle = parse_bundle(config, "/srv/job");
@@ -53,7 +53,7 @@ TEST(ContainerFacts, AConfigThatIsNoneIsAnErrorThatNamesIt) {
   }
 }
 
-class Answers : public testing::Test {
+class ContainerAnswers : public testing::Test {
  protected:
   void SetUp() override {
     std::string path = std::filesystem::temp_directory_path() / "container_facts_test-XXXXXX";
@@ -67,28 +67,28 @@ class Answers : public testing::Test {
   std::string directory_;
 };
 
-TEST_F(Answers, SayWhetherTheBundleIsTheSameAndWhatIsMissing) {
+TEST_F(ContainerAnswers, CompareTheBundleAndListMissingPaths) {
   const auto bundle = read_bundle(directory_);
   ASSERT_TRUE(bundle) << bundle.error().message;
   ContainerQuestion question{"no-such-job",
                              directory_,
                              bundle->config_digest,
                              {directory_ + "/rootfs", directory_ + "/missing"}};
-  auto answer = answer_about(question);
+  auto answer = answer_question(question);
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->bundle, BundleVerdict::kSame);
   EXPECT_FALSE(answer->name_taken);
   EXPECT_THAT(answer->paths_missing, ElementsAre(directory_ + "/missing"));
   std::ofstream(directory_ + "/config.json", std::ios::app) << " ";
-  EXPECT_EQ(answer_about(question)->bundle, BundleVerdict::kOther);
+  EXPECT_EQ(answer_question(question)->bundle, BundleVerdict::kOther);
   question.bundle = directory_ + "/rootfs";
-  EXPECT_EQ(answer_about(question)->bundle, BundleVerdict::kMissing);
+  EXPECT_EQ(answer_question(question)->bundle, BundleVerdict::kMissing);
 }
 
-TEST_F(Answers, AreRefusedToQuestionsThatLeadElsewhere) {
-  EXPECT_FALSE(answer_about({"../job", directory_, "", {}}));
-  EXPECT_FALSE(answer_about({"job", "relative", "", {}}));
-  EXPECT_FALSE(answer_about({"job", directory_, "", {"relative"}}));
+TEST_F(ContainerAnswers, RefuseInvalidNamesAndPaths) {
+  EXPECT_FALSE(answer_question({"../job", directory_, "", {}}));
+  EXPECT_FALSE(answer_question({"job", "relative", "", {}}));
+  EXPECT_FALSE(answer_question({"job", directory_, "", {"relative"}}));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kNotesMax = 64 << 10;  // a build ID stands among the first few dozen bytes
+constexpr size_t kNotesMaxBytes = 64 << 10;  // a build ID is in the first few dozen bytes
 constexpr size_t kHeadersMax = 1024;
 
 std::string hexadecimal(const unsigned char* bytes, size_t size) {
@@ -29,7 +29,7 @@ bool read_at(int fd, uint64_t offset, Record& record) {
   return pread(fd, &record, sizeof(record), static_cast<off_t>(offset)) == sizeof(record);
 }
 
-// The build ID among the notes, which are 4-byte aligned: sizes of name and content, type, both.
+// The build ID in a sequence of 4-byte aligned notes: name size, content size, type, name, content.
 std::string build_id_in(const std::vector<char>& notes) {
   const auto aligned = [](size_t size) { return (size + 3) & ~size_t{3}; };
   size_t at = 0;
@@ -54,7 +54,7 @@ Result<std::string> digest_of(int fd, uint64_t size_max_bytes, const std::string
   const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(),
                                                                    EVP_MD_CTX_free);
   if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1)
-    return failure(ENOMEM, "compute the digest of " + path + ": OpenSSL has no SHA-256");
+    return failure(ENOMEM, "compute the digest of " + path + ": OpenSSL lacks SHA-256");
   std::vector<char> buffer(256 << 10);
   uint64_t offset = 0;
   for (;;) {
@@ -64,7 +64,7 @@ Result<std::string> digest_of(int fd, uint64_t size_max_bytes, const std::string
     if (got == 0) break;
     offset += static_cast<uint64_t>(got);
     if (offset > size_max_bytes)
-      return failure(EFBIG, "compute the digest of " + path + ": it is longer than it was said");
+      return failure(EFBIG, "compute the digest of " + path + ": the file is longer than expected");
     EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(got));
   }
   unsigned char digest[EVP_MAX_MD_SIZE];
@@ -81,7 +81,7 @@ std::string build_id_of(int fd) {
   for (size_t i = 0; i < header.e_phnum && i < kHeadersMax; ++i) {
     Elf64_Phdr segment;
     if (!read_at(fd, header.e_phoff + i * sizeof(segment), segment)) return "";
-    if (segment.p_type != PT_NOTE || segment.p_filesz > kNotesMax) continue;
+    if (segment.p_type != PT_NOTE || segment.p_filesz > kNotesMaxBytes) continue;
     std::vector<char> notes(segment.p_filesz);
     if (pread(fd, notes.data(), notes.size(), static_cast<off_t>(segment.p_offset)) !=
         static_cast<ssize_t>(notes.size()))

@@ -20,10 +20,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kCriuPatience{30};
+constexpr std::chrono::seconds kCriuTimeout{30};
 
-// x86: flags of /proc/cpuinfo that stand for instructions or state that user programs see.
-// Everything else (bugs, virtualisation, clocks, power) may differ.
+// x86: the flags of /proc/cpuinfo for instructions or state that user programs can use. The others
+// (bugs, virtualization, clocks, power) may differ between nodes.
 const std::set<std::string_view> kInstructionFlags = {
     "3dnow",    "3dnowext",  "3dnowprefetch", "abm",     "adx",        "aes",       "avx",
     "avx2",     "avx_vnni",  "bmi1",          "bmi2",    "cldemote",   "clflush",   "clflushopt",
@@ -52,20 +52,21 @@ uint64_t available_memory() {
   return 0;
 }
 
-// Several CRIUs at once: each takes most of its time waiting for the kernel.
+// Runs several CRIU processes in parallel, because each one mostly waits for the kernel.
 class CriuChecks {
  public:
   size_t start(std::vector<std::string> argv) {
-    auto process = CriuProcess::start(
-        {.argv = std::move(argv),
-         .show = [this, i = running_.size()](const std::string& line) { said_[i] += line + "\n"; },
-         .background = true});
+    auto process =
+        CriuProcess::start({.argv = std::move(argv),
+                            .show = [this, i = running_.size()](
+                                        const std::string& line) { outputs_[i] += line + "\n"; },
+                            .background = true});
     running_.push_back(process ? std::move(*process) : nullptr);
-    said_.emplace_back();
+    outputs_.emplace_back();
     return running_.size() - 1;
   }
   void wait() {
-    const auto deadline = Clock::now() + kCriuPatience;
+    const auto deadline = Clock::now() + kCriuTimeout;
     for (;;) {
       std::vector<pollfd> fds;
       for (auto& process : running_) {
@@ -79,34 +80,34 @@ class CriuChecks {
     }
   }
   bool succeeded(size_t i) const { return running_[i] && running_[i]->succeeded(); }
-  std::string why_not(size_t i) const {
-    if (!running_[i]) return "it could not be run";
+  std::string error_of(size_t i) const {
+    if (!running_[i]) return "cannot start it";
     if (!running_[i]->ended()) {
-      return fmt::format("it has not ended within {} s", kCriuPatience.count());
+      return fmt::format("it did not end within {} s", kCriuTimeout.count());
     }
-    const std::string why = running_[i]->errors().summary();
-    return why.empty() ? "it " + running_[i]->how_it_ended() : why;
+    const std::string error = running_[i]->errors().summary();
+    return error.empty() ? "it " + running_[i]->how_it_ended() : error;
   }
-  const std::string& said(size_t i) const { return said_[i]; }
+  const std::string& output(size_t i) const { return outputs_[i]; }
 
  private:
-  std::vector<std::string> said_;
-  std::vector<std::unique_ptr<CriuProcess>> running_;  // last: they write into said_
+  std::vector<std::string> outputs_;
+  std::vector<std::unique_ptr<CriuProcess>> running_;  // last: its elements write into outputs_
 };
 
-void ask_criu(NodeFacts& facts) {
+void query_criu(NodeFacts& facts) {
   CriuChecks checks;
   const std::array features = {kMemoryTrackingFeature, kLazyFeature};
-  std::array<size_t, features.size()> asked{};
+  std::array<size_t, features.size()> feature_checks{};
   const size_t version = checks.start({facts.criu_path, "--version"});
   const size_t check = checks.start({facts.criu_path, "check"});
   for (size_t i = 0; i < features.size(); ++i)
-    asked[i] = checks.start({facts.criu_path, "check", "--feature", features[i]});
+    feature_checks[i] = checks.start({facts.criu_path, "check", "--feature", features[i]});
   checks.wait();
-  facts.criu_version = parse_criu_version(checks.said(version));
-  if (!checks.succeeded(check)) facts.criu_problem = checks.why_not(check);
+  facts.criu_version = parse_criu_version(checks.output(version));
+  if (!checks.succeeded(check)) facts.criu_problem = checks.error_of(check);
   for (size_t i = 0; i < features.size(); ++i) {
-    if (checks.succeeded(asked[i])) facts.features.emplace_back(features[i]);
+    if (checks.succeeded(feature_checks[i])) facts.features.emplace_back(features[i]);
   }
 }
 
@@ -121,14 +122,14 @@ std::vector<std::string> parse_cpu_features(std::string_view cpuinfo) {
   std::istringstream lines{std::string(cpuinfo)};
   for (std::string line; std::getline(lines, line);) {
     const bool x86 = line.starts_with("flags");
-    if (!x86 && !line.starts_with("Features")) continue;  // the latter: ARM, all of it is user's
+    if (!x86 && !line.starts_with("Features")) continue;  // ARM: all of "Features" matters
     std::istringstream words(line.substr(std::min(line.find(':') + 1, line.size())));
     for (std::string word; words >> word;) {
       if (!x86 || kInstructionFlags.contains(word) || word.starts_with("avx512") ||
           word.starts_with("amx_") || word.starts_with("avx10"))
         found.insert(word);
     }
-    break;  // the first processor speaks for all
+    break;  // all processors have the same flags
   }
   return {found.begin(), found.end()};
 }
@@ -142,7 +143,7 @@ std::string parse_criu_version(std::string_view text) {
 }
 
 std::map<std::string, std::string> parse_hard_limits(std::string_view text) {
-  constexpr size_t kNameWidth = 26;  // columns of fs/proc/base.c
+  constexpr size_t kNameWidth = 26;  // fs/proc/base.c
   std::map<std::string, std::string> limits;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
@@ -165,7 +166,7 @@ NodeFacts gather_node_facts(const std::string& criu) {
     facts.kernel = name.release;
   }
   facts.criu_path = criu;
-  if (!criu.empty()) ask_criu(facts);
+  if (!criu.empty()) query_criu(facts);
   facts.cpu_features = parse_cpu_features(read_file("/proc/cpuinfo"));
   facts.memory_available_bytes = available_memory();
   if (const auto status = read_process_status(getpid())) {

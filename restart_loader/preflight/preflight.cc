@@ -1,6 +1,6 @@
-// The source's part of the preflight: what to ask, and what follows from the answers. Pure: facts
-// in, sentences out. Where CRIU itself would fail a finding stops the move; where it would succeed
-// and the program might be surprised, it warns.
+// The source's part of the preflight: the questions, and the findings that follow from the answers.
+// These functions do no I/O. A finding stops the move if CRIU would fail; it is a warning if CRIU
+// would succeed but the program may not expect the result.
 #include "restart_loader/preflight/preflight.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// Numbers at the beginning of a version: "6.1.0-18-amd64" -> {6, 1}.
+// The first two numbers of a version: "6.1.0-18-amd64" -> {6, 1}.
 std::pair<int, int> major_and_minor(const std::string& version) {
   int major_number = -1, minor_number = -1;
   const char* end = version.data() + version.size();
@@ -32,18 +32,18 @@ std::pair<int, int> major_and_minor(const std::string& version) {
 
 void check_criu(const NodeFacts& node, const std::string& where, Findings& findings) {
   if (node.criu_path.empty()) {
-    findings.stop(fmt::format("there is no CRIU on the {} ({})", where, node.host),
+    findings.stop(fmt::format("no CRIU found on the {} ({})", where, node.host),
                   "run third_party/install there, or install Debian's criu");
     return;
   }
   if (!node.criu_problem.empty()) {
-    findings.stop(fmt::format("CRIU does not work on the {} ({}), says {} check: {}", where,
+    findings.stop(fmt::format("CRIU does not work on the {} ({}): {} check failed: {}", where,
                               node.host, node.criu_path, node.criu_problem),
-                  "run third_party/install there: it finds a CRIU that works on its kernel");
+                  "run third_party/install there, which installs a CRIU for its kernel");
   }
   if (node.user != 0 && !node.has_capability(kCapSysAdmin)) {
     findings.stop(
-        fmt::format("CRIU would be run by user {} on the {} ({})", node.user, where, node.host),
+        fmt::format("CRIU would run as user {} on the {} ({})", node.user, where, node.host),
         "run ppmr as root there");
   }
 }
@@ -58,14 +58,14 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
       fmt::format("CRIU is {} here and {} at the target", source.criu_version, target.criu_version);
   if (!source.criu_version.empty() && !target.criu_version.empty()) {
     if (criu_here.first != criu_there.first) {
-      findings.stop(versions, "install the same on both nodes (third_party/install)");
+      findings.stop(versions, "install the same version on both nodes (third_party/install)");
     } else if (criu_there < criu_here) {
-      findings.warn(versions, "an older CRIU may not know what a newer one has written");
+      findings.warn(versions, "an older CRIU may fail to read the images of a newer one");
     }
   }
   if (source.architecture != target.architecture) {
-    findings.stop(fmt::format("the processor here is {}, that of the target {}",
-                              source.architecture, target.architecture),
+    findings.stop(fmt::format("the processor is {} here and {} at the target", source.architecture,
+                              target.architecture),
                   "choose a target of the same architecture");
     return;
   }
@@ -75,28 +75,28 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
                       std::back_inserter(missing));
   if (!missing.empty()) {
     findings.stop(
-        "the target's processor lacks instructions that programs may be using: " + list_of(missing),
-        "choose a target whose processor is of the same kind or newer");
+        "the target's processor lacks instruction sets that programs may use: " + list_of(missing),
+        "choose a target with the same or a newer processor");
   }
   if (!answers.processor_problem.empty()) {
     const std::string sentence =
-        "programs from this processor cannot go on on the target's, says criu cpuinfo check "
+        "the target's processor cannot run programs from this one: criu cpuinfo check failed "
         "there: " +
         answers.processor_problem;
     if (options.cpu_cap) {
-      findings.warn(sentence, "--cpu-cap was given: CRIU decides by that");
+      findings.warn(sentence, "CRIU decides by the --cpu-cap option");
     } else {
-      findings.stop(sentence, "choose a target whose processor is of the same kind or newer");
+      findings.stop(sentence, "choose a target with the same or a newer processor");
     }
   }
   if (major_and_minor(target.kernel) < major_and_minor(source.kernel)) {
-    findings.warn(fmt::format("the target's kernel ({}) is older than that of this node ({})",
+    findings.warn(fmt::format("the target's kernel ({}) is older than the kernel of this node ({})",
                               target.kernel, source.kernel),
-                  "a program that uses what is new in this one fails there");
+                  "a program that uses newer system calls fails there");
   }
   if (options.lazily && !target.has_feature(kLazyFeature)) {
-    findings.warn("the target's kernel cannot restart lazily (userfaultfd)",
-                  "the process will be frozen until all of its memory is there");
+    findings.warn("the target's kernel does not support a lazy restore (userfaultfd)",
+                  "the process stays frozen until all of its memory is in place");
   }
 }
 
@@ -105,20 +105,20 @@ void check_space(const std::vector<TreeFacts>& trees, const NodeFacts& target, F
   for (const TreeFacts& tree : trees) needed += tree.memory_bytes;
   if (target.store_free_bytes >= 0 && needed > static_cast<uint64_t>(target.store_free_bytes)) {
     findings.stop(
-        fmt::format("{} of memory are to be moved, but the target's image store has room for {}",
+        fmt::format("the move needs {} of memory, but the target's image store has {} free",
                     format_size(needed),
                     format_size(static_cast<uint64_t>(target.store_free_bytes))),
-        "remove checkpoints there, or give the target daemon a larger --memory-limit or a "
+        "remove checkpoints there, or start the target daemon with a larger --memory-limit or with "
         "--spill-dir");
   }
   if (target.memory_available_bytes == 0) return;
   const std::string both =
-      fmt::format("{} of memory are to be moved, and the target has {} free", format_size(needed),
+      fmt::format("the move needs {} of memory, and the target has {} free", format_size(needed),
                   format_size(target.memory_available_bytes));
   if (needed > target.memory_available_bytes) {
     findings.stop(both, "free memory there, or choose another target");
   } else if (needed > target.memory_available_bytes / 2) {
-    findings.warn(both, "until the checkpoint is removed its memory is held twice");
+    findings.warn(both, "until the checkpoint is removed, the target needs that memory twice");
   }
 }
 
@@ -127,8 +127,8 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
   check_criu(source, "source", findings);
   if (options.pre_copy && !source.has_feature(kMemoryTrackingFeature)) {
     findings.stop(
-        "--pre-copy needs a kernel that tracks which memory was written, and that of "
-        "this node does not (CONFIG_MEM_SOFT_DIRTY)",
+        "--pre-copy needs a kernel that tracks written memory (CONFIG_MEM_SOFT_DIRTY), and this "
+        "node's kernel does not",
         "move without --pre-copy");
   }
   for (const TreeFacts& tree : trees) {
@@ -151,25 +151,27 @@ void MoveOptions::read(const std::vector<std::string>& criu_options) {
     link_remap |= option == "--link-remap";
     force_irmap |= option == "--force-irmap";
     cpu_cap |= option.starts_with("--cpu-cap");
-    external_files |= option.starts_with("--external");
-    constexpr std::string_view kGhostLimit = "--ghost-limit";
-    std::string limit;
-    if (option == kGhostLimit && i + 1 < criu_options.size()) limit = criu_options[i + 1];
-    if (option.starts_with(std::string(kGhostLimit) + "="))
-      limit = option.substr(kGhostLimit.size() + 1);
+    // "--name value" or "--name=value".
+    const auto value_of = [&](const std::string& name) -> std::string {
+      if (option == name && i + 1 < criu_options.size()) return criu_options[i + 1];
+      return option.starts_with(name + "=") ? option.substr(name.size() + 1) : "";
+    };
+    // "dev[8/1]:disk" -> "dev[8/1]".
+    if (const std::string external = value_of("--external"); !external.empty())
+      externals.insert(external.substr(0, external.find(']') + 1));
+    const std::string limit = value_of("--ghost-limit");
     if (const auto bytes = parse_size(limit); !limit.empty() && bytes) ghost_limit_bytes = *bytes;
   }
 }
 
-PreflightQuestions questions_about(const std::vector<TreeFacts>& trees,
-                                   const MoveOptions& options) {
+PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options) {
   PreflightQuestions questions;
   questions.boot_id = read_boot_id();
   std::set<pid_t> pids;
   std::set<std::string> addresses;
   std::map<std::string, FileFact> files;
   for (const TreeFacts& tree : trees) {
-    if (tree.container) questions.containers.push_back(question_about(*tree.container));
+    if (tree.container) questions.containers.push_back(make_question(*tree.container));
     if (!tree.has_namespace("pid") && !options.own_pid_namespace) {
       for (const ProcessFact& process : tree.processes) {
         pids.insert(process.pid);
@@ -177,7 +179,7 @@ PreflightQuestions questions_about(const std::vector<TreeFacts>& trees,
       }
     }
     for (const FileFact& file : tree.files) {
-      if (tree.files_are_known_here() && !file.deleted && file.type != "other")
+      if (tree.has_host_paths() && !file.deleted && file.type != "other")
         files.emplace(file.path, file);
     }
     if (tree.has_namespace("net")) continue;
@@ -202,43 +204,36 @@ json to_request(const PreflightQuestions& questions) {
 Result<PreflightAnswers> read_answers(const json& answer, const PreflightQuestions& questions) {
   try {
     if (!answer.at("ok").get<bool>()) {
-      return failure(EPROTO, "the target could not check whether the move is possible: " +
-                                 answer.at("error").get<std::string>());
+      return failure(
+          EPROTO, "the target could not run its checks: " + answer.at("error").get<std::string>());
     }
     auto answers = answer.at("answers").get<PreflightAnswers>();
     if (answers.files.size() != questions.files.size())
-      return failure(EPROTO, "the target's answer does not fit what it was asked");
+      return failure(EPROTO, "the target's answer does not match the questions about files");
     if (answers.containers.size() != questions.containers.size())
-      return failure(EPROTO, "the target's answer does not fit what it was asked of containers");
+      return failure(EPROTO, "the target's answer does not match the questions about containers");
     for (FileVerdict verdict : answers.files) {
       if (verdict < FileVerdict::kSame || verdict >= FileVerdict::kVerdictCount)
-        return failure(EPROTO, "the target judged a file in a way that this ppmr does not know");
+        return failure(EPROTO,
+                       "the target's answer has an unknown verdict on a file (version mismatch?)");
     }
     std::sort(answers.node.cpu_features.begin(), answers.node.cpu_features.end());
     return answers;
   } catch (const json::exception& error) {
-    return failure(EPROTO, std::string("the target's answer is not to be understood (is it of "
-                                       "another version?): ") +
+    return failure(EPROTO, std::string("cannot parse the target's answer (version mismatch?): ") +
                                error.what());
   }
 }
 
-std::vector<Finding> find_obstacles(const MoveOptions& options, const NodeFacts& source,
-                                    const std::vector<TreeFacts>& trees,
-                                    const PreflightQuestions& questions,
-                                    const PreflightAnswers& answers) {
+std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& source,
+                                const std::vector<TreeFacts>& trees,
+                                const PreflightQuestions& questions,
+                                const PreflightAnswers& answers) {
   Findings findings;
   check_source(options, source, trees, findings);
   compare_nodes(options, source, answers, findings);
   check_space(trees, answers.node, findings);
   check_answers(trees, questions, answers, findings);
-  return findings.take();
-}
-
-std::vector<Finding> find_obstacles_at_source(const MoveOptions& options, const NodeFacts& source,
-                                              const std::vector<TreeFacts>& trees) {
-  Findings findings;
-  check_source(options, source, trees, findings);
   return findings.take();
 }
 

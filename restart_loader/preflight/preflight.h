@@ -1,12 +1,13 @@
-// Before a move: what would stop it, in plain words. Three steps:
+// The checks before a move. Their findings are sentences for the operator. Three steps:
 //
-//   source: questions_about(trees)  ->  target: answer_preflight()  ->  source: find_obstacles()
+//   source: make_questions(trees)  ->  target: answer_preflight()  ->  source: check_move()
 //
-// The source sends what it expects, digests included, and hears "the same" or not: the target tells
-// nobody what is in its files.
+// The source sends what it expects, with digests, and the target answers "the same" or "different":
+// it never sends what is in its files.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,12 @@
 
 namespace ppmr {
 
-// How the move is to be made.
+// The options of a move that the checks depend on.
 struct MoveOptions {
   bool lazily = true;
   bool pre_copy = false;
-  bool own_pid_namespace = false;  // restored in a pid namespace of its own: all pids are free
-  // Of CRIU's own options those that decide whether something stops it.
+  bool own_pid_namespace = false;  // restored in a new pid namespace: all pids are free
+  // Options of CRIU that allow what CRIU refuses by default.
   bool tcp_established = false;
   bool tcp_close = false;
   bool shell_job = false;
@@ -29,11 +30,11 @@ struct MoveOptions {
   bool file_locks = false;
   bool link_remap = false;
   bool force_irmap = false;
-  bool cpu_cap = false;                  // the user says which features of processors matter
-  bool external_files = false;           // some --external: what it names is not judged
-  uint64_t ghost_limit_bytes = 1 << 20;  // as CRIU has it
+  bool cpu_cap = false;                  // the operator decides which CPU features matter
+  std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
+  uint64_t ghost_limit_bytes = 1 << 20;  // CRIU's default
 
-  // Takes them from what follows -- on the command line; what it does not know it leaves alone.
+  // Reads them from the arguments after -- on the command line; ignores others.
   void read(const std::vector<std::string>& criu_options);
   TreeOptions tree_options() const { return {.external_unix_sockets = ext_unix_sk}; }
 };
@@ -45,26 +46,26 @@ struct ListenerQuestion {
 };
 
 struct PreflightQuestions {
-  std::string boot_id;  // of the source's kernel: nodes that share one share its file systems
+  std::string boot_id;  // of the source; nodes with the same one share a kernel
   std::vector<pid_t> pids;
-  std::vector<FileFact> files;  // directories, too
+  std::vector<FileFact> files;  // also directories
   std::vector<std::string> addresses;
   std::vector<ListenerQuestion> listeners;
   std::vector<ContainerQuestion> containers;  // in the order of the trees
-  std::string processor;  // what describe_processor() says of it; empty: CRIU cannot
+  std::string processor;  // of describe_processor(); empty: CRIU cannot describe it
 };
 
-// What there is instead of an expected file.
+// How a file at the target compares with the expected one.
 enum class FileVerdict {
-  kSame,    // the same content, as far as it was asked for
-  kShared,  // the very same file, on a file system of both nodes
+  kSame,    // the same content, as far as requested
+  kShared,  // the same file, on a file system that both nodes mount
   kMissing,
   kOtherType,
   kOtherMode,
   kShorter,
   kLonger,
   kOtherContent,
-  kUnchecked,  // of the same size; nothing more was asked, or too much, or it cannot be read
+  kUnchecked,  // of the same size; the content was not compared
   kVerdictCount
 };
 
@@ -75,35 +76,31 @@ struct PreflightAnswers {
   std::vector<std::string> addresses_missing;
   std::vector<ListenerQuestion> listeners_taken;
   std::vector<ContainerAnswer> containers;  // in the order of the questions
-  std::string processor_problem;  // why CRIU would not restore on this one; empty: it would
+  std::string processor_problem;  // why CRIU would not restore on this CPU; empty: it would
 };
 
-// What the daemon that answers knows of itself.
+// Properties of the target daemon.
 struct TargetContext {
-  int64_t store_free_bytes = -1;  // what its image store can still take; -1: without bound
-  std::string criu;               // empty: looked for
+  int64_t store_free_bytes = -1;  // free space in its image store; -1: unlimited
+  std::string criu;               // empty: find_criu()
 };
 
-PreflightQuestions questions_about(const std::vector<TreeFacts>& trees, const MoveOptions& options);
+PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);
 nlohmann::json to_request(const PreflightQuestions& questions);
 
-// At the target: what the agent calls with a request of the peer's. {"ok": true, ...}, or {"ok":
-// false, "error": "..."} for one that is not to be understood. Reads files (64 MiB of each at most,
-// 4 GiB in all) and runs `criu check`: takes 0.1 s and more. Threads: any.
+// At the target: the agent's reply to a request of its peer. {"ok": true, ...}, or {"ok": false,
+// "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB in all, and
+// runs `criu check`, which takes at least 0.1 s. Threads: any.
 nlohmann::json answer_preflight(const nlohmann::json& request, const TargetContext& context);
 
-// Errors: EPROTO with the peer's own words, or where the answer does not fit the questions.
+// Errors: EPROTO with the peer's error, or when the answer does not match the questions.
 Result<PreflightAnswers> read_answers(const nlohmann::json& answer,
                                       const PreflightQuestions& questions);
 
-// Everything that stops the move, then everything to know; each told once.
-std::vector<Finding> find_obstacles(const MoveOptions& options, const NodeFacts& source,
-                                    const std::vector<TreeFacts>& trees,
-                                    const PreflightQuestions& questions,
-                                    const PreflightAnswers& answers);
-
-// The part of it that needs no target: what stops the dump.
-std::vector<Finding> find_obstacles_at_source(const MoveOptions& options, const NodeFacts& source,
-                                              const std::vector<TreeFacts>& trees);
+// First the findings that stop the move, then the warnings, each once.
+std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& source,
+                                const std::vector<TreeFacts>& trees,
+                                const PreflightQuestions& questions,
+                                const PreflightAnswers& answers);
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// The target's part of the preflight. What comes in is a peer's: it is bounded and checked, and the
-// answer says no more of this node than is needed (is a file the same, not what is in it).
+// The target's part of the preflight. The request comes from a peer: it is bounded and validated,
+// and the answer reveals no more than necessary (whether a file is the same, not its content).
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -38,11 +38,11 @@ Status check(const PreflightQuestions& questions) {
   if (questions.pids.size() > kPidsMax || questions.files.size() > kFilesMax ||
       questions.addresses.size() > kSocketsMax || questions.listeners.size() > kSocketsMax ||
       questions.containers.size() > kContainersMax)
-    return failure(E2BIG, "the request asks about too much at once");
+    return failure(E2BIG, "invalid request: too many questions");
   for (const FileFact& file : questions.files) {
     if (!file.path.starts_with('/') || file.path.size() > kPathMaxBytes ||
         file.path.find('\0') != std::string::npos)
-      return failure(EINVAL, "the request names a path that is none: " + file.path.substr(0, 100));
+      return failure(EINVAL, "invalid request: not an absolute path: " + file.path.substr(0, 100));
   }
   return {};
 }
@@ -58,25 +58,25 @@ bool is_below(const std::string& path, const std::string& directory) {
   return path == directory || path.starts_with(directory + "/");
 }
 
-class FileJudge {
+class FileComparison {
  public:
-  explicit FileJudge(const std::string& boot_id_of_source)
+  explicit FileComparison(const std::string& boot_id_of_source)
       : same_kernel_(!boot_id_of_source.empty() && boot_id_of_source == read_boot_id()) {
-    if (auto mounts = read_ppmr_mounts()) ours_ = std::move(*mounts);
+    if (auto mounts = read_ppmr_mounts()) ppmr_mounts_ = std::move(*mounts);
   }
 
-  FileVerdict judge(const FileFact& expected) {
-    // Our own mounts are not looked into: this daemon is the one that would have to answer.
-    for (const MountEntry& mount : ours_) {
+  FileVerdict compare(const FileFact& expected) {
+    // Do not read in mounts of ppmr: this daemon would have to serve the request.
+    for (const MountEntry& mount : ppmr_mounts_) {
       if (is_below(expected.path, mount.mountpoint) && expected.path != mount.mountpoint)
         return FileVerdict::kMissing;
     }
-    // Without opening: a FIFO, a device or a lease must not notice.
+    // O_PATH has no effect on a FIFO, a device or a lease.
     const UniqueFd fd(open(expected.path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat found {};
     if (!fd || fstat(fd.get(), &found) != 0) return FileVerdict::kMissing;
     if (type_of(found.st_mode) != expected.type) return FileVerdict::kOtherType;
-    if (is_the_very_same(expected, found, fd.get())) return FileVerdict::kShared;
+    if (is_same_file(expected, found, fd.get())) return FileVerdict::kShared;
     if (expected.type != "file") return FileVerdict::kSame;
     if ((found.st_mode & 07777) != expected.mode) return FileVerdict::kOtherMode;
     const auto size = static_cast<uint64_t>(found.st_size);
@@ -86,8 +86,8 @@ class FileJudge {
   }
 
  private:
-  // Local disks of cloned machines agree in all numbers; only a file system of both nodes counts.
-  bool is_the_very_same(const FileFact& expected, const struct stat& found, int fd) const {
+  // Local disks of cloned machines have equal identifiers, so the file system must be a shared one.
+  bool is_same_file(const FileFact& expected, const struct stat& found, int fd) const {
     return found.st_ino == expected.inode && !expected.filesystem_id.empty() &&
            filesystem_id_of(fd) == expected.filesystem_id &&
            (same_kernel_ || is_network_filesystem(expected.filesystem));
@@ -116,7 +116,7 @@ class FileJudge {
   }
 
   const bool same_kernel_;
-  std::vector<MountEntry> ours_;
+  std::vector<MountEntry> ppmr_mounts_;
   uint64_t read_bytes_ = 0;
 };
 
@@ -140,7 +140,7 @@ std::set<std::string> addresses_here() {
   return addresses;
 }
 
-// All of 127.0.0.0/8 is here where 127.0.0.1 is.
+// A node with 127.0.0.1 has all of 127.0.0.0/8.
 bool is_here(const std::set<std::string>& addresses, const std::string& address) {
   return addresses.contains(address) ||
          (address.starts_with("127.") && addresses.contains("127.0.0.1"));
@@ -164,17 +164,17 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   answers.node.store_free_bytes = context.store_free_bytes;
   if (!questions.processor.empty()) {
     const Status checked = check_processor(criu, questions.processor);
-    // Of another architecture, or a CRIU that does not work: those have findings of their own.
+    // Other errors (another architecture, a CRIU that does not work) have separate findings.
     if (!checked && checked.error().errno_value == ENOTSUP) {
       answers.processor_problem = checked.error().message;
     }
   }
   for (pid_t pid : questions.pids) {
-    // Also the dead and threads of others hold a number: only its name in /proc tells.
+    // Zombies and threads also occupy a pid, and /proc resolves both.
     if (access(fmt::format("/proc/{}", pid).c_str(), F_OK) == 0) answers.pids_taken.push_back(pid);
   }
-  FileJudge judge(questions.boot_id);
-  for (const FileFact& file : questions.files) answers.files.push_back(judge.judge(file));
+  FileComparison comparison(questions.boot_id);
+  for (const FileFact& file : questions.files) answers.files.push_back(comparison.compare(file));
   const std::set<std::string> addresses = addresses_here();
   for (const std::string& address : questions.addresses) {
     if (!is_here(addresses, address)) answers.addresses_missing.push_back(address);
@@ -187,9 +187,9 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   return answers;
 }
 
-Status answer_about_containers(const PreflightQuestions& questions, PreflightAnswers& answers) {
+Status answer_container_questions(const PreflightQuestions& questions, PreflightAnswers& answers) {
   for (const ContainerQuestion& question : questions.containers) {
-    auto answer = answer_about(question);
+    auto answer = answer_question(question);
     if (!answer) return failure(answer.error());
     answers.containers.push_back(std::move(*answer));
   }
@@ -203,16 +203,17 @@ json refuse(const std::string& why) { return {{"ok", false}, {"error", why}}; }
 json answer_preflight(const json& request, const TargetContext& context) {
   try {
     if (const int version = request.at("version"); version != kPreflightVersion)
-      return refuse(fmt::format("this ppmr answers questions of version {}, not {}",
-                                kPreflightVersion, version));
+      return refuse(
+          fmt::format("version mismatch: this ppmr answers questions of version {}, not {}",
+                      kPreflightVersion, version));
     const auto questions = request.at("questions").get<PreflightQuestions>();
     if (Status checked = check(questions); !checked) return refuse(checked.error().message);
     PreflightAnswers answers = answer(questions, context);
-    if (Status answered = answer_about_containers(questions, answers); !answered)
+    if (Status answered = answer_container_questions(questions, answers); !answered)
       return refuse(answered.error().message);
     return {{"ok", true}, {"answers", answers}};
   } catch (const json::exception& error) {
-    return refuse(std::string("the request is not to be understood: ") + error.what());
+    return refuse(std::string("cannot parse the request (version mismatch?): ") + error.what());
   }
 }
 

@@ -1,4 +1,4 @@
-// What the target says when it is asked, on real files and processes.
+// The target's answers, on real files and processes.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class Preflight : public testing::Test {
     std::string path = std::filesystem::temp_directory_path() / "preflight_answer_test-XXXXXX";
     ASSERT_NE(mkdtemp(path.data()), nullptr);
     directory_ = path;
-    questions_.boot_id = "that of another machine";
+    questions_.boot_id = "of another machine";
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -53,7 +53,7 @@ class Preflight : public testing::Test {
     EXPECT_TRUE(answers.has_value()) << answers.error().message;
     return answers.value_or(PreflightAnswers{});
   }
-  FileVerdict judge(const FileFact& file) {
+  FileVerdict compare(const FileFact& file) {
     questions_.files = {file};
     const PreflightAnswers answers = ask();
     return answers.files.empty() ? FileVerdict::kVerdictCount : answers.files[0];
@@ -64,45 +64,45 @@ class Preflight : public testing::Test {
   TargetContext context_{.store_free_bytes = 12345, .criu = "/bin/false"};
 };
 
-TEST_F(Preflight, FilesAreComparedNotTold) {
+TEST_F(Preflight, ComparesFilesWithoutRevealingThem) {
   FileFact file = abc("file");
-  EXPECT_EQ(judge(file), FileVerdict::kSame);
+  EXPECT_EQ(compare(file), FileVerdict::kSame);
   file.digest[0] = 'c';
-  EXPECT_EQ(judge(file), FileVerdict::kOtherContent);
+  EXPECT_EQ(compare(file), FileVerdict::kOtherContent);
   file.size_bytes = 2;
-  EXPECT_EQ(judge(file), FileVerdict::kLonger);
+  EXPECT_EQ(compare(file), FileVerdict::kLonger);
   file.size_bytes = 4;
-  EXPECT_EQ(judge(file), FileVerdict::kShorter);
+  EXPECT_EQ(compare(file), FileVerdict::kShorter);
   file.mode = 0600;
-  EXPECT_EQ(judge(file), FileVerdict::kOtherMode);
+  EXPECT_EQ(compare(file), FileVerdict::kOtherMode);
   file.type = "directory";
-  EXPECT_EQ(judge(file), FileVerdict::kOtherType);
+  EXPECT_EQ(compare(file), FileVerdict::kOtherType);
   file.path += "-not";
-  EXPECT_EQ(judge(file), FileVerdict::kMissing);
+  EXPECT_EQ(compare(file), FileVerdict::kMissing);
   questions_.files = {abc("file")};
   const std::string answer = answer_preflight(to_request(questions_), context_).dump();
   EXPECT_EQ(answer.find("ba7816bf"), std::string::npos);
   EXPECT_EQ(answer.find(directory_), std::string::npos);
 }
 
-TEST_F(Preflight, WithoutADigestOnlyTheTimeSpeaksForAFile) {
+TEST_F(Preflight, ComparesModificationTimeWithoutDigest) {
   FileFact file = abc("file");
   file.digest.clear();
-  EXPECT_EQ(judge(file), FileVerdict::kUnchecked);
+  EXPECT_EQ(compare(file), FileVerdict::kUnchecked);
   struct stat found {};
   ASSERT_EQ(stat(file.path.c_str(), &found), 0);
   file.modified_ns = found.st_mtim.tv_sec * 1'000'000'000LL + found.st_mtim.tv_nsec;
-  EXPECT_EQ(judge(file), FileVerdict::kSame);
+  EXPECT_EQ(compare(file), FileVerdict::kSame);
 }
 
-TEST_F(Preflight, NothingIsReadThatIsLargerThanADigestMayBe) {
+TEST_F(Preflight, DoesNotReadLargeFiles) {
   FileFact file = abc("large");
   ASSERT_EQ(truncate(file.path.c_str(), (64 << 20) + 1), 0);
   file.size_bytes = (64 << 20) + 1;
-  EXPECT_EQ(judge(file), FileVerdict::kUnchecked);
+  EXPECT_EQ(compare(file), FileVerdict::kUnchecked);
 }
 
-TEST_F(Preflight, AFileIsSharedOnlyWhereTheFileSystemIs) {
+TEST_F(Preflight, FileIsSharedOnlyOnASharedFileSystem) {
   FileFact file = abc("file");
   struct stat found {};
   ASSERT_EQ(stat(file.path.c_str(), &found), 0);
@@ -112,19 +112,19 @@ TEST_F(Preflight, AFileIsSharedOnlyWhereTheFileSystemIs) {
     file.filesystem_id = filesystem_id_of(fd.get());
   }
   file.digest[0] = 'c';
-  EXPECT_EQ(judge(file), FileVerdict::kOtherContent);  // a clone of this machine asks
+  EXPECT_EQ(compare(file), FileVerdict::kOtherContent);  // as on a clone of this machine
   questions_.boot_id = read_boot_id();
-  EXPECT_EQ(judge(file), FileVerdict::kShared);
+  EXPECT_EQ(compare(file), FileVerdict::kShared);
 }
 
-TEST_F(Preflight, NamedPipesAreNotOpened) {
+TEST_F(Preflight, DoesNotOpenNamedPipes) {
   const std::string path = directory_ + "/fifo";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_EQ(judge({.path = path, .type = "fifo"}), FileVerdict::kSame);
-  EXPECT_EQ(judge({.path = path, .type = "file"}), FileVerdict::kOtherType);
+  EXPECT_EQ(compare({.path = path, .type = "fifo"}), FileVerdict::kSame);
+  EXPECT_EQ(compare({.path = path, .type = "file"}), FileVerdict::kOtherType);
 }
 
-TEST_F(Preflight, TakenPidsAreNamed) {
+TEST_F(Preflight, ListsTakenPids) {
   TestProcess process;
   const pid_t pid = process.pid();
   questions_.pids = {pid, 0x7ffffff0};
@@ -133,7 +133,7 @@ TEST_F(Preflight, TakenPidsAreNamed) {
   EXPECT_THAT(ask().pids_taken, IsEmpty());
 }
 
-TEST_F(Preflight, AddressesAndPortsOfThisNodeAreKnown) {
+TEST_F(Preflight, ListsMissingAddressesAndTakenPorts) {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM, 0));
   ASSERT_EQ(listen(listener.get(), 1), 0);
   const auto sockets = read_internet_sockets(getpid());
@@ -153,43 +153,43 @@ TEST_F(Preflight, AddressesAndPortsOfThisNodeAreKnown) {
   EXPECT_EQ(answers.listeners_taken[0].protocol, "tcp");
 }
 
-TEST_F(Preflight, TheNodeIsDescribed) {
+TEST_F(Preflight, DescribesTheNode) {
   const NodeFacts node = ask().node;
   EXPECT_EQ(node.store_free_bytes, 12345);
   EXPECT_EQ(node.criu_path, "/bin/false");
   EXPECT_NE(node.criu_problem, "");
 }
 
-TEST_F(Preflight, ARequestThatIsNoneIsRefusedInWords) {
+TEST_F(Preflight, RefusesInvalidRequests) {
   const auto refusal = [&](const json& request) {
     const json answer = answer_preflight(request, context_);
     EXPECT_EQ(answer.at("ok"), false);
     return answer.at("error").get<std::string>();
   };
-  EXPECT_THAT(refusal(json::object()), HasSubstr("not to be understood"));
-  EXPECT_THAT(refusal(json(7)), HasSubstr("not to be understood"));
+  EXPECT_THAT(refusal(json::object()), HasSubstr("cannot parse the request"));
+  EXPECT_THAT(refusal(json(7)), HasSubstr("cannot parse the request"));
   EXPECT_THAT(refusal({{"version", 99}}), HasSubstr("version 1, not 99"));
   json request = to_request(questions_);
   request["questions"]["pids"] = "all";
-  EXPECT_THAT(refusal(request), HasSubstr("not to be understood"));
+  EXPECT_THAT(refusal(request), HasSubstr("cannot parse the request"));
   questions_.files = {{.path = "etc/shadow", .type = "file"}};
-  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("a path that is none"));
+  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("not an absolute path"));
   questions_.files = {};
   questions_.pids.assign(100'001, 1);
-  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("too much"));
+  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("too many questions"));
 }
 
-TEST_F(Preflight, TheProcessorIsJudgedByCriu) {
-  questions_.processor = "1943565413404061";  // an image with nothing in it
+TEST_F(Preflight, CriuChecksTheProcessor) {
+  questions_.processor = "1943565413404061";  // an empty image
   context_.criu = "/bin/true";
   EXPECT_EQ(ask().processor_problem, "");
-  context_.criu = "/bin/cat";  // ends with an error, for it knows no option -D
+  context_.criu = "/bin/cat";  // fails: it has no option -D
   EXPECT_NE(ask().processor_problem, "");
   questions_.processor = "";
   EXPECT_EQ(ask().processor_problem, "");
 }
 
-TEST_F(Preflight, AnAnswerThatDoesNotFitIsRefused) {
+TEST_F(Preflight, RefusesAnswersThatDoNotMatchTheQuestions) {
   questions_.files = {abc("file")};
   json answer = answer_preflight(to_request(questions_), context_);
   json shorter = answer;

@@ -1,4 +1,4 @@
-// What follows from the target's answers about files, pids, addresses and limits.
+// Findings from the target's answers about files, pids, addresses and limits.
 #include <charconv>
 
 #include "restart_loader/preflight/file_digest.h"
@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-void judge_directory(const TreeFacts& tree, const FileFact& file, FileVerdict verdict,
+void check_directory(const TreeFacts& tree, const FileFact& file, FileVerdict verdict,
                      Findings& findings) {
   if (verdict != FileVerdict::kMissing && verdict != FileVerdict::kOtherType) return;
   std::string what =
@@ -19,31 +19,33 @@ void judge_directory(const TreeFacts& tree, const FileFact& file, FileVerdict ve
     if (process.root_directory == file.path && file.path != "/")
       what = fmt::format("the root directory {} of {}", file.path, name);
   }
-  findings.stop(what + " is not at the target", "make it there");
+  findings.stop(what + " does not exist at the target", "create it there");
 }
 
-void judge_content(const std::string& subject, const FileFact& file, FileVerdict verdict,
+void check_content(const std::string& subject, const FileFact& file, FileVerdict verdict,
                    Findings& findings) {
   if (verdict == FileVerdict::kShorter || verdict == FileVerdict::kLonger) {
     const std::string sentence = fmt::format(
         "{} is {} at the target", subject, verdict == FileVerdict::kShorter ? "shorter" : "longer");
     if (file.append_only) {
-      findings.warn(sentence, "the process goes on appending to what is there");
+      findings.warn(sentence, "the process continues to append to the target's copy");
     } else {
       findings.stop(sentence, file.mapped ? "install the same version there"
-                                          : "copy it there as it is here (while nobody writes it), "
-                                            "or keep it on a file system of both nodes");
+                                          : "copy it there (while no process writes it), or keep "
+                                            "it on a shared file system");
     }
   } else if (verdict == FileVerdict::kOtherContent && file.mapped) {
-    findings.stop(subject + " has other content at the target", "install the same version there");
+    findings.stop(subject + " has different content at the target",
+                  "install the same version there");
   } else if (verdict == FileVerdict::kOtherContent) {
-    findings.warn(subject + " has other content at the target", "copy it there if that matters");
+    findings.warn(subject + " has different content at the target",
+                  "copy it there if the content matters");
   } else if (file.writable) {
-    findings.warn(subject + " is not shared with the target",
-                  "the process goes on with the target's copy");
+    findings.warn(subject + " is not on a shared file system",
+                  "the process continues with the target's copy");
   } else if (verdict == FileVerdict::kUnchecked && file.mapped) {
-    findings.warn(subject + " is of the same size at the target, but no more could be compared",
-                  "be sure that it is the same version");
+    findings.warn(subject + " has the same size at the target, but its content was not compared",
+                  "make sure that it is the same version");
   }
 }
 
@@ -52,38 +54,39 @@ std::string remedy_for_shared_memory(const FileFact& file) {
     return "start java with -XX:-UsePerfData";
   if (file.path.find("/vader_segment.") != std::string::npos)
     return "start mpirun with --mca btl self,tcp";
-  return "keep it on a file system of both nodes, let the program do without it, or move it with a "
-         "mount namespace of its own (a container)";
+  return "keep it on a shared file system, configure the program to work without it, or run the "
+         "program in a container, which has its own mount namespace";
 }
 
-void judge_file(const TreeFacts& tree, const FileFact& file, FileVerdict verdict,
+void check_file(const TreeFacts& tree, const FileFact& file, FileVerdict verdict,
                 Findings& findings) {
   if (verdict == FileVerdict::kShared) return;
-  if (file.type == "directory") return judge_directory(tree, file, verdict, findings);
+  if (file.type == "directory") return check_directory(tree, file, verdict, findings);
   const char* use = file.mapped     ? "runs or has mapped"
                     : file.writable ? "has open for writing"
                                     : "has open";
   const std::string subject =
       fmt::format("{}, which {} {},", file.path, tree.name_of(file.pid), use);
   if (file.mapped_for_writing && (file.filesystem == "tmpfs" || verdict != FileVerdict::kSame)) {
-    findings.stop(fmt::format("{}, which {} has mapped to write into it, is not shared with the "
-                              "target, and what is in files does not move with a process",
-                              file.path, tree.name_of(file.pid)),
-                  remedy_for_shared_memory(file));
+    findings.stop(
+        fmt::format("{}, which {} has mapped for writing, is not on a shared file system, and "
+                    "the content of files does not move with a process",
+                    file.path, tree.name_of(file.pid)),
+        remedy_for_shared_memory(file));
   } else if (verdict == FileVerdict::kMissing) {
-    std::string remedy = file.mapped ? "install it there in the same version"
-                                     : "copy it there, or keep it on a file system of both nodes";
+    std::string remedy = file.mapped ? "install the same version there"
+                                     : "copy it there, or keep it on a shared file system";
     if (is_network_filesystem(file.filesystem))
       remedy = fmt::format("mount the same {} file system there", file.filesystem);
-    findings.stop(subject + " is not at the target", remedy);
+    findings.stop(subject + " does not exist at the target", remedy);
   } else if (verdict == FileVerdict::kOtherType) {
-    findings.stop(fmt::format("{} is no {} at the target", subject, file.type),
-                  "make it the same there");
+    findings.stop(fmt::format("{} is not a {} at the target", subject, file.type),
+                  "create it there with the same type");
   } else if (verdict == FileVerdict::kOtherMode) {
-    findings.stop(subject + " has other permissions at the target",
+    findings.stop(subject + " has different permissions at the target",
                   fmt::format("chmod {:o} {} there", file.mode, file.path));
   } else if (file.type == "file") {
-    judge_content(subject, file, verdict, findings);
+    check_content(subject, file, verdict, findings);
   }
 }
 
@@ -94,19 +97,18 @@ void check_limits(const TreeFacts& tree, const NodeFacts& target, Findings& find
     std::from_chars(text.data(), text.data() + text.size(), value);
     return value;
   };
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const ProcessFact& process : tree.processes) {
     for (const auto& [name, limit] : process.hard_limits) {
       const auto there = target.hard_limits.find(name);
       if (there == target.hard_limits.end() || number(limit) <= number(there->second) ||
-          !told.insert(name).second)
+          !reported.insert(name).second)
         continue;
       findings.warn(
-          fmt::format("{} has the hard limit '{}' of {}, and the target's daemon may go "
-                      "up to {} only",
+          fmt::format("{} has the hard limit '{}' = {}, and the target daemon may set at most {}",
                       tree.name_of(process.pid), name, limit, there->second),
-          "CRIU restores it with the lower one; to keep it, raise the limit of the target "
-          "daemon, or give it CAP_SYS_RESOURCE");
+          "CRIU restores the lower limit; to keep the limit, raise that of the target daemon or "
+          "give it CAP_SYS_RESOURCE");
     }
   }
 }
@@ -117,23 +119,23 @@ void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions
                    const PreflightAnswers& answers, Findings& findings) {
   if (!answers.pids_taken.empty()) {
     findings.stop(fmt::format("the pids {} are taken at the target", list_of(answers.pids_taken)),
-                  "end the processes that have them, or start the target daemon in a pid namespace "
-                  "of its own");
+                  "end the processes that have them, or start the target daemon in a new pid "
+                  "namespace");
   }
   if (!answers.addresses_missing.empty()) {
-    findings.stop(
-        fmt::format("the addresses {} are not at the target", list_of(answers.addresses_missing)),
-        "add them there (ip address add) and lead their packets there");
+    findings.stop(fmt::format("the target does not have the addresses {}",
+                              list_of(answers.addresses_missing)),
+                  "add them there (ip address add) and route their packets there");
   }
   for (const ListenerQuestion& taken : answers.listeners_taken) {
     findings.stop(
-        fmt::format("somebody at the target uses {} port {} already", taken.protocol, taken.port),
-        "end that first");
+        fmt::format("{} port {} is already in use at the target", taken.protocol, taken.port),
+        "end the process that uses it");
   }
   for (size_t i = 0; i < questions.files.size(); ++i) {
     const FileFact& file = questions.files[i];
     for (const TreeFacts& tree : trees) {
-      if (tree.contains(file.pid)) judge_file(tree, file, answers.files[i], findings);
+      if (tree.contains(file.pid)) check_file(tree, file, answers.files[i], findings);
     }
   }
   size_t container = 0;

@@ -1,4 +1,4 @@
-// What follows from facts: one sentence each, on made-up nodes and processes.
+// The finding for each problem, on made-up nodes and processes.
 #include "restart_loader/preflight/preflight.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ NodeFacts good_node(const std::string& host) {
           .hard_limits = {{"Max open files", "1024"}}};
 }
 
-// Process 412 (worker), a session of its own, one program, nothing unusual.
+// Process 412 (worker): its own session, one program, no problems.
 TreeFacts plain_tree() {
   TreeFacts tree;
   tree.root = 412;
@@ -37,10 +37,7 @@ TreeFacts plain_tree() {
                      .name = "worker",
                      .threads = {412, 413},
                      .namespace_pids = {412},
-                     .parent = 1,
-                     .group = 412,
                      .session = 412,
-                     .executable = "/opt/worker",
                      .working_directory = "/home/w",
                      .root_directory = "/",
                      .hard_limits = {{"Max open files", "1024"}}}};
@@ -51,9 +48,9 @@ TreeFacts plain_tree() {
   return tree;
 }
 
-class Obstacles : public testing::Test {
+class Preflight : public testing::Test {
  protected:
-  // Everything as it should be; each test spoils one thing.
+  // No problems; each test adds one.
   NodeFacts source_ = good_node("left"), target_ = good_node("right");
   TreeFacts tree_ = plain_tree();
   MoveOptions options_;
@@ -61,14 +58,14 @@ class Obstacles : public testing::Test {
   PreflightAnswers answers_;
 
   std::vector<Finding> find() {
-    const PreflightQuestions questions = questions_about({tree_}, options_);
+    const PreflightQuestions questions = make_questions({tree_}, options_);
     PreflightAnswers answers = answers_;
     answers.node = target_;
     for (const FileFact& file : questions.files) {
       const auto verdict = verdicts_.find(file.path);
       answers.files.push_back(verdict == verdicts_.end() ? FileVerdict::kSame : verdict->second);
     }
-    return find_obstacles(options_, source_, {tree_}, questions, answers);
+    return check_move(options_, source_, {tree_}, questions, answers);
   }
   void expect(Severity severity, const std::string& sentence, const std::string& remedy) {
     const std::vector<Finding> found = find();
@@ -95,196 +92,200 @@ class Obstacles : public testing::Test {
   }
 };
 
-TEST_F(Obstacles, APlainProcessHasNone) { EXPECT_THAT(find(), IsEmpty()); }
+TEST_F(Preflight, FindsNothingForAPlainProcess) { EXPECT_THAT(find(), IsEmpty()); }
 
 // --- nodes ---
 
-TEST_F(Obstacles, NoCriu) {
+TEST_F(Preflight, StopsWithoutCriuAtTheTarget) {
   target_.criu_path.clear();
   target_.criu_version.clear();
-  expect_stop("there is no CRIU on the target (right)", "third_party/install");
+  expect_stop("no CRIU found on the target (right)", "third_party/install");
 }
-TEST_F(Obstacles, NoCriuHere) {
+TEST_F(Preflight, StopsWithoutCriuAtTheSource) {
   source_.criu_path.clear();
   source_.criu_version.clear();
-  expect_stop("there is no CRIU on the source (left)", "third_party/install");
+  expect_stop("no CRIU found on the source (left)", "third_party/install");
 }
-TEST_F(Obstacles, ACriuThatDoesNotWork) {
+TEST_F(Preflight, StopsIfCriuDoesNotWork) {
   target_.criu_problem = "\"no vDSO\"";
-  expect_stop("CRIU does not work on the target (right), says /usr/sbin/criu check: \"no vDSO\"",
+  expect_stop("CRIU does not work on the target (right): /usr/sbin/criu check failed: \"no vDSO\"",
               "third_party/install");
 }
-TEST_F(Obstacles, AnotherMajorVersionOfCriu) {
+TEST_F(Preflight, StopsForAnotherMajorVersionOfCriu) {
   target_.criu_version = "3.17.1";
   expect_stop("CRIU is 4.2.1 here and 3.17.1 at the target", "install the same");
 }
-TEST_F(Obstacles, AnOlderCriuOfTheSameMajor) {
+TEST_F(Preflight, WarnsOfAnOlderMinorVersionOfCriu) {
   target_.criu_version = "4.1";
   expect_warning("CRIU is 4.2.1 here and 4.1 at the target", "older");
 }
-TEST_F(Obstacles, ANewerCriuOfTheSameMajorIsFine) {
+TEST_F(Preflight, AcceptsANewerMinorVersionOfCriu) {
   target_.criu_version = "4.10";
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, NotRoot) {
+TEST_F(Preflight, StopsIfCriuDoesNotRunAsRoot) {
   target_.user = 1000;
   target_.capabilities = 1 << 24;  // CAP_SYS_RESOURCE alone
-  expect_stop("run by user 1000 on the target", "as root");
+  expect_stop("run as user 1000 on the target", "as root");
 }
-TEST_F(Obstacles, AnotherArchitecture) {
+TEST_F(Preflight, StopsForAnotherArchitecture) {
   target_.architecture = "aarch64";
   target_.cpu_features = {"asimd"};
-  expect_stop("x86_64, that of the target aarch64", "same architecture");
+  expect_stop("x86_64 here and aarch64 at the target", "same architecture");
 }
-TEST_F(Obstacles, AProcessorThatLacksInstructions) {
+TEST_F(Preflight, StopsForMissingInstructionSets) {
   target_.cpu_features = {"sse2"};
-  expect_stop("lacks instructions that programs may be using: avx2", "same kind or newer");
+  expect_stop("lacks instruction sets that programs may use: avx2", "same or a newer");
 }
-TEST_F(Obstacles, AProcessorThatHasMoreIsFine) {
+TEST_F(Preflight, AcceptsMoreInstructionSets) {
   target_.cpu_features = {"avx2", "avx512f", "sse2"};
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, AnOlderKernel) {
+TEST_F(Preflight, WarnsOfAnOlderKernel) {
   target_.kernel = "5.10.0";
   expect_warning("kernel (5.10.0) is older", "");
 }
-TEST_F(Obstacles, NoLazyRestart) {
+TEST_F(Preflight, WarnsIfALazyRestoreIsNotPossible) {
   target_.features = {};
-  expect_warning("cannot restart lazily", "frozen until");
+  expect_warning("does not support a lazy restore", "frozen until");
   options_.lazily = false;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, NoMemoryTracking) {
+TEST_F(Preflight, StopsPreCopyWithoutMemoryTracking) {
   source_.features = {};
   EXPECT_THAT(find(), IsEmpty());
   options_.pre_copy = true;
   expect_stop("--pre-copy needs a kernel", "move without --pre-copy");
 }
-TEST_F(Obstacles, NoRoomInTheImageStore) {
+TEST_F(Preflight, StopsForAFullImageStore) {
   target_.store_free_bytes = 1 << 29;
-  expect_stop(
-      "1.0 GiB of memory are to be moved, but the target's image store has room for 512.0 "
-      "MiB",
-      "--spill-dir");
+  expect_stop("the move needs 1.0 GiB of memory, but the target's image store has 512.0 MiB free",
+              "--spill-dir");
 }
-TEST_F(Obstacles, NoMemoryAtTheTarget) {
+TEST_F(Preflight, StopsForTooLittleMemory) {
   target_.memory_available_bytes = 1 << 29;
   expect_stop("the target has 512.0 MiB free", "free memory");
 }
-TEST_F(Obstacles, LittleMemoryAtTheTarget) {
+TEST_F(Preflight, WarnsOfLittleMemory) {
   target_.memory_available_bytes = (1 << 30) + (1 << 29);
-  expect_warning("the target has 1.5 GiB free", "held twice");
+  expect_warning("the target has 1.5 GiB free", "needs that memory twice");
 }
 
 // --- processes ---
 
-TEST_F(Obstacles, OtherUsersProcessesWithoutTheCapability) {
+TEST_F(Preflight, StopsForAnotherUsersProcessWithoutTheCapability) {
   tree_.processes[0].uid = 1000;
   source_.capabilities &= ~(1ULL << 24);
   expect_stop("412 (worker) runs as user 1000, and CRIU lacks CAP_SYS_RESOURCE on the source",
               "capability");
 }
-TEST_F(Obstacles, LimitsThatTheTargetMayNotSet) {
+TEST_F(Preflight, WarnsOnceOfALimitThatTheTargetMayNotSet) {
   target_.capabilities &= ~(1ULL << 24);
   EXPECT_THAT(find(), IsEmpty());
   tree_.processes[0].hard_limits["Max open files"] = "unlimited";
-  tree_.processes.push_back(tree_.processes[0]);  // told once for all of a tree
+  tree_.processes.push_back(tree_.processes[0]);  // reported once per tree
   tree_.processes[1].pid = 414;
-  expect_warning("412 (worker) has the hard limit 'Max open files' of unlimited", "lower one");
+  expect_warning("412 (worker) has the hard limit 'Max open files' = unlimited", "lower limit");
 }
-TEST_F(Obstacles, ADebugger) {
+TEST_F(Preflight, StopsForATracedProcess) {
   tree_.processes[0].tracer = 77;
-  expect_stop("412 (worker) is being traced by process 77", "detach");
+  expect_stop("process 77 (a debugger or strace) traces 412 (worker)", "detach");
 }
-TEST_F(Obstacles, ASeccompFilter) {
+TEST_F(Preflight, WarnsOfASeccompFilter) {
   tree_.processes[0].seccomp_mode = 2;
   expect_warning("412 (worker) has a seccomp filter", "CONFIG_SECCOMP_FILTER");
 }
-TEST_F(Obstacles, ASessionOfOthers) {
+TEST_F(Preflight, StopsForASessionThatStays) {
   tree_.processes[0].session = 300;
   expect_stop("412 (worker) belongs to the session of process 300", "--shell-job");
   options_.shell_job = true;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, ATerminal) {
+TEST_F(Preflight, StopsForATerminalUnlessItsMasterMoves) {
   add("terminal", "/dev/pts/3");
   expect_stop("412 (worker) uses the terminal /dev/pts/3", "screen or tmux");
-  add("terminal", "/dev/ptmx");  // now it brings the terminal along
+  add("terminal", "/dev/ptmx");  // now the terminal moves with it
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, TheMiddleOfAPidNamespace) {
+TEST_F(Preflight, StopsUnlessTheRootIsFirstInItsPidNamespace) {
   tree_.own_namespaces = {"pid"};
   tree_.processes[0].namespace_pids = {412, 7};
-  expect_stop("lives in a pid namespace", "first process of that namespace");
+  expect_stop("is not the first process of its pid namespace", "first process of that namespace");
   tree_.processes[0].namespace_pids = {412, 1};
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, MountsOfItsOwnAreNotCompared) {
+TEST_F(Preflight, WarnsThatFilesOfAnotherMountNamespaceAreNotCompared) {
   tree_.own_namespaces = {"mnt"};
-  EXPECT_THAT(questions_about({tree_}, options_).files, IsEmpty());
-  expect_warning("has a mount namespace of its own", "not compared");
+  EXPECT_THAT(make_questions({tree_}, options_).files, IsEmpty());
+  expect_warning("has its own mount namespace", "not compared");
 }
-TEST_F(Obstacles, ANetworkOfItsOwnIsNotCompared) {
+TEST_F(Preflight, WarnsThatAddressesOfAnotherNetworkNamespaceAreNotCompared) {
   tree_.own_namespaces = {"net"};
   tree_.sockets = {{.protocol = "tcp", .local_address = "10.0.0.1", .local_port = 80, .state = 10}};
-  EXPECT_THAT(questions_about({tree_}, options_).addresses, IsEmpty());
-  expect_warning("has a network namespace of its own", "not compared");
+  EXPECT_THAT(make_questions({tree_}, options_).addresses, IsEmpty());
+  expect_warning("has its own network namespace", "not compared");
 }
-TEST_F(Obstacles, TakenPids) {
+TEST_F(Preflight, StopsForTakenPids) {
   answers_.pids_taken = {412};
-  expect_stop("the pids 412 are taken at the target", "pid namespace of its own");
+  expect_stop("the pids 412 are taken at the target", "new pid namespace");
 }
-TEST_F(Obstacles, PidsAreAskedWithThreads) {
-  EXPECT_THAT(questions_about({tree_}, options_).pids, testing::ElementsAre(412, 413));
+TEST_F(Preflight, AsksForThePidsOfThreads) {
+  EXPECT_THAT(make_questions({tree_}, options_).pids, testing::ElementsAre(412, 413));
   options_.own_pid_namespace = true;
-  EXPECT_THAT(questions_about({tree_}, options_).pids, IsEmpty());
+  EXPECT_THAT(make_questions({tree_}, options_).pids, IsEmpty());
 }
 
 // --- what processes have ---
 
-TEST_F(Obstacles, ADevice) {
-  add("device", "/dev/nvidia0");
+TEST_F(Preflight, StopsForADeviceUnlessItIsExternal) {
+  tree_.peculiarities = {{"device", "/dev/nvidia0", 412, "dev[195/0]"}};
   expect_stop("412 (worker) has the device /dev/nvidia0 open", "close");
+  options_.read({"--external", "net[1]:x", "--external=dev[195/1]:y"});
+  expect_stop("412 (worker) has the device /dev/nvidia0 open", "close");
+  options_.read({"--external", "dev[195/0]:y"});
+  EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, ALock) {
+TEST_F(Preflight, StopsForALock) {
   add("lock", "/var/db");
   expect_stop("412 (worker) holds a lock on /var/db", "--file-locks");
   options_.file_locks = true;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, Inotify) {
+TEST_F(Preflight, WarnsOfInotify) {
   add("inotify", "inotify");
   expect_warning("412 (worker) watches files", "--force-irmap");
 }
-TEST_F(Obstacles, AnUnusualSocket) {
+TEST_F(Preflight, StopsForAnUnsupportedSocket) {
   add("socket", "SCTP");
-  expect_stop("a kind that CRIU cannot move (SCTP)", "close");
+  expect_stop("a type that CRIU does not support (SCTP)", "close");
 }
-TEST_F(Obstacles, IoUring) {
+TEST_F(Preflight, StopsForIoUring) {
   add("anonymous file", "[io_uring]");
   expect_stop("412 (worker) uses [io_uring]", "without io_uring");
 }
-TEST_F(Obstacles, SystemVMemory) {
+TEST_F(Preflight, StopsForSystemVMemoryOfTheNode) {
   add("system v memory", "/SYSV00000000");
   expect_stop("uses System V shared memory", "unshare --ipc");
   tree_.own_namespaces = {"ipc"};
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, SharedMemoryThatCriuWouldMixUp) {
+TEST_F(Preflight, StopsForSharedMemoryThatCriuConfuses) {
   add("ambiguous shared memory", "2");
-  expect_stop("has shared memory with the number of its System V segment 2", "start it again");
+  expect_stop("has shared memory with the same number as its System V segment 2", "restart");
 }
-TEST_F(Obstacles, AFileInAMountOfPpmr) {
+TEST_F(Preflight, StopsForAFileInAPpmrMount) {
   add("ppmr mount", "/mnt/out/x");
-  expect_stop("has /mnt/out/x open, in a mount of ppmr's", "close");
+  expect_stop("has /mnt/out/x open, which is in a ppmr mount", "close");
 }
-TEST_F(Obstacles, AFileFromAnotherMountNamespace) {
-  add("foreign mount", "/dev/null");
-  expect_stop("has /dev/null open from another mount namespace", "inside of its own");
-  options_.read({"--external", "file[5:23]"});
+TEST_F(Preflight, StopsForAFileOfAnotherMountNamespaceUnlessItIsExternal) {
+  tree_.peculiarities = {{"foreign mount", "/dev/null", 412, "file[5:23]"}};
+  expect_stop("has /dev/null open from another mount namespace", "in its own mount namespace");
+  options_.read({"--external", "net[1]:x", "--external", "dev[1/3]:y", "--external=file[5:24]"});
+  expect_stop("has /dev/null open from another mount namespace", "in its own mount namespace");
+  options_.read({"--external=file[5:23]"});
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, ALargeDeletedFile) {
+TEST_F(Preflight, StopsForALargeDeletedFile) {
   FileFact& file = add_file("/tmp/scratch");
   file.deleted = true;
   EXPECT_THAT(find(), IsEmpty());
@@ -293,7 +294,7 @@ TEST_F(Obstacles, ALargeDeletedFile) {
   options_.read({"--ghost-limit", "6M"});
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, ADeletedNameOfAFileThatHasAnother) {
+TEST_F(Preflight, StopsForADeletedFileWithAnotherName) {
   FileFact& file = add_file("/tmp/scratch");
   file.deleted = true;
   file.links = 1;
@@ -301,7 +302,7 @@ TEST_F(Obstacles, ADeletedNameOfAFileThatHasAnother) {
   options_.link_remap = true;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, Connections) {
+TEST_F(Preflight, StopsForTcpConnections) {
   tree_.sockets = {{.protocol = "tcp",
                     .local_address = "10.0.0.1",
                     .local_port = 6379,
@@ -313,100 +314,106 @@ TEST_F(Obstacles, Connections) {
   options_.tcp_established = true;
   EXPECT_THAT(find(), IsEmpty());
   answers_.addresses_missing = {"10.0.0.1"};
-  expect_stop("the addresses 10.0.0.1 are not at the target", "ip address add");
+  expect_stop("the target does not have the addresses 10.0.0.1", "ip address add");
 }
-TEST_F(Obstacles, ATakenPort) {
+TEST_F(Preflight, StopsForATakenPort) {
   answers_.listeners_taken = {{"tcp", "0.0.0.0", 80}};
-  expect_stop("somebody at the target uses tcp port 80", "end that");
+  expect_stop("tcp port 80 is already in use at the target", "end the process");
 }
 
 // --- files ---
 
-TEST_F(Obstacles, AProgramThatIsMissing) {
+TEST_F(Preflight, StopsForAMissingProgram) {
   verdicts_["/opt/worker"] = FileVerdict::kMissing;
-  expect_stop("/opt/worker, which 412 (worker) runs or has mapped, is not at the target",
-              "install it there in the same version");
+  expect_stop("/opt/worker, which 412 (worker) runs or has mapped, does not exist at the target",
+              "install the same version there");
 }
-TEST_F(Obstacles, AProgramOfAnotherVersion) {
+TEST_F(Preflight, StopsForAnotherVersionOfAProgram) {
   verdicts_["/opt/worker"] = FileVerdict::kOtherContent;
-  expect_stop("/opt/worker, which 412 (worker) runs or has mapped, has other content", "install");
+  expect_stop("/opt/worker, which 412 (worker) runs or has mapped, has different content",
+              "install");
   verdicts_["/opt/worker"] = FileVerdict::kLonger;
   expect_stop("is longer at the target", "install the same version");
 }
-TEST_F(Obstacles, AProgramThatCouldNotBeCompared) {
+TEST_F(Preflight, WarnsOfAProgramThatWasNotCompared) {
   verdicts_["/opt/worker"] = FileVerdict::kUnchecked;
-  expect_warning("no more could be compared", "same version");
+  expect_warning("its content was not compared", "same version");
 }
-TEST_F(Obstacles, AMissingWorkingDirectory) {
+TEST_F(Preflight, StopsForAMissingWorkingDirectory) {
   verdicts_["/home/w"] = FileVerdict::kMissing;
-  expect_stop("the working directory /home/w of 412 (worker) is not at the target", "make it");
+  expect_stop("the working directory /home/w of 412 (worker) does not exist at the target",
+              "create it");
 }
-TEST_F(Obstacles, AMissingRootDirectory) {
+TEST_F(Preflight, StopsForAMissingRootDirectory) {
   tree_.processes[0].root_directory = "/jail";
   tree_.files.push_back({.path = "/jail", .type = "directory", .pid = 412});
   verdicts_["/jail"] = FileVerdict::kMissing;
-  expect_stop("the root directory /jail of 412 (worker) is not at the target", "make it");
+  expect_stop("the root directory /jail of 412 (worker) does not exist at the target", "create it");
 }
-TEST_F(Obstacles, AnOpenFileThatIsMissing) {
+TEST_F(Preflight, StopsForAMissingOpenFile) {
   add_file("/data/in");
   verdicts_["/data/in"] = FileVerdict::kMissing;
-  expect_stop("/data/in, which 412 (worker) has open, is not at the target", "copy it there");
+  expect_stop("/data/in, which 412 (worker) has open, does not exist at the target",
+              "copy it there");
   tree_.files.back().filesystem = "nfs4";
-  expect_stop("is not at the target", "mount the same nfs4 file system");
+  expect_stop("does not exist at the target", "mount the same nfs4 file system");
 }
-TEST_F(Obstacles, AnOpenFileOfAnotherLengthStopsAsItWouldStopCriu) {
+TEST_F(Preflight, StopsForAnOpenFileThatCriuWouldRefuse) {
   add_file("/data/in");
   verdicts_["/data/in"] = FileVerdict::kShorter;
   expect_stop("/data/in, which 412 (worker) has open, is shorter", "copy it");
   verdicts_["/data/in"] = FileVerdict::kOtherMode;
-  expect_stop("/data/in, which 412 (worker) has open, has other permissions", "chmod 644 /data/in");
+  expect_stop("/data/in, which 412 (worker) has open, has different permissions",
+              "chmod 644 /data/in");
   verdicts_["/data/in"] = FileVerdict::kOtherType;
-  expect_stop("is no file at the target", "");
+  expect_stop("is not a file at the target", "");
 }
-TEST_F(Obstacles, AnOpenFileOfOtherContentIsTheUsersBusiness) {
+TEST_F(Preflight, WarnsOfAnOpenFileWithDifferentContent) {
   add_file("/data/in");
   verdicts_["/data/in"] = FileVerdict::kOtherContent;
-  expect_warning("/data/in, which 412 (worker) has open, has other content", "copy it");
+  expect_warning("/data/in, which 412 (worker) has open, has different content", "copy it");
 }
-TEST_F(Obstacles, AFileOpenForWritingThatIsNotShared) {
+TEST_F(Preflight, WarnsOfAnUnsharedFileThatIsOpenForWriting) {
   add_file("/data/out").writable = true;
-  expect_warning("/data/out, which 412 (worker) has open for writing, is not shared",
-                 "target's copy");
+  expect_warning(
+      "/data/out, which 412 (worker) has open for writing, is not on a shared file system",
+      "target's copy");
   verdicts_["/data/out"] = FileVerdict::kShorter;
-  expect_stop("is shorter at the target", "file system of both nodes");
+  expect_stop("is shorter at the target", "shared file system");
   verdicts_["/data/out"] = FileVerdict::kShared;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, SharedMemoryInAFileOfTheNode) {
+TEST_F(Preflight, StopsForSharedMemoryInAnUnsharedFile) {
   FileFact& file = add_file("/dev/shm/segment");
   file.filesystem = "tmpfs";
   file.mapped = file.mapped_for_writing = file.writable = true;
-  expect_stop("/dev/shm/segment, which 412 (worker) has mapped to write into it, is not shared",
-              "mount namespace");
+  expect_stop("/dev/shm/segment, which 412 (worker) has mapped for writing, is not on a shared",
+              "own mount namespace");
   file.path = "/tmp/hsperfdata_root/412";
-  expect_stop("/tmp/hsperfdata_root/412, which 412 (worker) has mapped to write into it",
+  expect_stop("/tmp/hsperfdata_root/412, which 412 (worker) has mapped for writing",
               "-XX:-UsePerfData");
   verdicts_[file.path] = FileVerdict::kShared;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Obstacles, AMappedFileThatIsTheSameForNow) {
+TEST_F(Preflight, WarnsOfAnUnsharedMappedFileWithTheSameContent) {
   FileFact& file = add_file("/data/table");
   file.filesystem = "ext4";
   file.mapped = file.mapped_for_writing = file.writable = true;
-  expect_warning("/data/table, which 412 (worker) runs or has mapped, is not shared", "copy");
+  expect_warning(
+      "/data/table, which 412 (worker) runs or has mapped, is not on a shared file system", "copy");
   verdicts_["/data/table"] = FileVerdict::kUnchecked;
-  expect_stop("has mapped to write into it, is not shared", "file system of both nodes");
+  expect_stop("has mapped for writing, is not on a shared", "shared file system");
 }
-TEST_F(Obstacles, ALogMayBeOfAnotherLength) {
+TEST_F(Preflight, WarnsOfAnAppendOnlyFileOfAnotherLength) {
   FileFact& log = add_file("/var/log/w");
   log.writable = log.append_only = true;
   verdicts_["/var/log/w"] = FileVerdict::kShorter;
-  expect_warning("/var/log/w, which 412 (worker) has open for writing, is shorter", "appending");
+  expect_warning("/var/log/w, which 412 (worker) has open for writing, is shorter", "append");
 }
 
 // --- all together ---
 
-TEST_F(Obstacles, WhatStopsComesFirstAndEachIsToldOnce) {
+TEST_F(Preflight, SortsFindingsBySeverityAndReportsEachOnce) {
   target_.kernel = "5.10.0";
   add("lock", "/var/db");
   add("lock", "/var/db");
@@ -416,32 +423,28 @@ TEST_F(Obstacles, WhatStopsComesFirstAndEachIsToldOnce) {
   EXPECT_EQ(found[1].severity, Severity::kWarns);
   EXPECT_TRUE(stops(found));
 }
-TEST_F(Obstacles, OfTheSourceAloneNeedNoTarget) {
-  add("lock", "/var/db");
-  EXPECT_EQ(find_obstacles_at_source(options_, source_, {tree_}).size(), 1u);
-}
-
-TEST(MoveOptions, AreReadFromThoseOfCriu) {
+TEST(MoveOptions, AreReadFromCriuOptions) {
   MoveOptions options;
   options.read({"--tcp-established", "-j", "-x", "-l", "--link-remap", "--force-irmap",
                 "--ghost-limit=64M", "--external", "net[1]:x", "--tcp-close"});
   EXPECT_TRUE(options.tcp_established && options.tcp_close && options.shell_job &&
               options.ext_unix_sk && options.file_locks && options.link_remap &&
-              options.force_irmap && options.external_files);
+              options.force_irmap);
+  EXPECT_THAT(options.externals, testing::ElementsAre("net[1]"));
   EXPECT_EQ(options.ghost_limit_bytes, 64u << 20);
   EXPECT_TRUE(options.tree_options().external_unix_sockets);
 }
 
-TEST_F(Obstacles, AProcessorOnWhichCriuWouldNotRestore) {
+TEST_F(Preflight, StopsForAProcessorThatCriuRefuses) {
   answers_.processor_problem = "CPU xsave size mismatch";
-  expect_stop("says criu cpuinfo check there: CPU xsave size mismatch", "choose a target");
+  expect_stop("criu cpuinfo check failed there: CPU xsave size mismatch", "choose a target");
   options_.read({"--cpu-cap=none"});
-  expect(Severity::kWarns, "CPU xsave size mismatch", "--cpu-cap was given");
+  expect(Severity::kWarns, "CPU xsave size mismatch", "--cpu-cap option");
 }
 
-class ContainerObstacles : public Obstacles {
+class ContainerPreflight : public Preflight {
  protected:
-  ContainerObstacles() {
+  ContainerPreflight() {
     tree_.own_namespaces = {"mnt", "pid"};
     tree_.processes[0].namespace_pids = {412, 1};
     ContainerFacts container{.state = {"job", "running", 412, "/srv/job", "/srv/job/rootfs", "now"},
@@ -456,45 +459,45 @@ class ContainerObstacles : public Obstacles {
   ContainerAnswer& answer() { return answers_.containers[0]; }
 };
 
-TEST_F(ContainerObstacles, NoneWhereTheBundleIsTheSame) { EXPECT_THAT(find(), IsEmpty()); }
+TEST_F(ContainerPreflight, FindsNothingForTheSameBundle) { EXPECT_THAT(find(), IsEmpty()); }
 
-TEST_F(ContainerObstacles, ItsFilesAreComparedByTheirPathsOnTheNode) {
+TEST_F(ContainerPreflight, ComparesFilesByTheirPathsOnTheNode) {
   verdicts_["/srv/job/rootfs/opt/worker"] = FileVerdict::kOtherContent;
   expect_stop("/srv/job/rootfs/opt/worker", "same version");
 }
 
-TEST_F(ContainerObstacles, WhatTheTargetLacks) {
+TEST_F(ContainerPreflight, StopsForWhatTheTargetLacks) {
   answer().bundle = BundleVerdict::kMissing;
   expect_stop("the bundle /srv/job of the container job is not at the target", "copy it there");
   answer().bundle = BundleVerdict::kOther;
-  expect_stop("config.json of the container job is another one", "copy the bundle");
+  expect_stop("config.json of the container job differs", "copy the bundle");
   answer().bundle = BundleVerdict::kSame;
   answer().name_taken = true;
-  expect_stop("the container job is there at the target already", "runc delete job");
+  expect_stop("the container job already exists at the target", "runc delete job");
   answer().name_taken = false;
   answer().paths_missing = {"/srv/data"};
-  expect_stop("the container job needs /srv/data", "make them there");
+  expect_stop("the container job needs /srv/data", "create them there");
   answer().paths_missing.clear();
   answer().unified_cgroups = true;
-  expect_stop("control groups are of version 1 here and of version 2", "unified_cgroup_hierarchy");
+  expect_stop("control groups have version 1 here and version 2", "unified_cgroup_hierarchy");
   answer().unified_cgroups = false;
   answer().runc_problem = "no runc found in PATH";
   expect_stop("runc does not work at the target: no runc found", "install");
 }
 
-TEST_F(ContainerObstacles, WhatItIsLikeHere) {
+TEST_F(ContainerPreflight, StopsForStateTerminalAndExecProcesses) {
   container().state.status = "paused";
   expect_stop("the container job is paused", "runc resume");
   container().state.status = "running";
   container().bundle.terminal = true;
   expect_stop("has a terminal", "\"terminal\": false");
   container().bundle.terminal = false;
-  container().outsiders = {500};
-  expect_stop("the processes 500 were put into the container job", "let them end");
+  container().exec_processes = {500};
+  expect_stop("the processes 500 were started in the container job", "end them");
 }
 
-TEST_F(ContainerObstacles, AnAnswerAboutFewerContainersDoesNotFit) {
-  const PreflightQuestions questions = questions_about({tree_}, options_);
+TEST_F(ContainerPreflight, RefusesAnAnswerAboutFewerContainers) {
+  const PreflightQuestions questions = make_questions({tree_}, options_);
   ASSERT_EQ(questions.containers.size(), 1u);
   nlohmann::json answers = {{"ok", true}, {"answers", nlohmann::json::object()}};
   EXPECT_FALSE(read_answers(answers, questions));

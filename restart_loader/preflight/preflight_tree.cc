@@ -1,4 +1,4 @@
-// What of a tree itself stops its dump, wherever it is to go.
+// Findings that stop the dump of a tree, whatever the target.
 #include "mount/command_line/size_option.h"
 #include "restart_loader/preflight/preflight_findings.h"
 
@@ -9,94 +9,96 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
   for (const ProcessFact& process : tree.processes) {
     const std::string name = tree.name_of(process.pid);
     if (process.tracer != 0) {
-      findings.stop(fmt::format("{} is being traced by process {} (a debugger or strace)", name,
-                                process.tracer),
-                    "detach that first");
+      findings.stop(
+          fmt::format("process {1} (a debugger or strace) traces {0}", name, process.tracer),
+          "detach it first");
     }
     if (process.seccomp_mode == 2) {
       findings.warn(name + " has a seccomp filter",
-                    "the kernels of both nodes have to let CRIU read and set it "
-                    "(CONFIG_CHECKPOINT_RESTORE and CONFIG_SECCOMP_FILTER)");
+                    "CRIU can restore it only if the kernels of both nodes have "
+                    "CONFIG_CHECKPOINT_RESTORE and CONFIG_SECCOMP_FILTER");
     }
   }
   if (tree.processes.empty()) return;
   const ProcessFact& root = tree.processes.front();
   if (!options.shell_job && !tree.contains(root.session)) {
-    findings.stop(fmt::format("{} belongs to the session of process {}, which does not move with "
-                              "it",
-                              tree.name_of(root.pid), root.session),
-                  "give -- --shell-job, or start it in a session of its own (setsid)");
+    findings.stop(
+        fmt::format("{} belongs to the session of process {}, which would not move with it",
+                    tree.name_of(root.pid), root.session),
+        "pass -- --shell-job, or start it in a new session (setsid)");
   }
   if (tree.has_namespace("pid") && !root.namespace_pids.empty() &&
       root.namespace_pids.back() != 1) {
-    findings.stop(fmt::format("{} lives in a pid namespace (a container?) whose first process is "
-                              "another",
-                              tree.name_of(root.pid)),
-                  "move the first process of that namespace, with all that is in it, or run ppmr "
-                  "inside of it");
+    findings.stop(
+        fmt::format("{} is not the first process of its pid namespace (a container?)",
+                    tree.name_of(root.pid)),
+        "move the first process of that namespace with all of its descendants, or run ppmr "
+        "in it");
   }
-  if (!tree.files_are_known_here()) {
-    findings.warn(fmt::format("{} has a mount namespace of its own", tree.name_of(root.pid)),
-                  "its files were not compared with those of the target; what is mounted in it has "
-                  "to be there, too");
+  if (!tree.has_host_paths()) {
+    findings.warn(
+        fmt::format("{} has its own mount namespace", tree.name_of(root.pid)),
+        "its files were not compared with those of the target; the target must have what is "
+        "mounted in it");
   }
   if (tree.has_namespace("net")) {
-    findings.warn(fmt::format("{} has a network namespace of its own", tree.name_of(root.pid)),
+    findings.warn(fmt::format("{} has its own network namespace", tree.name_of(root.pid)),
                   "its addresses and ports were not compared with those of the target");
   }
 }
 
 void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
-  // A tree that holds the master side brings its terminals along.
+  // A tree that holds the master side moves with its terminals.
   const bool own_terminals = std::any_of(
       tree.peculiarities.begin(), tree.peculiarities.end(),
       [](const auto& item) { return item.kind == "terminal" && item.object.ends_with("ptmx"); });
   for (const Peculiarity& item : tree.peculiarities) {
     const std::string name = tree.name_of(item.pid);
+    if (!item.external.empty() && options.externals.contains(item.external)) continue;
     if (item.kind == "terminal" && !own_terminals) {
-      findings.stop(fmt::format("{} uses the terminal {}, and there is none at the target", name,
-                                item.object),
-                    "start it with its input and output in files, or below screen or tmux, and "
-                    "move that");
-    } else if (item.kind == "device" && !options.external_files) {
       findings.stop(
-          fmt::format("{} has the device {} open, whose state CRIU cannot move", name, item.object),
-          "let it close the device first");
+          fmt::format("{} uses the terminal {}, which does not move with it", name, item.object),
+          "start it with input and output in files, or start it in screen or tmux and move the "
+          "screen or tmux server");
+    } else if (item.kind == "device") {
+      findings.stop(fmt::format("{} has the device {} open, and CRIU cannot save its state", name,
+                                item.object),
+                    "make it close the device first");
     } else if (item.kind == "lock" && !options.file_locks) {
       findings.stop(fmt::format("{} holds a lock on {}", name, item.object),
-                    "give -- --file-locks (nobody else may need the lock meanwhile)");
+                    "pass -- --file-locks, if no other process needs the lock during the move");
     } else if (item.kind == "inotify" || item.kind == "fanotify") {
       if (options.force_irmap) continue;
-      findings.warn(fmt::format("{} watches files ({})", name, item.kind),
-                    "the watched paths have to be at the target; if CRIU cannot find their names, "
-                    "give -- --force-irmap");
+      findings.warn(
+          fmt::format("{} watches files ({})", name, item.kind),
+          "the watched paths must exist at the target; if CRIU cannot find their names, pass "
+          "-- --force-irmap");
     } else if (item.kind == "socket") {
-      findings.stop(
-          fmt::format("{} has a socket of a kind that CRIU cannot move ({})", name, item.object),
-          "let it close the socket first");
+      findings.stop(fmt::format("{} has a socket of a type that CRIU does not support ({})", name,
+                                item.object),
+                    "make it close the socket first");
     } else if (item.kind == "anonymous file") {
-      findings.stop(fmt::format("{} uses {}, which CRIU cannot move", name, item.object),
+      findings.stop(fmt::format("{} uses {}, which CRIU does not support", name, item.object),
                     item.object == "[io_uring]" ? "start the program without io_uring"
-                                                : "let it close this first");
+                                                : "make it close the file first");
     } else if (item.kind == "system v memory" && !tree.has_namespace("ipc")) {
       findings.stop(
-          fmt::format("{} uses System V shared memory, which all of this node can see", name),
-          "start it in an IPC namespace of its own (unshare --ipc), then it can be moved "
-          "with that");
+          fmt::format("{} uses System V shared memory that is visible to the whole node", name),
+          "start it in a new IPC namespace (unshare --ipc), which moves with it");
     } else if (item.kind == "ambiguous shared memory") {
       findings.stop(
-          fmt::format("{} has shared memory with the number of its System V segment {}, and CRIU "
-                      "would mix them up",
+          fmt::format("{} has shared memory with the same number as its System V segment {}, and "
+                      "CRIU would confuse them",
                       name, item.object),
-          "start it again: it gets another number");
+          "restart the program, so that it gets another number");
     } else if (item.kind == "ppmr mount") {
-      findings.stop(fmt::format("{} has {} open, in a mount of ppmr's", name, item.object),
-                    "let it close the file: the mount does not move");
-    } else if (item.kind == "foreign mount" && !tree.container && !options.external_files) {
+      findings.stop(fmt::format("{} has {} open, which is in a ppmr mount", name, item.object),
+                    "make it close the file: the mount does not move");
+    } else if (item.kind == "foreign mount" && !tree.container) {
       findings.stop(fmt::format("{} has {} open from another mount namespace, where CRIU does not "
                                 "find it",
                                 name, item.object),
-                    "start it with its input, output and working directory inside of its own "
+                    "start it with input, output and working directory in its own mount namespace "
                     "(nsenter --wd, </dev/null)");
     }
   }
@@ -110,11 +112,11 @@ void check_deleted_files(const MoveOptions& options, const TreeFacts& tree, Find
                     format_size(file.size_bytes));
     if (file.links > 0) {
       if (!options.link_remap)
-        findings.stop(sentence + " but has another name", "give -- --link-remap");
+        findings.stop(sentence + " but has another name", "pass -- --link-remap");
     } else if (file.size_bytes > options.ghost_limit_bytes) {
       const uint64_t mebibytes = (file.size_bytes >> 20) + 1;
-      findings.stop(sentence + ", so it has to travel with the checkpoint",
-                    fmt::format("give -- --ghost-limit {}M", mebibytes));
+      findings.stop(sentence + " and is too large for the checkpoint",
+                    fmt::format("pass -- --ghost-limit {}M", mebibytes));
     }
   }
 }
@@ -130,8 +132,8 @@ void check_connections(const MoveOptions& options, const TreeFacts& tree, Findin
   if (connections.empty()) return;
   findings.stop(
       fmt::format("{} has TCP connections ({})", tree.name_of(tree.root), list_of(connections)),
-      "give -- --tcp-established and bring their addresses to the target, or -- "
-      "--tcp-close to drop them");
+      "pass -- --tcp-established and move their addresses to the target, or pass -- --tcp-close to "
+      "drop them");
 }
 
 }  // namespace
@@ -144,7 +146,7 @@ void check_privileges(const TreeFacts& tree, const NodeFacts& node, const std::s
     findings.add({severity,
                   fmt::format("{} runs as user {}, and CRIU lacks CAP_SYS_RESOURCE on the {}",
                               tree.name_of(process.pid), process.uid, where),
-                  "give ppmr this capability there (containers often lack it)"});
+                  "give ppmr this capability there (many containers lack it)"});
     return;
   }
 }

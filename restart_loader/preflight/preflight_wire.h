@@ -1,5 +1,5 @@
-// How questions and answers of the preflight look as JSON. The version counts up when a field
-// changes its meaning.
+// Questions and answers of the preflight as JSON. Increment the version when a field changes its
+// meaning.
 #pragma once
 
 #include "restart_loader/preflight/preflight.h"

@@ -1,5 +1,5 @@
-// Files are looked at through /proc/PID/root and /proc/PID/fd, so in the tree's own mount
-// namespace. Nothing is opened in a mount of ppmr's: its daemon may be waiting for a peer.
+// Files are read through /proc/PID/root and /proc/PID/fd, that is in the tree's mount namespace.
+// Nothing is opened in a ppmr mount, whose daemon may be blocked on its peer.
 #include "restart_loader/preflight/tree_facts.h"
 
 #include <fcntl.h>
@@ -26,12 +26,12 @@ namespace {
 
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::array kNamespaces = {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"};
-// Families of sockets that CRIU restores, as their "system.sockprotoname" has them.
+// Socket families that CRIU restores, by their "system.sockprotoname".
 const std::set<std::string_view> kOrdinarySockets = {
     "TCP",  "TCPv6", "UDP",         "UDPv6",   "UDPLITE", "UDPLITEv6", "UNIX",
     "PING", "RAW",   "UNIX-STREAM", "NETLINK", "PACKET",  "PINGv6",    "RAWv6"};
 
-// What /proc/PID/fdinfo/N says that matters here.
+// From /proc/PID/fdinfo/N.
 struct OpenFlags {
   int flags = 0;
   int mount_id = -1;
@@ -81,63 +81,67 @@ class Gathering {
       if (theirs && ours && *theirs != *ours) facts_.own_namespaces.emplace_back(name);
     }
     gather_mount_ids();
-    for (const TreeProcess& process : tree_.processes) {
-      if (Status looked = look_at(process); !looked) {
-        // A child that has ended needs nothing any more.
-        if (looked.error().errno_value == ESRCH && process.pid != tree_.root) continue;
-        return failure(looked.error());
+    for (const ProcessStat& process : tree_.processes) {
+      if (Status gathered = gather_process(process); !gathered) {
+        // Skip a descendant that has ended.
+        if (gathered.error().errno_value == ESRCH && process.pid != tree_.root) continue;
+        return failure(gathered.error());
       }
     }
-    if (Status sockets = look_at_sockets(); !sockets) return failure(sockets.error());
-    if (Status segments = look_at_system_v_memory(); !segments) return failure(segments.error());
-    take_digests();
+    if (Status gathered = gather_sockets(); !gathered) return failure(gathered.error());
+    if (Status checked = check_system_v_memory(); !checked) return failure(checked.error());
+    compute_digests();
     for (auto& [key, file] : files_) facts_.files.push_back(std::move(file));
     return std::move(facts_);
   }
 
  private:
   void gather_mount_ids();
-  Status look_at(const TreeProcess& process);
-  void look_at_working_directory(pid_t pid, const std::string& path);
-  Status look_at_descriptors(pid_t pid);
-  Status look_at_mappings(pid_t pid);
-  Status look_at_sockets();
-  Status look_at_system_v_memory();
-  void look_at_descriptor(pid_t pid, const Descriptor& descriptor);
-  void look_at_device(pid_t pid, const std::string& path, const struct statx& found);
-  void look_at_socket(pid_t pid, const Descriptor& descriptor);
+  Status gather_process(const ProcessStat& process);
+  void check_working_directory(pid_t pid, const std::string& path);
+  void check_mount(pid_t pid, const std::string& path, int mount_id, uint64_t inode);
+  Status gather_descriptors(pid_t pid);
+  Status gather_mappings(pid_t pid);
+  Status gather_sockets();
+  Status check_system_v_memory();
+  void gather_descriptor(pid_t pid, const Descriptor& descriptor);
+  void check_device(pid_t pid, const std::string& path, const struct statx& found);
+  void gather_socket(pid_t pid, const Descriptor& descriptor);
   FileFact* add_file(pid_t pid, const std::string& path, const std::string& open_path);
   std::string filesystem_of(const std::string& path) const;
-  // The kernel names files from our root, or from theirs where we cannot see that.
+  // The kernel gives paths from the root of this process, or from theirs in another mount
+  // namespace.
   std::string within_tree(const std::string& path) const {
     const bool same = !facts_.has_namespace("mnt");
     return same ? path : fmt::format("/proc/{}/root{}", tree_.root, path);
   }
-  void take_digests();
-  void note(const std::string& kind, const std::string& object, pid_t pid) {
-    if (noted_.emplace(kind, object).second) facts_.peculiarities.push_back({kind, object, pid});
+  void compute_digests();
+  void add_peculiarity(const std::string& kind, const std::string& object, pid_t pid,
+                       const std::string& external = "") {
+    if (peculiarities_.emplace(kind, object).second)
+      facts_.peculiarities.push_back({kind, object, pid, external});
   }
 
   const ProcessTree& tree_;
   TreeFacts facts_;
   std::vector<MountEntry> mounts_;
-  std::set<int> mount_ids_;                // that CRIU knows when it dumps the tree
-  std::map<std::string, FileFact> files_;  // by path; "#INODE" behind it for deleted ones
-  std::set<std::pair<std::string, std::string>> noted_;
+  std::set<int> mount_ids_;                // that CRIU finds when it dumps the tree
+  std::map<std::string, FileFact> files_;  // by path; deleted ones by "PATH (deleted)#INODE"
+  std::set<std::pair<std::string, std::string>> peculiarities_;
   std::set<uint64_t> socket_inodes_;
-  std::map<uint64_t, pid_t> shared_memory_inodes_;  // of shared memory without a name: who has it
+  std::map<uint64_t, pid_t> shared_memory_inodes_;  // of unnamed shared memory, with a holder
 };
 
 void Gathering::gather_mount_ids() {
-  for (const TreeProcess& process : tree_.processes) {
+  for (const ProcessStat& process : tree_.processes) {
     if (const auto ids = read_mount_ids(process.pid)) mount_ids_.insert(ids->begin(), ids->end());
   }
-  // A process that has changed its root sees fewer than its namespace has.
+  // After chroot(2) a process has fewer mounts than its namespace.
   if (facts_.has_namespace("mnt")) return;
   if (const auto ids = read_mount_ids(getpid())) mount_ids_.insert(ids->begin(), ids->end());
 }
 
-// The type of the file system with the longest mount point above `path`.
+// The type of the file system with the longest mount point that contains `path`.
 std::string Gathering::filesystem_of(const std::string& path) const {
   const MountEntry* closest = nullptr;
   for (const MountEntry& mount : mounts_) {
@@ -150,7 +154,7 @@ std::string Gathering::filesystem_of(const std::string& path) const {
   return closest == nullptr ? "" : closest->type;
 }
 
-// `open_path` leads to the very file, whatever its name leads to now.
+// `open_path` resolves to the file itself, even if its name now belongs to another file.
 FileFact* Gathering::add_file(pid_t pid, const std::string& path, const std::string& open_path) {
   const bool deleted = path.ends_with(kDeleted);
   const std::string name = deleted ? path.substr(0, path.size() - kDeleted.size()) : path;
@@ -158,14 +162,14 @@ FileFact* Gathering::add_file(pid_t pid, const std::string& path, const std::str
     return &known->second;
   FileFact file{.path = name, .filesystem = filesystem_of(name), .deleted = deleted, .pid = pid};
   if (file.filesystem == "fuse.ppmr") {
-    note("ppmr mount", name, pid);
+    add_peculiarity("ppmr mount", name, pid);
     return nullptr;
   }
   if (file.filesystem == "proc" || file.filesystem == "sysfs")
-    return nullptr;  // nodes have their own
+    return nullptr;  // each node has its own
   const UniqueFd fd(open(open_path.c_str(), O_PATH | O_CLOEXEC));
   struct stat found {};
-  if (!fd || fstat(fd.get(), &found) != 0) return nullptr;  // closed or unmapped meanwhile
+  if (!fd || fstat(fd.get(), &found) != 0) return nullptr;  // closed or unmapped since
   file.type = type_of(found.st_mode);
   file.mode = found.st_mode & 07777;
   file.links = static_cast<uint32_t>(found.st_nlink);
@@ -177,11 +181,11 @@ FileFact* Gathering::add_file(pid_t pid, const std::string& path, const std::str
   return &files_.emplace(key, std::move(file)).first->second;
 }
 
-Status Gathering::look_at(const TreeProcess& process) {
+Status Gathering::gather_process(const ProcessStat& process) {
   const pid_t pid = process.pid;
   const auto stat = read_process_stat(pid);
   if (!stat) return failure(stat.error());
-  if (stat->start_time_ticks != process.start_time_ticks)
+  if (stat->identity() != process.identity())
     return failure(ESRCH, fmt::format("process {} ({}) has ended", pid, process.name));
   const auto status = read_process_status(pid);
   if (!status) return failure(status.error());
@@ -189,63 +193,65 @@ Status Gathering::look_at(const TreeProcess& process) {
                    .name = stat->name,
                    .threads = read_threads(pid).value_or(std::vector<pid_t>()),
                    .namespace_pids = status->namespace_pids,
-                   .parent = stat->parent,
-                   .group = stat->group,
                    .session = stat->session,
-                   .terminal = stat->terminal,
                    .uid = status->effective_uid,
-                   .gid = status->real_gid,
                    .tracer = status->tracer,
                    .seccomp_mode = status->seccomp_mode};
   facts_.memory_bytes += status->own_memory_bytes;
-  const auto take_link = [&](const char* link, std::string& path) -> Status {
+  const auto add_link = [&](const char* link) -> Result<std::string> {
     auto target = read_process_link(pid, link);
-    if (!target) return failure(target.error());
-    add_file(pid, *target, fmt::format("/proc/{}/{}", pid, link));
-    path = std::move(*target);
-    return {};
+    if (target) add_file(pid, *target, fmt::format("/proc/{}/{}", pid, link));
+    return target;
   };
-  if (Status link = take_link("exe", fact.executable); !link) return link;
-  if (Status link = take_link("cwd", fact.working_directory); !link) return link;
-  if (Status link = take_link("root", fact.root_directory); !link) return link;
-  look_at_working_directory(pid, fact.working_directory);
-  fact.cgroup = read_process_file(pid, "cgroup").value_or("");
+  const auto executable = add_link("exe"), cwd = add_link("cwd"), root = add_link("root");
+  for (const auto* link : {&executable, &cwd, &root}) {
+    if (!*link) return failure(link->error());
+  }
+  fact.working_directory = *cwd;
+  fact.root_directory = *root;
+  check_working_directory(pid, fact.working_directory);
   if (const auto limits = read_process_file(pid, "limits"))
     fact.hard_limits = parse_hard_limits(*limits);
-  if (Status looked = look_at_descriptors(pid); !looked) return looked;
-  if (Status looked = look_at_mappings(pid); !looked) return looked;
+  if (Status gathered = gather_descriptors(pid); !gathered) return gathered;
+  if (Status gathered = gather_mappings(pid); !gathered) return gathered;
   facts_.processes.push_back(std::move(fact));
   return {};
 }
 
-void Gathering::look_at_working_directory(pid_t pid, const std::string& path) {
+void Gathering::check_working_directory(pid_t pid, const std::string& path) {
   const UniqueFd fd(open(fmt::format("/proc/{}/cwd", pid).c_str(), O_PATH | O_CLOEXEC));
-  if (!fd || mount_ids_.contains(read_open_flags(getpid(), fd.get()).mount_id)) return;
-  note("foreign mount", path, pid);
+  struct stat found {};
+  if (!fd || fstat(fd.get(), &found) != 0) return;
+  check_mount(pid, path, read_open_flags(getpid(), fd.get()).mount_id, found.st_ino);
 }
 
-Status Gathering::look_at_descriptors(pid_t pid) {
+Status Gathering::gather_descriptors(pid_t pid) {
   const auto open = read_descriptors(pid);
   if (!open) return failure(open.error());
-  for (const Descriptor& descriptor : *open) look_at_descriptor(pid, descriptor);
+  for (const Descriptor& descriptor : *open) gather_descriptor(pid, descriptor);
   return {};
 }
 
-void Gathering::look_at_descriptor(pid_t pid, const Descriptor& descriptor) {
+void Gathering::check_mount(pid_t pid, const std::string& path, int mount_id, uint64_t inode) {
+  if (mount_ids_.contains(mount_id)) return;
+  add_peculiarity("foreign mount", path, pid, fmt::format("file[{:x}:{:x}]", mount_id, inode));
+}
+
+void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
   const std::string& target = descriptor.target;
   if (target.starts_with("anon_inode:")) {
     const std::string name = target.substr(target.find(':') + 1);
     if (name == "inotify" || name == "[fanotify]") {
-      note(name == "inotify" ? "inotify" : "fanotify", name, pid);
+      add_peculiarity(name == "inotify" ? "inotify" : "fanotify", name, pid);
       return;
     }
-    // What CRIU restores; anything else of this kind it does not know.
-    static const std::set<std::string_view> kKnown = {"[eventfd]", "[eventpoll]", "[signalfd]",
-                                                      "[timerfd]", "[pidfd]",     "bpf-map"};
-    if (!kKnown.contains(name)) note("anonymous file", name, pid);
+    // CRIU restores only these.
+    static const std::set<std::string_view> kSupported = {"[eventfd]", "[eventpoll]", "[signalfd]",
+                                                          "[timerfd]", "[pidfd]",     "bpf-map"};
+    if (!kSupported.contains(name)) add_peculiarity("anonymous file", name, pid);
     return;
   }
-  if (target.starts_with("socket:[")) return look_at_socket(pid, descriptor);
+  if (target.starts_with("socket:[")) return gather_socket(pid, descriptor);
   if (!target.starts_with('/')) return;
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
   if (target.starts_with("/memfd:")) {
@@ -254,14 +260,13 @@ void Gathering::look_at_descriptor(pid_t pid, const Descriptor& descriptor) {
     return;
   }
   struct statx found {};
-  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &found) != 0) return;
+  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &found) != 0)
+    return;
   const OpenFlags open = read_open_flags(pid, descriptor.number);
   const bool is_device = S_ISCHR(found.stx_mode) || S_ISBLK(found.stx_mode);
-  if ((!is_device || is_memory_device(found)) && !mount_ids_.contains(open.mount_id)) {
-    note("foreign mount", target, pid);
-  }
-  if (is_device) return look_at_device(pid, target, found);
-  if (open.locked) note("lock", target, pid);
+  if (!is_device || is_memory_device(found)) check_mount(pid, target, open.mount_id, found.stx_ino);
+  if (is_device) return check_device(pid, target, found);
+  if (open.locked) add_peculiarity("lock", target, pid);
   FileFact* file = add_file(pid, target, path);
   if (file == nullptr) return;
   if ((open.flags & O_ACCMODE) == O_RDONLY) return;
@@ -270,26 +275,27 @@ void Gathering::look_at_descriptor(pid_t pid, const Descriptor& descriptor) {
   file->writable = true;
 }
 
-void Gathering::look_at_device(pid_t pid, const std::string& path, const struct statx& found) {
+void Gathering::check_device(pid_t pid, const std::string& path, const struct statx& found) {
   const unsigned number = found.stx_rdev_major, minor_number = found.stx_rdev_minor;
   constexpr unsigned kMiscellaneous = 10, kTunMinor = 200;
   const bool terminal = number == 4 || number == 5 || (number >= 136 && number <= 143);
   if (is_memory_device(found)) return;
   if (S_ISCHR(found.stx_mode) && number == kMiscellaneous && minor_number == kTunMinor) return;
-  note(S_ISCHR(found.stx_mode) && terminal ? "terminal" : "device", path, pid);
+  add_peculiarity(S_ISCHR(found.stx_mode) && terminal ? "terminal" : "device", path, pid,
+                  fmt::format("dev[{}/{}]", number, minor_number));
 }
 
-void Gathering::look_at_socket(pid_t pid, const Descriptor& descriptor) {
+void Gathering::gather_socket(pid_t pid, const Descriptor& descriptor) {
   socket_inodes_.insert(inode_in(descriptor.target, "socket"));
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
   char family[64];
   const ssize_t size = getxattr(path.c_str(), "system.sockprotoname", family, sizeof(family));
   if (size <= 0) return;
   const std::string name(family, strnlen(family, static_cast<size_t>(size)));
-  if (!kOrdinarySockets.contains(name)) note("socket", name, pid);
+  if (!kOrdinarySockets.contains(name)) add_peculiarity("socket", name, pid);
 }
 
-Status Gathering::look_at_mappings(pid_t pid) {
+Status Gathering::gather_mappings(pid_t pid) {
   const auto mappings = read_mappings(pid);
   if (!mappings) return failure(mappings.error());
   for (const Mapping& mapping : *mappings) {
@@ -299,11 +305,11 @@ Status Gathering::look_at_mappings(pid_t pid) {
       continue;
     }
     if (mapping.deleted && mapping.path.starts_with("/SYSV")) {
-      note("system v memory", mapping.path, pid);
+      add_peculiarity("system v memory", mapping.path, pid);
       continue;
     }
     const std::string path = mapping.path + (mapping.deleted ? std::string(kDeleted) : "");
-    // Of a deleted file nothing is left under its name; CRIU takes it with the checkpoint.
+    // CRIU stores a deleted file in the checkpoint.
     if (mapping.deleted) {
       files_.try_emplace(path, FileFact{.path = mapping.path,
                                         .type = "file",
@@ -316,7 +322,7 @@ Status Gathering::look_at_mappings(pid_t pid) {
     FileFact* file = add_file(pid, path, within_tree(mapping.path));
     if (file == nullptr) continue;
     if (file->type != "file") {
-      if (file->type == "other") note("device", path, pid);
+      if (file->type == "other") add_peculiarity("device", path, pid);
       continue;
     }
     file->mapped = true;
@@ -326,7 +332,7 @@ Status Gathering::look_at_mappings(pid_t pid) {
   return {};
 }
 
-Status Gathering::look_at_sockets() {
+Status Gathering::gather_sockets() {
   if (socket_inodes_.empty()) return {};
   auto sockets = read_internet_sockets(tree_.root);
   if (!sockets) return failure(sockets.error());
@@ -336,23 +342,23 @@ Status Gathering::look_at_sockets() {
   return {};
 }
 
-// The kernel numbers System V segments by themselves, and all other shared memory without a name by
-// its inode. CRIU names its images by either (pagemap-shmem-NUMBER.img): where two are the same, it
-// fails (4.2.1), or restores what is not as it was (3.17).
-Status Gathering::look_at_system_v_memory() {
+// The kernel numbers System V segments by identifier and other unnamed shared memory by inode. CRIU
+// uses either number in the names of its images (pagemap-shmem-NUMBER.img): if two are equal, CRIU
+// 4.2.1 fails, and CRIU 3.17 restores wrong memory.
+Status Gathering::check_system_v_memory() {
   if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
   const auto segments = read_system_v_segments(tree_.root);
   if (!segments) return failure(segments.error());
   for (const uint64_t segment : *segments) {
     const auto same = shared_memory_inodes_.find(segment);
     if (same != shared_memory_inodes_.end())
-      note("ambiguous shared memory", std::to_string(segment), same->second);
+      add_peculiarity("ambiguous shared memory", std::to_string(segment), same->second);
   }
   return {};
 }
 
-// Only of what does not change under the reader's eyes.
-void Gathering::take_digests() {
+// Only of files that do not change during the read.
+void Gathering::compute_digests() {
   for (auto& [key, file] : files_) {
     if (file.type != "file" || file.deleted || is_network_filesystem(file.filesystem)) continue;
     const UniqueFd fd(open(within_tree(file.path).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -383,7 +389,7 @@ std::string TreeFacts::name_of(pid_t pid) const {
 }
 
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
-  if (tree.processes.empty()) return failure(ESRCH, "a tree without a process");
+  if (tree.processes.empty()) return failure(ESRCH, "the tree has no process");
   return Gathering(tree).run();
 }
 
@@ -392,7 +398,7 @@ void set_container(TreeFacts& tree, ContainerFacts container) {
   for (FileFact& file : tree.files) {
     if (!file.deleted) {
       const auto path = container.bundle.host_path(file.path);
-      if (!path) continue;  // in a file system of its own, which travels with it
+      if (!path) continue;  // in a file system that only the container has; runc restores it
       file.path = *path;
     }
     files.push_back(std::move(file));

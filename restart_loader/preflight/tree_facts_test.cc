@@ -1,8 +1,9 @@
-// Facts of real processes and of this node.
+// Facts about real processes and about this node.
 #include "restart_loader/preflight/tree_facts.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -66,7 +67,7 @@ class Facts : public testing::Test {
   std::string directory_;
 };
 
-TEST_F(Facts, WhatAProcessRunsAndWhereItIsAreKnown) {
+TEST_F(Facts, ContainProgramAndDirectories) {
   const TestProcess process([&] { (void)!chdir(directory_.c_str()); });
   const TreeFacts facts = facts_of(process.pid());
   ASSERT_THAT(facts.processes, SizeIs(1));
@@ -78,15 +79,17 @@ TEST_F(Facts, WhatAProcessRunsAndWhereItIsAreKnown) {
   EXPECT_FALSE(fact.hard_limits.empty());
   EXPECT_GT(facts.memory_bytes, 0u);
   EXPECT_EQ(file_of(facts, directory_).type, "directory");
-  const FileFact program = file_of(facts, fact.executable);
+  const auto executable = read_process_link(process.pid(), "exe");
+  ASSERT_TRUE(executable);
+  const FileFact program = file_of(facts, *executable);
   EXPECT_TRUE(program.mapped);
   EXPECT_FALSE(program.writable);
-  EXPECT_EQ(program.size_bytes, std::filesystem::file_size(fact.executable));
+  EXPECT_EQ(program.size_bytes, std::filesystem::file_size(*executable));
   EXPECT_THAT(program.digest, SizeIs(64));
   EXPECT_THAT(facts.files, Contains(Field(&FileFact::build_id, Not(""))));  // libc, if not this
 }
 
-TEST_F(Facts, OpenFilesAreToldApart) {
+TEST_F(Facts, DistinguishUsesOfFiles) {
   const std::string read = write_file("read", "abc"), written = write_file("written", "x");
   const std::string appended = write_file("appended", ""), gone = write_file("gone", "12345");
   const std::string mapped = write_file("mapped", std::string(4096, 'm'));
@@ -117,7 +120,7 @@ TEST_F(Facts, OpenFilesAreToldApart) {
   EXPECT_FALSE(file_of(facts, written).mapped_for_writing);
 }
 
-TEST_F(Facts, PeculiaritiesAreNoticed) {
+TEST_F(Facts, ContainPeculiarities) {
   const std::string locked = write_file("locked", "");
   const TestProcess process([&] {
     flock(open(locked.c_str(), O_RDWR), LOCK_EX);
@@ -139,7 +142,7 @@ TEST_F(Facts, PeculiaritiesAreNoticed) {
   EXPECT_THAT(found, Not(Contains(testing::Pair("device", "/dev/null"))));
 }
 
-TEST_F(Facts, FilesFromAnotherMountNamespaceAreNoticed) {
+TEST_F(Facts, ContainFilesOfAnotherMountNamespaceWithTheirExternalName) {
   const std::string before = write_file("before", ""), after = write_file("after", "");
   const TestProcess process([&] {
     open(before.c_str(), O_RDONLY);
@@ -152,12 +155,17 @@ TEST_F(Facts, FilesFromAnotherMountNamespaceAreNoticed) {
   });
   std::vector<std::string> foreign;
   for (const Peculiarity& item : facts_of(process.pid()).peculiarities) {
-    if (item.kind == "foreign mount") foreign.push_back(item.object);
+    if (item.kind != "foreign mount") continue;
+    foreign.push_back(item.object);
+    struct stat found {};
+    ASSERT_EQ(stat(item.object.c_str(), &found), 0);
+    EXPECT_THAT(item.external, testing::MatchesRegex("file\\[[0-9a-f]+:[0-9a-f]+\\]"));
+    EXPECT_THAT(item.external, testing::EndsWith(fmt::format(":{:x}]", found.st_ino)));
   }
   EXPECT_THAT(foreign, testing::UnorderedElementsAre(before, directory_));
 }
 
-// Gives a System V segment of a namespace of its own the number of other shared memory.
+// Creates a System V segment with the number of other shared memory, or with the next number.
 void share_memory_twice(const std::function<uint64_t()>& inode_of_other, bool same_number) {
   if (unshare(CLONE_NEWIPC) != 0) _exit(1);
   std::ofstream("/proc/sys/kernel/shm_next_id") << inode_of_other() + (same_number ? 0 : 1);
@@ -179,8 +187,10 @@ uint64_t inode_of_memfd() {
   return found.st_ino;
 }
 
-TEST_F(Facts, SharedMemoryThatCriuWouldMixUpIsNoticed) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root: an IPC namespace";
+TEST_F(Facts, ContainSharedMemoryThatCriuConfuses) {
+  if (geteuid() != 0)
+    GTEST_SKIP()
+        << "NOT TESTED: shared memory with equal numbers (needs root for an IPC namespace)";
   for (const auto& inode_of_other : {inode_of_shared_mapping, inode_of_memfd}) {
     for (const bool same_number : {false, true}) {
       const TestProcess process([&] { share_memory_twice(inode_of_other, same_number); });
@@ -192,9 +202,9 @@ TEST_F(Facts, SharedMemoryThatCriuWouldMixUpIsNoticed) {
   }
 }
 
-TEST_F(Facts, SocketsOfTheTreeAndOfNobodyElse) {
+TEST_F(Facts, ContainOnlySocketsOfTheTree) {
   const int ours = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ASSERT_EQ(listen(ours, 1), 0);  // on a port of the kernel's choice
+  ASSERT_EQ(listen(ours, 1), 0);  // on any free port
   const TestProcess process([&] {
     close(ours);
     listen(socket(AF_INET, SOCK_STREAM, 0), 1);
@@ -206,7 +216,7 @@ TEST_F(Facts, SocketsOfTheTreeAndOfNobodyElse) {
   EXPECT_EQ(listeners, 1);
 }
 
-TEST_F(Facts, ATreeThatHasEndedIsAnError) {
+TEST_F(Facts, EndedTreeIsAnError) {
   TestProcess process;
   const auto table = read_process_table();
   const auto trees = find_trees(*table, {process.pid()});
@@ -217,11 +227,7 @@ TEST_F(Facts, ATreeThatHasEndedIsAnError) {
   EXPECT_EQ(facts.error().errno_value, ESRCH);
 }
 
-TEST_F(Facts, SurviveTheWayThroughJson) {
-  const TestProcess process;
-  const TreeFacts facts = facts_of(process.pid());
-  const nlohmann::json json = facts;
-  EXPECT_EQ(nlohmann::json(nlohmann::json::parse(json.dump()).get<TreeFacts>()), json);
+TEST(NodeFacts, RoundTripThroughJson) {
   const nlohmann::json node = gather_node_facts("");
   EXPECT_EQ(nlohmann::json(nlohmann::json::parse(node.dump()).get<NodeFacts>()), node);
 }
@@ -236,7 +242,7 @@ TEST(NodeFacts, DescribeThisNode) {
   EXPECT_TRUE(facts.criu_version.empty());
 }
 
-TEST(NodeFacts, WhatCriuSaysIsTaken) {
+TEST(NodeFacts, ReadVersionAndFeaturesFromCriu) {
   std::string script = std::filesystem::temp_directory_path() / "criu-of-a-test-XXXXXX";
   const int fd = mkstemp(script.data());
   ASSERT_GE(fd, 0);
@@ -257,14 +263,14 @@ TEST(NodeFacts, WhatCriuSaysIsTaken) {
   EXPECT_THAT(facts.features, ElementsAre(kLazyFeature));
 }
 
-TEST(NodeFacts, OnlyInstructionsCountAsFeaturesOfAProcessor) {
+TEST(NodeFacts, CpuFeaturesAreInstructionSetsOnly) {
   EXPECT_THAT(parse_cpu_features("model name\t: x\nflags\t\t: fpu sse2 constant_tsc avx512f "
                                  "nopl\nbugs\t\t: spectre_v1\nflags\t\t: other\n"),
               ElementsAre("avx512f", "fpu", "sse2"));
   EXPECT_THAT(parse_cpu_features("Features\t: fp asimd\n"), ElementsAre("asimd", "fp"));
 }
 
-TEST(NodeFacts, HardLimitsAreRead) {
+TEST(NodeFacts, ParseHardLimits) {
   const auto limits = parse_hard_limits(
       "Limit                     Soft Limit           Hard Limit           Units     \n"
       "Max open files            1024                 1048576              files     \n"
@@ -273,7 +279,7 @@ TEST(NodeFacts, HardLimitsAreRead) {
   EXPECT_EQ(limits.at("Max cpu time"), "unlimited");
 }
 
-TEST(BuildId, IsThatOfReadelf) {
+TEST(BuildId, MatchesReadelf) {
   const UniqueFd program(open("/bin/ls", O_RDONLY)), text(open("/etc/passwd", O_RDONLY));
   const std::unique_ptr<FILE, int (*)(FILE*)> readelf(
       popen("readelf -n /bin/ls 2>/dev/null | sed -n 's/.*Build ID: //p'", "r"), pclose);

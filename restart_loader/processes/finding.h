@@ -1,5 +1,7 @@
-// What was found before a move that would stop it, or that its user should know.
+// One result of the checks before a migration.
 #pragma once
+
+#include <sys/types.h>
 
 #include <string>
 #include <vector>
@@ -10,8 +12,8 @@ enum class Severity { kStops, kWarns };
 
 struct Finding {
   Severity severity = Severity::kStops;
-  std::string sentence;  // what is the matter, without a full stop
-  std::string remedy;  // what to do about it: a clause without a full stop; empty when nothing can
+  std::string sentence;  // the problem, without a full stop
+  std::string remedy;    // a clause without a full stop; empty: there is none
 };
 
 inline bool stops(const std::vector<Finding>& findings) {
@@ -25,5 +27,9 @@ inline bool stops(const std::vector<Finding>& findings) {
 inline std::string text_of(const Finding& finding) {
   return finding.remedy.empty() ? finding.sentence : finding.sentence + ": " + finding.remedy;
 }
+
+// "a, b and 7 more".
+std::string list_of(const std::vector<std::string>& items);
+std::string list_of(const std::vector<pid_t>& pids);
 
 }  // namespace ppmr

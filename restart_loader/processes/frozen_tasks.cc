@@ -3,18 +3,20 @@
 #include <poll.h>
 #include <sys/syscall.h>
 
-#include <filesystem>
-#include <fstream>
+#include <cstdlib>
+#include <string_view>
+
+#include "restart_loader/processes/proc_files.h"
 
 namespace ppmr {
 namespace {
 
-pid_t tracer_of(const std::filesystem::path& thread) {
-  std::ifstream file(thread / "status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("TracerPid:")) return std::atoi(line.c_str() + 10);
-  }
-  return -1;
+// 0: none. -1: the thread has ended.
+pid_t tracer_of(pid_t pid, pid_t thread) {
+  constexpr std::string_view kKey = "\nTracerPid:";
+  const auto status = read_process_file(pid, "task/" + std::to_string(thread) + "/status");
+  const size_t at = status ? status->find(kKey) : std::string::npos;
+  return at == std::string::npos ? -1 : std::atoi(status->c_str() + at + kKey.size());
 }
 
 }  // namespace
@@ -25,15 +27,15 @@ Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks)
     if (process.pid == 0) continue;
     UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
     if (!pidfd && errno != ESRCH)
-      return system_failure("watch process", std::to_string(process.pid));
-    // Looked at after the pidfd was opened: from then on the number is not given to anybody else.
+      return system_failure("open a pidfd of process", std::to_string(process.pid));
+    // The check follows the open: an open pidfd keeps the process, so the check is of that process.
     if (pidfd && is_alive(process)) result.tasks_.push_back({process, std::move(pidfd)});
   }
   return result;
 }
 
 void FrozenTasks::signal(int number) const {
-  // The only error there can be: it has ended.
+  // The only possible error: the task has ended.
   for (const Task& task : tasks_) {
     (void)syscall(SYS_pidfd_send_signal, task.pidfd.get(), number, nullptr, 0);
   }
@@ -50,21 +52,36 @@ void FrozenTasks::await_end() const {
 Status FrozenTasks::check_held_by(pid_t tracer) const {
   for (const Task& task : tasks_) {
     const std::string pid = std::to_string(task.process.pid);
-    bool threads = false;
-    std::error_code error;
-    for (const auto& thread :
-         std::filesystem::directory_iterator("/proc/" + pid + "/task", error)) {
-      threads = true;
-      if (tracer_of(thread.path()) != tracer) {
-        return failure(EBUSY, "process " + pid + " is no longer held by CRIU (pid " +
-                                  std::to_string(tracer) + ")");
+    const auto threads = read_threads(task.process.pid).value_or(std::vector<pid_t>());
+    for (const pid_t thread : threads) {
+      if (tracer_of(task.process.pid, thread) != tracer) {
+        return failure(EBUSY,
+                       "CRIU (pid " + std::to_string(tracer) + ") no longer holds process " + pid);
       }
     }
-    if (!threads || !is_alive(task.process)) {
-      return failure(EBUSY, "process " + pid + " has ended while it was frozen");
+    if (threads.empty() || !is_alive(task.process)) {
+      return failure(EBUSY, "process " + pid + " ended while it was frozen");
     }
   }
   return {};
+}
+
+Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots) {
+  std::vector<ProcessIdentity> stopped;
+  for (;;) {
+    std::vector<ProcessIdentity> found;
+    for (const ProcessIdentity& root : roots) {
+      if (!is_alive(root)) continue;
+      if (auto tasks = tasks_of_tree(root.pid)) {
+        found.insert(found.end(), tasks->begin(), tasks->end());
+      }
+    }
+    auto tasks = FrozenTasks::open(found);
+    // Stopped processes do not fork: a pass that finds only them has found all.
+    if (!tasks || found == stopped) return tasks;
+    tasks->stop();
+    stopped = std::move(found);
+  }
 }
 
 }  // namespace ppmr

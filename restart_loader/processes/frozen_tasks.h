@@ -1,8 +1,8 @@
-// The tasks of a tree that CRIU holds, in the hands of whoever decides about them.
+// Signals for the tasks of a tree that CRIU has frozen.
 //
-// CRIU holds them by ptrace alone: were it killed, the kernel would let them run on. So they also
-// get a SIGSTOP before anything is decided. It stays pending while CRIU holds them and takes effect
-// the moment that CRIU is gone, before they execute a single instruction of their own.
+// CRIU holds its tasks with ptrace only: if CRIU is killed, the kernel lets them run. So they also
+// get a SIGSTOP before the decision. The signal stays pending while CRIU holds them and takes
+// effect as soon as CRIU is gone, before they execute another instruction of their program.
 #pragma once
 
 #include <signal.h>
@@ -17,20 +17,20 @@ namespace ppmr {
 // Threads: one.
 class FrozenTasks {
  public:
-  // Through pidfds, so that no signal of ours can reach a stranger. Tasks that have ended, and
-  // those that never were (pid 0), are left out. Errors: of pidfd_open(2).
+  // Opens a pidfd for each task, so that no signal can reach a process that reuses a pid. Skips
+  // tasks that have ended and empty identities (pid 0). Errors: of pidfd_open(2).
   static Result<FrozenTasks> open(const std::vector<ProcessIdentity>& tasks);
 
   size_t count() const { return tasks_.size(); }
   void stop() const { signal(SIGSTOP); }
-  // Takes back what stop() did, also while it is pending.
-  void let_go() const { signal(SIGCONT); }
-  // A task with SIGKILL pending never executes an instruction of its own again.
+  // Undoes stop(), even while its signal is pending.
+  void resume() const { signal(SIGCONT); }
+  // A task with a pending SIGKILL executes no further instruction of its program.
   void kill() const { signal(SIGKILL); }
-  // Until the last of them has ended. For tasks that were killed: others may take for ever.
+  // Blocks until every task has ended. Call it after kill(); other tasks may never end.
   void await_end() const;
-  // Whether every thread of every task is still held by `tracer`. Asked after stop(): then none of
-  // them has run since CRIU froze it, and none of them will. Errors: EBUSY and who is not held.
+  // Whether `tracer` still holds every thread of every task. If so after stop(), none of them has
+  // run since CRIU froze it, and none will. Errors: EBUSY, with the pid that is not held.
   Status check_held_by(pid_t tracer) const;
 
  private:
@@ -42,5 +42,9 @@ class FrozenTasks {
 
   std::vector<Task> tasks_;
 };
+
+// Stops the roots and all of their descendants with SIGSTOP, and returns them. Skips roots that
+// have ended. Errors: of pidfd_open(2); some processes may be stopped then.
+Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots);
 
 }  // namespace ppmr

@@ -6,58 +6,59 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
+#include <string>
 
 #include "restart_loader/processes/proc_files.h"
+#include "restart_loader/processes/test_process.h"
 
 namespace ppmr {
 namespace {
 
-using std::chrono::milliseconds;
+ProcessIdentity identity_of(const TestProcess& process) { return *identify(process.pid()); }
 
-// A child that does nothing but live.
-class Sleeper {
- public:
-  Sleeper() : pid_(fork()) {
-    if (pid_ == 0) {
-      for (;;) pause();
-    }
-  }
-  ~Sleeper() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  pid_t pid() const { return pid_; }
-  ProcessIdentity identity() const { return *identify(pid_); }
-  char state() const { return read_process_stat(pid_)->state; }
-  void wait_for(char state) const {
-    for (int i = 0; i < 2000 && this->state() != state; ++i) {
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    EXPECT_EQ(this->state(), state);
-  }
+// SIGSTOP and SIGCONT of a child are events for its parent.
+bool await_stopped(pid_t pid) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED) == 0;
+}
+bool await_continued(pid_t pid) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WCONTINUED) == 0;
+}
 
- private:
-  pid_t pid_;
-};
-
-TEST(ProcessIdentity, AnotherStartTimeIsAnotherProcess) {
-  const Sleeper sleeper;
-  ProcessIdentity process = sleeper.identity();
+TEST(ProcessIdentity, IncludesTheStartTime) {
+  const TestProcess sleeper;
+  ProcessIdentity process = identity_of(sleeper);
   EXPECT_TRUE(is_alive(process));
   ++process.start_time;
   EXPECT_FALSE(is_alive(process));
 }
 
-TEST(ProcessIdentity, TheTreeOfAProcessHoldsItsDescendants) {
-  const Sleeper one;
-  const Sleeper other;
+TEST(CheckIdentity, DetectsReusedPidEndedProcessAndReboot) {
+  TestProcess sleeper;
+  const ProcessIdentity process = identity_of(sleeper);
+  EXPECT_TRUE(check_identity(process, read_boot_id()));
+  const Status reused = check_identity({process.pid, process.start_time - 1}, read_boot_id());
+  ASSERT_FALSE(reused);
+  EXPECT_EQ(reused.error().errno_value, ESRCH);
+  EXPECT_NE(reused.error().message.find("another process (frozen_tasks_te) has its pid"),
+            std::string::npos)
+      << reused.error().message;
+  const Status rebooted = check_identity(process, "another boot\n");
+  ASSERT_FALSE(rebooted);
+  EXPECT_NE(rebooted.error().message.find("rebooted"), std::string::npos);
+  sleeper.end();
+  EXPECT_FALSE(check_identity(process, read_boot_id()));
+}
+
+TEST(TasksOfTree, ContainsDescendantsWithoutZombies) {
+  const TestProcess one;
+  const TestProcess other;
   const auto tasks = tasks_of_tree(getpid());
   ASSERT_TRUE(tasks);
   EXPECT_EQ(tasks->front(), identify_self());
-  EXPECT_NE(std::find(tasks->begin(), tasks->end(), one.identity()), tasks->end());
-  EXPECT_NE(std::find(tasks->begin(), tasks->end(), other.identity()), tasks->end());
+  EXPECT_NE(std::find(tasks->begin(), tasks->end(), identity_of(one)), tasks->end());
+  EXPECT_NE(std::find(tasks->begin(), tasks->end(), identity_of(other)), tasks->end());
   EXPECT_FALSE(tasks_of_tree(0));
   const pid_t zombie = fork();
   if (zombie == 0) _exit(0);
@@ -67,58 +68,77 @@ TEST(ProcessIdentity, TheTreeOfAProcessHoldsItsDescendants) {
   waitpid(zombie, nullptr, 0);
 }
 
-TEST(FrozenTasks, AStopThatIsTakenBackLeavesNothing) {
-  const Sleeper sleeper;
-  const auto tasks = FrozenTasks::open({sleeper.identity()});
-  ASSERT_TRUE(tasks);
-  tasks->stop();
-  sleeper.wait_for('T');
-  tasks->let_go();
-  sleeper.wait_for('S');
+TEST(StopTrees, StopsDescendants) {
+  const TestProcess parent([] { new TestProcess; });
+  const auto tree = tasks_of_tree(parent.pid());
+  ASSERT_TRUE(tree);
+  ASSERT_EQ(tree->size(), 2u);
+  const auto stopped = stop_trees({identity_of(parent)});
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->count(), 2u);
+  EXPECT_TRUE(await_stopped(parent.pid()));
+  const auto child = read_process_status((*tree)[1].pid);
+  const auto state = read_process_stat((*tree)[1].pid);
+  ASSERT_TRUE(child && state);
+  EXPECT_TRUE(state->state == 'T' || child->is_pending(SIGSTOP));
 }
 
-TEST(FrozenTasks, WithoutATracerItIsNotHeld) {
-  const Sleeper sleeper;
-  const auto tasks = FrozenTasks::open({sleeper.identity()});
+TEST(FrozenTasks, ResumeUndoesStop) {
+  const TestProcess sleeper;
+  const auto tasks = FrozenTasks::open({identity_of(sleeper)});
+  ASSERT_TRUE(tasks);
+  tasks->stop();
+  EXPECT_TRUE(await_stopped(sleeper.pid()));
+  tasks->resume();
+  EXPECT_TRUE(await_continued(sleeper.pid()));
+}
+
+TEST(FrozenTasks, TaskWithoutTracerIsNotHeld) {
+  const TestProcess sleeper;
+  const auto tasks = FrozenTasks::open({identity_of(sleeper)});
   ASSERT_TRUE(tasks);
   const Status held = tasks->check_held_by(getpid());
   ASSERT_FALSE(held);
   EXPECT_NE(held.error().message.find(std::to_string(sleeper.pid())), std::string::npos);
 }
 
-// The heart of the matter: whoever traces it is killed, and it still does not run.
-TEST(FrozenTasks, AStopHoldsWhenTheTracerDies) {
-  const Sleeper sleeper;
+TEST(FrozenTasks, StopKeepsTaskStoppedWhenTheTracerIsKilled) {
+  const TestProcess sleeper;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
   const pid_t tracer = fork();
   if (tracer == 0) {
     if (ptrace(PTRACE_SEIZE, sleeper.pid(), 0, 0) != 0) _exit(77);
     ptrace(PTRACE_INTERRUPT, sleeper.pid(), 0, 0);
     waitpid(sleeper.pid(), nullptr, 0);
+    (void)!write(ready[1], "", 1);
     for (;;) pause();
   }
-  int status = 0;
-  while (sleeper.state() != 't') {
-    if (waitpid(tracer, &status, WNOHANG) == tracer)
-      GTEST_SKIP() << "NOT TESTED: what a tracer holds; ptrace is not allowed here";
-    std::this_thread::sleep_for(milliseconds(1));
+  close(ready[1]);
+  char byte = 0;
+  const bool traced = read(ready[0], &byte, 1) == 1;
+  close(ready[0]);
+  if (!traced) {
+    waitpid(tracer, nullptr, 0);
+    GTEST_SKIP() << "NOT TESTED: tasks that a tracer holds (ptrace is not permitted here)";
   }
-  const auto tasks = FrozenTasks::open({sleeper.identity()});
+  const auto tasks = FrozenTasks::open({identity_of(sleeper)});
   ASSERT_TRUE(tasks);
   EXPECT_TRUE(tasks->check_held_by(tracer));
   tasks->stop();
   EXPECT_TRUE(tasks->check_held_by(tracer));
   kill(tracer, SIGKILL);
   waitpid(tracer, nullptr, 0);
-  sleeper.wait_for('T');
+  EXPECT_TRUE(await_stopped(sleeper.pid()));
   EXPECT_FALSE(tasks->check_held_by(tracer));
   tasks->kill();
   siginfo_t info{};
   EXPECT_EQ(waitid(P_PID, static_cast<id_t>(sleeper.pid()), &info, WEXITED | WNOWAIT), 0);
 }
 
-TEST(FrozenTasks, TheEndOfAKilledOneIsAwaited) {
-  const Sleeper sleeper;
-  const ProcessIdentity process = sleeper.identity();
+TEST(FrozenTasks, AwaitEndReturnsWhenKilledTasksHaveEnded) {
+  const TestProcess sleeper;
+  const ProcessIdentity process = identity_of(sleeper);
   const auto tasks = FrozenTasks::open({process});
   ASSERT_TRUE(tasks);
   tasks->kill();
@@ -126,13 +146,11 @@ TEST(FrozenTasks, TheEndOfAKilledOneIsAwaited) {
   EXPECT_FALSE(is_alive(process));
 }
 
-TEST(FrozenTasks, OneThatHasEndedIsLeftOut) {
-  ProcessIdentity gone;
-  {
-    const Sleeper sleeper;
-    gone = sleeper.identity();
-  }
-  const auto tasks = FrozenTasks::open({gone});
+TEST(FrozenTasks, OpenSkipsTasksThatHaveEnded) {
+  TestProcess sleeper;
+  const ProcessIdentity ended = identity_of(sleeper);
+  sleeper.end();
+  const auto tasks = FrozenTasks::open({ended});
   ASSERT_TRUE(tasks);
   EXPECT_EQ(tasks->count(), 0u);
 }

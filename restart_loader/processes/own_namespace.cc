@@ -14,7 +14,7 @@
 namespace ppmr {
 namespace {
 
-// False when the other end is gone.
+// False when the other end is closed.
 bool receive(const UniqueFd& fd, int& value) {
   ssize_t count;
   do {
@@ -23,20 +23,20 @@ bool receive(const UniqueFd& fd, int& value) {
   return count == sizeof value;
 }
 
-// To an end that is gone: nothing, also no SIGPIPE.
+// Without effect, and without SIGPIPE, when the other end is closed.
 void send(const UniqueFd& fd, int value) {
   (void)::send(fd.get(), &value, sizeof value, MSG_NOSIGNAL);
 }
 
-// What the child reports instead of what `body` returned.
-int failed(int errno_value) { return -errno_value; }
+// Reported by the child in place of the result of `body`.
+int encode_errno(int errno_value) { return -errno_value; }
 
-int be_process_one(const std::string& mountpoint, const std::function<int()>& body,
-                   UniqueFd caller) {
-  // Nothing of ours shall be seen outside, and nothing be hidden there.
+int run_process_one(const std::string& mountpoint, const std::function<int()>& body,
+                    UniqueFd caller) {
+  // Slave: mounts made here stay here, and unmounts outside still take effect here.
   if (mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0 ||
       mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
-    send(caller, failed(errno));
+    send(caller, encode_errno(errno));
     return 1;
   }
   const int code = body();
@@ -56,20 +56,20 @@ Result<int> run_in_own_pid_namespace(const std::string& mountpoint,
                                      const std::function<int()>& body) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return system_failure("make a socket pair for", "the copy's pid namespace");
+    return system_failure("create a socket pair for", "the copy's pid namespace");
   }
   UniqueFd to_child(ends[0]);
   UniqueFd to_caller(ends[1]);
   if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) {
-    return system_failure("make a pid namespace for", "the copy");
+    return system_failure("create a pid namespace for", "the copy");
   }
   const pid_t child = fork();
-  if (child < 0) return system_failure("make process 1 of", "the copy's pid namespace");
+  if (child < 0) return system_failure("start process 1 of", "the copy's pid namespace");
   if (child == 0) {
     to_child.reset();
-    int word = 0;
-    if (!receive(to_caller, word)) _exit(1);
-    _exit(be_process_one(mountpoint, body, std::move(to_caller)));
+    int go_ahead = 0;
+    if (!receive(to_caller, go_ahead)) _exit(1);
+    _exit(run_process_one(mountpoint, body, std::move(to_caller)));
   }
   to_caller.reset();
   if (Status status = started(child); !status) return failure(status.error());

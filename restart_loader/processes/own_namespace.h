@@ -1,5 +1,5 @@
-// A pid namespace for a copy of processes that run elsewhere: the copy finds its old pids free, and
-// can be told from the original.
+// A pid namespace for a copy of processes that keep running elsewhere: the copy gets the pids of
+// the original, which are free in the new namespace.
 #pragma once
 
 #include <sys/types.h>
@@ -11,14 +11,14 @@
 
 namespace ppmr {
 
-// Runs `body` in a child that is process 1 of a pid namespace of its own, with a /proc to match in
-// a mount namespace of its own. It begins when `started`, here, has been told the child's pid and
-// has returned no error; from then on it no longer depends on the caller. When `body` has returned
-// 0, the child lets go of the mount at `mountpoint` (it must not keep it busy) and stays as long as
-// there are processes in the namespace, reaping them; with it they would all be killed.
+// Runs `body` in a child that is process 1 of a new pid namespace, with a new mount namespace and
+// its /proc. `started` runs in the caller with the child's pid; `body` begins when it has
+// succeeded. From then on the child no longer depends on the caller. If `body` returns 0, the child
+// detaches the mount at `mountpoint` (so that it can be unmounted) and reaps processes until the
+// namespace is empty. Killing the child kills everything in the namespace.
 //
-// Gives what `body` returned, as soon as it has. Errors: of `started`; the namespaces could not be
-// made; the child was killed (ECHILD).
+// Returns the result of `body` as soon as it has one. Errors: of `started`; of creating the
+// namespaces; ECHILD if the child was killed.
 Result<int> run_in_own_pid_namespace(const std::string& mountpoint,
                                      const std::function<Status(pid_t)>& started,
                                      const std::function<int()>& body);

@@ -22,10 +22,10 @@ std::string path_of(pid_t pid, const std::string& name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
 }
 
-tl::unexpected<Error> gone_or(pid_t pid, const std::string& name, int errno_value) {
+tl::unexpected<Error> process_failure(pid_t pid, const std::string& name, int errno_value) {
   if (errno_value == ENOENT || errno_value == ESRCH)
-    return failure(ESRCH, "there is no process " + std::to_string(pid) + " (any more)");
-  return system_failure("look at", path_of(pid, name), errno_value);
+    return failure(ESRCH, "there is no process " + std::to_string(pid));
+  return system_failure("read", path_of(pid, name), errno_value);
 }
 
 // Calls `take(name)` with each entry whose name is a number. Returns an errno or 0.
@@ -54,9 +54,9 @@ void read_number(std::string_view text, Number& number, int base = 10) {
 
 Result<ProcessStat> parse_process_stat(std::string_view text) {
   const size_t name_at = text.find('(');
-  const size_t name_end = text.rfind(')');  // the name may hold anything, also ')'
+  const size_t name_end = text.rfind(')');  // the name may contain any character, also ')'
   if (name_at == std::string_view::npos || name_end == std::string_view::npos || name_end < name_at)
-    return failure(EBADMSG, "a process's stat has no name in it: " + std::string(text));
+    return failure(EBADMSG, "cannot parse /proc/PID/stat: no name in: " + std::string(text));
   ProcessStat stat;
   read_number(text, stat.pid);
   stat.name = text.substr(name_at + 1, name_end - name_at - 1);
@@ -67,7 +67,8 @@ Result<ProcessStat> parse_process_stat(std::string_view text) {
       flags;
   for (int field = 10; field < 22; ++field) fields >> skipped;
   fields >> stat.start_time_ticks;
-  if (!fields) return failure(EBADMSG, "a process's stat is too short: " + std::string(text));
+  if (!fields)
+    return failure(EBADMSG, "cannot parse /proc/PID/stat: too short: " + std::string(text));
   stat.kernel_thread = (flags & kKernelThreadFlag) != 0;
   stat.is_exiting = (flags & kExitingFlag) != 0;
   return stat;
@@ -134,13 +135,13 @@ std::vector<Mapping> parse_mappings(std::string_view text) {
 
 Result<std::string> read_process_file(pid_t pid, const std::string& name) {
   const UniqueFd fd(open(path_of(pid, name).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return gone_or(pid, name, errno);
+  if (!fd) return process_failure(pid, name, errno);
   std::string text;
   char buffer[16384];
   for (;;) {
     const ssize_t got = read(fd.get(), buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return gone_or(pid, name, errno);
+    if (got < 0) return process_failure(pid, name, errno);
     if (got == 0) return text;
     text.append(buffer, static_cast<size_t>(got));
   }
@@ -150,7 +151,7 @@ Result<std::string> read_process_link(pid_t pid, const std::string& name) {
   std::string target(256, '\0');
   for (;;) {
     const ssize_t size = readlink(path_of(pid, name).c_str(), target.data(), target.size());
-    if (size < 0) return gone_or(pid, name, errno);
+    if (size < 0) return process_failure(pid, name, errno);
     if (static_cast<size_t>(size) < target.size()) {
       target.resize(static_cast<size_t>(size));
       return target;
@@ -174,13 +175,13 @@ Result<ProcessStatus> read_process_status(pid_t pid) {
 Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   std::vector<int> numbers;
   if (int error = for_each_number(path_of(pid, "fd"), [&](int fd) { numbers.push_back(fd); }))
-    return gone_or(pid, "fd", error);
+    return process_failure(pid, "fd", error);
   std::sort(numbers.begin(), numbers.end());
   std::vector<Descriptor> descriptors;
   for (int number : numbers) {
     auto target = read_process_link(pid, "fd/" + std::to_string(number));
     if (target) descriptors.push_back({number, std::move(*target)});
-    // Else it was closed meanwhile, or its process has ended: found out below.
+    // Otherwise the file was closed, or the process has ended, which is checked below.
   }
   if (auto alive = read_process_stat(pid); !alive) return failure(alive.error());
   return descriptors;
@@ -204,7 +205,7 @@ Result<std::set<int>> read_mount_ids(pid_t pid) {
 Result<std::vector<pid_t>> read_threads(pid_t pid) {
   std::vector<pid_t> threads;
   if (int error = for_each_number(path_of(pid, "task"), [&](int id) { threads.push_back(id); }))
-    return gone_or(pid, "task", error);
+    return process_failure(pid, "task", error);
   return threads;
 }
 
@@ -223,10 +224,31 @@ Result<std::vector<ProcessStat>> read_all_processes() {
   });
   if (error != 0) return system_failure("list", "/proc", error);
   if (processes.empty())
-    return failure(ENOENT, "list /proc: no process is in it (is proc mounted there?)");
+    return failure(ENOENT, "/proc lists no process: mount a proc file system there");
   std::sort(processes.begin(), processes.end(),
             [](const ProcessStat& a, const ProcessStat& b) { return a.pid < b.pid; });
   return processes;
+}
+
+Result<std::vector<ProcessStat>> read_tree(pid_t root) {
+  auto first = read_process_stat(root);
+  if (!first) return failure(first.error());
+  std::vector<ProcessStat> tree{std::move(*first)};
+  for (size_t next = 0; next < tree.size(); ++next) {
+    const pid_t parent = tree[next].pid;
+    // The kernel lists children by the thread that forked them.
+    for (const pid_t thread : read_threads(parent).value_or(std::vector<pid_t>())) {
+      const auto children =
+          read_process_file(parent, "task/" + std::to_string(thread) + "/children");
+      if (!children) continue;
+      std::istringstream pids(*children);
+      for (pid_t pid = 0; pids >> pid;) {
+        auto child = read_process_stat(pid);
+        if (child && !child->is_dead()) tree.push_back(std::move(*child));
+      }
+    }
+  }
+  return tree;
 }
 
 uint64_t inode_in(std::string_view target, std::string_view kind) {

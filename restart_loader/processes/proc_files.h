@@ -1,5 +1,5 @@
-// Processes as /proc shows them: one reader for everybody. What it says is true for a moment only;
-// a process that ends between two calls is ESRCH, never half an answer.
+// Processes as /proc shows them. An answer is a snapshot: a process that ends between two calls is
+// reported as ESRCH, never as a partial answer.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "restart_loader/processes/process_identity.h"
 
 namespace ppmr {
 
@@ -25,8 +25,9 @@ struct ProcessStat {
   int terminal = 0;  // device number of the controlling terminal; 0: none
   bool kernel_thread = false;
   bool is_exiting = false;
-  uint64_t start_time_ticks = 0;  // since boot: with the pid, who it is
+  uint64_t start_time_ticks = 0;  // since boot
   bool is_dead() const { return state == 'Z' || state == 'X'; }
+  ProcessIdentity identity() const { return {pid, start_time_ticks}; }
 };
 
 // /proc/PID/status.
@@ -37,14 +38,14 @@ struct ProcessStatus {
   pid_t tracer = 0;
   int seccomp_mode = 0;  // 0: none, 1: strict, 2: filter
   int threads = 1;
-  std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, ours first
+  std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, that of the caller first
   uint64_t capabilities = 0;          // effective, one bit each
   uint64_t pending_signals = 0;       // of the first thread and of the process, bit 0 is signal 1
-  uint64_t own_memory_bytes = 0;      // in memory or swapped out, without pages of files
+  uint64_t own_memory_bytes = 0;      // resident or swapped out, without pages of files
   bool is_pending(int signal) const { return (pending_signals >> (signal - 1) & 1) != 0; }
 };
 
-// An open file: the number, and what the link in /proc/PID/fd says: "/x", "pipe:[7]".
+// An open file: its number, and the target of its link in /proc/PID/fd: "/x", "pipe:[7]".
 struct Descriptor {
   int number = -1;
   std::string target;
@@ -58,16 +59,15 @@ struct Mapping {
   uint64_t size_bytes = 0;
   std::string device;  // "fd:01"
   uint64_t inode = 0;  // 0: no file
-  std::string path;    // without the " (deleted)" behind it
+  std::string path;    // without the suffix " (deleted)"
   bool deleted = false;
 };
 
 Result<ProcessStat> parse_process_stat(std::string_view text);
-ProcessStatus parse_process_status(std::string_view text);  // what is missing stays as it is above
+ProcessStatus parse_process_status(std::string_view text);  // missing fields keep their default
 std::vector<Mapping> parse_mappings(std::string_view text);
 
-// Errors of all that follow: ESRCH when there is no such process (any more), EACCES when we may not
-// look.
+// Errors of all functions below: ESRCH when there is no such process, EACCES without permission.
 Result<std::string> read_process_file(pid_t pid, const std::string& name);
 // The target of a link such as "exe", "cwd" or "ns/net".
 Result<std::string> read_process_link(pid_t pid, const std::string& name);
@@ -77,13 +77,17 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid);
 Result<std::vector<Mapping>> read_mappings(pid_t pid);
 Result<std::vector<pid_t>> read_threads(pid_t pid);
 Result<std::string> read_command_line(pid_t pid);  // words separated by spaces
-// Those that it can reach, as the kernel numbers them ("mnt_id" of an open file).
+// The mounts that the process can reach, by the kernel's number ("mnt_id" of an open file).
 Result<std::set<int>> read_mount_ids(pid_t pid);
 
-// All processes at this moment, by pid. One that ends meanwhile is not among them.
+// All processes, sorted by pid. Skips processes that end during the call.
 Result<std::vector<ProcessStat>> read_all_processes();
 
-// The number in "pipe:[7]" and "socket:[7]"; 0 where `target` is not of this kind.
+// The process and its descendants, parents before their children, without zombies. Exact only while
+// none of them can fork. Errors: ESRCH when there is no process `root`.
+Result<std::vector<ProcessStat>> read_tree(pid_t root);
+
+// The number in "pipe:[7]" or "socket:[7]"; 0 if `target` is of another kind.
 uint64_t inode_in(std::string_view target, std::string_view kind);
 
 }  // namespace ppmr

@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-TEST(ProcessStat, ANameMayHoldAnything) {
+TEST(ParseProcessStat, NameMayContainAnyCharacter) {
   const auto stat = parse_process_stat(
       "412 (a) (b) S) S 1 412 400 34816 412 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 100 5 x");
   ASSERT_TRUE(stat.has_value()) << stat.error().message;
@@ -24,14 +24,14 @@ TEST(ProcessStat, ANameMayHoldAnything) {
   EXPECT_FALSE(stat->kernel_thread);
 }
 
-TEST(ProcessStat, WhatIsTooShortIsRefused) {
+TEST(ParseProcessStat, RefusesIncompleteText) {
   EXPECT_FALSE(parse_process_stat("").has_value());
   EXPECT_FALSE(parse_process_stat("412").has_value());
   EXPECT_FALSE(parse_process_stat(")412(").has_value());
   EXPECT_FALSE(parse_process_stat("412 (a) S 1 2 3").has_value());
 }
 
-TEST(ProcessStatus, IsRead) {
+TEST(ParseProcessStatus, ReadsEachField) {
   const ProcessStatus status = parse_process_status(
       "Name:\tx\nTracerPid:\t7\nUid:\t1000\t1001\t1000\t1000\nGid:\t100\t100\t100\t100\n"
       "RssAnon:\t      10 kB\nRssFile:\t 500 kB\nRssShmem:\t       4 kB\nVmSwap:\t 2 kB\n"
@@ -51,7 +51,7 @@ TEST(ProcessStatus, IsRead) {
   EXPECT_FALSE(status.is_pending(SIGINT));
 }
 
-TEST(Mappings, PathsWithSpacesAndDeletedFilesAreTold) {
+TEST(ParseMappings, ReadsPathsWithSpacesAndDeletedFiles) {
   const auto mappings = parse_mappings(
       "7f0000000000-7f0000002000 rw-s 00000000 00:01 92                         /dev/zero "
       "(deleted)\n"
@@ -68,7 +68,7 @@ TEST(Mappings, PathsWithSpacesAndDeletedFilesAreTold) {
   EXPECT_EQ(mappings[2].path, "");
 }
 
-TEST(ProcFiles, AProcessSeesItself) {
+TEST(ProcFiles, ReadTheCallingProcess) {
   const auto stat = read_process_stat(getpid());
   ASSERT_TRUE(stat.has_value());
   EXPECT_EQ(stat->parent, getppid());
@@ -89,17 +89,17 @@ TEST(ProcFiles, AProcessSeesItself) {
   close(ends[0]), close(ends[1]);
 }
 
-TEST(ProcFiles, AProcessThatIsNotThereIsSaidToBe) {
-  const pid_t nobody = 0x7ffffff0;  // beyond PID_MAX_LIMIT
+TEST(ProcFiles, MissingProcessIsESRCH) {
+  const pid_t missing = 0x7ffffff0;  // beyond PID_MAX_LIMIT
   for (const auto errno_value :
-       {read_process_stat(nobody).error().errno_value, read_descriptors(nobody).error().errno_value,
-        read_mappings(nobody).error().errno_value,
-        read_process_link(nobody, "cwd").error().errno_value}) {
+       {read_process_stat(missing).error().errno_value,
+        read_descriptors(missing).error().errno_value, read_mappings(missing).error().errno_value,
+        read_process_link(missing, "cwd").error().errno_value}) {
     EXPECT_EQ(errno_value, ESRCH);
   }
 }
 
-TEST(InodeIn, TakesOnlyWhatIsOfThatKind) {
+TEST(InodeIn, IsZeroForAnotherKind) {
   EXPECT_EQ(inode_in("pipe:[71]", "pipe"), 71u);
   EXPECT_EQ(inode_in("pipe:[71]", "socket"), 0u);
   EXPECT_EQ(inode_in("/tmp/pipe:[71]", "pipe"), 0u);

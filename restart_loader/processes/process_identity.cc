@@ -1,37 +1,19 @@
 #include "restart_loader/processes/process_identity.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "restart_loader/processes/proc_files.h"
 
 namespace ppmr {
-namespace {
-
-std::string proc_path(pid_t pid, const std::string& file) {
-  return "/proc/" + std::to_string(pid) + "/" + file;
-}
-
-// Each thread has children of its own.
-std::vector<pid_t> children_of(pid_t pid) {
-  std::vector<pid_t> children;
-  std::error_code error;
-  for (const auto& thread : std::filesystem::directory_iterator(proc_path(pid, "task"), error)) {
-    std::ifstream file(thread.path() / "children");
-    for (pid_t child; file >> child;) children.push_back(child);
-  }
-  return children;
-}
-
-}  // namespace
 
 Result<ProcessIdentity> identify(pid_t pid) {
   auto stat = read_process_stat(pid);
   if (!stat) return failure(stat.error());
-  return ProcessIdentity{pid, stat->start_time_ticks};
+  return stat->identity();
 }
 
 ProcessIdentity identify_self() {
@@ -47,7 +29,7 @@ std::string read_boot_id() {
 
 bool is_alive(const ProcessIdentity& process) {
   auto stat = read_process_stat(process.pid);
-  return stat && stat->start_time_ticks == process.start_time && !stat->is_dead();
+  return stat && stat->identity() == process && !stat->is_dead();
 }
 
 bool is_ending(const ProcessIdentity& process) {
@@ -57,16 +39,29 @@ bool is_ending(const ProcessIdentity& process) {
   return !stat || !status || stat->is_exiting || status->is_pending(SIGKILL);
 }
 
-Result<std::vector<ProcessIdentity>> tasks_of_tree(pid_t root) {
-  auto first = identify(root);
-  if (!first) return failure(first.error());
-  std::vector<ProcessIdentity> tasks{*first};
-  for (size_t next = 0; next < tasks.size(); ++next) {
-    for (const pid_t child : children_of(tasks[next].pid)) {
-      // A zombie has nothing left to hold or to kill, and no children.
-      if (auto task = identify(child); task && is_alive(*task)) tasks.push_back(*task);
-    }
+Status check_identity(const ProcessIdentity& process, const std::string& boot_id) {
+  if (boot_id != read_boot_id()) {
+    return failure(ESRCH, fmt::format("process {} has ended: this node was rebooted since the "
+                                      "process was selected",
+                                      process.pid));
   }
+  const auto stat = read_process_stat(process.pid);
+  if (stat && stat->identity() != process) {
+    return failure(ESRCH, fmt::format("process {} has ended since it was selected, and another "
+                                      "process ({}) has its pid now",
+                                      process.pid, stat->name));
+  }
+  if (!stat || stat->is_dead()) {
+    return failure(ESRCH, fmt::format("process {} has ended since it was selected", process.pid));
+  }
+  return {};
+}
+
+Result<std::vector<ProcessIdentity>> tasks_of_tree(pid_t root) {
+  const auto tree = read_tree(root);
+  if (!tree) return failure(tree.error());
+  std::vector<ProcessIdentity> tasks;
+  for (const ProcessStat& process : *tree) tasks.push_back(process.identity());
   return tasks;
 }
 

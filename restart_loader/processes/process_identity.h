@@ -1,4 +1,4 @@
-// A process named so that a number that was given to somebody else is noticed: pid and start time.
+// A process identified by pid and start time, so that a reused pid is noticed.
 #pragma once
 
 #include <sys/types.h>
@@ -17,22 +17,26 @@ struct ProcessIdentity {
   bool operator==(const ProcessIdentity&) const = default;
 };
 
-// Errors: ESRCH when there is no such process (a zombie is one).
+// Also of a zombie. Errors: ESRCH when there is no such process.
 Result<ProcessIdentity> identify(pid_t pid);
 ProcessIdentity identify_self();
 
 // The random identifier of this boot of the kernel (/proc/sys/kernel/random/boot_id), with its
-// newline. Pids and start times are comparable only within one boot.
+// newline. Identities are comparable only within one boot.
 std::string read_boot_id();
 
-// Whether exactly this process is there and is no zombie.
+// Whether exactly this process exists and is not a zombie.
 bool is_alive(const ProcessIdentity& process);
 
-// Whether it is gone, or on its way out: it will not run any more.
+// Whether it has ended or has begun to end: it executes no further instruction of its program.
 bool is_ending(const ProcessIdentity& process);
 
-// The process and all of its descendants but zombies, parents first, as they are now: exact only
-// while they cannot fork. Errors: ESRCH when the root is not there.
+// Checks that `process`, identified during the boot `boot_id`, is still alive. Errors: ESRCH; the
+// message says whether another process has its pid now.
+Status check_identity(const ProcessIdentity& process, const std::string& boot_id);
+
+// The process and its descendants without zombies, parents first. Exact only while none of them can
+// fork. Errors: ESRCH when there is no process `root`.
 Result<std::vector<ProcessIdentity>> tasks_of_tree(pid_t root);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// Trees and what ties them to others, on real processes.
+// Trees and what they share with other processes, on real processes.
 #include "restart_loader/processes/process_tree.h"
 
 #include <fcntl.h>
@@ -24,13 +24,16 @@ namespace ppmr {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
+using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
-// Whatever the test runner gave us for input and output is shared with it: not what we look for.
-void let_go_of_everything_inherited() {
+// The standard streams are shared with the test runner.
+void close_inherited_streams() {
   const int null = open("/dev/null", O_RDWR);
   for (int fd : {0, 1, 2}) dup2(null, fd);
   close(null);
@@ -45,14 +48,14 @@ class Trees : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // A process that has let go of our descriptors, starts as many children as there are in
-  // `prepares`, and writes down their pids.
+  // A process without inherited streams and with one child for each of `prepares`, whose pids it
+  // returns in `pids`.
   std::unique_ptr<TestProcess> parent_of(
       std::vector<std::function<void()>> prepares, std::vector<pid_t>& pids,
       std::function<void()> prepare_parent = [] {}) {
     const std::string file = directory_ + "/pids";
     auto parent = std::make_unique<TestProcess>([&] {
-      let_go_of_everything_inherited();
+      close_inherited_streams();
       prepare_parent();
       std::ofstream written(file);
       for (const auto& prepare : prepares) written << (new TestProcess(prepare))->pid() << "\n";
@@ -65,7 +68,7 @@ class Trees : public testing::Test {
 
   static std::vector<pid_t> pids_of(const ProcessTree& tree) {
     std::vector<pid_t> pids;
-    for (const TreeProcess& process : tree.processes) pids.push_back(process.pid);
+    for (const ProcessStat& process : tree.processes) pids.push_back(process.pid);
     return pids;
   }
 
@@ -74,11 +77,21 @@ class Trees : public testing::Test {
     EXPECT_TRUE(selection.has_value()) << selection.error().message;
     return selection ? *selection : TreeSelection{};
   }
+  static std::vector<std::string> findings_of(pid_t pid, TreeOptions options = {}) {
+    std::vector<std::string> texts;
+    for (const Finding& finding : select({pid}, options).findings)
+      texts.push_back(text_of(finding));
+    return texts;
+  }
+  static std::string error_of(pid_t pid) {
+    const auto selection = select_trees({pid}, {});
+    return selection ? "" : selection.error().message;
+  }
 
   std::string directory_;
 };
 
-TEST_F(Trees, ADaemonMovesWithItsWorkers) {
+TEST_F(Trees, TreeContainsAllDescendants) {
   std::vector<pid_t> workers;
   int shared[2];
   const auto share = [&] { ASSERT_EQ(pipe(shared), 0); };
@@ -89,7 +102,7 @@ TEST_F(Trees, ADaemonMovesWithItsWorkers) {
   EXPECT_THAT(selection.findings, IsEmpty());
 }
 
-TEST_F(Trees, APidBelowAnotherBelongsToItsTree) {
+TEST_F(Trees, DescendantOfAnotherPidBelongsToItsTree) {
   std::vector<pid_t> workers;
   const auto daemon = parent_of({[] {}, [] {}}, workers);
   const TreeSelection selection = select({workers[1], daemon->pid(), workers[0], workers[0]});
@@ -97,7 +110,7 @@ TEST_F(Trees, APidBelowAnotherBelongsToItsTree) {
   EXPECT_EQ(selection.trees[0].root, daemon->pid());
 }
 
-TEST_F(Trees, ProcessesThatShareNothingAreTreesOfTheirOwn) {
+TEST_F(Trees, SiblingsWithoutSharedObjectsAreSeparateTrees) {
   std::vector<pid_t> workers;
   const auto daemon = parent_of({[] {}, [] {}}, workers);
   const TreeSelection selection = select({workers[1], workers[0]});
@@ -107,70 +120,96 @@ TEST_F(Trees, ProcessesThatShareNothingAreTreesOfTheirOwn) {
   EXPECT_THAT(selection.findings, IsEmpty());
 }
 
-TEST_F(Trees, APipelineMovesWithItsShellOnly) {
+TEST_F(Trees, StagesOfAPipelineMoveOnlyWithTheirShell) {
   std::vector<pid_t> stages;
   int between[2];
   const auto shell = parent_of({[&] { close(between[0]); }, [&] { close(between[1]); }}, stages,
                                [&] { ASSERT_EQ(pipe(between), 0); });
   EXPECT_THAT(select({shell->pid()}).findings, IsEmpty());
 
-  const auto refused = choose_trees({stages[0]});
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().errno_value, EBUSY);
-  EXPECT_THAT(refused.error().message,
-              HasSubstr(fmt::format("{} (process_tree_te) shares a pipe with {} (process_tree_te), "
-                                    "which is not being moved: move {} (process_tree_te), which ",
-                                    stages[0], stages[1], shell->pid())));
+  const TreeSelection selection = select({stages[0]});
+  ASSERT_THAT(selection.findings, SizeIs(1));
+  EXPECT_TRUE(stops(selection.findings));
+  EXPECT_EQ(
+      selection.findings[0].sentence,
+      fmt::format("{0} ({3}) shares a pipe with {1} ({3}), {2} ({3}), which are not being moved",
+                  stages[0], std::min(shell->pid(), stages[1]), std::max(shell->pid(), stages[1]),
+                  "process_tree_te"));
+  EXPECT_EQ(
+      selection.findings[0].remedy,
+      fmt::format("move {} (process_tree_te) with all of its descendants instead", shell->pid()));
 }
 
-TEST_F(Trees, TwoTreesThatShareAPipeAreRefusedOnceForBoth) {
+TEST_F(Trees, ManyHoldersOfOnePipeAreOneFindingThatListsTheFirst) {
+  std::vector<pid_t> workers;
+  int shared[2];
+  const std::vector<std::function<void()>> prepares(15, [] {});
+  const auto parent = parent_of(prepares, workers, [&] { ASSERT_EQ(pipe(shared), 0); });
+  ASSERT_THAT(workers, SizeIs(15));
+  const auto findings = findings_of(workers[0]);
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_THAT(findings[0], HasSubstr("shares a pipe with"));
+  EXPECT_THAT(findings[0], HasSubstr(" and 7 more, which are not being moved"));
+}
+
+TEST_F(Trees, ObjectsWithTheSameHoldersAreOneFinding) {
+  std::vector<pid_t> workers;
+  int pipes[2][2], pair[2];
+  const auto parent = parent_of({[] {}}, workers, [&] {
+    ASSERT_EQ(pipe(pipes[0]), 0);
+    ASSERT_EQ(pipe(pipes[1]), 0);
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  });
+  EXPECT_THAT(findings_of(workers[0]),
+              UnorderedElementsAre(HasSubstr("shares a pipe with"),
+                                   HasSubstr("is connected over a Unix socket with")));
+}
+
+TEST_F(Trees, PipeBetweenTwoTreesIsReportedOnce) {
   std::vector<pid_t> stages;
   int between[2];
   const auto shell = parent_of({[] {}, [] {}}, stages, [&] { ASSERT_EQ(pipe(between), 0); });
   const TreeSelection selection = select(stages);
-  std::vector<std::string> between_them;
-  for (const Finding& finding : selection.findings) {
-    if (finding.sentence.find("tree of its own") != std::string::npos)
-      between_them.push_back(finding.sentence);
-  }
-  EXPECT_THAT(between_them, SizeIs(1));
+  ASSERT_THAT(selection.findings, SizeIs(1));
+  EXPECT_THAT(
+      selection.findings[0].sentence,
+      AllOf(HasSubstr(fmt::format("with {} (process_tree_te), which is not", shell->pid())),
+            HasSubstr(fmt::format("and with {} (process_tree_te), which would be moved separately",
+                                  stages[1]))));
 }
 
-TEST_F(Trees, WithoutAProcessAboveThatCouldMoveTheRemedyIsAnother) {
+TEST_F(Trees, RemedyWithoutMovableAncestorIsToStartWithoutSharing) {
   int ends[2];
-  ASSERT_EQ(pipe(ends), 0);  // between us, who cannot be moved by ourselves, and the child
-  const TestProcess child(let_go_of_everything_inherited);
+  ASSERT_EQ(pipe(ends), 0);  // shared with this process, which cannot move itself
+  const TestProcess child(close_inherited_streams);
+  EXPECT_THAT(findings_of(child.pid()),
+              ElementsAre(HasSubstr("no common ancestor that can be moved")));
   close(ends[0]), close(ends[1]);
-  ASSERT_EQ(pipe(ends), 0);
-  const TestProcess sharing(let_go_of_everything_inherited);
-  const auto refused = choose_trees({sharing.pid()});
-  close(ends[0]), close(ends[1]);
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("no process that can be moved is above both"));
 }
 
-TEST_F(Trees, AnInheritedSocketIsShared) {
+TEST_F(Trees, ReportsInheritedSocket) {
   const UniqueFd socket_of_ours(socket(AF_INET, SOCK_STREAM, 0));
-  const TestProcess child(let_go_of_everything_inherited);
-  const auto refused = choose_trees({child.pid()});
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("shares a socket with"));
+  const TestProcess child(close_inherited_streams);
+  const auto findings = findings_of(child.pid());
+  EXPECT_THAT(findings, Contains(HasSubstr("shares a socket with")));
 }
 
-TEST_F(Trees, ThePeerOfAUnixConnectionIsFound) {
+TEST_F(Trees, ReportsPeerOfUnixConnection) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   UniqueFd left(ends[0]), right(ends[1]);
-  const TestProcess child([&] { let_go_of_everything_inherited(), left.reset(); });
+  const TestProcess child([&] { close_inherited_streams(), left.reset(); });
   right.reset();
-  for (bool external : {false, true}) {  // CRIU cannot cut a stream, whatever it is given
-    const auto refused = choose_trees({child.pid()}, {.external_unix_sockets = external});
-    ASSERT_FALSE(refused.has_value());
-    EXPECT_THAT(refused.error().message, HasSubstr("is connected over a Unix socket with"));
+  for (bool external : {false, true}) {  // CRIU cannot restore one end of a stream
+    const auto selection = select({child.pid()}, {.external_unix_sockets = external});
+    EXPECT_TRUE(stops(selection.findings));
+    EXPECT_THAT(
+        selection.findings,
+        ElementsAre(Field(&Finding::sentence, HasSubstr("is connected over a Unix socket with"))));
   }
 }
 
-TEST_F(Trees, ADatagramSocketOfAnotherMayStayIfTheUserSaysSo) {
+TEST_F(Trees, ExternalUnixSocketOptionTurnsDatagramFindingIntoWarning) {
   const UniqueFd log(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -178,21 +217,20 @@ TEST_F(Trees, ADatagramSocketOfAnotherMayStayIfTheUserSaysSo) {
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
   ASSERT_EQ(bind(log.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   const TestProcess child([&] {
-    let_go_of_everything_inherited();
+    close_inherited_streams();
     close(log.get());
     const int sender = socket(AF_UNIX, SOCK_DGRAM, 0);
     if (connect(sender, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) _exit(1);
   });
-  const auto refused = choose_trees({child.pid()});
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("sends to the Unix socket (" + path + ") of"));
-  EXPECT_THAT(refused.error().message, HasSubstr("--ext-unix-sk"));
+  const auto findings = findings_of(child.pid());
+  EXPECT_THAT(findings, Contains(HasSubstr("sends to the Unix socket (" + path + ") of")));
+  EXPECT_THAT(findings, Contains(HasSubstr("--ext-unix-sk")));
   const TreeSelection selection = select({child.pid()}, {.external_unix_sockets = true});
   ASSERT_THAT(selection.findings, SizeIs(1));
   EXPECT_EQ(selection.findings[0].severity, Severity::kWarns);
 }
 
-TEST_F(Trees, ASocketPairWithinATreeTiesItToNobody) {
+TEST_F(Trees, SocketPairWithinTreeIsNotReported) {
   std::vector<pid_t> children;
   int ends[2];
   const auto parent = parent_of({[&] { close(ends[0]); }, [&] { close(ends[1]); }}, children,
@@ -200,9 +238,9 @@ TEST_F(Trees, ASocketPairWithinATreeTiesItToNobody) {
   EXPECT_THAT(select({parent->pid()}).findings, IsEmpty());
 }
 
-TEST_F(Trees, ConnectionsInAnotherNetworkNamespaceAreFoundThere) {
+TEST_F(Trees, ReportsConnectionInAnotherNetworkNamespace) {
   if (geteuid() != 0)
-    GTEST_SKIP() << "NOT TESTED: sockets of another network namespace; making one needs root";
+    GTEST_SKIP() << "NOT TESTED: sockets of another network namespace (needs root)";
   std::vector<pid_t> children;
   int ends[2];
   const auto parent = parent_of({[&] { close(ends[0]); }, [&] { close(ends[1]); }}, children, [&] {
@@ -210,95 +248,89 @@ TEST_F(Trees, ConnectionsInAnotherNetworkNamespaceAreFoundThere) {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
   });
   EXPECT_THAT(select({parent->pid()}).findings, IsEmpty());
-  // The children have one end each, the parent has both.
-  const TreeSelection selection = select({children[0]});
-  ASSERT_THAT(selection.findings, SizeIs(3));
-  EXPECT_THAT(selection.findings,
-              testing::Contains(testing::Field(
-                  &Finding::sentence, AllOf(HasSubstr("is connected over a Unix socket with"),
-                                            HasSubstr(std::to_string(children[1]))))));
+  // The children have one end each, the parent has both: one object with three holders.
+  const auto findings = findings_of(children[0]);
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_THAT(findings[0], AllOf(HasSubstr("is connected over a Unix socket with"),
+                                 HasSubstr(std::to_string(children[1]))));
 }
 
-TEST_F(Trees, SharedMemoryIsFound) {
+TEST_F(Trees, ReportsSharedMemory) {
   void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
-  const TestProcess child(let_go_of_everything_inherited);
-  const auto refused = choose_trees({child.pid()});
+  const TestProcess child(close_inherited_streams);
+  const auto findings = findings_of(child.pid());
   munmap(memory, 4096);
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("shares memory with"));
-  EXPECT_TRUE(choose_trees({child.pid()}).has_value());  // now that we have let go of it
+  EXPECT_THAT(findings, Contains(HasSubstr("shares memory with")));
+  EXPECT_THAT(findings_of(child.pid()), IsEmpty());
 }
 
-TEST_F(Trees, SystemVMemoryIsFound) {
+TEST_F(Trees, ReportsSystemVMemory) {
   const int id = shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600);
   ASSERT_GE(id, 0);
   void* memory = shmat(id, nullptr, 0);
   shmctl(id, IPC_RMID, nullptr);
-  const TestProcess child(let_go_of_everything_inherited);
-  const auto refused = choose_trees({child.pid()});
+  const TestProcess child(close_inherited_streams);
+  const auto findings = findings_of(child.pid());
   shmdt(memory);
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("shares System V memory with"));
+  EXPECT_THAT(findings, Contains(HasSubstr("shares System V memory with")));
 }
 
-TEST_F(Trees, AnEventfdIsFound) {
+TEST_F(Trees, ReportsEventfd) {
   const UniqueFd event(eventfd(0, 0));
-  const TestProcess child(let_go_of_everything_inherited);
+  const TestProcess child(close_inherited_streams);
   const TestProcess other([&] {
-    let_go_of_everything_inherited();
+    close_inherited_streams();
     close(event.get());
     eventfd(0, 0);  // its own
   });
-  const auto refused = choose_trees({child.pid()});
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("shares an eventfd with"));
-  EXPECT_TRUE(choose_trees({other.pid()}).has_value());
+  const auto findings = findings_of(child.pid());
+  EXPECT_THAT(findings, Contains(HasSubstr("shares an eventfd with")));
+  EXPECT_THAT(findings_of(other.pid()), IsEmpty());
 }
 
-TEST_F(Trees, ANamedPipeIsFound) {
+TEST_F(Trees, ReportsNamedPipe) {
   const std::string path = directory_ + "/fifo";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   const UniqueFd ours(open(path.c_str(), O_RDWR | O_CLOEXEC));
   const TestProcess child([&] {
-    let_go_of_everything_inherited();
+    close_inherited_streams();
     close(ours.get());
     if (open(path.c_str(), O_RDWR) < 0) _exit(1);
   });
-  const auto refused = choose_trees({child.pid()});
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("shares the named pipe " + path));
+  const auto findings = findings_of(child.pid());
+  EXPECT_THAT(findings, Contains(HasSubstr("shares the named pipe " + path)));
 }
 
-TEST_F(Trees, WhatCannotBeMovedIsRefused) {
-  EXPECT_THAT(choose_trees({0x7ffffff0}).error().message, HasSubstr("there is no process"));
-  EXPECT_THAT(choose_trees({getpid()}).error().message, HasSubstr("below it"));
-  EXPECT_THAT(choose_trees({getppid()}).error().errno_value, EINVAL);
+TEST_F(Trees, RefusesProcessesThatCannotBeMoved) {
+  EXPECT_THAT(error_of(0x7ffffff0), HasSubstr("there is no process"));
+  EXPECT_THAT(error_of(getpid()), HasSubstr("its own descendant"));
+  EXPECT_THAT(error_of(getppid()), HasSubstr("cannot be moved"));
   const pid_t dead = fork();
   if (dead == 0) _exit(0);
   siginfo_t info;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(dead), &info, WEXITED | WNOWAIT), 0);
-  EXPECT_THAT(choose_trees({dead}).error().message, HasSubstr("has ended"));
+  EXPECT_THAT(error_of(dead), HasSubstr("has ended"));
   waitpid(dead, nullptr, 0);
 }
 
-TEST(TreesInATable, AnAncestorThatIsNotListedEndsTheLine) {
+TEST(ProcessTable, AncestorsEndAtAPidThatIsMissing) {
   ProcessTable table;
   table[7] = {.pid = 7, .name = "a", .parent = 3};
-  table[3] = {.pid = 3, .name = "loop", .parent = 7};  // as a torn reading could have it
+  table[3] = {.pid = 3, .name = "loop", .parent = 7};  // as in an inconsistent snapshot
   EXPECT_LE(ancestors_of(table, 7).size(), table.size() + 1);
   table.erase(3);
   EXPECT_THAT(ancestors_of(table, 7), IsEmpty());
 }
 
-TEST(TreesInATable, ARootThatEndsInTheMiddleIsAnError) {
+TEST(FindRelations, RootThatHasEndedIsAnError) {
   ProcessTable table;
   table[0x7ffffff0] = {.pid = 0x7ffffff0, .name = "worker"};
-  const ProcessTree tree{.root = 0x7ffffff0, .processes = {{0x7ffffff0, 0, 0, "worker"}}};
+  const ProcessTree tree{.root = 0x7ffffff0, .processes = {{.pid = 0x7ffffff0, .name = "worker"}}};
   const auto relations = find_relations(table, {tree});
   ASSERT_FALSE(relations.has_value());
   EXPECT_EQ(relations.error().errno_value, ESRCH);
-  EXPECT_THAT(relations.error().message, HasSubstr("(worker) ended while it was looked at"));
+  EXPECT_THAT(relations.error().message, HasSubstr("(worker) ended during the check"));
 }
 
 }  // namespace

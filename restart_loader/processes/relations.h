@@ -1,8 +1,7 @@
-// What processes share with others. CRIU dumps one tree and keeps what is inside of it; one end of
-// a pipe would be restored as if nobody had the other, so a move must not cut through any of these.
+// What a tree shares with other processes. CRIU dumps one tree: it would restore one end of a pipe
+// without the other. So a migration must not separate processes that share any of these objects.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,30 +12,31 @@ namespace ppmr {
 enum class RelationKind {
   kPipe,
   kNamedPipe,
-  kSocket,         // the same socket in both
-  kUnixStream,     // the two ends of a connection (stream or seqpacket)
-  kUnixDatagram,   // sends to the other's socket
+  kSocket,         // a socket that several processes hold
+  kUnixStream,     // a connection (stream or seqpacket): one or both of its sockets
+  kUnixDatagram,   // a socket that others send to
   kTcpConnection,  // both ends on this node
   kSharedMemory,   // anonymous, memfd, or a file in /dev/shm
   kSystemVMemory,  // shmget(2)
   kEventfd,
 };
 
+// One object that a tree shares, or several that the same processes share. Every list is sorted.
 struct Relation {
   RelationKind kind = RelationKind::kPipe;
-  pid_t inside = 0;
-  pid_t outside = 0;
-  std::string object;          // "pipe:[71]", "/dev/shm/x", "/run/log.sock"
-  bool outside_moves = false;  // with another of the trees
+  std::string object;                 // "/dev/shm/x", "/run/log.sock"; may be empty
+  std::vector<pid_t> inside;          // holders in the tree
+  std::vector<pid_t> staying;         // holders that do not move
+  std::vector<pid_t> in_other_trees;  // holders that move separately
 };
 
-// Between each tree and everything that is not in it, one for each pair of processes and kind. A
-// relation between two of the trees is told once. Errors: ESRCH when a root has ended, EACCES;
-// processes of others that we may not look at count as sharing nothing (root may look at all).
+// Between each tree and all processes outside of it. An object of several trees is reported for the
+// first one only. Skips processes without permission to read them (root may read all). Errors:
+// ESRCH when a root has ended, EACCES.
 Result<std::vector<Relation>> find_relations(const ProcessTable& table,
                                              const std::vector<ProcessTree>& trees);
 
-// In words, with what to do.
+// The relation as a sentence with its remedy.
 Finding explain(const ProcessTable& table, const Relation& relation, const TreeOptions& options);
 
 }  // namespace ppmr

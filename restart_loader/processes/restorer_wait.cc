@@ -13,16 +13,16 @@
 namespace ppmr {
 namespace {
 
-constexpr int kLooks = 50;
-constexpr std::chrono::milliseconds kBetweenLooks{2};
+constexpr int kAttempts = 50;
+constexpr std::chrono::milliseconds kAttemptInterval{2};
 
 struct SystemCall {
-  bool waits = false;  // for CRIU's next word: the futex(2) of the restorer
+  bool waits = false;  // in futex(2), as the restorer waits for CRIU
   uint64_t program_counter = 0;
 };
 
-// proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", "-1 STACK-POINTER PROGRAM-COUNTER" of
-// one that waits for a page, or "running".
+// proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", "-1 STACK-POINTER PROGRAM-COUNTER" for
+// a process that waits for a page, or "running".
 SystemCall read_system_call(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/syscall");
   std::vector<uint64_t> words;
@@ -32,35 +32,36 @@ SystemCall read_system_call(pid_t pid) {
   return {is_futex, words.back()};
 }
 
-enum class Place { kRestorer, kElsewhere, kNowhere };
+enum class Place { kRestorer, kElsewhere, kEnded };
 
-// A signal that arrives when another has just interrupted the system call finds the process about
-// to repeat it: on the instruction, no longer behind it.
-bool is_at(uint64_t program_counter, uint64_t behind_system_call) {
+// After an interrupted system call, a second signal finds the process about to repeat the call: at
+// the instruction instead of after it.
+bool is_at(uint64_t program_counter, uint64_t after_system_call) {
   constexpr uint64_t kMaxInstructionBytes = 4;  // x86-64: 2
-  return program_counter <= behind_system_call &&
-         behind_system_call - program_counter <= kMaxInstructionBytes;
+  return program_counter <= after_system_call &&
+         after_system_call - program_counter <= kMaxInstructionBytes;
 }
 
-// A process that waits where it did in the restorer is in the restorer: CRIU unmaps it before it
-// lets the process go. One that only follows a signal is looked at again.
-Place find_place(const ProcessIdentity& task, uint64_t in_restorer, int& looks_left) {
-  for (;; --looks_left) {
+// A process at the same address as before is still in the restorer, because CRIU unmaps the
+// restorer before it releases the process. A process that handles a signal has no address: try
+// again.
+Place find_place(const ProcessIdentity& task, uint64_t in_restorer, int& attempts_left) {
+  for (;; --attempts_left) {
     const uint64_t at = read_system_call(task.pid).program_counter;
-    if (is_ending(task)) return Place::kNowhere;
+    if (is_ending(task)) return Place::kEnded;
     if (at != 0) return is_at(at, in_restorer) ? Place::kRestorer : Place::kElsewhere;
-    if (looks_left <= 0) return Place::kElsewhere;
-    std::this_thread::sleep_for(kBetweenLooks);
+    if (attempts_left <= 0) return Place::kElsewhere;
+    std::this_thread::sleep_for(kAttemptInterval);
   }
 }
 
 }  // namespace
 
 uint64_t await_in_restorer(pid_t pid) {
-  for (int look = 0; look < kLooks; ++look) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const SystemCall call = read_system_call(pid);
     if (call.waits) return call.program_counter;
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kAttemptInterval);
   }
   return 0;
 }
@@ -68,10 +69,10 @@ uint64_t await_in_restorer(pid_t pid) {
 RestoredTasks look_at_restored(const RestoredTree& tree) {
   size_t waiting = 0;
   size_t elsewhere = 0;
-  int looks_left = kLooks;  // of tasks that are busy, all together
+  int attempts_left = kAttempts;  // for all tasks together
   for (size_t i = 0; i < tree.tasks.size(); ++i) {
     const uint64_t in_restorer = i < tree.waiting_at.size() ? tree.waiting_at[i] : 0;
-    const Place place = find_place(tree.tasks[i], in_restorer, looks_left);
+    const Place place = find_place(tree.tasks[i], in_restorer, attempts_left);
     if (place == Place::kRestorer) ++waiting;
     if (place == Place::kElsewhere) ++elsewhere;
   }

@@ -1,6 +1,6 @@
-// Whether a restored process runs its own code yet. While CRIU restores it, it executes CRIU's
-// restorer, whose last steps wait in a system call for CRIU's word. When CRIU dies, such a process
-// waits for ever; its own code has not run, so it can be killed and restored again.
+// Whether a restored process already runs its own code. During a restore the process executes
+// CRIU's restorer, which waits for CRIU in futex(2) before its last steps. If CRIU dies, the
+// process waits forever; its own code has not run, so it can be killed and restored again.
 #pragma once
 
 #include <sys/types.h>
@@ -12,18 +12,18 @@
 
 namespace ppmr {
 
-// Where the process waits for CRIU (an address), after giving it a moment to get there; 0 when it
-// does something else or is gone.
+// The address at which the process waits for CRIU. Waits up to 100 ms for the process to get there.
+// 0: it does something else, or has ended.
 uint64_t await_in_restorer(pid_t pid);
 
 enum class RestoredTasks {
   kWaiting,       // none has run its own code
-  kRunning,       // all that are left have left the restorer
-  kUndetermined,  // some of each: it must not be touched
-  kGone,          // there is none of them, or they are about to end
+  kRunning,       // all that still exist have left the restorer
+  kUndetermined,  // some wait, some run: do not touch them
+  kGone,          // none exists, or all are about to end
 };
-// The tasks of a restored tree whose CRIU has ended. `waiting_at[i]` is the address at which
-// `tasks[i]` waits in CRIU's restorer (await_in_restorer), 0 or missing if unknown.
+// The tasks of a restored tree whose CRIU has ended. `waiting_at[i]` is the result of
+// await_in_restorer() for `tasks[i]`; 0 or missing if unknown.
 struct RestoredTree {
   std::vector<ProcessIdentity> tasks;
   std::vector<uint64_t> waiting_at;

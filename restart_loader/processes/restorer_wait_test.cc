@@ -6,9 +6,7 @@
 #include <sys/syscall.h>
 #include <sys/user.h>
 
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "restart_loader/processes/process_identity.h"
 #include "restart_loader/processes/test_process.h"
@@ -18,29 +16,31 @@ namespace {
 
 int word = 0;
 
-// So that its end takes a moment.
-void take_memory() {
+// Makes the exit of a process take a moment.
+void allocate_memory() {
   constexpr size_t kBytes = size_t{32} << 20;
   memset(new char[kBytes], 1, kBytes);
 }
 
-void wait_for_word() { syscall(SYS_futex, &word, FUTEX_WAIT, 0, nullptr); }
-
-// A process that is somewhere else first. Not a test process, which ends elsewhere, too.
+// A process that waits in read(2), and then in futex(2) as CRIU's restorer does.
 class RestorerWaitTest : public testing::Test {
  protected:
   void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
     pid_ = fork();
     ASSERT_GE(pid_, 0);
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      for (;;) wait_for_word();
+      char byte = 0;
+      (void)!read(ends[0], &byte, 1);
+      for (;;) syscall(SYS_futex, &word, FUTEX_WAIT, 0, nullptr);
     }
     tree_.tasks = {identify(pid_).value()};
+    in_read_ = await_in_restorer(pid_);
+    ASSERT_EQ(write(ends[1], "", 1), 1);
+    close(ends[0]), close(ends[1]);
     tree_.waiting_at = {await_in_restorer(pid_)};
-    // Long past its first system call, which must not have been taken for the one it waits in.
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   void TearDown() override { end(); }
   void end() {
@@ -51,19 +51,21 @@ class RestorerWaitTest : public testing::Test {
   }
 
   pid_t pid_ = -1;
+  uint64_t in_read_ = 0;
   RestoredTree tree_;
 };
 
-TEST_F(RestorerWaitTest, IsNotAnotherSystemCallBeforeIt) {
+TEST_F(RestorerWaitTest, IsFoundOnlyInFutex) {
+  EXPECT_EQ(in_read_, 0u);
   EXPECT_NE(tree_.waiting_at[0], 0u);
   EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting);
   end();
   EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kGone);
 }
 
-TEST_F(RestorerWaitTest, IsOverForAProcessThatWasKilled) {
+TEST_F(RestorerWaitTest, EndsWhenTheProcessIsKilled) {
   for (int round = 0; round < 100; ++round) {
-    TestProcess process([] { take_memory(); });
+    TestProcess process([] { allocate_memory(); });
     RestoredTree tree;
     tree.tasks = {identify(process.pid()).value()};
     tree.waiting_at = {0};
@@ -72,7 +74,7 @@ TEST_F(RestorerWaitTest, IsOverForAProcessThatWasKilled) {
   }
 }
 
-TEST_F(RestorerWaitTest, IsStillOneWhileASignalArrives) {
+TEST_F(RestorerWaitTest, ContinuesWhileSignalsArrive) {
   for (int round = 0; round < 500; ++round) {
     kill(pid_, SIGSTOP);
     ASSERT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting) << round;
@@ -82,8 +84,8 @@ TEST_F(RestorerWaitTest, IsStillOneWhileASignalArrives) {
 }
 
 #if defined(__x86_64__)
-// Where a signal finds it that arrives when another has just interrupted the system call.
-TEST_F(RestorerWaitTest, IsStillOneThatIsAboutToRepeatItsSystemCall) {
+// The state in which a second signal finds a process whose system call was just interrupted.
+TEST_F(RestorerWaitTest, ContinuesWhileTheSystemCallIsRepeated) {
   constexpr int kSystemCallBytes = 2;
   ASSERT_EQ(ptrace(PTRACE_ATTACH, pid_, nullptr, nullptr), 0);
   waitpid(pid_, nullptr, 0);
@@ -95,12 +97,12 @@ TEST_F(RestorerWaitTest, IsStillOneThatIsAboutToRepeatItsSystemCall) {
 }
 #endif
 
-TEST(RestorerWait, IsNotThatOfAProcessThatRunsItsOwnCode) {
+TEST(RestorerWait, IsNotFoundInAProcessThatRunsItsOwnCode) {
   TestProcess process;
   RestoredTree tree;
   tree.tasks = {identify(process.pid()).value()};
   tree.waiting_at = {await_in_restorer(process.pid())};
-  EXPECT_EQ(tree.waiting_at[0], 0u) << "it sleeps, but not for CRIU";
+  EXPECT_EQ(tree.waiting_at[0], 0u) << "it waits, but not for CRIU";
   EXPECT_EQ(look_at_restored(tree), RestoredTasks::kRunning);
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kCgroupRoot = "/sys/fs/cgroup/";
 
-// regcomp(3) and not std::regex: the latter recurses once for each character of a long match.
+// regcomp(3), because std::regex recurses once per character of a long match.
 class Pattern {
  public:
   static Result<Pattern> create(const std::string& text) {
@@ -26,7 +26,8 @@ class Pattern {
     if (int error = regcomp(pattern.compiled_.get(), text.c_str(), REG_EXTENDED | REG_NOSUB)) {
       char why[200];
       regerror(error, pattern.compiled_.get(), why, sizeof(why));
-      return failure(EINVAL, fmt::format("'{}' is no regular expression: {}", text, why));
+      return failure(EINVAL,
+                     fmt::format("'{}' is not an extended regular expression: {}", text, why));
     }
     return pattern;
   }
@@ -47,18 +48,19 @@ Result<uid_t> find_user(const std::string& user) {
   if (error == std::errc() && end == user.data() + user.size()) return number;
   errno = 0;
   const passwd* entry = getpwnam(user.c_str());
-  if (entry == nullptr) return failure(ENOENT, fmt::format("there is no user '{}' here", user));
+  if (entry == nullptr)
+    return failure(ENOENT, fmt::format("there is no user '{}' on this node", user));
   return entry->pw_uid;
 }
 
-// "/sys/fs/cgroup/memory/batch" -> "/batch" where "memory" is a hierarchy of its own.
+// "/sys/fs/cgroup/memory/batch" -> "/batch" where "memory" is a separate hierarchy.
 Result<std::string> find_cgroup(std::string cgroup) {
   while (cgroup.size() > 1 && cgroup.ends_with('/')) cgroup.pop_back();
   if (cgroup.starts_with(kCgroupRoot)) {
     struct stat group {};
     if (stat(cgroup.c_str(), &group) != 0)
       return failure(ENOENT, fmt::format("there is no control group {}", cgroup));
-    // Up to where another file system is mounted.
+    // The root of the hierarchy is the mount point.
     std::filesystem::path root = cgroup;
     for (; root.string().size() > kCgroupRoot.size(); root = root.parent_path()) {
       struct stat above {};
@@ -69,12 +71,12 @@ Result<std::string> find_cgroup(std::string cgroup) {
                                                        : cgroup.substr(kCgroupRoot.size() - 1);
   }
   if (cgroup.empty() || cgroup == "/")
-    return failure(EINVAL, "the topmost control group holds everything: name one below it");
+    return failure(EINVAL, "the root control group contains all processes: name one below it");
   if (!cgroup.starts_with('/')) cgroup.insert(0, 1, '/');
   return cgroup;
 }
 
-// The program that runs as `pid`: device and inode; nothing where we may not look.
+// Device and inode of the program that runs as `pid`; nullopt without permission.
 std::optional<std::pair<dev_t, ino_t>> program_of(const std::string& pid) {
   struct stat program {};
   if (stat(("/proc/" + pid + "/exe").c_str(), &program) != 0) return std::nullopt;
@@ -85,18 +87,17 @@ class Selection {
  public:
   static Result<ProcessSelection> run(const ProcessSelector& selector) {
     Selection selection;
-    if (Status understood = selection.understand(selector); !understood)
-      return failure(understood.error());
+    if (Status parsed = selection.parse(selector); !parsed) return failure(parsed.error());
     auto table = read_process_table();
     if (!table) return failure(table.error());
     selection.table_ = std::move(*table);
-    selection.find_untouchable();
+    selection.find_unmovable();
     return selection.choose();
   }
 
  private:
-  Status understand(const ProcessSelector& selector);
-  void find_untouchable();
+  Status parse(const ProcessSelector& selector);
+  void find_unmovable();
   bool matches(const ProcessStat& stat) const;
   ProcessSelection choose() const;
 
@@ -104,12 +105,13 @@ class Selection {
   std::optional<uid_t> user_;
   std::optional<Pattern> pattern_;
   ProcessTable table_;
-  std::map<pid_t, std::string> untouchable_;  // with the reason
+  std::map<pid_t, std::string> unmovable_;  // with the reason
 };
 
-Status Selection::understand(const ProcessSelector& selector) {
+Status Selection::parse(const ProcessSelector& selector) {
   if (selector.cgroup.empty() && selector.user.empty() && selector.pattern.empty())
-    return failure(EINVAL, "say which processes: by control group, user or command line");
+    return failure(EINVAL,
+                   "no selector: name a control group, a user or a pattern for the command line");
   if (!selector.cgroup.empty()) {
     auto cgroup = find_cgroup(selector.cgroup);
     if (!cgroup) return failure(cgroup.error());
@@ -128,15 +130,15 @@ Status Selection::understand(const ProcessSelector& selector) {
   return {};
 }
 
-void Selection::find_untouchable() {
+void Selection::find_unmovable() {
   const auto our_program = program_of("self");
   for (const auto& [pid, stat] : table_) {
     if (our_program && program_of(std::to_string(pid)) == our_program)
-      untouchable_[pid] = "is ppmr itself";
+      unmovable_[pid] = "is ppmr itself";
   }
-  untouchable_[getpid()] = "is the command that selects";
+  unmovable_[getpid()] = "is this command";
   for (pid_t pid : ancestors_of(table_, getpid()))
-    untouchable_.emplace(pid, "is above the command that selects");
+    unmovable_.emplace(pid, "is an ancestor of this command");
 }
 
 bool Selection::matches(const ProcessStat& stat) const {
@@ -161,19 +163,19 @@ ProcessSelection Selection::choose() const {
   for (const auto& [pid, stat] : table_) {
     if (matches(stat)) matching.insert(pid);
   }
-  // What an untouchable process is below of cannot be moved either; what is below it can.
-  std::map<pid_t, std::string> blocked = untouchable_;
-  for (const auto& [pid, reason] : untouchable_) {
-    for (pid_t above : ancestors_of(table_, pid)) {
-      blocked.emplace(above,
-                      fmt::format("has {} below it, which {}", name_process(table_, pid), reason));
+  // Its ancestors cannot move either; its descendants can.
+  std::map<pid_t, std::string> blocked = unmovable_;
+  for (const auto& [pid, reason] : unmovable_) {
+    for (pid_t ancestor : ancestors_of(table_, pid)) {
+      blocked.emplace(ancestor, fmt::format("has the descendant {}, which {}",
+                                            name_process(table_, pid), reason));
     }
   }
   ProcessSelection selection;
   for (pid_t pid : matching) {
     const std::string& name = table_.at(pid).name;
     if (const auto reason = blocked.find(pid); reason != blocked.end()) {
-      selection.left_out.push_back({pid, name, reason->second});
+      selection.excluded.push_back({pid, name, reason->second});
       continue;
     }
     const std::vector<pid_t> above = ancestors_of(table_, pid);

@@ -1,4 +1,4 @@
-// Which trees `ppmr evacuate` moves off a node: by control group, by user, by command line.
+// Selects the trees that `ppmr evacuate` moves: by control group, user or command line.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace ppmr {
 
-// A process matches when all that are given do; at least one must be given.
+// A process must match all criteria that are not empty; at least one is required.
 struct ProcessSelector {
-  std::string cgroup;   // "/batch/job7", or its path below /sys/fs/cgroup; with all groups below it
-  std::string user;     // a name or a number: the real user
+  std::string cgroup;   // "/batch/job7", or its path below /sys/fs/cgroup; includes its descendants
+  std::string user;     // name or number of the real user
   std::string pattern;  // an extended regular expression (regex(7)) for the command line
 };
 
@@ -21,20 +21,20 @@ struct SelectedTree {
   std::string command_line;
 };
 
-struct LeftOut {
+struct ExcludedProcess {
   pid_t pid = 0;
   std::string name;
-  std::string reason;  // "is a daemon of ppmr"
+  std::string reason;  // "is ppmr itself"
 };
 
 struct ProcessSelection {
-  std::vector<SelectedTree> trees;  // topmost processes that match
-  std::vector<LeftOut> left_out;    // what matches and is not moved, with the reason
+  std::vector<SelectedTree> trees;        // topmost processes that match
+  std::vector<ExcludedProcess> excluded;  // processes that match and do not move
 };
 
-// Never selected: process 1, threads of the kernel and the dead (not worth a word); ppmr itself,
-// the calling process and those above it; a tree that one of these is in. Errors: EINVAL for a
-// selector that is empty or not to be understood, ENOENT for a user or group that does not exist.
+// Never selects process 1, kernel threads, zombies, ppmr itself, the calling process, its
+// ancestors, and trees that contain one of these. Errors: EINVAL for a selector that is empty or
+// invalid, ENOENT for a user or control group that does not exist.
 Result<ProcessSelection> select_processes(const ProcessSelector& selector);
 
 // Whether one of the lines of /proc/PID/cgroup ("0::/batch/job7") is `cgroup` or below it.

@@ -1,5 +1,6 @@
 #include "restart_loader/processes/select_processes.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,10 +21,12 @@ class SelectProcesses : public testing::Test {
  protected:
   SelectProcesses() : word_(fmt::format("evacuee-{}", getpid())) {}
 
-  // A process of another program; its command line holds `word_` and what is given. Returns its
-  // pid once its command line can be seen.
-  pid_t start(const std::string& more, const std::string& script) {
-    const std::string name = word_ + more;
+  // A shell that runs `script`; its command line contains `word_` and `suffix`. Returns its pid
+  // after exec().
+  pid_t start(const std::string& suffix, const std::string& script) {
+    const std::string name = word_ + suffix;
+    int executed[2];  // exec() closes the write end
+    EXPECT_EQ(pipe2(executed, O_CLOEXEC), 0);
     const pid_t pid = fork();
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -32,11 +35,10 @@ class SelectProcesses : public testing::Test {
       _exit(127);
     }
     started_.push_back(pid);
-    for (int i = 0; i < 500; ++i) {
-      const auto line = read_command_line(pid);
-      if (line && line->find(name) != std::string::npos && line->starts_with("sh ")) break;
-      usleep(2000);
-    }
+    close(executed[1]);
+    char none = 0;
+    EXPECT_EQ(read(executed[0], &none, 1), 0);
+    close(executed[0]);
     return pid;
   }
   void TearDown() override {
@@ -52,16 +54,16 @@ class SelectProcesses : public testing::Test {
   std::vector<pid_t> started_;
 };
 
-TEST_F(SelectProcesses, TheTopmostThatMatchIsTheRoot) {
+TEST_F(SelectProcesses, TopmostMatchIsTheRoot) {
   const pid_t pid = start("-a", "sh -c 'sleep 60; :' " + word_ + "-child & wait");
   const ProcessSelection selection = select({.pattern = word_ + "-"});
   ASSERT_THAT(selection.trees, SizeIs(1));
   EXPECT_EQ(selection.trees[0].root, pid);
   EXPECT_THAT(selection.trees[0].command_line, HasSubstr(word_ + "-a"));
-  EXPECT_THAT(selection.left_out, IsEmpty());
+  EXPECT_THAT(selection.excluded, IsEmpty());
 }
 
-TEST_F(SelectProcesses, AllThatIsGivenMustMatch) {
+TEST_F(SelectProcesses, AllCriteriaMustMatch) {
   const pid_t pid = start("-b", "sleep 60; :");
   const std::string us = std::to_string(getuid());
   ASSERT_THAT(select({.user = us, .pattern = word_ + "-b"}).trees, SizeIs(1));
@@ -69,11 +71,11 @@ TEST_F(SelectProcesses, AllThatIsGivenMustMatch) {
   EXPECT_THAT(select({.user = "54321", .pattern = word_ + "-b"}).trees, IsEmpty());
 }
 
-TEST_F(SelectProcesses, AControlGroupIsNamedAsThePathOfItsDirectoryOrBelowItsHierarchy) {
+TEST_F(SelectProcesses, AcceptsControlGroupByDirectoryOrByPathInItsHierarchy) {
   const pid_t pid = start("-c", "sleep 60; :");
   const auto lines = read_process_file(pid, "cgroup");
   ASSERT_TRUE(lines.has_value());
-  // Of the groups that it inherited one that is not the topmost: "4:memory:/a/b".
+  // One of its control groups that is not a root group: "4:memory:/a/b".
   std::string group, controllers;
   std::istringstream all(*lines);
   for (std::string line; std::getline(all, line);) {
@@ -83,8 +85,7 @@ TEST_F(SelectProcesses, AControlGroupIsNamedAsThePathOfItsDirectoryOrBelowItsHie
     controllers = line.substr(line.find(':') + 1, path - line.find(':') - 1);
   }
   if (group.empty())
-    GTEST_SKIP()
-        << "NOT TESTED: selecting by control group; this process is in the topmost one only";
+    GTEST_SKIP() << "NOT TESTED: selection by control group (this process is in root groups only)";
   std::vector<std::string> names = {group, group.substr(1), group + "/"};
   const std::string directory = "/sys/fs/cgroup/" + controllers + group;
   if (std::filesystem::exists(directory)) names.push_back(directory);
@@ -96,12 +97,14 @@ TEST_F(SelectProcesses, AControlGroupIsNamedAsThePathOfItsDirectoryOrBelowItsHie
   EXPECT_THAT(select({.cgroup = group + "-not", .pattern = word_ + "-c"}).trees, IsEmpty());
 }
 
-TEST_F(SelectProcesses, TheCallerAndThoseAboveItAreLeftOutWithTheReason) {
+TEST_F(SelectProcesses, ExcludesTheCallerAndItsAncestors) {
   const auto line = read_command_line(getpid());
   ASSERT_TRUE(line.has_value());
   const ProcessSelection selection = select({.pattern = "."});
-  EXPECT_THAT(selection.left_out, testing::Contains(testing::Field(&LeftOut::pid, getpid())));
-  EXPECT_THAT(selection.left_out, testing::Contains(testing::Field(&LeftOut::pid, getppid())));
+  EXPECT_THAT(selection.excluded,
+              testing::Contains(testing::Field(&ExcludedProcess::pid, getpid())));
+  EXPECT_THAT(selection.excluded,
+              testing::Contains(testing::Field(&ExcludedProcess::pid, getppid())));
   for (const SelectedTree& tree : selection.trees) {
     EXPECT_NE(tree.root, 1);
     EXPECT_NE(tree.root, getpid());
@@ -109,18 +112,18 @@ TEST_F(SelectProcesses, TheCallerAndThoseAboveItAreLeftOutWithTheReason) {
   }
 }
 
-TEST_F(SelectProcesses, PpmrItselfIsLeftOutAndSoIsWhatIsAboveIt) {
-  const TestProcess daemon;  // the same program as the one that selects
+TEST_F(SelectProcesses, ExcludesPpmr) {
+  const TestProcess daemon;  // runs the same program as the selecting process
   const ProcessSelection selection = select({.pattern = "."});
-  EXPECT_THAT(selection.left_out, testing::Contains(testing::AllOf(
-                                      testing::Field(&LeftOut::pid, daemon.pid()),
-                                      testing::Field(&LeftOut::reason, "is ppmr itself"))));
+  EXPECT_THAT(selection.excluded, testing::Contains(testing::AllOf(
+                                      testing::Field(&ExcludedProcess::pid, daemon.pid()),
+                                      testing::Field(&ExcludedProcess::reason, "is ppmr itself"))));
 }
 
-TEST_F(SelectProcesses, WhatIsNotUnderstoodIsRefused) {
+TEST_F(SelectProcesses, RefusesInvalidSelectors) {
   EXPECT_EQ(select_processes({}).error().errno_value, EINVAL);
   EXPECT_THAT(select_processes({.pattern = "("}).error().message,
-              HasSubstr("is no regular expression"));
+              HasSubstr("is not an extended regular expression"));
   EXPECT_THAT(select_processes({.user = "nobody-of-this-name"}).error().message,
               HasSubstr("no user"));
   EXPECT_THAT(select_processes({.cgroup = "/sys/fs/cgroup/not-there"}).error().message,
@@ -128,7 +131,7 @@ TEST_F(SelectProcesses, WhatIsNotUnderstoodIsRefused) {
   EXPECT_EQ(select_processes({.cgroup = "/"}).error().errno_value, EINVAL);
 }
 
-TEST(IsInCgroup, GroupsBelowBelongToIt) {
+TEST(IsInCgroup, IncludesDescendantGroups) {
   EXPECT_TRUE(is_in_cgroup("0::/batch/job7\n", "/batch"));
   EXPECT_TRUE(is_in_cgroup("0::/batch\n", "/batch"));
   EXPECT_FALSE(is_in_cgroup("0::/batch2/job7\n", "/batch"));

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kListening = 10;  // TCP_LISTEN
 
-// "0100007F:1F90": 32-bit words in the byte order of this machine, the port as a number.
+// "0100007F:1F90": 32-bit words in the byte order of this machine, then the port as a number.
 bool parse_end(std::string_view text, std::string& address, uint16_t& port) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos || (colon != 8 && colon != 32)) return false;
@@ -35,7 +35,7 @@ bool parse_end(std::string_view text, std::string& address, uint16_t& port) {
   inet_ntop(colon == 8 ? AF_INET : AF_INET6, words.data(), shown, sizeof(shown));
   address = shown;
   if (address.starts_with("::ffff:") && address.find('.') != std::string::npos)
-    address.erase(0, 7);  // IPv4 through a socket of IPv6
+    address.erase(0, 7);  // IPv4 through an IPv6 socket
   std::from_chars(text.data() + colon + 1, text.data() + text.size(), port, 16);
   return true;
 }
@@ -66,35 +66,35 @@ void take_attributes(const nlmsghdr* header, UnixSockets& sockets) {
 }
 
 // In the network namespace of the calling thread.
-Result<UnixSockets> ask_for_unix_sockets() {
+Result<UnixSockets> query_unix_sockets() {
   const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (!netlink) return system_failure("ask the kernel for", "Unix sockets");
+  if (!netlink) return system_failure("query the kernel for", "Unix sockets");
   struct {
     nlmsghdr header;
     unix_diag_req request;
-  } question{};
-  question.header.nlmsg_len = sizeof(question);
-  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  question.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  question.request.sdiag_family = AF_UNIX;
-  question.request.udiag_states = ~0U;
-  question.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER;
-  if (send(netlink.get(), &question, sizeof(question), 0) < 0)
-    return system_failure("ask the kernel for", "Unix sockets");
+  } query{};
+  query.header.nlmsg_len = sizeof(query);
+  query.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  query.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  query.request.sdiag_family = AF_UNIX;
+  query.request.udiag_states = ~0U;
+  query.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER;
+  if (send(netlink.get(), &query, sizeof(query), 0) < 0)
+    return system_failure("query the kernel for", "Unix sockets");
   UnixSockets sockets;
   for (;;) {
     alignas(nlmsghdr) char buffer[32768];
     const ssize_t got = recv(netlink.get(), buffer, sizeof(buffer), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_failure("ask the kernel for", "Unix sockets");
-    if (got == 0) return failure(EIO, "ask the kernel for Unix sockets: its answer has no end");
+    if (got < 0) return system_failure("query the kernel for", "Unix sockets");
+    if (got == 0) return failure(EIO, "query the kernel for Unix sockets: incomplete reply");
     auto left = static_cast<unsigned>(got);
     for (auto* header = reinterpret_cast<const nlmsghdr*>(buffer); NLMSG_OK(header, left);
          header = NLMSG_NEXT(header, left)) {
       if (header->nlmsg_type == NLMSG_DONE) return sockets;
       if (header->nlmsg_type == NLMSG_ERROR) {
         const auto* error = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
-        return system_failure("ask the kernel for", "Unix sockets (is CONFIG_UNIX_DIAG there?)",
+        return system_failure("query the kernel for", "Unix sockets (without CONFIG_UNIX_DIAG?)",
                               -error->error);
       }
       if (header->nlmsg_len >= NLMSG_LENGTH(sizeof(unix_diag_msg)))
@@ -110,7 +110,7 @@ std::vector<InternetSocket> parse_internet_sockets(std::string_view text,
   std::vector<InternetSocket> sockets;
   std::istringstream lines{std::string(text)};
   std::string line;
-  std::getline(lines, line);  // the head of the table
+  std::getline(lines, line);  // column names
   while (std::getline(lines, line)) {
     std::istringstream fields(line);
     std::string number, local, remote, state, skipped;
@@ -133,7 +133,7 @@ Result<std::vector<InternetSocket>> read_internet_sockets(pid_t pid) {
   for (const std::string table : {"tcp", "tcp6", "udp", "udp6"}) {
     const auto text = read_process_file(pid, "net/" + table);
     if (!text) {
-      // Without IPv6 its tables are missing: the process, not its table, has to be there.
+      // Without IPv6 its tables are missing: that is no error as long as the process exists.
       if (auto alive = read_process_stat(pid); !alive) return failure(alive.error());
       if (text.error().errno_value == ESRCH) continue;
       return failure(text.error());
@@ -147,7 +147,7 @@ Result<std::vector<InternetSocket>> read_internet_sockets(pid_t pid) {
 
 Result<UnixSockets> read_unix_sockets(pid_t pid) {
   Result<UnixSockets> sockets = failure(ESRCH, "");
-  if (auto visited = visit_namespace(pid, "net", [&] { sockets = ask_for_unix_sockets(); });
+  if (auto visited = visit_namespace(pid, "net", [&] { sockets = query_unix_sockets(); });
       !visited) {
     return failure(visited.error());
   }

@@ -1,4 +1,4 @@
-// The sockets of a network namespace, as the kernel lists them.
+// The sockets of a network namespace.
 #pragma once
 
 #include <sys/types.h>
@@ -21,18 +21,18 @@ struct InternetSocket {
   std::string remote_address;
   uint16_t remote_port = 0;
   int state = 0;       // 1: established, 10: listening (include/net/tcp_states.h)
-  uint64_t inode = 0;  // 0: belongs to nobody any more
+  uint64_t inode = 0;  // 0: no process holds it
 
   bool listens() const { return protocol == "tcp" && state == 10; }
-  // Has, or had, another end: anything of TCP that neither listens nor is new or closed.
+  // Has or had a peer: neither listening nor closed.
   bool is_connection() const { return protocol == "tcp" && state != 10 && state != 7; }
 };
 
 // An AF_UNIX socket.
 struct UnixSocket {
   int type = 0;       // SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET
-  std::string path;   // as bound; "@x" in the abstract name space
-  uint64_t peer = 0;  // the inode of the other end; 0: none
+  std::string path;   // as bound; "@x" in the abstract namespace
+  uint64_t peer = 0;  // inode of the connected socket; 0: none
   bool listens = false;
 };
 using UnixSockets = std::map<uint64_t, UnixSocket>;  // by inode
@@ -40,10 +40,10 @@ using UnixSockets = std::map<uint64_t, UnixSocket>;  // by inode
 std::vector<InternetSocket> parse_internet_sockets(std::string_view text,
                                                    const std::string& protocol);
 
-// Of the network namespace that the process is in. Errors: ESRCH, EACCES.
+// In the network namespace of the process. Errors: ESRCH, EACCES.
 Result<std::vector<InternetSocket>> read_internet_sockets(pid_t pid);
-// Asked by netlink (sock_diag(7)): /proc/net/unix does not tell who is connected with whom. Errors:
-// also EPERM when that namespace may not be entered.
+// The same with netlink (sock_diag(7)), because /proc/net/unix has no peers. Errors: also EPERM
+// without permission to enter the namespace.
 Result<UnixSockets> read_unix_sockets(pid_t pid);
 
 }  // namespace ppmr

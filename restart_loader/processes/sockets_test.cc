@@ -20,7 +20,7 @@ uint64_t inode_of(int fd) {
   return file.st_ino;
 }
 
-TEST(InternetSockets, AddressesOfBothFamiliesAreRead) {
+TEST(InternetSockets, ParsesAddressesOfBothFamilies) {
   const auto sockets = parse_internet_sockets(
       "  sl  local_address rem_address   st\n"
       "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1138 1\n"
@@ -41,7 +41,7 @@ TEST(InternetSockets, AddressesOfBothFamiliesAreRead) {
   EXPECT_TRUE(sockets[2].is_connection());
 }
 
-TEST(InternetSockets, AListenerOfOursIsListed) {
+TEST(InternetSockets, ListsOwnListener) {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -58,7 +58,7 @@ TEST(InternetSockets, AListenerOfOursIsListed) {
   EXPECT_EQ(found->local_address, "127.0.0.1");
 }
 
-TEST(UnixSockets, TheTwoEndsOfAPairKnowEachOther) {
+TEST(UnixSockets, SocketPairNamesItsPeers) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const UniqueFd left(ends[0]), right(ends[1]);

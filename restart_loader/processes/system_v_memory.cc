@@ -8,23 +8,24 @@
 namespace ppmr {
 
 Result<std::vector<uint64_t>> read_system_v_segments(pid_t pid) {
-  // The kernel lists them for the IPC namespace of whoever opens this.
+  // Lists the IPC namespace of the thread that opens it.
   constexpr const char* kList = "/proc/sysvipc/shm";
   std::vector<uint64_t> identifiers;
   Status listed;
-  const auto look = [&] {
+  const auto read_list = [&] {
     std::ifstream list(kList);
     if (!list) {
       listed = system_failure("open", kList);
       return;
     }
     const auto skip_line = [&] { list.ignore(std::numeric_limits<std::streamsize>::max(), '\n'); };
-    skip_line();  // the names of the columns
+    skip_line();  // column names
     for (int64_t key = 0, identifier = 0; list >> key >> identifier; skip_line()) {
       identifiers.push_back(static_cast<uint64_t>(identifier));
     }
   };
-  if (auto visited = visit_namespace(pid, "ipc", look); !visited) return failure(visited.error());
+  if (auto visited = visit_namespace(pid, "ipc", read_list); !visited)
+    return failure(visited.error());
   if (!listed) return failure(listed.error());
   return identifiers;
 }

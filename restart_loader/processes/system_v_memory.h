@@ -10,8 +10,7 @@
 
 namespace ppmr {
 
-// The identifiers of all segments of a process's IPC namespace, whoever has them attached. Errors:
-// ESRCH, EACCES, EPERM.
+// The identifiers of all segments in the IPC namespace of a process. Errors: ESRCH, EACCES, EPERM.
 Result<std::vector<uint64_t>> read_system_v_segments(pid_t pid);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// A real process for tests to look at: does what it is given, then sleeps until it is killed.
+// A child process for tests: runs a function, then sleeps until it is killed.
 #pragma once
 
 #include <signal.h>
@@ -14,20 +14,20 @@ namespace ppmr {
 // Threads: one.
 class TestProcess {
  public:
-  // Returns when `prepare` has been run in the child, where it may make more of these (and never
-  // destroy them): they go with it.
+  // Returns when `prepare` has returned in the child. It may create more test processes there, but
+  // must not destroy them: they end with the child.
   explicit TestProcess(const std::function<void()>& prepare = [] {}) {
     pid_ = fork();
     if (pid_ < 0) abort();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       prepare();
-      raise(SIGSTOP);  // says that it is ready; a pipe would be something that it shares
+      raise(SIGSTOP);  // ready; a pipe would be an object that it shares
       for (;;) pause();
     }
     int status = 0;
     waitpid(pid_, &status, WUNTRACED);
-    if (!WIFSTOPPED(status)) abort();  // prepare() has ended the child
+    if (!WIFSTOPPED(status)) abort();  // prepare() ended the child
     kill(pid_, SIGCONT);
   }
   TestProcess(const TestProcess&) = delete;

@@ -1,4 +1,4 @@
-// A look at what a process sees and we do not.
+// Runs code in a namespace of another process.
 #pragma once
 
 #include <sys/types.h>
@@ -10,10 +10,10 @@
 
 namespace ppmr {
 
-// Runs `work` in a namespace of a process, before it returns: in a thread of its own, which ends
-// there, so that nobody has to find back; in the calling thread where the namespace is ours, too.
-// `name`: "net", "ipc", "uts" or "cgroup"; the others cannot be entered by a single thread.
-// Errors: ESRCH, EACCES, EPERM; then `work` has not run.
+// Runs `work` in a namespace of a process and returns when it has: in a new thread, which ends
+// there, or in the calling thread if that is in the same namespace. `name`: "net", "ipc", "uts" or
+// "cgroup"; a single thread cannot enter the others. Errors: ESRCH, EACCES, EPERM; `work` has not
+// run then.
 Status visit_namespace(pid_t pid, const std::string& name, const std::function<void()>& work);
 
 }  // namespace ppmr

@@ -40,7 +40,7 @@ ProcessIdentity unpack_process(const json& packed) {
   return {packed.at(0).get<pid_t>(), packed.at(1).get<uint64_t>()};
 }
 
-// Throws like the next one.
+// Throws like unpack_tree().
 Result<ContainerRecord> unpack_container(const json& packed) {
   const ContainerRecord container{packed.at("name"), packed.at("bundle"), packed.at("created")};
   const bool none = container.name.empty() && container.bundle.empty();
@@ -48,13 +48,15 @@ Result<ContainerRecord> unpack_container(const json& packed) {
                container.bundle.find('\0') == std::string::npos)) {
     return container;
   }
-  return failure(EPROTO, "container '" + container.name + "' in '" + container.bundle + "'");
+  return failure(EPROTO,
+                 "invalid container '" + container.name + "' in '" + container.bundle + "'");
 }
 
-// Throws nlohmann::json::exception where a field is missing or of another type.
+// Throws nlohmann::json::exception if a field is missing or has another type.
 Result<TreeRecord> unpack_tree(const json& packed) {
   TreeRecord tree;
   tree.root = packed.at("root");
+  tree.root_start_time = packed.at("root_start_time");
   tree.name = packed.at("name");
   tree.checkpoint = packed.at("checkpoint");
   tree.images = packed.at("images");
@@ -76,9 +78,9 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.complete_ns = packed.at("complete_ns");
   tree.lazily = packed.at("lazily");
   tree.error = packed.at("error");
-  // One name each: what a peer sends must not lead anywhere else.
+  // A peer must not send paths.
   if (!is_plain_name(tree.checkpoint) || (!tree.images.empty() && !is_plain_name(tree.images))) {
-    return failure(EPROTO, "'" + tree.checkpoint + "/" + tree.images + "' is no checkpoint");
+    return failure(EPROTO, "invalid checkpoint name '" + tree.checkpoint + "/" + tree.images + "'");
   }
   return tree;
 }
@@ -86,9 +88,9 @@ Result<TreeRecord> unpack_tree(const json& packed) {
 Result<OwnershipRecord> unpack(const json& packed) {
   OwnershipRecord record;
   record.id = packed.at("id");
-  if (!is_migration_id(record.id)) return failure(EPROTO, "id '" + record.id + "'");
+  if (!is_migration_id(record.id)) return failure(EPROTO, "invalid id '" + record.id + "'");
   const std::string role = packed.at("role");
-  if (role != "source" && role != "target") return failure(EPROTO, "role '" + role + "'");
+  if (role != "source" && role != "target") return failure(EPROTO, "unknown role '" + role + "'");
   record.role = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
   const std::string state = packed.at("state");
   const auto parsed = parse_state(state);
@@ -98,7 +100,8 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.epoch = packed.at("epoch");
   record.peer = packed.at("peer");
   record.endpoint = packed.at("way");
-  if (!record.endpoint.is_object()) return failure(EPROTO, "a way that is no object");
+  if (!record.endpoint.is_object()) return failure(EPROTO, "way is not an object");
+  record.boot_id = packed.at("boot_id");
   record.mountpoint = packed.at("mountpoint");
   record.coordinator = unpack_process(packed.at("coordinator"));
   record.hold_limit_ms = packed.at("hold_limit_ms");
@@ -189,7 +192,7 @@ const char* OwnershipRecord::owner() const {
   if (role == MigrationRole::kSource) {
     return state == kCommitted || state == kFinished ? "target" : "source";
   }
-  if (state == kReady) return "unknown: the source's record says";
+  if (state == kReady) return "undecided: see the record of the source";
   return state == kRestoring ? "source" : "target";
 }
 
@@ -204,10 +207,16 @@ const std::string& OwnershipRecord::first_error() const {
   return error.empty() && failed != trees.end() ? failed->error : error;
 }
 
+std::string images_path(const OwnershipRecord& record, const TreeRecord& tree) {
+  const std::string top = record.mountpoint + "/" + tree.checkpoint;
+  return tree.images.empty() ? top : top + "/" + tree.images;
+}
+
 void to_json(json& packed, const TreeRecord& tree) {
   auto tasks = json::array();
   for (const ProcessIdentity& task : tree.tasks) tasks.push_back(pack(task));
   packed = {{"root", tree.root},
+            {"root_start_time", tree.root_start_time},
             {"name", tree.name},
             {"checkpoint", tree.checkpoint},
             {"images", tree.images},
@@ -242,6 +251,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"owner", record.owner()},
             {"peer", record.peer},
             {"way", record.endpoint},
+            {"boot_id", record.boot_id},
             {"mountpoint", record.mountpoint},
             {"coordinator", pack(record.coordinator)},
             {"hold_limit_ms", record.hold_limit_ms},
@@ -259,11 +269,14 @@ Result<OwnershipRecord> parse_record(const json& packed) {
   try {
     auto record = unpack(packed);
     if (!record) {
-      return failure(EPROTO, "record of a migration: " + record.error().message);
+      return failure(EPROTO, "cannot parse the record of a migration (version mismatch?): " +
+                                 record.error().message);
     }
     return record;
   } catch (const json::exception& error) {
-    return failure(EPROTO, std::string("record of a migration: ") + error.what());
+    return failure(
+        EPROTO,
+        std::string("cannot parse the record of a migration (version mismatch?): ") + error.what());
   }
 }
 

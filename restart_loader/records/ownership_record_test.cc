@@ -19,6 +19,7 @@ OwnershipRecord record_of_two_trees() {
   record.criu_options = {"--shell-job"};
   TreeRecord tree;
   tree.root = 17;
+  tree.root_start_time = 4711;
   tree.name = "worker (1)";
   tree.checkpoint = "worker-17";
   tree.tasks = {{17, 1000}, {18, 1001}};
@@ -36,14 +37,14 @@ std::vector<MigrationState> all_states() {
   return states;
 }
 
-TEST(OwnershipRecord, ComesBackFromJsonAsItWas) {
+TEST(OwnershipRecord, SurvivesConversionToJsonAndBack) {
   const OwnershipRecord record = record_of_two_trees();
   const auto back = parse_record(nlohmann::json(record));
   ASSERT_TRUE(back) << back.error().message;
   EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
 }
 
-TEST(OwnershipRecord, EveryStateHasANameOfItsOwn) {
+TEST(OwnershipRecord, EveryStateHasADistinctName) {
   std::set<std::string> names;
   for (const MigrationState state : all_states()) {
     names.insert(to_string(state));
@@ -53,7 +54,7 @@ TEST(OwnershipRecord, EveryStateHasANameOfItsOwn) {
   EXPECT_FALSE(parse_state("sealing"));
 }
 
-TEST(OwnershipRecord, NothingFollowsOnTheDecisionButItsEnd) {
+TEST(OwnershipRecord, OnlyFinishedFollowsTheDecision) {
   for (const MigrationState to : all_states()) {
     EXPECT_EQ(may_change(MigrationRole::kSource, kCommitted, to), to == kFinished);
     for (const MigrationState over : {kFinished, kAborted}) {
@@ -63,7 +64,7 @@ TEST(OwnershipRecord, NothingFollowsOnTheDecisionButItsEnd) {
   }
 }
 
-TEST(OwnershipRecord, TheSourceMayAbortUntilTheDecisionAndTheTargetUntilItOwns) {
+TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItOwns) {
   for (const MigrationState from : {kPreparing, kDumping, kFrozen, kSealed}) {
     EXPECT_TRUE(may_change(MigrationRole::kSource, from, kAborted)) << to_string(from);
   }
@@ -74,19 +75,19 @@ TEST(OwnershipRecord, TheSourceMayAbortUntilTheDecisionAndTheTargetUntilItOwns) 
   }
 }
 
-// Whatever pair of records two nodes can have at the same time, at most one of them lets its
-// processes run: the source before its decision, the target only in `running`, which needs it.
-TEST(OwnershipRecord, TheTargetRunsOnlyWhatItOwns) {
+// At most one node lets the processes run: the source before the commit, the target in `running`,
+// which follows only on `owned` and thereby on the commit.
+TEST(OwnershipRecord, TargetRunsOnlyProcessesThatItOwns) {
   for (const MigrationState from : all_states()) {
     if (from == kOwned) continue;
     EXPECT_FALSE(may_change(MigrationRole::kTarget, from, kRunning)) << to_string(from);
   }
 }
 
-TEST(OwnershipRecord, ADamagedOrForeignOneIsAnError) {
+TEST(OwnershipRecord, DamagedOrForeignRecordIsRefused) {
   const nlohmann::json good = record_of_two_trees();
   for (const auto& [key, value] : good.items()) {
-    if (key == "owner") continue;  // follows from the others
+    if (key == "owner") continue;  // derived from other fields
     nlohmann::json damaged = good;
     damaged.erase(key);
     EXPECT_FALSE(parse_record(damaged)) << key << " is missing";
@@ -98,7 +99,7 @@ TEST(OwnershipRecord, ADamagedOrForeignOneIsAnError) {
   EXPECT_FALSE(parse_record(nlohmann::json::array()));
 }
 
-TEST(OwnershipRecord, NamesThatLeadElsewhereAreRefused) {
+TEST(OwnershipRecord, RefusesNamesThatArePaths) {
   for (const char* name : {"", ".", "..", "a/b", "../x", ".hidden"}) {
     nlohmann::json record = record_of_two_trees();
     record["trees"][0]["checkpoint"] = name;

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Where inotify does not tell (another node's write on a network file system, say).
+// For changes without an inotify event, such as another node's on a network file system.
 constexpr milliseconds kPollInterval{250};
 constexpr size_t kRecordMaxBytes = size_t{16} << 20;
 
@@ -80,12 +80,12 @@ Result<RecordStore> RecordStore::open(const std::string& directory) {
   fs::create_directories(fs::path(directory).parent_path(), error);
   if (auto made = make_private_directory(directory); !made) return failure(made.error());
   struct stat info;
-  if (stat(directory.c_str(), &info) != 0) return system_failure("look at", directory);
+  if (stat(directory.c_str(), &info) != 0) return system_failure("stat", directory);
   if (!S_ISDIR(info.st_mode)) return system_failure("use state directory", directory, ENOTDIR);
   if ((info.st_mode & 0022) != 0 || info.st_uid != geteuid()) {
     return failure(EPERM, "state directory " + directory +
-                              ": others may write into it, and what it says decides where "
-                              "processes run (chown it to this user, chmod 700)");
+                              ": other users may write to it, but it decides where "
+                              "processes run: chown it to this user, chmod 700");
   }
   return RecordStore(directory);
 }
@@ -136,8 +136,8 @@ Result<OwnershipRecord> RecordStore::read(const std::string& id, MigrationRole r
 
 Result<OwnershipRecord> RecordStore::read_directory(const std::string& path) const {
   const uint64_t version = latest_version(path);
-  if (version == 0) return failure(ENOENT, "there is no record " + path);
-  // Its writer may not have got so far yet.
+  if (version == 0) return failure(ENOENT, "no record " + path);
+  // Its writer may not have synced it yet.
   if (auto synced = sync_directory(path); !synced) return failure(synced.error());
   const std::string name = path + "/" + std::to_string(version) + ".json";
   std::ifstream file(name);
@@ -158,7 +158,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unrea
         (name.substr(32) != ".source" && name.substr(32) != ".target")) {
       continue;
     }
-    // Without a version it is being created, or whoever began to died.
+    // Without a version: its creator is still at work, or has died.
     if (latest_version(entry.path()) == 0) continue;
     auto record = read_directory(entry.path());
     if (record) {
@@ -184,7 +184,7 @@ Result<OwnershipRecord> RecordStore::change(const std::string& id, MigrationRole
     if (record->state != before) record->history.push_back({record->state, realtime_ns()});
     ++record->version;
     const Status written = write(path_of(id, role), *record);
-    if (!written && written.error().errno_value == EEXIST) continue;  // somebody was quicker
+    if (!written && written.error().errno_value == EEXIST) continue;  // another process was faster
     if (!written) return failure(written.error());
     if (record->state != before) pause_point(path_of(id, role), *record);
     return record;
@@ -193,9 +193,9 @@ Result<OwnershipRecord> RecordStore::change(const std::string& id, MigrationRole
 
 Result<OwnershipRecord> RecordStore::advance(const std::string& id, MigrationRole role,
                                              MigrationState state, const Change& also) const {
-  constexpr int kThereAlready = EALREADY;
+  constexpr int kUnchanged = EALREADY;
   auto changed = change(id, role, [&](OwnershipRecord& record) -> Status {
-    if (record.state == state) return failure(kThereAlready, "");
+    if (record.state == state) return failure(kUnchanged, "");
     if (!may_change(role, record.state, state)) {
       return failure(EPERM, std::string("migration ") + id + " is " + to_string(record.state) +
                                 " at the " + to_string(role) + " and cannot become " +
@@ -205,7 +205,7 @@ Result<OwnershipRecord> RecordStore::advance(const std::string& id, MigrationRol
     record.state = state;
     return also ? also(record) : Status{};
   });
-  if (!changed && changed.error().errno_value == kThereAlready) return read(id, role);
+  if (!changed && changed.error().errno_value == kUnchanged) return read(id, role);
   return changed;
 }
 

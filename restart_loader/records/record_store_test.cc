@@ -43,7 +43,7 @@ class RecordStoreTest : public testing::Test {
   std::string directory_;
 };
 
-TEST_F(RecordStoreTest, WhatWasCreatedIsThereForAnotherProcess) {
+TEST_F(RecordStoreTest, CreatedRecordIsVisibleToAnotherStore) {
   const auto created = open().create(fresh());
   ASSERT_TRUE(created) << created.error().message;
   const auto read = open().read(created->id, kSource);
@@ -55,7 +55,7 @@ TEST_F(RecordStoreTest, WhatWasCreatedIsThereForAnotherProcess) {
   EXPECT_EQ(info.st_mode & 0777, 0700u);
 }
 
-TEST_F(RecordStoreTest, TheSameIdIsNotTakenTwice) {
+TEST_F(RecordStoreTest, RefusesToCreateTheSameIdTwice) {
   const auto created = open().create(fresh());
   ASSERT_TRUE(created);
   const auto again = open().create(*created);
@@ -63,7 +63,7 @@ TEST_F(RecordStoreTest, TheSameIdIsNotTakenTwice) {
   EXPECT_EQ(again.error().errno_value, EEXIST);
 }
 
-TEST_F(RecordStoreTest, AStateIsReachedOnceAndItsTimeIsKept) {
+TEST_F(RecordStoreTest, AdvanceIsIdempotentAndNotesTheTime) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
@@ -77,22 +77,22 @@ TEST_F(RecordStoreTest, AStateIsReachedOnceAndItsTimeIsKept) {
   EXPECT_EQ(again->version, 2u);
 }
 
-TEST_F(RecordStoreTest, WhoComesTooLateIsToldWhatWasDecided) {
+TEST_F(RecordStoreTest, LateDecisionFailsAndQuotesTheEarlierOne) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
   ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& record) -> Status {
-    record.error = "the hook was quicker";
+    record.error = "the hook was faster";
     return {};
   }));
   const auto late = store.advance(created->id, kSource, kCommitted);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().errno_value, EPERM);
-  EXPECT_NE(late.error().message.find("the hook was quicker"), std::string::npos);
+  EXPECT_NE(late.error().message.find("the hook was faster"), std::string::npos);
   EXPECT_EQ(store.read(created->id, kSource)->state, kAborted);
 }
 
-TEST_F(RecordStoreTest, OfManyWhoDecideExactlyOneWins) {
+TEST_F(RecordStoreTest, ExactlyOneOfManyDecisionsWins) {
   const RecordStore store = open();
   for (int round = 0; round < 20; ++round) {
     const auto created = store.create(fresh());
@@ -104,17 +104,17 @@ TEST_F(RecordStoreTest, OfManyWhoDecideExactlyOneWins) {
     std::vector<std::thread> deciders;
     for (int i = 0; i < 4; ++i) {
       deciders.emplace_back([&, i] {
-        const bool mine = store
-                              .change(created->id, kSource,
-                                      [&](OwnershipRecord& record) -> Status {
-                                        const auto to = i % 2 == 0 ? kCommitted : kAborted;
-                                        if (!may_change(kSource, record.state, to))
-                                          return failure(EPERM, "too late");
-                                        record.state = to;
-                                        return {};
-                                      })
-                              .has_value();
-        if (mine) ++winners;
+        const bool won = store
+                             .change(created->id, kSource,
+                                     [&](OwnershipRecord& record) -> Status {
+                                       const auto to = i % 2 == 0 ? kCommitted : kAborted;
+                                       if (!may_change(kSource, record.state, to))
+                                         return failure(EPERM, "decided already");
+                                       record.state = to;
+                                       return {};
+                                     })
+                             .has_value();
+        if (won) ++winners;
       });
     }
     for (std::thread& decider : deciders) decider.join();
@@ -122,7 +122,7 @@ TEST_F(RecordStoreTest, OfManyWhoDecideExactlyOneWins) {
   }
 }
 
-TEST_F(RecordStoreTest, NoChangeIsLostWhenManyWriteAtOnce) {
+TEST_F(RecordStoreTest, ConcurrentChangesAreAllApplied) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
@@ -141,24 +141,21 @@ TEST_F(RecordStoreTest, NoChangeIsLostWhenManyWriteAtOnce) {
   EXPECT_EQ(store.read(created->id, kSource)->epoch, created->epoch + 100);
 }
 
-TEST_F(RecordStoreTest, AWaitEndsWithTheChangeOrWithTheTime) {
+TEST_F(RecordStoreTest, WaitEndsAtTheChangeOrTheTimeout) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
   auto unchanged = store.wait(created->id, kSource, 1, milliseconds(30));
   ASSERT_TRUE(unchanged);
   EXPECT_EQ(unchanged->version, 1u);
-  std::thread writer([&] {
-    std::this_thread::sleep_for(milliseconds(30));
-    EXPECT_TRUE(open().advance(created->id, kSource, kDumping));
-  });
+  std::thread writer([&] { EXPECT_TRUE(open().advance(created->id, kSource, kDumping)); });
   const auto changed = store.wait(created->id, kSource, 1, milliseconds(10'000));
   writer.join();
   ASSERT_TRUE(changed);
   EXPECT_EQ(changed->state, kDumping);
 }
 
-TEST_F(RecordStoreTest, AHalfWrittenVersionIsNotSeen) {
+TEST_F(RecordStoreTest, HalfWrittenVersionIsInvisible) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
@@ -166,7 +163,7 @@ TEST_F(RecordStoreTest, AHalfWrittenVersionIsNotSeen) {
   EXPECT_EQ(store.read(created->id, kSource)->version, 1u);
 }
 
-TEST_F(RecordStoreTest, ADamagedRecordIsNamedAndTheOthersAreListed) {
+TEST_F(RecordStoreTest, ListsTheOtherRecordsBesideADamagedOne) {
   const RecordStore store = open();
   const auto good = store.create(fresh());
   const auto bad = store.create(fresh());
@@ -181,13 +178,13 @@ TEST_F(RecordStoreTest, ADamagedRecordIsNamedAndTheOthersAreListed) {
   EXPECT_NE(unreadable[0].message.find(bad->id), std::string::npos);
 }
 
-TEST_F(RecordStoreTest, PruningKeepsWhatIsOpenAndWhatTheOtherSideDoesNotKnow) {
+TEST_F(RecordStoreTest, PruneKeepsOpenRecordsAndThoseWhosePeerWasNotNotified) {
   const RecordStore store = open();
-  auto make = [&](bool over, bool told) {
+  auto make = [&](bool over, bool notified) {
     auto record = store.create(fresh());
     if (over) (void)store.advance(record->id, kSource, kAborted);
     (void)store.change(record->id, kSource, [&](OwnershipRecord& latest) -> Status {
-      latest.peer_notified = told;
+      latest.peer_notified = notified;
       return {};
     });
     return record->id;
@@ -195,16 +192,16 @@ TEST_F(RecordStoreTest, PruningKeepsWhatIsOpenAndWhatTheOtherSideDoesNotKnow) {
   make(true, true);
   const auto young = make(true, true);
   const auto open_one = make(false, false);
-  const auto untold = make(true, false);
+  const auto not_notified = make(true, false);
   store.prune(1);
   std::vector<std::string> left;
   const auto records = store.list();
   ASSERT_TRUE(records);
   for (const auto& record : *records) left.push_back(record.id);
-  EXPECT_EQ(left, (std::vector<std::string>{young, open_one, untold}));
+  EXPECT_EQ(left, (std::vector<std::string>{young, open_one, not_notified}));
 }
 
-TEST_F(RecordStoreTest, ADirectoryThatOthersMayWriteIntoIsRefused) {
+TEST_F(RecordStoreTest, RefusesADirectoryThatOtherUsersMayWriteTo) {
   const std::string path = directory_ + "/open";
   ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
   ASSERT_EQ(chmod(path.c_str(), 0777), 0);
@@ -213,7 +210,7 @@ TEST_F(RecordStoreTest, ADirectoryThatOthersMayWriteIntoIsRefused) {
   EXPECT_EQ(store.error().errno_value, EPERM);
 }
 
-TEST_F(RecordStoreTest, AnIdFromOutsideIsNoPath) {
+TEST_F(RecordStoreTest, RefusesAnIdThatIsAPath) {
   const auto read = open().read("../../../etc", kSource);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().errno_value, EINVAL);

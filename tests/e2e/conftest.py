@@ -4,6 +4,8 @@
     lab               a laboratory (tests/lab) without nodes; it ends with the test
     nodes             two nodes, `nodes.source` and `nodes.target`, joined by `nodes.link`
     mounts            both ppmr mounts on these nodes
+    migrations        lab.migrations.Migrations on these nodes
+    make_migrations(**options)    the same with options
     world             lab.world.World in a temporary directory
     machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`: one laboratory
                       for the whole run; both machines and their link are up before each test
@@ -18,6 +20,7 @@ Parallel runs: `-n 3 --dist loadgroup` (pytest-xdist). Tests with the mark xdist
 other in one process, because they share something: the virtual machines, stopped daemons on this machine, a
 benchmark's quiet.
 """
+import contextlib
 import os
 import shutil
 import sys
@@ -29,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lab import node as lab_node  # noqa: E402
 from lab import ppmr as lab_ppmr  # noqa: E402
+from lab.migrations import Migrations  # noqa: E402
 from lab.node import wait_until  # noqa: E402
 from lab.world import World  # noqa: E402
 from vm.image import CannotRun  # noqa: E402
@@ -48,6 +52,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    lab_ppmr.TARGET_DEFAULTS["--pool-size"] = "64MiB"
     config.addinivalue_line("markers", "long: runs only with --long")
     config.addinivalue_line("markers", "first: takes long, so a parallel run starts it first")
     config.addinivalue_line("markers", "xdist_group(name): one process runs the tests of a group")
@@ -107,6 +112,22 @@ def mounts(ppmr, lab, nodes):
 
 
 @pytest.fixture
+def make_migrations(ppmr, lab, nodes):
+    with contextlib.ExitStack() as open_ones:
+
+        def make(**options):
+            made = Migrations(nodes.source, nodes.target, lab.directory / "private", **options)
+            return open_ones.enter_context(made)
+
+        yield make
+
+
+@pytest.fixture
+def migrations(make_migrations):
+    return make_migrations()
+
+
+@pytest.fixture
 def world(ppmr, tmp_path):
     world = World(tmp_path)
     yield world
@@ -160,6 +181,8 @@ def own_cgroup():
 
 @pytest.fixture(scope="session")
 def virtual_lab(root):
+    # In a parallel run: emulated machines are slow, and the last to finish.
+    os.nice(-3)
     try:
         lab = VirtualLab(results=Path(__file__).resolve().parents[2] / "test-results/vm")
     except CannotRun as why:
@@ -170,5 +193,5 @@ def virtual_lab(root):
 
 @pytest.fixture
 def machines(virtual_lab):
-    virtual_lab.make_whole()
+    virtual_lab.repair()
     return virtual_lab

@@ -115,3 +115,26 @@ def test_long_commit_does_not_delay_close_in_other_checkpoint(world):
         commits[1].wait(timeout=6)
     target.signal(signal.SIGCONT)
     assert [commit.wait(timeout=10) for commit in commits] == [0, 0]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_sigterm_ends_daemon_while_file_of_sealed_checkpoint_is_open(world, side):
+    source, target = world.pair()
+    directory = begin(world, source)
+    world.write(directory / "image", 4 * MIB).succeeds()
+    assert world.ppmr("commit", directory).code == 0
+    ending = source if side == "source" else target
+    holder = HOST.popen(
+        [
+            "/usr/bin/python3",
+            "-SEc",
+            "import sys; f = open(sys.argv[1], 'rb'); print('open', flush=True); sys.stdin.read()",
+            ending.mountpoint / "moved/image",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"open\n"
+    assert ending.stop() == 0, ending.output()
+    holder.kill()
+    holder.wait(timeout=10)

@@ -4,7 +4,9 @@ No call hangs, and no call reports success for lost bytes.
 """
 import os
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -287,6 +289,50 @@ def test_more_blocked_writers_than_threads_do_not_block_ls(world):
     assert listed.code == 0 and listed.out.count("pages-") == MANY
     for writer in writers:
         writer.kill()
+
+
+BLOCKED_WRITERS = 600
+WRITE_AT_ONCE = """
+import os, sys, threading
+directory, count, size = sys.argv[1], int(sys.argv[2]), 1 << 20
+fds = [os.open(f"{directory}/pages-{n}.img", os.O_WRONLY | os.O_CREAT) for n in range(count)]
+def write(fd, byte):
+    block = memoryview(bytes([byte]) * size)
+    while block:
+        block = block[os.write(fd, block):]
+threads = [threading.Thread(target=write, args=(fd, n % 256)) for n, fd in enumerate(fds)]
+print("opened", flush=True)
+sys.stdin.readline()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_source_serves_metadata_while_hundreds_of_writers_block(world):
+    source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
+    directory = checkpoint(world, source)
+    before_kib = source.memory_kib()["VmRSS"]
+    script = ["/usr/bin/python3", "-SEc", WRITE_AT_ONCE, directory, BLOCKED_WRITERS]
+    writers = world.start(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert writers.stdout.readline() == b"opened\n"
+    target.signal(signal.SIGSTOP)
+    writers.stdin.write(b"\n")
+    writers.stdin.flush()
+    threads = Path(f"/proc/{source.host_pid}/task")
+    wait_until(
+        lambda: len(list(threads.iterdir())) > BLOCKED_WRITERS * 0.9, 60, "the writers to block"
+    )
+    listed = world.answers(["ls", "-la", directory])
+    assert listed.code == 0 and listed.out.count("pages-") == BLOCKED_WRITERS
+    grown_mib = (source.memory_kib()["VmRSS"] - before_kib) / 1024
+    # 32 MiB, 64 KiB for each further writer, and the threads.
+    assert grown_mib < 32 + BLOCKED_WRITERS * 0.125, f"{grown_mib:.0f} MiB more"
+    target.signal(signal.SIGCONT)
+    assert writers.wait(timeout=60) == 0
+    assert world.ppmr("commit", directory, within=60).code == 0
+    for number in (0, BLOCKED_WRITERS - 1):
+        content = (target.mountpoint / f"moved/pages-{number}.img").read_bytes()
+        assert content == bytes([number % 256]) * MIB
 
 
 def test_target_answers_while_source_is_stalled(world):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from lab.criu import IS_A_SUPERVISORS, WITHOUT_USERFAULTFD, criu_that, find_criu
-from lab.migrations import Migrations
 from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.programs import REPOSITORY, SteadyWorker, check_continuity, find_program, gap_between
@@ -16,19 +15,13 @@ from lab.workers import (
     check_moved,
     check_stayed,
     lazy_pages_of,
-    pause_file,
+    pause_at,
     start_workers,
     take_pid,
 )
 
 GROWTH_MAX_KIB = 4096  # in any number of migrations: one arena of malloc per thread
 MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
-
-
-@pytest.fixture
-def migrations(lab, nodes):
-    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
-        yield migrations
 
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
@@ -82,7 +75,7 @@ def test_one_failed_restore_keeps_all_processes_at_source(lab, nodes, migrations
     taken = workers[1].pid
     running = migrations.start_migrate(
         *[worker.pid for worker in workers],
-        environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))},
+        environment=pause_at(lab, "source:dumping"),
     )
     migrations.wait_until_paused("source", "dumping", running)
     take_pid(nodes.target, taken)
@@ -112,7 +105,7 @@ def test_independent_migrations_succeed_and_fail_separately(lab, nodes, migratio
     running = migrations.start_migrate(
         *[worker.pid for worker in workers],
         options=["--independent", "--jobs", 3],
-        environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))},
+        environment=pause_at(lab, "source:dumping"),
     )
     wait_until(
         lambda: len(migrations.paused("source", "dumping")) == 3,
@@ -137,11 +130,26 @@ def test_independent_migrations_succeed_and_fail_separately(lab, nodes, migratio
         worker.end()
 
 
-def test_interrupt_before_decision_keeps_process_at_source(lab, nodes, migrations):
+def test_process_with_a_reused_pid_is_not_moved(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(
-        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))}
+        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))}
     )
+    migrations.wait_until_paused("source", "dumping", running)
+    nodes.source.signal(worker.pid, signal.SIGKILL)
+    nodes.source.await_end(worker.pid)
+    take_pid(nodes.source, worker.pid)
+    migrations.go_on("source", "dumping")
+    done = running.wait()
+    assert done.code == ABORTED, done.output
+    assert "has its pid now" in done.err
+    assert nodes.source.alive(worker.pid), "the other process runs on"
+    nodes.source.signal(worker.pid, signal.SIGKILL)
+
+
+def test_interrupt_before_decision_keeps_process_at_source(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:frozen"))
     migrations.wait_until_paused("source", "frozen", running)
     running.signal(signal.SIGINT)
     migrations.go_on("source", "frozen")
@@ -268,7 +276,7 @@ def test_recover_finishes_committed_migration(lab, nodes, migrations):
     running = migrations.start_migrate(
         worker.pid,
         options=["--eager"],
-        environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))},
+        environment=pause_at(lab, "source:committed"),
     )
     migrations.wait_until_paused("source", "committed", running)
     # Kill everything that could finish it.
@@ -287,9 +295,7 @@ def test_recover_finishes_committed_migration(lab, nodes, migrations):
 
 def test_recover_aborts_undecided_migration(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(
-        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
-    )
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
     migrations.wait_until_paused("source", "sealed", running)
     nodes.source.run(["pkill", "-9", "-f", "migration-relay"])
     running.signal(signal.SIGKILL)
@@ -302,109 +308,100 @@ def test_recover_aborts_undecided_migration(lab, nodes, migrations):
     worker.end()
 
 
-def test_migration_is_eager_on_kernel_without_userfaultfd(lab, nodes, tmp_path):
+def test_migration_is_eager_on_kernel_without_userfaultfd(lab, nodes, make_migrations, tmp_path):
     without = criu_that(tmp_path, WITHOUT_USERFAULTFD)
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
-        environment={"PPMR_CRIU": str(without)},
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        done = migrations.migrate(worker.pid).ok()
-        assert not done.summary["trees"][0]["lazily"]
-        check_moved(worker, nodes)
-        worker.end()
+    migrations = make_migrations(environment={"PPMR_CRIU": str(without)})
+    [worker] = start_workers(lab, nodes, 1)
+    done = migrations.migrate(worker.pid).ok()
+    assert not done.summary["trees"][0]["lazily"]
+    check_moved(worker, nodes)
+    worker.end()
 
 
-def test_aborted_migrations_leak_no_resources(lab, nodes, tmp_path, long):
+def test_aborted_migrations_leak_no_resources(lab, nodes, make_migrations, tmp_path, long):
     count = 200 if long else 12
     broken = criu_that(
         tmp_path,
         f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
     )
     (tmp_path / "fail").touch()
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
-        target_options=["--pool-size", "64MiB"],
-        environment={"PPMR_CRIU": str(broken)},
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1, size_mib=8)
+    migrations = make_migrations(environment={"PPMR_CRIU": str(broken)})
+    [worker] = start_workers(lab, nodes, 1, size_mib=8)
 
-        def footprint():
-            found = {}
-            for daemon in (migrations.source, migrations.target):
-                node = daemon.at
-                found[daemon.role] = {
-                    "descriptors": len(list(Path(f"/proc/{daemon.host_pid}/fd").iterdir())),
-                    "threads": len(list(Path(f"/proc/{daemon.host_pid}/task").iterdir())),
-                    "mounts": len(node.mounts()),
-                    "processes": len(node.run(["ps", "-e", "-o", "pid="]).stdout.split()),
-                }
-            found["slots"] = migrations.source.status()["pool"]["in_use"]
-            found["stored"] = migrations.target.status()["store"]["used_bytes"]
-            found["checkpoints"] = len(migrations.target.status()["checkpoints"])
-            return found
+    def footprint():
+        found = {}
+        for daemon in (migrations.source, migrations.target):
+            node = daemon.at
+            found[daemon.role] = {
+                "descriptors": len(list(Path(f"/proc/{daemon.host_pid}/fd").iterdir())),
+                "threads": len(list(Path(f"/proc/{daemon.host_pid}/task").iterdir())),
+                "mounts": len(node.mounts()),
+                "processes": len(node.run(["ps", "-e", "-o", "pid="]).stdout.split()),
+            }
+        found["slots"] = migrations.source.status()["pool"]["in_use"]
+        found["stored"] = migrations.target.status()["store"]["used_bytes"]
+        found["checkpoints"] = len(migrations.target.status()["checkpoints"])
+        return found
 
-        def memory_kib():
-            """Without the memory that the store keeps for checkpoints."""
-            ready = migrations.target.status()["store"]["ready_bytes"] // 1024
-            return [
-                migrations.source.memory_kib()["VmRSS"],
-                migrations.target.memory_kib()["VmRSS"] - ready,
-            ]
+    def memory_kib():
+        """Without the memory that the store keeps for checkpoints."""
+        ready = migrations.target.status()["store"]["ready_bytes"] // 1024
+        return [
+            migrations.source.memory_kib()["VmRSS"],
+            migrations.target.memory_kib()["VmRSS"] - ready,
+        ]
 
-        def settled_footprint():
-            """After the daemons' work in the background: the same twice in succession."""
-            migrations.await_ready()
-            seen = []
-            wait_until(
-                lambda: seen.append(footprint()) or seen[-1:] == seen[-2:-1],
-                15,
-                "the daemons to be idle",
-                interval=0.3,
-            )
-            return seen[-1]
-
-        def abort(times):
-            for _ in range(times):
-                done = migrations.migrate(worker.pid)
-                assert done.code == ABORTED and "no restore today" in done.output, done.output
-
-        abort(3)
-        before, memory = settled_footprint(), memory_kib()
-        abort(count)
+    def settled_footprint():
+        """After the daemons' work in the background: the same twice in succession."""
+        migrations.await_ready()
+        seen = []
         wait_until(
-            lambda: footprint() == before,
+            lambda: seen.append(footprint()) or seen[-1:] == seen[-2:-1],
             15,
-            f"the daemons to return to {before}; now {footprint()}",
+            "the daemons to be idle",
             interval=0.3,
         )
-        migrations.await_ready()
-        grown = [now - was for now, was in zip(memory_kib(), memory)]
-        assert all(
-            kib < GROWTH_MAX_KIB for kib in grown
-        ), f"the daemons have grown by {grown} KiB in {count} migrations"
-        check_stayed(worker, nodes)
-        (tmp_path / "fail").unlink()
-        migrations.migrate(worker.pid).ok()
-        check_moved(worker, nodes)
-        worker.end()
+        return seen[-1]
+
+    def abort(times):
+        for _ in range(times):
+            done = migrations.migrate(worker.pid)
+            assert done.code == ABORTED and "no restore today" in done.output, done.output
+
+    abort(3)
+    before, memory = settled_footprint(), memory_kib()
+    abort(count)
+    wait_until(
+        lambda: footprint() == before,
+        15,
+        f"the daemons to return to {before}; now {footprint()}",
+        interval=0.3,
+    )
+    migrations.await_ready()
+    grown = [now - was for now, was in zip(memory_kib(), memory)]
+    assert all(
+        kib < GROWTH_MAX_KIB for kib in grown
+    ), f"the daemons have grown by {grown} KiB in {count} migrations"
+    check_stayed(worker, nodes)
+    (tmp_path / "fail").unlink()
+    migrations.migrate(worker.pid).ok()
+    check_moved(worker, nodes)
+    worker.end()
 
 
-def test_binary_may_be_replaced_while_daemons_run(lab, nodes, tmp_path, monkeypatch):
+def test_binary_may_be_replaced_while_daemons_run(
+    lab, nodes, make_migrations, tmp_path, monkeypatch
+):
     new, used = find_ppmr(), tmp_path / "ppmr"
     shutil.copy(new, used)
     monkeypatch.setenv("PPMR", str(used))
-    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        used.unlink()
-        shutil.copy(new, used)
-        migrations.migrate(worker.pid).ok()
-        check_moved(worker, nodes)
-        worker.end()
+    migrations = make_migrations()
+    [worker] = start_workers(lab, nodes, 1)
+    used.unlink()
+    shutil.copy(new, used)
+    migrations.migrate(worker.pid).ok()
+    check_moved(worker, nodes)
+    worker.end()
 
 
 @pytest.mark.parametrize("victim", ["criu lazy-pages", "target daemon"])
@@ -460,9 +457,7 @@ def test_shell_forks_while_another_process_waits_for_its_memory(lab, nodes, migr
 
 def test_lazy_pages_killed_before_process_runs_is_replaced(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(
-        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
-    )
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
     migrations.wait_until_paused("source", "sealed", running)
     wait_until(
         lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"

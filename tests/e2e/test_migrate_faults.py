@@ -7,18 +7,12 @@ import sys
 import pytest
 
 from lab.criu import IS_A_SUPERVISORS, criu_that
-from lab.migrations import Migrations
 from lab.node import LabError, wait_until
+from lab.ppmr import find_ppmr
 from lab.programs import find_program
-from lab.workers import check_moved, check_stayed, pause_file, start_workers
+from lab.workers import check_moved, check_stayed, pause_at, start_workers
 
 MOVED, ABORTED, OPEN = 0, 11, 12
-
-
-@pytest.fixture
-def migrations(lab, nodes):
-    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
-        yield migrations
 
 
 def test_full_disk_neither_kills_nor_resumes_frozen_process(lab, nodes, migrations):
@@ -37,7 +31,7 @@ def test_full_disk_neither_kills_nor_resumes_frozen_process(lab, nodes, migratio
     running = migrations.start_migrate(
         worker.pid,
         options=["--timeout", 1],
-        environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:frozen"))},
+        environment=pause_at(lab, "source:frozen"),
     )
     migrations.wait_until_paused("source", "frozen", running)
     filler = migrations.states["source"] / "filler"
@@ -59,9 +53,7 @@ def test_full_disk_neither_kills_nor_resumes_frozen_process(lab, nodes, migratio
 
 def test_next_migration_aborts_what_killed_coordinator_left(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(
-        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))}
-    )
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:dumping"))
     migrations.wait_until_paused("source", "dumping", running)
     os.kill(running.host_pid, signal.SIGKILL)
     running.wait()
@@ -96,19 +88,14 @@ def test_migration_that_cannot_be_recorded_does_not_start(lab, nodes, migrations
     worker.end()
 
 
-def test_stopped_criu_does_not_block_migration(lab, nodes, tmp_path):
+def test_stopped_criu_does_not_block_migration(lab, nodes, make_migrations, tmp_path):
     stops = f'[ "$1" = swrk ] && ! {{ {IS_A_SUPERVISORS}; }} && kill -STOP $$'
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
-        environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))},
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        done = migrations.migrate(worker.pid, options=["--timeout", 1])
-        assert done.code == ABORTED, done.output
-        check_stayed(worker, nodes)
-        worker.end()
+    migrations = make_migrations(environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))})
+    [worker] = start_workers(lab, nodes, 1)
+    done = migrations.migrate(worker.pid, options=["--timeout", 1])
+    assert done.code == ABORTED, done.output
+    check_stayed(worker, nodes)
+    worker.end()
 
 
 # For criu_that: reports memory tracking, and takes 2 s for a round.
@@ -118,25 +105,20 @@ swrk) {1} -c 'import socket; socket.socket(fileno=3).recv(65536)' && : >{0}/bega
 esac"""
 
 
-def test_interrupt_lets_criu_finish_its_pre_copy_round(lab, nodes, tmp_path):
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
+def test_interrupt_lets_criu_finish_its_pre_copy_round(lab, nodes, make_migrations, tmp_path):
+    migrations = make_migrations(
         environment={
             "PPMR_CRIU": str(criu_that(tmp_path, SLOW_ROUND.format(tmp_path, sys.executable)))
-        },
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2])
-        wait_until((tmp_path / "began").exists, 20, "a round to start")
-        running.signal(signal.SIGINT)
-        assert running.wait().code == ABORTED
-        assert (
-            tmp_path / "ended"
-        ).exists(), "the round was killed, which can take the process with it"
-        check_stayed(worker, nodes)
-        worker.end()
+        }
+    )
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2])
+    wait_until((tmp_path / "began").exists, 20, "a round to start")
+    running.signal(signal.SIGINT)
+    assert running.wait().code == ABORTED
+    assert (tmp_path / "ended").exists(), "the round was killed, which can take the process with it"
+    check_stayed(worker, nodes)
+    worker.end()
 
 
 def test_timeout_does_not_limit_the_dump(lab, nodes, migrations):
@@ -168,69 +150,127 @@ def test_many_silent_clients_only_delay_a_migration(lab, nodes, migrations):
 
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
-def test_killed_supervisor_is_replaced(lab, nodes, options):
-    pauses = pause_file(lab, "target:running")
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
-        environment={"PPMR_PAUSE_FILE": str(pauses)},
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        running = migrations.start_migrate(worker.pid, options=options)
-        migrations.wait_until_paused("target", "running", running)
-        [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
-        nodes.target.signal(
-            supervisor, signal.SIGSTOP
-        )  # so that it does not notice that the process runs
-        migrations.go_on("target", "running")
-        worker.wait_for_lines(5, nodes.target)
-        nodes.target.signal(supervisor, signal.SIGKILL)
-        running.wait().ok()
-        check_moved(worker, nodes)
-        assert migrations.records("target")[0]["state"] == "finished"
-        assert (
-            nodes.target.run(["ls", migrations.in_]).stdout == ""
-        ), "the checkpoint is still at the target"
-        worker.end()
+def test_killed_supervisor_is_replaced(lab, nodes, make_migrations, options):
+    migrations = make_migrations(environment=pause_at(lab, "target:running"))
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid, options=options)
+    migrations.wait_until_paused("target", "running", running)
+    [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
+    nodes.target.signal(
+        supervisor, signal.SIGSTOP
+    )  # so that it does not notice that the process runs
+    migrations.go_on("target", "running")
+    worker.wait_for_lines(5, nodes.target)
+    nodes.target.signal(supervisor, signal.SIGKILL)
+    running.wait().ok()
+    check_moved(worker, nodes)
+    assert migrations.records("target")[0]["state"] == "finished"
+    assert (
+        nodes.target.run(["ls", migrations.in_]).stdout == ""
+    ), "the checkpoint is still at the target"
+    worker.end()
 
 
-def test_recover_repeats_restore_that_failed_after_the_vote(lab, nodes, tmp_path):
+def test_recover_repeats_restore_that_failed_after_the_vote(lab, nodes, make_migrations, tmp_path):
+    broken = criu_that(
+        tmp_path,
+        f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
+    )
+    environment = {"PPMR_CRIU": str(broken), **pause_at(lab, "target:ready")}
+    migrations = make_migrations(environment=environment)
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("target", "ready", running)
+    (tmp_path / "fail").touch()
+    nodes.target.run(
+        ["pkill", "-KILL", "-f", "^ppmr migration-restore|^criu: restore|migration-relay"]
+    )
+    done = running.wait()
+    assert (
+        done.code == OPEN and "no restore today" in done.output and "--recover" in done.output
+    ), done.output
+    assert not nodes.source.alive(worker.pid)
+    (tmp_path / "fail").unlink()
+    assert migrations.recover("target", check=False).code == OPEN
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "finished",
+        20,
+        "the process to be restored",
+    )
+    check_moved(worker, nodes)
+    assert (
+        migrations.recover("target").code == MOVED and not migrations.records("target")[0]["error"]
+    )
+    worker.end()
+
+
+def test_restore_that_fails_before_the_decision_aborts(lab, nodes, tmp_path):
+    """The target is ready, then its restore fails for good. The coordinator must not commit on that vote."""
     broken = criu_that(
         tmp_path,
         f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
     )
     environment = {
         "PPMR_CRIU": str(broken),
-        "PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready")),
+        "PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed")),
     }
     with Migrations(
         nodes.source, nodes.target, lab.directory / "private", environment=environment
     ) as migrations:
         [worker] = start_workers(lab, nodes, 1)
         running = migrations.start_migrate(worker.pid)
-        migrations.wait_until_paused("target", "ready", running)
-        (tmp_path / "fail").touch()
-        nodes.target.run(
-            ["pkill", "-KILL", "-f", "^ppmr migration-restore|^criu: restore|migration-relay"]
-        )
-        done = running.wait()
-        assert (
-            done.code == OPEN and "no restore today" in done.output and "--recover" in done.output
-        ), done.output
-        assert not nodes.source.alive(worker.pid)
-        (tmp_path / "fail").unlink()
-        assert migrations.recover("target", check=False).code == OPEN
+        migrations.wait_until_paused("source", "sealed", running)
+
+        def tree():
+            return migrations.records("target")[0]["trees"][0]
+
         wait_until(
-            lambda: migrations.records("target")[0]["state"] == "finished",
-            20,
-            "the process to be restored",
+            lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target ready"
         )
-        check_moved(worker, nodes)
+        (tmp_path / "fail").touch()
+        nodes.target.run(["pkill", "-KILL", "-f", "^criu: restore|migration-relay"])
+        wait_until(lambda: tree()["error"], 20, "the supervisor to give up")
         assert (
-            migrations.recover("target").code == MOVED
-            and not migrations.records("target")[0]["error"]
+            migrations.records("target")[0]["state"] == "ready"
+        ), "the target may not abort by itself"
+        migrations.go_on("source", "sealed")
+        done = running.wait()
+        assert done.code == ABORTED and "no restore today" in done.output, done.output
+        check_stayed(worker, nodes)
+        assert nodes.target.run(["ls", migrations.in_]).stdout == "", "a checkpoint is left"
+        worker.end()
+
+
+def test_target_daemon_restarted_before_the_decision_aborts(lab, nodes):
+    """The images went with the daemon, although its record still is ready."""
+    environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
+    with Migrations(
+        nodes.source, nodes.target, lab.directory / "private", environment=environment
+    ) as migrations:
+        [worker] = start_workers(lab, nodes, 1)
+        running = migrations.start_migrate(worker.pid)
+        migrations.wait_until_paused("source", "sealed", running)
+        wait_until(
+            lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target ready"
         )
+        migrations.target.signal(signal.SIGKILL)
+        migrations.target.process.wait()
+        migrations.restart_dead()
+        migrations.go_on("source", "sealed")
+        done = running.wait()
+        assert done.code == ABORTED, done.output
+        check_stayed(worker, nodes)
+        worker.end()
+
+
+def test_closed_output_does_not_end_a_migration(lab, nodes, migrations):
+    """Every write to /dev/full fails, like one to a terminal that has gone."""
+    workers = start_workers(lab, nodes, 2)
+    for worker, style in zip(workers, ([], ["--json"])):
+        words = [find_ppmr(), "migrate", "--mount", migrations.out, "--pid", worker.pid]
+        words += ["--state-dir", migrations.states["source"], *style]
+        nodes.source.run(["sh", "-c", 'exec "$0" "$@" >/dev/full 2>/dev/full', *words])
+        check_moved(worker, nodes)
         worker.end()
 
 
@@ -243,39 +283,38 @@ def supervisors_of(node):
 
 
 @pytest.mark.parametrize("killed", ["both", "the one that was started"])
-def test_killed_supervisor_of_a_copy_never_leads_to_a_second_copy(lab, nodes, killed):
+def test_killed_supervisor_of_a_copy_never_leads_to_a_second_copy(
+    lab, nodes, make_migrations, killed
+):
     directory = lab.home / "witness"
     directory.mkdir()
-    environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "target:ready"))}
-    with Migrations(
-        nodes.source, nodes.target, lab.directory / "private", environment=environment
-    ) as migrations:
-        pid = nodes.source.spawn([find_program("witness"), directory])
-        wait_until(lambda: (directory / "log").exists(), 10, "the witness to get under way")
+    migrations = make_migrations(environment=pause_at(lab, "target:ready"))
+    pid = nodes.source.spawn([find_program("witness"), directory])
+    wait_until(lambda: (directory / "log").exists(), 10, "the witness to get under way")
 
-        def copies():
-            return nodes.target.run(["pgrep", "-x", "witness"], check=False).stdout.split()
+    def copies():
+        return nodes.target.run(["pgrep", "-x", "witness"], check=False).stdout.split()
 
-        running = migrations.start_migrate(pid, options=["--leave-running"])
-        migrations.wait_until_paused("target", "ready", running)
-        started, process_one = supervisors_of(nodes.target)
-        if killed == "both":
-            nodes.target.signal(process_one, signal.SIGKILL)
-        else:
-            nodes.target.signal(
-                process_one, signal.SIGSTOP
-            )  # so that it does not record that the copy runs
-        nodes.target.signal(started, signal.SIGKILL)
-        migrations.go_on("target", "ready")
-        wait_until(copies, 10, "the copy")
-        if killed != "both":
-            keeps = migrations.records("target")[0]["trees"][0]["supervisor"][0]
-            assert keeps == process_one, "the record names another supervisor"
-            nodes.target.signal(process_one, signal.SIGCONT)
-        running.wait().ok()
-        assert len(copies()) == 1 and nodes.source.alive(pid)
-        nodes.target.signal(int(copies()[0]), signal.SIGKILL)
-        nodes.source.signal(pid, signal.SIGKILL)
+    running = migrations.start_migrate(pid, options=["--leave-running"])
+    migrations.wait_until_paused("target", "ready", running)
+    started, process_one = supervisors_of(nodes.target)
+    if killed == "both":
+        nodes.target.signal(process_one, signal.SIGKILL)
+    else:
+        nodes.target.signal(
+            process_one, signal.SIGSTOP
+        )  # so that it does not record that the copy runs
+    nodes.target.signal(started, signal.SIGKILL)
+    migrations.go_on("target", "ready")
+    wait_until(copies, 10, "the copy")
+    if killed != "both":
+        keeps = migrations.records("target")[0]["trees"][0]["supervisor"][0]
+        assert keeps == process_one, "the record names another supervisor"
+        nodes.target.signal(process_one, signal.SIGCONT)
+    running.wait().ok()
+    assert len(copies()) == 1 and nodes.source.alive(pid)
+    nodes.target.signal(int(copies()[0]), signal.SIGKILL)
+    nodes.source.signal(pid, signal.SIGKILL)
 
 
 def test_process_name_that_is_not_utf8_is_no_obstacle(lab, nodes, migrations):
@@ -314,9 +353,7 @@ def test_migration_of_coordinator_killed_before_decision_is_aborted_on_both_node
 ):
     """The relay at the source decides alone."""
     [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(
-        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
-    )
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
     migrations.wait_until_paused("source", "sealed", running)
     wait_until(
         lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
@@ -333,16 +370,14 @@ def test_migration_of_coordinator_killed_before_decision_is_aborted_on_both_node
     worker.end()
 
 
-def test_paths_may_contain_blanks(lab, nodes):
-    with Migrations(
-        nodes.source, nodes.target, lab.directory / "private", name="with some blanks"
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        migrations.migrate(
-            worker.pid, criu_options=["--network-lock", "iptables", "--ghost-limit", "4M"]
-        ).ok()
-        check_moved(worker, nodes)
-        worker.end()
+def test_paths_may_contain_blanks(lab, nodes, make_migrations):
+    migrations = make_migrations(name="with some blanks")
+    [worker] = start_workers(lab, nodes, 1)
+    migrations.migrate(
+        worker.pid, criu_options=["--network-lock", "iptables", "--ghost-limit", "4M"]
+    ).ok()
+    check_moved(worker, nodes)
+    worker.end()
 
 
 def test_restore_is_refused_if_its_release_cannot_be_recorded(lab, nodes, migrations):
@@ -351,7 +386,7 @@ def test_restore_is_refused_if_its_release_cannot_be_recorded(lab, nodes, migrat
     running = migrations.start_migrate(
         worker.pid,
         options=["--eager"],
-        environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:committed"))},
+        environment=pause_at(lab, "source:committed"),
     )
     migrations.wait_until_paused("source", "committed", running)
     wait_until(

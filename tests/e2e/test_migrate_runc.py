@@ -7,7 +7,6 @@ import pytest
 
 from lab.containers import Counter, make_bundle
 from lab.criu import find_criu
-from lab.migrations import Migrations
 from lab.node import wait_until
 from lab.programs import SteadyWorker, check_continuity
 from lab.readme import run_section
@@ -16,16 +15,9 @@ MOVED, ABORTED, USAGE = 0, 11, 2
 
 
 @pytest.fixture
-def migrations(own_cgroup, lab, nodes, need_command, pauses):
+def migrations(own_cgroup, make_migrations, need_command, pauses):
     need_command("runc")
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
-        target_options=["--pool-size", "64MiB"],
-        environment={"PPMR_PAUSE_FILE": str(pauses)},
-    ) as migrations:
-        yield migrations
+    return make_migrations(environment={"PPMR_PAUSE_FILE": str(pauses)})
 
 
 class Job:
@@ -247,7 +239,7 @@ def test_one_copy_runs_after_kill_at_target(migrations, start, pauses, victim):
 
 
 def test_failed_restore_keeps_container_at_source(
-    own_cgroup, lab, nodes, need_command, root_file_system, tmp_path
+    own_cgroup, lab, nodes, make_migrations, need_command, root_file_system, tmp_path
 ):
     need_command("runc")
     broken = tmp_path / "criu"
@@ -255,19 +247,14 @@ def test_failed_restore_keeps_container_at_source(
         f'#!/bin/sh\n[ "$1" = swrk ] && [ "$(cat /proc/sys/kernel/hostname)" = target ] && exit 1\nexec {find_criu()} "$@"\n'
     )
     broken.chmod(0o755)
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
-        environment={"PPMR_CRIU": str(broken)},
-    ) as migrations:
-        job = Job(lab, migrations, root_file_system, own_cgroup)
-        try:
-            done = migrate(migrations)
-            assert done.code == ABORTED and "runc restore" in done.output
-            job.check_stayed()
-        finally:
-            job.remove()
+    migrations = make_migrations(environment={"PPMR_CRIU": str(broken)})
+    job = Job(lab, migrations, root_file_system, own_cgroup)
+    try:
+        done = migrate(migrations)
+        assert done.code == ABORTED and "runc restore" in done.output
+        job.check_stayed()
+    finally:
+        job.remove()
 
 
 def test_container_and_process_move_in_one_migration(lab, migrations, start, pauses):
@@ -298,13 +285,13 @@ def test_preflight_reports_differences_at_target_before_any_change(lab, migratio
     migrations.target_at.run(["mkdir", there])
     config = migrations.source_at.run(["cat", job.bundle / "config.json"]).stdout
     migrations.target_at.run(["sh", "-c", 'cat >"$0"', there / "config.json"], input=config + " ")
-    refused(migrations, job, "is another one at the target")
+    refused(migrations, job, "differs at the target")
     migrations.target_at.run(["sh", "-c", 'cat >"$0"', there / "config.json"], input=config)
     assert migrate(migrations, "--dry-run").code == 0
     migrations.target_at.run(
         ["sh", "-c", f"runc create --bundle {there} job </dev/null >/dev/null 2>&1"]
     )
-    refused(migrations, job, "the container job is there at the target already")
+    refused(migrations, job, "the container job already exists at the target")
     migrations.target_at.run(["runc", "delete", "--force", "job"])
     migrate(migrations).ok()
     job.check_moved()
@@ -330,9 +317,9 @@ def test_container_in_unsupported_state_is_refused(migrations, start):
         stderr=subprocess.DEVNULL,
     )
     wait_until(
-        lambda: "put into the container job" in migrate(migrations, "--dry-run").output,
+        lambda: "started in the container job" in migrate(migrations, "--dry-run").output,
         10,
-        "the process that was put into it to be detected",
+        "the process of runc exec to be found",
     )
     migrations.source_at.signal_process(inside, signal.SIGKILL)
     inside.wait()
@@ -345,7 +332,7 @@ def test_container_in_unsupported_state_is_refused(migrations, start):
     done = migrations.migrate(options=["--runc", "nosuch"])
     assert done.code == USAGE and "runc has no container nosuch" in done.output
     for options, criu_options, sentence in (
-        (["--leave-running"], [], "no copying"),
+        (["--leave-running"], [], "cannot copy"),
         (["--pre-copy", 2], [], "--pre-copy"),
         ([], ["--ghost-limit", "64M"], "--ghost-limit"),
     ):

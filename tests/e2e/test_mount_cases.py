@@ -55,11 +55,13 @@ def all_cases():
 
 def pytest_generate_tests(metafunc):
     if "case" in metafunc.fixturenames:
+        long = metafunc.config.getoption("--long")
         wanted = [
             (side, case)
             for side in SIDES
             for case in all_cases()
             if not case.startswith(LEFT_OUT[side])
+            and (long or side != "tmpfs" or not case.startswith(LARGE))
         ]
         metafunc.parametrize(
             "side,case", wanted, ids=[f"{side}-{case}" for side, case in wanted], scope="module"

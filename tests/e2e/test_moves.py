@@ -197,7 +197,7 @@ def test_tcp_connection_to_another_node(lab, nodes, move):
     )
     moving.arrive()
     move.finish()
-    client.wait_for_lines(30)
+    client.wait_for_lines(30, timeout=60)  # TCP retransmits after as long a pause as the move took
     lines = client.lines()
     check_continuity(lines)  # `served` would restart at 1 with a new server
     assert lines[-1]["line"] >= before + 30

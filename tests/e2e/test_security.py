@@ -52,7 +52,7 @@ class Stream:
     SIZE = 48 * MIB
 
     def __init__(self, world, source, target):
-        self._writer = world.write(source.mountpoint / "undisturbed", self.SIZE, pause=0.03)
+        self._writer = world.write(source.mountpoint / "undisturbed", self.SIZE, pause=0.1)
         self._writer.wait_for(2)
         self._target = target
         self._world = world
@@ -94,13 +94,13 @@ def test_target_with_certificate_accepts_only_valid_certificates_of_allowed_peer
         target,
         foreign.options("node1", "target", authority=authority),
         "unknown CA",
-        "certificate 'node1' of the other side: unable to get",
+        "certificate 'node1' of the peer: unable to get",
     )
     is_refused(
         world,
         target,
         foreign.options("node1", "target"),
-        "certificate 'target' of the other side",
+        "certificate 'target' of the peer",
         "unknown CA",
     )
     is_refused(
@@ -108,7 +108,7 @@ def test_target_with_certificate_accepts_only_valid_certificates_of_allowed_peer
         target,
         authority.issue("node2", "target", days=-1),
         "certificate expired",
-        "certificate 'node2' of the other side: certificate has expired",
+        "certificate 'node2' of the peer: certificate has expired",
     )
     is_refused(world, target, authority.issue("node3", "target"), "'node3'", "'node3' of 127.0.0.1")
     is_refused(
@@ -168,7 +168,7 @@ def test_silent_and_slow_clients_do_not_delay_a_source(world):
 
 def logs_that_it_is_insecure(daemon):
     wait_until(
-        lambda: "--insecure: peers do not prove who they are" in daemon.log.read_text(),
+        lambda: "--insecure: peers are not authenticated" in daemon.log.read_text(),
         2,
         f"the {daemon.role} to log that it is insecure",
     )
@@ -295,11 +295,11 @@ def test_private_key_that_other_users_can_read_is_refused(world, authority):
 def test_contradictory_credentials_are_refused(world, key, authority):
     certificate = authority.issue("node1", "target")
     listen = ["target", world.mountpoint(), "--listen", "127.0.0.1:0"]
-    refused_at_start(world, [*listen, "--key-file", key, *certificate], "one of them")
-    refused_at_start(world, [*listen, "--key-file", key, "--insecure"], "one of them")
+    refused_at_start(world, [*listen, "--key-file", key, *certificate], "excludes")
+    refused_at_start(world, [*listen, "--key-file", key, "--insecure"], "excludes")
     refused_at_start(world, [*listen, *certificate[:6]], "--allow-peer is missing")
-    refused_at_start(world, [*listen, *certificate[:2], "--allow-peer", "x"], "all three or none")
-    refused_at_start(world, [*listen, "--allow-peer", "x"], "without --tls-cert")
+    refused_at_start(world, [*listen, *certificate[:2], "--allow-peer", "x"], "required together")
+    refused_at_start(world, [*listen, "--allow-peer", "x"], "requires --tls-cert")
 
 
 def test_keygen_creates_key_and_does_not_overwrite_files(world):

@@ -10,7 +10,7 @@ import pytest
 
 from lab.node import LabError, wait_until
 from lab.programs import REPOSITORY
-from vm import measures
+from vm import image, measures
 from vm.virtual_lab import remove_stale
 
 
@@ -134,7 +134,7 @@ def test_link_can_be_cut_and_restored(machines):
 def test_machines_with_dead_link_are_rebooted(machines):
     machines.b.run(["ip", "link", "set", "link0", "down"])
     machines.b.run(["touch", "/tmp/of-this-boot"])
-    machines.make_whole()
+    machines.repair()
     assert reaches(*machines.nodes)
     assert not machines.b.exists("/tmp/of-this-boot")
 
@@ -184,6 +184,39 @@ def test_killed_runner_leaves_no_processes_and_no_files(machines, supervisor_die
         runner.kill()
         runner.wait()
         runner.stderr.close()
+
+
+@pytest.fixture
+def image_cache(tmp_path, monkeypatch):
+    try:
+        image.check_can_run()
+    except image.CannotRun as why:
+        pytest.skip(str(why))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "ppmr/machine-images"
+
+
+def test_machine_image_is_built_once_and_removed_a_day_after_its_last_use(image_cache, monkeypatch):
+    built = image.cached_image()
+    identity = [file.stat().st_ino for file in built]
+    assert image.cached_image() == built
+    assert [file.stat().st_ino for file in built] == identity
+
+    os.utime(built[0].parent, (0, 0))
+    assert image.cached_image() == built, "removed although it is in use"
+    monkeypatch.setattr(image, "MODULES", image.MODULES[:-1])
+    changed = image.cached_image()
+    assert changed != built and built[0].exists()
+    os.utime(built[0].parent, (0, 0))
+    image.cached_image()
+    assert list(image_cache.iterdir()) == [changed[0].parent]
+
+
+def test_machine_image_is_not_read_from_a_directory_that_others_may_write_to(image_cache):
+    image_cache.mkdir(parents=True)
+    image_cache.chmod(0o777)
+    with pytest.raises(LabError, match="others may write"):
+        image.cached_image()
 
 
 def processes_of(directory, what):

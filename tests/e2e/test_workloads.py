@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.migrations import Migrations
 from lab.moving_address import MovingAddress
 from lab.node import wait_until
 
@@ -20,16 +19,10 @@ MODULUS = 1_000_003
 
 
 @pytest.fixture
-def migrations(lab, nodes):
-    # A small reserve: touching the default would take longer than the moves.
-    with Migrations(
-        nodes.source,
-        nodes.target,
-        lab.directory / "private",
-        target_options=["--pool-size", "64MiB"],
-    ) as migrations:
-        migrations.await_ready()
-        yield migrations
+def migrations(make_migrations):
+    migrations = make_migrations()
+    migrations.await_ready()
+    return migrations
 
 
 class Lines:

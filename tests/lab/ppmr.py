@@ -31,6 +31,8 @@ def find_ppmr(environment=None):
     return path
 
 
+# Options of targets that do not set them. The end-to-end tests let targets touch less memory at start.
+TARGET_DEFAULTS = {}
 CREDENTIALS = ("--key-file", "--tls-cert", "--insecure")
 
 
@@ -59,6 +61,9 @@ class Daemon:
     def __init__(self, at, role, mountpoint, options, timeout=30, wait=True, environment=None):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
         self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
+        if role == "target":
+            defaults = [pair for pair in TARGET_DEFAULTS.items() if pair[0] not in options]
+            options = [*sum(defaults, ()), *options]
         command = [find_ppmr(environment), role, mountpoint, *options, "-f"]
         if at is HOST:  # elsewhere the daemon ends with its node
             command = ["setpriv", "--pdeathsig", "TERM", *command]

@@ -66,7 +66,7 @@ class Relay:
                 pass
 
     def hellos(self):
-        hello_bytes = 12 + 60 + 4  # rdma_stream/README.md
+        hello_bytes = 12 + 60 + 4  # docs/protocol.md
         with self._lock:
             return [bytes(passed[:hello_bytes]) for by_client, passed in self._passed if by_client]
 

@@ -57,10 +57,11 @@ def take_pid(node, pid):
     node.run([sys.executable, "-c", SLEEP_AS, pid])
 
 
-def pause_file(lab, states):
+def pause_at(lab, states):
+    """The environment of a migration that pauses at these states ("source:frozen target:ready")."""
     path = lab.directory / "pauses"
     path.write_text(states)
-    return path
+    return {"PPMR_PAUSE_FILE": str(path)}
 
 
 def lazy_pages_of(node):

@@ -1,13 +1,12 @@
-// Arithmetic that the observer outside (tests/lab/observe.py) repeats, so that a program which was
-// moved can be caught lying.
+// Arithmetic that the observer (tests/lab/programs.py, witness.py) repeats to verify a moved
+// program.
 #pragma once
 
 #include <cstdint>
 
 namespace ppmr_programs {
 
-// SplitMix64's finaliser: f(number) of every question that is answered, and word i of random
-// memory.
+// SplitMix64's finaliser: the answer to a number, and word i of random memory.
 inline uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -15,8 +14,7 @@ inline uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// One step of the chain that a thread walks. Linear, so that the observer can jump to step n
-// without walking.
+// One step of a chain. Linear, so the observer can compute step n directly.
 inline uint64_t chain_step(uint64_t x) {
   return x * 6364136223846793005ull + 1442695040888963407ull;
 }

@@ -1,14 +1,17 @@
-// A parent asks numbers, its children answer with mix(number) and how many they have answered; what
-// differs is the medium between them.
+// A parent sends numbers to partners, which answer with mix(number) and how many numbers they have
+// answered. The medium between them differs.
 //
-//   conversation pipes DIR           three children, each behind two pipes
-//   conversation unix DIR            three children behind socket pairs: stream, datagram,
-//   seqpacket conversation tcp DIR             one child that listens on 127.0.0.1; both ends move
-//   together conversation shared-memory DIR   questions in anonymous shared memory, answers in a
-//   POSIX shm object; 4 MiB of seeded words in each conversation threads DIR         sixteen
-//   threads hand a number round under a mutex and a condition variable conversation serve DIR
-//   ADDRESS PORT      one end of a connection between nodes: answers conversation ask DIR ADDRESS
-//   PORT        the other end: asks
+// clang-format off
+//   conversation pipes DIR                three children, each with two pipes
+//   conversation unix DIR                 three children with socket pairs: stream, datagram, seqpacket
+//   conversation tcp DIR                  one child that listens on 127.0.0.1; both ends move together
+//   conversation shared-memory DIR        questions in anonymous shared memory, answers in a POSIX shm
+//                                         object; 4 MiB of seeded words in each
+//   conversation threads DIR              sixteen threads pass a number round with a mutex and a
+//                                         condition variable
+//   conversation serve DIR ADDRESS PORT   one end of a connection between nodes: answers
+//   conversation ask DIR ADDRESS PORT     the other end: asks
+// clang-format on
 //
 // Each round appends a line to DIR/output: line=N mono_ns=T real_ns=T node=NAME pid=P
 // partners=P1,P2 answers=A1,A2 served=S1,S2 wrong_words=W. `serve` writes no lines, only DIR/ready.
@@ -27,6 +30,7 @@
 #include <vector>
 
 #include "arithmetic.h"
+#include "pipe_child.h"
 #include "posix.h"
 
 namespace ppmr_programs {
@@ -34,11 +38,7 @@ namespace {
 
 constexpr int64_t kRoundIntervalNs = 5'000'000;
 
-struct Answer {
-  uint64_t value = 0, served = 0;
-};
-
-// The one who asks sees a partner as this.
+// A partner, as the parent uses it.
 struct Partner {
   virtual ~Partner() = default;
   virtual Answer ask(uint64_t number) = 0;
@@ -46,51 +46,16 @@ struct Partner {
   pid_t pid = 0;
 };
 
-// Answers on one descriptor pair until the other side is gone.
-void answer_over(int questions, int answers) {
-  Answer answer;
-  uint64_t number = 0;
-  while (read_whole(questions, &number, sizeof number)) {
-    answer.value = mix(number);
-    ++answer.served;
-    if (!write_whole(answers, &answer, sizeof answer)) return;
-  }
-}
-
 struct DescriptorPartner : Partner {
   DescriptorPartner(int to, int from) : to_(to), from_(from) {}
-  Answer ask(uint64_t number) override {
-    Answer answer;
-    if (!write_whole(to_, &number, sizeof number) || !read_whole(from_, &answer, sizeof answer))
-      die("a partner does not answer");
-    return answer;
-  }
+  Answer ask(uint64_t number) override { return ask_over(to_, from_, number); }
   int to_, from_;
 };
 
-// Forks a child that runs `body` and never comes back.
-template <typename Body>
-pid_t start_child(Body body) {
-  const pid_t pid = fork();
-  if (pid < 0) die("fork");
-  if (pid == 0) {
-    body();
-    _exit(0);
-  }
-  return pid;
-}
-
 std::unique_ptr<Partner> partner_over_pipes() {
-  int ask[2], reply[2];
-  if (pipe(ask) != 0 || pipe(reply) != 0) die("pipe");
-  auto partner = std::make_unique<DescriptorPartner>(ask[1], reply[0]);
-  partner->pid = start_child([&] {
-    close(ask[1]);
-    close(reply[0]);
-    answer_over(ask[0], reply[1]);
-  });
-  close(ask[0]);
-  close(reply[1]);
+  const PipeChild child;
+  auto partner = std::make_unique<DescriptorPartner>(child.questions, child.answers);
+  partner->pid = child.pid;
   return partner;
 }
 
@@ -160,8 +125,8 @@ std::unique_ptr<Partner> partner_over_tcp() {
   return partner;
 }
 
-// Half a conversation in shared memory: a number that grows by one when the other half may look,
-// and seeded words around it.
+// One direction in shared memory: `turn` grows by one when the peer may read the rest. Seeded words
+// follow.
 struct SharedHalf {
   static constexpr size_t kWords = (4 << 20) / sizeof(uint64_t);
   std::atomic<uint64_t> turn;
@@ -199,7 +164,7 @@ struct SharedMemoryPartner : Partner {
     if (fd < 0 || ftruncate(fd, sizeof(SharedHalf)) != 0) die("shm_open");
     questions = SharedHalf::map(-1, kQuestionSeed);
     answers = SharedHalf::map(fd, kAnswerSeed);
-    shm_unlink(name.c_str());  // lives on in its mappings alone: the images must carry it
+    shm_unlink(name.c_str());  // only mappings keep it: the images must contain it
     close(fd);
     pid = start_child([this] { serve(); });
   }
@@ -229,12 +194,12 @@ struct SharedMemoryPartner : Partner {
   }
 };
 
-// Sixteen threads, each of which may only act in its turn; the last one hands the number back.
+// Sixteen threads that act in turn; the last one returns the number to the parent.
 struct ThreadRing : Partner {
   static constexpr size_t kThreads = 16;
   std::mutex mutex;
   std::condition_variable moved;
-  size_t at = kThreads;  // whose turn it is; kThreads: the one who asks
+  size_t at = kThreads;  // the thread whose turn it is; kThreads: the parent
   uint64_t number = 0;
   Answer answer;
   std::vector<std::thread> threads;
@@ -252,7 +217,7 @@ struct ThreadRing : Partner {
         answer.value = mix(number);
         answer.served = turns;
       } else if (answer.served != turns) {
-        answer.value = 0;  // a thread that lost its own count spoils the answer
+        answer.value = 0;  // wrong answer: this thread has lost its count
       }
       at = mine + 1;
       moved.notify_all();

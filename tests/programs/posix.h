@@ -1,5 +1,5 @@
-// What every program here needs from POSIX: whole reads and writes, lines in a file, the clock, and
-// dying with a clear sentence.
+// POSIX helpers of the programs: whole reads and writes, lines in a file, clocks, and exit with an
+// error message.
 #pragma once
 
 #include <fcntl.h>
@@ -28,11 +28,10 @@ inline int64_t clock_ns(clockid_t clock) {
   return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
 }
 
-// What a program lives by. CRIU restores into a time namespace in which this clock goes on from the
-// moment of the dump.
+// CRIU restores into a time namespace in which this clock continues from the moment of the dump.
 inline int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-// What observers compare across nodes: time namespaces leave it alone.
+// Comparable across nodes: time namespaces do not change it.
 inline int64_t realtime_ns() { return clock_ns(CLOCK_REALTIME); }
 
 inline void sleep_ns(int64_t ns) {
@@ -41,8 +40,7 @@ inline void sleep_ns(int64_t ns) {
   }
 }
 
-// Keeps the pace of one step per `interval_ns`. After a pause (the program was moved) it goes on
-// from now: nothing is caught up.
+// One step per `interval_ns`. After a pause (a move) it continues from now and makes up no steps.
 class Pace {
  public:
   explicit Pace(int64_t interval_ns) : interval_ns_(interval_ns), next_ns_(monotonic_ns()) {}
@@ -85,8 +83,8 @@ inline bool write_whole(int fd, const void* data, size_t size) {
   return true;
 }
 
-// A file of lines. Deliberately not O_APPEND: where the next line lands is the descriptor's own
-// offset, which a move has to keep.
+// A file of lines. Without O_APPEND, so the next line is written at the descriptor's offset, which
+// a move must keep.
 class LineFile {
  public:
   explicit LineFile(const std::string& path)
@@ -115,8 +113,7 @@ class LineFile {
   int fd_;
 };
 
-// The name of the node this process runs on right now: asked of the kernel each time, because it
-// changes when the process moves.
+// The name of the node on which the process runs. Not cached, because a move changes it.
 inline std::string node_name() {
   char name[65] = {};
   if (gethostname(name, sizeof name - 1) != 0) die("gethostname");

@@ -1,17 +1,19 @@
-// A program worth moving: it has one of everything whose loss would show.
+// A program whose every kind of state shows whether a move has kept it.
 //
-//   memory    N MiB of random words made from a seed; SIGUSR1 asks for an audit (digest, and each
-//   word compared with the seed's) output    every 10 ms a numbered line with both clocks, written
-//   at the descriptor's own offset threads   each walks a chain of its own, one step per
-//   millisecond; (steps, state) of each stands in every line timer     a POSIX timer that ticks
-//   every 10 ms child     behind a pair of pipes; answers number n with mix(n) and how many numbers
-//   it has answered node      each line names the node (UTS host name) it was written on
+// clang-format off
+//   memory   N MiB of random words made from a seed; SIGUSR1 requests an audit (a digest, and a
+//            comparison of each word with the seed's)
+//   output   a numbered line with both clocks every 10 ms, written at the descriptor's offset
+//   threads  each walks a chain, one step per millisecond; every line has (steps, state) of each
+//   timer    a POSIX timer that ticks every 10 ms
+//   child    answers number n over pipes with mix(n) and how many numbers it has answered
+//   node     each line contains the node's name (UTS host name)
+//   writer   if requested: writes the first word of PAGES_PER_S pages per second, cyclically; an audit
+//            checks the expected value of each
+// clang-format on
 //
-//   writer    if asked: the first word of one page after the other is written anew, so many pages a
-//   second, round and round; an audit knows which value each must have by now
-//
-// Usage: steady_worker DIR [SIZE_MIB [THREADS [SEED [PAGES_PER_S]]]]      writes DIR/output,
-// DIR/audits; DIR/ready appears when it is under way
+// Usage: steady_worker DIR [SIZE_MIB [THREADS [SEED [PAGES_PER_S]]]]
+// Writes DIR/output and DIR/audits; creates DIR/ready when everything runs.
 
 #include <pthread.h>
 #include <signal.h>
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "arithmetic.h"
+#include "pipe_child.h"
 #include "posix.h"
 
 namespace ppmr_programs {
@@ -47,8 +50,8 @@ class Memory {
     for (size_t i = 0; i < word_count_; ++i) words_[i] = memory_word(seed_, i);
   }
 
-  // `digest` is of what is there, `expected` of what the seed says; neither depends on anything
-  // remembered from before a move.
+  // `digest` is of the memory, `expected` of the words made from the seed. Neither depends on
+  // values computed before a move.
   struct Audit {
     uint64_t digest = 0, expected = 0, wrong_words = 0;
   };
@@ -77,7 +80,7 @@ class Memory {
 
  private:
   static constexpr size_t kPageWords = 4096 / sizeof(uint64_t);
-  // How it must be now: of another seed for each time that the page was written to.
+  // The expected first word: its seed grows by one with each write to the page.
   uint64_t first_word(size_t page) const {
     const size_t pages = word_count_ / kPageWords;
     const uint64_t rounds = dirtied_ / pages + (page < dirtied_ % pages ? 1 : 0);
@@ -115,52 +118,6 @@ class Walker {
   std::thread thread_;  // last: it uses the members above
 };
 
-struct Answer {
-  uint64_t value = 0, served = 0;
-};
-
-class Child {
- public:
-  Child() {
-    int ask[2], reply[2];
-    if (pipe(ask) != 0 || pipe(reply) != 0) die("pipe");
-    pid_ = fork();
-    if (pid_ < 0) die("fork");
-    if (pid_ == 0) {
-      close(ask[1]);
-      close(reply[0]);
-      serve(ask[0], reply[1]);
-    }
-    close(ask[0]);
-    close(reply[1]);
-    to_child_ = ask[1];
-    from_child_ = reply[0];
-  }
-  pid_t pid() const { return pid_; }
-  Answer ask(uint64_t number) {
-    Answer answer;
-    if (!write_whole(to_child_, &number, sizeof number) ||
-        !read_whole(from_child_, &answer, sizeof answer))
-      die("the child does not answer");
-    return answer;
-  }
-
- private:
-  [[noreturn]] static void serve(int questions, int answers) {
-    Answer answer;
-    uint64_t number = 0;
-    while (read_whole(questions, &number, sizeof number)) {
-      answer.value = mix(number);
-      ++answer.served;
-      if (!write_whole(answers, &answer, sizeof answer)) break;
-    }
-    _exit(0);
-  }
-
-  pid_t pid_ = -1;
-  int to_child_ = -1, from_child_ = -1;
-};
-
 void start_timer() {
   struct sigaction action {};
   action.sa_handler = count_tick;
@@ -196,12 +153,12 @@ void start_timer() {
 
 int run(const std::string& directory, size_t size_mib, size_t thread_count, uint64_t seed,
         uint64_t pages_per_s) {
-  Child child;  // before any thread exists
+  const PipeChild child;  // before any thread exists
   Memory memory(size_mib, seed);
   LineFile output(directory + "/output"), audits(directory + "/audits");
 
-  sigset_t tick_and_audit,
-      audit_only;  // threads inherit the mask: ticks are the main thread's, audits the auditor's
+  // Threads inherit the mask: only the main thread receives ticks, only the auditor audits.
+  sigset_t tick_and_audit, audit_only;
   sigemptyset(&audit_only);
   sigaddset(&audit_only, SIGUSR1);
   tick_and_audit = audit_only;
@@ -232,7 +189,7 @@ int run(const std::string& directory, size_t size_mib, size_t thread_count, uint
     output.line(
         "line=%lu mono_ns=%ld real_ns=%ld node=%s pid=%d child=%d answer=%lu served=%lu ticks=%d "
         "steps=%s states=%s",
-        number, monotonic_ns(), realtime_ns(), node_name().c_str(), getpid(), child.pid(),
+        number, monotonic_ns(), realtime_ns(), node_name().c_str(), getpid(), child.pid,
         answer.value, answer.served, static_cast<int>(ticks), steps.c_str(), states.c_str());
     pace.wait();
   }

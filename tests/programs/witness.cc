@@ -1,12 +1,12 @@
-// A program that testifies whether it was ever doubled. Every few milliseconds it appends one line
-// to a log: its count, the state of a chain that the count determines, the node, both clocks, and
-// how many words of its memory are not what they were. Two copies that run, whenever and however
-// shortly, leave the same count twice.
+// A program whose log shows whether two copies of it have ever run. Every few milliseconds it
+// appends one line: its count, the state of a chain that depends only on the count, the node, both
+// clocks, and the number of changed words in its memory. Two copies that run, even at different
+// times, log the same count twice.
 //
-// The log is opened for each line: a file that is open while the program is dumped would have to be
-// as long at the restore (CRIU checks that), and a second copy would be refused instead of caught.
+// The log is opened for each line. CRIU checks that a file which was open during the dump has the
+// same length at the restore, so it would refuse a second copy instead of revealing it.
 //
-// Usage: witness DIR      appends to DIR/log; DIR/ready appears when it is under way
+// Usage: witness DIR      appends to DIR/log; creates DIR/ready when it runs
 
 #include <memory>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kLineIntervalNs = 2'000'000;
 constexpr size_t kWords = (size_t{2} << 20) / sizeof(uint64_t);
-constexpr size_t kWordsPerLine = 1024;  // how much of the memory is looked at for each line
+constexpr size_t kWordsPerLine = 1024;  // checked for each line
 constexpr uint64_t kSeed = 7;
 
 int run(const std::string& directory) {

@@ -40,25 +40,25 @@ TestAuthority::TestAuthority(const std::string& name)
 
 TestAuthority::~TestAuthority() { std::filesystem::remove_all(directory_); }
 
-TestAuthority::CertificatePointer TestAuthority::make(const CertificateWishes& wishes,
+TestAuthority::CertificatePointer TestAuthority::make(const CertificateRequest& request,
                                                       EVP_PKEY* key, X509* issuer,
                                                       EVP_PKEY* issuer_key) {
   CertificatePointer made(::X509_new(), &::X509_free);
   X509* certificate = made.get();
   ::X509_set_version(certificate, X509_VERSION_3);
   ::ASN1_INTEGER_set(::X509_get_serialNumber(certificate), ++issued_);
-  ::X509_gmtime_adj(::X509_getm_notBefore(certificate), wishes.valid_from_seconds);
-  ::X509_gmtime_adj(::X509_getm_notAfter(certificate), wishes.valid_until_seconds);
+  ::X509_gmtime_adj(::X509_getm_notBefore(certificate), request.valid_from_seconds);
+  ::X509_gmtime_adj(::X509_getm_notAfter(certificate), request.valid_until_seconds);
   ::X509_set_pubkey(certificate, key);
   ::X509_NAME_add_entry_by_txt(::X509_get_subject_name(certificate), "CN", MBSTRING_UTF8,
-                               reinterpret_cast<const unsigned char*>(wishes.common_name.data()),
-                               static_cast<int>(wishes.common_name.size()), -1, 0);
+                               reinterpret_cast<const unsigned char*>(request.common_name.data()),
+                               static_cast<int>(request.common_name.size()), -1, 0);
   X509* signer = issuer != nullptr ? issuer : certificate;
   ::X509_set_issuer_name(certificate, ::X509_get_subject_name(signer));
   add_extension(certificate, signer, NID_basic_constraints,
                 issuer == nullptr ? "critical,CA:TRUE" : "critical,CA:FALSE");
   std::string names;
-  for (const std::string& name : wishes.dns_names)
+  for (const std::string& name : request.dns_names)
     names += (names.empty() ? "DNS:" : ",DNS:") + name;
   if (!names.empty()) add_extension(certificate, signer, NID_subject_alt_name, names);
   [[maybe_unused]] const int size = ::X509_sign(certificate, issuer_key, ::EVP_sha256());
@@ -66,9 +66,9 @@ TestAuthority::CertificatePointer TestAuthority::make(const CertificateWishes& w
   return made;
 }
 
-CertificateFiles TestAuthority::issue(const CertificateWishes& wishes) {
+CertificateFiles TestAuthority::issue(const CertificateRequest& request) {
   const KeyPointer key(EVP_EC_gen("P-256"), &::EVP_PKEY_free);
-  const auto certificate = make(wishes, key.get(), certificate_.get(), key_.get());
+  const auto certificate = make(request, key.get(), certificate_.get(), key_.get());
   const std::string prefix = (directory_ / std::to_string(issued_)).string();
   CertificateFiles files{prefix + ".crt", prefix + ".key", (directory_ / "ca.crt").string()};
   ::PEM_write_X509(open_file(files.certificate).get(), certificate.get());

@@ -1,4 +1,4 @@
-// An authority of certificates for tests, in a directory of its own that goes with it.
+// A certificate authority for tests, with a temporary directory that its destructor removes.
 #pragma once
 
 #include <openssl/evp.h>
@@ -13,7 +13,7 @@
 
 namespace ppmr {
 
-struct CertificateWishes {
+struct CertificateRequest {
   std::string common_name;
   std::vector<std::string> dns_names;
   int valid_from_seconds = -3600;  // from now
@@ -26,15 +26,15 @@ class TestAuthority {
   explicit TestAuthority(const std::string& name = "authority");
   ~TestAuthority();
 
-  // A certificate signed by this authority, its key, and whom to trust.
-  CertificateFiles issue(const CertificateWishes& wishes);
+  // A certificate signed by this authority, its key, and the certificate of the authority.
+  CertificateFiles issue(const CertificateRequest& request);
   std::filesystem::path directory() const { return directory_; }
 
  private:
   using KeyPointer = std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)>;
   using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
 
-  CertificatePointer make(const CertificateWishes& wishes, EVP_PKEY* key, X509* issuer,
+  CertificatePointer make(const CertificateRequest& request, EVP_PKEY* key, X509* issuer,
                           EVP_PKEY* issuer_key);
 
   std::filesystem::path directory_;

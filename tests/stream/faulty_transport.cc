@@ -28,9 +28,7 @@ struct FaultyNetwork::State {
   std::vector<std::weak_ptr<Pair>> pairs;
   FaultCounts counts;
 
-  bool take_fault() {  // with mutex held
-    return counts.faults() < options.faults_max;
-  }
+  bool may_fault_locked() { return counts.faults() < options.faults_max; }
 };
 
 namespace {
@@ -42,8 +40,8 @@ struct Segment {
   Clock::time_point ready_at;
 };
 
-// Both directions of one connection; everything is guarded by the network's one mutex: there is no
-// throughput to be won here, and lock order cannot go wrong.
+// Both directions of one connection, guarded by the network's only mutex: throughput does not
+// matter here, and one mutex needs no lock order.
 class Pair {
  public:
   Pair(std::shared_ptr<State> network, uint64_t number) : network_(std::move(network)) {
@@ -59,8 +57,8 @@ class Pair {
     for (const iovec& buffer : buffers) {
       const auto* data = static_cast<const std::byte*>(buffer.iov_base);
       for (size_t position = 0; position < buffer.iov_len;) {
-        const auto patience = out.write_timeout > milliseconds(0) ? out.write_timeout : kForever;
-        if (!network_->changed.wait_for(lock, patience, [&] {
+        const auto timeout = out.write_timeout > milliseconds(0) ? out.write_timeout : kForever;
+        if (!network_->changed.wait_for(lock, timeout, [&] {
               return dead_ || closed_[side] || closed_[1 - side] ||
                      out.in_flight_bytes < network_->options.window_bytes;
             })) {
@@ -131,11 +129,11 @@ class Pair {
   const std::string& peer() const { return peer_; }
 
  private:
-  struct Direction {  // [i]: what side i writes
+  struct Direction {  // [i]: from side i
     std::deque<Segment> segments;
     size_t front_used = 0;
     size_t in_flight_bytes = 0;
-    std::optional<Segment> swapped;  // waits for the next one to overtake it
+    std::optional<Segment> swapped;  // its successor goes first
     std::mt19937_64 random;
     milliseconds read_timeout{0};
     milliseconds write_timeout{0};
@@ -153,7 +151,8 @@ class Pair {
   }
 
   bool chance(Direction& out, double probability) {
-    return std::uniform_real_distribution<>()(out.random) < probability && network_->take_fault();
+    return std::uniform_real_distribution<>()(out.random) < probability &&
+           network_->may_fault_locked();
   }
 
   void send_segment(Direction& out, std::span<const std::byte> bytes) {
@@ -192,8 +191,8 @@ class Pair {
   }
 
   Status await_bytes(std::unique_lock<std::mutex>& lock, Direction& in, size_t side) {
-    const bool patient = in.read_timeout <= milliseconds(0);
-    const auto deadline = Clock::now() + (patient ? kForever : in.read_timeout);
+    const bool waits_forever = in.read_timeout <= milliseconds(0);
+    const auto deadline = Clock::now() + (waits_forever ? kForever : in.read_timeout);
     for (;;) {
       if (dead_ || closed_[side]) {
         return failure(ECONNRESET, "receive from " + peer_ + ": connection reset");
@@ -204,7 +203,7 @@ class Pair {
         return failure(ECONNRESET, "receive from " + peer_ + ": connection closed");
       }
       if (Clock::now() >= deadline) {
-        return failure(ETIMEDOUT, "receive from " + peer_ + ": nothing came");
+        return failure(ETIMEDOUT, "receive from " + peer_ + ": no byte arrived");
       }
       network_->changed.wait_until(
           lock, waiting ? deadline : std::min(deadline, in.segments.front().ready_at));
@@ -214,7 +213,7 @@ class Pair {
   const std::shared_ptr<State> network_;
   const std::string peer_ = "faulty:1";
   Direction directions_[2];
-  bool closed_[2] = {false, false};  // shut down by side i; what it sent before still arrives
+  bool closed_[2] = {false, false};  // shut down by side i; bytes sent before still arrive
   bool dead_ = false;
 };
 
@@ -292,10 +291,10 @@ class FaultyListener final : public Listener {
     return connection;
   }
   void close() override {
-    std::deque<std::unique_ptr<Connection>> unheard;
+    std::deque<std::unique_ptr<Connection>> unaccepted;
     std::lock_guard lock(network_->mutex);
     network_->listening = false;
-    unheard.swap(network_->backlog);
+    unaccepted.swap(network_->backlog);
     network_->changed.notify_all();
   }
   const std::string& address() const override { return name_; }
@@ -329,10 +328,10 @@ FaultyNetwork::FaultyNetwork(FaultOptions options)
     : state_(std::make_shared<State>(std::move(options))) {}
 
 FaultyNetwork::~FaultyNetwork() {
-  // Connections in the backlog hold the state that holds them.
-  std::deque<std::unique_ptr<Connection>> unheard;
+  // The backlog and the state own each other.
+  std::deque<std::unique_ptr<Connection>> unaccepted;
   std::lock_guard lock(state_->mutex);
-  unheard.swap(state_->backlog);
+  unaccepted.swap(state_->backlog);
   state_->pairs.clear();
 }
 

@@ -1,9 +1,9 @@
-// A network inside one process that misbehaves by a seed: the everyday test of the protocol.
+// A network inside one process with seeded faults: the everyday test of the protocol.
 //
-// What is written is cut into segments; each suffers by a random generator that belongs to its
-// connection and direction, so that a seed means the same decisions on every run (which connection
-// comes first is up to the threads). The stream abstraction is broken on purpose: a real TCP
-// connection neither drops nor reorders bytes, but our checks must not depend on that.
+// Writes are cut into segments. Each connection and direction has a random generator that decides
+// the faults of its segments, so that a seed makes the same decisions in every run (the order of
+// the connections depends on the threads). A TCP connection does not drop or reorder bytes, but
+// this network does: the protocol's checks must not depend on TCP.
 #pragma once
 
 #include <chrono>
@@ -19,21 +19,21 @@
 
 namespace ppmr {
 
-// Probabilities a segment.
+// Probabilities per segment.
 struct FaultRates {
-  double drop = 0;     // its bytes vanish from the stream
-  double delay = 0;    // it, and what follows, comes up to delay_max later
-  double cut = 0;      // the connection ends in both directions, what is under way is lost
-  double reorder = 0;  // it changes places with the next one
-  double corrupt = 0;  // one bit of it flips
+  double drop = 0;     // the stream loses its bytes
+  double delay = 0;    // it and its successors arrive up to delay_max later
+  double cut = 0;      // the connection ends in both directions; segments in flight are lost
+  double reorder = 0;  // it changes places with its successor
+  double corrupt = 0;  // one of its bits flips
 };
 
 struct FaultOptions {
   uint64_t seed = 0;
   FaultRates rates;
-  uint64_t faults_max = UINT64_MAX;  // after so many the network is perfect
+  uint64_t faults_max = UINT64_MAX;  // after these the network is perfect
   uint32_t segment_bytes_max = 64 << 10;
-  size_t window_bytes = 256 << 10;  // in flight in each direction of a connection; then write waits
+  size_t window_bytes = 256 << 10;  // in flight per direction of a connection; then writes block
   std::chrono::milliseconds delay_max{20};
 };
 
@@ -50,7 +50,7 @@ struct FaultCounts {
   std::string text() const;
 };
 
-// Threads: any. Outlives what it made.
+// Threads: any. It outlives its listener, connectors and connections.
 class FaultyNetwork {
  public:
   explicit FaultyNetwork(FaultOptions options = {});
@@ -60,7 +60,7 @@ class FaultyNetwork {
   std::unique_ptr<Listener> listen();
   std::unique_ptr<Connector> connector();
 
-  // While the link is down nothing arrives and nobody connects; nothing is lost either.
+  // While the link is down no byte arrives and no connection opens, but no byte is lost.
   void set_link(bool up);
   // Ends all present connections.
   void cut_all();

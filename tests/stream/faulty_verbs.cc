@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kPrivateDataBytes = 56;  // what arrives: padded with zeros
+constexpr size_t kPrivateDataBytes = 56;  // received: padded with zeros
 constexpr uint16_t kFirstPort = 7000;
 
 std::array<uint8_t, 16> address_of(bool source, size_t rail) {
@@ -34,7 +34,7 @@ struct RegionRecord {
   uint32_t domain;
 };
 
-// A connection; alive while both ends have it.
+// A connection; it exists while one end holds it.
 struct Link {
   bool up = true;
   std::string why;
@@ -42,12 +42,17 @@ struct Link {
   size_t source_rail = 0;
   size_t target_rail = 0;
   uint32_t stream = 0;
-  const Bell* bell = nullptr;  // of the target's end, to be told of the end
+  const WakeEvent* wake = nullptr;  // of the target's end: signalled when the link ends
+};
+
+// The events of one rail. Calls hold the mutex, so that none is running when the rail is gone.
+struct RailHandlers {
+  std::mutex mutex;
+  RailEvents events;
 };
 
 struct SideState {
-  size_t listening = 0;
-  RailEvents events;
+  std::map<size_t, std::shared_ptr<RailHandlers>> rails;  // open ones
   std::set<size_t> removed;
   uint64_t registered_bytes = 0;
   uint16_t port = 0;  // of rail i: port + i
@@ -78,7 +83,7 @@ struct FaultyVerbs::State {
     if (!link->up) return;
     link->up = false;
     link->why = why;
-    if (link->bell != nullptr) link->bell->ring();
+    if (link->wake != nullptr) link->wake->signal();
   }
   ReadFault next_fault_locked() {
     ReadFault fault = ReadFault::kNone;
@@ -100,8 +105,8 @@ using StatePointer = std::shared_ptr<FaultyVerbs::State>;
 
 class FaultyRegion final : public Region {
  public:
-  FaultyRegion(StatePointer state, bool source, uint32_t key, uint32_t told, size_t bytes)
-      : state_(std::move(state)), source_(source), key_(key), told_(told), bytes_(bytes) {}
+  FaultyRegion(StatePointer state, bool source, uint32_t key, uint32_t offered, size_t bytes)
+      : state_(std::move(state)), source_(source), key_(key), offered_(offered), bytes_(bytes) {}
   ~FaultyRegion() override {
     std::lock_guard lock(state_->mutex);
     state_->regions.erase(key_);
@@ -110,13 +115,13 @@ class FaultyRegion final : public Region {
     state_->sides[source_].registered_bytes -= bytes_;
   }
   uint32_t local_key() const override { return key_; }
-  uint32_t peer_key() const override { return told_; }
+  uint32_t peer_key() const override { return offered_; }
 
  private:
   const StatePointer state_;
   const bool source_;
   const uint32_t key_;
-  const uint32_t told_;
+  const uint32_t offered_;
   const size_t bytes_;
 };
 
@@ -149,7 +154,7 @@ class FaultyDomain final : public Domain {
     std::lock_guard lock(state_->mutex);
     state_->closed_domains.insert(number_);
     for (auto& [key, link] : state_->links) {
-      if (key.first == number_) state_->end_locked(link, "disconnected by the source");
+      if (key.first == number_) state_->end_locked(link, "the source disconnected");
     }
     std::erase_if(state_->links, [&](auto& entry) { return entry.first.first == number_; });
   }
@@ -164,7 +169,7 @@ class FaultyDomain final : public Domain {
 class FaultyQueue final : public ReadQueue {
  public:
   FaultyQueue(StatePointer state, std::shared_ptr<Link> link, std::shared_ptr<Domain> domain,
-              Bell ended, std::string description)
+              WakeEvent ended, std::string description)
       : state_(std::move(state)),
         link_(std::move(link)),
         domain_(std::move(domain)),
@@ -173,14 +178,14 @@ class FaultyQueue final : public ReadQueue {
     std::lock_guard lock(state_->mutex);
     ++state_->counts.live_queues;
     ++state_->counts.connections;
-    link_->bell = &ended_;
+    link_->wake = &ended_;
     state_->all_links.insert(link_);
   }
   ~FaultyQueue() override {
     std::lock_guard lock(state_->mutex);
     --state_->counts.live_queues;
     link_->up = false;
-    link_->bell = nullptr;
+    link_->wake = nullptr;
     state_->all_links.erase(link_);
     std::erase_if(state_->links, [&](auto& entry) { return entry.second == link_; });
   }
@@ -213,12 +218,12 @@ class FaultyQueue final : public ReadQueue {
         posted_.pop_front();
         continue;
       }
-      // What a device needs time for.
-      if (!state_->link_up || silent_ || state_->random() % 3 == 0) break;
+      // Sometimes the device is not done yet.
+      if (!state_->link_up || unanswered_ || state_->random() % 3 == 0) break;
       const Posted work = std::move(posted_.front());
       const ReadFault fault = state_->next_fault_locked();
-      if (fault == ReadFault::kSilence) {
-        silent_ = true;
+      if (fault == ReadFault::kNoAnswer) {
+        unanswered_ = true;
         posted_.front() = work;
         break;
       }
@@ -228,7 +233,7 @@ class FaultyQueue final : public ReadQueue {
       broken_ |= error != nullptr;
       completions[count++] = {work.id, error};
       if (fault == ReadFault::kDuplicate) completions[count++] = {work.id, nullptr};
-      if (fault == ReadFault::kStranger) completions[count++] = {state_->random(), nullptr};
+      if (fault == ReadFault::kUnknown) completions[count++] = {state_->random(), nullptr};
       if (fault == ReadFault::kLate && last_id_ != 0) completions[count++] = {last_id_, nullptr};
       if (fault == ReadFault::kDisconnect) state_->end_locked(link_, "disconnected");
       last_id_ = work.id;
@@ -238,15 +243,15 @@ class FaultyQueue final : public ReadQueue {
 
   Status arm() override { return {}; }
 
-  Status wait(milliseconds timeout, const Bell& bell) override {
+  Status wait(milliseconds timeout, const WakeEvent& wake) override {
     bool ready = false;
     {
       std::lock_guard lock(state_->mutex);
-      ready = !posted_.empty() && state_->link_up && !silent_;
+      ready = !posted_.empty() && state_->link_up && !unanswered_;
     }
-    pollfd waits[] = {{ended_.fd(), POLLIN, 0}, {bell.fd(), POLLIN, 0}};
+    pollfd waits[] = {{ended_.fd(), POLLIN, 0}, {wake.fd(), POLLIN, 0}};
     (void)::poll(waits, 2, ready ? 0 : static_cast<int>(timeout.count()));
-    ended_.silence();
+    ended_.clear();
     std::lock_guard lock(state_->mutex);
     if (!link_->up) return failure(ECONNRESET, description_ + ": " + link_->why);
     return {};
@@ -294,22 +299,34 @@ class FaultyQueue final : public ReadQueue {
   const StatePointer state_;
   const std::shared_ptr<Link> link_;
   const std::shared_ptr<Domain> domain_;
-  const Bell ended_;
+  const WakeEvent ended_;
   const std::string description_;
   std::deque<Posted> posted_;
   uint64_t last_id_ = 0;
   bool broken_ = false;
-  bool silent_ = false;
+  bool unanswered_ = false;
 };
+
+Result<Admission> call_admit(RailHandlers& handlers, std::span<const std::byte> private_data) {
+  std::lock_guard lock(handlers.mutex);
+  if (!handlers.events.admit) return failure(ECONNREFUSED, "no listener there");
+  return handlers.events.admit(private_data);
+}
 
 class FaultyRail final : public Rail {
  public:
-  FaultyRail(StatePointer state, bool source, size_t index, uint16_t port)
-      : state_(std::move(state)), source_(source), index_(index) {
+  FaultyRail(StatePointer state, std::shared_ptr<RailHandlers> handlers, bool source, size_t index,
+             uint16_t port)
+      : state_(std::move(state)), handlers_(std::move(handlers)), source_(source), index_(index) {
     address_.ip = address_of(source, index);
     address_.port = port;
     address_.prefix_bits = 120;
     device_ = (source ? "source" : "target") + std::to_string(index);
+  }
+  ~FaultyRail() override { start({}); }
+  void start(RailEvents events) override {
+    std::lock_guard lock(handlers_->mutex);
+    handlers_->events = std::move(events);
   }
   const std::string& device() const override { return device_; }
   const RailAddress& address() const override { return address_; }
@@ -325,7 +342,7 @@ class FaultyRail final : public Rail {
 
   Result<std::unique_ptr<ReadQueue>> connect(const std::shared_ptr<Domain>& domain,
                                              const ConnectOptions& options,
-                                             const Bell& stop) override {
+                                             const WakeEvent& stop) override {
     const std::string description =
         device_ + " " + address_.ip_text() + " - " + options.peer.text();
     const auto deadline = std::chrono::steady_clock::now() + options.timeout;
@@ -333,38 +350,39 @@ class FaultyRail final : public Rail {
     while (!state_->link_up) {
       lock.unlock();
       if (std::chrono::steady_clock::now() > deadline) {
-        return failure(ETIMEDOUT, description + ": no answer");
+        return failure(ETIMEDOUT, description + ": no answer to the RDMA connection request");
       }
       pollfd wait{stop.fd(), POLLIN, 0};
-      if (::poll(&wait, 1, 1) > 0) return failure(ECANCELED, description + ": given up");
+      if (::poll(&wait, 1, 1) > 0) return failure(ECANCELED, description + ": canceled");
       lock.lock();
     }
     SideState& peer = state_->sides[true];
     size_t rail = 0;
-    while (rail < peer.listening && address_of(true, rail) != options.peer.ip) ++rail;
+    while (peer.rails.contains(rail) && address_of(true, rail) != options.peer.ip) ++rail;
     if (state_->sides[false].removed.contains(index_)) return failure(ENODEV, device_ + " is gone");
-    if (rail == peer.listening || peer.removed.contains(rail) ||
+    if (!peer.rails.contains(rail) || peer.removed.contains(rail) ||
         options.peer.port != peer.port + rail) {
-      return failure(ECONNREFUSED, description + ": nobody listens there");
+      return failure(ECONNREFUSED, description + ": no listener there");
     }
-    const auto admit = peer.events.admit;
+    const auto handlers = peer.rails[rail];
     std::vector<std::byte> data(options.private_data.begin(), options.private_data.end());
     data.resize(kPrivateDataBytes);
     lock.unlock();
-    auto admission = admit(rail, data);
-    auto ended = Bell::create();
+    auto admission = call_admit(*handlers, data);
+    auto ended = WakeEvent::create();
     lock.lock();
     if (!admission || !ended) {
       ++state_->counts.refused;
       return failure(ECONNREFUSED, description + ": " + admission.error().message);
     }
+    state_->counts.read_timeout = options.read_timeout;
     auto link = std::make_shared<Link>();
     link->source_domain = static_cast<FaultyDomain&>(*admission->domain).number();
     link->source_rail = rail;
     link->target_rail = index_;
     link->stream = admission->stream;
     if (state_->closed_domains.contains(link->source_domain)) {
-      return failure(ECONNREFUSED, description + ": its session has ended");
+      return failure(ECONNREFUSED, description + ": the session has ended");
     }
     auto& present = state_->links[{link->source_domain, link->stream}];
     if (present) state_->end_locked(present, "replaced");
@@ -375,6 +393,7 @@ class FaultyRail final : public Rail {
 
  private:
   const StatePointer state_;
+  const std::shared_ptr<RailHandlers> handlers_;
   const bool source_;
   const size_t index_;
   RailAddress address_;
@@ -386,18 +405,17 @@ class FaultySide final : public Fabric {
   FaultySide(std::weak_ptr<FaultyVerbs::State> state, bool source)
       : state_(std::move(state)), source_(source) {}
 
-  Result<std::vector<std::unique_ptr<Rail>>> open(const RailChoice&, RailEvents events) override {
+  Result<std::vector<std::unique_ptr<Rail>>> open(const RailChoice&, RailRole) override {
     const StatePointer state = state_.lock();
     std::lock_guard lock(state->mutex);
     SideState& side = state->sides[source_];
     if (side.removed.size() == state->options.rails) return failure(ENODEV, "no RDMA device");
-    side.events = std::move(events);
-    side.listening = state->options.rails;
     side.port = static_cast<uint16_t>(side.port == 0 ? kFirstPort : side.port + 100);
     std::vector<std::unique_ptr<Rail>> rails;
     for (size_t i = 0; i < state->options.rails; ++i) {
-      rails.push_back(
-          std::make_unique<FaultyRail>(state, source_, i, static_cast<uint16_t>(side.port + i)));
+      side.rails[i] = std::make_shared<RailHandlers>();
+      rails.push_back(std::make_unique<FaultyRail>(state, side.rails[i], source_, i,
+                                                   static_cast<uint16_t>(side.port + i)));
     }
     return rails;
   }
@@ -408,7 +426,7 @@ class FaultySide final : public Fabric {
 };
 
 void remove_rail(FaultyVerbs::State& state, bool source, size_t rail) {
-  std::function<void(size_t, const std::string&)> lost;
+  std::shared_ptr<RailHandlers> handlers;
   {
     std::lock_guard lock(state.mutex);
     state.sides[source].removed.insert(rail);
@@ -417,9 +435,10 @@ void remove_rail(FaultyVerbs::State& state, bool source, size_t rail) {
         state.end_locked(link, "the device was removed");
       }
     }
-    lost = state.sides[source].events.lost;
+    handlers = state.sides[source].rails.at(rail);
   }
-  if (lost) lost(rail, "it was removed");
+  std::lock_guard lock(handlers->mutex);
+  if (handlers->events.lost) handlers->events.lost("the device was removed");
 }
 
 }  // namespace
@@ -438,12 +457,17 @@ void FaultyVerbs::set_link(bool up) {
   std::lock_guard lock(state_->mutex);
   state_->link_up = up;
   for (auto& link : state_->all_links) {
-    if (link->bell != nullptr) link->bell->ring();  // what could not complete may do so now
+    if (link->wake != nullptr) link->wake->signal();  // what could not complete may do so now
   }
 }
 
 void FaultyVerbs::remove_source_rail(size_t rail) { remove_rail(*state_, true, rail); }
 void FaultyVerbs::remove_target_rail(size_t rail) { remove_rail(*state_, false, rail); }
+
+void FaultyVerbs::return_rails() {
+  std::lock_guard lock(state_->mutex);
+  for (SideState& side : state_->sides) side.removed.clear();
+}
 
 void FaultyVerbs::plan(std::vector<ReadFault> faults) {
   std::lock_guard lock(state_->mutex);
@@ -460,13 +484,13 @@ FaultyVerbs::Counts FaultyVerbs::counts() const {
   return state_->counts;
 }
 
-Error FaultyVerbs::knock(std::span<const std::byte> private_data) {
-  std::function<Result<Admission>(size_t, std::span<const std::byte>)> admit;
+Error FaultyVerbs::refusal(std::span<const std::byte> private_data) {
+  std::shared_ptr<RailHandlers> handlers;
   {
     std::lock_guard lock(state_->mutex);
-    admit = state_->sides[true].events.admit;
+    handlers = state_->sides[true].rails.at(0);
   }
-  auto admission = admit(0, private_data);
+  auto admission = call_admit(*handlers, private_data);
   return admission ? Error{0, ""} : admission.error();
 }
 

@@ -1,6 +1,6 @@
-// RDMA inside one process that misbehaves on request: a source's and a target's fabric, joined by a
-// link. Reads move bytes straight from the one's registered memory to the other's, with the checks
-// of a device: keys, rights, bounds, domains. Faults come by a seed, or at a certain read.
+// RDMA inside one process that injects faults: a source's and a target's fabric, joined by a link.
+// Reads copy bytes from the registered memory of one to that of the other, with the checks of a
+// device: keys, rights, bounds, domains. Faults are chosen by a seed or planned for the next reads.
 #pragma once
 
 #include <atomic>
@@ -18,25 +18,25 @@ namespace ppmr {
 
 enum class ReadFault {
   kNone,
-  kError,       // the queue pair moves to the error state; this read and all behind it fail
-  kSilence,     // neither this one nor those behind it ever complete
-  kDuplicate,   // completes twice
-  kStranger,    // a completion of a read that nobody posted comes with it
-  kLate,        // a completion of an earlier read comes with it again
+  kError,       // the queue pair enters the error state: this read and all later ones fail
+  kNoAnswer,    // this read and all later ones never complete
+  kDuplicate,   // the read completes twice
+  kUnknown,     // a completion of an unknown read comes with it
+  kLate,        // the completion of an earlier read comes with it again
   kCorrupt,     // a byte is wrong
   kDisconnect,  // the connection ends
 };
 
 struct FaultyVerbsOptions {
   uint64_t seed = 0;
-  double fault_rate = 0;  // of reads; which fault is chosen by the seed
+  double fault_rate = 0;  // of reads; the seed chooses the fault
   uint64_t faults_max = UINT64_MAX;
   uint32_t rails = 1;  // of each side, each in a network of its own
   ReadLimits limits{64, 16, 1 << 20};
   uint64_t registered_max_bytes = UINT64_MAX;  // of each side; beyond it: ENOMEM
 };
 
-// Threads: any. Outlives what it made.
+// Threads: any. It outlives the objects made from it.
 class FaultyVerbs {
  public:
   explicit FaultyVerbs(FaultyVerbsOptions options = {});
@@ -45,23 +45,26 @@ class FaultyVerbs {
   Fabric& source();
   Fabric& target();
 
-  // While the link is down no read completes and nobody connects.
+  // While the link is down no read completes and no connection opens.
   void set_link(bool up);
-  // Whatever `rail` of that side was made of ends, and its user hears of it.
+  // Ends everything made from that rail and reports the loss to its user.
   void remove_source_rail(size_t rail);
   void remove_target_rail(size_t rail);
-  // The next reads suffer from these, in their order, whatever the rate.
+  // The removed devices are back: they can be opened again.
+  void return_rails();
+  // The next reads have these faults, in this order, regardless of the rate.
   void plan(std::vector<ReadFault> faults);
-  // From now on the source's regions have other keys than it tells.
+  // From now on the source offers wrong keys for its regions.
   void forget_source_keys();
 
   struct Counts {
-    uint64_t connections = 0;  // made
+    uint64_t connections = 0;                   // opened
+    std::chrono::milliseconds read_timeout{0};  // of the latest connection
     uint64_t refused = 0;
     uint64_t reads = 0;
     uint64_t faults = 0;
     uint64_t bytes_copied = 0;
-    // There now.
+    // Existing now.
     uint64_t live_queues = 0;
     uint64_t live_regions = 0;
     uint64_t live_domains = 0;
@@ -69,8 +72,8 @@ class FaultyVerbs {
     uint64_t regions_made = 0;
   };
   Counts counts() const;
-  // Connects like a stranger who knows the address; the refusal.
-  Error knock(std::span<const std::byte> private_data);
+  // Connects to the source's first rail with this private data and returns the refusal.
+  Error refusal(std::span<const std::byte> private_data);
 
   struct State;
 

@@ -1,4 +1,4 @@
-// What strangers do first: connect to a target and say hello, or something else.
+// Connects to a target and sends hellos, valid or not.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,20 +14,21 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+inline wire::ControlHello good_hello() {
+  wire::ControlHello hello;
+  hello.session = random_token();
+  hello.slot_count = 4;
+  hello.chunk_size_bytes = kChunkSizeMinBytes;
+  hello.stream_count = 1;
+  hello.source_name = "stranger";
+  return hello;
+}
+
 struct Greeting : testing::Test {
   std::unique_ptr<Connection> connect() {
     return std::move(rig.connector()->connect(kPatience).value());
   }
-  static wire::ControlHello good_hello() {
-    wire::ControlHello hello;
-    hello.session = random_token();
-    hello.slot_count = 4;
-    hello.chunk_size_bytes = kChunkSizeMinBytes;
-    hello.stream_count = 1;
-    hello.source_name = "stranger";
-    return hello;
-  }
-  // What the target answers to a hello that has something wrong.
+  // The target's answer to an invalid hello.
   Error refusal(const wire::ControlHello& hello) {
     auto connection = connect();
     auto welcome = greet_target(*connection, hello, kPatience);

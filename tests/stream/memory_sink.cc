@@ -18,7 +18,7 @@ MemorySink::MemorySink(MemorySinkOptions options)
 
 MemorySink::~MemorySink() = default;
 
-// Zeros. What a file gives up is not used again: late bytes would be seen in nobody else's.
+// Zeros. Blocks are never reused, so that late bytes cannot appear in another file.
 MemorySink::Block MemorySink::take_block_locked() {
   assert(arena_used_bytes_ + kBlockBytes <= arena_.bytes().size());
   const Block block = arena_.bytes().subspan(arena_used_bytes_, kBlockBytes);
@@ -66,7 +66,7 @@ Status MemorySink::claim(SessionId session, const wire::Claim& message) {
   for (auto& [id, other] : sessions_) {
     for (auto& [number, node] : other.nodes) {
       if (node.parent == 0 && node.name == message.name) {
-        return failure(EEXIST, "claim " + message.name + ": it exists");
+        return failure(EEXIST, "claim " + message.name + ": the name exists");
       }
     }
   }
@@ -78,13 +78,13 @@ Status MemorySink::claim(SessionId session, const wire::Claim& message) {
 }
 
 Status MemorySink::make(SessionId session, const wire::Make& message) {
+  if (before_make_) before_make_();
   std::lock_guard lock(mutex_);
   Session* live = live_locked(session, "make");
   if (live == nullptr) return failure(EIO, "no session");
-  if (!live->nodes.contains(message.parent))
-    violation_locked("make below a node that is not there");
+  if (!live->nodes.contains(message.parent)) violation_locked("make below an unknown node");
   auto [made, fresh] = live->nodes.try_emplace(message.node);
-  if (!fresh) violation_locked("make of a node that is there");
+  if (!fresh) violation_locked("make of an existing node");
   names_made_.push_back(message.name);
   made->second.type = message.type;
   made->second.parent = message.parent;
@@ -127,7 +127,7 @@ Status MemorySink::truncate(SessionId session, const wire::Truncate& message) {
   if (live_locked(session, "truncate") == nullptr) return failure(EIO, "no session");
   Node* node = node_locked({session, message.node});
   if (node == nullptr) return failure(ENOENT, "truncate: no such node");
-  if (!node->under_way.empty()) violation_locked("truncate while chunks are under way");
+  if (!node->in_flight.empty()) violation_locked("truncate while chunks are in flight");
   if (message.size_bytes < node->size_bytes) {
     std::erase_if(node->blocks,
                   [&](auto& entry) { return entry.first * kBlockBytes >= message.size_bytes; });
@@ -148,7 +148,7 @@ Status MemorySink::punch_hole(SessionId session, const wire::PunchHole& message)
   if (live_locked(session, "punch_hole") == nullptr) return failure(EIO, "no session");
   Node* node = node_locked({session, message.node});
   if (node == nullptr) return failure(ENOENT, "punch_hole: no such node");
-  if (!node->under_way.empty()) violation_locked("punch_hole while chunks are under way");
+  if (!node->in_flight.empty()) violation_locked("punch_hole while chunks are in flight");
   node->digest = 0;
   return {};
 }
@@ -183,13 +183,13 @@ Status MemorySink::announced(NodeKey file, uint64_t offset, uint32_t length) {
   if (node == nullptr || node->type != wire::NodeType::kFile) {
     return failure(ENOENT, "announced: no such file");
   }
-  node->under_way.push_back({offset, length, ++last_order_, false});
+  node->in_flight.push_back({offset, length, ++last_order_, false});
   return {};
 }
 
-std::list<MemorySink::UnderWay>::iterator MemorySink::find_locked(Node& node, uint64_t offset,
+std::list<MemorySink::InFlight>::iterator MemorySink::find_locked(Node& node, uint64_t offset,
                                                                   uint32_t length, bool reserved) {
-  return std::find_if(node.under_way.begin(), node.under_way.end(), [&](const UnderWay& chunk) {
+  return std::find_if(node.in_flight.begin(), node.in_flight.end(), [&](const InFlight& chunk) {
     return chunk.offset == offset && chunk.length == length && chunk.reserved == reserved;
   });
 }
@@ -208,19 +208,19 @@ Result<Landing> MemorySink::reserve(NodeKey file, uint64_t offset, uint32_t leng
   Node* node = node_locked(file);
   if (node == nullptr) return failure(ENOENT, "reserve: no such file");
   auto chunk = find_locked(*node, offset, length, /*reserved=*/false);
-  if (chunk == node->under_way.end()) {
+  if (chunk == node->in_flight.end()) {
     violation_locked("reserve without announcement: " + where(file, offset, length));
     return failure(EIO, "not announced");
   }
-  for (const UnderWay& other : node->under_way) {
-    if (other.order < chunk->order && other.offset < offset + length &&
+  for (const InFlight& other : node->in_flight) {
+    if (!overlaps_allowed_ && other.order < chunk->order && other.offset < offset + length &&
         offset < other.offset + other.length) {
-      violation_locked("reserve while an earlier chunk is under way there: " +
+      violation_locked("reserve while an earlier chunk is in flight there: " +
                        where(file, offset, length));
     }
   }
   if (used_bytes_ + length > options_.capacity_bytes) {
-    if (options_.wait_for_space) return failure(EAGAIN, "reserve: no memory just now");
+    if (options_.wait_for_space) return failure(EAGAIN, "reserve: no memory now");
     return failure(ENOSPC, "reserve: no memory");
   }
   used_bytes_ += length;
@@ -244,14 +244,14 @@ Status MemorySink::land(const Landing& landing, uint64_t chunk_digest) {
   if (before_land_) before_land_();
   std::lock_guard lock(mutex_);
   Node* node = node_locked(landing.file);
-  if (node == nullptr) return failure(EIO, "land: the file is gone");
+  if (node == nullptr) return failure(EIO, "land: no such file");
   auto chunk = find_locked(*node, landing.offset, landing.length, /*reserved=*/true);
-  if (chunk == node->under_way.end()) {
+  if (chunk == node->in_flight.end()) {
     violation_locked("land twice or without reservation: " +
                      where(landing.file, landing.offset, landing.length));
     return failure(EIO, "not reserved");
   }
-  node->under_way.erase(chunk);
+  node->in_flight.erase(chunk);
   node->size_bytes = std::max(node->size_bytes, landing.offset + landing.length);
   node->digest += chunk_digest;
   return {};
@@ -263,12 +263,12 @@ void MemorySink::abandon(const Landing& landing, const Error&) {
   Node* node = node_locked(landing.file);
   if (node == nullptr) return;
   auto chunk = find_locked(*node, landing.offset, landing.length, /*reserved=*/true);
-  if (chunk == node->under_way.end()) {
-    violation_locked("abandon of what is not reserved: " +
+  if (chunk == node->in_flight.end()) {
+    violation_locked("abandon without reservation: " +
                      where(landing.file, landing.offset, landing.length));
     return;
   }
-  node->under_way.erase(chunk);
+  node->in_flight.erase(chunk);
 }
 
 void MemorySink::abandon_announced(NodeKey file, uint64_t offset, uint32_t length, const Error&) {
@@ -276,11 +276,11 @@ void MemorySink::abandon_announced(NodeKey file, uint64_t offset, uint32_t lengt
   Node* node = node_locked(file);
   if (node == nullptr) return;
   auto chunk = find_locked(*node, offset, length, /*reserved=*/false);
-  if (chunk == node->under_way.end()) {
-    violation_locked("abandon of what is not announced: " + where(file, offset, length));
+  if (chunk == node->in_flight.end()) {
+    violation_locked("abandon without announcement: " + where(file, offset, length));
     return;
   }
-  node->under_way.erase(chunk);
+  node->in_flight.erase(chunk);
 }
 
 Result<size_t> MemorySink::read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) {
@@ -321,7 +321,7 @@ Status MemorySink::seal(SessionId session, const wire::Seal& message) {
     if (found == live->nodes.end()) return failure(EIO, "seal: a node is missing");
     const Node& node = found->second;
     if (node.name != entry.name || node.size_bytes != entry.size_bytes ||
-        node.digest != entry.digest || !node.under_way.empty()) {
+        node.digest != entry.digest || !node.in_flight.empty()) {
       return failure(EIO, "seal: " + entry.name + " differs");
     }
   }
@@ -364,11 +364,11 @@ std::string MemorySink::end_reason() const {
   return end_reason_;
 }
 
-size_t MemorySink::chunks_under_way() const {
+size_t MemorySink::chunks_in_flight() const {
   std::lock_guard lock(mutex_);
   size_t count = 0;
   for (auto& [id, session] : sessions_) {
-    for (auto& [number, node] : session.nodes) count += node.under_way.size();
+    for (auto& [number, node] : session.nodes) count += node.in_flight.size();
   }
   return count;
 }
@@ -381,19 +381,22 @@ bool MemorySink::sealed(uint64_t checkpoint) const {
 
 std::optional<std::vector<std::byte>> MemorySink::content(uint64_t number) const {
   std::lock_guard lock(mutex_);
+  const Node* node = nullptr;
   for (auto& [id, session] : sessions_) {
     auto found = session.nodes.find(number);
     if (found == session.nodes.end()) continue;
-    std::vector<std::byte> bytes(found->second.size_bytes);
-    for (auto& [index, block] : found->second.blocks) {
-      const size_t start = index * kBlockBytes;
-      if (start >= bytes.size()) break;
-      std::copy_n(block.begin(), std::min(kBlockBytes, bytes.size() - start),
-                  bytes.begin() + static_cast<ptrdiff_t>(start));
-    }
-    return bytes;
+    node = &found->second;
+    if (!session.ended) break;
   }
-  return std::nullopt;
+  if (node == nullptr) return std::nullopt;
+  std::vector<std::byte> bytes(node->size_bytes);
+  for (auto& [index, block] : node->blocks) {
+    const size_t start = index * kBlockBytes;
+    if (start >= bytes.size()) break;
+    std::copy_n(block.begin(), std::min(kBlockBytes, bytes.size() - start),
+                bytes.begin() + static_cast<ptrdiff_t>(start));
+  }
+  return bytes;
 }
 
 std::vector<std::string> MemorySink::names_made() const {

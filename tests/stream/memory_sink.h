@@ -1,11 +1,11 @@
-// A Sink in memory that holds its caller to the contract of sink.h and models what files contain.
+// A Sink in memory that checks the contract of sink.h and models the content of files.
 //
-// Every breach (a call for an ended session, a chunk landed twice, memory reserved for what was not
-// announced, two chunks with memory on the same bytes, a truncation under a chunk) is written down
-// in violations(); a test expects none.
+// violations() lists every breach: a call for an ended session, a chunk that lands twice, memory
+// reserved without an announcement or twice for the same bytes, a truncation under a chunk.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <list>
 #include <map>
@@ -22,8 +22,8 @@
 namespace ppmr {
 
 struct MemorySinkOptions {
-  uint64_t capacity_bytes = uint64_t{1} << 40;  // beyond it: ENOSPC
-  bool wait_for_space = false;                  // beyond it: EAGAIN instead, until raise_capacity()
+  uint64_t capacity_bytes = uint64_t{1} << 40;  // above it: ENOSPC
+  bool wait_for_space = false;                  // above it: EAGAIN, until raise_capacity()
 };
 
 // Threads: any.
@@ -61,24 +61,28 @@ class MemorySink final : public Sink {
   std::vector<std::string> violations() const;
   size_t open_sessions() const;
   size_t sessions_opened() const;
-  std::string end_reason() const;  // of the session that ended last
-  size_t chunks_under_way() const;
+  std::string end_reason() const;  // of the latest session that ended
+  size_t chunks_in_flight() const;
   bool sealed(uint64_t checkpoint) const;
-  // Of the first session that has such a node: what has landed there, zeros where nothing has.
+  // What has landed in the node of the first open session that has it, or of the latest ended one;
+  // zeros elsewhere.
   std::optional<std::vector<std::byte>> content(uint64_t node) const;
-  std::vector<std::string> names_made() const;  // in the order of their coming
+  std::vector<std::string> names_made() const;  // in their order
   void raise_capacity(uint64_t capacity_bytes);
-  // All that landings point into: region 0.
+  // The memory of all landings: region 0.
   std::span<std::byte> memory() const { return arena_.bytes(); }
-  // Called at the beginning of every land(), without any lock: a slow disk.
+  void allow_overlaps() { overlaps_allowed_ = true; }  // of chunks in flight: no violation
+  // Called at the beginning of every land() or make(), without a lock: simulates a slow disk or a
+  // lack of memory.
   void set_before_land(std::function<void()> hook) { before_land_ = std::move(hook); }
+  void set_before_make(std::function<void()> hook) { before_make_ = std::move(hook); }
 
  private:
   static constexpr size_t kBlockBytes = 16 << 10;
-  static constexpr size_t kArenaBytes = size_t{1} << 30;  // of addresses; touched as it is used
+  static constexpr size_t kArenaBytes = size_t{1} << 30;  // of address space
   using Block = std::span<std::byte>;                     // of the arena
 
-  struct UnderWay {
+  struct InFlight {
     uint64_t offset = 0;
     uint32_t length = 0;
     uint64_t order = 0;
@@ -91,7 +95,7 @@ class MemorySink final : public Sink {
     uint64_t size_bytes = 0;
     uint64_t digest = 0;
     std::map<uint64_t, Block> blocks;
-    std::list<UnderWay> under_way;
+    std::list<InFlight> in_flight;
   };
   struct Session {
     bool ended = false;
@@ -102,7 +106,7 @@ class MemorySink final : public Sink {
 
   Session* live_locked(SessionId session, const char* call);
   Node* node_locked(NodeKey key);
-  std::list<UnderWay>::iterator find_locked(Node& node, uint64_t offset, uint32_t length,
+  std::list<InFlight>::iterator find_locked(Node& node, uint64_t offset, uint32_t length,
                                             bool reserved);
   std::byte* bytes_locked(Node& node, uint64_t offset, size_t& run_bytes);
   void violation_locked(std::string text) { violations_.push_back(std::move(text)); }
@@ -111,6 +115,8 @@ class MemorySink final : public Sink {
 
   MemorySinkOptions options_;
   std::function<void()> before_land_;
+  std::function<void()> before_make_;
+  std::atomic<bool> overlaps_allowed_ = false;
   const MappedMemory arena_;
 
   mutable std::mutex mutex_;

@@ -1,16 +1,20 @@
-// The protocol under a seeded faulty network: whatever happens to the bytes on their way, nothing
-// lost or corrupt is ever reported as success, everything ends in bounded time, and every slot and
-// every thread is back afterwards.
+// The protocol over a seeded faulty network. Whatever happens to bytes in flight, no lost or
+// corrupt byte is reported as success, every operation ends in bounded time, and every slot and
+// thread is returned.
 //
-//   PPMR_SEED=17 bazel test //tests:protocol_test      one seed again (its number is in the
-//   failure) PPMR_SEEDS=20000 ...                               more than the usual thousand
+// Each run takes fresh seeds and prints the first one. To replay one seed:
+//   bazel test //tests/stream:protocol_test --test_env=PPMR_SEED=17
+// PPMR_SEEDS=1200 runs more seeds than usual (the long form). With both, the seeds are PPMR_SEED
+// and its successors.
 
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <random>
 #include <thread>
 
 #include "tests/stream/stream_rig.h"
@@ -23,24 +27,23 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 #ifdef __SANITIZE_THREAD__
-constexpr uint64_t kSeedsUsual = 400;  // each takes ten times as long
-constexpr uint64_t kSeedsOverTls = 120;
-constexpr int kRunnersAtOnce = 3;  // more would be late for the peer on a slow machine
+constexpr uint64_t kSeeds = 100;  // each takes ten times as long
+constexpr int kRunners = 3;       // more would exceed the peer timeout on a slow machine
 #else
-constexpr uint64_t kSeedsUsual = 1200;
-constexpr uint64_t kSeedsOverTls = 300;
-constexpr int kRunnersAtOnce = 12;  // a session mostly waits: for delays, outages, time-outs
+constexpr uint64_t kSeeds = 300;
+constexpr int kRunners = 12;  // a session mostly waits for delays, outages, timeouts
 #endif
 constexpr milliseconds kPeerTimeout{400};
-// No seed may take longer, whatever happens to it: drains and seals end with the session.
+// No seed may take longer: drains and seals end with their session.
 constexpr milliseconds kSeedTimeMax{20'000};
 
-uint64_t number_from_environment(const char* name, uint64_t otherwise) {
+std::optional<uint64_t> number_from_environment(const char* name) {
   const char* text = std::getenv(name);
-  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return std::strtoull(text, nullptr, 10);
 }
 
-// What can happen to a seed, from a quiet network to one on which no session survives.
+// The faults of a seed, from a quiet network to one on which no session survives.
 RigOptions rig_options(uint64_t seed, std::mt19937_64& random) {
   RigOptions options;
   options.peer_timeout = kPeerTimeout;
@@ -52,18 +55,18 @@ RigOptions rig_options(uint64_t seed, std::mt19937_64& random) {
     return random() % 3 == 0 ? 0 : scale * rate_max * static_cast<double>(random() % 1000) / 1000;
   };
   switch (seed % 4) {
-    case 0:  // a few faults, then peace
+    case 0:  // a few faults, then none
       options.faults.rates = {rate(0.2), rate(0.3), rate(0.2), rate(0.2), rate(0.2)};
       options.faults.faults_max = 1 + random() % 8;
       break;
-    case 1:  // rare faults without end
+    case 1:  // rare faults
       options.faults.rates = {rate(0.01), rate(0.05), rate(0.02), rate(0.01), rate(0.02)};
       break;
-    case 2:  // outages, with few faults beside them
+    case 2:  // outages and a few faults
       options.faults.rates = {0, rate(0.1), rate(0.02), 0, rate(0.01)};
       options.faults.faults_max = 20;
       break;
-    default:  // a network that hardly works
+    default:  // a very bad network
       options.faults.rates = {rate(0.1), rate(0.2), rate(0.1), rate(0.1), rate(0.2)};
       break;
   }
@@ -73,21 +76,25 @@ RigOptions rig_options(uint64_t seed, std::mt19937_64& random) {
 struct Outcome {
   bool succeeded = false;
   std::string error;
-  std::string breach;  // empty if all is well
+  std::string breach;  // of the contract; empty if there is none
   FaultCounts faults;
   uint64_t reconnections = 0;
   uint64_t pulled_again = 0;
   bool survived_faults = false;
 };
 
-// Takes the link away for a time that is shorter or longer than the peers' patience.
+// Takes the link down for shorter or longer than the peer timeout.
 class Outages {
  public:
   Outages(FaultyNetwork& network, bool wanted, uint64_t seed) : network_(network) {
     if (wanted) thread_ = std::thread([this, seed] { run(seed); });
   }
   ~Outages() {
-    done_ = true;
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
     if (thread_.joinable()) thread_.join();
     network_.set_link(true);
   }
@@ -95,23 +102,27 @@ class Outages {
  private:
   void run(uint64_t seed) {
     std::mt19937_64 random(seed);
-    for (uint64_t left = 1 + random() % 3; left > 0 && !done_; --left) {
-      sleep(milliseconds(random() % 40));
+    for (uint64_t left = 1 + random() % 3; left > 0; --left) {
+      if (done_within(milliseconds(random() % 40))) return;
       network_.set_link(false);
       if (random() % 4 == 0) network_.cut_all();
       const bool too_long = random() % 4 == 0;
-      sleep(too_long ? kPeerTimeout * 3 / 2 : milliseconds(random() % (kPeerTimeout.count() / 2)));
+      if (done_within(too_long ? kPeerTimeout * 3 / 2
+                               : milliseconds(random() % (kPeerTimeout.count() / 2)))) {
+        return;
+      }
       network_.set_link(true);
     }
   }
-  void sleep(milliseconds time) {
-    for (const auto end = Clock::now() + time; Clock::now() < end && !done_;) {
-      std::this_thread::sleep_for(milliseconds(2));
-    }
+  bool done_within(milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [this] { return done_; });
   }
 
   FaultyNetwork& network_;
-  std::atomic<bool> done_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;  // guarded by mutex_
   std::thread thread_;
 };
 
@@ -159,7 +170,7 @@ Status move_checkpoint(StreamRig& rig, TestSource& source, std::mt19937_64& rand
   for (auto& writer : writers) writer.join();
   for (size_t i = 0; i < files.size(); ++i) {
     if (!results[i]) return results[i];
-    // fsync said yes: every byte must be there now.
+    // The drain succeeded, so every byte must have landed.
     if (auto wrong = difference(*files[i], rig.sink().content(files[i]->node)); !wrong.empty()) {
       breach = "after a successful drain: " + wrong;
     }
@@ -199,7 +210,7 @@ Outcome run_seed(uint64_t seed, const std::shared_ptr<const Security>& security)
       if (source.opened() && code != EIO) {
         outcome.breach = "error " + std::to_string(code) + " is not EIO: " + outcome.error;
       }
-      if (outcome.error.empty()) outcome.breach = "an error without a word";
+      if (outcome.error.empty()) outcome.breach = "an error without a message";
     } else {
       if (!rig.sink().sealed(source.checkpoint())) outcome.breach = "sealed, but not at the target";
       for (const TestFile& file : source.files()) {
@@ -216,15 +227,24 @@ Outcome run_seed(uint64_t seed, const std::shared_ptr<const Security>& security)
   outcome.survived_faults = outcome.succeeded && outcome.faults.faults() > 0;
   rig.end_receiver();
   if (rig.sink().open_sessions() != 0) outcome.breach = "a session was not ended";
-  if (rig.sink().chunks_under_way() != 0)
+  if (rig.sink().chunks_in_flight() != 0)
     outcome.breach = "a chunk was neither landed nor abandoned";
   for (const auto& violation : rig.sink().violations()) outcome.breach = "contract: " + violation;
   return outcome;
 }
 
-// Ends the process, with the seed's number, when a seed does not end: better than hanging.
+// Aborts the process with the seed's number when a seed hangs.
 class Watchdog {
  public:
+  Watchdog() : thread_([this] { run(); }) {}
+  ~Watchdog() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
   void begin(uint64_t seed) {
     std::lock_guard lock(mutex_);
     running_[seed] = Clock::now();
@@ -233,78 +253,79 @@ class Watchdog {
     std::lock_guard lock(mutex_);
     running_.erase(seed);
   }
-  void check() {
-    std::lock_guard lock(mutex_);
-    for (auto& [seed, since] : running_) {
-      if (Clock::now() - since < kSeedTimeMax) continue;
-      std::fprintf(stderr, "seed %llu hangs: PPMR_SEED=%llu runs it alone\n",
-                   static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed));
-      std::abort();
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, milliseconds(500), [this] { return done_; })) {
+      for (auto& [seed, since] : running_) {
+        if (Clock::now() - since < kSeedTimeMax) continue;
+        std::fprintf(stderr, "seed %llu hangs: replay it with PPMR_SEED=%llu\n",
+                     static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed));
+        std::abort();
+      }
     }
   }
 
- private:
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::map<uint64_t, Clock::time_point> running_;  // guarded by mutex_
+  bool done_ = false;                              // guarded by mutex_
+  std::thread thread_;                             // last: uses the others
 };
 
 void run_seeds(const std::shared_ptr<const Security>& security, uint64_t seeds_usual) {
-  spdlog::set_level(spdlog::level::off);
-  const uint64_t only_seed = number_from_environment("PPMR_SEED", UINT64_MAX);
-  const bool alone = only_seed != UINT64_MAX;
-  if (alone) spdlog::set_level(spdlog::level::debug);
-  const uint64_t first = alone ? only_seed : 0;
-  const uint64_t end = alone ? first + 1 : number_from_environment("PPMR_SEEDS", seeds_usual);
+  const auto given_seed = number_from_environment("PPMR_SEED");
+  const auto given_count = number_from_environment("PPMR_SEEDS");
+  const uint64_t first = given_seed ? *given_seed : std::random_device{}();
+  const uint64_t seeds = given_count.value_or(given_seed ? 1 : seeds_usual);
+  const uint64_t end = first + seeds;
+  const bool alone = seeds == 1;
+  spdlog::set_level(alone ? spdlog::level::debug : spdlog::level::off);
+  std::printf("%llu seeds from %llu\n", static_cast<unsigned long long>(seeds),
+              static_cast<unsigned long long>(first));
 
   std::thread([] {}).join();  // a sanitizer starts a thread of its own with the first one
   const size_t threads_before = threads_of_this_process();
   std::atomic<uint64_t> next = first;
-  std::atomic<bool> finished = false;
-  Watchdog watchdog;
+  std::optional<Watchdog> watchdog(std::in_place);
   std::mutex mutex;
   uint64_t succeeded = 0, failed = 0, survived_faults = 0, reconnections = 0, pulled_again = 0;
   FaultCounts faults;
   auto run_some = [&] {
     for (uint64_t seed; (seed = next++) < end;) {
-      watchdog.begin(seed);
+      watchdog->begin(seed);
       const Outcome outcome = run_seed(seed, security);
-      watchdog.end(seed);
+      watchdog->end(seed);
       std::lock_guard lock(mutex);
       (outcome.succeeded ? succeeded : failed) += 1;
       survived_faults += outcome.survived_faults;
       reconnections += outcome.reconnections;
       pulled_again += outcome.pulled_again;
       faults += outcome.faults;
-      EXPECT_EQ(outcome.breach, "") << "PPMR_SEED=" << seed << " runs it again";
+      EXPECT_EQ(outcome.breach, "") << "PPMR_SEED=" << seed << " replays it";
       if (alone)
         std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
                     outcome.succeeded ? "succeeded" : outcome.error.c_str());
     }
   };
-  std::thread watcher([&] {
-    while (!finished) {
-      watchdog.check();
-      std::this_thread::sleep_for(milliseconds(50));
-    }
-  });
   std::vector<std::thread> runners;
-  for (int i = 0; i < kRunnersAtOnce; ++i) runners.emplace_back(run_some);
+  for (int i = 0; i < kRunners; ++i) runners.emplace_back(run_some);
   for (auto& runner : runners) runner.join();
-  finished = true;
-  watcher.join();
+  watchdog.reset();
 
   std::printf(
-      "%llu seeds: %llu succeeded (%llu of them in spite of faults), %llu failed cleanly\n",
-      static_cast<unsigned long long>(end - first), static_cast<unsigned long long>(succeeded),
-      static_cast<unsigned long long>(survived_faults), static_cast<unsigned long long>(failed));
+      "%llu seeds from %llu: %llu succeeded (%llu of them despite faults), %llu failed cleanly\n",
+      static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(first),
+      static_cast<unsigned long long>(succeeded), static_cast<unsigned long long>(survived_faults),
+      static_cast<unsigned long long>(failed));
   std::printf("faults: %s; %llu reconnections, %llu chunks pulled again\n", faults.text().c_str(),
               static_cast<unsigned long long>(reconnections),
               static_cast<unsigned long long>(pulled_again));
   EXPECT_TRUE(eventually([&] { return threads_of_this_process() == threads_before; }))
       << threads_of_this_process() - threads_before << " threads are left";
-  if (alone || end < 100) return;
-  // A run in which nothing went wrong, or nothing went well, has tested little.
-  const uint64_t seeds = end - first;
+  if (seeds < 100) return;
+  // The run must have had enough faults, and enough successes despite faults.
   EXPECT_GT(survived_faults, seeds / 4);
   EXPECT_GT(failed, seeds / 20);
   EXPECT_GT(reconnections, seeds / 10);
@@ -315,16 +336,14 @@ void run_seeds(const std::shared_ptr<const Security>& security, uint64_t seeds_u
   }
 }
 
-TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccess) {
-  run_seeds(Security::none(), kSeedsUsual);
-}
+TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccess) { run_seeds(Security::none(), kSeeds); }
 
-// The control connection's faults hit TLS first: what is damaged, lost or reordered there ends the
-// connection, and the session goes on over another one.
+// Faults on the control connection reach TLS first: damaged, lost or reordered bytes end the
+// connection, and the session continues over another one.
 TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccessOverTls) {
   SharedKey key;
   key.fill(42);
-  run_seeds(std::move(Security::with_shared_key(key).value()), kSeedsOverTls);
+  run_seeds(std::move(Security::with_shared_key(key).value()), kSeeds / 4);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "rdma_stream/connection/tcp_connection.h"
@@ -97,7 +98,7 @@ Status TestSource::write(TestFile& file, uint64_t offset, std::span<const std::b
       if (error_->failed()) return error_->status();
       if (auto alive = sender_->status(); !alive) return alive;
     }
-    // Where the bytes begin in the slot differs, as it does for a FUSE request.
+    // Vary where the bytes begin in the slot, like FUSE requests.
     const auto slot_offset = static_cast<uint32_t>(offset % 64);
     const size_t length = std::min(bytes.size(), options_.chunk_size_bytes - slot_offset);
     std::copy_n(bytes.begin(), length, lease.payload().begin() + slot_offset);
@@ -152,6 +153,14 @@ bool eventually(const std::function<bool()>& condition, milliseconds patience) {
     std::this_thread::sleep_for(milliseconds(1));
   }
   return true;
+}
+
+bool thread_sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string stat;
+  std::getline(file, stat);  // "TID (NAME) STATE ..."
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.compare(name_end, 3, ") S") == 0;
 }
 
 size_t threads_of_this_process() {

@@ -1,5 +1,5 @@
-// Both halves of the stream in one process: a receiver with a sink in memory, and sources that
-// remember what they wrote, joined by a network that may be faulty or by TCP on loopback.
+// Both halves of the stream in one process: a receiver with a sink in memory, and sources that keep
+// a model of their files. A faulty network or TCP on loopback connects them.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@
 
 namespace ppmr {
 
-// RDMA on both sides, or on none.
+// RDMA on both sides.
 struct RigVerbs {
   FaultyVerbsOptions fabric;
   TransportMode source = TransportMode::kAuto;
@@ -37,7 +37,7 @@ struct RigOptions {
   std::chrono::milliseconds peer_timeout{5000};
 };
 
-// Threads: one, but for what its members allow.
+// Threads: one, except where its members allow more.
 class StreamRig {
  public:
   explicit StreamRig(RigOptions options = {});
@@ -63,12 +63,12 @@ class StreamRig {
   std::unique_ptr<Receiver> receiver_;  // last: ends before what it uses
 };
 
-// One file of a source: its chunks on the way, and what it should contain.
+// One file of a source: its chunks in flight and its expected content.
 struct TestFile {
   uint64_t node = 0;
   std::string name;
   std::shared_ptr<FileStream> stream;
-  std::vector<std::byte> model;  // changed by the file's writer only
+  std::vector<std::byte> model;  // changed only by the file's writer
 };
 
 struct TestSourceOptions {
@@ -79,29 +79,29 @@ struct TestSourceOptions {
   SenderEvents events;
 };
 
-// Plays the source mount. Threads: different files may be written by different threads.
+// In place of the source mount. Threads: each file may have its own writer.
 class TestSource {
  public:
   TestSource(StreamRig& rig, TestSourceOptions options);
   ~TestSource();
 
-  // The error of Sender::open, if it failed: nothing else may be called then.
+  // The result of Sender::open. After an error call nothing else.
   Status opened() const { return opened_; }
   Sender& sender() { return *sender_; }
   BufferPool& pool() { return *pool_; }
   const std::shared_ptr<StickyError>& checkpoint_error() const { return error_; }
   void close_sender() { sender_.reset(); }
 
-  // Claims the directory that the files lie in.
+  // Claims the directory for the files.
   Status claim(const std::string& name);
   uint64_t checkpoint() const { return checkpoint_; }
   Result<TestFile*> make_file(const std::string& name);
-  // Writes bytes that `random` makes; longer than a chunk is cut.
+  // Writes random bytes, in several chunks if necessary.
   Status write(TestFile& file, uint64_t offset, size_t length, std::mt19937_64& random);
   Status write(TestFile& file, uint64_t offset, std::span<const std::byte> bytes);
   Status drain(const TestFile& file, std::function<bool()> interrupted = nullptr) const;
   Status close(const TestFile& file);
-  // Drains all files, closes them and has the target compare everything.
+  // Drains and closes all files, then seals the checkpoint.
   Status seal();
   std::deque<TestFile>& files() { return files_; }
 
@@ -118,10 +118,12 @@ class TestSource {
   uint64_t last_node_ = 0;
 };
 
-// Waits for what other threads bring about, with patience but not for ever.
+// Polls until the condition holds; false after `patience`.
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds patience = std::chrono::milliseconds(20'000));
 
 size_t threads_of_this_process();
+// Whether the thread sleeps in the kernel: it has done what it can.
+bool thread_sleeps(pid_t thread);
 
 }  // namespace ppmr

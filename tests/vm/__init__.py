@@ -1,1 +1,1 @@
-"""A laboratory of two virtual machines with RDMA devices, joined by a link that can be cut. README.md says how it is used."""
+"""A laboratory of two virtual machines with RDMA devices, joined by a link that can be cut. See README.md."""

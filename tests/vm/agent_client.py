@@ -1,4 +1,4 @@
-"""The host's side of the agent (protocol.py): commands and small questions in a machine."""
+"""The host's side of the agent (protocol.py): runs commands and small requests in a machine."""
 import json
 import socket
 import subprocess
@@ -13,34 +13,34 @@ from .protocol import ANSWER, EXIT, FAILED, PID, REQUEST, STDERR, STDIN, STDOUT
 
 
 class NotRunning(LabError):
-    """The machine is not there to answer."""
+    """The machine does not answer."""
 
 
 def _os_error(what, failure):
-    """What the agent tried and failed at, as if it had been tried here: FileNotFoundError, ProcessLookupError, ..."""
+    """The agent's error, with the type it would have had here: FileNotFoundError, ProcessLookupError, ..."""
     return OSError(failure["errno"], f"{what}: {failure['message']}")
 
 
 class Agent:
-    """A machine as its directory describes it: agent.json holds the port and the token, and is written anew at every boot."""
+    """The agent of the machine in `directory`. agent.json there holds the port and the token; every boot writes it anew."""
 
     def __init__(self, directory):
         self._file = Path(directory) / "agent.json"
         self.name = Path(directory).name
 
     def connect(self, request, timeout=10):
-        """A connection on which the request has been sent."""
+        """Connects, sends the request and returns the connection."""
         try:
-            known = json.loads(self._file.read_text())
-            connection = socket.create_connection(("127.0.0.1", known["port"]), timeout=timeout)
+            agent = json.loads(self._file.read_text())
+            connection = socket.create_connection(("127.0.0.1", agent["port"]), timeout=timeout)
         except (OSError, ValueError) as error:
             raise NotRunning(f"machine {self.name} is not running: {error}") from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        protocol.send_json(connection, REQUEST, {"token": known["token"], **request})
+        protocol.send_json(connection, REQUEST, {"token": agent["token"], **request})
         return connection
 
     def ask(self, what, timeout=10, **words):
-        """The agent's answer to a question of `guest_agent.ANSWERS`."""
+        """The agent's answer to one of `guest_agent.REQUESTS`."""
         try:
             with self.connect({"do": what, **words}, timeout) as connection:
                 frame = protocol.receive(connection)
@@ -55,7 +55,7 @@ class Agent:
         return json.loads(payload)
 
     def set_clock(self):
-        """Brings the machine's CLOCK_REALTIME to the host's; returns the most it can be off, in seconds."""
+        """Sets the machine's CLOCK_REALTIME to the host's; returns the largest possible difference in seconds."""
         best = None
         for _ in range(5):
             began = time.time_ns()
@@ -64,7 +64,7 @@ class Agent:
         return best
 
     def run(self, argv, timeout, stdin=None, env=None, cwd=None):
-        """Runs a command to its end. subprocess.TimeoutExpired kills it in the machine."""
+        """Runs a command to its end. Kills it in the machine and raises subprocess.TimeoutExpired after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         out = {STDOUT: [], STDERR: []}
 
@@ -89,10 +89,10 @@ class Agent:
                     raise late() from None
                 except OSError as error:
                     raise NotRunning(
-                        f"machine {self.name} went away while '{' '.join(argv)}' ran: {error}"
+                        f"machine {self.name} ended while '{' '.join(argv)}' ran: {error}"
                     ) from None
                 if frame is None:
-                    raise NotRunning(f"machine {self.name} went away while '{' '.join(argv)}' ran")
+                    raise NotRunning(f"machine {self.name} ended while '{' '.join(argv)}' ran")
                 kind, payload = frame
                 if kind == EXIT:
                     return subprocess.CompletedProcess(
@@ -100,7 +100,7 @@ class Agent:
                     )
                 if kind == FAILED:
                     raise _os_error(
-                        f"on {self.name}: '{' '.join(argv)}' could not be started",
+                        f"on {self.name}: cannot start '{' '.join(argv)}'",
                         json.loads(payload),
                     )
                 if kind != PID:
@@ -113,4 +113,4 @@ def _feed(connection, data):
             protocol.send(connection, STDIN, data[at : at + protocol.CHUNK])
         protocol.send(connection, STDIN)
     except OSError:
-        pass  # the reader says what became of it
+        pass  # the thread that reads the connection reports the error

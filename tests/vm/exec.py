@@ -1,8 +1,8 @@
-"""Runs a command in a machine and behaves like it: standard streams, signals, exit code (128 + N if signal N ended it).
+"""Runs a command in a machine and acts like the command: standard streams, signals, exit code (128 + N if signal N ended it).
 
     exec.py [--terminal] [--pid-fd N] MACHINE-DIRECTORY -- COMMAND...
 
-Whoever kills this process kills the command. Exit code 125: the machine is not there, or went away.
+Killing this process kills the command. Exit code 125: the machine is not running, or ended.
 """
 import argparse
 import json
@@ -32,7 +32,7 @@ FORWARDED = (
 )
 
 
-def gone(text):
+def machine_gone(text):
     print(f"exec: {text}", file=sys.stderr)
     return GONE
 
@@ -46,10 +46,10 @@ def feed(send):
         pass
 
 
-def forward(news, send):
+def forward(frames, send):
     try:
         while True:
-            send(*news.get())
+            send(*frames.get())
     except OSError:
         pass
 
@@ -59,24 +59,25 @@ def write_whole(fd, data):
         data = data[os.write(fd, data) :]
 
 
-def converse(connection, pid_fd, window):
-    lock = threading.Lock()  # whole frames, from two threads
+def serve(connection, pid_fd, window):
+    lock = threading.Lock()  # two threads send frames
 
     def send(kind, payload=b""):
         with lock:
             protocol.send(connection, kind, payload)
 
-    news = queue.SimpleQueue()  # a signal handler may only put something here
+    # A signal handler must not take `lock`: the interrupted thread may hold it.
+    frames = queue.SimpleQueue()
     for number in () if window else FORWARDED:
         signal.signal(
-            number, lambda number, _: news.put((protocol.SIGNAL, str(int(number)).encode()))
+            number, lambda number, _: frames.put((protocol.SIGNAL, str(int(number)).encode()))
         )
     if window:
         signal.signal(
-            signal.SIGWINCH, lambda *_: news.put((protocol.WINDOW, json.dumps(window()).encode()))
+            signal.SIGWINCH, lambda *_: frames.put((protocol.WINDOW, json.dumps(window()).encode()))
         )
     threading.Thread(target=feed, args=(send,), daemon=True).start()
-    threading.Thread(target=forward, args=(news, send), daemon=True).start()
+    threading.Thread(target=forward, args=(frames, send), daemon=True).start()
     while (frame := protocol.receive(connection)) is not None:
         kind, payload = frame
         if kind == protocol.STDOUT:
@@ -92,7 +93,7 @@ def converse(connection, pid_fd, window):
         elif kind == protocol.FAILED:
             print(f"exec: {json.loads(payload)['message']}", file=sys.stderr)
             return 127
-    return gone("the machine went away")
+    return machine_gone("the machine ended")
 
 
 def main():
@@ -119,9 +120,9 @@ def main():
         if arguments.terminal:
             saved = termios.tcgetattr(0)
             tty.setraw(0)
-        return converse(connection, arguments.pid_fd, window)
+        return serve(connection, arguments.pid_fd, window)
     except (LabError, OSError, ValueError) as error:
-        return gone(error)
+        return machine_gone(error)
     finally:
         if saved:
             termios.tcsetattr(0, termios.TCSADRAIN, saved)
@@ -130,4 +131,4 @@ def main():
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # not waiting for the thread that reads standard input
+    os._exit(code)  # without waiting for the thread that reads standard input

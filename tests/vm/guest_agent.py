@@ -1,7 +1,7 @@
 """Process 1 of a virtual machine: runs commands for the host (see protocol.py) and reaps orphans.
 
-It listens in the network namespace that holds the way to the host, and runs commands in the machine's own. A thread per connection; the main
-thread accepts and reaps, so that the exit status of a child has one owner.
+It listens in the network namespace that is connected to the host, and runs commands in the machine's default one. A thread per connection. Only the
+main thread reaps, so the exit status of a child has one owner.
 """
 import ctypes
 import fcntl
@@ -25,20 +25,20 @@ ENVIRONMENT = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "PPMR_CR
 
 
 class Children:
-    """Every child of this process; those that were started here are remembered until `forget`."""
+    """The children of this process. The status of those started here is stored until `forget`."""
 
     def __init__(self):
-        self._lock = threading.Lock()
-        self._status = {}  # pid -> None while it runs, then what subprocess calls its returncode
+        self._changed = threading.Condition()
+        self._status = {}  # pid -> None while it runs, then its returncode as in subprocess
 
     def start(self, argv, **options):
-        with self._lock:  # not reaped before it is remembered
+        with self._changed:  # reap() must not run before the status is stored
             child = subprocess.Popen(argv, **options)
             self._status[child.pid] = None
             return child
 
     def reap(self):
-        with self._lock:
+        with self._changed:
             while True:
                 try:
                     pid, status = os.waitpid(-1, os.WNOHANG)
@@ -48,13 +48,15 @@ class Children:
                     return
                 if pid in self._status:
                     self._status[pid] = os.waitstatus_to_exitcode(status)
+                    self._changed.notify_all()
 
-    def status(self, pid):
-        with self._lock:
+    def await_status(self, pid):
+        with self._changed:
+            self._changed.wait_for(lambda: self._status[pid] is not None)
             return self._status[pid]
 
     def signal(self, pid, number, group=False):
-        with self._lock:
+        with self._changed:
             if self._status.get(pid, 0) is None:  # the pid is still this child's
                 try:
                     (os.killpg if group else os.kill)(pid, number)
@@ -62,7 +64,7 @@ class Children:
                     pass
 
     def forget(self, pid):
-        with self._lock:
+        with self._changed:
             del self._status[pid]
 
 
@@ -81,7 +83,7 @@ class Command:
         if request.get("window"):
             self._terminal, inner = os.openpty()
             self._set_window(*request["window"])
-            # setsid gives it the controlling terminal, which start_new_session cannot
+            # setsid sets the controlling terminal, start_new_session does not.
             self._child = children.start(
                 ["setsid", "--ctty", "--wait", *argv],
                 stdin=inner,
@@ -118,24 +120,18 @@ class Command:
             poll.register(exited, select.POLLIN)
             for fd in self._outlets:
                 poll.register(fd, select.POLLIN)
-            over = False
-            while not over or (
-                self._outlets and self._terminal is None
-            ):  # as with any pipe: until its last holder has closed it
+            ended = False
+            # A pipe delivers output until its last holder has closed it, which may be later than the exit.
+            while not ended or (self._outlets and self._terminal is None):
                 for fd, _ in poll.poll():
                     if fd == exited:
-                        over = True
+                        ended = True
                         poll.unregister(exited)
                     else:
                         self._forward(fd, poll)
-            while (
-                children.status(pid) is None
-            ):  # it has ended, the main thread may not have come to it
-                time.sleep(0.001)
-            self._child.returncode = children.status(pid)
-            protocol.send_json(self._connection, EXIT, self._child.returncode)
+            protocol.send_json(self._connection, EXIT, children.await_status(pid))
         except OSError:
-            children.signal(pid, signal.SIGKILL, group=True)  # the host has gone away
+            children.signal(pid, signal.SIGKILL, group=True)  # the host closed the connection
         finally:
             os.close(exited)
             self._end(pid)
@@ -143,7 +139,7 @@ class Command:
     def _forward(self, fd, poll):
         try:
             data = os.read(fd, CHUNK)
-        except OSError:  # a terminal nobody has open any more
+        except OSError:  # a terminal after its last holder has closed it
             data = b""
         if data:
             protocol.send(self._connection, self._outlets[fd], data)
@@ -182,7 +178,7 @@ class Command:
                     return to
         except BrokenPipeError:
             pass
-        if self._child.stdin:  # an empty payload, or nobody reads: it ends
+        if self._child.stdin:  # end of input, or the command has closed its end
             self._child.stdin.close()
         return None
 
@@ -193,9 +189,7 @@ class Command:
             )
 
     def _end(self, pid):
-        while children.status(pid) is None:
-            time.sleep(0.001)
-        self._child.returncode = children.status(pid)
+        self._child.returncode = children.await_status(pid)
         children.forget(pid)
         for pipe in (self._child.stdout, self._child.stderr):
             if pipe:
@@ -213,8 +207,8 @@ def set_clock(host_ns):
     time.clock_settime_ns(time.CLOCK_REALTIME, host_ns)
 
 
-# What the host may ask for without a process being started for it.
-ANSWERS = {
+# Requests that start no process.
+REQUESTS = {
     "hello": lambda request: None,
     "set_clock": lambda request: set_clock(request["host_ns"]),
     "clock": lambda request: time.time_ns(),
@@ -239,7 +233,7 @@ def serve(connection):
                 if request["do"] == "run":
                     command = Command(connection, request)
                 else:
-                    protocol.send_json(connection, ANSWER, ANSWERS[request["do"]](request))
+                    protocol.send_json(connection, ANSWER, REQUESTS[request["do"]](request))
                     return
             except OSError as error:
                 protocol.send_json(
@@ -248,11 +242,11 @@ def serve(connection):
                 return
             command.run()
         except (OSError, ValueError) as error:
-            print(f"ppmr-vm: a request failed: {error}", file=sys.stderr, flush=True)
+            print(f"ppmr-vm: request failed: {error}", file=sys.stderr, flush=True)
 
 
 def listen(namespace):
-    """A listening socket in another network namespace; the calling thread stays where it is."""
+    """A listening socket in another network namespace; the calling thread returns to its namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     clone_newnet = 0x40000000
 

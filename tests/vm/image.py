@@ -1,17 +1,26 @@
-"""What a machine boots: the newest Debian kernel installed here, and an initramfs that leads to this machine's own root file system."""
+"""What a machine boots: the newest Debian kernel installed here, and an initramfs that mounts this computer's root file system.
+
+Everything that is the same for all machines is built once and cached in $XDG_CACHE_HOME/ppmr (~/.cache/ppmr) under a hash of its inputs.
+"""
+import hashlib
 import lzma
+import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 
 from lab.node import LabError
 
 HERE = Path(__file__).resolve().parent
 BUSYBOX = Path("/bin/busybox")
+UNUSED_MAX_SECONDS = 24 * 3600  # older images are removed; no laboratory runs for so long
 
-# Others are loaded by the kernel on demand, from the root file system.
+# The kernel loads others on demand, from the root file system.
 MODULES = (
     "virtio_pci",
     "9pnet_virtio",
@@ -25,10 +34,12 @@ MODULES = (
     "fuse",
     "tun",
 )
+SIGNATURE_END = b"~Module signature appended~\n"
+SIGNATURE_INFO_BYTES = 12  # struct module_signature; its last four bytes are the signature's length
 
 
 class CannotRun(LabError):
-    """This machine lacks what virtual machines need; the message says what, and what to do."""
+    """This computer lacks something that virtual machines need. The message names it and the remedy."""
 
 
 def _version_key(path):
@@ -36,16 +47,16 @@ def _version_key(path):
 
 
 def find_kernel():
-    """(kernel, directory of its modules): the newest that has the modules that the laboratory needs."""
+    """(kernel, directory of its modules): the newest kernel that has all MODULES."""
     refused = []
     for kernel in sorted(Path("/boot").glob("vmlinuz-*"), key=_version_key, reverse=True):
         modules = Path("/lib/modules") / kernel.name.removeprefix("vmlinuz-")
-        lacking = _lacking(modules)
-        if not lacking:
+        missing = _missing(modules)
+        if not missing:
             return kernel, modules
-        refused.append(f"{kernel} lacks {', '.join(lacking)}")
+        refused.append(f"{kernel} lacks {', '.join(missing)}")
     raise CannotRun(
-        f"no kernel to boot ({'; '.join(refused) or 'none in /boot'}): run third_party/install, which brings linux-image-amd64"
+        f"no kernel to boot ({'; '.join(refused) or 'none in /boot'}): run third_party/install, which installs linux-image-amd64"
     )
 
 
@@ -53,36 +64,101 @@ def find_qemu():
     qemu = shutil.which("qemu-system-x86_64")
     if not qemu:
         raise CannotRun(
-            "no qemu-system-x86_64: run third_party/install, which brings qemu-system-x86"
+            "no qemu-system-x86_64: run third_party/install, which installs qemu-system-x86"
         )
     return qemu
 
 
 def check_can_run():
-    """CannotRun if anything is missing that booting needs."""
+    """Raises CannotRun if anything is missing that booting needs."""
     find_qemu()
     find_kernel()
     for program, package in ((BUSYBOX, "busybox-static"), ("cpio", "cpio"), ("modprobe", "kmod")):
         if not shutil.which(program, path="/bin:/usr/bin:/sbin:/usr/sbin"):
-            raise CannotRun(f"no {program}: run third_party/install, which brings {package}")
+            raise CannotRun(f"no {program}: run third_party/install, which installs {package}")
 
 
-def unpack_kernel(kernel, directory):
-    """The ELF file inside of a Debian kernel, which QEMU can start directly (PVH): unpacking it in the machine takes longer than all the rest of
-    the kernel's start. The kernel as it is if it is packed otherwise."""
+def cached_image():
+    """(kernel, initramfs without the settings of a machine), built if the cache does not have them."""
+    kernel, modules = find_kernel()
+    files = _in_order(MODULES, modules)
+    cache = _cache_directory()
+    entry = cache / _hash_of([Path(__file__), HERE / "initramfs_init", BUSYBOX, kernel, *files])
+    if not entry.exists():
+        _build(entry, kernel, files)
+    os.utime(entry)
+    for other in cache.iterdir():
+        if time.time() - other.stat().st_mtime > UNUSED_MAX_SECONDS:
+            shutil.rmtree(other, ignore_errors=True)
+    return entry / "kernel", entry / "initramfs.cpio"
+
+
+def _cache_directory():
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(home) / "ppmr/machine-images"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LabError(
+            f"refusing to boot from {directory}: others may write to it; remove it, or set XDG_CACHE_HOME"
+        )
+    return directory
+
+
+def _hash_of(files):
+    found = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        found.update(f"{file.name} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:32]
+
+
+def _build(entry, kernel, modules):
+    """Fills `entry`, which appears complete or not at all."""
+    building = Path(tempfile.mkdtemp(dir=entry.parent, prefix="building-"))
+    try:
+        (building / "kernel").write_bytes(_unpacked_kernel(kernel))
+        tree = building / "tree"
+        for name in ("bin", "modules"):
+            (tree / name).mkdir(parents=True)
+        shutil.copy(BUSYBOX, tree / "bin/busybox")
+        shutil.copy(HERE / "initramfs_init", tree / "init")
+        (tree / "init").chmod(0o755)
+        for number, file in enumerate(modules):  # in the order in which they are to be loaded
+            (tree / "modules" / f"{number:02}-{file.name}").write_bytes(_without_signature(file))
+        with open(building / "initramfs.cpio", "wb") as out:
+            _archive(tree, out)
+        shutil.rmtree(tree)
+        building.rename(entry)
+    except OSError:
+        if not entry.exists():  # no other laboratory has built it meanwhile
+            raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _unpacked_kernel(kernel):
+    """The ELF file inside a Debian kernel, which QEMU can start directly (PVH): unpacking it in the machine takes longer than the rest of the
+    kernel's start. The kernel unchanged if it is packed in another way."""
     packed = kernel.read_bytes()
     start = packed.find(b"\xfd7zXZ\0")
     if start < 0:
-        return kernel
+        return packed
     try:
         elf = lzma.LZMADecompressor().decompress(packed[start:])
     except lzma.LZMAError:
-        return kernel
-    if not elf.startswith(b"\x7fELF"):
-        return kernel
-    unpacked = Path(directory) / "vmlinux"
-    unpacked.write_bytes(elf)
-    return unpacked
+        return packed
+    return elf if elf.startswith(b"\x7fELF") else packed
+
+
+def _without_signature(module):
+    """Checking the signature of a module takes an emulated machine longer than loading it."""
+    content = module.read_bytes()
+    if not content.endswith(SIGNATURE_END):
+        return content
+    end = len(content) - len(SIGNATURE_END)
+    signature_bytes = int.from_bytes(content[end - 4 : end], "big")
+    return content[: end - SIGNATURE_INFO_BYTES - signature_bytes]
 
 
 def _dependencies(modules):
@@ -102,16 +178,16 @@ def _built_in(modules):
     return {_name(line) for line in (modules / "modules.builtin").read_text().splitlines()}
 
 
-def _lacking(modules):
+def _missing(modules):
     try:
-        known = set(_dependencies(modules)) | _built_in(modules)
+        present = set(_dependencies(modules)) | _built_in(modules)
     except OSError as error:
         return [str(error)]
-    return [name for name in MODULES if name not in known]
+    return [name for name in MODULES if name not in present]
 
 
 def _in_order(names, modules):
-    """Files of the modules and of all that they need, each after what it needs."""
+    """Files of the modules and of all that they need, each after those it needs."""
     table, built_in, ordered = _dependencies(modules), _built_in(modules), []
 
     def visit(name):
@@ -128,30 +204,27 @@ def _in_order(names, modules):
     return ordered
 
 
-def make_initramfs(modules, settings, directory):
-    """Writes directory/initramfs.cpio; `settings` become the shell variables that initramfs_init and the agent read."""
-    tree = Path(directory) / "initramfs"
-    for name in ("bin", "modules"):
-        (tree / name).mkdir(parents=True)
-    shutil.copy(BUSYBOX, tree / "bin/busybox")
-    shutil.copy(HERE / "initramfs_init", tree / "init")
-    (tree / "init").chmod(0o755)
-    files = _in_order(MODULES, modules)
-    for file in files:
-        shutil.copy(file, tree / "modules")
-    settings = {"modules": " ".join(file.name for file in files), **settings}
+def make_initramfs(common, settings, directory):
+    """Writes directory/initramfs.cpio: the archive `common`, then one with the file `settings`, shell variables for initramfs_init and the agent."""
+    tree = directory / "initramfs"
+    tree.mkdir()
     (tree / "settings").write_text(
         "".join(f"export {key}={shlex.quote(str(value))}\n" for key, value in settings.items())
     )
-    image = Path(directory) / "initramfs.cpio"
-    names = "\n".join(str(path.relative_to(tree)) for path in [tree, *sorted(tree.rglob("*"))])
-    with open(image, "wb") as out:
-        subprocess.run(
-            ["cpio", "--quiet", "-o", "-H", "newc", "-R", "0:0"],
-            input=names.encode(),
-            cwd=tree,
-            stdout=out,
-            check=True,
-        )
+    image = directory / "initramfs.cpio"
+    shutil.copy(common, image)
+    with open(image, "ab") as out:
+        _archive(tree, out)
     shutil.rmtree(tree)
     return image
+
+
+def _archive(tree, out):
+    names = "\n".join(str(path.relative_to(tree)) for path in [tree, *sorted(tree.rglob("*"))])
+    subprocess.run(
+        ["cpio", "--quiet", "-o", "-H", "newc", "-R", "0:0"],
+        input=names.encode(),
+        cwd=tree,
+        stdout=out,
+        check=True,
+    )

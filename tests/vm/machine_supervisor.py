@@ -1,10 +1,10 @@
-"""Starts and ends the machines of one laboratory; a process of its own, so that they end however their owner ends.
+"""Starts the QEMUs of one laboratory and ends them with their owner, even if the owner is killed.
 
     machine_supervisor.py DIRECTORY          DIRECTORY/machines.json: name -> command line of its QEMU
 
-Standard input is a pipe held by the owner. When it closes the machines are killed and DIRECTORY is removed. If this process is killed itself, the
-kernel kills the machines (the parent-death signal) and the next laboratory removes the directory, whose lock is then free.
-DIRECTORY/supervisor.sock takes one request per connection: `boot NAME`, `kill NAME`, `state`.
+The owner holds the other end of standard input, a pipe. When the pipe closes, this process kills the machines and removes DIRECTORY. If this process
+is killed, the kernel kills the machines (parent-death signal), and the next laboratory removes the directory, whose lock is then free.
+DIRECTORY/supervisor.sock accepts one request per connection: `boot NAME`, `kill NAME`, `state`.
 """
 import json
 import os
@@ -28,10 +28,10 @@ class MachineSupervisor:
 
     def boot(self, name):
         if self._is_running(name):
-            return f"error {name} is running already"
+            return f"error {name} is already running"
         home = self._directory / name
         console = home / "console.log"
-        if console.exists():  # of the boot before
+        if console.exists():  # from the previous boot
             console.rename(home / f"console-{len(list(home.glob('console-*.log'))) + 1}.log")
         with open(home / "qemu.log", "ab") as log:
             self._running[name] = subprocess.Popen(
@@ -53,12 +53,12 @@ class MachineSupervisor:
     def state(self):
         return "ok " + " ".join(name for name in self._commands if self._is_running(name))
 
-    def answer(self, words):
+    def handle(self, words):
         if words == ["state"]:
             return self.state()
         if len(words) == 2 and words[0] in ("boot", "kill") and words[1] in self._commands:
             return {"boot": self.boot, "kill": self.kill}[words[0]](words[1])
-        return "error what?"
+        return f"error unknown request '{' '.join(words)}'"
 
     def close(self):
         for process in self._running.values():
@@ -71,7 +71,7 @@ class MachineSupervisor:
 def main():
     directory = Path(sys.argv[1])
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a Ctrl-C is the owner's affair
+        signal.signal(number, signal.SIG_IGN)  # the owner handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     supervisor = MachineSupervisor(directory)
     try:
@@ -89,10 +89,10 @@ def main():
                         connection.settimeout(5)
                         try:
                             connection.sendall(
-                                supervisor.answer(connection.recv(200).decode().split()).encode()
+                                supervisor.handle(connection.recv(200).decode().split()).encode()
                             )
                         except OSError as error:
-                            print(f"supervisor: {error}", file=sys.stderr)
+                            print(f"machine_supervisor: {error}", file=sys.stderr)
     finally:
         supervisor.close()
 

@@ -1,4 +1,4 @@
-"""What the link between the machines carries, by the tools everybody uses: the ceilings that ppmr is held against."""
+"""Bandwidth of the link between the machines, measured with the usual tools: the ceilings that ppmr is compared with."""
 import re
 import subprocess
 
@@ -6,13 +6,13 @@ from lab.node import LabError, wait_until
 
 PERFTEST_PORT = 18515
 IPERF_PORT = 5201
-# The time-out of a queue pair, 4.096 us x 2^20 = 4 s: emulated machines are slower than perftest's 67 ms allows for, and every time-out sends the
-# whole window again.
+# The timeout of a queue pair, 4.096 us x 2^20 = 4 s. Emulated machines are slower than perftest's default of 67 ms allows, and every timeout
+# retransmits the whole window.
 QP_TIMEOUT = 20
 
 
 def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
-    """MB/s that `ib_read_bw` on a reads from b, with messages of `size` bytes."""
+    """MB/s at which `ib_read_bw` on a reads from b, with messages of `size` bytes."""
     command = [
         "ib_read_bw",
         "-d",
@@ -40,12 +40,12 @@ def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
         server.wait()
     row = re.search(rf"^\s*{size}\s+\d+\s+\S+\s+(\S+)", shown, re.MULTILINE)
     if not row:
-        raise LabError(f"ib_read_bw showed no bandwidth: {shown[-1000:]}")
+        raise LabError(f"no bandwidth in the output of ib_read_bw: {shown[-1000:]}")
     return float(row[1])
 
 
 def tcp_bandwidth(lab, seconds=3):
-    """MB/s that iperf3 carries from b to a over TCP."""
+    """MB/s that iperf3 sends from b to a over TCP."""
     server = lab.b.popen(
         ["iperf3", "-s", "-1", "-p", IPERF_PORT],
         stdout=subprocess.DEVNULL,
@@ -65,14 +65,14 @@ def tcp_bandwidth(lab, seconds=3):
 
 
 def rping(lab, count=3, timeout=30):
-    """a connects to b by librdmacm, and `count` buffers go there and back by RDMA READ and WRITE."""
+    """a connects to b with librdmacm and sends `count` buffers there and back with RDMA READ and WRITE."""
     server = lab.b.popen(
         ["rping", "-s", "-a", lab.b.address, "-C", count],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        # librdmacm listens in the kernel, where it cannot be seen from outside: try again until somebody is there.
+        # librdmacm listens in the kernel, which does not list the port: try again until the connection succeeds.
         wait_until(
             lambda: server.poll() is None
             and lab.a.run(

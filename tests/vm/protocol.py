@@ -1,9 +1,9 @@
-"""What travels between the host and the agent in a machine: one TCP connection per request, in frames of type, length, payload.
+"""Protocol between the host and the agent in a machine: one TCP connection per request, in frames of type, length, payload.
 
-    host -> guest   REQUEST  {"token": ..., "do": "run", "argv": [...], ...}, then for a command STDIN (empty: it ends), SIGNAL, WINDOW
-    guest -> host   PID, then STDOUT and STDERR as they come, then EXIT; or ANSWER or FAILED
+    host -> guest   REQUEST  {"token": ..., "do": "run", "argv": [...], ...}, then for a command STDIN (empty: end of input), SIGNAL, WINDOW
+    guest -> host   PID, then STDOUT and STDERR as they are written, then EXIT; or ANSWER or FAILED
 
-A command lives as long as its connection: whoever closes it before EXIT kills the command and its process group.
+Closing the connection before EXIT kills the command and its process group.
 """
 import json
 import struct
@@ -27,13 +27,13 @@ def send_json(connection, kind, value):
 
 
 def receive(connection):
-    """(type, payload), or None when the other side has closed."""
+    """(type, payload), or None when the peer has closed the connection."""
     header = _receive_exactly(connection, _HEADER.size)
     if header is None:
         return None
     kind, length = _HEADER.unpack(header)
     if length > LENGTH_MAX:
-        raise ValueError(f"a frame of {length} bytes")
+        raise ValueError(f"frame of {length} bytes, at most {LENGTH_MAX} are allowed")
     payload = _receive_exactly(connection, length)
     return None if payload is None else (kind, payload)
 

@@ -1,31 +1,32 @@
-"""A question to a QEMU over its monitor (QMP): one connection each, so that several owners can ask."""
+"""Runs one command over QEMU's monitor (QMP). Each call makes its own connection, so several processes can use the monitor."""
 import json
 import socket
 
 from lab.node import LabError
 
 
-def ask(path, command, timeout=10, **arguments):
+def execute(path, command, timeout=10, **arguments):
+    """The result of the command. LabError if the monitor does not answer, or refuses."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
             connection.connect(str(path))
             lines = connection.makefile("rw")
 
-            def answer():
+            def reply():
                 while line := lines.readline():
-                    said = json.loads(line)
-                    if "return" in said or "error" in said:
-                        return said
-                raise LabError(f"QEMU's monitor {path} closed at {command}")
+                    message = json.loads(line)
+                    if "return" in message or "error" in message:
+                        return message  # not an event
+                raise LabError(f"QEMU's monitor {path} closed the connection during {command}")
 
             json.loads(lines.readline())  # the greeting
             for name, words in (("qmp_capabilities", {}), (command, arguments)):
                 lines.write(json.dumps({"execute": name, "arguments": words}) + "\n")
                 lines.flush()
-                said = answer()
-                if "error" in said:
-                    raise LabError(f"QEMU refused {name} {words}: {said['error']['desc']}")
-            return said["return"]
+                found = reply()
+                if "error" in found:
+                    raise LabError(f"QEMU refused {name} {words}: {found['error']['desc']}")
+            return found["return"]
     except (OSError, ValueError) as error:
-        raise LabError(f"QEMU's monitor {path} at {command}: {error}") from None
+        raise LabError(f"{command} over QEMU's monitor {path}: {error}") from None

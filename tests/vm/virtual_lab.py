@@ -1,16 +1,16 @@
 """Two virtual machines, `a` and `b`, each with an RDMA device on the link that joins them.
 
     with VirtualLab() as lab:
-        lab.a.run(["rping", "-s", "-C", "1"])             # as on a node of lab.node: run, popen, spawn, signal, mounts, ...
+        lab.a.run(["rping", "-s", "-C", "1"])             # the interface of lab.node.Node: run, popen, spawn, signal, mounts, ...
         lab.cut_link(); lab.restore_link()
         lab.b.kill(); lab.b.boot()
 
-Both boot this machine's own root file system, read-only below a tmpfs, so that every program of the host is there. The host's paths hold in the
-machines for what is shared: `lab.home` (writable, seen by all), the repository and the build's output. /tmp, /run, /dev, /proc are their own.
+Both boot this computer's root file system, read-only below a tmpfs, so all programs of the host are available. `lab.home` (writable by both
+machines), the repository and the build's output are shared and have the same paths as on the host. /tmp, /run, /dev, /proc are private.
 
-Who takes part: this process; a supervisor (machine_supervisor.py) that starts the QEMUs and ends them when this process ends; in each machine an agent
-(guest_agent.py) that runs commands. The link is a pair of datagram sockets: a machine that is killed leaves no connection behind that the other's
-QEMU would have to notice, and comes back to the same link. A second cable, link1, is plugged in but not configured: for tests of two rails.
+Actors: this process; a supervisor (machine_supervisor.py) that starts the QEMUs and ends them when this process ends; in each machine an agent
+(guest_agent.py) that runs commands. The link is a pair of datagram sockets, so a killed machine leaves no broken connection in the other QEMU and
+uses the same link after its next boot. A second cable, link1, is plugged in but not configured, for tests of two rails.
 """
 import fcntl
 import json
@@ -36,24 +36,24 @@ PREFIX = "ppmr-vm-"
 NAMES = ("a", "b")
 SUBNET = "10.78.0"
 READY = "ppmr-vm: ready"
-AGENT_ADDRESS = "10.0.2.15"  # in QEMU's own little network; nothing outside can be reached from it
-LINK_MTU = 9000  # room for RDMA's largest path MTU, 4096
+AGENT_ADDRESS = "10.0.2.15"  # in QEMU's user network, which reaches nothing else
+LINK_MTU = 9000  # holds a packet of RDMA's largest path MTU, 4096
 MEMORY_MIB = 2048
 CPUS = 1
-# All that QEMU can emulate, but for what it emulates far more slowly than programs do without (README.md: what was learnt).
+# Everything that QEMU can emulate, except what it emulates more slowly than a program's fallback runs (README.md).
 CPU_MODEL = "max,-erms,-sse4.2,-pclmulqdq"
 
 
 class VirtualNode(Commands):
-    """A machine, with the interface of lab.node.Node; only `host_path` and `host_pid` have no meaning here."""
+    """A machine, with the interface of lab.node.Node except `host_path` and `host_pid`."""
 
-    criu = "/usr/sbin/criu"  # Debian 12's own, made for this kernel
+    criu = "/usr/sbin/criu"  # Debian 12's CRIU, which supports this kernel
     has_pids_of_its_own = True
 
     def __init__(self, lab, name, number):
         self.name, self.address = name, f"{SUBNET}.{number}"
         self.lab, self.directory = lab, lab.directory / name
-        self.private = Path("/tmp/private")  # a directory only this machine sees the contents of
+        self.private = Path("/tmp/private")
         self.agent = Agent(self.directory)
 
     # -- commands
@@ -69,24 +69,22 @@ class VirtualNode(Commands):
         ]
 
     def popen(self, argv, **options):
-        """A process of the host that stands for the command; its `guest_pid()` is the command's pid in the machine."""
-        told, tell = os.pipe()
+        """A host process that represents the command; its `guest_pid()` is the command's pid in the machine."""
+        read_end, write_end = os.pipe()
         options.setdefault("stdin", subprocess.DEVNULL)
         command = self.command(argv)
-        command[3:3] = ["--pid-fd", str(tell)]
+        command[3:3] = ["--pid-fd", str(write_end)]
         try:
             process = subprocess.Popen(
-                command, pass_fds=[tell, *options.pop("pass_fds", ())], **options
+                command, pass_fds=[write_end, *options.pop("pass_fds", ())], **options
             )
         except BaseException:
-            os.close(told)
+            os.close(read_end)
             raise
         finally:
-            os.close(tell)
-        with open(told, encoding="ascii") as file:
-            pid = (
-                file.read()
-            )  # comes when the command has been started, or ends empty if it could not be
+            os.close(write_end)
+        with open(read_end, encoding="ascii") as file:
+            pid = file.read()  # empty if the command did not start
         process.guest_pid = lambda: _required_pid(pid, self, argv)
         return process
 
@@ -102,17 +100,16 @@ class VirtualNode(Commands):
             )
         except subprocess.TimeoutExpired as late:
             raise LabError(
-                f"on {self.name}: '{' '.join(argv)}' did not end within {timeout} s; it said: {(late.stderr or late.output or b'nothing')[-2000:].decode(errors='replace')}"
+                f"on {self.name}: '{' '.join(argv)}' did not end within {timeout} s; its output: {(late.stderr or late.output or b'none')[-2000:].decode(errors='replace')}"
             ) from late
         if text:
-            done.stdout, done.stderr = done.stdout.decode(errors="replace"), done.stderr.decode(
-                errors="replace"
-            )
+            done.stdout = done.stdout.decode(errors="replace")
+            done.stderr = done.stderr.decode(errors="replace")
         self._check(argv, done, check)
         return done
 
     def signal(self, pid, number=signal.SIGTERM):
-        """Nothing happens if the process or the whole machine is gone."""
+        """Has no effect if the process or the whole machine is gone."""
         try:
             self.agent.ask("signal", pid=pid, number=int(number))
         except (ProcessLookupError, NotRunning):
@@ -124,7 +121,7 @@ class VirtualNode(Commands):
     def process_memory_kib(self, process):
         return self.memory_kib(process.guest_pid())
 
-    # -- files: of the machine, not of the host
+    # -- files of the machine
 
     def read_text(self, path):
         return self.agent.ask("read", path=str(path))
@@ -146,28 +143,28 @@ class VirtualNode(Commands):
 
     def host_path(self, path):
         raise LabError(
-            f"{path} of machine {self.name} cannot be opened from the host: read_text, exists, names, readlink, pull"
+            f"{path} of machine {self.name} cannot be opened from the host: use read_text, exists, names, readlink or pull"
         )
 
     def host_pid(self, process):
         raise LabError(
-            f"a process of machine {self.name} has no pid on the host: signal_process, process_memory_kib"
+            f"a process of machine {self.name} has no pid on the host: use signal_process or process_memory_kib"
         )
 
     def push(self, host_path, path, timeout=120):
         """Copies a file of the host into the machine."""
-        with self._passing() as passed:
-            shutil.copy(host_path, passed.name)
-            self.run(["cp", passed.name, path], timeout=timeout)
+        with self._shared_file() as shared:
+            shutil.copy(host_path, shared.name)
+            self.run(["cp", shared.name, path], timeout=timeout)
 
     def pull(self, path, host_path, timeout=120):
         """Copies a file of the machine to the host."""
-        with self._passing() as passed:
-            self.run(["cp", path, passed.name], timeout=timeout)
-            shutil.copy(passed.name, host_path)
+        with self._shared_file() as shared:
+            self.run(["cp", path, shared.name], timeout=timeout)
+            shutil.copy(shared.name, host_path)
 
-    def _passing(self):
-        return tempfile.NamedTemporaryFile(dir=self.lab.home, prefix="passing-")
+    def _shared_file(self):
+        return tempfile.NamedTemporaryFile(dir=self.lab.home, prefix="copy-")
 
     # -- the machine
 
@@ -175,22 +172,24 @@ class VirtualNode(Commands):
         return self.name in self.lab._ask_supervisor("state").split()
 
     def start(self):
-        """Switches the machine on, without waiting for it: await_ready."""
+        """Switches the machine on. Does not wait for the boot; see await_ready."""
         (self.directory / "agent.json").unlink(missing_ok=True)
         self.lab._ask_supervisor(f"boot {self.name}")
 
     def await_ready(self, timeout=180):
         began = time.monotonic()
 
-        def ready_or_over():
+        def ready_or_ended():
             return READY in self.console() or not self.running()
 
         try:
-            wait_until(ready_or_over, timeout, f"machine {self.name} to boot", interval=0.02)
+            wait_until(ready_or_ended, timeout, f"machine {self.name} to boot", interval=0.02)
         except LabError as late:
             raise LabError(f"{late}; its console: {self._tail()}") from None
         if READY not in self.console():
-            raise LabError(f"machine {self.name} ended while it booted; {self._tail()}")
+            raise LabError(
+                f"machine {self.name} ended while it booted; its console: {self._tail()}"
+            )
         (self.directory / "agent.json.new").write_text(
             json.dumps({"port": self._agent_port(), "token": self.lab.token})
         )
@@ -203,11 +202,11 @@ class VirtualNode(Commands):
         self.await_ready(timeout)
 
     def kill(self):
-        """As if its power had failed."""
+        """Ends the machine without warning, like a power failure."""
         self.lab._ask_supervisor(f"kill {self.name}")
 
     def console(self):
-        """What the machine has written to its console in this boot."""
+        """The machine's console output since its last boot."""
         try:
             return (self.directory / "console.log").read_text(errors="replace")
         except FileNotFoundError:
@@ -218,42 +217,42 @@ class VirtualNode(Commands):
         return "\n".join(
             [
                 *self.console().strip().splitlines()[-20:],
-                *([f"QEMU said: {qemu[-2000:]}"] if qemu else []),
+                *([f"QEMU's output: {qemu[-2000:]}"] if qemu else []),
             ]
         )
 
     def set_link(self, up):
-        """Plugs the machine's end of the link in, or out."""
-        qmp.ask(self.directory / "qmp.sock", "set_link", name="link0", up=up)
+        """Plugs the cable in, or out, at this machine's end of the link."""
+        qmp.execute(self.directory / "qmp.sock", "set_link", name="link0", up=up)
 
     def _agent_port(self):
-        shown = qmp.ask(
+        shown = qmp.execute(
             self.directory / "qmp.sock", "human-monitor-command", **{"command-line": "info usernet"}
         )
         for line in shown.splitlines():
             words = line.split()
             if words and words[0] == "TCP[HOST_FORWARD]":
                 return int(words[3])
-        raise LabError(f"QEMU of machine {self.name} does not forward to its agent: {shown}")
+        raise LabError(f"QEMU of machine {self.name} forwards no port to the agent: {shown}")
 
 
 def _required_pid(pid, node, argv):
     if not pid:
-        raise LabError(f"on {node.name}: '{' '.join(map(str, argv))}' was not started")
+        raise LabError(f"on {node.name}: '{' '.join(map(str, argv))}' did not start")
     return int(pid)
 
 
 class VirtualLab:
     def __init__(
-        self, memory_mib=MEMORY_MIB, cpus=CPUS, backed=False, say=lambda text: None, results=None
+        self, memory_mib=MEMORY_MIB, cpus=CPUS, backed=False, log=lambda text: None, results=None
     ):
-        """Boots both machines. `results`: a directory that gets their consoles when the laboratory closes.
+        """Boots both machines. `log` receives progress messages. `results`: a directory for the consoles, written by close().
 
-        `backed`: their memory is taken from the host before they start. Otherwise its first touch is several times slower than any later one, which no
-        real machine's is.
+        `backed`: QEMU touches the machines' memory before they start. Otherwise its first touch is several times slower than any later one, unlike
+        on a real machine.
         """
         image.check_can_run()
-        self._say, self._results = say, Path(results) if results else None
+        self._log, self._results = log, Path(results) if results else None
         remove_stale()
         self.token = secrets.token_hex(16)
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -268,7 +267,7 @@ class VirtualLab:
                 node.start()
             for node in self.nodes:
                 node.await_ready()
-            say(
+            log(
                 f"both machines are up after {time.monotonic() - began:.1f} s: a is {self.a.address}, b is {self.b.address}, {memory_mib} MiB and {cpus} CPUs each"
             )
         except BaseException:
@@ -277,7 +276,7 @@ class VirtualLab:
 
     @classmethod
     def attach(cls, directory):
-        """The laboratory of another process, which goes on owning it."""
+        """The laboratory of another process, which keeps its ownership."""
         lab = cls.__new__(cls)
         lab.directory, lab.home = Path(directory), Path(directory) / "home"
         lab.token = (lab.directory / "token").read_text()
@@ -295,7 +294,7 @@ class VirtualLab:
         for node in self.nodes:
             if node.name == name:
                 return node
-        raise LabError(f"no machine is called {name}; there are {', '.join(NAMES)}")
+        raise LabError(f"no machine is called {name}; the machines are {', '.join(NAMES)}")
 
     def __enter__(self):
         return self
@@ -304,15 +303,12 @@ class VirtualLab:
         self.close()
 
     def _prepare(self, memory_mib, cpus, backed):
-        self.home = (
-            self.directory / "home"
-        )  # shared by both, like the home directories of a cluster
+        self.home = self.directory / "home"  # shared, like the home directories of a cluster
         self.home.mkdir()
         (self.directory / "token").write_text(self.token)
         self._name_nodes()
-        kernel, modules = image.find_kernel()
-        self._say(f"booting {kernel.name} on two emulated machines (QEMU, {self.directory})")
-        kernel = image.unpack_kernel(kernel, self.directory)
+        kernel, common_initramfs = image.cached_image()
+        self._log(f"booting two emulated machines (QEMU, {self.directory})")
         shares = _shares(self.home)
         commands = {}
         for number, node in enumerate(self.nodes, start=1):
@@ -331,7 +327,7 @@ class VirtualLab:
                     f"{tag} {mode} {shlex.quote(str(path))}" for tag, mode, path in shares
                 ),
             }
-            initramfs = image.make_initramfs(modules, settings, node.directory)
+            initramfs = image.make_initramfs(common_initramfs, settings, node.directory)
             commands[node.name] = _qemu(
                 node.directory,
                 peer.directory,
@@ -355,13 +351,13 @@ class VirtualLab:
             pass_fds=[self._lock.fileno()],
         )
         if self._supervisor_process.stdout.readline().strip() != "ready":
-            raise LabError("the supervisor of the machines did not start")
+            raise LabError("machine_supervisor.py did not start")
 
     def _ask_supervisor(self, request):
         return _ask_supervisor(self.directory, request)
 
     def cut_link(self):
-        """Pulls the cable at both ends."""
+        """Unplugs the cable at both ends."""
         for node in self.nodes:
             if node.running():
                 node.set_link(False)
@@ -371,15 +367,15 @@ class VirtualLab:
             if node.running():
                 node.set_link(True)
 
-    def make_whole(self):
-        """Boots what is off, and restores the link; where it carries nothing all the same, both machines are booted again."""
+    def repair(self):
+        """Boots machines that are off and restores the link. If the link still carries nothing, boots both machines again."""
         self._boot([node for node in self.nodes if not node.running()])
         self.restore_link()
         try:
             wait_until(self.link_carries, 10, "the link to carry anything", interval=0.1)
         except LabError:
-            # QEMU 7.2's network device, in some hours under load: it waits for room that it already has.
-            self._say("the link is dead: both machines are booted again")
+            # QEMU 7.2's network device sometimes stalls after hours under load: it waits for free buffers that it already has.
+            self._log("the link is dead: booting both machines again")
             for node in self.nodes:
                 node.kill()
             wait_until(
@@ -407,7 +403,7 @@ class VirtualLab:
 
     def close(self):
         if not self._lock:
-            return  # closed, or another's
+            return  # closed already, or owned by another process
         if self._results:
             self.collect(self._results)
         if self._supervisor_process:
@@ -415,7 +411,7 @@ class VirtualLab:
             try:
                 self._supervisor_process.wait(timeout=10)
             except subprocess.TimeoutExpired:
-                self._supervisor_process.kill()  # its machines go with it
+                self._supervisor_process.kill()  # the kernel kills the machines with it
                 self._supervisor_process.wait()
             self._supervisor_process.stdout.close()
             self._supervisor_process = None
@@ -424,7 +420,7 @@ class VirtualLab:
         self._lock = None
 
     def collect(self, results):
-        """Copies what the machines and their QEMUs have said to results/NAME/."""
+        """Copies the logs of the machines and their QEMUs to results/NAME/."""
         for name in NAMES:
             for log in (self.directory / name).glob("*.log"):
                 (results / name).mkdir(parents=True, exist_ok=True)
@@ -437,16 +433,12 @@ def _ask_supervisor(directory, request):
             connection.settimeout(20)
             connection.connect(str(directory / "supervisor.sock"))
             connection.sendall(request.encode())
-            said = connection.recv(1000).decode()
+            reply = connection.recv(1000).decode()
     except OSError as error:
         raise NotRunning(f"the laboratory in {directory} is not running: {error}") from None
-    if not said.startswith("ok"):
-        raise LabError(f"{request}: {said.removeprefix('error ') or 'the supervisor has ended'}")
-    return said.removeprefix("ok").strip()
-
-
-def as_json(value):
-    return json.dumps(value)
+    if not reply.startswith("ok"):
+        raise LabError(f"{request}: {reply.removeprefix('error ') or 'the supervisor has ended'}")
+    return reply.removeprefix("ok").strip()
 
 
 def _mac(network, number):
@@ -454,7 +446,7 @@ def _mac(network, number):
 
 
 def _shares(home):
-    """[(tag, mode, path), ...]: what is at the same path in the machines, beside what the root file system has, and always as it is on the host now."""
+    """[(tag, mode, path), ...]: directories at the same path in the machines. They always show the host's present state, unlike the root file system."""
     read_only = {REPOSITORY.resolve()}
     for place in (
         REPOSITORY / "bazel-bin",
@@ -536,7 +528,7 @@ def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_m
 
 
 def running():
-    """The laboratory that was booted last and is up, or None."""
+    """The laboratory that is up, the last booted one if there are several, or None."""
     for socket_file in sorted(
         Path(tempfile.gettempdir()).glob(f"{PREFIX}*/supervisor.sock"),
         key=lambda path: path.stat().st_mtime,
@@ -550,7 +542,7 @@ def running():
 
 
 def remove_stale():
-    """Removes directories of laboratories whose owner and supervisor were both killed."""
+    """Removes directories of laboratories whose owner and supervisor were killed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
         try:
             with open(lock) as file:

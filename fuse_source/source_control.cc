@@ -1,8 +1,10 @@
+// The requests of the control socket of a source mount: status, commit, way.
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "fuse_source/source_mount.h"
+#include "mount/control/control_socket.h"
 
 namespace ppmr {
 namespace {
@@ -20,6 +22,19 @@ const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state
 }
 
 }  // namespace
+
+nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann::json& way) {
+  const std::string operation = request.at("op");
+  if (operation == "way") return way;
+  if (operation == "status") return status();
+  if (operation == "commit") {
+    auto report = commit(request.at("checkpoint"));
+    if (!report) return refusal(report.error());
+    return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
+  }
+  return refusal(
+      Error{EOPNOTSUPP, "a source mount does not support the operation '" + operation + "'"});
+}
 
 nlohmann::json SourceMount::status() {
   const std::shared_ptr<Outlet> outlet = present_outlet();
@@ -68,13 +83,8 @@ nlohmann::json SourceMount::status() {
                       {"connections_refused", rdma.refused}};
   }
 
-  std::vector<SourceNodePointer> tops;
-  {
-    std::lock_guard lock(tree_.mutex());
-    for (auto& [name, top] : tree_.root()->children) tops.push_back(top);
-  }
   result["checkpoints"] = nlohmann::json::array();
-  for (auto& top : tops) {
+  for (auto& top : tree_.tops()) {
     const SourceCheckpoint& checkpoint = *top->checkpoint;
     uint64_t bytes = 0;
     uint64_t files = 0;

@@ -1,4 +1,4 @@
-// The target: listens for sources, stores what they send, and shows it as a mount.
+// The target mount: accepts sources, stores their checkpoints, and shows them as a file system.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,6 @@
 #include "fuse_target/operations.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/command_line/transport_option.h"
-#include "mount/fuse/request_loop.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/session/receiver.h"
 
@@ -30,32 +29,32 @@ struct TargetOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TransportOptions transport;
-  bool allow_restart = false;  // processes that sources migrate are restarted here
+  bool allow_restart = false;  // sources may restart processes here
   std::string state_directory = "/var/lib/ppmr";
 };
 
-// Threads: created, served and destroyed by one thread; stop() and the questions by any.
-class TargetDaemon {
+// Threads: created, served and destroyed by one thread; stop(), answer() and stop_answering() by
+// any.
+class TargetMount {
  public:
-  // Everything but the mount: the address is taken, the store's memory is being touched, sources
-  // are accepted. Errors: EINVAL for options, EADDRINUSE, those of the spill directory.
-  static Result<std::unique_ptr<TargetDaemon>> create(TargetOptions options);
-  ~TargetDaemon();
+  // Listens, accepts sources and starts to touch memory, but does not mount. Errors: EINVAL for
+  // options, EADDRINUSE, those of the spill directory, ENODEV without the requested RDMA device.
+  static Result<std::unique_ptr<TargetMount>> create(TargetOptions options);
+  ~TargetMount();
 
-  // Mounts, calls `mounted`, and serves until the mount goes away or stop(). Errors: those of
-  // mounting.
+  // Mounts, calls `mounted`, and serves until it is unmounted or stop(). Errors: those of mounting.
   Status serve(const std::string& source_label, const std::function<void()>& mounted);
   void stop();
 
-  // Answers a request of the control socket; commit and wait take their time.
+  // Answers a request of the control socket. Blocks for `commit` and `wait`.
   nlohmann::json answer(const nlohmann::json& request);
-  // Those that wait return.
+  // Makes answer() return at once, now and later.
   void stop_answering() { tree_.stop_waiting(); }
 
   const std::string& listen_address() const { return receiver_->address(); }
 
  private:
-  struct Parts {  // what can fail to be made
+  struct Parts {  // whose creation can fail
     std::unique_ptr<Upstream> upstream = std::make_unique<Upstream>();
     std::unique_ptr<Listener> listener;
     std::unique_ptr<SpillDirectory> spill;
@@ -65,7 +64,7 @@ class TargetDaemon {
     std::unique_ptr<StoreMemory> memory;
   };
   static Status open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts);
-  TargetDaemon(TargetOptions options, Parts parts);
+  TargetMount(TargetOptions options, Parts parts);
   nlohmann::json status() const;
   nlohmann::json commit(const nlohmann::json& request);
   nlohmann::json wait(const nlohmann::json& request);
@@ -74,23 +73,19 @@ class TargetDaemon {
   const TargetOptions options_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
 
-  // Destroyed from the last to the first: sources end before the tree they fill, the tree before
-  // the memory its files lie in.
+  // Destroyed from last to first: the receiver before the tree that it fills, the tree before the
+  // memory of its files.
   const std::unique_ptr<Upstream> upstream_;
   const std::unique_ptr<SpillDirectory> spill_;
   const std::unique_ptr<Fabric> fabric_;
-  const std::unique_ptr<VerbsTarget> verbs_;  // null: bytes come over TCP
+  const std::unique_ptr<VerbsTarget> verbs_;  // null: TCP only
   const std::unique_ptr<StoreMemory> memory_;
   const ImageStorage storage_;
   ParkingLot parking_;
   ImageTree tree_;
   AgentBridge agents_;
-  TargetMountContext context_;
+  TargetFrontEnd front_end_;
   std::unique_ptr<Receiver> receiver_;
-
-  std::mutex loop_mutex_;
-  RequestLoop* loop_ = nullptr;  // guarded by loop_mutex_
-  bool stopping_ = false;        // guarded by loop_mutex_
 };
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// What the mount and the control socket ask of the tree.
+// The calls of the mount and the control socket.
 #include <algorithm>
 
 #include "fuse_target/store/image_tree.h"
@@ -21,26 +21,26 @@ StoredNodePointer ImageTree::look_up(const StoredNodePointer& directory, const s
 }
 
 void ImageTree::forget_inode(uint64_t inode, uint64_t lookups) {
-  StoredNodePointer gone;  // its memory is freed after the lock
+  StoredNodePointer unused;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   const auto found = inodes_.find(inode);
   if (found == inodes_.end() || inode == kRootInode) return;
   StoredNode& node = *found->second;
   node.lookups -= std::min(node.lookups, lookups);
   if (node.lookups > 0 || node.linked) return;
-  gone = std::move(found->second);
+  unused = std::move(found->second);
   inodes_.erase(found);
 }
 
 Status ImageTree::open_file(StoredNode& node) {
   std::lock_guard lock(mutex_);
-  if (node.gone && node.handles == 0) return failure(ESTALE, "the file was removed");
+  if (node.forgotten && node.handles == 0) return failure(ESTALE, "the file was removed");
   ++node.handles;
   return {};
 }
 
 void ImageTree::release_file(StoredNode& node) {
-  std::lock_guard lock(mutex_);
+  Lock lock(*this);
   --node.handles;
   discard_if_unused_locked(node);
 }
@@ -92,22 +92,24 @@ Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& 
   StoredNodePointer node;
   bool top = false;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(*this);
     const auto found = parent->children.find(name);
-    if (found == parent->children.end()) return failure(ENOENT, "'" + name + "': not there");
+    if (found == parent->children.end()) return failure(ENOENT, "'" + name + "': no such file");
     node = found->second;
     if (node->checkpoint->state() == StoredState::kOpen) {
-      return failure(EBUSY, "'" + name + "': its source still writes the checkpoint");
+      return failure(EBUSY, "'" + name + "': its source is still writing the checkpoint");
     }
-    if (directory_wanted && !node->is_directory()) return failure(ENOTDIR, "'" + name + "'");
-    if (!directory_wanted && node->is_directory()) return failure(EISDIR, "'" + name + "'");
-    if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "'");
+    if (directory_wanted && !node->is_directory())
+      return failure(ENOTDIR, "'" + name + "': not a directory");
+    if (!directory_wanted && node->is_directory())
+      return failure(EISDIR, "'" + name + "': a directory");
+    if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "': not empty");
     top = node->key == node->checkpoint->top;
     unlink_locked(node);
-    drop_key_locked(node);
+    forget_key_locked(node);
   }
   changed_.notify_all();
-  // What has not come by now will not come: its source can no longer name it.
+  // Its source can no longer refer to the file: the missing bytes cannot arrive.
   if (node->is_file() && !node->file->facts().closed) {
     fail(node->checkpoint,
          Error{EIO, "'" + name + "' was removed at the target before it was complete"});
@@ -120,22 +122,22 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
   StoredNodePointer top;
   bool unfinished = false;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(*this);
     const auto found = root_->children.find(name);
-    if (found == root_->children.end()) return failure(ENOENT, "no checkpoint '" + name + "' here");
+    if (found == root_->children.end()) return failure(ENOENT, "no checkpoint '" + name + "'");
     top = found->second;
     if (top->checkpoint->state() == StoredState::kOpen) {
-      return failure(EBUSY, "'" + name + "': its source still writes it");
+      return failure(EBUSY, "'" + name + "': its source is still writing it");
     }
     unfinished = unlink_tree_locked(top);
   }
   changed_.notify_all();
-  // Readers who have complete files open go on; the others would wait for ever.
+  // Readers of complete files continue; readers of incomplete files would wait forever.
   if (unfinished) fail(top->checkpoint, Error{EIO, "removed at the target before it was complete"});
   return top->key;
 }
 
-// ---- Checkpoints, for people and tools ---------------------------------------------------------
+// ---- Reports of checkpoints --------------------------------------------------------------------
 
 CheckpointReport ImageTree::report_locked(const std::string& name, const StoredNode& top) const {
   const StoredCheckpoint& checkpoint = *top.checkpoint;
@@ -172,13 +174,14 @@ std::optional<CheckpointReport> ImageTree::checkpoint(const std::string& name) c
   return checkpoint_locked(name);
 }
 
-std::optional<CheckpointReport> ImageTree::wait_for(const std::string& name, const Wanted& wanted,
+std::optional<CheckpointReport> ImageTree::wait_for(const std::string& name,
+                                                    const Condition& reached,
                                                     std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   std::optional<CheckpointReport> report;
   changed_.wait_for(lock, timeout, [&] {
     report = checkpoint_locked(name);
-    return waiting_stopped_ || wanted(report);
+    return waiting_stopped_ || reached(report);
   });
   return report;
 }

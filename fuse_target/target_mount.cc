@@ -1,4 +1,4 @@
-#include "fuse_target/target_daemon.h"
+#include "fuse_target/target_mount.h"
 
 #include <algorithm>
 #include <fstream>
@@ -10,8 +10,8 @@
 namespace ppmr {
 namespace {
 
-// Extents through which bytes pass on their way to the spill disk: as many as chunks are pulled at
-// once, where the limit allows it.
+// Extents through which bytes pass to the spill disk: one per chunk that is pulled at a time, if
+// the limit allows it.
 constexpr size_t kBounceExtentsMax = 16;
 
 Result<size_t> available_memory_bytes() {
@@ -21,12 +21,12 @@ Result<size_t> available_memory_bytes() {
     size_t kib = 0;
     if (meminfo >> kib) return kib << 10;
   }
-  return failure(EIO, "read MemAvailable from /proc/meminfo: not there; give --memory-limit");
+  return failure(EIO, "no MemAvailable in /proc/meminfo: use --memory-limit");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options) {
+Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options) {
   Parts parts;
   auto listener = options.security->listener(options.listen_address);
   if (!listener) {
@@ -62,11 +62,11 @@ Result<std::unique_ptr<TargetDaemon>> TargetDaemon::create(TargetOptions options
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());
   parts.memory = std::move(*memory);
-  return std::unique_ptr<TargetDaemon>(new TargetDaemon(std::move(options), std::move(parts)));
+  return std::unique_ptr<TargetMount>(new TargetMount(std::move(options), std::move(parts)));
 }
 
-// Finds and opens the RDMA devices. The store's memory is registered as it is taken.
-Status TargetDaemon::open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts) {
+// Opens the RDMA devices. The store registers each region when it is mapped.
+Status TargetMount::open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts) {
   if (options.transport.mode == TransportMode::kTcp) return {};
   parts.fabric = make_verbs_fabric(limit_bytes);
   auto verbs = VerbsTarget::create(*parts.fabric, options.transport.rails,
@@ -79,11 +79,11 @@ Status TargetDaemon::open_verbs(const TargetOptions& options, size_t limit_bytes
     return failure(verbs.error());
   }
   parts.why_no_verbs = verbs.error().message;
-  spdlog::info("bytes come over tcp only: {}", parts.why_no_verbs);
+  spdlog::info("using tcp only: {}", parts.why_no_verbs);
   return {};
 }
 
-TargetDaemon::TargetDaemon(TargetOptions options, Parts parts)
+TargetMount::TargetMount(TargetOptions options, Parts parts)
     : options_(std::move(options)),
       upstream_(std::move(parts.upstream)),
       spill_(std::move(parts.spill)),
@@ -94,7 +94,7 @@ TargetDaemon::TargetDaemon(TargetOptions options, Parts parts)
       parking_(caller_is_dying),
       tree_(storage_, parking_),
       agents_({.mountpoint = options_.mountpoint, .state_directory = options_.state_directory}),
-      context_{tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files} {
+      front_end_(tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files) {
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = options_.target_name;
@@ -108,43 +108,26 @@ TargetDaemon::TargetDaemon(TargetOptions options, Parts parts)
   upstream_->attach(receiver_.get());
 }
 
-TargetDaemon::~TargetDaemon() {
+TargetMount::~TargetMount() {
   parking_.close();
   agents_.stop();
-  upstream_->detach();  // the store's thread may be telling the sources of free space
+  upstream_->detach();  // the store's thread may be calling space_freed()
   receiver_.reset();
-  if (verbs_) verbs_->close();  // before the memory that is registered
+  if (verbs_) verbs_->close();  // before the registered memory is unmapped
 }
 
-Status TargetDaemon::serve(const std::string& source_label, const std::function<void()>& mounted) {
-  auto mount = FuseMount::create({.mountpoint = options_.mountpoint,
-                                  .source_label = source_label,
-                                  .allow_other = options_.allow_other},
-                                 target_operations(), &context_);
-  if (!mount) return failure(mount.error());
+Status TargetMount::serve(const std::string& source_label, const std::function<void()>& mounted) {
   HeapRequestBuffers buffers;
-  RequestLoop loop(**mount, buffers, RequestLoopOptions::for_buffers());
-  {
-    std::lock_guard lock(loop_mutex_);
-    loop_ = &loop;
-    if (stopping_) loop.stop();
-  }
-  mounted();
-  loop.run([] {});  // no handler here waits
-  {
-    std::lock_guard lock(loop_mutex_);
-    loop_ = nullptr;
-  }
-  (*mount)->stop();
-  // While the session is still there to carry the answers.
-  parking_.close();
-  return {};
+  return front_end_.serve(
+      {.mountpoint = options_.mountpoint,
+       .source_label = source_label,
+       .allow_other = options_.allow_other},
+      target_operations(), buffers, RequestLoopOptions::for_buffers(),
+      // No handler here blocks. Parked requests get their replies while the
+      // FUSE session exists.
+      {.mounted = mounted, .ending = [] {}, .ended = [this] { parking_.close(); }});
 }
 
-void TargetDaemon::stop() {
-  std::lock_guard lock(loop_mutex_);
-  stopping_ = true;
-  if (loop_ != nullptr) loop_->stop();
-}
+void TargetMount::stop() { front_end_.stop(); }
 
 }  // namespace ppmr

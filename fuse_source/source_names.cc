@@ -1,5 +1,5 @@
-// Changes of names: applied to the tree here and told to the target in the same order. Whoever
-// makes a top-level entry begins a checkpoint, and waits for the target to grant its name.
+// Changes of names: applied to the tree and sent to the target in the same order. Making a
+// top-level entry begins a checkpoint; it waits for the target to grant the name.
 #include <fcntl.h>
 #include <linux/fs.h>
 
@@ -11,10 +11,10 @@ namespace {
 
 uint64_t wire_id(const SourceNodePointer& node) { return node->id == kSourceRoot ? 0 : node->id; }
 
-// FUSE has checked the characters; the length is ours to check.
+// FUSE checks the characters, but not the length.
 Status check_name(const std::string& name) {
   if (name.size() > wire::kNameMaxBytes)
-    return failure(ENAMETOOLONG, "name '" + name + "': too long");
+    return failure(ENAMETOOLONG, "create or rename '" + name + "': the name is too long");
   return {};
 }
 
@@ -22,10 +22,11 @@ Status check_name(const std::string& name) {
 
 Result<SourceNodePointer> SourceMount::directory(uint64_t id) {
   SourceNodePointer node = tree_.find(id);
-  if (!node) return failure(ESTALE, "directory " + std::to_string(id) + ": gone");
-  if (node->type != wire::NodeType::kDirectory) return failure(ENOTDIR, "not a directory");
+  if (!node) return failure(ESTALE, "directory " + std::to_string(id) + ": it was removed");
+  if (node->type != wire::NodeType::kDirectory)
+    return failure(ENOTDIR, "node " + std::to_string(id) + ": not a directory");
   std::lock_guard lock(tree_.mutex());
-  if (!node->linked) return failure(ENOENT, "directory was removed");
+  if (!node->linked) return failure(ENOENT, "directory " + std::to_string(id) + ": it was removed");
   return node;
 }
 
@@ -46,7 +47,7 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
                                             const std::string& link_target) {
   if (auto status = check_name(name); !status) return failure(status.error());
   if (link_target.size() > wire::kLinkTargetMaxBytes) {
-    return failure(ENAMETOOLONG, "link target: too long");
+    return failure(ENAMETOOLONG, "create symbolic link '" + name + "': its target is too long");
   }
   std::lock_guard changes(changes_);
   auto parent = directory(parent_id);
@@ -74,7 +75,7 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
   if (type == wire::NodeType::kFile) {
     node->writer = std::make_shared<FileWriter>(node->id, checkpoint.error, checkpoint.outlet);
   }
-  Status told;
+  Status sent;
   if (begins_checkpoint) {
     wire::Claim claim;
     claim.node = node->id;
@@ -82,7 +83,7 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
     claim.attributes = attributes;
     claim.name = name;
     claim.link_target = link_target;
-    told = checkpoint.outlet->claim(claim);
+    sent = checkpoint.outlet->claim(claim);
   } else {
     wire::Make message;
     message.parent = wire_id(*parent);
@@ -91,9 +92,9 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
     message.attributes = attributes;
     message.name = name;
     message.link_target = link_target;
-    told = checkpoint.outlet->send(message);
+    sent = checkpoint.outlet->send(message);
   }
-  if (!told) return failure(told.error());
+  if (!sent) return failure(sent.error());
   return tree_.add(*parent, name, node);
 }
 
@@ -106,34 +107,35 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
   const bool is_directory = node->type == wire::NodeType::kDirectory;
   if (directory_wanted && !is_directory) return failure(ENOTDIR, "'" + name + "': not a directory");
   if (!directory_wanted && is_directory) return failure(EISDIR, "'" + name + "': a directory");
-  bool told = false;
+  bool open = false;
   {
     std::lock_guard lock(tree_.mutex());
     if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "': not empty");
-    // What is sealed belongs to the target: here only its names are forgotten.
-    told = node->checkpoint->state == CheckpointState::kOpen;
+    // A sealed checkpoint belongs to the target: only the names here are removed.
+    open = node->checkpoint->state == CheckpointState::kOpen;
   }
   auto& outlet = *node->checkpoint->outlet;
-  if (told && outlet.status()) {
+  if (open && outlet.status()) {
     if (auto status = outlet.send(wire::Remove{wire_id(*parent), name}); !status) {
-      spdlog::warn("remove '{}': {}", name, status.error().message);
+      spdlog::warn("remove '{}' at the target: {}", name, status.error().message);
     }
   }
   unlink(node);
   return {};
 }
 
-// The last name of a node is gone; the target frees its memory unless somebody has it open here.
+// The target frees the file's memory once it is unlinked and closed here. changes_ is held, so the
+// checkpoint cannot be sealed meanwhile.
 void SourceMount::unlink(const SourceNodePointer& node) {
-  bool unused = false;
+  const bool unused = tree_.unlink(node);
+  if (!unused || node->type != wire::NodeType::kFile) return;
   {
     std::lock_guard lock(tree_.mutex());
-    unused = node->open_handles == 0 && node->checkpoint->state == CheckpointState::kOpen;
+    if (node->checkpoint->state != CheckpointState::kOpen) return;
   }
-  if (unused && node->type == wire::NodeType::kFile && node->writer->drain(nullptr)) {
+  if (node->writer->drain(nullptr)) {
     (void)node->checkpoint->outlet->send(wire::Forget{node->id});
   }
-  tree_.unlink(node);
 }
 
 Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t new_parent_id,
@@ -157,7 +159,8 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   const bool top_level = parent_id == kSourceRoot;
   if (top_level != (new_parent_id == kSourceRoot) ||
       (!top_level && (*parent)->checkpoint != (*new_parent)->checkpoint)) {
-    return failure(EXDEV, "rename '" + name + "' to '" + new_name + "': another checkpoint");
+    return failure(
+        EXDEV, "rename '" + name + "' to '" + new_name + "': they belong to different checkpoints");
   }
   if (replaced) {
     const bool is_directory = node->type == wire::NodeType::kDirectory;

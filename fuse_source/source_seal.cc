@@ -1,13 +1,13 @@
-// Sealing a checkpoint: every byte is verified at the target first, then the manifest (names,
-// lengths, digests) is compared there with what arrived.
+// Sealing a checkpoint: the target verifies every byte, then compares the manifest (names, lengths,
+// digests) with what arrived.
 #include "fuse_source/source_mount.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
-// The kernel tells of a close after close(2) has returned: a commit right behind it waits a little.
-constexpr std::chrono::seconds kWritersPatience{5};
+// The kernel sends the release after close(2) has returned: a commit right after it waits for it.
+constexpr std::chrono::seconds kWritersTimeout{5};
 
 wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
   wire::ManifestEntry entry;
@@ -26,14 +26,14 @@ wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
 }
 
 tl::unexpected<Error> still_open_failure(const SourceNode& node) {
-  return failure(EBUSY, "'" + node.name + "' is still open for writing");
+  return failure(EBUSY, "seal the checkpoint: '" + node.name + "' is still open for writing");
 }
 
 }  // namespace
 
 Result<CommitReport> SourceMount::commit(const std::string& name) {
   const SourceNodePointer top = tree_.child(tree_.root(), name);
-  if (!top) return failure(ENOENT, "no checkpoint '" + name + "' here");
+  if (!top) return failure(ENOENT, "commit '" + name + "': no such checkpoint in this mount");
   return seal(top);
 }
 
@@ -46,7 +46,7 @@ Status SourceMount::await_writers(const SourceNodePointer& top) {
     return nullptr;
   };
   std::unique_lock lock(tree_.mutex());
-  const bool closed = writer_closed_.wait_for(lock, kWritersPatience,
+  const bool closed = writer_closed_.wait_for(lock, kWritersTimeout,
                                               [&] { return still_open() == nullptr || stopping_; });
   if (closed && still_open() == nullptr) return {};
   return still_open_failure(*still_open());
@@ -59,9 +59,9 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     std::lock_guard lock(tree_.mutex());
     sealed = checkpoint.state == CheckpointState::kSealed;
   }
-  // What was sealed outlives its session.
-  const Status well = sealed ? checkpoint.error->status() : checkpoint.status();
-  if (!well) return failure(well.error());
+  // A sealed checkpoint outlives its session.
+  const Status status = sealed ? checkpoint.error->status() : checkpoint.status();
+  if (!status) return failure(status.error());
   if (auto closed = await_writers(top); !closed) return failure(closed.error());
   std::lock_guard changes(changes_);
   const auto nodes = tree_.nodes_of(checkpoint);
@@ -111,19 +111,14 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
   return report;
 }
 
-// At the end of the mount. What is complete is sealed for its owner; a checkpoint in which
-// something is open was cut off in the middle, and fails at the target.
-void SourceMount::commit_what_is_closed(bool unmounted) {
+// When the mount ends: seals what is complete. A checkpoint with an open handle was cut off in the
+// middle, and fails at the target.
+void SourceMount::seal_closed_checkpoints(bool unmounted) {
   if (options_.discard) return;
-  std::vector<SourceNodePointer> tops;
-  {
-    std::lock_guard lock(tree_.mutex());
-    for (auto& [name, top] : tree_.root()->children) tops.push_back(top);
-  }
-  for (auto& top : tops) {
+  for (auto& top : tree_.tops()) {
     bool open = false;
     for (auto& node : tree_.nodes_of(*top->checkpoint)) {
-      // After an unmount nobody has anything open: the kernel's word for it may not have come.
+      // After an unmount nothing is open, even if the kernel's release has not arrived.
       if (unmounted) {
         if (node->open_writers > 0) close_for_writing(node, node->writers_so_far);
         std::lock_guard lock(tree_.mutex());
@@ -138,7 +133,7 @@ void SourceMount::commit_what_is_closed(bool unmounted) {
   }
 }
 
-// ---- Commits asked for at the target -----------------------------------------------------------
+// ---- Requests from the target -------------------------------------------------------------------
 
 void SourceMount::request_commit(uint64_t top_node) {
   std::lock_guard lock(commits_mutex_);
@@ -154,23 +149,33 @@ void SourceMount::serve_commit_requests() {
     const uint64_t top_node = commit_requests_.front();
     commit_requests_.pop();
     lock.unlock();
-    if (const SourceNodePointer top = tree_.find(top_node)) {
-      if (auto sealed = seal(top); !sealed) {
-        spdlog::warn("commit of '{}', asked for at the target: {}", top->name,
-                     sealed.error().message);
-        (void)top->checkpoint->outlet->send(
-            wire::SealRefused{top_node, sealed.error().message.substr(0, 512)});
-      }
-    }
+    serve_commit_request(top_node);
     lock.lock();
   }
 }
 
+void SourceMount::serve_commit_request(uint64_t top_node) {
+  const SourceNodePointer top = tree_.find_top(top_node);
+  if (!top) return;
+  const Status sealed = without_exceptions([&]() -> Status {
+    auto report = seal(top);
+    if (!report) return failure(report.error());
+    return {};
+  });
+  if (sealed) return;
+  // An error here is the end of the session: the target fails the checkpoint then.
+  (void)without_exceptions([&] {
+    spdlog::warn("commit '{}' at the target's request: {}", top->name, sealed.error().message);
+    return top->checkpoint->outlet->send(
+        wire::SealRefused{top_node, sealed.error().message.substr(0, 512)});
+  });
+}
+
 void SourceMount::checkpoint_removed(uint64_t top_node) {
-  if (const SourceNodePointer top = tree_.find(top_node)) {
-    top->checkpoint->removed_at_target = true;
-    top->checkpoint->error->set(Error{EIO, "the checkpoint was removed at the target"});
-  }
+  const SourceNodePointer top = tree_.find_top(top_node);
+  if (!top) return;
+  top->checkpoint->removed_at_target = true;
+  top->checkpoint->error->set(Error{EIO, "the checkpoint was removed at the target"});
 }
 
 }  // namespace ppmr

@@ -1,0 +1,98 @@
+// open, read, release. A read has one of three outcomes:
+//
+// clang-format off
+//   all of its bytes have arrived   -> one writev(2) from the blocks that hold them
+//   some have not                   -> parked, and requested first from the source; retried when
+//                                      bytes of the file land or its size becomes final
+//   the checkpoint has failed       -> EIO, never fewer bytes: CRIU would loop forever on 0 bytes
+//                                      in the middle, and take an early end for the end
+// clang-format on
+#include <fcntl.h>
+
+#include <memory>
+
+#include "fuse_target/operations.h"
+
+namespace ppmr::target_operations_detail {
+namespace {
+
+struct OpenFile final : OpenHandle {
+  explicit OpenFile(ImageTree& tree) : tree(tree) {}
+  ~OpenFile() override {
+    if (node) tree.release_file(*node);
+  }
+  ImageTree& tree;
+  StoredNodePointer node;  // once it is open
+};
+
+Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
+  if ((info->flags & O_ACCMODE) != O_RDONLY || (info->flags & O_TRUNC) != 0) {
+    return failure(EROFS, "open for writing: the target mount is read-only");
+  }
+  if (!(*node)->is_file()) return failure(EISDIR, "open: not a file");
+  if ((*node)->checkpoint->failed()) {
+    return failure(
+        EIO, "open a file: its checkpoint has failed: " + (*node)->checkpoint->error().message);
+  }
+  auto file = std::make_unique<OpenFile>(target_of(request).tree);
+  if (auto opened = file->tree.open_file(**node); !opened) return opened;
+  file->node = *node;
+  info->direct_io = 1;  // the page cache would hold a second copy, and stale sizes
+  return reply_open(request, *info, std::move(file));
+}
+
+// Replies to the read if it can.
+bool try_read(fuse_req_t request, const StoredNode& node, uint64_t offset, size_t size) {
+  thread_local ReadPlan plan;  // keeps its vectors: no allocation per read
+  auto ready = node.file->read(offset, size, plan);
+  // Checked after the read: a failed checkpoint has freed its memory, and reads as holes.
+  if (node.checkpoint->failed()) {
+    plan.clear();
+    fuse_reply_err(request, EIO);
+    return true;
+  }
+  if (ready && *ready == ImageFile::Readiness::kWait) return false;
+  Status status = ready ? plan.make_ready() : Status(failure(ready.error()));
+  if (status) {
+    const auto buffers = plan.buffers();
+    fuse_reply_iov(request, buffers.data(), static_cast<int>(buffers.size()));
+  } else {
+    reply_error(request, status.error());
+  }
+  plan.clear();
+  return true;
+}
+
+Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* info) {
+  const StoredNodePointer& node = FrontEnd::handle_at<OpenFile>(info->fh).node;
+  const auto begin = static_cast<uint64_t>(offset);
+  TargetFrontEnd& target = target_of(request);
+  target.memory.note_use();
+  if (try_read(request, *node, begin, size)) return {};
+  const NodeKey key = node->key;  // once parked, the request and its file may be gone
+  park(request, node->file.get(), node,
+       [request, node, begin, size] { return try_read(request, *node, begin, size); });
+  // Without the request for priority the bytes arrive in their turn.
+  (void)without_exceptions([&]() -> Status {
+    target.upstream.prioritize(key, begin, size);
+    return {};
+  });
+  return {};
+}
+
+Status release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  target_of(request).close_handle(info->fh);
+  return reply_done(request);
+}
+
+}  // namespace
+
+void add_file_operations(fuse_lowlevel_ops& operations) {
+  operations.open = Guarded<open>::call;
+  operations.read = Guarded<read>::call;
+  operations.release = Guarded<release>::call;
+}
+
+}  // namespace ppmr::target_operations_detail

@@ -1,0 +1,128 @@
+// What both mounts share between libfuse and their trees: serving a mount, the operations that do
+// not differ (readdir, statfs, xattr, forget), replies, and the exception guard.
+//
+// An operation of a mount returns a Status: a value if it has replied to its request (or parked
+// it), else the error to reply with. Guarded puts it into libfuse's table.
+#pragma once
+
+#include <fuse3/fuse_lowlevel.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <unordered_map>
+#include <vector>
+
+#include "buffer_pool/result.h"
+#include "mount/fuse/fuse_mount.h"
+#include "mount/fuse/node_view.h"
+#include "mount/fuse/request_loop.h"
+
+namespace ppmr {
+
+// What fuse_file_info::fh refers to. Destroyed on release, at the latest when the mount ends.
+class OpenHandle {
+ public:
+  virtual ~OpenHandle() = default;
+};
+
+// Returns the present entries of an open directory, with "." and "..". Its captures live until
+// release.
+using ListDirectory = std::function<std::vector<DirectoryEntry>()>;
+
+struct ServeEvents {
+  std::function<void()> mounted;  // requests are being served
+  std::function<void()> ending;   // handlers that wait must return: the loop waits for them
+  std::function<void()> ended;    // no handler runs; parked requests can still be answered
+};
+
+// The userdata of a FUSE session, as a FrontEnd*. Threads: serve() by one, everything else by any.
+class FrontEnd {
+ public:
+  virtual ~FrontEnd() = default;
+
+  // Mounts and serves until the mount is unmounted or stop() is called. Errors: those of
+  // FuseMount::create(); EAGAIN when no thread can be started.
+  Status serve(const MountOptions& options, const fuse_lowlevel_ops& operations,
+               RequestBuffers& buffers, RequestLoopOptions loop_options, const ServeEvents& events);
+  void stop();
+
+  // ---- For the shared operations.
+  virtual Result<ListDirectory> open_directory(uint64_t inode) = 0;
+  // The kernel drops `lookups` references to an inode.
+  virtual void forget(uint64_t inode, uint64_t lookups) noexcept = 0;
+  virtual wire::Space space() = 0;
+
+  // ---- Open handles. Returns the value for fuse_file_info::fh.
+  uint64_t add_handle(std::unique_ptr<OpenHandle> handle);
+  void close_handle(uint64_t fh);
+  template <typename Handle>
+  static Handle& handle_at(uint64_t fh) {
+    return static_cast<Handle&>(*reinterpret_cast<OpenHandle*>(fh));
+  }
+
+ private:
+  std::mutex loop_mutex_;
+  RequestLoop* loop_ = nullptr;  // while serving; guarded by loop_mutex_
+  bool stopping_ = false;        // guarded by loop_mutex_
+
+  std::mutex handles_mutex_;
+  std::unordered_map<uint64_t, std::unique_ptr<OpenHandle>> handles_;  // guarded by handles_mutex_
+};
+
+inline FrontEnd& front_end_of(fuse_req_t request) {
+  return *static_cast<FrontEnd*>(fuse_req_userdata(request));
+}
+
+// opendir, readdir, releasedir, statfs, getxattr, listxattr, forget.
+void add_shared_operations(fuse_lowlevel_ops& operations);
+// The limits of a connection, for the operation `init`. A write or a read carries at most
+// `request_max_bytes`.
+void set_connection_limits(fuse_conn_info& connection, size_t request_max_bytes);
+
+// ---- Replies. The only place where errors become an errno of the caller.
+
+void reply_error(fuse_req_t request, const Error& error);
+// Replies with success if `status` has a value; else returns the error.
+Status reply_done(fuse_req_t request, Status status = {});
+// Replies with the opened handle, which lives until close_handle().
+Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<OpenHandle> handle);
+// `view` is of a node whose lookups were counted up by one.
+fuse_entry_param entry_of(const NodeView& view, double name_valid_s);
+void reply_entry(fuse_req_t request, const NodeView& view, double name_valid_s);
+void reply_attributes(fuse_req_t request, const NodeView& view);
+
+// ---- Exceptions.
+
+// Runs `call`, which returns a Status; an exception becomes its error.
+template <typename Call>
+Status without_exceptions(Call&& call) noexcept {
+  try {
+    try {
+      return call();
+    } catch (const std::system_error& exception) {
+      return failure(exception.code().value(), exception.what());
+    } catch (const std::bad_alloc&) {
+      return failure(ENOMEM, "out of memory");
+    } catch (const std::exception& exception) {
+      return failure(EIO, exception.what());
+    }
+  } catch (...) {
+    return failure(ENOMEM, "out of memory");  // short enough to need no allocation
+  }
+}
+
+// An operation for libfuse's table. It must not throw after it has replied.
+template <auto operation>
+struct Guarded;
+template <typename... Arguments, Status (*operation)(fuse_req_t, Arguments...)>
+struct Guarded<operation> {
+  static void call(fuse_req_t request, Arguments... arguments) {
+    const Status status = without_exceptions([&] { return operation(request, arguments...); });
+    if (!status) reply_error(request, status.error());
+  }
+};
+
+}  // namespace ppmr

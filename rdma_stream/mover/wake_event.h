@@ -1,0 +1,27 @@
+// Wakes a thread that sleeps in poll(2) together with other descriptors.
+#pragma once
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+
+namespace ppmr {
+
+// A flag with a descriptor. A signal() before poll(2) is not lost: the descriptor stays readable
+// until clear().
+//
+// Threads: any.
+class WakeEvent {
+ public:
+  // Errors: EMFILE, ENFILE.
+  static Result<WakeEvent> create();
+
+  void signal() const;
+  void clear() const;
+  int fd() const { return event_.get(); }
+
+ private:
+  explicit WakeEvent(UniqueFd event) : event_(std::move(event)) {}
+  UniqueFd event_;
+};
+
+}  // namespace ppmr

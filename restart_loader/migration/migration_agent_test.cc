@@ -1,0 +1,124 @@
+// An agent over a socket pair. A directory stands in for the target's mount.
+#include "restart_loader/migration/migration_agent.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "mount/control/json_text.h"
+#include "mount/control/line_socket.h"
+#include "restart_loader/records/record_store.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using enum MigrationState;
+constexpr MigrationRole kTarget = MigrationRole::kTarget;
+
+class MigrationAgentTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "/agent-XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    std::filesystem::create_directories(checkpoint());
+    auto store = RecordStore::open(state_directory());
+    ASSERT_TRUE(store) << store.error().message;
+    OwnershipRecord record;
+    record.id = id_;
+    record.role = kTarget;
+    record.endpoint = json::object();
+    record.mountpoint = mountpoint();
+    record.peer = "source";
+    record.trees.resize(1);
+    record.trees[0].checkpoint = "worker-17";
+    ASSERT_TRUE(store->create(std::move(record)));
+    ASSERT_TRUE(store->advance(id_, kTarget, kReady));
+
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    socket_ = UniqueFd(ends[0]);
+    agent_ = std::thread([this, fd = ends[1]] {
+      MigrationAgent{fd, state_directory(), mountpoint(), "source"}.run();
+    });
+  }
+  void TearDown() override {
+    socket_.reset();
+    if (agent_.joinable()) agent_.join();
+    std::filesystem::remove_all(directory_);
+  }
+
+  std::string state_directory() const { return directory_ + "/state"; }
+  std::string mountpoint() const { return directory_ + "/in"; }
+  std::string checkpoint() const { return mountpoint() + "/worker-17"; }
+  RecordStore store() const { return *RecordStore::open(state_directory()); }
+
+  json ask(const json& request) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    std::string reply;
+    EXPECT_TRUE(write_line(socket_.get(), json_text(request), deadline));
+    EXPECT_TRUE(read_line(socket_.get(), pending_, reply, 1 << 20, deadline));
+    return json::parse(reply, nullptr, false);
+  }
+  json vote() { return ask({{"op", "vote"}, {"id", id_}}); }
+
+  const std::string id_ = random_migration_id();
+  std::string directory_;
+  UniqueFd socket_;
+  std::string pending_;
+  std::thread agent_;
+};
+
+TEST_F(MigrationAgentTest, VoteIsValidWhileTheTreeCanBeRestored) {
+  EXPECT_TRUE(vote().at("ok"));
+  EXPECT_TRUE(vote().at("ok")) << "the request is idempotent";
+}
+
+TEST_F(MigrationAgentTest, VoteIsRefusedAfterARestoreFailed) {
+  ASSERT_TRUE(store().change(id_, kTarget, [](OwnershipRecord& record) -> Status {
+    record.trees[0].error = "process 17: no restore today";
+    return {};
+  }));
+  const json reply = vote();
+  EXPECT_FALSE(reply.at("ok"));
+  EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("no restore today"));
+  EXPECT_EQ(store().read(id_, kTarget)->state, kReady) << "only the source may abort now";
+}
+
+TEST_F(MigrationAgentTest, VoteIsRefusedWithoutTheCheckpoint) {
+  std::filesystem::remove_all(checkpoint());
+  const json reply = vote();
+  EXPECT_FALSE(reply.at("ok"));
+  EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("worker-17"));
+}
+
+TEST_F(MigrationAgentTest, VoteIsRefusedInOtherStates) {
+  ASSERT_TRUE(store().advance(id_, kTarget, kAborted));
+  EXPECT_FALSE(vote().at("ok"));
+}
+
+TEST_F(MigrationAgentTest, TargetThatCannotRestoreAcceptsTheAbort) {
+  std::filesystem::remove_all(checkpoint());
+  ASSERT_FALSE(vote().at("ok"));
+  EXPECT_TRUE(
+      ask({{"op", "decide"}, {"id", id_}, {"state", "aborted"}, {"error", "why"}}).at("ok"));
+  const auto record = store().read(id_, kTarget);
+  EXPECT_EQ(record->state, kAborted);
+  EXPECT_EQ(record->error, "why");
+}
+
+TEST_F(MigrationAgentTest, RefusesMalformedAndUnknownRequests) {
+  EXPECT_FALSE(ask({{"op", "dance"}}).at("ok"));
+  EXPECT_FALSE(ask({{"id", id_}}).at("ok"));
+  EXPECT_FALSE(ask(json::array()).at("ok"));
+  EXPECT_FALSE(ask({{"op", "vote"}, {"id", "../../etc"}}).at("ok"));
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,20 @@
+// Makes the creation of threads fail, as under a limit on processes (pids.max).
+#pragma once
+
+namespace ppmr {
+
+// While it exists, this process can create `threads_left` more threads; after that pthread_create()
+// fails with EAGAIN. Link the test statically, or a sanitizer's pthread_create() takes precedence.
+//
+// Threads: one limit at a time.
+class ThreadLimit {
+ public:
+  explicit ThreadLimit(int threads_left);
+  ~ThreadLimit();
+  ThreadLimit(const ThreadLimit&) = delete;
+  ThreadLimit& operator=(const ThreadLimit&) = delete;
+
+  bool reached() const;
+};
+
+}  // namespace ppmr
