@@ -1,15 +1,17 @@
-// The fixed pool of slots in registered memory through which every byte of a migration passes at
-// the source (the "buffer pool" of Ouyang et al., CCGrid 2011).
+// The fixed pool of slots in registered memory. At the source every byte of a migration passes
+// through it (the "buffer pool" of Ouyang et al., CCGrid 2011).
 //
-// A slot holds one chunk. Its shape makes the receive trick possible: a FUSE_WRITE request is 80
-// bytes of headers and then the payload, so a request read to `request_area()` leaves its payload
-// at the page-aligned start of `payload()`, already in registered memory.
+// A slot holds one chunk. A FUSE_WRITE request has 80 bytes of headers before its payload. A
+// request that is received into `request_area()` therefore leaves its payload at the page-aligned
+// start of `payload()`, in registered memory, and needs no further copy.
 //
+// clang-format off
 //   slot  |<- 4096: headers end here ->|<- chunk_size: payload ->|<- 4096: see below ->|
 //                                 ^ request_area() = payload - 80
+// clang-format on
 //
-// libfuse announces max_write + 4096 bytes of room to the kernel whatever the request needs; the
-// last page keeps that announcement inside the slot.
+// libfuse always announces max_write + 4096 bytes of buffer to the kernel. The last page keeps that
+// announcement inside the slot.
 #pragma once
 
 #include <chrono>
@@ -37,7 +39,7 @@ inline constexpr size_t kChunkSizeMinBytes = size_t{64} << 10;
 inline constexpr size_t kChunkSizeMaxBytes = size_t{1} << 20;  // the kernel's 256 pages a request
 inline constexpr size_t kPoolSizeMaxBytes = size_t{64} << 30;
 
-// The right to use one slot; move-only, gives the slot back when it dies.
+// The exclusive right to use one slot. Move-only; the destructor releases the slot.
 // Threads: a lease belongs to one thread at a time.
 class SlotLease {
  public:
@@ -49,8 +51,8 @@ class SlotLease {
 
   explicit operator bool() const { return pool_ != nullptr; }
   uint32_t index() const { return index_; }
-  // Counts how often this slot was leased; with the index it names one use of the slot, so that a
-  // late word about an earlier use is recognised.
+  // How often this slot was leased. Index and generation identify one lease, so a late message
+  // about an earlier lease of the slot can be detected.
   uint32_t generation() const;
   std::span<std::byte> payload() const;  // chunk_size bytes, page-aligned
   std::span<std::byte> request_area() const;
@@ -76,8 +78,8 @@ struct PoolCounters {
 // Threads: all members may be called from any thread. The pool outlives its leases (asserted).
 class BufferPool {
  public:
-  // Takes and touches the memory. Errors: EINVAL when a size is out of range or the pool is smaller
-  // than a chunk, ENOMEM.
+  // Allocates and touches the memory. Errors: EINVAL when a size is out of range or the pool is
+  // smaller than a chunk, ENOMEM.
   static Result<std::unique_ptr<BufferPool>> create(size_t pool_size_bytes,
                                                     size_t chunk_size_bytes);
   ~BufferPool();
@@ -103,7 +105,7 @@ class BufferPool {
   uint32_t slot_count() const { return slot_count_; }
   std::span<std::byte> payload(uint32_t slot) const;
   size_t slot_stride_bytes() const { return stride_bytes_; }       // from payload to payload
-  std::span<std::byte> memory() const { return memory_.bytes(); }  // what a device registers
+  std::span<std::byte> memory() const { return memory_.bytes(); }  // to be registered by a device
   PoolCounters counters() const;
 
  private:

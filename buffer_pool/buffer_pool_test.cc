@@ -31,7 +31,7 @@ TEST(BufferPool, RefusesChunkSizesOutOfRange) {
   EXPECT_FALSE(BufferPool::create(kMiB, (64 << 10) + 1));
 }
 
-TEST(BufferPool, LendsEverySlotOnceAndTakesItBack) {
+TEST(BufferPool, LeasesEverySlotOnce) {
   auto pool = pool_of(3);
   {
     SlotLease a = pool->try_acquire(), b = pool->try_acquire(), c = pool->try_acquire();
@@ -45,25 +45,25 @@ TEST(BufferPool, LendsEverySlotOnceAndTakesItBack) {
   EXPECT_EQ(pool->counters().in_use_max, 3u);
 }
 
-TEST(BufferPool, AMovedLeaseReleasesOnce) {
+TEST(BufferPool, MovedLeaseReleasesOnce) {
   auto pool = pool_of(2);
   SlotLease first = pool->try_acquire();
   SlotLease second = std::move(first);
   EXPECT_FALSE(first);
-  second = pool->try_acquire();  // the slot it held goes back
+  second = pool->try_acquire();  // releases the slot that it held
   EXPECT_EQ(pool->counters().in_use, 1u);
   second.release();
   second.release();
   EXPECT_EQ(pool->counters().free, 2u);
 }
 
-TEST(BufferPool, EveryUseOfASlotHasItsOwnGeneration) {
+TEST(BufferPool, EveryLeaseHasANewGeneration) {
   auto pool = pool_of(1);
   const uint32_t before = pool->try_acquire().generation();
   EXPECT_EQ(pool->try_acquire().generation(), before + 1);
 }
 
-TEST(BufferPool, PayloadIsPageAlignedBehindTheFuseHeaders) {
+TEST(BufferPool, PayloadIsPageAlignedAfterTheFuseHeaders) {
   auto pool = pool_of(3);
   std::vector<SlotLease> leases;
   for (uint32_t i = 0; i < 3; ++i) {
@@ -79,7 +79,7 @@ TEST(BufferPool, PayloadIsPageAlignedBehindTheFuseHeaders) {
   EXPECT_FALSE(pool->slot_at(&pool));
 }
 
-TEST(BufferPool, AWaiterGetsTheSlotThatIsReleased) {
+TEST(BufferPool, WaiterGetsTheReleasedSlot) {
   auto pool = pool_of(1);
   SlotLease held = pool->try_acquire();
   EXPECT_FALSE(pool->acquire(milliseconds(1)));
@@ -132,7 +132,7 @@ TEST(BufferPool, PassesReleasedSlotToWaiterBeforeNewCaller) {
   EXPECT_GT(pool->last_release(), before);
 }
 
-TEST(BufferPool, ManyThreadsNeverShareASlot) {
+TEST(BufferPool, ThreadsNeverShareASlot) {
   auto pool = pool_of(4);
   std::vector<std::atomic<int>> users(4);
   std::vector<std::thread> threads;
