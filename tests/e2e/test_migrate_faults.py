@@ -204,63 +204,54 @@ def test_recover_repeats_restore_that_failed_after_the_vote(lab, nodes, make_mig
     worker.end()
 
 
-def test_restore_that_fails_before_the_decision_aborts(lab, nodes, tmp_path):
+def await_ready_target_before_the_decision(migrations, pid):
+    running = migrations.start_migrate(pid)
+    migrations.wait_until_paused("source", "sealed", running)
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
+    )
+    return running
+
+
+def test_restore_that_fails_before_the_decision_aborts(lab, nodes, make_migrations, tmp_path):
     """The target is ready, then its restore fails for good. The coordinator must not commit on that vote."""
     broken = criu_that(
         tmp_path,
         f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',
     )
-    environment = {
-        "PPMR_CRIU": str(broken),
-        "PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed")),
-    }
-    with Migrations(
-        nodes.source, nodes.target, lab.directory / "private", environment=environment
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        running = migrations.start_migrate(worker.pid)
-        migrations.wait_until_paused("source", "sealed", running)
-
-        def tree():
-            return migrations.records("target")[0]["trees"][0]
-
-        wait_until(
-            lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target ready"
-        )
-        (tmp_path / "fail").touch()
-        nodes.target.run(["pkill", "-KILL", "-f", "^criu: restore|migration-relay"])
-        wait_until(lambda: tree()["error"], 20, "the supervisor to give up")
-        assert (
-            migrations.records("target")[0]["state"] == "ready"
-        ), "the target may not abort by itself"
-        migrations.go_on("source", "sealed")
-        done = running.wait()
-        assert done.code == ABORTED and "no restore today" in done.output, done.output
-        check_stayed(worker, nodes)
-        assert nodes.target.run(["ls", migrations.in_]).stdout == "", "a checkpoint is left"
-        worker.end()
+    environment = {"PPMR_CRIU": str(broken), **pause_at(lab, "source:sealed")}
+    migrations = make_migrations(environment=environment)
+    [worker] = start_workers(lab, nodes, 1)
+    running = await_ready_target_before_the_decision(migrations, worker.pid)
+    (tmp_path / "fail").touch()
+    nodes.target.run(["pkill", "-KILL", "-f", "^criu: restore|migration-relay"])
+    wait_until(
+        lambda: migrations.records("target")[0]["trees"][0]["error"],
+        20,
+        "the supervisor to give up",
+    )
+    assert migrations.records("target")[0]["state"] == "ready", "the target aborted by itself"
+    migrations.go_on("source", "sealed")
+    done = running.wait()
+    assert done.code == ABORTED and "no restore today" in done.output, done.output
+    check_stayed(worker, nodes)
+    assert nodes.target.run(["ls", migrations.in_]).stdout == "", "a checkpoint is left"
+    worker.end()
 
 
-def test_target_daemon_restarted_before_the_decision_aborts(lab, nodes):
-    """The images went with the daemon, although its record still is ready."""
-    environment = {"PPMR_PAUSE_FILE": str(pause_file(lab, "source:sealed"))}
-    with Migrations(
-        nodes.source, nodes.target, lab.directory / "private", environment=environment
-    ) as migrations:
-        [worker] = start_workers(lab, nodes, 1)
-        running = migrations.start_migrate(worker.pid)
-        migrations.wait_until_paused("source", "sealed", running)
-        wait_until(
-            lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target ready"
-        )
-        migrations.target.signal(signal.SIGKILL)
-        migrations.target.process.wait()
-        migrations.restart_dead()
-        migrations.go_on("source", "sealed")
-        done = running.wait()
-        assert done.code == ABORTED, done.output
-        check_stayed(worker, nodes)
-        worker.end()
+def test_target_daemon_restarted_before_the_decision_aborts(lab, nodes, make_migrations):
+    """The target's record is still ready, but its images were lost with the daemon."""
+    migrations = make_migrations(environment=pause_at(lab, "source:sealed"))
+    [worker] = start_workers(lab, nodes, 1)
+    running = await_ready_target_before_the_decision(migrations, worker.pid)
+    migrations.target.signal(signal.SIGKILL)
+    migrations.target.process.wait()
+    migrations.restart_dead()
+    migrations.go_on("source", "sealed")
+    done = running.wait()
+    assert done.code == ABORTED, done.output
+    check_stayed(worker, nodes)
+    worker.end()
 
 
 def test_closed_output_does_not_end_a_migration(lab, nodes, migrations):
