@@ -132,9 +132,7 @@ def test_independent_migrations_succeed_and_fail_separately(lab, nodes, migratio
 
 def test_process_with_a_reused_pid_is_not_moved(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(
-        worker.pid, environment={"PPMR_PAUSE_FILE": str(pause_file(lab, "source:dumping"))}
-    )
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:dumping"))
     migrations.wait_until_paused("source", "dumping", running)
     nodes.source.signal(worker.pid, signal.SIGKILL)
     nodes.source.await_end(worker.pid)
