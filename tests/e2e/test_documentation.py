@@ -69,5 +69,21 @@ def test_every_link_of_a_document_leads_to_a_file(document):
     assert not missing
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_every_path_in_a_document_exists(document):
+    """Paths in backticks that begin with a folder of the repository; a name without extension is
+    short for all files of that name."""
+    folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
+    paths = re.findall(r"`([\w.*-]+/[\w./*-]+)`", document.read_text())
+    missing = [
+        path
+        for path in paths
+        if path.split("/")[0] in folders
+        and not path.startswith("bazel-bin/")
+        and not [*REPOSITORY.glob(path), *REPOSITORY.glob(f"{path}.*")]
+    ]
+    assert not missing
+
+
 def test_readme_is_one_screen_and_a_half():
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 110
