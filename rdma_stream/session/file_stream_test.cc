@@ -12,10 +12,12 @@ namespace ppmr {
 namespace {
 
 struct FileStreamTest : testing::Test {
-  Chunk cut() { return file->cut({}, 0, 10, 0); }
+  // The next 10 bytes of the file.
+  Chunk cut() { return file->cut({}, 0, 10, std::exchange(end, end + 10)); }
 
   std::shared_ptr<StickyError> error = std::make_shared<StickyError>();
   std::shared_ptr<FileStream> file = std::make_shared<FileStream>(7, error);
+  uint64_t end = 0;
 };
 
 TEST_F(FileStreamTest, AnnouncesChunksInTheOrderOfTheirCuts) {

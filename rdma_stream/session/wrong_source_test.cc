@@ -257,8 +257,8 @@ TEST(SilentSource, PayloadKeepsTheSessionAlive) {
   ASSERT_TRUE(
       greet_target(**data, {.session = hello.session, .attempt = 1}, welcome->token, kPatience));
   const auto ended = [&] { return rig.sink().open_sessions() == 0; };
-  const int requests =
-      serve_data(**data, bytes, /*wrong_answers=*/8, [&] { return eventually(ended, milliseconds(170)); });
+  const int requests = serve_data(**data, bytes, /*wrong_answers=*/8,
+                                  [&] { return eventually(ended, milliseconds(170)); });
   EXPECT_EQ(requests, 12);
   EXPECT_EQ(rig.sink().content(WrongSource::kFile)->size(), 4 * bytes.size());
 }
