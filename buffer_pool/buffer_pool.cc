@@ -132,6 +132,11 @@ void BufferPool::give_back(uint32_t slot) {
   first.granted.notify_one();  // with the lock: afterwards the waiter may be gone
 }
 
+size_t BufferPool::waiting() const {
+  std::lock_guard lock(mutex_);
+  return waiters_.size();
+}
+
 std::chrono::steady_clock::time_point BufferPool::last_release() const {
   std::lock_guard lock(mutex_);
   return last_release_;

@@ -95,6 +95,7 @@ class BufferPool {
   // The same, until `give_up` returns true. It is called every `check_interval`, without a lock.
   SlotLease acquire(std::chrono::milliseconds check_interval, const std::function<bool()>& give_up);
 
+  size_t waiting() const;  // callers in line
   // When a slot was last released; the pool's creation if none was.
   std::chrono::steady_clock::time_point last_release() const;
 

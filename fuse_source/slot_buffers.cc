@@ -12,6 +12,8 @@ namespace {
 // that never waits gets no slot when the stream flows again and writers are waiting.
 constexpr std::chrono::milliseconds kSlotPatience{20};
 constexpr std::chrono::milliseconds kStalledPatience{1};
+// With more callers in line, a worker of a stalled stream gets no slot in that time.
+constexpr size_t kLineMax = 4;
 
 // Gives the whole pages in [begin, end) back to the kernel; they read as zeros afterwards.
 void drop_pages(const std::byte* begin, const std::byte* end) {
@@ -27,8 +29,8 @@ class SlotBuffers::Buffer final : public RequestBuffer {
   explicit Buffer(SlotBuffers& owner) : owner_(owner) {}
 
   std::span<std::byte> take() override {
-    if (owner_.ready_) {
-      const bool stalled = owner_.stalled_;
+    const bool stalled = owner_.stalled_;
+    if (owner_.ready_ && !(stalled && owner_.pool_.waiting() > kLineMax)) {
       lease_ = owner_.pool_.acquire(stalled ? kStalledPatience : kSlotPatience);
       if (stalled == static_cast<bool>(lease_)) owner_.stalled_ = !stalled;
     }

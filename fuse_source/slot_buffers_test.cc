@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
+#include <thread>
+#include <vector>
 
 namespace ppmr {
 namespace {
@@ -72,6 +75,26 @@ TEST_F(SlotBuffersTest, OnlyFirstWorkerWaitsLongForSlotOfStalledStream) {
   EXPECT_LT(pool->counters().wait_time_us, kRequests * 20'000u);  // 20 ms each otherwise
   two.release();
   EXPECT_TRUE(buffers.adopt(payload_of(worker->take()))) << "it uses slots again";
+}
+
+TEST_F(SlotBuffersTest, DoesNotWaitBehindManyWritersOfStalledStream) {
+  SlotLease one = pool->try_acquire();
+  SlotLease two = pool->try_acquire();
+  auto worker = buffers.make();
+  worker->take();  // finds the stream stalled
+  worker->give_back();
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 8; ++i) {
+    writers.emplace_back(
+        [&] { pool->acquire(std::chrono::milliseconds(1), [&] { return stop.load(); }); });
+  }
+  while (pool->waiting() < writers.size()) std::this_thread::yield();
+  const uint64_t waits_before = pool->counters().waits;
+  EXPECT_FALSE(pool->slot_at(worker->take().data()));
+  EXPECT_EQ(pool->counters().waits, waits_before);
+  stop = true;
+  for (auto& writer : writers) writer.join();
 }
 
 TEST_F(SlotBuffersTest, UsesNoSlotBeforeLimitsAreNegotiated) {

@@ -10,7 +10,7 @@ namespace ppmr {
 namespace {
 
 // How often a writer that waits for a slot checks whether its session failed or it was killed.
-constexpr std::chrono::milliseconds kSlotCheckInterval{50};
+constexpr std::chrono::milliseconds kSlotCheckInterval{100};
 
 }  // namespace
 

@@ -135,7 +135,7 @@ class SlowOutlet final : public DiscardOutlet {
 class SourceFile : public testing::Test {
  protected:
   static constexpr size_t kChunk = size_t{64} << 10;
-  static constexpr std::chrono::seconds kPeerTimeout{1};
+  static constexpr std::chrono::milliseconds kPeerTimeout{1000};
 
   void SetUp() override {
     SourceOptions options;
