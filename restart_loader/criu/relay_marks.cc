@@ -67,7 +67,7 @@ void forget_restore(const std::string& work_directory) {
 bool container_was_made(const std::string& work_directory) {
   std::ifstream file(path_of(work_directory, RelayMark::kContainerMade));
   std::string boot;
-  return std::getline(file, boot) && read_boot_id().starts_with(boot);
+  return std::getline(file, boot) && !boot.empty() && read_boot_id().starts_with(boot);
 }
 
 void forget_that_container_was_made(const std::string& work_directory) {

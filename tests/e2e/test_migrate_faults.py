@@ -151,15 +151,14 @@ def test_many_silent_clients_only_delay_a_migration(lab, nodes, migrations):
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
 def test_killed_supervisor_is_replaced(lab, nodes, make_migrations, options):
-    migrations = make_migrations(environment=pause_at(lab, "target:running"))
+    migrations = make_migrations(environment=pause_at(lab, "target:owned"))
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, options=options)
-    migrations.wait_until_paused("target", "running", running)
+    migrations.wait_until_paused("target", "owned", running)
     [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
-    nodes.target.signal(
-        supervisor, signal.SIGSTOP
-    )  # so that it does not notice that the process runs
-    migrations.go_on("target", "running")
+    # Before the process runs, so that the supervisor does not notice that it does.
+    nodes.target.signal(supervisor, signal.SIGSTOP)
+    migrations.go_on("target", "owned")
     worker.wait_for_lines(5, nodes.target)
     nodes.target.signal(supervisor, signal.SIGKILL)
     running.wait().ok()

@@ -73,9 +73,9 @@ def test_target_with_key_refuses_sources_without_it(world, authority):
     stream = Stream(world, source, target)
     wrong_key = make_key(world.directory / "wrong", HOST)
     is_refused(world, target, wrong_key, "has another key", "has another key")
-    is_refused(world, target, [], "give the source the same --key-file", "in plain text")
+    is_refused(world, target, [], "start the source with the same --key-file", "plain text")
     is_refused(
-        world, target, ["--insecure"], "give the source the same --key-file", "in plain text"
+        world, target, ["--insecure"], "start the source with the same --key-file", "plain text"
     )
     is_refused(world, target, authority.issue("node1", "target"), "TLS", "TLS handshake")
     stream.ends_well()
@@ -119,7 +119,11 @@ def test_target_with_certificate_accepts_only_valid_certificates_of_allowed_peer
         "the source refused",
     )
     is_refused(
-        world, target, [], "give the source the same --key-file, or a certificate", "in plain text"
+        world,
+        target,
+        [],
+        "start the source with the same --key-file, or with a certificate",
+        "plain text",
     )
     is_refused(
         world,
@@ -309,7 +313,7 @@ def test_keygen_creates_key_and_does_not_overwrite_files(world):
     content = path.read_text()
     assert len(content) == 65 and content.strip() not in done.output
     again = world.ppmr("keygen", path)
-    assert again.code == 2 and "overwritten" in again.err
+    assert again.code == 2 and "does not overwrite keys" in again.err
     assert path.read_text() == content
 
 

@@ -373,26 +373,15 @@ def test_two_rails_share_the_load_and_one_survives_loss_of_the_other(machines, p
     both = pair(["--device", "rxe0,rxe1"], ["--device", "rxe0,rxe1"])
     assert both.transports() == ["verbs", "verbs"], both.target.output()
     assert both.rdma()["rails"] == 2
+    # One rail could carry everything that these machines write, so limit the first to a third.
+    started = time.monotonic()
+    both.move("alone", 32)
+    rate_kbit = int(32 * MIB * 8 / 1000 / (time.monotonic() - started) / 3)
+    both.drop("alone")
+    limit = ["tbf", "rate", f"{rate_kbit}kbit", "burst", "1mb", "limit", "64mb"]
+    machines.a.run(["tc", "qdisc", "replace", "dev", "link0", "root", *limit])
     devices = ("rxe0", "rxe1")
     before = [packets_received(machines.b, device) for device in devices]
-    # One rail could carry everything that these machines write, so limit the first.
-    machines.a.run(
-        [
-            "tc",
-            "qdisc",
-            "replace",
-            "dev",
-            "link0",
-            "root",
-            "tbf",
-            "rate",
-            "100mbit",
-            "burst",
-            "1mb",
-            "limit",
-            "64mb",
-        ]
-    )
     try:
         both.move("together", 96)
     finally:

@@ -1,0 +1,54 @@
+#include "restart_loader/criu/relay_marks.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "restart_loader/processes/process_identity.h"
+
+namespace ppmr {
+namespace {
+
+class RelayMarksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = (std::filesystem::temp_directory_path() / "ppmr-marks-XXXXXX").string();
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory = path;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory); }
+
+  std::string directory;
+};
+
+TEST_F(RelayMarksTest, ContainerOfThisBootWasMade) {
+  EXPECT_FALSE(container_was_made(directory));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, read_boot_id()));
+  EXPECT_TRUE(container_was_made(directory));
+  forget_that_container_was_made(directory);
+  EXPECT_FALSE(container_was_made(directory));
+}
+
+// A relay that is killed while it leaves the mark leaves an empty one.
+TEST_F(RelayMarksTest, MarkWithoutABootIdIsOfNoBoot) {
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, ""));
+  EXPECT_FALSE(container_was_made(directory));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, "\n"));
+  EXPECT_FALSE(container_was_made(directory));
+}
+
+TEST_F(RelayMarksTest, TasksMayHaveRunOnceCriuWasLetGoAndDidNotGiveUp) {
+  EXPECT_FALSE(may_have_run(directory, /*criu_was_killed=*/true));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
+  EXPECT_TRUE(may_have_run(directory, false));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kResponded));
+  EXPECT_FALSE(may_have_run(directory, false));
+  EXPECT_TRUE(may_have_run(directory, true));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kResumed));
+  EXPECT_TRUE(may_have_run(directory, false));
+  forget_restore(directory);
+  EXPECT_FALSE(may_have_run(directory, true));
+}
+
+}  // namespace
+}  // namespace ppmr
