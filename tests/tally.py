@@ -1,12 +1,14 @@
 """Counts test cases from result files and prints `N passed, N failed, N skipped`. Exit 0 only if none failed.
 
 Bazel's build events name every test of a run and its test.xml, so that stale files of earlier runs do not count.
-pytest writes one junit file. Each of these also counts as one failure: a test that Bazel reports as failed without a
+pytest writes one junit file, and a second one for the tests that failed and ran again alone: a test that passes alone counts as
+passed, and is named. Each of these also counts as one failure: a test that Bazel reports as failed without a
 failure in its file (a crash, a timeout), a missing or broken result file, and a failed step without any failed test.
 """
 
 import argparse
 import json
+import re
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
@@ -68,25 +70,55 @@ def add_bazel(total, path):
             total.add_failure(f"{label}: {status} (crashed, timed out, or never ran)")
 
 
-def add_junit(total, path):
+def test_id(case):
+    """The argument with which pytest runs this test; xdist appends its group to the name."""
+    name = re.sub(r"@[\w ]+$", "", case.get("name"))
+    return f"{case.get('classname').replace('.', '/')}.py::{name}"
+
+
+def failed_tests(path):
+    return [
+        test_id(case)
+        for case in ElementTree.parse(path).iter("testcase")
+        if {"failure", "error"} & {child.tag for child in case}
+    ]
+
+
+def add_junit(total, path, again):
     try:
         total.add_xml(path)
+        if not again:
+            return
+        still_failed = failed_tests(again)
+        ran = {test_id(case) for case in ElementTree.parse(again).iter("testcase")}
+        for test in failed_tests(path):
+            if test in ran and test not in still_failed:
+                print(f"tally: failed beside other tests, passed alone: {test}", file=sys.stderr)
+                total.failed -= 1
+                total.passed += 1
     except (OSError, ElementTree.ParseError) as error:
-        total.add_failure(f"cannot read the results of pytest: {error}")
+        total.add_failure(f"no usable pytest results: {error}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bazel", action="append", default=[], metavar="EVENTS.json")
-    parser.add_argument("--junit", action="append", default=[], metavar="FILE.xml")
+    parser.add_argument("--junit", metavar="FILE.xml")
+    parser.add_argument("--again", metavar="FILE.xml", help="its failed tests, run again alone")
+    parser.add_argument(
+        "--list-failed", metavar="FILE.xml", help="only print the failed tests of a junit file"
+    )
     parser.add_argument("--cut-short", action="store_true", help="pytest was interrupted")
     parser.add_argument("--failed-steps", type=int, default=0)
     args = parser.parse_args()
+    if args.list_failed:
+        print("\n".join(failed_tests(args.list_failed)))
+        return 0
     total = Total()
     for path in args.bazel:
         add_bazel(total, path)
-    for path in args.junit:
-        add_junit(total, path)
+    if args.junit:
+        add_junit(total, args.junit, args.again)
     if args.cut_short:
         # pytest records the case that it was interrupted in as passed.
         total.passed = max(0, total.passed - 1)
