@@ -104,15 +104,18 @@ Status VerbsSource::open() {
   lost.clear();  // frees the ports
   auto opened = fabric_.open(choice_, RailRole::kListen);
   if (!opened) return failure(opened.error());
-  std::lock_guard lock(mutex_);
+  Rails rails;
   for (auto& rail : *opened) {
-    SourceRail& open = *rails_.emplace_back(std::make_unique<SourceRail>());
+    SourceRail& open = *rails.emplace_back(std::make_unique<SourceRail>());
     open.rail = std::move(rail);
     RailEvents events;
     events.admit = [this, &open](std::span<const std::byte> data) { return admit(open, data); };
     events.lost = [this, &open](const std::string& why) { lose(open, why); };
+    // Without the lock, which the events take.
     open.rail->start(std::move(events));
   }
+  std::lock_guard lock(mutex_);
+  rails_.swap(rails);
   return {};
 }
 
