@@ -44,7 +44,7 @@ TEST_F(ThreadLimitTest, EachMissingThreadRefusesOnlyItsSession) {
       reached = limit.reached();
       if (!source.opened()) {
         ++refused;
-        const std::string& reason = source.opened().error().message;
+        const std::string reason = source.opened().error().message;
         EXPECT_NE(reason.find("Resource temporarily unavailable"), std::string::npos) << reason;
       }
     }
