@@ -156,14 +156,23 @@ void SourceMount::give_up(const SourceCheckpoint& checkpoint, const Error& error
   (void)checkpoint.outlet->send(wire::Abandon{checkpoint.top_node, error.message.substr(0, 512)});
 }
 
+Status SourceMount::drain_chunks(const SourceNodePointer& node, const Interrupted& interrupted) {
+  return node->writer->drain([&] { return stopping_ || interrupted(); });
+}
+
 Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& interrupted) {
+  const uint64_t changes = node->changes_sent;
+  if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
+  // No chunk proves that the target has applied them. An empty file has none either, but the target
+  // must have its name.
+  const bool applied = node->changes_applied >= changes && node->writer->size_bytes() > 0;
+  if (applied || stopping_) return {};
   const Interrupted ending = [&] { return stopping_ || interrupted(); };
-  auto drained = node->writer->drain(ending);
-  // An empty file has no chunk to wait for, but the target must have its name.
-  if (drained && node->writer->size_bytes() == 0 && !stopping_) {
-    return node->checkpoint->outlet->await_applied(node->id, ending);
+  if (auto waited = node->checkpoint->outlet->await_applied(node->id, ending); !waited) {
+    return waited;
   }
-  return drained;
+  node->changes_applied = changes;
+  return {};
 }
 
 Result<std::vector<std::byte>> SourceMount::read(const SourceNodePointer& node, uint64_t offset,
@@ -172,7 +181,7 @@ Result<std::vector<std::byte>> SourceMount::read(const SourceNodePointer& node, 
   if (offset >= size_bytes) return std::vector<std::byte>();
   // Allocating a megabyte for a small file would take longer than reading it.
   std::vector<std::byte> bytes(std::min<uint64_t>(bytes_max, size_bytes - offset));
-  if (auto drained = drain(node, interrupted); !drained) return failure(drained.error());
+  if (auto drained = drain_chunks(node, interrupted); !drained) return failure(drained.error());
   const auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes, interrupted);
   if (!count) return failure(count.error());
   // Never a short read before the end of the file.
@@ -187,7 +196,7 @@ Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
   if (size_bytes > uint64_t{INT64_MAX}) return failure(EFBIG, "truncate: size too large");
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   if (size_bytes == node->writer->size_bytes()) return {};
-  if (auto drained = drain(node, interrupted); !drained) return drained;
+  if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
   std::lock_guard changes(changes_);
   // It may have been sealed meanwhile.
   if (auto status = check_writable(*node->checkpoint); !status) return status;
@@ -198,7 +207,9 @@ Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
     std::lock_guard lock(tree_.mutex());
     node->attributes.mtime_ns = node->ctime_ns = now_ns();
   }
-  return node->checkpoint->outlet->send(wire::Truncate{node->id, size_bytes});
+  const Status sent = node->checkpoint->outlet->send(wire::Truncate{node->id, size_bytes});
+  ++node->changes_sent;
+  return sent;
 }
 
 Status SourceMount::punch_hole(const SourceNodePointer& node, uint64_t offset,
@@ -207,11 +218,14 @@ Status SourceMount::punch_hole(const SourceNodePointer& node, uint64_t offset,
   const uint64_t size_bytes = node->writer->size_bytes();
   if (offset >= size_bytes) return {};
   length_bytes = std::min(length_bytes, size_bytes - offset);
-  if (auto drained = drain(node, interrupted); !drained) return drained;
+  if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
   std::lock_guard changes(changes_);
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   node->writer->stream().reset_digest();
-  return node->checkpoint->outlet->send(wire::PunchHole{node->id, offset, length_bytes});
+  const Status sent =
+      node->checkpoint->outlet->send(wire::PunchHole{node->id, offset, length_bytes});
+  ++node->changes_sent;
+  return sent;
 }
 
 Status SourceMount::set_attributes(const SourceNodePointer& node,

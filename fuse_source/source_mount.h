@@ -76,6 +76,7 @@ class SourceMount final : public FrontEnd {
   // caller replies to the writer and then announces `cut`.
   Result<size_t> write(const SourceNodePointer& node, std::span<const std::byte> bytes,
                        uint64_t offset, const Interrupted& interrupted, CutChunks& cut);
+  // Blocks until a reader at the target sees all that was written, truncated and punched so far.
   Status drain(const SourceNodePointer& node, const Interrupted& interrupted);
   // At most `bytes_max`, fewer only at the end of the file.
   Result<std::vector<std::byte>> read(const SourceNodePointer& node, uint64_t offset,
@@ -102,8 +103,8 @@ class SourceMount final : public FrontEnd {
   wire::Space space() override;
 
  private:
-  // What a session's thread calls. A session may outlive the mount by a moment: the destructor
-  // closes the gate first.
+  // What a session's thread calls. A session may outlive the mount by a moment, so the mount's
+  // destructor first sets `mount` to null.
   struct EventGate {
     std::mutex mutex;
     SourceMount* mount = nullptr;  // null: closed; guarded by mutex
@@ -130,6 +131,7 @@ class SourceMount final : public FrontEnd {
   // Files.
   Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint,
                                   const Interrupted& interrupted);
+  Status drain_chunks(const SourceNodePointer& node, const Interrupted& interrupted);
   // Sends the close unless the file was opened for writing again: `writers_so_far` has grown then.
   void close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far);
   void give_up(const SourceCheckpoint& checkpoint, const Error& error);

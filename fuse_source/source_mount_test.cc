@@ -99,6 +99,10 @@ class SlowOutlet final : public DiscardOutlet {
     }
     return {};
   }
+  Status await_applied(uint64_t, const Interrupted&) override {
+    ++waits_for_target;
+    return {};
+  }
   Status status() const override {
     return has_failed ? Status(failure(EIO, "the session has failed")) : Status{};
   }
@@ -122,6 +126,7 @@ class SlowOutlet final : public DiscardOutlet {
 
   std::atomic<int> opened = 0;
   std::vector<uint64_t> closed;
+  std::atomic<int> waits_for_target = 0;
   std::atomic<int> forgotten = 0;
   std::atomic<uint64_t> size_bytes = 0;  // in the last message
   std::function<void()> before_close;    // a close sends the attributes first
@@ -207,6 +212,23 @@ TEST_F(SourceFile, KeepsSizeWhenSealedDuringTruncate) {
   ASSERT_FALSE(truncated);
   EXPECT_EQ(truncated.error().errno_value, EROFS);
   EXPECT_EQ(node_->writer->size_bytes(), kChunk);
+}
+
+// close(2) returns when a reader at the target sees what the writer has done.
+TEST_F(SourceFile, CloseWaitsUntilTargetHasAppliedTruncationsAndHoles) {
+  const Interrupted never = [] { return false; };
+  write_chunk(0);
+  outlet_->all_arrive();
+  ASSERT_TRUE(mount_->drain(node_, never));
+  EXPECT_EQ(outlet_->waits_for_target, 0);
+  ASSERT_TRUE(mount_->punch_hole(node_, 0, 10, never));
+  ASSERT_TRUE(mount_->drain(node_, never));
+  EXPECT_EQ(outlet_->waits_for_target, 1);
+  ASSERT_TRUE(mount_->truncate(node_, 20, never));
+  ASSERT_TRUE(mount_->drain(node_, never));
+  EXPECT_EQ(outlet_->waits_for_target, 2);
+  ASSERT_TRUE(mount_->drain(node_, never));
+  EXPECT_EQ(outlet_->waits_for_target, 2);
 }
 
 // close(2) returns before the kernel sends the release.

@@ -4,6 +4,7 @@
 // A top-level entry is a checkpoint; every node below refers to it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -43,6 +44,11 @@ struct SourceNode {
   std::shared_ptr<SourceCheckpoint> checkpoint;  // null: the root
   std::string link_target;
   std::shared_ptr<FileWriter> writer;  // of a file
+
+  // The number of truncations and holes of a file, and how many of them the target is known to have
+  // applied.
+  std::atomic<uint64_t> changes_sent = 0;
+  std::atomic<uint64_t> changes_applied = 0;
 
   // Guarded by the tree's mutex.
   std::string name;
@@ -85,7 +91,7 @@ class SourceTree {
   bool close_handle_locked(const SourceNodePointer& node);
 
   void forget(uint64_t id, uint64_t lookups);
-  // For a reply that gives the kernel a reference.
+  // Like view(), and counts one more look-up, which the kernel will forget().
   NodeView view_for_lookup(const SourceNodePointer& node);
   NodeView view(const SourceNodePointer& node);
   std::vector<DirectoryEntry> entries(const SourceNodePointer& directory);

@@ -83,8 +83,8 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
     return replied || !tried;
   };
   parked.refuse = [request](int errno_value) { fuse_reply_err(request, errno_value); };
-  // Before the request can be replied to: afterwards it may be gone.
-  fuse_req_interrupt_func(request, interrupted, &lot);
+  // Before the first retry: after a reply the request may be gone.
+  parked.on_parked = [request, &lot] { fuse_req_interrupt_func(request, interrupted, &lot); };
   lot.park(std::move(parked));
 }
 

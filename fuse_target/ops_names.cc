@@ -14,7 +14,8 @@ constexpr double kNameValidSeconds = 0;
 bool try_lookup(fuse_req_t request, const StoredNodePointer& directory, const std::string& name,
                 bool may_wait) {
   TargetFrontEnd& target = target_of(request);
-  // Read before the look-up: what arrives in between comes with a change that retries.
+  // The state is read before the look-up: a name that arrives between the two retries the parked
+  // request.
   const StoredCheckpoint* checkpoint = directory->checkpoint.get();
   const StoredState state = checkpoint == nullptr ? StoredState::kSealed : checkpoint->state();
   if (const auto node = target.tree.look_up(directory, name, /*keep=*/true)) {

@@ -10,6 +10,7 @@ from lab.move import now
 from lab.node import LabError, wait_until
 from lab.peers import TarMove
 from lab.ppmr import Mounts, PpmrMove
+from lab.programs import MPIRUN
 
 from .plan import Item, Outcome
 from .ways import LandedMove, LocalMove, filesystem_of
@@ -56,18 +57,7 @@ class Job:
         self.began = now()
         self.pid = node.spawn(
             [
-                "mpirun",
-                "--allow-run-as-root",
-                "--oversubscribe",
-                "--mca",
-                "btl",
-                "self,tcp",
-                "--mca",
-                "btl_tcp_if_include",
-                "lo",
-                "--mca",
-                "oob_tcp_if_include",
-                "lo",
+                *MPIRUN,
                 "-np",
                 RANKS,
                 "lmp",

@@ -112,7 +112,7 @@ class ImageFile {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::unique_ptr<Series> series_;       // the first window of a small file; null: in windows_
+  std::unique_ptr<Series> series_;       // window 0 of a file that began small; else null
   std::map<uint64_t, Segment> windows_;  // by number; one allocation per 2 MiB
   std::shared_ptr<SpillFile> spill_file_;
   RangeSet arrived_;

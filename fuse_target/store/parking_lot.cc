@@ -63,6 +63,7 @@ void ParkingLot::park(ParkedRequest request) {
     entries_.splice(entries_.end(), added);
     ++parked_;
   }
+  if (entry.request.on_parked) entry.request.on_parked();
   retry(entry);
 }
 

@@ -26,6 +26,9 @@ struct ParkedRequest {
   // What the request waits for: changed() of either one retries it.
   const void* subject = nullptr;
   const void* checkpoint = nullptr;
+  // Called once, before the first retry: from then on interrupted() finds the request. May be
+  // empty.
+  std::function<void()> on_parked;
   // Answers the request if possible; returns whether it did. When it throws, the request has not
   // been answered: the lot refuses it.
   std::function<bool()> retry;

@@ -97,6 +97,13 @@ TEST_F(ParkingLotTest, RefusesAnInterruptedRequestOnlyIfItsCallerIsDying) {
   EXPECT_EQ(request_.answers, 1);
 }
 
+TEST_F(ParkingLotTest, RefusesARequestThatIsInterruptedWhileItIsParked) {
+  ParkedRequest parked = request_.parked(&file_, &checkpoint_, kDying);
+  parked.on_parked = [this] { lot_.interrupted(&request_); };
+  lot_.park(std::move(parked));
+  EXPECT_TRUE(becomes_true([&] { return request_.refused_with == EINTR; }));
+}
+
 TEST_F(ParkingLotTest, IgnoresALateInterrupt) {
   lot_.interrupted(&request_);
   lot_.park(request_.parked(&file_, &checkpoint_));

@@ -1,4 +1,4 @@
-// The options of all daemons and commands for authentication and encryption.
+// The options for authentication and encryption: the same for both daemons.
 #pragma once
 
 #include "rdma_stream/connection/security.h"

@@ -26,8 +26,8 @@ struct Pull {
 class PullQueue {
  public:
   virtual ~PullQueue() = default;
-  // False if the queue is empty. With `wait`, blocks until it is not; false only after close. A
-  // mover that must not block here is notified of new pulls by VerbsPuller::pulls_queued().
+  // False if the queue is empty. With `wait`, blocks until it is not; false only after close. The
+  // session notifies a mover that must not block here of new pulls (wake_mover_locked()).
   virtual bool take(Pull& pull, bool wait) = 0;
   // All bytes are in the pieces. The calling thread verifies them.
   virtual void completed(const Pull& pull) = 0;

@@ -1,8 +1,6 @@
 #include "rdma_stream/session/receiver.h"
 
-#include <algorithm>
 #include <exception>
-#include <system_error>
 
 #include "rdma_stream/connection/session_proof.h"
 #include "third_party/spdlog.h"
@@ -12,14 +10,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Bounds the threads that peers can occupy before they have proved who they are.
-constexpr size_t kConnectionsMax = 256;
 constexpr size_t kSessionsMax = 256;
 constexpr size_t kEndedSessionsMax = 64;
-// A refused connection stays open this long, so that the peer can read the reason.
-constexpr milliseconds kRefusedTime{500};
-// Pause after a failed accept. The usual reason is a lack of file descriptors.
-constexpr milliseconds kAcceptPause{100};
 
 Status check(const wire::ControlHello& hello) {
   if (hello.slot_count == 0 || hello.slot_count > wire::kSlotsMax || hello.stream_count == 0 ||
@@ -37,129 +29,34 @@ Receiver::Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, 
       timings_(SessionTimings::from_peer_timeout(options_.peer_timeout)),
       listener_(std::move(listener)),
       sink_(sink),
-      acceptor_([this] { accept_connections(); }) {
-  try {
-    watcher_ = std::thread([this] { run_watcher(); });
-  } catch (...) {
-    listener_->close();
-    acceptor_.join();
-    reap_connections(/*all=*/true);
-    throw;
-  }
-}
+      acceptor_(std::in_place, *listener_, timings_.handshake_max,
+                [this](const std::shared_ptr<Connection>& connection, const Handshake& hello) {
+                  return serve(connection, hello);
+                }),
+      watcher_([this] { run_watcher(); }) {}
 
 Receiver::~Receiver() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
-  listener_->close();
-  acceptor_.join();
+  stop_requested_.notify_all();
+  acceptor_->close();
   watcher_.join();
-  std::vector<SessionPointer> sessions;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& [id, session] : sessions_) sessions.push_back(session);
-  }
-  for (auto& session : sessions) end_session(session, Error{EIO, "the target ended"});
-  reap_connections(/*all=*/true);
+  for (auto& session : all_sessions()) end_session(session, Error{EIO, "the target ended"});
+  acceptor_.reset();
 }
 
 // ---- Connections -------------------------------------------------------------------------------
 
-void Receiver::accept_connections() {
-  for (;;) {
-    Status accepted;
-    try {
-      accepted = accept_connection();
-    } catch (const std::exception& exception) {
-      accepted = failure(ENOMEM, std::string("cannot accept a connection: ") + exception.what());
-    }
-    if (accepted) continue;
-    if (accepted.error().errno_value == ECANCELED) return;
-    spdlog::warn("{}", accepted.error().message);
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kAcceptPause, [this] { return stopping_; });
-  }
-}
-
-// Errors: ECANCELED when the listener is closed.
-Status Receiver::accept_connection() {
-  auto connection = listener_->accept();
-  if (!connection) return failure(connection.error());
-  std::lock_guard lock(mutex_);
-  if (connections_.size() >= kConnectionsMax && !evict_silent_locked()) {
-    spdlog::warn("connection from {} refused: too many connections", (*connection)->peer());
-    return {};
-  }
-  Accepted& accepted = connections_.emplace_back();
-  accepted.connection = std::move(*connection);
-  start_thread_locked(accepted);
-  return {};
-}
-
-// Without a thread the peer gets a reject in plain text: a source accepts it also in place of TLS.
-void Receiver::start_thread_locked(Accepted& accepted) {
-  try {
-    accepted.thread = std::thread([this, &accepted] { run_connection(accepted); });
-  } catch (const std::system_error& error) {
-    const std::string text = std::string("the target cannot start a thread: ") + error.what();
-    spdlog::warn("connection from {} refused: {}", accepted.connection->peer(), text);
-    send_reject(*accepted.connection, wire::RejectReason::kBusy, text);
-  }
-}
-
-// Makes room for a connection: peers that send nothing must not keep a source out.
-bool Receiver::evict_silent_locked() {
-  for (Accepted& accepted : connections_) {  // in the order of acceptance
-    if (accepted.hello_received || accepted.evicted || !accepted.connection) continue;
-    accepted.connection->shut_down();
-    accepted.evicted = true;
-    return true;
-  }
-  return false;
-}
-
-void Receiver::run_connection(Accepted& accepted) {
-  Status served;
-  try {
-    served = serve(accepted);
-  } catch (const std::exception& exception) {
-    served = failure(EIO, exception.what());
-  }
-  if (!served) {
-    spdlog::warn("connection from {}: {}", accepted.connection->peer(), served.error().message);
-  }
-  std::lock_guard lock(mutex_);
-  accepted.connection = nullptr;
-  changed_.notify_all();
-}
-
-Status Receiver::serve(Accepted& accepted) {
-  const milliseconds timeout = timings_.handshake_max;
-  auto identified = listener_->identify(accepted.connection, timeout);
-  if (!identified) return failure(identified.error());
-  const std::shared_ptr<Connection> connection = std::move(*identified);
-  auto handshake = receive_handshake(*connection, timeout);
-  {
-    std::lock_guard lock(mutex_);
-    accepted.hello_received = true;
-  }
-  if (!handshake) {
-    const auto reason = handshake.error().errno_value == EPROTONOSUPPORT
-                            ? wire::RejectReason::kVersion
-                            : wire::RejectReason::kBadHello;
-    send_reject(*connection, reason, handshake.error().message);
-    return failure(handshake.error());
-  }
-  if (handshake->kind == wire::HandshakeKind::kReject) {
-    auto reject = wire::decode<wire::Reject>(handshake->body);
+Status Receiver::serve(const std::shared_ptr<Connection>& connection, const Handshake& hello) {
+  if (hello.kind == wire::HandshakeKind::kReject) {
+    auto reject = wire::decode<wire::Reject>(hello.body);
     if (!reject) return failure(reject.error());
     return failure(ECONNREFUSED,
                    "the source refused: " + readable(std::as_bytes(std::span(reject->text))));
   }
-  if (handshake->kind == wire::HandshakeKind::kData) return attach_data(connection, *handshake);
+  if (hello.kind == wire::HandshakeKind::kData) return attach_data(connection, hello);
   if (listener_->authenticates() && !connection->peer_identity().authenticated()) {
     const std::string text =
         "the source sends plain text, but this target requires authentication: start the source "
@@ -167,15 +64,14 @@ Status Receiver::serve(Accepted& accepted) {
     send_reject(*connection, wire::RejectReason::kNotAuthenticated, text);
     return failure(EACCES, text);
   }
-  if (handshake->kind == wire::HandshakeKind::kControl) {
-    return serve_control(connection, *handshake);
-  }
-  if (handshake->kind == wire::HandshakeKind::kAgent) return serve_agent(*connection, *handshake);
+  if (hello.kind == wire::HandshakeKind::kControl) return serve_control(connection, hello);
+  if (hello.kind == wire::HandshakeKind::kAgent) return serve_agent(*connection, hello);
   send_reject(*connection, wire::RejectReason::kBadHello, "not a hello");
   return failure(EPROTO, "not a hello");
 }
 
-Status Receiver::serve_control(std::shared_ptr<Connection> connection, const Handshake& handshake) {
+Status Receiver::serve_control(const std::shared_ptr<Connection>& connection,
+                               const Handshake& handshake) {
   auto hello = wire::decode<wire::ControlHello>(handshake.body);
   if (!hello) {
     send_reject(*connection, wire::RejectReason::kBadHello, hello.error().message);
@@ -294,32 +190,14 @@ Status Receiver::serve_agent(Connection& connection, const Handshake& handshake)
   return options_.serve_agent(connection, hello->node_name);
 }
 
-void Receiver::reap_connections(bool all) {
-  const auto done = [](const Accepted& accepted) { return accepted.connection == nullptr; };
-  std::unique_lock lock(mutex_);
-  for (Accepted& accepted : connections_) {
-    if (!accepted.connection) continue;
-    if (all) accepted.connection->shut_down();
-    const bool refused = !accepted.thread.joinable();
-    if (refused && (all || Clock::now() - accepted.since > kRefusedTime)) {
-      accepted.connection = nullptr;
-    }
-  }
-  if (all) {
-    changed_.wait(lock,
-                  [&] { return std::all_of(connections_.begin(), connections_.end(), done); });
-  }
-  for (auto accepted = connections_.begin(); accepted != connections_.end();) {
-    if (!done(*accepted)) {
-      ++accepted;
-      continue;
-    }
-    if (accepted->thread.joinable()) accepted->thread.join();
-    accepted = connections_.erase(accepted);
-  }
-}
-
 // ---- Sessions ----------------------------------------------------------------------------------
+
+std::vector<Receiver::SessionPointer> Receiver::all_sessions() const {
+  std::vector<SessionPointer> sessions;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, session] : sessions_) sessions.push_back(session);
+  return sessions;
+}
 
 Receiver::SessionPointer Receiver::find(SessionId id) const {
   std::lock_guard lock(mutex_);
@@ -351,10 +229,11 @@ Receiver::SessionPointer Receiver::find(const wire::DataHello& hello) const {
 void Receiver::run_watcher() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    changed_.wait_for(lock, timings_.watch_interval);
+    stop_requested_.wait_for(lock, timings_.watch_interval);
     lock.unlock();
     try {
       watch_sessions();
+      acceptor_->tidy();
     } catch (const std::exception& exception) {
       spdlog::error("cannot check the sessions: {}", exception.what());
     }
@@ -364,32 +243,14 @@ void Receiver::run_watcher() {
 
 // Ends the sessions that are over, reports free space to the sources of the others.
 void Receiver::watch_sessions() {
-  std::vector<SessionPointer> sessions;
-  {
-    std::lock_guard lock(mutex_);
-    shut_down_late_locked();
-    for (auto& [id, session] : sessions_) sessions.push_back(session);
-  }
   const wire::Space space = sink_.space();
   const bool changed = space.free_bytes != space_.free_bytes;
   space_ = space;
-  for (auto& session : sessions) {
+  for (auto& session : all_sessions()) {
     if (auto reason = session->over()) {
       end_session(session, *reason);
     } else if (changed) {
       session->notify_space(space);
-    }
-  }
-  sessions.clear();
-  reap_connections(/*all=*/false);
-}
-
-// A peer that sends its hello byte by byte must not occupy a thread for long.
-void Receiver::shut_down_late_locked() {
-  for (Accepted& accepted : connections_) {
-    if (accepted.connection && !accepted.hello_received &&
-        Clock::now() - accepted.since > 2 * timings_.handshake_max) {
-      accepted.connection->shut_down();
     }
   }
 }
@@ -405,12 +266,7 @@ void Receiver::end_session(const SessionPointer& session, const Error& reason) {
 }
 
 void Receiver::space_freed() {
-  std::vector<SessionPointer> sessions;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& [id, session] : sessions_) sessions.push_back(session);
-  }
-  for (auto& session : sessions) session->space_freed();
+  for (auto& session : all_sessions()) session->space_freed();
 }
 
 void Receiver::prioritize(NodeKey file, uint64_t offset, uint64_t length) {

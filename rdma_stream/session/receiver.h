@@ -1,18 +1,18 @@
-// The target's side of the stream: accepts connections, keeps a session per source, and ends the
-// sessions whose source has failed.
+// The target's side of the stream: keeps a session per source, gives it the connections of its
+// source, and ends the sessions whose source has failed.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
-#include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/acceptor.h"
 #include "rdma_stream/session/incoming_session.h"
 
 namespace ppmr {
@@ -51,30 +51,17 @@ class Receiver {
 
  private:
   using SessionPointer = std::shared_ptr<IncomingSession>;
-  using Clock = std::chrono::steady_clock;
-  // An accepted connection and the thread that serves it. Guarded by mutex_.
-  struct Accepted {
-    std::shared_ptr<Connection> connection;  // null when done
-    std::thread thread;                      // none if no thread could start
-    Clock::time_point since = Clock::now();
-    bool hello_received = false;
-    bool evicted = false;
-  };
   struct EndedSession {
     wire::Token session{};
     wire::Token token{};
     std::string reason;
   };
 
-  void accept_connections();
-  Status accept_connection();
-  void start_thread_locked(Accepted& accepted);
-  bool evict_silent_locked();
-  void run_connection(Accepted& accepted);
-  Status serve(Accepted& accepted);
-  Status serve_control(std::shared_ptr<Connection> connection, const Handshake& handshake);
+  Status serve(const std::shared_ptr<Connection>& connection, const Handshake& hello);
+  Status serve_control(const std::shared_ptr<Connection>& connection, const Handshake& handshake);
   Status attach_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
   Status serve_agent(Connection& connection, const Handshake& handshake);
+  std::vector<SessionPointer> all_sessions() const;
   SessionPointer find(SessionId id) const;
   SessionPointer find(const wire::ControlHello& hello, const PeerIdentity& identity) const;
   SessionPointer find(const wire::DataHello& hello) const;
@@ -83,9 +70,7 @@ class Receiver {
   std::string why_unknown(const wire::ControlHello& hello) const;
   void run_watcher();
   void watch_sessions();
-  void shut_down_late_locked();
   void end_session(const SessionPointer& session, const Error& reason);
-  void reap_connections(bool all);
 
   const ReceiverOptions options_;
   const SessionTimings timings_;
@@ -93,17 +78,16 @@ class Receiver {
   Sink& sink_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable stop_requested_;
   // Guarded by mutex_.
   std::map<SessionId, SessionPointer> sessions_;
   SessionId last_session_ = 0;
   std::deque<EndedSession> ended_;  // the latest, to report the reason to their sources
-  std::list<Accepted> connections_;
   bool stopping_ = false;
 
   wire::Space space_;  // last sent to the sources; the watcher's
 
-  std::thread acceptor_;
+  std::optional<Acceptor> acceptor_;
   std::thread watcher_;
 };
 

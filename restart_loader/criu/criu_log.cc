@@ -38,36 +38,37 @@ const std::array kAdvice = {
     Advice{R"(Can't change dir|Can't open cwd|Can't open root)",
            "the working directory of the process is missing on this node: create it"},
     Advice{R"(--shell-job)",
-           "the process belonged to a terminal: add -- --shell-job, and run ppmr on a terminal"},
+           "the process belonged to a terminal: pass `-- --shell-job`, and run ppmr on a terminal"},
     Advice{
         R"(Found dangling tty|tty: .*(?:dangling|No task found with sid|not a tty|is not a terminal)|Don't have tty to inherit session from)",
-        "the process belonged to a terminal: add -- --shell-job, and run ppmr on a terminal"},
+        "the process belonged to a terminal: pass `-- --shell-job`, and run ppmr on a terminal"},
     Advice{R"(--ext-unix-sk|External socket)",
-           "the process is connected to a Unix socket that was not dumped with it: add -- "
-           "--ext-unix-sk"},
+           "the process is connected to a Unix socket that was not dumped with it: "
+           "pass `-- --ext-unix-sk`"},
     Advice{R"(--file-locks)",
-           "the process holds file locks: add -- --file-locks (at dump and restart)"},
-    Advice{R"(Connected TCP socket in image|--tcp-established)",
-           "the process has TCP connections: add -- --tcp-established, and move their addresses to "
-           "this node first (or add -- --tcp-close to drop them)"},
+           "the process holds file locks: pass `-- --file-locks` (at dump and restart)"},
+    Advice{
+        R"(Connected TCP socket in image|--tcp-established)",
+        "the process has TCP connections: pass `-- --tcp-established`, and move their addresses to "
+        "this node first (or pass `-- --tcp-close` to drop them)"},
     Advice{R"(Need to set the --tcp-close options)",
-           "the process was dumped with --tcp-close: add -- --tcp-close"},
+           "the process was dumped with --tcp-close: pass `-- --tcp-close`"},
     Advice{R"(Can't bind(?: inet socket.*)?: Cannot assign requested address)",
            "a socket of the process uses an address that this node lacks: add it to an interface "
            "(ip address add), or restore in the network namespace that has it"},
     Advice{R"((?:Can't bind|bind).*Address already in use)",
            "another process here uses a port or socket path of the process: end it first"},
     Advice{R"(Can't (?:connect|restore).*(?:tcp|inet))",
-           "add -- --tcp-established, and move the connection's address to this node first"},
+           "pass `-- --tcp-established`, and move the connection's address to this node first"},
     Advice{
         R"(userfaultfd|UFFD is not supported|Failed to (?:get|open) uffd|uffd:.*Operation not permitted)",
         "lazy restore is not possible here: add --eager"},
-    Advice{R"(--allow-uprobes)", "add -- --allow-uprobes"},
+    Advice{R"(--allow-uprobes)", "pass `-- --allow-uprobes`"},
     Advice{R"(Cgroup dir .* doesn't exist|cg: )",
-           "the cgroups of the process are missing here: add -- --manage-cgroups=ignore"},
+           "the cgroups of the process are missing here: pass `-- --manage-cgroups=ignore`"},
     Advice{R"(lsm|apparmor|selinux)",
            "the security profile of the process is missing here: load it, or choose another with "
-           "-- --lsm-profile"},
+           "`-- --lsm-profile`"},
     Advice{
         R"(CPU (?:capabilities|instruction).*|cpu: .*(?:not supported|required|mismatch|missing))",
         "this node's processor lacks features that the process uses: choose a node with the same "

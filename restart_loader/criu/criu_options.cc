@@ -58,7 +58,7 @@ Result<CriuSettings> criu_settings(const std::vector<std::string>& options) {
       }
       settings.network_lock = static_cast<uint32_t>(method - kNetworkLocks.begin()) + 1;
     } else if (value.find_first_of(" \t\n\v\f\r") != std::string::npos) {
-      return failure(EINVAL, "CRIU accepts no blanks in the value of " + name + value);
+      return failure(EINVAL, "CRIU accepts no spaces in the value of " + name + value);
     } else {
       settings.configuration += name.substr(2) + value + "\n";
     }

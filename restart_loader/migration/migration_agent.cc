@@ -107,7 +107,7 @@ json Agent::prepare(const json& request) const {
     return refusal(passed.error());
   }
   if (record->hold_limit_ms <= 0 || milliseconds(record->hold_limit_ms) > kHoldLimitMax) {
-    return refusal({EINVAL, fmt::format("hold limit of {} ms: must be more than 0 and at most 24 h",
+    return refusal({EINVAL, fmt::format("--timeout of {} ms: must be more than 0 and at most 24 h",
                                         record->hold_limit_ms)});
   }
   if (auto criu = find_criu(); !criu) return refusal(criu.error());

@@ -160,7 +160,7 @@ std::optional<bool> Hold::abort(const std::string& why) {
   if (aborted) {
     const bool verdict = let_run_on(*aborted);
     notify_target_in_background(store_, *aborted);
-    log("aborted, the process runs on here: " + why);
+    log("aborted, the process keeps running here: " + why);
     return verdict;
   }
   auto record = store_.read(id_, role_);

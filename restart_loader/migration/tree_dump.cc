@@ -24,8 +24,8 @@ constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
 // Another round of pre-copy pays only if more than this is left.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
-// A CRIU that runs on for so long after the decision may be blocked on a mount whose daemon is
-// stopped.
+// A CRIU that keeps running for so long after the decision may be blocked on a mount whose daemon
+// is stopped.
 constexpr milliseconds kEndPatience{5000};
 constexpr milliseconds kDaemonSilence{5000};
 
@@ -180,7 +180,7 @@ Result<bool> TreeDump::await_held() {
     if (!record) return failure(record.error());
     if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
     if (criu()->ended()) return false;
-    // Not later: a CRIU that was stopped (SIGSTOP) never ends.
+    // Checked here, and not only after CRIU's end: a CRIU that was stopped (SIGSTOP) never ends.
     if (is_over(record->state)) return failure(ECANCELED, record->error);
     wait_and_process({{watch ? watch->fd() : -1, POLLIN, 0}});
     if (watch) watch->drain();

@@ -1,5 +1,5 @@
 // Dumps one tree into the source mount, where the post-dump hook holds it, and seals its
-// checkpoint. The record alone decides whether the tree then runs on or is killed.
+// checkpoint. The record alone decides whether the tree then continues or is killed.
 #pragma once
 
 #include <functional>

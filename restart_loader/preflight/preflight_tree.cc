@@ -25,7 +25,7 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
     findings.stop(
         fmt::format("{} belongs to the session of process {}, which would not move with it",
                     tree.name_of(root.pid), root.session),
-        "pass -- --shell-job, or start it in a new session (setsid)");
+        "pass `-- --shell-job`, or start it in a new session (setsid)");
   }
   if (tree.has_namespace("pid") && !root.namespace_pids.empty() &&
       root.namespace_pids.back() != 1) {
@@ -36,10 +36,9 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
         "in it");
   }
   if (!tree.has_host_paths()) {
-    findings.warn(
-        fmt::format("{} has its own mount namespace", tree.name_of(root.pid)),
-        "its files were not compared with those of the target; the target must have what is "
-        "mounted in it");
+    findings.warn(fmt::format("{} has its own mount namespace", tree.name_of(root.pid)),
+                  "its files were not compared: make sure that everything mounted in this "
+                  "namespace exists at the target");
   }
   if (tree.has_namespace("net")) {
     findings.warn(fmt::format("{} has its own network namespace", tree.name_of(root.pid)),
@@ -66,7 +65,7 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
                     "make it close the device first");
     } else if (item.kind == "lock" && !options.file_locks) {
       findings.stop(fmt::format("{} holds a lock on {}", name, item.object),
-                    "pass -- --file-locks, if no other process needs the lock during the move");
+                    "pass `-- --file-locks`, if no other process needs the lock during the move");
     } else if (item.kind == "inotify" || item.kind == "fanotify") {
       if (options.force_irmap) continue;
       findings.warn(
@@ -98,8 +97,8 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
       findings.stop(fmt::format("{} has {} open from another mount namespace, where CRIU does not "
                                 "find it",
                                 name, item.object),
-                    "start it with input, output and working directory in its own mount namespace "
-                    "(nsenter --wd, </dev/null)");
+                    "start it so that its input, output and working directory belong to its own "
+                    "mount namespace, for example with nsenter --wd and </dev/null");
     }
   }
 }
@@ -112,11 +111,11 @@ void check_deleted_files(const MoveOptions& options, const TreeFacts& tree, Find
                     format_size(file.size_bytes));
     if (file.links > 0) {
       if (!options.link_remap)
-        findings.stop(sentence + " but has another name", "pass -- --link-remap");
+        findings.stop(sentence + " but has another name", "pass `-- --link-remap`");
     } else if (file.size_bytes > options.ghost_limit_bytes) {
       const uint64_t mebibytes = (file.size_bytes >> 20) + 1;
       findings.stop(sentence + " and is too large for the checkpoint",
-                    fmt::format("pass -- --ghost-limit {}M", mebibytes));
+                    fmt::format("pass `-- --ghost-limit {}M`", mebibytes));
     }
   }
 }
@@ -132,7 +131,8 @@ void check_connections(const MoveOptions& options, const TreeFacts& tree, Findin
   if (connections.empty()) return;
   findings.stop(
       fmt::format("{} has TCP connections ({})", tree.name_of(tree.root), list_of(connections)),
-      "pass -- --tcp-established and move their addresses to the target, or pass -- --tcp-close to "
+      "pass `-- --tcp-established` and move their addresses to the target, or pass `-- "
+      "--tcp-close` to "
       "drop them");
 }
 

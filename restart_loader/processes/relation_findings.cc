@@ -101,7 +101,7 @@ Finding explain(const ProcessTable& table, const Relation& relation, const TreeO
   }
   if (datagram) {
     if (!remedy.empty()) remedy += ", or ";
-    remedy += "pass -- --ext-unix-sk if the target has such a socket";
+    remedy += "pass `-- --ext-unix-sk` if the target has such a socket";
   }
   return {Severity::kStops, sentence, remedy};
 }

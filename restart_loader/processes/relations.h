@@ -13,7 +13,7 @@ enum class RelationKind {
   kPipe,
   kNamedPipe,
   kSocket,         // a socket that several processes hold
-  kUnixStream,     // a connection (stream or seqpacket): one or both of its sockets
+  kUnixStream,     // a connection (stream or seqpacket); the tree has one or both ends
   kUnixDatagram,   // a socket that others send to
   kTcpConnection,  // both ends on this node
   kSharedMemory,   // anonymous, memfd, or a file in /dev/shm

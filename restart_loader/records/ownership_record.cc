@@ -121,7 +121,9 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.error = packed.at("error");
   for (const json& change : packed.at("history")) {
     const auto at = parse_state(change.at(0));
-    if (!at) return failure(EPROTO, "unknown state in the history");
+    if (!at)
+      return failure(EPROTO,
+                     "the history of the record has the unknown state " + change.at(0).dump());
     record.history.push_back({*at, change.at(1)});
   }
   if (record.history.empty()) return failure(EPROTO, "no history");

@@ -4,6 +4,8 @@ Near the peer, BBR's timers cost more than they gain.
 """
 from contextlib import contextmanager
 
+import pytest
+
 from lab.node import wait_until
 from lab.ppmr import Mounts
 
@@ -43,6 +45,7 @@ def test_near_peer_uses_cubic(nodes, lab, ppmr):
         expect_connections_with("cubic", nodes.source, nodes.target, lab.directory)
 
 
+@pytest.mark.long
 def test_far_peer_uses_system_setting(machines, tmp_path, ppmr):
     machines.a.run(["tc", "qdisc", "replace", "dev", "link0", "root", "netem", "delay", "5ms"])
     try:

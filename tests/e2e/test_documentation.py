@@ -58,6 +58,21 @@ def test_manual_page_documents_exactly_the_exit_codes_of_the_program():
     assert documented == set(re.findall(r"^  k\w+ = (\d+),", header, re.M))
 
 
+def fields(value):
+    """All keys of a JSON value, at any depth."""
+    if isinstance(value, dict):
+        return set(value).union(*map(fields, value.values()))
+    return set().union(*map(fields, value)) if isinstance(value, list) else set()
+
+
+def test_json_page_documents_every_field_of_status(mounts):
+    mounts.source_at.run(["mkdir", mounts.out / "checkpoint"])
+    page = (REPOSITORY / "docs/json.md").read_text()
+    shown = fields(mounts.source.status()) | fields(mounts.target.status())
+    assert "pool" in shown and "checkpoints" in shown
+    assert shown - set(re.findall(r"`(\w+)`", page)) == set()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_every_link_of_a_document_leads_to_a_file(document):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())

@@ -145,7 +145,7 @@ def test_container_moves_and_runc_manages_it_at_target(migrations, start, option
 def test_command_of_documentation_moves_container(migrations, start):
     migrations.source_at.run(["mount", "-t", "tmpfs", "none", "/var/lib"])  # private records
     job = start()
-    run_section(migrations, "Move a container of runc's")
+    run_section(migrations, "Move a runc container")
     job.check_moved()
 
 

@@ -131,6 +131,7 @@ def test_link_can_be_cut_and_restored(machines):
     measures.rping(machines)
 
 
+@pytest.mark.long
 def test_machines_with_dead_link_are_rebooted(machines):
     machines.b.run(["ip", "link", "set", "link0", "down"])
     machines.b.run(["touch", "/tmp/of-this-boot"])
@@ -139,6 +140,7 @@ def test_machines_with_dead_link_are_rebooted(machines):
     assert not machines.b.exists("/tmp/of-this-boot")
 
 
+@pytest.mark.long
 def test_killed_machine_can_be_booted_again(machines):
     a, b = machines.nodes
     b.run(["touch", "/tmp/lost"])

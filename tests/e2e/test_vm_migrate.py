@@ -51,6 +51,7 @@ def test_dry_run_succeeds_without_any_change(machines, migrations):
     worker.end()
 
 
+@pytest.mark.long
 def test_dry_run_names_file_that_is_missing_at_target(machines, migrations):
     machines.a.run(["sh", "-c", "cp /bin/sleep /tmp/only-here"])
     pid = machines.a.spawn(["/tmp/only-here", "1000"], log=machines.home / "only-here.log")
@@ -108,6 +109,7 @@ def test_pre_copy_shrinks_final_dump_and_loses_no_write(machines, migrations):
     assert machines.b.run(["ls", migrations.in_]).stdout == ""
 
 
+@pytest.mark.long
 def test_failed_link_during_pre_copy_keeps_process_at_source(machines, migrations):
     worker = start_worker(machines, size_mib=96, pages_per_s=1000)
     running = migrations.start_migrate(worker.pid, options=["--pre-copy", 3])
@@ -219,6 +221,7 @@ class Postgres:
         ).stdout.strip()
 
 
+@pytest.mark.long
 def test_postgres_moves_with_its_rows(machines, migrations):
     postgres = Postgres(machines, machines.home / "postgres")
     a, b = machines.nodes

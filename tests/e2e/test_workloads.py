@@ -11,6 +11,7 @@ import pytest
 
 from lab.moving_address import MovingAddress
 from lab.node import wait_until
+from lab.programs import MPIRUN
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 PYTHON = "/usr/bin/python3"
@@ -207,18 +208,7 @@ def test_mpi_job_in_one_tree(lab, nodes, migrations, need_command):
     output, ranks = lab.home / "lines", 3
     pid = nodes.source.spawn(
         [
-            "mpirun",
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--mca",
-            "btl",
-            "self,tcp",
-            "--mca",
-            "btl_tcp_if_include",
-            "lo",
-            "--mca",
-            "oob_tcp_if_include",
-            "lo",
+            *MPIRUN,
             "-np",
             ranks,
             PYTHON,

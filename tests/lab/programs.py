@@ -8,6 +8,14 @@ from .node import LabError, wait_until
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORD = (1 << 64) - 1
 
+# All ranks on one node, over TCP on loopback: Open MPI's segments in /dev/shm are files of the node
+# and would not move.
+MPIRUN = (
+    *("mpirun", "--allow-run-as-root", "--oversubscribe"),
+    *("--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"),
+    *("--mca", "oob_tcp_if_include", "lo"),
+)
+
 
 def find_program(name):
     """A binary of tests/programs: in $PPMR_PROGRAMS, else Bazel's output."""

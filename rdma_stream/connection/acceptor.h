@@ -1,0 +1,69 @@
+// Accepts the connections of a listener and serves each on a thread of its own.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "rdma_stream/connection/handshake.h"
+
+namespace ppmr {
+
+// Peers that are not authenticated yet must not keep others out: their number is limited, and so is
+// the time until their hello. Without a free thread or memory one connection is refused, with an
+// error that the peer receives. Threads: any.
+class Acceptor {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+  // Serves an identified connection, whose first message is `hello`, until it ends. The error is
+  // logged. Called on the connection's own thread.
+  using Serve = std::function<Status(const std::shared_ptr<Connection>&, const Handshake& hello)>;
+
+  // Accepts at once. `hello_max` limits the wait for a hello. Throws std::system_error when the
+  // system has no thread left.
+  Acceptor(Listener& listener, Milliseconds hello_max, Serve serve);
+  // Shuts all connections down and blocks until each is served.
+  ~Acceptor();
+
+  // Closes the listener. Blocks until the last connection was accepted.
+  void close();
+  // Ends the peers whose hello is late, and joins the threads of ended connections. The owner calls
+  // this every now and then.
+  void tidy();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Guarded by mutex_.
+  struct Accepted {
+    std::shared_ptr<Connection> connection;  // null when done
+    std::thread thread;                      // none if no thread could start
+    Clock::time_point since = Clock::now();
+    bool hello_received = false;
+    bool evicted = false;
+  };
+
+  void accept_connections();
+  Status accept_connection();
+  void start_thread_locked(Accepted& accepted);
+  bool evict_silent_locked();
+  void run(Accepted& accepted);
+  Status serve(Accepted& accepted);
+  void join_done_locked();
+
+  Listener& listener_;
+  const Milliseconds hello_max_;
+  const Serve serve_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<Accepted> connections_;  // guarded by mutex_, in the order of acceptance
+  bool closed_ = false;              // guarded by mutex_
+
+  std::thread thread_;
+};
+
+}  // namespace ppmr
