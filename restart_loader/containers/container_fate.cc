@@ -1,9 +1,24 @@
 #include "restart_loader/containers/container_fate.h"
 
+#include "restart_loader/containers/container_port.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/relay_marks.h"
 
 namespace ppmr {
+
+namespace {
+
+// A killed CRIU leaves the port cut and, while it freezes the control group, that frozen.
+Status undo_dump(const Runc& runc, const ContainerState& state) {
+  auto port = read_container_port(state.bundle);
+  if (!port) return failure(port.error());
+  if (port->exists()) {
+    if (Status attached = port->attach(); !attached) return attached;
+  }
+  return state.status == "paused" ? runc.resume(state.name) : Status{};
+}
+
+}  // namespace
 
 Status settle_container_at_source(const OwnershipRecord& record, const TreeRecord& tree) {
   const ContainerRecord& container = tree.container;
@@ -14,13 +29,17 @@ Status settle_container_at_source(const OwnershipRecord& record, const TreeRecor
   if (!state && state.error().errno_value == ENOENT) return {};  // runc checkpoint has removed it
   if (!state) return failure(state.error());
   if (state->created != container.created) return {};  // a newer container of the same name
-  if (record.state == MigrationState::kAborted) {
-    // A CRIU that is killed while it freezes the control group leaves it frozen.
-    return state->status == "paused" ? runc->resume(container.name) : Status{};
-  }
+  if (record.state == MigrationState::kAborted) return undo_dump(*runc, *state);
   const bool committed =
       record.state == MigrationState::kCommitted || record.state == MigrationState::kFinished;
   return committed ? runc->remove(container.name) : Status{};
+}
+
+Status expect_container_at_target(const TreeRecord& tree) {
+  if (tree.container.name.empty()) return {};
+  auto port = read_container_port(tree.container.bundle);
+  if (!port) return failure(port.error());
+  return port->exists() ? port->cut() : Status{};
 }
 
 Status forget_container_at_target(const TreeRecord& tree, const std::string& work_directory) {

@@ -43,8 +43,10 @@ int report_error(const std::string& sentence) {
 class Relay {
  public:
   // `runtime` is empty if there is no container runtime.
-  Relay(const CriuRelay& options, UniqueFd runtime, UniqueFd criu, pid_t criu_pid)
+  Relay(const CriuRelay& options, ContainerPort port, UniqueFd runtime, UniqueFd criu,
+        pid_t criu_pid)
       : options_(options),
+        port_(std::move(port)),
         runtime_(std::move(runtime)),
         criu_(std::move(criu)),
         criu_pid_(criu_pid) {}
@@ -59,6 +61,8 @@ class Relay {
   bool ask_runtime(const CriuMessage& notification, CriuMessage& answer);
   bool on_notification(const CriuNotification& notification, const CriuMessage& message);
   bool hold_at_source(const CriuMessage& message);
+  bool cut_port() const;
+  void attach_port() const;
   bool guard_pages(pid_t restored_root) const;
   bool hold_at_target(const CriuNotification& notification, const CriuMessage& message);
   bool hold(pid_t restored_root = 0) const {
@@ -75,6 +79,7 @@ class Relay {
   }
 
   const CriuRelay& options_;
+  const ContainerPort port_;
   UniqueFd runtime_;  // empty: it has ended, or there is none
   const UniqueFd criu_;
   const pid_t criu_pid_;
@@ -132,7 +137,12 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
   if (at_source() && notification.script == "pre-dump") {
     note_freeze_began(options_.work_directory);
   }
+  if (at_source() && notification.script == "network-lock" && !cut_port()) {
+    return answer_criu(false);
+  }
   if (at_source() && notification.script == "post-dump") return hold_at_source(message);
+  // The dump has failed, or its migration was aborted.
+  if (at_source() && notification.script == "network-unlock") attach_port();
   if (!at_source() && notification.script == "post-restore") {
     return hold_at_target(notification, message);
   }
@@ -145,6 +155,18 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
   CriuMessage answer;
   if (ask_runtime(message, answer)) return pass_to_criu(answer);
   return may_continue_without_runtime() && answer_criu(true);
+}
+
+bool Relay::cut_port() const {
+  if (!port_.exists()) return true;
+  const Status cut = port_.cut();
+  if (!cut) (void)report_error(cut.error().message);
+  return cut.has_value();
+}
+
+void Relay::attach_port() const {
+  if (!port_.exists()) return;
+  if (Status attached = port_.attach(); !attached) (void)report_error(attached.error().message);
 }
 
 // The runtime receives post-dump only after a commit: then its container no longer runs here.
@@ -179,6 +201,8 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
     return answer_criu(false);
   }
   decided_ = true;
+  // The sockets exist and the source's processes are dead, so nobody answers a peer with a reset.
+  attach_port();
   return pass_to_criu(answer);
 }
 
@@ -269,8 +293,11 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
       client.reset();
       if (!first) return 0;
     }
+    auto port = alone ? Result<ContainerPort>{} : port_of_container();
+    if (!port) return report_error(port.error().message);
     const int code =
-        Relay(*this, std::move(client), std::move(sockets->ours), criu_pid).run(*first);
+        Relay(*this, std::move(*port), std::move(client), std::move(sockets->ours), criu_pid)
+            .run(*first);
     if (role == "source" && !alone) settle_container(runtime);
     return code;
   }
@@ -282,6 +309,20 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
   return become_criu();
 }
 
+Result<OwnershipRecord> CriuRelay::read_record() const {
+  const auto store = RecordStore::open(state_directory);
+  if (!store) return failure(store.error());
+  auto record = store->read(id, role == "source" ? MigrationRole::kSource : MigrationRole::kTarget);
+  if (record && tree >= record->trees.size()) return failure(EINVAL, "the record has no such tree");
+  return record;
+}
+
+Result<ContainerPort> CriuRelay::port_of_container() const {
+  const auto record = read_record();
+  if (!record) return failure(record.error());
+  return read_container_port(record->trees[tree].container.bundle);
+}
+
 // The coordinator does the same if it is alive.
 void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, runtime.pid, 0)));
@@ -289,10 +330,8 @@ void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
     pollfd end{pidfd.get(), POLLIN, 0};
     (void)poll(&end, 1, static_cast<int>(kRuntimePatience.count()));
   }
-  const auto store = RecordStore::open(state_directory);
-  const auto record = store ? store->read(id, MigrationRole::kSource)
-                            : Result<OwnershipRecord>(failure(store.error()));
-  if (!record || tree >= record->trees.size()) return;
+  const auto record = read_record();
+  if (!record) return;
   if (Status settled = settle_container_at_source(*record, record->trees[tree]); !settled) {
     (void)report_error(settled.error().message);
   }

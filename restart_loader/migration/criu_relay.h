@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "restart_loader/containers/container_port.h"
 #include "restart_loader/criu/criu_socket.h"
 #include "restart_loader/records/record_store.h"
 
@@ -46,6 +47,8 @@ struct CriuRelay {
   int become_criu() const;
   int run_for_runtime(int socket) const;
   int start_relay(int socket, std::optional<CriuMessage> first) const;
+  Result<OwnershipRecord> read_record() const;
+  Result<ContainerPort> port_of_container() const;
   void settle_container(const ProcessIdentity& runtime) const;
 };
 

@@ -11,6 +11,7 @@
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
 #include "mount/control/mount_table.h"
+#include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/passed_options.h"
 #include "restart_loader/migration/output.h"
@@ -130,7 +131,9 @@ json Agent::prepare(const json& request) const {
   if (!created) return refusal(created.error());
   store_.prune();
   for (size_t tree = 0; tree < created->trees.size(); ++tree) {
-    if (auto started = start_supervisor(store_, created->id, tree); !started) {
+    auto started = expect_container_at_target(created->trees[tree]);
+    if (started) started = start_supervisor(store_, created->id, tree);
+    if (!started) {
       (void)store_.advance(created->id, kRole, MigrationState::kAborted,
                            [&](auto& latest) -> Status {
                              latest.error = started.error().message;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <net/if.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -92,6 +93,11 @@ std::vector<std::string> BundleFacts::needed_paths() const {
   return paths;
 }
 
+std::vector<std::string> BundleFacts::needed_interfaces() const {
+  if (!port.exists()) return {};
+  return {port.interface, port.bridge};
+}
+
 Result<BundleFacts> parse_bundle(const std::string& config, const std::string& directory) {
   const json parsed = json::parse(config, nullptr, false);
   const std::string path = directory + "/config.json";
@@ -109,6 +115,9 @@ Result<BundleFacts> parse_bundle(const std::string& config, const std::string& d
       const std::string joined = entry.value("path", "");
       if (!joined.empty()) bundle.namespaces.push_back(joined);
     }
+    auto port = parse_container_port(config);
+    if (!port) return failure(port.error().errno_value, path + ": " + port.error().message);
+    bundle.port = std::move(*port);
     return bundle;
   } catch (const json::exception& error) {
     return failure(EPROTO, "cannot parse " + path + ": " + error.what());
@@ -160,7 +169,7 @@ Result<ContainerFacts> gather_container_facts(const std::string& name) {
 
 ContainerQuestion make_question(const ContainerFacts& container) {
   return {container.state.name, container.bundle.directory, container.bundle.config_digest,
-          container.bundle.needed_paths()};
+          container.bundle.needed_paths(), container.bundle.needed_interfaces()};
 }
 
 Result<ContainerAnswer> answer_question(const ContainerQuestion& question) {
@@ -168,13 +177,17 @@ Result<ContainerAnswer> answer_question(const ContainerQuestion& question) {
     return failure(EINVAL, "invalid request: container name");
   }
   if (!is_absolute_path(question.bundle) || question.paths.size() > kPathsMax ||
-      !std::all_of(question.paths.begin(), question.paths.end(), is_absolute_path)) {
+      !std::all_of(question.paths.begin(), question.paths.end(), is_absolute_path) ||
+      question.interfaces.size() > 2) {
     return failure(EINVAL, "invalid request: path of a container");
   }
   ContainerAnswer answer;
   answer.unified_cgroups = has_unified_cgroups();
   for (const std::string& path : question.paths) {
     if (access(path.c_str(), F_OK) != 0) answer.paths_missing.push_back(path);
+  }
+  for (const std::string& name : question.interfaces) {
+    if (if_nametoindex(name.c_str()) == 0) answer.interfaces_missing.push_back(name);
   }
   if (const auto digest = digest_of_config(question.bundle)) {
     answer.bundle =

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "restart_loader/containers/container_port.h"
 #include "restart_loader/containers/runc.h"
 
 namespace ppmr {
@@ -22,6 +23,7 @@ struct BundleFacts {
   std::string root_file_system;  // on the node
   std::vector<Mount> mounts;
   std::vector<std::string> namespaces;  // paths of the namespaces that it joins
+  ContainerPort port;
   bool terminal = false;
 
   // The path on the node of a file in the container; nullopt: it is in a file system that only the
@@ -29,6 +31,8 @@ struct BundleFacts {
   std::optional<std::string> host_path(const std::string& path) const;
   // The paths that the target must have: the root file system, sources of mounts, namespaces.
   std::vector<std::string> needed_paths() const;
+  // The network interfaces that the target must have.
+  std::vector<std::string> needed_interfaces() const;
 };
 
 // Errors: EPROTO.
@@ -57,6 +61,7 @@ struct ContainerQuestion {
   std::string bundle;
   std::string config_digest;
   std::vector<std::string> paths;
+  std::vector<std::string> interfaces;  // of the node: its port and the bridge
 };
 
 enum class BundleVerdict { kSame, kMissing, kOther };
@@ -67,6 +72,7 @@ struct ContainerAnswer {
   bool name_taken = false;
   BundleVerdict bundle = BundleVerdict::kMissing;
   std::vector<std::string> paths_missing;
+  std::vector<std::string> interfaces_missing;
   bool unified_cgroups = false;
 };
 
@@ -74,8 +80,9 @@ ContainerQuestion make_question(const ContainerFacts& container);
 // At the target. Validates the question, which comes from a peer. Errors: EINVAL.
 Result<ContainerAnswer> answer_question(const ContainerQuestion& question);
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ContainerQuestion, name, bundle, config_digest, paths)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ContainerQuestion, name, bundle, config_digest, paths,
+                                   interfaces)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ContainerAnswer, runc_version, runc_problem, name_taken, bundle,
-                                   paths_missing, unified_cgroups)
+                                   paths_missing, interfaces_missing, unified_cgroups)
 
 }  // namespace ppmr

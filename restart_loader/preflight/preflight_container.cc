@@ -55,6 +55,11 @@ void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& ans
         "create them there (its root file system, sources of its mounts, namespaces that it "
         "joins)");
   }
+  if (!answer.interfaces_missing.empty()) {
+    findings.stop(fmt::format("{} needs the network interfaces {} at the target", name,
+                              list_of(answer.interfaces_missing)),
+                  "create its port and the bridge there, and leave the port detached");
+  }
   if (answer.unified_cgroups != container.unified_cgroups) {
     const auto version = [](bool unified) { return unified ? "version 2" : "version 1"; };
     findings.stop(fmt::format("control groups have {} here and {} at the target",

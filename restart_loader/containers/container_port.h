@@ -1,0 +1,34 @@
+// The switch port of a container that has a network namespace and an address of its own.
+//
+// The address moves with the container, so at most one of its two ports may be attached to a
+// bridge. Otherwise the kernel of the node that lost the container answers its peers with a reset.
+// The port is the node's end of a veth pair; the other end is in the container's namespace.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+// All members empty: the container has no port.
+struct ContainerPort {
+  std::string interface;          // on the node
+  std::string bridge;             // on the node
+  std::string network_namespace;  // its path, for the announcement of the address
+
+  bool exists() const { return !interface.empty(); }
+  // Both are idempotent. Errors: ENODEV, EPERM.
+  Status cut() const;
+  // No effect if the port is attached to any bridge. Also tells the switches where the address is
+  // now (gratuitous ARP).
+  Status attach() const;
+};
+
+// From the annotations `ppmr.port` and `ppmr.bridge` of the bundle's config.json. Errors: of the
+// file system; EPROTO.
+Result<ContainerPort> read_container_port(const std::string& bundle);
+Result<ContainerPort> parse_container_port(const std::string& config);
+
+}  // namespace ppmr
