@@ -1,7 +1,6 @@
 #include "restart_loader/containers/runc.h"
 
 #include <fmt/format.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "mount/control/mount_table.h"
 #include "restart_loader/criu/child_process.h"
 #include "restart_loader/criu/criu_process.h"
 
@@ -123,17 +123,39 @@ Status Runc::resume(const std::string& name) const {
 Status Runc::remove(const std::string& name) const {
   if (!is_container_name(name))
     return failure(EINVAL, "'" + name + "' is not a valid container name");
-  // During a restore runc mounts the container's root file system here for CRIU. A runc that is
-  // killed leaves the mount, and `runc delete` then succeeds without removing the directory.
-  // Usually there is no such mount.
-  const std::string root = fmt::format("{}/{}/criu-root", kRuncRoot, name);
-  (void)umount2(root.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  if (Status safe = check_mounts(name); !safe) return safe;
   auto output = run({"delete", "--force", name});
   if (output) return {};
   // Another process may have removed it meanwhile.
   const auto left = state(name);
   if (!left && left.error().errno_value == ENOENT) return {};
   return failure(output.error());
+}
+
+// `runc delete` removes all files below its directory of the container, also those of a file system
+// that is mounted there.
+Status Runc::check_mounts(const std::string& name) const {
+  const std::string directory = fmt::format("{}/{}/", kRuncRoot, name);
+  auto mounts = read_mounts();
+  if (!mounts) return failure(mounts.error());
+  for (const MountEntry& mount : *mounts) {
+    if (!mount.mountpoint.starts_with(directory)) continue;
+    return failure(EBUSY, fmt::format("cannot remove the container {}: runc delete would delete "
+                                      "the files that are mounted at {}; unmount it",
+                                      name, mount.mountpoint));
+  }
+  return {};
+}
+
+// During a restore runc mounts the container's root file system in its directory of the container.
+// A runc that is killed would leave that mount, and the next `runc delete` would delete the root
+// file system. In a mount namespace of its own the mount ends with runc and CRIU.
+std::vector<std::string> Runc::restore_command(const std::string& directory,
+                                               const std::vector<std::string>& words) const {
+  std::vector<std::string> argv = {"unshare", "--mount", "--propagation", "slave"};
+  const auto runc = command(directory, words);
+  argv.insert(argv.end(), runc.begin(), runc.end());
+  return argv;
 }
 
 std::vector<std::string> Runc::command(const std::string& directory,

@@ -33,15 +33,20 @@ class Runc {
   // All processes in the container, including those that `runc exec` added.
   Result<std::vector<pid_t>> processes(const std::string& name) const;
   Status resume(const std::string& name) const;
-  // Kills the container's processes and removes it.
+  // Kills the container's processes and removes it. Errors: EBUSY when a file system is mounted in
+  // runc's directory of the container.
   Status remove(const std::string& name) const;
 
   // The command line that runs runc with `directory` at the front of its PATH, where it looks for
   // CRIU.
   std::vector<std::string> command(const std::string& directory,
                                    const std::vector<std::string>& words) const;
+  // The same in a mount namespace of its own, for `runc restore`.
+  std::vector<std::string> restore_command(const std::string& directory,
+                                           const std::vector<std::string>& words) const;
 
  private:
+  Status check_mounts(const std::string& name) const;
   explicit Runc(std::string path) : path_(std::move(path)) {}
   Result<std::string> run(const std::vector<std::string>& words) const;
 

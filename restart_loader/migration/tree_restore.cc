@@ -195,7 +195,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
   return CriuProcess::start(
-      {.argv = runc->command(work_, words), .log_file = work_ + "/restore.out", .show = log});
+      {.argv = runc->restore_command(work_, words), .log_file = work_ + "/restore.out", .show = log});
 }
 
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {

@@ -51,7 +51,9 @@ class Job:
             [
                 "sh",
                 "-ec",
-                f"""mkdir -p {BUNDLE}/root /run/netns && mount --bind / {BUNDLE}/root
+                f"""mkdir -p {BUNDLE}/root /run/netns
+                mount --bind / {BUNDLE}/root
+                mount -o remount,bind,ro {BUNDLE}/root
                 ip netns add job
                 ip link add {PORT} type veth peer name eth0 netns job
                 ip -n job link set eth0 address 02:00:00:00:00:10 up
@@ -161,9 +163,9 @@ def test_no_port_is_attached_while_both_nodes_have_the_container(job, pauses):
 
 
 def test_aborted_container_has_its_connection(job, pauses):
-    running = pause_at(job, pauses, ("source", "sealed"))
+    running = pause_at(job, pauses, ("source", "frozen"))
     running.signal(signal.SIGINT)
-    job.migrations.go_on("source", "sealed")
+    job.migrations.go_on("source", "frozen")
     assert running.wait().code == ABORTED
     job.check_stayed()
 

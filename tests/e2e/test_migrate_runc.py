@@ -238,6 +238,22 @@ def test_one_copy_runs_after_kill_at_target(migrations, start, pauses, victim):
     check_one_runs(migrations, job, running.wait(), pauses)
 
 
+def test_runc_delete_after_killed_restore_keeps_root_file_system(
+    migrations, start, pauses, root_file_system
+):
+    start()
+    pauses.write_text("source:sealed target:ready")
+    running = start_migrate(migrations)
+    migrations.wait_until_paused("source", "sealed", running)
+    migrations.wait_until_paused("target", "ready", running)
+    migrations.target_at.run(["pkill", "-9", "-f", "migration-restore|runc restore"])
+    migrations.target_at.run(["runc", "delete", "--force", "job"], check=False)
+    assert (root_file_system / "bin/busybox").exists()
+    migrations.go_on("target", "ready")
+    migrations.go_on("source", "sealed")
+    running.wait()
+
+
 def test_failed_restore_keeps_container_at_source(
     own_cgroup, lab, nodes, make_migrations, need_command, root_file_system, tmp_path
 ):
