@@ -10,12 +10,11 @@ namespace {
 
 // A killed CRIU leaves the port cut and, while it freezes the control group, that frozen.
 Status undo_dump(const Runc& runc, const ContainerState& state) {
-  auto port = read_container_port(state.bundle);
+  const Status resumed = state.status == "paused" ? runc.resume(state.name) : Status{};
+  const auto port = read_container_port(state.bundle);
   if (!port) return failure(port.error());
-  if (port->exists()) {
-    if (Status attached = port->attach(); !attached) return attached;
-  }
-  return state.status == "paused" ? runc.resume(state.name) : Status{};
+  const Status attached = port->exists() ? port->attach() : Status{};
+  return resumed ? attached : resumed;
 }
 
 }  // namespace

@@ -142,7 +142,7 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
   }
   if (at_source() && notification.script == "post-dump") return hold_at_source(message);
   // The dump has failed, or its migration was aborted.
-  if (at_source() && notification.script == "network-unlock") attach_port();
+  if (at_source() && notification.script == "network-unlock" && !decided_) attach_port();
   if (!at_source() && notification.script == "post-restore") {
     return hold_at_target(notification, message);
   }
