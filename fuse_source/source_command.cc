@@ -54,8 +54,8 @@ void check(const SourceOptions& options) {
   if (options.pool_size_bytes < 2 * options.chunk_size_bytes ||
       options.pool_size_bytes > kPoolSizeMaxBytes) {
     throw CLI::ValidationError(
-        "--pool-size", format_size(options.pool_size_bytes) + " is not between two chunks (" +
-                           format_size(options.chunk_size_bytes) + " each) and 64 GiB");
+        "--pool-size", format_size(options.pool_size_bytes) + ": must be at least two chunks (" +
+                           format_size(2 * options.chunk_size_bytes) + ") and at most 64 GiB");
   }
 }
 

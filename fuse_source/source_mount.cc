@@ -185,7 +185,7 @@ void SourceMount::forget(uint64_t inode, uint64_t lookups) noexcept {
   tree_.forget(inode, lookups);
 }
 
-// An open directory counts as an open handle: at SIGTERM, the checkpoint is not complete then.
+// An open directory counts as an open handle: at SIGTERM, a checkpoint that has one is not sealed.
 Result<ListDirectory> SourceMount::open_directory(uint64_t inode) {
   SourceNodePointer node = tree_.find(inode);
   if (!node) return failure(ESTALE, "directory " + std::to_string(inode) + ": it was removed");

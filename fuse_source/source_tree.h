@@ -86,7 +86,7 @@ class SourceTree {
             const std::string& new_name);
 
   // A file ends when it is unlinked and its last handle is closed, in either order. Both functions
-  // return true if this call was the second of the two: exactly one caller gets it.
+  // return true if this call was the second of the two: exactly one caller gets true.
   bool unlink(const SourceNodePointer& node);
   bool close_handle_locked(const SourceNodePointer& node);
 

@@ -155,7 +155,8 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
 Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
   auto progress = Clock::now();  // of the last completion, or of the first read in flight
   auto busy = progress;          // when this thread last posted or completed a read
-  bool armed = false;  // `wake` and the device will wake this thread; it has to look once more
+  // `wake` and the device will wake this thread. Before it sleeps it looks for earlier events.
+  bool armed = false;
   bool woken = false;
   while (!stopping_) {
     const bool was_empty = stream.window.empty();

@@ -49,7 +49,7 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
   ibv_context* context() const { return anchor_->context(); }
 
  private:
-  // A connection over which the peer reads. Destroyed from the last to the first.
+  // A connection over which the peer reads. Its members are destroyed from the last to the first.
   struct Served {
     VerbsPointer<ibv_cq> completions;
     VerbsPointer<rdma_cm_id> id;
@@ -58,7 +58,7 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
   VerbsDomain(std::shared_ptr<Anchor> anchor, RailLimits limits, std::string device)
       : anchor_(std::move(anchor)), limits_(limits), device_(std::move(device)) {}
 
-  // Destroyed from the last to the first.
+  // The members are destroyed from the last to the first.
   const std::shared_ptr<Anchor> anchor_;
   const RailLimits limits_;
   const std::string device_;

@@ -28,7 +28,7 @@ template <typename T>
 using VerbsPointer = std::unique_ptr<T, VerbsDelete>;
 
 // An identifier bound to one address of a device. It keeps the device's context, which belongs to
-// librdmacm, alive. Destroyed from the last to the first.
+// librdmacm, alive. Its members are destroyed from the last to the first.
 struct Anchor {
   VerbsPointer<rdma_event_channel> channel;
   VerbsPointer<rdma_cm_id> id;

@@ -35,7 +35,7 @@ class PoolLoan {
 
  private:
   friend class VerbsSource;
-  // Destroyed from the last to the first.
+  // The members are destroyed from the last to the first.
   struct OnRail {
     const SourceRail* rail = nullptr;  // null when the rail was lost
     std::shared_ptr<Domain> domain;
@@ -65,7 +65,7 @@ class VerbsSource {
   ~VerbsSource();
 
   // Lends the pool to a session with `stream_count` connections. Opens the rails again if all of
-  // them were lost. Errors: those of opening; of registering, with the limit to raise.
+  // them were lost. Errors: those of opening; those of registering, which name the limit to raise.
   Result<std::unique_ptr<PoolLoan>> lend(const BufferPool& pool, uint32_t stream_count);
   Counters counters() const;
 

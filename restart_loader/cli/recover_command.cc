@@ -95,7 +95,7 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
           latest.error = "interrupted before the decision, then aborted by --recover";
           return {};
         });
-    // On a conflict, a hook has aborted it.
+    // Fails if the coordinator has committed meanwhile, or if the record cannot be written.
     if (!aborted) return {true, aborted.error().message};
     record = std::move(*aborted);
   }

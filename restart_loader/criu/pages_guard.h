@@ -41,7 +41,7 @@ void await_pages_server(const std::string& work_directory);
 
 // Whether the guard has killed the tree.
 bool guard_killed(const std::string& work_directory);
-// The same, and all tasks of the tree still waited for CRIU, so none had run.
+// Whether it did while all tasks of the tree still waited for CRIU, so that none had run.
 bool guard_killed_before_it_ran(const std::string& work_directory);
 
 // Whether lazy-pages, if any, has ended, is about to end, or is stopped. The last check before a

@@ -135,7 +135,7 @@ Status TreeRestore::await_sealed() {
 }
 
 // Called while the source still dumps. As a side effect CRIU caches the features of this kernel in
-// /run/criu.kdat if that is a tmpfs, which makes each later start of CRIU 25 ms faster.
+// /run/criu.kdat if /run is a tmpfs, which makes each later start of CRIU 25 ms faster.
 bool TreeRestore::can_be_lazy() {
   auto check = CriuProcess::start(
       {.argv = {criu_, "check", "--feature", "uffd-noncoop"}, .background = true});
@@ -194,8 +194,9 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
   if (lazily_) words.push_back("--lazy-pages");
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
-  return CriuProcess::start(
-      {.argv = runc->restore_command(work_, words), .log_file = work_ + "/restore.out", .show = log});
+  return CriuProcess::start({.argv = runc->restore_command(work_, words),
+                             .log_file = work_ + "/restore.out",
+                             .show = log});
 }
 
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {

@@ -179,7 +179,7 @@ TEST_F(Preflight, StopsForAnotherUsersProcessWithoutTheCapability) {
   expect_stop("412 (worker) runs as user 1000, and CRIU lacks CAP_SYS_RESOURCE on the source",
               "capability");
 }
-TEST_F(Preflight, WarnsOnceOfALimitThatTheTargetMayNotSet) {
+TEST_F(Preflight, WarnsOncePerTreeIfTheTargetLacksTheRightToSetAHardLimit) {
   target_.capabilities &= ~(1ULL << 24);
   EXPECT_THAT(find(), IsEmpty());
   tree_.processes[0].hard_limits["Max open files"] = "unlimited";

@@ -202,7 +202,7 @@ TEST_F(Facts, ContainSharedMemoryThatCriuConfuses) {
   }
 }
 
-TEST_F(Facts, ContainOnlySocketsOfTheTree) {
+TEST_F(Facts, OmitSocketsOfOtherProcesses) {
   const int ours = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ASSERT_EQ(listen(ours, 1), 0);  // on any free port
   const TestProcess process([&] {
