@@ -10,7 +10,8 @@
 #include "restart_loader/cli/commands.h"
 
 int main(int argc, char** argv) {
-  // If the parent left it ignored, exit statuses of child processes would be lost.
+  // The parent process may have left SIGCHLD ignored. Then exit statuses of child processes would
+  // be lost.
   std::signal(SIGCHLD, SIG_DFL);
   CLI::App app("Move running processes between nodes through two mounts.", "ppmr");
   app.set_version_flag("--version", "ppmr 0.1.0");

@@ -2,8 +2,8 @@
 // memory, over RDMA or TCP. Uses ppmr's Sender, Receiver and movers, and a sink that discards all
 // bytes. Compare with perftest's ib_read_bw.
 //
-//   mover target ADDRESS:PORT                        until SIGTERM; prints its CPU time and
-//   counters mover source ADDRESS:PORT --chunk-size N --streams N --transport verbs|tcp --seconds S
+//   mover target ADDRESS:PORT       receives until SIGTERM; prints its CPU time and counters
+//   mover source ADDRESS:PORT --chunk-size N --streams N --transport verbs|tcp --seconds S
 //
 // Each prints one JSON object.
 #include <signal.h>

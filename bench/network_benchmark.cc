@@ -1,5 +1,5 @@
 // The stream from the slots of a pool to the image store of a target over TCP, without FUSE (the
-// paper's network test).
+// network test of Ouyang et al., CCGrid 2011).
 //
 //   network_benchmark --serve HOST:PORT [--store 2GiB]             receiver and store
 //   network_benchmark --target HOST:PORT [--bytes 512MiB] [--writers 1] [--chunk-size 1MiB]

@@ -10,8 +10,8 @@
 //                                 ^ request_area() = payload - 80
 // clang-format on
 //
-// libfuse always announces max_write + 4096 bytes of buffer to the kernel. The last page keeps that
-// announcement inside the slot.
+// libfuse always tells the kernel that its buffer has max_write + 4096 bytes. The last page keeps
+// this buffer inside the slot.
 #pragma once
 
 #include <chrono>
@@ -138,7 +138,7 @@ class BufferPool {
   uint64_t waits_ = 0;
   uint64_t wait_time_us_ = 0;
 
-  std::vector<uint32_t> generations_;  // of slot i: written only while i moves from free to leased
+  std::vector<uint32_t> generations_;  // by slot; changed only when a lease of the slot begins
 };
 
 }  // namespace ppmr

@@ -1,6 +1,6 @@
 // CRC32C (Castagnoli, RFC 3720 appendix B.4): the checksum of every chunk, frame and spilled block.
-// ISA-L uses the processor's instruction. Without it ISA-L computes byte by byte, which is slow but
-// correct: only emulated processors lack the instruction.
+// ISA-L uses the processor's instruction. On a processor without it, such as some emulated ones,
+// ISA-L computes byte by byte, which is slow but correct.
 #pragma once
 
 #include <cstddef>

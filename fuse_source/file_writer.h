@@ -39,8 +39,9 @@ class FileWriter {
 
   // Appends a copy of `bytes` to the gathered bytes, if they are contiguous and fit.
   bool append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
-  // Takes the slot that contains `bytes`. True if it begins a gathered chunk and the writer is not
-  // watched yet: the caller then repeats flush_if_quiet() until that returns true.
+  // Takes over the lease of the slot that contains `bytes`. Returns true if the bytes begin a
+  // gathered chunk and no thread watches this writer yet: the caller then repeats flush_if_quiet()
+  // until that returns true.
   bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
 
   // Sends the gathered bytes.

@@ -7,8 +7,8 @@
 namespace ppmr::source_operations_detail {
 namespace {
 
-// `fh` is 1 for a handle that counts as a writer. The creator of a file is one: the file's size is
-// not final before it has closed.
+// `fh` is 1 for a handle that counts as a writer. The creator's handle always does, even if it is
+// read-only: the size of a new file is not final until its creator has closed it.
 bool for_writing(const fuse_file_info* file) { return file->fh != 0; }
 
 Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
@@ -39,7 +39,7 @@ Status write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   } else {
     reply_error(request, status.error());
   }
-  // Also after an error: later chunks of the file wait for their predecessors.
+  // The cut chunks are announced even if the write failed: later chunks of the file wait for them.
   const Status announced = without_exceptions([&]() -> Status {
     cut.announce(*(*node)->checkpoint->outlet);
     return {};

@@ -45,7 +45,8 @@ Status mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   if (!S_ISREG(mode)) return failure(EPERM, "mknod: devices, FIFOs and sockets are not sent");
   const auto node = make(request, parent, name, wire::NodeType::kFile, mode);
   if (!node) return failure(node.error());
-  // Made without being opened, hence complete.
+  // mknod does not open the file, so the file is complete. Releasing its only writer sends the
+  // close.
   SourceMount& mount = mount_of(request);
   if (auto opened = mount.opened(*node, /*for_writing=*/true); !opened) return opened;
   mount.released(*node, /*for_writing=*/true);
@@ -88,7 +89,7 @@ Status rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_
   return reply_done(request, mount_of(request).rename(parent, name, new_parent, new_name, flags));
 }
 
-// The target would have to keep several names of one file equal; no checkpoint tool needs them.
+// Refused: a node of the target has one name only, and no checkpoint tool needs hard links.
 Status link(fuse_req_t, fuse_ino_t, fuse_ino_t, const char*) {
   return failure(EPERM, "hard links are not supported");
 }

@@ -18,7 +18,8 @@ class QuietFlusher {
   QuietFlusher() : thread_([this] { run(); }) {}
   ~QuietFlusher();
 
-  // FileWriter::adopt() returned true for `writer`.
+  // Repeats writer->flush_if_quiet() until that returns true. For a writer whose adopt() has
+  // returned true.
   void watch(std::shared_ptr<FileWriter> writer);
 
  private:

@@ -7,12 +7,14 @@
 namespace ppmr {
 
 namespace {
-// While the stream flows, a slot is released much sooner. `ls` must not notice a stalled stream, so
-// only the first request that finds it stalled waits this long. The others wait briefly: a worker
-// that never waits gets no slot when the stream flows again and writers are waiting.
+// A worker waits this long for the slot of its next request. While the stream flows, a slot is
+// released much sooner. `ls` must not notice a stalled stream, so only the first worker that finds
+// the stream stalled waits for kSlotPatience; the others wait for kStalledPatience. They must wait
+// a little, because a released slot goes to a waiting caller first.
 constexpr std::chrono::milliseconds kSlotPatience{20};
 constexpr std::chrono::milliseconds kStalledPatience{1};
-// With more callers in line, a worker of a stalled stream gets no slot in that time.
+// If more callers than this wait for a slot of a stalled stream, a worker does not wait behind
+// them: it would get no slot within kStalledPatience.
 constexpr size_t kLineMax = 4;
 
 // Gives the whole pages in [begin, end) back to the kernel; they read as zeros afterwards.

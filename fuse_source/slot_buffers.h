@@ -55,7 +55,8 @@ class SlotBuffers final : public RequestBuffers {
   // kKeptSmallBytes are kept: the write becomes a short one.
   KeptBytes keep(std::span<const std::byte> bytes);
 
-  // Until the mount's limits are negotiated, requests may be longer than a slot.
+  // The operation `init` calls this when it has limited the length of requests. Before that a
+  // request may be longer than a slot, so all requests go to spare buffers.
   void set_ready() { ready_ = true; }
 
  private:

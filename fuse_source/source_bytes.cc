@@ -32,8 +32,8 @@ Status SourceMount::opened(const SourceNodePointer& node, bool for_writing) {
   }
   Status sent = for_writing ? checkpoint.status() : Status{};
   if (sent && size_is_open_again) {
-    // After a close that is being sent. (A new file is open at the target anyway; the message is
-    // idempotent.)
+    // The lock orders this message after a close that another thread is sending now. (For a new
+    // file, which is open at the target anyway, the message changes nothing.)
     std::lock_guard order(attribute_changes_);
     sent = checkpoint.outlet->send(wire::OpenedForWrite{node->id});
   }
@@ -102,7 +102,8 @@ Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
   const auto began_at = std::chrono::steady_clock::now();
   Error error;
   const auto give_up = [&] {
-    // While slots are released, this writer's turn comes.
+    // While slots are released, this writer will get one. So its timeout begins anew with each
+    // release.
     const auto progress_at = std::max(began_at, pool_->last_release());
     if (auto status = checkpoint.status(); !status) {
       error = status.error();
@@ -163,8 +164,8 @@ Status SourceMount::drain_chunks(const SourceNodePointer& node, const Interrupte
 Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& interrupted) {
   const uint64_t changes = node->changes_sent;
   if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
-  // No chunk proves that the target has applied them. An empty file has none either, but the target
-  // must have its name.
+  // Chunks prove nothing about truncations and holes, so ask the target whether it has applied
+  // them. An empty file has no chunk at all, but the target must have its name.
   const bool applied = node->changes_applied >= changes && node->writer->size_bytes() > 0;
   if (applied || stopping_) return {};
   const Interrupted ending = [&] { return stopping_ || interrupted(); };
@@ -198,7 +199,7 @@ Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
   if (size_bytes == node->writer->size_bytes()) return {};
   if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
   std::lock_guard changes(changes_);
-  // It may have been sealed meanwhile.
+  // The checkpoint may have been sealed during the drain.
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   std::lock_guard order(attribute_changes_);
   node->writer->stream().reset_digest();

@@ -2,10 +2,11 @@
 // require of them. source_names.cc, source_bytes.cc, source_seal.cc and source_control.cc define
 // the groups of members below.
 //
-// Locks: changes_ puts changes of names and the messages about them in the same order. Its holder
-// may block on a full outbox or on the target. A close must not wait for that: it takes only
-// attribute_changes_ (after changes_, if both), which orders attributes and sizes with the messages
-// about them. The tree's mutex is held for look-ups only, so `ls` never blocks.
+// Locks: changes_ puts changes of names and the messages about them in the same order. A thread
+// that holds it may block on a full outbox or on the target. A close must not wait for such a
+// thread, so it takes only attribute_changes_, which orders attributes and sizes with the messages
+// about them. A thread that needs both takes changes_ first. The tree's mutex is held for look-ups
+// only, so `ls` never blocks.
 #pragma once
 
 #include <condition_variable>
@@ -68,7 +69,8 @@ class SourceMount final : public FrontEnd {
                 const std::string& new_name, unsigned int flags);
 
   // ---- Files (source_bytes.cc).
-  // Errors: ESTALE when the file is unlinked and was closed by all.
+  // Errors: EROFS for a writer of a sealed checkpoint; ESTALE when the file is unlinked and no
+  // handle of it is open.
   Status opened(const SourceNodePointer& node, bool for_writing);
   void released(const SourceNodePointer& node, bool for_writing);
   // Puts `bytes`, which the calling worker has received, into the stream; blocks while the pool is
@@ -103,14 +105,14 @@ class SourceMount final : public FrontEnd {
   wire::Space space() override;
 
  private:
-  // What a session's thread calls. A session may outlive the mount by a moment, so the mount's
-  // destructor first sets `mount` to null.
+  // Passes the calls of a session's thread to the mount. A session may outlive the mount by a
+  // moment, so the mount's destructor first sets `mount` to null.
   struct EventGate {
     std::mutex mutex;
     SourceMount* mount = nullptr;  // null: closed; guarded by mutex
   };
 
-  struct Parts {  // whose creation can fail
+  struct Parts {  // the members whose creation can fail
     std::unique_ptr<BufferPool> pool;
     std::unique_ptr<Connector> connector;
     std::unique_ptr<Fabric> fabric;
@@ -132,7 +134,8 @@ class SourceMount final : public FrontEnd {
   Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint,
                                   const Interrupted& interrupted);
   Status drain_chunks(const SourceNodePointer& node, const Interrupted& interrupted);
-  // Sends the close unless the file was opened for writing again: `writers_so_far` has grown then.
+  // Sends the close, unless another writer has opened the file since the caller read
+  // `writers_so_far`.
   void close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far);
   void give_up(const SourceCheckpoint& checkpoint, const Error& error);
 

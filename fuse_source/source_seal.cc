@@ -6,7 +6,8 @@
 namespace ppmr {
 namespace {
 
-// The kernel sends the release after close(2) has returned: a commit right after it waits for it.
+// The kernel sends the release of a file after close(2) has returned. A commit right after close(2)
+// waits this long for the release.
 constexpr std::chrono::seconds kWritersTimeout{5};
 
 wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
@@ -163,7 +164,8 @@ void SourceMount::serve_commit_request(uint64_t top_node) {
     return {};
   });
   if (sealed) return;
-  // An error here is the end of the session: the target fails the checkpoint then.
+  // The result is ignored: when send() fails, the session has ended, and the target fails the
+  // checkpoint.
   (void)without_exceptions([&] {
     spdlog::warn("commit '{}' at the target's request: {}", top->name, sealed.error().message);
     return top->checkpoint->outlet->send(

@@ -21,7 +21,7 @@ namespace ppmr {
 
 enum class CheckpointState { kOpen, kSealing, kSealed };
 
-// It has failed if `error` or the outlet's status holds an error.
+// A checkpoint of this source. It has failed if `error` or the status of the outlet is an error.
 struct SourceCheckpoint {
   uint64_t top_node = 0;
   std::shared_ptr<Outlet> outlet;  // the session that carries it

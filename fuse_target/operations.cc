@@ -72,7 +72,8 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
   parked.caller = fuse_req_ctx(request)->pid;
   parked.subject = subject;
   parked.checkpoint = node->checkpoint.get();
-  // Runs on a thread of the session: an exception must not end it. Keeps the node alive.
+  // A thread of a session runs the retry: an exception must not end that thread. The capture keeps
+  // the node alive.
   parked.retry = [request, node, retry = std::move(retry)] {
     bool replied = false;
     const Status tried = without_exceptions([&]() -> Status {
@@ -83,7 +84,7 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
     return replied || !tried;
   };
   parked.refuse = [request](int errno_value) { fuse_reply_err(request, errno_value); };
-  // Before the first retry: after a reply the request may be gone.
+  // The lot calls this before the first retry, because the request may be gone after a reply.
   parked.on_parked = [request, &lot] { fuse_req_interrupt_func(request, interrupted, &lot); };
   lot.park(std::move(parked));
 }

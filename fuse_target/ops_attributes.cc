@@ -4,9 +4,10 @@
 namespace ppmr::target_operations_detail {
 namespace {
 
-// CRIU sizes its buffers by fstat of the images it opens, so an open file must not show a size that
-// still grows; `ls` may see one. CRIU does not ask for the size of page images, and waiting for
-// those would delay the restore until all memory has arrived.
+// CRIU sizes its buffers by fstat of the images that it opens, so the size of an open file must be
+// final. `ls` may show the growing size of a file that no process has open. CRIU does not ask for
+// the size of page images, and waiting for those would delay the restore until all memory has
+// arrived.
 bool waits_for_size(const TargetFrontEnd& target, const StoredNode& node) {
   if (!node.is_file() || target.consume || node.file->facts().closed) return false;
   if (!target.tree.is_open(node)) return false;

@@ -56,7 +56,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   }
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
-  // Also on loopback: any user of this node could become root with it.
+  // Required also on loopback: with --allow-restart any user of this node could become root.
   if (options.allow_restart && !(*security)->authenticates() && !credentials.insecure) {
     return daemon.failed(
         {EACCES,

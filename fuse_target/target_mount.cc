@@ -123,8 +123,8 @@ Status TargetMount::serve(const std::string& source_label, const std::function<v
        .source_label = source_label,
        .allow_other = options_.allow_other},
       target_operations(), buffers, RequestLoopOptions::for_buffers(),
-      // No handler here blocks. Parked requests get their replies while the
-      // FUSE session exists.
+      // No handler of the target blocks, so `ending` does nothing. Parked requests get their
+      // replies in `ended`, while the FUSE session still exists.
       {.mounted = mounted, .ending = [] {}, .ended = [this] { parking_.close(); }});
 }
 

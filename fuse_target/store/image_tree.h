@@ -91,8 +91,9 @@ class ImageTree final : public Sink {
   View view(const StoredNode& node) const;
   Place place(const StoredNode& node) const;
   std::vector<Entry> entries(const StoredNodePointer& directory) const;  // with . and ..
-  // rm at the target. Returns the top node when that was removed, and with it the checkpoint.
-  // Errors: ENOENT, EBUSY while the source may still write, ENOTDIR, EISDIR, ENOTEMPTY.
+  // rm at the target. Returns the key of the top node if that was the removed entry: the checkpoint
+  // is then gone. Errors: ENOENT, EBUSY while the source may still write, ENOTDIR, EISDIR,
+  // ENOTEMPTY.
   Result<std::optional<NodeKey>> remove_entry(const StoredNodePointer& parent,
                                               const std::string& name, bool directory_wanted);
   // rm -r of a checkpoint. Errors: ENOENT, EBUSY as above.

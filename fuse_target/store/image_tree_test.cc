@@ -507,7 +507,7 @@ TEST_F(SpillingImageTreeTest, ForgetClosesSpillFilesUnlocked) {
   EXPECT_EQ(closed_while_unlocked_, 1);
 }
 
-TEST_F(SpillingImageTreeTest, ClaimOfAFailedNameClosesNothingLocked) {
+TEST_F(SpillingImageTreeTest, ClaimOfAFailedNameClosesSpillFilesUnlocked) {
   tree_.session_ended(kSession, "gone");
   tree_.session_opened(kOther, "two");
   wire::Claim claim;

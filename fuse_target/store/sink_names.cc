@@ -158,9 +158,6 @@ Status ImageTree::rename(SessionId session, const wire::Rename& message) {
   if (renamed) {
     completed =
         closes_checkpoint_locked(*node) && node->checkpoint->advance(StoredState::kComplete);
-  } else if (node && message.request == 0) {
-    // Only a rename of a top-level entry has a reply; the source assumes that all others succeed.
-    (void)fail_locked(node->checkpoint, renamed.error());
   }
   lock.unlock();
   report_failures();

@@ -132,7 +132,8 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
     unfinished = unlink_tree_locked(top);
   }
   changed_.notify_all();
-  // Readers of complete files continue; readers of incomplete files would wait forever.
+  // If every file is complete, readers continue. Otherwise readers of an incomplete file would wait
+  // forever, so the checkpoint fails.
   if (unfinished) fail(top->checkpoint, Error{EIO, "removed at the target before it was complete"});
   return top->key;
 }

@@ -1,5 +1,5 @@
 // Lines over a Unix stream socket, with a deadline and a maximum length. Used by both halves of the
-// control socket.
+// control socket, and between the daemon and its migration agents.
 #pragma once
 
 #include <chrono>

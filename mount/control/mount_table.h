@@ -18,8 +18,8 @@ struct MountEntry {
   bool is_ppmr() const { return type == "fuse.ppmr"; }
 };
 
-// The visible mounts: of several on one mount point the last. proc(5) describes the format. Lines
-// that cannot be parsed are skipped.
+// The visible mounts: if several mounts have the same mount point, only the last of them. proc(5)
+// describes the format. Lines that cannot be parsed are skipped.
 std::vector<MountEntry> parse_mountinfo(std::string_view text);
 
 Result<std::vector<MountEntry>> read_mounts();

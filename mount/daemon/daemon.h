@@ -31,8 +31,8 @@ struct DaemonOptions {
   std::string log_file;     // empty: stderr in the foreground, syslog in the background
 };
 
-// With it the body of a daemon reports its start to the parent process, which waits for it.
-// Threads: one at a time.
+// The body of a daemon uses this object to report to the waiting parent process that the daemon is
+// ready or has failed. Threads: one at a time.
 class Daemon {
  public:
   // Makes the waiting parent exit with 0. In the background the daemon then detaches: it starts its

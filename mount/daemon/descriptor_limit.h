@@ -7,7 +7,8 @@
 
 namespace ppmr {
 
-// Up to the hard limit. Children inherit it; CRIU restores the limit of each restored process.
+// Raises the soft limit, at most to the hard limit. Children inherit the raised limit; CRIU
+// restores the limit of each restored process.
 inline void raise_descriptor_limit() {
   constexpr rlim_t kDescriptorsMax = 1 << 16;
   rlimit limit{};

@@ -14,7 +14,8 @@ constexpr unsigned int kBackgroundRequestsMax = 64;
 struct DirectoryHandle final : OpenHandle {
   explicit DirectoryHandle(ListDirectory list) : list(std::move(list)) {}
   const ListDirectory list;
-  // As of the last readdir at offset 0: removing entries between two calls skips none.
+  // The entries at the time of the last readdir at offset 0. If entries are removed between two
+  // calls, the second call therefore skips no other entry.
   std::vector<DirectoryEntry> entries;
 };
 

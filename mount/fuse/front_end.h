@@ -1,8 +1,8 @@
 // What both mounts share between libfuse and their trees: serving a mount, the operations that do
 // not differ (readdir, statfs, xattr, forget), replies, and the exception guard.
 //
-// An operation of a mount returns a Status: a value if it has replied to its request (or parked
-// it), else the error to reply with. Guarded puts it into libfuse's table.
+// An operation of a mount returns success if it has replied to its request or parked it, else the
+// error to reply with. Guarded<operation>::call is the function for libfuse's table.
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>
@@ -82,14 +82,14 @@ void add_shared_operations(fuse_lowlevel_ops& operations);
 // `request_max_bytes`.
 void set_connection_limits(fuse_conn_info& connection, size_t request_max_bytes);
 
-// ---- Replies. The only place where errors become an errno of the caller.
+// ---- Replies. reply_error() turns an Error into the errno that the caller gets.
 
 void reply_error(fuse_req_t request, const Error& error);
 // Replies with success if `status` has a value; else returns the error.
 Status reply_done(fuse_req_t request, Status status = {});
 // Replies with the opened handle, which lives until close_handle().
 Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<OpenHandle> handle);
-// `view` is of a node whose lookups were counted up by one.
+// `view` shows a node whose count of look-ups was increased by one for this reply.
 fuse_entry_param entry_of(const NodeView& view, double name_valid_s);
 void reply_entry(fuse_req_t request, const NodeView& view, double name_valid_s);
 void reply_attributes(fuse_req_t request, const NodeView& view);

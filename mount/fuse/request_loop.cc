@@ -18,11 +18,12 @@ constexpr size_t kUsualWorkersMax = 8;
 constexpr size_t kBuffersPerWorker = 4;
 
 // A worker that processes a request for longer is probably blocked: no request needs that much
-// time, even on a busy core. Starting a thread for every request that finds no receiver took longer
-// than the request: with two writers of 4 KiB, four fifths of the time.
+// time, even on a busy core. The loop does not start a thread for every request that finds no
+// receiver: with two writers of 4 KiB, starting threads took four fifths of the time.
 constexpr milliseconds kBlockedAfter{4};
-// While all workers stay blocked, twice as many are started each time: a thousand blocked writers
-// delay the next request by a few rounds, not by a thousand.
+// While all workers stay blocked, each round starts twice as many workers as the one before, at
+// most this many. A thousand blocked writers delay the next request by about twenty rounds, not by
+// a thousand.
 constexpr size_t kWorkersPerRoundMax = 64;
 
 constexpr milliseconds kThreadRetryInterval{100};

@@ -23,8 +23,8 @@ namespace ppmr {
 class RequestBuffer {
  public:
   virtual ~RequestBuffer() = default;
-  // Memory for one request: the chunk (or kRequestMinBytes) and one page. Empty if there is none
-  // now.
+  // Memory for one request: at least a page more than the mount's max_write, and at least
+  // kRequestMinBytes until that is set. Empty if there is no memory now.
   virtual std::span<std::byte> take() = 0;
   // The request received there has been processed.
   virtual void give_back() = 0;
@@ -48,8 +48,8 @@ class HeapRequestBuffers final : public RequestBuffers {
 
 struct RequestLoopOptions {
   // Two workers more than cores: one receives the next request while the others process theirs
-  // (processing a write continues after the reply). But each worker may occupy one of `buffers`,
-  // and most of those are not for idle workers.
+  // (processing a write continues after the reply). But each worker may occupy one of `buffers`, so
+  // there are at most 8 workers, and usually not more than one for four buffers.
   static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
 
   size_t workers_usual = 2;  // started first; more are started only while these are blocked
@@ -93,7 +93,7 @@ class RequestLoop {
   // Guarded by mutex_.
   std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
   size_t workers_ = 0;
-  uint64_t returns_ = 0;   // of workers from processing a request
+  uint64_t returns_ = 0;   // how often a worker has finished a request
   bool watching_ = false;  // no worker was left receiving lately
   bool stopping_ = false;
   bool out_of_threads_ = false;  // the last attempt to start a worker failed

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Bounds the threads that peers can occupy before they have proved who they are.
+// Bounds the threads. Peers that have not sent a hello give way to others: evict_silent_locked().
 constexpr size_t kConnectionsMax = 256;
 // A refused connection stays open this long, so that the peer can read the reason.
 constexpr milliseconds kRefusedTime{500};

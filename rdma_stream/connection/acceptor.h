@@ -13,9 +13,10 @@
 
 namespace ppmr {
 
-// Peers that are not authenticated yet must not keep others out: their number is limited, and so is
-// the time until their hello. Without a free thread or memory one connection is refused, with an
-// error that the peer receives. Threads: any.
+// The number of connections and the time until a hello are limited. At the limit a new connection
+// displaces one that has not sent its hello, so that silent peers do not keep others out; if there
+// is none, the new one is refused. When no thread can start, the acceptor refuses that one
+// connection, and the peer receives the reason. Threads: any.
 class Acceptor {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -26,10 +27,10 @@ class Acceptor {
   // Accepts at once. `hello_max` limits the wait for a hello. Throws std::system_error when the
   // system has no thread left.
   Acceptor(Listener& listener, Milliseconds hello_max, Serve serve);
-  // Shuts all connections down and blocks until each is served.
+  // Shuts all connections down and blocks until every call of `Serve` has returned.
   ~Acceptor();
 
-  // Closes the listener. Blocks until the last connection was accepted.
+  // Closes the listener. When it returns, no further connection is accepted.
   void close();
   // Ends the peers whose hello is late, and joins the threads of ended connections. The owner calls
   // this every now and then.

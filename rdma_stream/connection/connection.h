@@ -59,8 +59,8 @@ class Connector {
   virtual ~Connector() = default;
   virtual Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) = 0;
   // A connection for payload only. It is not encrypted; each hello on it proves that the source
-  // belongs to the session (session_proof.h). Encryption of payload belongs here; targets accept it
-  // already.
+  // belongs to the session (session_proof.h). A connector that encrypts payload would do it here;
+  // targets already accept such connections.
   virtual Result<std::unique_ptr<Connection>> connect_data(std::chrono::milliseconds timeout) {
     return connect(timeout);
   }

@@ -15,7 +15,8 @@ namespace ppmr {
 using SharedKey = std::array<uint8_t, 32>;
 
 // The content of a small file that belongs to the caller or to root and has none of the mode bits
-// `denied`. Errors: EPERM if it does not, with what to do; those of open(2) and read(2); EFBIG.
+// `denied`. Errors: EPERM for any other file (the message says what to do); those of open(2) and
+// read(2); EFBIG.
 Result<std::string> read_secret_file(const std::string& path, mode_t denied);
 
 // A key file is one line of 64 hexadecimal digits without any permission for group and others.

@@ -1,6 +1,6 @@
 // How a daemon or a command connects to other nodes: with a shared key, with certificates, or in
-// plain text where that is allowed. The command line determines it
-// (mount/command_line/credential_options.h); it creates connectors and listeners.
+// plain text where that is allowed. The options of the command line select one of these
+// (mount/command_line/credential_options.h). Security creates the connectors and listeners.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class Security {
   // loopback are refused with EPERM unless --insecure is given.
   Result<std::unique_ptr<Connector>> connector(const std::string& address) const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
-  // The same over any other network.
+  // Adds the same protection to a connector or listener of any network.
   std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain) const;
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 

@@ -30,8 +30,8 @@ struct SessionTimings {
   // Silence after which one connection is closed. Half the peer timeout, so that a reconnection
   // still fits into the other half.
   Time connection_silence_max;
-  // Pause between two frames of an idle control connection. Several of them may be lost before the
-  // connection counts as silent.
+  // Pause between two heartbeats of an idle control connection. Several heartbeats may be lost
+  // before the connection counts as silent.
   Time heartbeat_interval;
   // Target: time for a TLS handshake or a hello. Bounded, because an unauthenticated peer holds a
   // thread meanwhile.

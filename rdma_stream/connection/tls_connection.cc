@@ -272,8 +272,7 @@ Status TlsConnection::send_out() {
   return sent;
 }
 
-// ---- Timeouts and end
-// ----------------------------------------------------------------------------------
+// ---- Timeouts and end --------------------------------------------------------------------------
 
 void TlsConnection::set_read_timeout(milliseconds timeout) {
   read_timeout_ = timeout;

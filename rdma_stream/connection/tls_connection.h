@@ -37,8 +37,8 @@ class TlsConnection final : public Connection {
   // Sends close_notify, unless the connection was shut down.
   ~TlsConnection() override;
 
-  // Errors: EACCES, EPROTO, ETIMEDOUT, those of Connection::read. The peer has received an alert if
-  // sent_something(); otherwise the caller may send the reason in plain text.
+  // Errors: EACCES, EPROTO, ETIMEDOUT, those of Connection::read. After an error the caller may
+  // send the reason in plain text, unless sent_something(): then the peer already receives TLS.
   Status shake_hands(std::chrono::milliseconds timeout);
   bool sent_something() const { return sent_something_; }
   void set_peer_identity(PeerIdentity identity) { identity_ = std::move(identity); }

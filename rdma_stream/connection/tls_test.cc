@@ -192,7 +192,7 @@ TEST_F(Certificates, RefuseAPeerWithAKey) {
   EXPECT_THAT(reason_at_source(key_at_target), HasSubstr("TLS handshake"));
 }
 
-TEST_F(Certificates, NameInvalidFiles) {
+TEST_F(Certificates, AreRefusedWithTheNameOfTheInvalidFile) {
   const auto files = authority.issue({.common_name = "node1"});
   const auto other = authority.issue({.common_name = "node2"});
   const auto error_of = [](const CertificateFiles& wrong) {

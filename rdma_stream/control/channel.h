@@ -4,7 +4,8 @@
 // Each message has a sequence number and stays in the outbox until the peer has acknowledged it.
 // After a reconnection each side reports the last sequence it received, and the other retransmits
 // everything after it. Code above the channel does not notice reconnections. A frame with a wrong
-// CRC or sequence ends the connection, not the session: the next connection retransmits it.
+// CRC or sequence ends the connection, not the session: the peer retransmits the frame over the
+// next connection.
 #pragma once
 
 #include <atomic>
@@ -79,11 +80,12 @@ class Channel {
 
   uint64_t received_sequence() const { return received_sequence_.load(); }
   bool connected() const;
-  // When the peer was last known to be alive. Frames, note_received() and new connections count. A
-  // connection that ends without a single frame does not: exchanging hellos alone proves too
-  // little. While the handler works, frames wait unread, so its time does not count as silence.
+  // When the peer was last known to be alive: when a frame arrived, note_received() was called, or
+  // a connection began. A connection that ends without a single frame does not count, because an
+  // exchange of hellos alone proves too little. The time in which the handler works does not count
+  // as silence, because arriving frames are not read meanwhile.
   std::chrono::steady_clock::time_point last_received() const;
-  // Payload arrived from the peer on another connection of the session.
+  // The peer sent payload, or a request for it, over another connection of the session.
   void note_received();
   std::string peer() const;  // of the current or last connection
 
@@ -121,9 +123,10 @@ class Channel {
   mutable std::mutex mutex_;
   std::condition_variable writer_wanted_;  // wakes the writer thread
   std::condition_variable progressed_;     // room in the outbox, or bytes written
-  // Guarded by mutex_. The outbox is a ring; positions only grow and index it modulo its size.
-  // acknowledged <= sent <= appended. While `writing_`, the bytes from `sent` on belong to the
-  // writer thread, so it sends them without the lock.
+  // Guarded by mutex_. The outbox is a ring. A position counts bytes from the channel's start;
+  // modulo the size of the ring it is an index. acknowledged <= sent <= appended, but the peer may
+  // acknowledge bytes while they are being written. While `writing_`, the bytes from `sent` to
+  // `writing` belong to the writer thread, so it sends them without the lock.
   std::vector<std::byte> outbox_;
   uint64_t acknowledged_position_ = 0;
   uint64_t sent_position_ = 0;

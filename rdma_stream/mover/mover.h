@@ -26,8 +26,9 @@ struct Pull {
 class PullQueue {
  public:
   virtual ~PullQueue() = default;
-  // False if the queue is empty. With `wait`, blocks until it is not; false only after close. The
-  // session notifies a mover that must not block here of new pulls (wake_mover_locked()).
+  // Takes the next pull. Without `wait`, returns false if the queue is empty. With `wait`, blocks
+  // until there is a pull, and returns false only when the session ends. When it queues a pull, the
+  // session wakes a mover that calls this without `wait` (wake_mover_locked()).
   virtual bool take(Pull& pull, bool wait) = 0;
   // All bytes are in the pieces. The calling thread verifies them.
   virtual void completed(const Pull& pull) = 0;

@@ -67,13 +67,13 @@ class Sink {
   virtual Status closed(SessionId session, const wire::Closed& message) = 0;
   virtual Status forget(SessionId session, const wire::Forget& message) = 0;
 
-  // Bytes. Chunks that are in flight do not overlap, unless the source is faulty: then the contents
-  // of the common bytes are undefined.
-  // Readers of the range wait until the chunk lands or is abandoned.
+  // Bytes. Chunks in flight do not overlap. If a faulty source announces overlapping ones, the
+  // contents of the common bytes are undefined.
+  // The source announced a chunk. Readers of its range wait until the chunk lands or is abandoned.
   virtual Status announced(NodeKey file, uint64_t offset, uint32_t length) = 0;
   // Memory for an announced chunk. Errors: EAGAIN when there is none now, but some will be freed
-  // (the sink then calls Receiver::space_freed()); ENOSPC when there is none; ENOENT for an unknown
-  // file.
+  // (the sink then calls Receiver::space_freed()); ENOSPC when there is none and the chunk must not
+  // wait for any; ENOENT for an unknown file.
   virtual Result<Landing> reserve(NodeKey file, uint64_t offset, uint32_t length) = 0;
   // The verified bytes are in the landing's memory; readers may have them. Ends the landing, also
   // on error. Errors: ENOSPC (the spill disk is full), EIO.

@@ -102,9 +102,9 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
     Chunk chunk;
     uint32_t crc = 0;
   };
-  // A superset of the ranges in flight, so that a chunk needs no allocation. Sequential chunks
-  // share one range. When more ranges are needed than there are, one grows over a gap, and a chunk
-  // in that gap waits without need.
+  // A fixed number of ranges that cover at least the bytes in flight, so that a chunk needs no
+  // allocation. Sequential chunks share one range. When no range is free, the last one grows over a
+  // gap, and a chunk in that gap waits although nothing there is in flight.
   class RangesInFlight {
    public:
     void clear() { count_ = 0; }

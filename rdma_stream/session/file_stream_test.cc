@@ -121,7 +121,7 @@ class OverlapTest : public FileStreamTest {
   std::vector<uint64_t> announced;  // guarded by mutex
 };
 
-TEST_F(OverlapTest, ChunkWaitsUntilNothingIsInFlight) {
+TEST_F(OverlapTest, ChunkWaitsUntilNoOverlappingOneIsInFlight) {
   const uint64_t first = 0, adjacent = 1;
   announce(cut_range(0, 10)).wait();
   announce(cut_range(10, 20)).wait();
@@ -134,7 +134,7 @@ TEST_F(OverlapTest, ChunkWaitsUntilNothingIsInFlight) {
   EXPECT_TRUE(is_announced(2));
 }
 
-TEST_F(OverlapTest, ChunkWaitsForAFailedOneToo) {
+TEST_F(OverlapTest, FailedChunkNoLongerBlocksOverlappingOnes) {
   announce(cut_range(0, 10)).wait();
   auto overlapping = announce(cut_range(0, 1));
   file->failed(0, Error{EIO, "the session failed"});

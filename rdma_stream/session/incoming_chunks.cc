@@ -78,8 +78,9 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   return {};
 }
 
-// Scarce memory goes to a file's bytes in the order of their offsets: a reader that consumes the
-// file frees memory only after it has read the first of them.
+// Whether an earlier chunk of the same file waits for memory. Scarce memory goes to a file's bytes
+// in the order of their offsets, because a reader that consumes the file frees memory only after it
+// has read the first of them.
 bool IncomingSession::must_starve_locked(uint32_t slot) const {
   const wire::Announce& chunk = chunks_[slot].announce;
   return starved_.any_of([&](uint32_t other) {
@@ -262,7 +263,7 @@ Status IncomingSession::verify(const ChunkEntry& entry) const {
 void IncomingSession::land(uint32_t slot, Status status) {
   ChunkEntry& entry = chunks_[slot];
   const wire::Announce announce = entry.announce;
-  const bool has_landing = std::exchange(entry.has_landing, false);  // land() always ends it
+  const bool has_landing = std::exchange(entry.has_landing, false);  // the sink always ends it
   if (status) {
     status = sink_.land(entry.landing,
                         wire::chunk_digest(announce.offset, announce.length, announce.crc));

@@ -87,7 +87,7 @@ class IncomingSession final {
   void notify_space(const wire::Space& space);
 
   // The reason, if the session must end: the source sent a goodbye, was silent for the peer
-  // timeout, broke the protocol, or does not deliver announced chunks.
+  // timeout, broke the protocol, or does not deliver announced chunks; or no transport is left.
   std::optional<Error> over() const;
   // Ends the session and abandons chunks that have not landed. When it returns, no call of the sink
   // is in progress, and only the caller's session_ended() follows.

@@ -37,8 +37,8 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   options.offer = offer;
   options.stream_count = options_.hello.stream_count;
   options.connect_timeout = options_.timings.verbs_connect_max;
-  // An interruption shorter than the peer timeout must not end the session: if TCP can take over,
-  // do so in time; if not, let the queue pairs retransmit until the peer timeout.
+  // An interruption shorter than the peer timeout must not end the session. If TCP can take over,
+  // the reads fail early enough for it; if not, the queue pairs retransmit until the peer timeout.
   options.read_timeout =
       verbs_only ? options_.timings.peer_timeout : options_.timings.connection_silence_max;
   VerbsPuller::Events events;

@@ -85,7 +85,7 @@ class Receiver {
   std::deque<EndedSession> ended_;  // the latest, to report the reason to their sources
   bool stopping_ = false;
 
-  wire::Space space_;  // last sent to the sources; the watcher's
+  wire::Space space_;  // at the last check; used by the watcher
 
   std::optional<Acceptor> acceptor_;
   std::thread watcher_;

@@ -105,8 +105,8 @@ Status Sender::handle_release(const wire::Release& release) {
     }
     SlotEntry& entry = slots_[release.slot];
     entry.errno_value = release.errno_value;
-    // The target may have released the slot after it replaced a connection on which this side
-    // still sends the chunk.
+    // This side may still read the slot: the send() of an inline chunk has not returned, or the
+    // target has replaced a connection on which this side still sends the chunk.
     if (entry.readers > 0) {
       entry.release_due = true;
       return {};

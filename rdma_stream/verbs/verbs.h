@@ -48,7 +48,7 @@ class Region {
 
 enum class Rights {
   kReadByPeer,  // the source's pool: peers may read it and have no other access
-  kLandReads,   // the target's store: reads posted here land in it, peers have no access
+  kLandReads,   // the target's store: reads land in it; peers have no access, except on iWARP
 };
 
 // A protection domain: its connections reach only its own regions.
@@ -138,8 +138,8 @@ class Rail {
   virtual const std::string& device() const = 0;
   virtual const RailAddress& address() const = 0;  // with the port, if the rail listens
   virtual Result<std::shared_ptr<Domain>> create_domain() = 0;
-  // Connects to a rail that listens. Errors: ECANCELED when `stop` rings; ECONNREFUSED with the
-  // peer's reason; those of resolving the address.
+  // Connects to a rail that listens. Errors: ECANCELED when `stop` is signalled; ECONNREFUSED with
+  // the peer's reason; those of resolving the address.
   virtual Result<std::unique_ptr<ReadQueue>> connect(const std::shared_ptr<Domain>& domain,
                                                      const ConnectOptions& options,
                                                      const WakeEvent& stop) = 0;

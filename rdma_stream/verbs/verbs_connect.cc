@@ -206,7 +206,7 @@ Result<std::unique_ptr<Region>> VerbsDomain::register_memory(std::span<std::byte
                                                              Rights rights) {
   int access = IBV_ACCESS_REMOTE_READ;
   if (rights == Rights::kLandReads) {
-    // iWARP answers a read by writing to the sink.
+    // With iWARP the peer answers a read by writing to the memory in which the read lands.
     access = IBV_ACCESS_LOCAL_WRITE | (limits_.is_iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
   }
   VerbsPointer<ibv_mr> region(

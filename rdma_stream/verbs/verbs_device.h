@@ -25,7 +25,7 @@ struct RdmaPort {
   std::string state;       // "active", "down", ...
   std::string node_guid;
   std::string firmware;
-  uint32_t mtu_bytes = 0;      // of the path now
+  uint32_t mtu_bytes = 0;      // in use now
   uint32_t mtu_max_bytes = 0;  // of the port
   uint32_t message_max_bytes = 0;
   uint32_t queue_pairs_max = 0;

@@ -117,8 +117,9 @@ class VerbsFabric final : public Fabric {
 }  // namespace
 
 std::unique_ptr<Fabric> make_verbs_fabric(uint64_t pinned_bytes_max) {
-  // Registered memory must survive forks (fusermount3 is started by one). This costs nothing from
-  // Linux 5.12 on. On an error a child may share the pages that the device uses.
+  // ppmr forks, for example to start fusermount3, and registered memory must survive this.
+  // ibv_fork_init() costs nothing from Linux 5.12 on. If it fails, a child may share the pages that
+  // the device uses.
   if (const int error = ibv_fork_init(); error != 0) {
     spdlog::warn("ibv_fork_init: {}: programs that ppmr starts may corrupt RDMA transfers",
                  std::strerror(error));

@@ -62,7 +62,7 @@ class VerbsPuller {
   struct Stream {
     explicit Stream(WakeEvent event) : wake(std::move(event)) {}
     WakeEvent wake;
-    std::atomic<bool> asleep = false;  // the thread that clears it signals `wake`
+    std::atomic<bool> asleep = false;  // true: pulls_queued() clears it and signals `wake`
     ReadWindow window;
     std::shared_ptr<TargetRail> rail;
     uint32_t peer_key = 0;  // of the pool, on the source's rail

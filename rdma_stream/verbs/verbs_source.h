@@ -1,8 +1,9 @@
 // RDMA at the source, shared by its sessions: the rails on which it listens, and who may read.
 //
-// A session lends the pool to its target: on each rail, a protection domain with the pool
-// registered for reading, and a secret that admits connections to it. The end of the loan ends the
-// connections and revokes the keys, so that no peer reads a slot after its session.
+// A session lends the pool to its target. A loan has a protection domain on each rail, with the
+// pool registered for reading, and a secret that admits connections to these domains. The end of
+// the loan ends the connections and revokes the keys, so that no peer reads a slot after the end of
+// its session.
 #pragma once
 
 #include <memory>

@@ -3,8 +3,9 @@
 // per chunk. The store never returns a region, so regions stay registered until the target ends.
 //
 // There is one protection domain per rail, and no peer has access to it. iWARP is the exception:
-// the sink of a read must be writable by the peer, with a key that goes over the wire. There, all
-// sources of a target must be trusted not to write into each other's images.
+// the peer must be able to write to the memory in which a read lands, with a key that goes over the
+// wire. So with iWARP, all sources of a target must be trusted not to write into each other's
+// images.
 #pragma once
 
 #include <atomic>
@@ -108,7 +109,7 @@ class VerbsTarget {
   // Guarded by mutex_.
   std::map<uint32_t, std::span<std::byte>> memory_;
   Rails rails_;
-  bool registered_ = false;  // every region of memory_ was registered on every rail
+  bool registered_ = false;  // false: the registrar has not seen a new region or rail yet
   std::atomic<bool> stopping_ = false;
 
   std::thread registrar_;  // last: ends before what it uses

@@ -369,7 +369,7 @@ TEST_F(Verbs, SurvivesShortCutsOfTheLink) {
 }
 
 // Without TCP to fall back to, only the peer timeout may end the session.
-TEST_F(Verbs, WaitsForReadsUntilThePeerTimeoutOfAVerbsOnlySession) {
+TEST_F(Verbs, ReadTimeoutIsThePeerTimeoutOnlyInAVerbsOnlySession) {
   for (const bool verbs_only : {false, true}) {
     RigVerbs verbs;
     if (verbs_only) verbs.target = TransportMode::kVerbs;

@@ -21,7 +21,8 @@ class ReadWindow {
   // urgent pull arrives soon.
   static constexpr size_t kPullsMax = 16;
   static constexpr uint64_t kBytesMax = 4 << 20;
-  // RDMA READs of one pull: one per piece, and more for a piece longer than read_bytes_max.
+  // The most RDMA READs of one pull. A device may need one for each piece, and more for a piece
+  // longer than read_bytes_max.
   static constexpr size_t kPartsMax = 32;
   static constexpr uint32_t kWorksMax = 64;  // of a connection; more than kPartsMax
 

@@ -12,7 +12,8 @@
 
 namespace ppmr::wire {
 
-// Appends fields to a fixed buffer. An overrun is a bug of the caller, who bounds its strings.
+// Appends fields to a fixed buffer. The caller must limit the length of its strings, so an overrun
+// is a bug of the caller.
 class Writer {
  public:
   explicit Writer(std::span<std::byte> buffer) : buffer_(buffer) {}

@@ -9,7 +9,7 @@
 
 namespace ppmr::wire {
 
-// A longer frame is an attack or damage: everything except payload is small.
+// All valid frames are shorter. A longer one was damaged, or an attacker sent it.
 inline constexpr uint32_t kFrameBodyMaxBytes = 256 << 10;
 // Inline chunks: small files do not queue after large ones.
 inline constexpr uint32_t kInlineMaxBytes = 16 << 10;
@@ -21,7 +21,8 @@ inline constexpr uint32_t kRailsMax = 8;       // RDMA ports used together
 
 enum class MessageType : uint16_t {
   // Carries an acknowledgement and the sequence of the latest frame, so that the peer notices a
-  // lost frame even if none follows. It is not numbered and not retransmitted.
+  // lost frame even if no other frame follows. A heartbeat has no sequence number of its own and
+  // is not retransmitted.
   kHeartbeat = 1,
   // Source -> target: names and attributes.
   kClaim = 10,
@@ -128,8 +129,8 @@ struct Remove {
   }
 };
 
-// Replaces an existing entry with the new name. If a parent is the root, `request` is non-zero and
-// answered by Result, because all sources of a target share the top-level names.
+// Replaces an existing entry that has the new name. The target answers with Result. All sources of
+// a target share the top-level names, so the target may refuse a rename in the root.
 struct Rename {
   static constexpr MessageType kType = MessageType::kRename;
   uint64_t request = 0;
@@ -246,7 +247,8 @@ struct ManifestEntry {
   }
 };
 
-// Answered by Result: 0 only if every name, length and digest equals the manifest.
+// The target answers with Result. Its `errno_value` is 0 only if every name, length and digest
+// equals the one in the manifest.
 struct Seal {
   static constexpr MessageType kType = MessageType::kSeal;
   uint64_t request = 0;
@@ -391,9 +393,9 @@ struct TransportOffer {
   }
 };
 
-// Target -> source: the transport from now on. The answer to an offer, and once more when the
-// session falls back to TCP. kNone: the session ends, because one side requires verbs and RDMA does
-// not work.
+// Target -> source: the transport from now on. The target sends it in answer to an offer, and again
+// when the last RDMA connection is lost. kNone: the session ends, because one side requires verbs
+// and RDMA does not work.
 struct TransportChoice {
   static constexpr MessageType kType = MessageType::kTransportChoice;
   Transport transport = Transport::kNone;

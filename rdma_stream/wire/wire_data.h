@@ -9,8 +9,8 @@
 
 namespace ppmr::wire {
 
-// The first bytes of the private data of an RDMA connection. InfiniBand limits it to 56 bytes: 92
-// of its request without the 36 of the IP address header.
+// The first bytes of the private data of an RDMA connection request. InfiniBand has room for 92
+// bytes of private data there. The header with the IP addresses takes 36 of them, and 56 are left.
 struct RdmaHello {
   std::array<char, 4> magic = kMagic;
   uint16_t version = kVersion;

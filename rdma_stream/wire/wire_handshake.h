@@ -1,8 +1,8 @@
 // The first bytes on every connection, before any frame: a prefix, the body, and the CRC32C of
 // both.
 //
-// The prefix (magic, version, kind, length) is the same in all versions, so that a peer can refuse
-// another version by name.
+// The prefix (magic, version, kind, length) is the same in all versions, so that a peer that
+// refuses another version can report its number.
 #pragma once
 
 #include <array>
@@ -102,7 +102,7 @@ enum class RejectReason : uint16_t {
   kUnknownSession = 2,
   kBadHello = 3,
   kBusy = 4,
-  kNotAuthenticated = 5,  // in plain text it is untrusted: only show its text
+  kNotAuthenticated = 5,  // untrusted if it came in plain text: only show its text
 };
 
 struct Reject {

@@ -131,8 +131,8 @@ CommandResult<void> Migrate::find_target() {
     return command_failure(ExitCode::kUsage, passed.error().message);
   }
   settings_.criu_options = command_.criu_options;
-  // With pre-copy, CRIU reads the pages of earlier rounds before the process runs in any case: criu
-  // lazy-pages would serve few pages, and cost its start.
+  // With pre-copy, even a lazy restore reads the pages of earlier rounds before the process runs.
+  // criu lazy-pages would serve few pages, which is not worth the time of its start.
   settings_.lazily = !command_.eager && command_.pre_copy == 0;
   settings_.leave_running = command_.leave_running;
   settings_.pre_copy_rounds_max = command_.pre_copy;

@@ -15,8 +15,8 @@ std::string event_text(const nlohmann::json& event);
 // Durations of one tree, in seconds; negative: the tree did not get that far.
 struct TreeTimes {
   double dump = -1;      // from the freeze until everything is written into the mount
-  double seal = -1;      // until the target has verified it
-  double restart = -1;   // until it runs at the target
+  double seal = -1;      // from there until the target has verified everything
+  double restart = -1;   // from there until the tree runs at the target
   double downtime = -1;  // from the freeze until it runs at the target
   double fill = -1;      // from there until all memory is in place
 };

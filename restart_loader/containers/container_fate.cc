@@ -8,7 +8,8 @@ namespace ppmr {
 
 namespace {
 
-// A killed CRIU leaves the port cut and, while it freezes the control group, that frozen.
+// A CRIU that was killed leaves the port cut. If it had frozen the control group, the group stays
+// frozen, too.
 Status undo_dump(const Runc& runc, const ContainerState& state) {
   const Status resumed = state.status == "paused" ? runc.resume(state.name) : Status{};
   const auto port = read_container_port(state.bundle);
@@ -47,7 +48,7 @@ Status forget_container_at_target(const TreeRecord& tree, const std::string& wor
   if (name.empty() || !container_was_made(work_directory)) return {};
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
-  // Even if runc does not list it: a runc that died early leaves a directory of this name.
+  // Also removes a container that runc does not list: a runc that died early leaves its directory.
   if (Status removed = runc->remove(name); !removed) return removed;
   forget_that_container_was_made(work_directory);
   return {};

@@ -8,7 +8,7 @@ namespace ppmr {
 
 // At the source, when CRIU no longer holds the container: removes it after a commit; resumes it
 // and attaches its port after an abort. Idempotent. Errors: those of runc; then the operator has to
-// repeat its command.
+// run that command of runc again.
 Status settle_container_at_source(const OwnershipRecord& record, const TreeRecord& tree);
 
 // At the target, before the source's dump: cuts the port, which must not answer the container's

@@ -10,7 +10,7 @@
 
 namespace ppmr {
 
-// Those that ppmr must know if they are on CRIU's command line.
+// The options on CRIU's command line that ppmr itself must take into account.
 struct CriuOptions {
   bool verbosity = false;               // -v in any of its forms
   std::optional<std::string> log_file;  // -o, --log-file
@@ -23,7 +23,8 @@ CriuOptions read_criu_options(const std::vector<std::string>& options);
 struct CriuSettings {
   std::string configuration;           // text of a configuration file: most options
   std::vector<std::string> externals;  // --external: its paths may have blanks, the file's may not
-  // --network-lock as in rpc.proto, 0: not given. CRIU 3 ends if it is in a configuration file.
+  // --network-lock as in rpc.proto, 0: not given. CRIU 3 ends if a configuration file has this
+  // option.
   uint32_t network_lock = 0;
 };
 

@@ -19,7 +19,7 @@ TEST(CriuOptions, AreRecognisedInEachForm) {
   EXPECT_EQ(read_criu_options({"--pidfile=p"}).pid_file, "p");
 }
 
-TEST(CriuOptions, BecomeLinesOfAConfigurationFileIfItCanExpressThem) {
+TEST(CriuOptions, BecomeConfigurationLinesOrFieldsOfTheRpc) {
   const auto settings =
       criu_settings({"--tcp-established", "--external", "mnt[/a b]:\"x", "--ghost-limit", "4M",
                      "--manage-cgroups=soft", "--network-lock", "nftables", "--external=net[7]:y",

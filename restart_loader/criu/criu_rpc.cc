@@ -37,7 +37,7 @@ std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& setti
   if (type != CriuRequest::kPreDump) options.set_notify_scripts(true);
   for (const std::string& external : settings.externals) options.add_external(external);
   options.set_config_file(configuration_file);
-  // A restore takes it from the images.
+  // A restore takes the network lock method from the images.
   if (settings.network_lock != 0 && type == CriuRequest::kDump) {
     options.set_network_lock(settings.network_lock);
   }

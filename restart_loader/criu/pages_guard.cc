@@ -42,7 +42,7 @@ bool has_stopped_serving(const ProcessIdentity& process) {
   if (is_ending(process)) return true;
   auto stat = read_process_stat(process.pid);
   return !stat || stat->state == 't' ||
-         stat->state == 'T';  // stopped, also by the guard at its exit
+         stat->state == 'T';  // stopped, or held by the guard as it exits
 }
 
 // Retries `open` (FrozenTasks::open() or stop_trees()) when descriptors or memory are short: no

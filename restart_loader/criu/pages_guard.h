@@ -17,8 +17,8 @@
 // Not covered: a guard that is killed before lazy-pages.
 //
 // Rejected: duplicates of the userfaultfds in the guard. lazy-pages closes the userfaultfd of a
-// complete task and frees its data; with a duplicate its epoll set would still report events for
-// it.
+// complete task and frees the task's data. If the guard held a duplicate, the epoll set of
+// lazy-pages would still report events of that userfaultfd.
 #pragma once
 
 #include <sys/types.h>
@@ -41,7 +41,8 @@ void await_pages_server(const std::string& work_directory);
 
 // Whether the guard has killed the tree.
 bool guard_killed(const std::string& work_directory);
-// Whether it did while all tasks of the tree still waited for CRIU, so that none had run.
+// Whether the guard killed the tree while all of its tasks still waited for CRIU, so that no task
+// had run its own code.
 bool guard_killed_before_it_ran(const std::string& work_directory);
 
 // Whether lazy-pages, if any, has ended, is about to end, or is stopped. The last check before a

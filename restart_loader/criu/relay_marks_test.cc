@@ -21,7 +21,7 @@ class RelayMarksTest : public testing::Test {
   std::string directory;
 };
 
-TEST_F(RelayMarksTest, ContainerOfThisBootWasMade) {
+TEST_F(RelayMarksTest, ContainerCountsAsMadeOnlyWhileItsMarkExists) {
   EXPECT_FALSE(container_was_made(directory));
   ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, read_boot_id()));
   EXPECT_TRUE(container_was_made(directory));
@@ -30,14 +30,14 @@ TEST_F(RelayMarksTest, ContainerOfThisBootWasMade) {
 }
 
 // A relay that is killed while it leaves the mark leaves an empty one.
-TEST_F(RelayMarksTest, MarkWithoutABootIdIsOfNoBoot) {
+TEST_F(RelayMarksTest, ContainerMarkWithoutABootIdIsIgnored) {
   ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, ""));
   EXPECT_FALSE(container_was_made(directory));
   ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, "\n"));
   EXPECT_FALSE(container_was_made(directory));
 }
 
-TEST_F(RelayMarksTest, TasksMayHaveRunOnceCriuWasLetGoAndDidNotGiveUp) {
+TEST_F(RelayMarksTest, TasksMayHaveRunAfterLetGoUnlessCriuGaveUpByItself) {
   EXPECT_FALSE(may_have_run(directory, /*criu_was_killed=*/true));
   ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
   EXPECT_TRUE(may_have_run(directory, false));

@@ -34,8 +34,8 @@ struct RestoreOptions {
   std::string name = "criu restore";                    // of the restoring program, for errors
   std::function<void(const std::string&)> show_line;    // called for each line of CRIU's log
   std::function<void(const std::string&)> show_notice;  // called for ignored signals
-  // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. Not if a record
-  // decides.
+  // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. False in a
+  // migration: there the record decides.
   bool stops_on_signal = true;
 };
 
@@ -65,7 +65,7 @@ class Restore {
 
   const RestoreOptions options_;
   std::string pid_file_;
-  std::string users_log_;  // of the user's choice; empty: the log comes through the pipe
+  std::string users_log_;  // CRIU's own log file; empty: the log comes through the pipe
   UniqueFd signals_;       // signalfd
   bool running_ = false;
   std::unique_ptr<CriuProcess> lazy_pages_;

@@ -125,7 +125,7 @@ TEST_F(RestoreWithAScript, FailureQuotesTheLogFileThatTheUserChose) {
   EXPECT_THAT(pid.error().message, HasSubstr("ended with exit code 3: \"Something strange\""));
 }
 
-TEST_F(RestoreWithAScript, LazyPagesThatCannotStartEndsTheRestore) {
+TEST_F(RestoreWithAScript, FailedStartOfLazyPagesEndsTheRestore) {
   auto restore = restore_with("echo 'Error (criu/x.c:1): UFFD is not supported' >&2; exit 1",
                               "touch restored");
   const auto pid = restore->run();
@@ -134,7 +134,7 @@ TEST_F(RestoreWithAScript, LazyPagesThatCannotStartEndsTheRestore) {
   EXPECT_FALSE(std::filesystem::exists(work_ + "/restored"));
 }
 
-TEST_F(RestoreWithAScript, LosingLazyPagesWhileTheProcessRunsLosesItsMemory) {
+TEST_F(RestoreWithAScript, EndOfLazyPagesWhileTheProcessRunsLosesItsMemory) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; kill -9 $$",
                    "echo 5 > pidfile");
@@ -147,7 +147,7 @@ TEST_F(RestoreWithAScript, LosingLazyPagesWhileTheProcessRunsLosesItsMemory) {
   EXPECT_NE(read("pages-server"), "") << "the guard needs the note";
 }
 
-TEST_F(RestoreWithAScript, LosingLazyPagesBeforeTheProcessRunsEndsTheRestore) {
+TEST_F(RestoreWithAScript, EndOfLazyPagesBeforeTheProcessRunsEndsTheRestore) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e restoring ]; do sleep 0.01; done; exit 1",
                    "touch restoring; sleep 100");

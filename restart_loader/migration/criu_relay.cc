@@ -1,6 +1,7 @@
-// CRIU opens its directories through the descriptors of the process that created its socket, which
-// normally is the runtime. With a relay it is this process, so it opens the directories, too, and
-// replaces their numbers in the request.
+// CRIU opens its directories through the descriptors of the process that created its socket.
+// Without a relay, this is the runtime. With a relay, the process that becomes CRIU creates the
+// socket. So that process first opens the directories of the runtime, and replaces their numbers in
+// the request.
 #include "restart_loader/migration/criu_relay.h"
 
 #include <fcntl.h>
@@ -190,7 +191,8 @@ bool Relay::guard_pages(pid_t restored_root) const {
   return status == 0;
 }
 
-// The runtime does its part of the restore before the vote, so that it cannot fail after it.
+// The runtime does its part of the restore before this node votes, because after the vote a failure
+// of the runtime must not stop the restore.
 bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessage& message) {
   CriuMessage answer{criu_notification_answer(true), {}};
   if (!options_.alone && !ask_runtime(message, answer)) return false;
@@ -206,8 +208,8 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   return pass_to_criu(answer);
 }
 
-// Passes on the rounds of pre-copy, which are not held. Returns the first request that is; nullopt:
-// the client or CRIU has ended.
+// Passes on the requests for rounds of pre-copy, which no hook holds. Returns the first other
+// request; nullopt: the client or CRIU has ended.
 std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
   for (;;) {
     auto message = receive_criu_message(client);

@@ -20,7 +20,7 @@ constexpr milliseconds kLookSlice{1000};
 // How long the target may be unreachable before the decision.
 constexpr milliseconds kReachPatience{5000};
 constexpr milliseconds kRootCausePatience{500};  // the processes are frozen meanwhile
-// Also bounds the delay until a signal takes effect.
+// During the dumps: how often the coordinator looks at the target, and whether it was interrupted.
 constexpr milliseconds kLookInterval{250};
 
 // A program name that can be part of a checkpoint name.

@@ -46,7 +46,8 @@ Error wrong_state(const OwnershipRecord& record) {
                      (record.error.empty() ? "" : ": " + record.error)};
 }
 
-// Those of trees whose supervisor has ended. A supervisor that is alive removes its own.
+// Removes the checkpoints of trees whose supervisor has ended. A supervisor that is alive removes
+// the checkpoint of its tree itself.
 void remove_abandoned_checkpoints(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     if (!is_alive(tree.supervisor)) (void)remove_checkpoint(record.mountpoint, tree.checkpoint);
@@ -166,7 +167,8 @@ json Agent::look(const json& request) const {
   return answer_of(record);
 }
 
-// A target that is ready may not abort by itself, so `ready` in its record can be out of date.
+// Checks more than the state. A target that is ready may not abort by itself, so its record says
+// `ready` even after a restore has failed or the images are gone.
 json Agent::vote(const json& request) const {
   auto record = read_of_peer(request.at("id"));
   if (!record) return refusal(record.error());
@@ -186,7 +188,7 @@ json Agent::vote(const json& request) const {
   return answer_of(record);
 }
 
-// Each decision includes the ones before it.
+// The decision `running` includes `owned`: a target that missed `owned` takes both steps.
 json Agent::decide(const json& request) const {
   const std::string id = request.at("id");
   const auto state = parse_state(request.at("state"));

@@ -113,7 +113,7 @@ bool Hold::at_source() {
     log(record.error().message);
     return kStopCriu;
   }
-  if (record->leave_running) return kLetCriuGoOn;  // which then lets it run
+  if (record->leave_running) return kLetCriuGoOn;  // CRIU then lets the tree run
   for (;;) {
     switch (record->state) {
       case MigrationState::kAborted:

@@ -1,6 +1,6 @@
-// The hook runs when CRIU has dumped or restored a tree and waits before it kills or releases it.
-// The hook holds CRIU, and thereby the tree, until the record of this node decides. It needs no
-// other process to be alive.
+// The hook runs after CRIU has dumped or restored a tree, and before CRIU kills or releases it.
+// The hook holds CRIU, and thereby the tree, until the record of this node decides. The hook needs
+// no other process to be alive.
 #pragma once
 
 #include <string>
@@ -21,8 +21,9 @@ struct MigrationHook {
   pid_t criu = 0;           // the held process
   pid_t restored_root = 0;  // at the target
 
-  // Blocks until the decision. True: CRIU kills the tree at the source, or lets it run at the
-  // target. False: the opposite.
+  // Blocks until the decision. True: CRIU kills the tree at the source (or leaves it running, if
+  // the migration makes a copy), or lets it run at the target. False: CRIU lets the tree run on at
+  // the source, or kills it at the target.
   bool lets_criu_go_on() const;
 };
 

@@ -15,10 +15,12 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Requests that wait are split into slices of this length, so that a daemon soon drops a client
-// that was killed, and a client a daemon that does not reply.
+// Long waits are split into slices of this length. After each slice the client checks whether the
+// daemon still replies. wait_until_complete() sends a request for each slice, so that the daemon
+// soon drops a client that was killed.
 constexpr milliseconds kWaitSlice{2000};
-// If the daemon refuses to wait: it has no event for this case.
+// The pause before the next request if the daemon refuses to wait, because it has no event for this
+// case.
 constexpr milliseconds kRetryInterval{20};
 
 CommandError unreachable(const MountEntry& mount, const Error& error) {

@@ -133,7 +133,7 @@ TEST_F(MountDaemon, DoesNotWaitForAMissingCheckpointWithoutASource) {
   EXPECT_THAT(waited.error().message, HasSubstr("no source is connected"));
 }
 
-TEST_F(MountDaemon, LongRequestOutlivesTheSlicesOfItsClient) {
+TEST_F(MountDaemon, LongRequestContinuesWhileItsClientAsksForTheStatus) {
   // The client asks for the status after the first slice.
   std::atomic<bool> status_requested = false;
   const auto checkpoint = checkpoint_of([&](const json& request) -> json {

@@ -9,7 +9,7 @@
 
 namespace ppmr {
 
-// The record is aborted, or committed with all tasks dead. On success the source's record notes
+// `record` must be aborted, or committed with all tasks dead. On success the source's record notes
 // that the target was notified. Errors: of the connection, after `patience`; the target's refusal.
 Status notify_target(const RecordStore& store, AgentClient& agent, const OwnershipRecord& record,
                      std::chrono::milliseconds patience);

@@ -40,8 +40,8 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
   auto criu = FrozenTasks::open({tree.criu});
   if (!criu) return failure(criu.error());
   if (criu->count() > 0) {
-    // It must not release tasks while we inspect them. But if the relay has already let CRIU
-    // continue, CRIU ends soon without help.
+    // CRIU must not release tasks while this process inspects them. But if the relay has already
+    // let CRIU continue, CRIU ends soon without help.
     criu->stop();
     if (was_let_go(work_directory)) {
       criu->resume();
@@ -69,6 +69,9 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
     case RestoredTasks::kGone:
       if (!guard_killed_before_it_ran(work_directory)) return true;
       kill_all_children();
+      if (Status gone = forget_container_at_target(tree, work_directory); !gone) {
+        return failure(gone.error());
+      }
       return false;
     case RestoredTasks::kUndetermined:
       break;

@@ -12,8 +12,8 @@ namespace ppmr {
 // the file system and of spawn().
 Status start_supervisor(const RecordStore& store, const std::string& id, size_t tree);
 
-// Starts a supervisor for each tree that is not complete and has none: it was killed, or the node
-// has rebooted. Errors: those of start_supervisor().
+// Starts a supervisor for each tree that is not complete and whose supervisor has ended: it gave
+// up, was killed, or the node has rebooted. Errors: those of start_supervisor().
 Status ensure_supervisors(const RecordStore& store, const OwnershipRecord& record);
 
 }  // namespace ppmr

@@ -81,7 +81,8 @@ Status TreeDump::pre_copy() {
   return {};
 }
 
-// Each round starts tracking writes at its freeze, and skips what the last round has.
+// Each round starts to track writes when it freezes the tree, and skips the pages that were not
+// written since the last round.
 std::vector<std::string> TreeDump::options_with_tracking() const {
   std::vector<std::string> options = options_.criu_options;
   options.push_back("--track-mem");
@@ -135,7 +136,7 @@ Status TreeDump::prepare() {
   return {};
 }
 
-// runc passes the options that CRIU needs for a container, and records that it has left.
+// runc passes CRIU the options that a container needs, and forgets the container after the dump.
 Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
   const Status relay =
       write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu, work_);
@@ -226,13 +227,14 @@ void TreeDump::wait_for_end() {
   if (criu() != nullptr) wait_until([&] { return criu()->ended(); });
 }
 
-// After the decision, if CRIU does not end.
+// Once the migration is decided, removes what can keep CRIU from ending: a SIGSTOP, or a stopped
+// daemon.
 void TreeDump::unblock_criu() {
   auto record = store_.read(options_.id, kRole);
   const bool decided =
       record && (is_over(record->state) || record->state == MigrationState::kCommitted);
   if (!decided) return;
-  // If it was stopped (SIGSTOP), its tree would stay frozen.
+  // A CRIU that was stopped (SIGSTOP) would keep its tree frozen.
   criu()->resume();
   if (auto criu_of_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
     criu_of_runc->resume();

@@ -2,8 +2,8 @@
 // until the tree has all of its memory. There must never be two copies, so before every attempt the
 // remains of the last one are settled (restore_remains.h).
 //
-// All processes that CRIU creates stay descendants of this one even if CRIU is killed, because this
-// process is their subreaper until the tree runs.
+// All processes that CRIU creates stay descendants of the supervisor even if CRIU is killed: the
+// supervisor is their subreaper until the tree runs.
 #include "restart_loader/migration/tree_restore.h"
 
 #include <fmt/format.h>
@@ -87,7 +87,8 @@ class TreeRestore {
   bool criu_was_killed_ = true;  // or unknown
 };
 
-// More trees may wait for their checkpoints than the daemon accepts clients.
+// Whether the daemon had too many clients for the request: each tree that waits for its checkpoint
+// is a client.
 bool is_crowded(const Error& error) {
   return error.errno_value == EAGAIN || error.errno_value == EPIPE ||
          error.errno_value == ECONNRESET;
@@ -315,7 +316,7 @@ int TreeRestore::run() {
       record_.mountpoint, [this](pid_t child) { return record_namespace_init(child); },
       [this] { return supervise(); });
   if (kept) return *kept;
-  // The namespace init was killed; the next look at the tree starts another supervisor.
+  // The namespace init was killed. After the commit, the agent starts another supervisor.
   if (kept.error().errno_value == ECHILD) {
     return log(kept.error().message), to_int(ExitCode::kFailure);
   }

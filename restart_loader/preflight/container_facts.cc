@@ -158,7 +158,7 @@ Result<ContainerFacts> gather_container_facts(const std::string& name) {
   const auto table = read_process_table();
   if (!table) return failure(table.error());
   for (const pid_t pid : *processes) {
-    if (pid == state->pid || !table->contains(pid)) continue;  // the latter: it has ended
+    if (pid == state->pid || !table->contains(pid)) continue;  // not in the table: ended
     const auto above = ancestors_of(*table, pid);
     if (std::find(above.begin(), above.end(), state->pid) == above.end()) {
       facts.exec_processes.push_back(pid);

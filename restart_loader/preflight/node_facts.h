@@ -24,7 +24,7 @@ struct NodeFacts {
   std::string criu_path;                  // empty: no CRIU found
   std::string criu_version;               // "4.2.1"
   std::string criu_problem;               // why `criu check` failed; empty: it succeeded
-  std::vector<std::string> features;      // of the two above
+  std::vector<std::string> features;      // the two above, if available
   std::vector<std::string> cpu_features;  // instruction sets that a program may use, sorted
   uint64_t memory_available_bytes = 0;
   int64_t store_free_bytes = -1;                   // free space in the image store; -1: unknown

@@ -66,7 +66,7 @@ class FileComparison {
   }
 
   FileVerdict compare(const FileFact& expected) {
-    // Do not read in mounts of ppmr: this daemon would have to serve the request.
+    // Do not read in a ppmr mount: its daemon, which may be blocked, would have to serve the read.
     for (const MountEntry& mount : ppmr_mounts_) {
       if (is_below(expected.path, mount.mountpoint) && expected.path != mount.mountpoint)
         return FileVerdict::kMissing;

@@ -279,9 +279,11 @@ TEST_F(Preflight, StopsForAFileInAPpmrMount) {
 }
 TEST_F(Preflight, StopsForAFileOfAnotherMountNamespaceUnlessItIsExternal) {
   tree_.peculiarities = {{"foreign mount", "/dev/null", 412, "file[5:23]"}};
-  expect_stop("has /dev/null open from another mount namespace", "in its own mount namespace");
+  expect_stop("has /dev/null open from another mount namespace",
+              "belong to its own mount namespace");
   options_.read({"--external", "net[1]:x", "--external", "dev[1/3]:y", "--external=file[5:24]"});
-  expect_stop("has /dev/null open from another mount namespace", "in its own mount namespace");
+  expect_stop("has /dev/null open from another mount namespace",
+              "belong to its own mount namespace");
   options_.read({"--external=file[5:23]"});
   EXPECT_THAT(find(), IsEmpty());
 }
@@ -485,7 +487,7 @@ TEST_F(ContainerPreflight, StopsForWhatTheTargetLacks) {
   expect_stop("runc does not work at the target: no runc found", "install");
 }
 
-TEST_F(ContainerPreflight, StopsForStateTerminalAndExecProcesses) {
+TEST_F(ContainerPreflight, StopsForAPausedContainerATerminalAndExecProcesses) {
   container().state.status = "paused";
   expect_stop("the container job is paused", "runc resume");
   container().state.status = "running";

@@ -47,7 +47,7 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
 }
 
 void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
-  // A tree that holds the master side moves with its terminals.
+  // If the tree holds the master side (ptmx) of its terminals, the terminals move with it.
   const bool own_terminals = std::any_of(
       tree.peculiarities.begin(), tree.peculiarities.end(),
       [](const auto& item) { return item.kind == "terminal" && item.object.ends_with("ptmx"); });

@@ -109,8 +109,8 @@ class Gathering {
   void gather_socket(pid_t pid, const Descriptor& descriptor);
   FileFact* add_file(pid_t pid, const std::string& path, const std::string& open_path);
   std::string filesystem_of(const std::string& path) const;
-  // The kernel gives paths from the root of this process, or from theirs in another mount
-  // namespace.
+  // The path by which this process can open a file of the tree. The kernel gives paths from the
+  // root of this process; if the tree has another mount namespace, from the root of that namespace.
   std::string within_tree(const std::string& path) const {
     const bool same = !facts_.has_namespace("mnt");
     return same ? path : fmt::format("/proc/{}/root{}", tree_.root, path);
@@ -136,7 +136,8 @@ void Gathering::gather_mount_ids() {
   for (const ProcessStat& process : tree_.processes) {
     if (const auto ids = read_mount_ids(process.pid)) mount_ids_.insert(ids->begin(), ids->end());
   }
-  // After chroot(2) a process has fewer mounts than its namespace.
+  // A process shows only the mounts below its root, which chroot(2) may have changed. If ppmr is in
+  // the same namespace, its own list has the others.
   if (facts_.has_namespace("mnt")) return;
   if (const auto ids = read_mount_ids(getpid())) mount_ids_.insert(ids->begin(), ids->end());
 }
@@ -357,7 +358,7 @@ Status Gathering::check_system_v_memory() {
   return {};
 }
 
-// Only of files that do not change during the read.
+// Computes no SHA-256 of files that the tree can write, because they may change during the read.
 void Gathering::compute_digests() {
   for (auto& [key, file] : files_) {
     if (file.type != "file" || file.deleted || is_network_filesystem(file.filesystem)) continue;

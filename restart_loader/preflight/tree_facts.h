@@ -28,7 +28,8 @@ struct FileFact {
   uint32_t mode = 0;        // permission bits
   uint32_t links = 0;       // number of names
   int64_t modified_ns = 0;  // CLOCK_REALTIME
-  // If both are equal on two nodes that share a file system, it is the same file.
+  // On two nodes that share a file system, files with equal `inode` and `filesystem_id` are one
+  // file.
   uint64_t inode = 0;
   std::string filesystem_id;
   std::string digest;    // SHA-256, hexadecimal; empty: not computed

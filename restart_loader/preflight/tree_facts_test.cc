@@ -120,7 +120,7 @@ TEST_F(Facts, DistinguishUsesOfFiles) {
   EXPECT_FALSE(file_of(facts, written).mapped_for_writing);
 }
 
-TEST_F(Facts, ContainPeculiarities) {
+TEST_F(Facts, ContainLocksInotifyTerminalsAndDevices) {
   const std::string locked = write_file("locked", "");
   const TestProcess process([&] {
     flock(open(locked.c_str(), O_RDWR), LOCK_EX);

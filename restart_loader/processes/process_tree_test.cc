@@ -102,7 +102,7 @@ TEST_F(Trees, TreeContainsAllDescendants) {
   EXPECT_THAT(selection.findings, IsEmpty());
 }
 
-TEST_F(Trees, DescendantOfAnotherPidBelongsToItsTree) {
+TEST_F(Trees, SelectedDescendantBelongsToTheTreeOfItsSelectedAncestor) {
   std::vector<pid_t> workers;
   const auto daemon = parent_of({[] {}, [] {}}, workers);
   const TreeSelection selection = select({workers[1], daemon->pid(), workers[0], workers[0]});

@@ -43,7 +43,7 @@ Phrase describe(const Relation& relation) {
   return {};
 }
 
-// The closest process that can be moved and is each of `pids` or an ancestor of it; 0: none.
+// The closest process whose tree contains all of `pids`; 0: none, or one that cannot be moved.
 pid_t common_root(const ProcessTable& table, const std::vector<pid_t>& pids) {
   const auto line_of = [&](pid_t pid) {
     std::vector<pid_t> line = ancestors_of(table, pid);

@@ -1,6 +1,6 @@
-// First the keys of every shareable object in the trees ("pipe:[71]", "memory 00:01 92"), then one
-// pass over all other processes for the same keys. kcmp(2) would compare open files exactly, but
-// pair by pair: n * m calls instead of one pass over /proc.
+// The search collects the keys of all shareable objects in the trees ("pipe:[71]", "memory 00:01
+// 92"). Then it makes one pass over all other processes and looks for the same keys. kcmp(2) would
+// compare open files exactly, but pair by pair: n * m calls instead of one pass over /proc.
 #include "restart_loader/processes/relations.h"
 
 #include <fcntl.h>
@@ -267,7 +267,8 @@ void Search::relate_connections() {
   }
 }
 
-// `near` has a process of a tree. Of its first tree: what it shares with all other holders.
+// Adds a relation: what the first tree in `near` shares with all holders in `far` outside of it.
+// `near` must have a process of a tree.
 void Search::relate(const Shareable& what, const Holders& near, const Holders& far) {
   Relation relation{.kind = what.kind, .object = what.object};
   const size_t inside = near.begin()->first;

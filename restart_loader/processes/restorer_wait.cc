@@ -34,8 +34,8 @@ SystemCall read_system_call(pid_t pid) {
 
 enum class Place { kRestorer, kElsewhere, kEnded };
 
-// After an interrupted system call, a second signal finds the process about to repeat the call: at
-// the instruction instead of after it.
+// A process repeats a system call that a signal interrupted. If a second signal stops it before
+// that, its program counter is at the instruction of the call instead of after it.
 bool is_at(uint64_t program_counter, uint64_t after_system_call) {
   constexpr uint64_t kMaxInstructionBytes = 4;  // x86-64: 2
   return program_counter <= after_system_call &&

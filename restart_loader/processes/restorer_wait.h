@@ -22,8 +22,8 @@ enum class RestoredTasks {
   kUndetermined,  // some wait, some run: do not touch them
   kGone,          // none exists, or all are about to end
 };
-// The tasks of a restored tree whose CRIU has ended. `waiting_at[i]` is the result of
-// await_in_restorer() for `tasks[i]`; 0 or missing if unknown.
+// The tasks of a restored tree. `waiting_at[i]` is the result of await_in_restorer() for
+// `tasks[i]`; 0 or missing if unknown.
 struct RestoredTree {
   std::vector<ProcessIdentity> tasks;
   std::vector<uint64_t> waiting_at;

@@ -163,7 +163,7 @@ ProcessSelection Selection::choose() const {
   for (const auto& [pid, stat] : table_) {
     if (matches(stat)) matching.insert(pid);
   }
-  // Its ancestors cannot move either; its descendants can.
+  // The ancestors of a process that cannot move cannot move either; its descendants can.
   std::map<pid_t, std::string> blocked = unmovable_;
   for (const auto& [pid, reason] : unmovable_) {
     for (pid_t ancestor : ancestors_of(table_, pid)) {

@@ -10,10 +10,10 @@
 
 namespace ppmr {
 
-// Runs `work` in a namespace of a process and returns when it has: in a new thread, which ends
-// there, or in the calling thread if that is in the same namespace. `name`: "net", "ipc", "uts" or
-// "cgroup"; a single thread cannot enter the others. Errors: ESRCH, EACCES, EPERM; `work` has not
-// run then.
+// Runs `work` in a namespace of a process and returns when `work` has returned. `work` runs in the
+// calling thread if this thread is in the same namespace, else in a new thread. `name`: "net",
+// "ipc", "uts" or "cgroup"; a single thread cannot enter the others. Errors: ESRCH, EACCES, EPERM;
+// `work` has not run then.
 Status visit_namespace(pid_t pid, const std::string& name, const std::function<void()>& work);
 
 }  // namespace ppmr

@@ -5,9 +5,9 @@
 //
 //   source   preparing -> dumping -> frozen -> sealed -> COMMITTED -> finished
 //   target   restoring -> ready -> owned -> running -> finished
-//   both     -> aborted: at the source from any state before committed; at the target from
-//   restoring
-//            on its own initiative, from ready only on the source's decision
+//   both     -> aborted: at the source from any state before committed;
+//            at the target from restoring on its own initiative, from ready only on the source's
+//            decision
 #pragma once
 
 #include <chrono>

@@ -56,7 +56,8 @@ class RecordStore {
   Result<OwnershipRecord> wait(const std::string& id, MigrationRole role, uint64_t version,
                                std::chrono::milliseconds timeout) const;
 
-  // Removes all but the youngest `keep` records that are over and whose peer has been notified.
+  // Removes records that are over, except the youngest `keep` of them. Never removes a source's
+  // record whose outcome the target does not know yet.
   void prune(size_t keep = 100) const;
 
  private:

@@ -47,7 +47,7 @@ def test_stream_blocks_until_a_reader_comes(world):
     writer.succeeds()
 
 
-def test_source_unmounts_although_killed_writers_stream_has_no_reader(world):
+def test_source_unmounts_when_writer_was_killed_and_stream_has_no_reader(world):
     source, target = world.pair(**BOUNDED, peer_timeout=30)
     writer = world.write(source.mountpoint / "stream", 300 * MIB)
     writer.wait_until_stuck()

@@ -325,7 +325,7 @@ def without_rdma_packets(node):
         node.run(["tc", "qdisc", "del", "dev", "link0", "ingress"], check=False)
 
 
-def test_session_falls_back_to_tcp_after_queue_pair_errors_until_the_next_one(machines, pair):
+def test_session_uses_tcp_after_queue_pair_errors_and_next_session_uses_verbs(machines, pair):
     both = pair()
     thread, result = both.start_write(384)
     with without_rdma_packets(machines.b):
@@ -501,7 +501,7 @@ def test_cycles_of_connect_transfer_and_disconnect_leak_nothing(machines, pair, 
     assert [resources(node) for node in machines.nodes] == idle
 
 
-def test_dead_node_is_an_error_at_the_other(machines, pair):
+def test_write_fails_at_source_when_target_machine_dies(machines, pair):
     both = pair(["--transport", "verbs"])
     thread, result = both.start_write()
     machines.b.kill()

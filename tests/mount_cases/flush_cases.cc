@@ -66,7 +66,7 @@ TEST_F(Flush, FsyncAfterEverySmallWriteKeepsAllBytes) {
   EXPECT_TRUE(reads_as(at_reader("file"), expected));
 }
 
-TEST_F(Flush, EmptyFileSucceeds) {
+TEST_F(Flush, OfAnEmptyFileSucceeds) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   EXPECT_EQ(errno_of(::fsync(fd.get())), 0);
@@ -75,7 +75,7 @@ TEST_F(Flush, EmptyFileSucceeds) {
   EXPECT_TRUE(reads_as(at_reader("file"), ""));
 }
 
-TEST_F(Flush, ReadOnlyDescriptorSucceeds) {
+TEST_F(Flush, OfAReadOnlyDescriptorSucceeds) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   Fd fd = open_file(at_writer("file"), O_RDONLY);
   EXPECT_EQ(errno_of(::fsync(fd.get())), 0);

@@ -48,7 +48,7 @@ TEST_F(Hole, ReplacesBytesThatWereTruncatedAway) {
   close_and_compare(file);
 }
 
-TEST_F(Hole, DoesNotFollowTruncatingDown) {
+TEST_F(Hole, IsNotLeftByTruncatingDown) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 3 * kMiB));
   ASSERT_TRUE(file.truncate(kMiB - 1));

@@ -65,7 +65,7 @@ TEST_F(Name, MayBeSixtyDirectoriesDeep) {
   EXPECT_TRUE(reads_as(at_reader(path + "/file"), "deep"));
 }
 
-TEST_F(Name, MayContainDotDot) {
+TEST_F(Name, MayBeDotDotInsideAPath) {
   ASSERT_EQ(errno_of(::mkdir(at_writer("a").c_str(), 0755)), 0);
   ASSERT_TRUE(write_file(at_writer("a/../file"), "dots"));
   EXPECT_TRUE(soon_present("a"));

@@ -125,8 +125,8 @@ std::unique_ptr<Partner> partner_over_tcp() {
   return partner;
 }
 
-// One direction in shared memory: `turn` grows by one when the peer may read the rest. Seeded words
-// follow.
+// One direction in shared memory. Its writer increases `turn` by one when the peer may read
+// `number` or `answer`. Seeded words follow.
 struct SharedHalf {
   static constexpr size_t kWords = (4 << 20) / sizeof(uint64_t);
   std::atomic<uint64_t> turn;

@@ -40,7 +40,8 @@ inline void sleep_ns(int64_t ns) {
   }
 }
 
-// One step per `interval_ns`. After a pause (a move) it continues from now and makes up no steps.
+// One step per `interval_ns`. After a pause (a move) it continues at the present time and does not
+// catch up on missed steps.
 class Pace {
  public:
   explicit Pace(int64_t interval_ns) : interval_ns_(interval_ns), next_ns_(monotonic_ns()) {}

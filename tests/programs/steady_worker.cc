@@ -1,4 +1,4 @@
-// A program whose every kind of state shows whether a move has kept it.
+// A program with many kinds of state, each of which shows whether a move has kept it.
 //
 // clang-format off
 //   memory   N MiB of random words made from a seed; SIGUSR1 requests an audit (a digest, and a
@@ -50,8 +50,8 @@ class Memory {
     for (size_t i = 0; i < word_count_; ++i) words_[i] = memory_word(seed_, i);
   }
 
-  // `digest` is of the memory, `expected` of the words made from the seed. Neither depends on
-  // values computed before a move.
+  // `digest` is of the words in memory, `expected` of the words that the seed and the number of
+  // writes require. Each audit computes both anew.
   struct Audit {
     uint64_t digest = 0, expected = 0, wrong_words = 0;
   };

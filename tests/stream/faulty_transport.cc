@@ -133,7 +133,7 @@ class Pair {
     std::deque<Segment> segments;
     size_t front_used = 0;
     size_t in_flight_bytes = 0;
-    std::optional<Segment> swapped;  // its successor goes first
+    std::optional<Segment> swapped;  // held back until its successor was sent
     std::mt19937_64 random;
     milliseconds read_timeout{0};
     milliseconds write_timeout{0};

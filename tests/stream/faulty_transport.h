@@ -1,9 +1,9 @@
-// A network inside one process with seeded faults: the everyday test of the protocol.
+// A network inside one process with seeded faults. Most tests of the protocol run over it.
 //
-// Writes are cut into segments. Each connection and direction has a random generator that decides
-// the faults of its segments, so that a seed makes the same decisions in every run (the order of
-// the connections depends on the threads). A TCP connection does not drop or reorder bytes, but
-// this network does: the protocol's checks must not depend on TCP.
+// Writes are cut into segments. Each direction of each connection has a random generator that
+// decides the faults of its segments. A seed therefore makes the same decisions for the n-th
+// connection in every run; the threads decide which connection is the n-th. A TCP connection does
+// not drop or reorder bytes, but this network does: the protocol's checks must not depend on TCP.
 #pragma once
 
 #include <chrono>

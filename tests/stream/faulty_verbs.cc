@@ -373,7 +373,8 @@ class FaultyRail final : public Rail {
     lock.lock();
     if (!admission || !ended) {
       ++state_->counts.refused;
-      return failure(ECONNREFUSED, description + ": " + admission.error().message);
+      const Error& error = admission ? ended.error() : admission.error();
+      return failure(ECONNREFUSED, description + ": " + error.message);
     }
     state_->counts.read_timeout = options.read_timeout;
     auto link = std::make_shared<Link>();

@@ -1,6 +1,7 @@
-// RDMA inside one process that injects faults: a source's and a target's fabric, joined by a link.
-// Reads copy bytes from the registered memory of one to that of the other, with the checks of a
-// device: keys, rights, bounds, domains. Faults are chosen by a seed or planned for the next reads.
+// RDMA with injected faults, inside one process: the fabrics of a source and a target, joined by a
+// link. A read copies bytes from the source's registered memory to the target's, with the checks of
+// a device: keys, rights, bounds, domains. A seed chooses the faults, or a test plans them for the
+// next reads.
 #pragma once
 
 #include <atomic>

@@ -18,7 +18,7 @@ MemorySink::MemorySink(MemorySinkOptions options)
 
 MemorySink::~MemorySink() = default;
 
-// Zeros. Blocks are never reused, so that late bytes cannot appear in another file.
+// Returns a block of zeros. Blocks are never reused, so late bytes cannot appear in another file.
 MemorySink::Block MemorySink::take_block_locked() {
   assert(arena_used_bytes_ + kBlockBytes <= arena_.bytes().size());
   const Block block = arena_.bytes().subspan(arena_used_bytes_, kBlockBytes);

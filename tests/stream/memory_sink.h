@@ -23,7 +23,7 @@ namespace ppmr {
 
 struct MemorySinkOptions {
   uint64_t capacity_bytes = uint64_t{1} << 40;  // above it: ENOSPC
-  bool wait_for_space = false;                  // above it: EAGAIN, until raise_capacity()
+  bool wait_for_space = false;                  // EAGAIN instead, until raise_capacity()
 };
 
 // Threads: any.
@@ -64,8 +64,8 @@ class MemorySink final : public Sink {
   std::string end_reason() const;  // of the latest session that ended
   size_t chunks_in_flight() const;
   bool sealed(uint64_t checkpoint) const;
-  // What has landed in the node of the first open session that has it, or of the latest ended one;
-  // zeros elsewhere.
+  // The bytes that have landed in `node`, zeros elsewhere. If several sessions have such a node, an
+  // open session precedes an ended one. Empty if no session has it.
   std::optional<std::vector<std::byte>> content(uint64_t node) const;
   std::vector<std::string> names_made() const;  // in their order
   void raise_capacity(uint64_t capacity_bytes);

@@ -79,7 +79,7 @@ struct TestSourceOptions {
   SenderEvents events;
 };
 
-// In place of the source mount. Threads: each file may have its own writer.
+// A source without a mount. Threads: one, but each file may have its own writer thread.
 class TestSource {
  public:
   TestSource(StreamRig& rig, TestSourceOptions options);
@@ -123,7 +123,7 @@ bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds patience = std::chrono::milliseconds(20'000));
 
 size_t threads_of_this_process();
-// Whether the thread sleeps in the kernel: it has done what it can.
+// True if the thread sleeps in the kernel, so that it has nothing to do at present.
 bool thread_sleeps(pid_t thread);
 
 }  // namespace ppmr
