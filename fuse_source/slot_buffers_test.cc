@@ -53,7 +53,7 @@ TEST_F(SlotBuffersTest, GivingBackDoesNotReleaseSlotLentToAnotherWorker) {
   EXPECT_TRUE(buffers.adopt(payload_of(again)));
 }
 
-TEST_F(SlotBuffersTest, UsesSpareBufferWithoutFreeSlot) {
+TEST_F(SlotBuffersTest, UsesSpareBufferWhenNoSlotIsFree) {
   SlotLease one = pool->try_acquire();
   SlotLease two = pool->try_acquire();
   auto worker = buffers.make();
@@ -63,7 +63,7 @@ TEST_F(SlotBuffersTest, UsesSpareBufferWithoutFreeSlot) {
   EXPECT_FALSE(buffers.adopt(payload_of(area)));
 }
 
-TEST_F(SlotBuffersTest, OnlyFirstWorkerWaitsLongForSlotOfStalledStream) {
+TEST_F(SlotBuffersTest, OnlyFirstRequestWaitsLongForSlotOfStalledStream) {
   SlotLease one = pool->try_acquire();
   SlotLease two = pool->try_acquire();
   auto worker = buffers.make();

@@ -177,7 +177,7 @@ class SourceFile : public testing::Test {
 };
 
 // A reader at the target would take the bytes still to be written for a hole.
-TEST_F(SourceFile, SendsNoCloseWhenOpenedAgainMeanwhile) {
+TEST_F(SourceFile, SendsNoCloseIfOpenedAgainWhileTheReleaseWaits) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
   std::thread closing([this] { mount_->released(node_, true); });
@@ -278,7 +278,7 @@ class SourceTreeFile : public SourceFile {
   SourceNodePointer top_;
 };
 
-TEST_F(SourceTreeFile, IsForgottenAtTargetOnceWhenClosedDuringUnlink) {
+TEST_F(SourceTreeFile, IsForgottenAtTargetOnlyOnceWhenClosedDuringUnlink) {
   constexpr int kFiles = 3000;
   std::atomic<int> started = 0;
   std::vector<SourceNodePointer> files;

@@ -16,7 +16,7 @@ TEST(RangeSet, KeepsOneRangeForSequentialWrites) {
   EXPECT_FALSE(set.contains({0, 1001}));
 }
 
-TEST(RangeSet, VisitsPartsThatCoverTheRange) {
+TEST(RangeSet, VisitsCoveredAndUncoveredPartsOfTheRange) {
   RangeSet set;
   set.add({10, 20});
   set.add({30, 40});

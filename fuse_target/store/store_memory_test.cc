@@ -40,7 +40,7 @@ TEST(StoreMemory, AllocatesUpToTheLimit) {
   EXPECT_EQ(store->counters().used_bytes, kLimit);
 }
 
-TEST(StoreMemory, ReservesTheSetAsidePartForBounceBlocks) {
+TEST(StoreMemory, ReservesPartOfTheMemoryForBounceBlocks) {
   auto store = make_store({kLimit, 0, 2 * kExtentBytes});
   std::vector<BlockRef> blocks;
   while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));

@@ -95,7 +95,7 @@ struct TcpPair {
 
 // A long read waits for many bytes at once. It must not wait for more than the rest, and must leave
 // later bytes to the next read.
-TEST(TcpConnection, LongReadTakesTrickledBytesAndAShortReadMayFollow) {
+TEST(TcpConnection, LongReadOfTrickledBytesLeavesLaterBytesToTheNextRead) {
   TcpPair tcp;
   const auto bytes = bytes_of(1, (1 << 20) + 300'000 + 1);
   std::thread writer([&, reader = ::gettid()] {

@@ -354,7 +354,7 @@ TEST(SecureSession, TellsAPlainTextPeerToUseAKey) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST(SecureSession, TellsASourceWithAKeyThatTheTargetHasNone) {
+TEST(SecureSession, SourceWithAKeyLearnsThatTheTargetHasNoKey) {
   StreamRig rig;
   auto connector = security_with_key(1)->secure(rig.network().connector());
   auto connection = connector->connect(kPatience);

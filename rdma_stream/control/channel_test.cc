@@ -328,7 +328,7 @@ TEST(Channel, DelayedHelloEndsItsConnectionButNotTheSession) {
   EXPECT_FALSE(ends.left.failed());
 }
 
-TEST(Channel, FailWakesBlockedSendersAndRun) {
+TEST(Channel, FailWakesBlockedSendersAndEndsRun) {
   ChannelOptions options = Ends::patient();
   options.outbox_capacity_bytes = 256;
   Ends ends({}, options);

@@ -42,7 +42,7 @@ TEST_F(FileStreamTest, AnnouncesChunksInTheOrderOfTheirCuts) {
   EXPECT_TRUE(std::is_sorted(announced.begin(), announced.end()));
 }
 
-TEST_F(FileStreamTest, LeavesAnEarlyChunkToTheThreadOfThePreviousOne) {
+TEST_F(FileStreamTest, ThreadOfThePreviousChunkAnnouncesAnEarlyChunk) {
   Chunk first = cut(), second = cut();
   std::vector<uint64_t> announced;
   const auto announce = [&](Chunk chunk, uint32_t) { announced.push_back(chunk.turn); };
@@ -52,7 +52,7 @@ TEST_F(FileStreamTest, LeavesAnEarlyChunkToTheThreadOfThePreviousOne) {
   EXPECT_EQ(announced, (std::vector<uint64_t>{0, 1}));
 }
 
-TEST_F(FileStreamTest, DrainWaitsForAllEarlierChunksAndNoLaterOne) {
+TEST_F(FileStreamTest, DrainWaitsForAllEarlierChunksButNotForLaterOnes) {
   const Chunk first = cut(), second = cut();
   std::atomic<bool> waits = false;
   std::atomic<bool> drained = false;

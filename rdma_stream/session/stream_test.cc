@@ -105,7 +105,7 @@ TEST_P(Stream, NamesArriveInOrder) {
   EXPECT_EQ(rig_->sink().names_made(), names);
 }
 
-TEST_P(Stream, SourcesHaveSeparateNodes) {
+TEST_P(Stream, FilesOfTwoSourcesStaySeparate) {
   rig();
   TestSource one(*rig_, {.name = "one"}), two(*rig_, {.name = "two"});
   ASSERT_TRUE(one.claim("first"));

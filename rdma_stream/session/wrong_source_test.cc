@@ -163,7 +163,7 @@ TEST_F(WrongSource, WrongChecksumOfInlineBytesFailsOnlyThatChunk) {
   EXPECT_EQ(rig.sink().chunks_in_flight(), 0u);
 }
 
-TEST_F(WrongSource, MessageOfATargetEndsTheSession) {
+TEST_F(WrongSource, MessageThatOnlyATargetSendsEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::Release{}));
   expect_end("unexpected message 60");
 }

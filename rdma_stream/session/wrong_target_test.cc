@@ -129,7 +129,7 @@ struct WrongTarget : testing::Test {
       std::make_shared<FileStream>(1, std::make_shared<StickyError>());
 };
 
-TEST_F(WrongTarget, MayReadAnnouncedBytes) {
+TEST_F(WrongTarget, CanReadAnnouncedBytes) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   EXPECT_TRUE(read(good));
@@ -139,7 +139,7 @@ TEST_F(WrongTarget, MayReadAnnouncedBytes) {
   EXPECT_TRUE(read(part));
 }
 
-TEST_F(WrongTarget, MayReadNoOtherBytes) {
+TEST_F(WrongTarget, CannotReadOtherBytes) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   for (auto spoil : std::initializer_list<void (*)(wire::ReadRequest&)>{
@@ -195,7 +195,7 @@ TEST_F(WrongTarget, SecondReleaseEndsTheSession) {
   expect_end("released slot");
 }
 
-TEST_F(WrongTarget, MessageOfASourceEndsTheSession) {
+TEST_F(WrongTarget, MessageThatOnlyASourceSendsEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::Forget{1}));
   expect_end("unexpected message");
 }

@@ -136,7 +136,7 @@ TEST_F(Verbs, RegistersMemoryOnceHoweverManyBytesPass) {
   EXPECT_EQ(rig_->verbs_source()->counters().registered_bytes, source.pool().memory().size());
 }
 
-TEST_F(Verbs, SplitsReadsForDevicesThatTakeOnePiece) {  // iWARP
+TEST_F(Verbs, SplitsReadsForDevicesThatAllowOnePiecePerRead) {  // iWARP
   RigVerbs verbs;
   verbs.fabric.limits.pieces_max = 1;
   rig(verbs);
@@ -419,7 +419,7 @@ TEST_F(Verbs, FallsBackToTcpWhenTheSourcesDeviceIsRemoved) {
   expect_tcp(source);
 }
 
-TEST_F(Verbs, UsesAReturnedDeviceInTheNextSession) {
+TEST_F(Verbs, NextSessionUsesTheDeviceThatCameBack) {
   for (const bool of_source : {true, false}) {
     SCOPED_TRACE(of_source);
     rig();
@@ -463,7 +463,7 @@ TEST_F(Verbs, EndsAVerbsOnlySessionWithTheReasonWhenItsDeviceIsRemoved) {
 
 // ---- Malicious peers ---------------------------------------------------------------------------
 
-TEST_F(Verbs, FallsBackToTcpOnAWrongKey) {
+TEST_F(Verbs, FallsBackToTcpOnAWrongMemoryKey) {
   rig().verbs().forget_source_keys();
   TestSource& source = open_source();
   move_file(source, "file", 10);
@@ -471,7 +471,7 @@ TEST_F(Verbs, FallsBackToTcpOnAWrongKey) {
   expect_tcp(source);
 }
 
-TEST_F(Verbs, EndsAVerbsOnlySessionOnAWrongKey) {
+TEST_F(Verbs, EndsAVerbsOnlySessionOnAWrongMemoryKey) {
   RigVerbs verbs;
   verbs.source = TransportMode::kVerbs;
   rig(verbs).verbs().forget_source_keys();

@@ -32,7 +32,7 @@ TEST(ChildProcess, MissingProgramIsAnError) {
   EXPECT_EQ(child.error().errno_value, ENOENT);
 }
 
-TEST(ChildProcess, OwnerKillsAndReapsItAtTheEnd) {
+TEST(ChildProcess, DestructorKillsAndReapsTheProcess) {
   pid_t pid = -1;
   {
     auto child = ChildProcess::start({.argv = {"sleep", "100"}});

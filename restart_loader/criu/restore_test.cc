@@ -134,7 +134,7 @@ TEST_F(RestoreWithAScript, FailedStartOfLazyPagesEndsTheRestore) {
   EXPECT_FALSE(std::filesystem::exists(work_ + "/restored"));
 }
 
-TEST_F(RestoreWithAScript, EndOfLazyPagesWhileTheProcessRunsLosesItsMemory) {
+TEST_F(RestoreWithAScript, EndOfLazyPagesWhileTheProcessRunsIsReportedAsLostMemory) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; kill -9 $$",
                    "echo 5 > pidfile");

@@ -98,7 +98,7 @@ TEST_F(MigrationAgentTest, VoteIsRefusedWithoutTheCheckpoint) {
   EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("worker-17"));
 }
 
-TEST_F(MigrationAgentTest, VoteIsRefusedInOtherStates) {
+TEST_F(MigrationAgentTest, VoteIsRefusedAfterTheAbort) {
   ASSERT_TRUE(store().advance(id_, kTarget, kAborted));
   EXPECT_FALSE(vote().at("ok"));
 }

@@ -23,7 +23,7 @@ constexpr const char* kConfig = R"({
     {"destination": "/etc/hosts", "type": "none", "source": "hosts", "options": ["bind"]}],
   "linux": {"namespaces": [{"type": "pid"}, {"type": "network", "path": "/run/netns/a"}]}})";
 
-TEST(ContainerFacts, BundleNeedsItsRootItsMountSourcesAndJoinedNamespaces) {
+TEST(ContainerFacts, NeededPathsAreRootMountSourcesAndJoinedNamespaces) {
   const auto bundle = parse_bundle(kConfig, "/srv/job");
   ASSERT_TRUE(bundle) << bundle.error().message;
   EXPECT_FALSE(bundle->terminal);

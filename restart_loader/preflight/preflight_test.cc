@@ -195,7 +195,7 @@ TEST_F(Preflight, WarnsOfASeccompFilter) {
   tree_.processes[0].seccomp_mode = 2;
   expect_warning("412 (worker) has a seccomp filter", "CONFIG_SECCOMP_FILTER");
 }
-TEST_F(Preflight, StopsForASessionThatStays) {
+TEST_F(Preflight, StopsForAProcessWhoseSessionLeaderStays) {
   tree_.processes[0].session = 300;
   expect_stop("412 (worker) belongs to the session of process 300", "--shell-job");
   options_.shell_job = true;
@@ -207,7 +207,7 @@ TEST_F(Preflight, StopsForATerminalUnlessItsMasterMoves) {
   add("terminal", "/dev/ptmx");  // now the terminal moves with it
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsUnlessTheRootIsFirstInItsPidNamespace) {
+TEST_F(Preflight, StopsUnlessTheRootProcessIsFirstInItsPidNamespace) {
   tree_.own_namespaces = {"pid"};
   tree_.processes[0].namespace_pids = {412, 7};
   expect_stop("is not the first process of its pid namespace", "first process of that namespace");
@@ -263,13 +263,13 @@ TEST_F(Preflight, StopsForIoUring) {
   add("anonymous file", "[io_uring]");
   expect_stop("412 (worker) uses [io_uring]", "without io_uring");
 }
-TEST_F(Preflight, StopsForSystemVMemoryOfTheNode) {
+TEST_F(Preflight, StopsForSystemVMemoryInTheIpcNamespaceOfTheNode) {
   add("system v memory", "/SYSV00000000");
   expect_stop("uses System V shared memory", "unshare --ipc");
   tree_.own_namespaces = {"ipc"};
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForSharedMemoryThatCriuConfuses) {
+TEST_F(Preflight, StopsForSharedMemoryNumberedLikeASystemVSegment) {
   add("ambiguous shared memory", "2");
   expect_stop("has shared memory with the same number as its System V segment 2", "restart");
 }
@@ -296,7 +296,7 @@ TEST_F(Preflight, StopsForALargeDeletedFile) {
   options_.read({"--ghost-limit", "6M"});
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForADeletedFileWithAnotherName) {
+TEST_F(Preflight, StopsForADeletedFileWithAnotherHardLink) {
   FileFact& file = add_file("/tmp/scratch");
   file.deleted = true;
   file.links = 1;
@@ -487,7 +487,7 @@ TEST_F(ContainerPreflight, StopsForWhatTheTargetLacks) {
   expect_stop("runc does not work at the target: no runc found", "install");
 }
 
-TEST_F(ContainerPreflight, StopsForAPausedContainerATerminalAndExecProcesses) {
+TEST_F(ContainerPreflight, StopsForAPausedContainerForATerminalAndForExecProcesses) {
   container().state.status = "paused";
   expect_stop("the container job is paused", "runc resume");
   container().state.status = "running";
@@ -498,7 +498,7 @@ TEST_F(ContainerPreflight, StopsForAPausedContainerATerminalAndExecProcesses) {
   expect_stop("the processes 500 were started in the container job", "end them");
 }
 
-TEST_F(ContainerPreflight, RefusesAnAnswerAboutFewerContainers) {
+TEST_F(ContainerPreflight, RefusesAnswersThatOmitAContainer) {
   const PreflightQuestions questions = make_questions({tree_}, options_);
   ASSERT_EQ(questions.containers.size(), 1u);
   nlohmann::json answers = {{"ok", true}, {"answers", nlohmann::json::object()}};

@@ -187,7 +187,7 @@ uint64_t inode_of_memfd() {
   return found.st_ino;
 }
 
-TEST_F(Facts, ContainSharedMemoryThatCriuConfuses) {
+TEST_F(Facts, ContainSharedMemoryNumberedLikeASystemVSegment) {
   if (geteuid() != 0)
     GTEST_SKIP()
         << "NOT TESTED: shared memory with equal numbers (needs root for an IPC namespace)";

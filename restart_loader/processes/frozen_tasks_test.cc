@@ -34,7 +34,7 @@ TEST(ProcessIdentity, IncludesTheStartTime) {
   EXPECT_FALSE(is_alive(process));
 }
 
-TEST(CheckIdentity, DetectsReusedPidEndedProcessAndReboot) {
+TEST(CheckIdentity, DetectsAReusedPidAnEndedProcessAndAReboot) {
   TestProcess sleeper;
   const ProcessIdentity process = identity_of(sleeper);
   EXPECT_TRUE(check_identity(process, read_boot_id()));
@@ -93,7 +93,7 @@ TEST(FrozenTasks, ResumeUndoesStop) {
   EXPECT_TRUE(await_continued(sleeper.pid()));
 }
 
-TEST(FrozenTasks, TaskWithoutTracerIsNotHeld) {
+TEST(FrozenTasks, CheckHeldByNamesATaskWithoutTracer) {
   const TestProcess sleeper;
   const auto tasks = FrozenTasks::open({identity_of(sleeper)});
   ASSERT_TRUE(tasks);

@@ -140,7 +140,7 @@ TEST_F(Trees, StagesOfAPipelineMoveOnlyWithTheirShell) {
       fmt::format("move {} (process_tree_te) with all of its descendants instead", shell->pid()));
 }
 
-TEST_F(Trees, ManyHoldersOfOnePipeAreOneFindingThatListsTheFirst) {
+TEST_F(Trees, ManyHoldersOfAPipeMakeOneFindingThatNamesTheFirstFew) {
   std::vector<pid_t> workers;
   int shared[2];
   const std::vector<std::function<void()>> prepares(15, [] {});
@@ -178,7 +178,7 @@ TEST_F(Trees, PipeBetweenTwoTreesIsReportedOnce) {
                                   stages[1]))));
 }
 
-TEST_F(Trees, RemedyWithoutMovableAncestorIsToStartWithoutSharing) {
+TEST_F(Trees, RemedyIsToStartUnsharedIfNoCommonAncestorCanMove) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);  // shared with this process, which cannot move itself
   const TestProcess child(close_inherited_streams);
@@ -314,7 +314,7 @@ TEST_F(Trees, RefusesProcessesThatCannotBeMoved) {
   waitpid(dead, nullptr, 0);
 }
 
-TEST(ProcessTable, AncestorsEndAtAPidThatIsMissing) {
+TEST(ProcessTable, AncestorsEndAtAMissingPidAndInALoop) {
   ProcessTable table;
   table[7] = {.pid = 7, .name = "a", .parent = 3};
   table[3] = {.pid = 3, .name = "loop", .parent = 7};  // as in an inconsistent snapshot

@@ -55,7 +55,7 @@ class RestorerWaitTest : public testing::Test {
   RestoredTree tree_;
 };
 
-TEST_F(RestorerWaitTest, IsFoundOnlyInFutex) {
+TEST_F(RestorerWaitTest, IsFoundInFutexAndNotInRead) {
   EXPECT_EQ(in_read_, 0u);
   EXPECT_NE(tree_.waiting_at[0], 0u);
   EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting);
@@ -74,7 +74,7 @@ TEST_F(RestorerWaitTest, EndsWhenTheProcessIsKilled) {
   }
 }
 
-TEST_F(RestorerWaitTest, ContinuesWhileSignalsArrive) {
+TEST_F(RestorerWaitTest, IsStillFoundWhileSignalsArrive) {
   for (int round = 0; round < 500; ++round) {
     kill(pid_, SIGSTOP);
     ASSERT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting) << round;
@@ -85,7 +85,7 @@ TEST_F(RestorerWaitTest, ContinuesWhileSignalsArrive) {
 
 #if defined(__x86_64__)
 // The state in which a second signal finds a process whose system call was just interrupted.
-TEST_F(RestorerWaitTest, ContinuesWhileTheSystemCallIsRepeated) {
+TEST_F(RestorerWaitTest, IsStillFoundWhileTheSystemCallIsRepeated) {
   constexpr int kSystemCallBytes = 2;
   ASSERT_EQ(ptrace(PTRACE_ATTACH, pid_, nullptr, nullptr), 0);
   waitpid(pid_, nullptr, 0);

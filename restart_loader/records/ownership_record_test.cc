@@ -54,7 +54,7 @@ TEST(OwnershipRecord, EveryStateHasADistinctName) {
   EXPECT_FALSE(parse_state("sealing"));
 }
 
-TEST(OwnershipRecord, OnlyFinishedFollowsCommittedAndNoStateFollowsTheEnd) {
+TEST(OwnershipRecord, CommittedSourceCanOnlyFinishAndFinalStatesNeverChange) {
   for (const MigrationState to : all_states()) {
     EXPECT_EQ(may_change(MigrationRole::kSource, kCommitted, to), to == kFinished);
     for (const MigrationState over : {kFinished, kAborted}) {

@@ -59,7 +59,7 @@ def test_ratio_compares_medians():
     assert ratio([1], []) is None
 
 
-def test_options_of_the_user_replace_those_of_the_plan():
+def test_user_options_replace_the_same_options_of_the_plan():
     assert flags({"--pool-size": 1, "--discard": None}, []) == ["--pool-size", 1, "--discard"]
     assert flags({"--pool-size": 1, "--discard": None}, ["--pool-size=8MiB"]) == [
         "--discard",
@@ -84,7 +84,7 @@ def test_figures_are_formatted():
     assert [duration(value) for value in (59.4, 61, 3725)] == ["59 s", "1 min 01 s", "1 h 02 min"]
 
 
-def test_rounds_alternate_and_first_is_not_counted():
+def test_order_alternates_between_rounds_and_first_round_is_not_counted():
     order = []
 
     def way(name):
@@ -99,7 +99,7 @@ def test_rounds_alternate_and_first_is_not_counted():
     assert samples == {"a": [4, 5], "b": [3, 6]}
 
 
-def test_rows_are_kept_and_those_of_another_commit_are_refused(tmp_path):
+def test_rows_persist_and_rows_of_another_commit_are_refused(tmp_path):
     Rows(tmp_path / "rows", MACHINE).add(row("one"))
     again = Rows(tmp_path / "rows", MACHINE)
     assert "one" in again and again.get("one")["results"] == {"ppmr": [1.0]}
@@ -122,7 +122,7 @@ def test_incomplete_last_line_is_dropped(tmp_path):
     ]
 
 
-def test_foreign_files_are_refused(tmp_path):
+def test_files_without_figures_are_refused(tmp_path):
     (tmp_path / "rows").write_text("foreign\n")
     with pytest.raises(RowsError, match="not a file of figures"):
         Rows(tmp_path / "rows", MACHINE)
@@ -195,7 +195,7 @@ def test_remaining_time_follows_measured_durations():
     assert progress.left() == 12
 
 
-def test_target_is_reached_missed_or_not_measured(tmp_path):
+def test_performance_target_is_reached_missed_or_not_measured(tmp_path):
     rows = Rows(tmp_path / "rows", MACHINE)
     half = Target("half", 0.5, lambda rows: 0.5, unit="%")
     assert (half.verdict(rows).reached, half.verdict(rows).text()) == (True, "reached")
@@ -240,7 +240,7 @@ def test_report_has_medians_ratios_and_reasons_for_gaps(tmp_path):
     assert "This was not a full run" in text
 
 
-def test_report_has_row_for_results_table(tmp_path):
+def test_report_contains_row_for_table_in_bench_readme(tmp_path):
     rows = Rows(
         tmp_path / "rows",
         {
@@ -411,7 +411,7 @@ def test_tiny_run_measures_and_second_run_adds_no_rows(ppmr, tmp_path):
 
 
 @pytest.mark.xdist_group("bench")
-def test_tiny_run_moves_by_every_way(ppmr, tmp_path):
+def test_tiny_run_measures_every_way_to_move(ppmr, tmp_path):
     done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "moves")
     assert done.returncode == 0, done.stderr
     row = Rows(tmp_path / "out/rows.jsonl").get("moves/size/16 MiB")

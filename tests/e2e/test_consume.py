@@ -58,7 +58,7 @@ def test_source_unmounts_when_writer_was_killed_and_stream_has_no_reader(world):
     assert stream["state"] == "failed"
 
 
-def test_tree_passes_through_when_read_in_order_of_writing(world):
+def test_directory_passes_through_bounded_memory_if_read_in_writing_order(world):
     source, target = world.pair(**BOUNDED, peer_timeout=30)
     world.succeeds(["mkdir", source.mountpoint / "moved"])
     sizes = [40 * MIB + 3, 1, 0, 70 * MIB, 4097, 30 * MIB]

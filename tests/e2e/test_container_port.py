@@ -162,7 +162,7 @@ def test_no_port_is_attached_while_both_nodes_have_the_container(job, pauses):
     job.check_moved()
 
 
-def test_aborted_container_has_its_connection(job, pauses):
+def test_container_keeps_its_connection_when_migration_is_aborted(job, pauses):
     running = pause_at(job, pauses, ("source", "frozen"))
     running.signal(signal.SIGINT)
     job.migrations.go_on("source", "frozen")
@@ -170,7 +170,7 @@ def test_aborted_container_has_its_connection(job, pauses):
     job.check_stayed()
 
 
-def test_container_has_its_connection_after_its_relay_was_killed(job, pauses):
+def test_container_keeps_its_connection_when_relay_is_killed(job, pauses):
     running = pause_at(job, pauses, ("source", "frozen"))
     assert job.attached() == []
     job.source.run(["pkill", "-9", "-f", "migration-relay"])
@@ -188,7 +188,7 @@ def test_port_is_attached_again_after_criu_was_killed(job, pauses):
     assert job.attached() == [job.source.name]
 
 
-def test_move_ends_after_all_source_processes_were_killed(job, pauses):
+def test_recover_moves_container_and_port_after_source_tools_were_killed(job, pauses):
     running = pause_at(job, pauses, ("source", "committed"))
     job.source.run(
         ["pkill", "-9", "-f", "ppmr migrate |runc checkpoint|migration-relay|criu: dump"]

@@ -16,7 +16,7 @@ def begin(world, source, name="moved"):
     return source.mountpoint / name
 
 
-def test_file_closed_by_two_threads_at_once_is_closed(world):
+def test_file_whose_two_descriptors_close_at_once_counts_as_closed(world):
     source, _ = world.pair()
     directory = begin(world, source)
     for number in range(400):
@@ -38,7 +38,7 @@ def test_file_closed_by_two_threads_at_once_is_closed(world):
     assert world.ppmr("commit", directory).code == 0
 
 
-def test_change_of_mode_right_after_close_arrives_after_it(world):
+def test_chmod_right_after_close_sets_the_final_mode_at_target(world):
     source, target = world.pair()
     directory = begin(world, source)
     for number in range(400):

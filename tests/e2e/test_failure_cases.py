@@ -22,7 +22,7 @@ from lab.node import LabError, wait_until  # noqa: E402
 OTHERS = 16  # failures other than kills in the everyday run
 
 
-def test_matrix_has_every_state():
+def test_failure_matrix_covers_every_migration_state():
     assert failure_cases.missing_states() == set()
 
 
@@ -59,7 +59,7 @@ def without_hook(node):
     return WITHOUT_HOOK.format(node, Path(failure_cases.__file__).parent, find_criu())
 
 
-def test_oracle_objects_to_target_that_runs_before_it_owns(arena):
+def test_oracle_objects_to_target_that_runs_process_before_owning_it(arena):
     assert arena.play("source:sealed", "migrate", "kill", True) == "stayed"
     arena.mutation.write_text(without_hook("target"))
     with pytest.raises(Wrong) as objection:

@@ -42,7 +42,7 @@ def checkpoint(world, source, name="moved", at=HOST):
 # -- full memory and disks
 
 
-def test_full_target_without_spill_directory_is_enospc_at_writer(world):
+def test_writer_gets_enospc_if_target_without_spill_directory_is_full(world):
     source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB"])
     directory = checkpoint(world, source)
     result = world.write(directory / "pages-1.img", 64 * MIB).fails_with("ENOSPC", within=20)
@@ -76,7 +76,7 @@ def test_bytes_beyond_memory_limit_go_to_spill_directory(world):
     wait_until(lambda: used() < MIB, 10, "the spill directory to be empty again")
 
 
-def test_full_spill_disk_is_enospc_at_writer(world):
+def test_writer_gets_enospc_if_spill_disk_is_full(world):
     source, target = world.pair(
         SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", world.tmpfs("8M")]
     )
@@ -103,7 +103,7 @@ def test_source_shows_checkpoint_removed_at_target_as_removed(world):
 # -- killed daemons
 
 
-def test_killed_source_is_eio_at_reader_and_fails_its_open_checkpoint(world):
+def test_reader_gets_eio_and_open_checkpoint_fails_when_source_is_killed(world):
     source, target = world.pair()
     directory = checkpoint(world, source)
     kept = checkpoint(world, source, "kept")
@@ -131,7 +131,7 @@ def test_killed_source_is_eio_at_reader_and_fails_its_open_checkpoint(world):
     assert world.run(["ls", target.mountpoint]).out.split() == ["kept"]
 
 
-def test_killed_target_is_eio_at_writer(world):
+def test_writer_gets_eio_when_target_is_killed(world):
     source, target = world.pair(SMALL_POOL)
     directory = checkpoint(world, source)
     writer = world.write(directory / "pages-1.img", BIG, pause=0.01)
@@ -205,7 +205,7 @@ def test_sigterm_during_transfer_ends_source_cleanly(world):
     wait_until_failed(world, target.mountpoint, "moved")
 
 
-def test_background_daemons_are_mounted_on_return_and_end_with_unmount(world):
+def test_background_daemon_is_mounted_when_command_returns_and_ends_at_unmount(world):
     target, source = world.mountpoint("in"), world.mountpoint("out")
     address = f"127.0.0.1:{free_port()}"
     for role, point, option in (("target", target, "--listen"), ("source", source, "--target")):
@@ -383,7 +383,7 @@ def test_stall_shorter_than_peer_timeout_loses_no_bytes(world, stalled):
     assert reader.succeeds()["sha256"] == digest_of_written(96 * MIB)
 
 
-def test_target_stalled_longer_than_peer_timeout_is_eio_at_writer(world):
+def test_writer_gets_eio_when_target_stalls_longer_than_peer_timeout(world):
     source, target = world.pair(SMALL_POOL)
     writer = world.write(checkpoint(world, source) / "pages-1.img", BIG)
     writer.wait_for(8)
@@ -391,7 +391,7 @@ def test_target_stalled_longer_than_peer_timeout_is_eio_at_writer(world):
     writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
 
 
-def test_source_stalled_longer_than_peer_timeout_is_eio_at_reader(world):
+def test_reader_gets_eio_when_source_stalls_longer_than_peer_timeout(world):
     source, target = world.pair()
     writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
     writer.wait_for(8)
@@ -435,7 +435,7 @@ def test_cut_shorter_than_peer_timeout_loses_no_bytes(nodes, world, cut):
     assert reader.succeeds(within=30)["sha256"] == digest_of_written(96 * MIB)
 
 
-def test_cut_longer_than_peer_timeout_is_eio_on_both_sides(nodes, world, cut):
+def test_both_sides_get_eio_when_link_is_cut_longer_than_peer_timeout(nodes, world, cut):
     source, target = cut(peer_timeout=PEER_TIMEOUT)
     writer = world.write(source.mountpoint / "moved/pages-1.img", BIG, pause=0.01, at=nodes.source)
     writer.wait_for(8)
@@ -536,7 +536,7 @@ def test_two_sources_of_one_target_see_only_their_own_checkpoints(world):
 
 
 @pytest.mark.parametrize("kind", ["directory", "file"])
-def test_name_used_by_another_source_is_eexist(world, kind):
+def test_source_gets_eexist_for_checkpoint_name_of_another_source(world, kind):
     target = world.target()
     one, two = world.source(target), world.source(target)
     if kind == "directory":
@@ -552,7 +552,7 @@ def test_name_used_by_another_source_is_eexist(world, kind):
     assert world.read(target.mountpoint / path).succeeds()["sha256"] == digest_of_written(5 * MIB)
 
 
-def test_killed_source_does_not_disturb_another(world):
+def test_killed_source_does_not_disturb_another_source(world):
     target = world.target()
     one, two = world.source(target), world.source(target)
     dying = world.write(checkpoint(world, one, "dying") / "pages-1.img", BIG, pause=0.01)

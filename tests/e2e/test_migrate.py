@@ -217,7 +217,7 @@ while True:
 @pytest.mark.parametrize(
     "offset, code", [(0, ABORTED), (1, MOVED)], ids=["same number", "different numbers"]
 )
-def test_shared_memory_that_criu_confuses_stops_migration(lab, nodes, migrations, offset, code):
+def test_clash_of_shared_memory_numbers_stops_migration(lab, nodes, migrations, offset, code):
     log = lab.home / "log"
     pid = nodes.source.spawn(
         ["unshare", "--ipc", "/usr/bin/python3", "-SEc", TWO_KINDS_OF_SHARED_MEMORY, offset],
@@ -387,7 +387,7 @@ def test_aborted_migrations_leak_no_resources(lab, nodes, make_migrations, tmp_p
     worker.end()
 
 
-def test_binary_may_be_replaced_while_daemons_run(
+def test_migration_succeeds_after_binary_of_running_daemons_was_replaced(
     lab, nodes, make_migrations, tmp_path, monkeypatch
 ):
     new, used = find_ppmr(), tmp_path / "ppmr"
@@ -453,7 +453,7 @@ def test_shell_forks_while_another_process_waits_for_its_memory(lab, nodes, migr
     nodes.target.signal(shell, signal.SIGKILL)
 
 
-def test_lazy_pages_killed_before_process_runs_is_replaced(lab, nodes, migrations):
+def test_lazy_pages_daemon_is_replaced_if_killed_before_process_runs(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
     migrations.wait_until_paused("source", "sealed", running)

@@ -51,7 +51,7 @@ def test_full_disk_neither_kills_nor_resumes_frozen_process(lab, nodes, migratio
     worker.end()
 
 
-def test_next_migration_aborts_what_killed_coordinator_left(lab, nodes, migrations):
+def test_next_migration_aborts_unfinished_migration_of_killed_coordinator(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:dumping"))
     migrations.wait_until_paused("source", "dumping", running)
@@ -88,7 +88,7 @@ def test_migration_that_cannot_be_recorded_does_not_start(lab, nodes, migrations
     worker.end()
 
 
-def test_stopped_criu_does_not_block_migration(lab, nodes, make_migrations, tmp_path):
+def test_migration_aborts_if_criu_is_stopped_at_source(lab, nodes, make_migrations, tmp_path):
     stops = f'[ "$1" = swrk ] && ! {{ {IS_A_SUPERVISORS}; }} && kill -STOP $$'
     migrations = make_migrations(environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))})
     [worker] = start_workers(lab, nodes, 1)
@@ -131,7 +131,7 @@ def test_timeout_does_not_limit_the_dump(lab, nodes, migrations):
     worker.end()
 
 
-def test_many_silent_clients_only_delay_a_migration(lab, nodes, migrations):
+def test_migration_succeeds_despite_many_silent_clients(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     sources = [
         line.split(" - ")[1].split()[1]
@@ -253,7 +253,7 @@ def test_target_daemon_restarted_before_the_decision_aborts(lab, nodes, make_mig
     worker.end()
 
 
-def test_closed_output_does_not_end_a_migration(lab, nodes, migrations):
+def test_failing_output_does_not_end_a_migration(lab, nodes, migrations):
     """Every write to /dev/full fails, like one to a terminal that has gone."""
     workers = start_workers(lab, nodes, 2)
     for worker, style in zip(workers, ([], ["--json"])):
@@ -338,7 +338,7 @@ def test_obstacle_of_one_independent_migration_does_not_affect_others(lab, nodes
         nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_migration_of_coordinator_killed_before_decision_is_aborted_on_both_nodes(
+def test_both_nodes_abort_migration_whose_coordinator_is_killed_before_decision(
     lab, nodes, migrations
 ):
     """The relay at the source decides alone."""
@@ -360,7 +360,7 @@ def test_migration_of_coordinator_killed_before_decision_is_aborted_on_both_node
     worker.end()
 
 
-def test_paths_may_contain_blanks(lab, nodes, make_migrations):
+def test_migration_succeeds_with_blanks_in_paths(lab, nodes, make_migrations):
     migrations = make_migrations(name="with some blanks")
     [worker] = start_workers(lab, nodes, 1)
     migrations.migrate(
@@ -370,7 +370,7 @@ def test_paths_may_contain_blanks(lab, nodes, make_migrations):
     worker.end()
 
 
-def test_restore_is_refused_if_its_release_cannot_be_recorded(lab, nodes, migrations):
+def test_restore_does_not_continue_if_its_let_go_mark_cannot_be_written(lab, nodes, migrations):
     """Without the record, a later recovery would restore the process a second time."""
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(

@@ -60,7 +60,7 @@ def test_missing_or_repeated_line_is_detected(numbers):
         check_continuity([line(number) for number in numbers])
 
 
-def test_two_writers_are_detected():
+def test_writers_on_both_nodes_at_once_are_detected():
     class Named:
         def __init__(self, name):
             self.name = name

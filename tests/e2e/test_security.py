@@ -135,7 +135,7 @@ def test_target_with_certificate_accepts_only_valid_certificates_of_allowed_peer
     stream.ends_well()
 
 
-def test_source_with_key_refuses_target_without(world):
+def test_source_with_key_is_refused_by_target_without_key(world):
     target = world.target("--insecure")
     source = world.source(target, *SMALL, "--insecure")
     stream = Stream(world, source, target)
@@ -233,7 +233,7 @@ def test_key_is_required_beyond_loopback(world, role):
         )
 
 
-def test_insecure_beyond_loopback_is_logged_at_start(world):
+def test_insecure_option_beyond_loopback_is_logged_at_start(world):
     target = Daemon(
         HOST, "target", world.mountpoint(), ["--listen", f"0.0.0.0:{free_port()}", "--insecure"]
     )

@@ -272,7 +272,7 @@ def test_cut_shorter_than_peer_timeout_loses_no_bytes(machines, pair):
     assert both.transports() == ["verbs", "verbs"]
 
 
-def test_cut_longer_than_peer_timeout_fails_both_sides_and_leaks_nothing(machines, pair):
+def test_link_cut_longer_than_peer_timeout_fails_both_sides_and_leaks_nothing(machines, pair):
     idle = [resources(node) for node in machines.nodes]
     both = pair()
     thread, result = both.start_write()
@@ -369,7 +369,7 @@ def packets_received(node, device):
     return int(node.read_text(f"/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts"))
 
 
-def test_two_rails_share_the_load_and_one_survives_loss_of_the_other(machines, pair, second_rail):
+def test_two_rails_share_the_load_and_session_survives_loss_of_one(machines, pair, second_rail):
     both = pair(["--device", "rxe0,rxe1"], ["--device", "rxe0,rxe1"])
     assert both.transports() == ["verbs", "verbs"], both.target.output()
     assert both.rdma()["rails"] == 2

@@ -42,13 +42,13 @@ TEST_F(Directory, CreatingAnExistingOneIsEEXIST) {
   EXPECT_EQ(make("file"), EEXIST);
 }
 
-TEST_F(Directory, MissingOneIsENOENT) {
+TEST_F(Directory, MissingDirectoryIsENOENT) {
   EXPECT_EQ(remove("missing"), ENOENT);
   EXPECT_EQ(make("missing/d"), ENOENT);
   EXPECT_EQ(errno_of(::open(at_writer("missing/file").c_str(), O_WRONLY | O_CREAT, 0644)), ENOENT);
 }
 
-TEST_F(Directory, IsNotCreatedInsideAFileNorUnlinked) {
+TEST_F(Directory, MkdirInAFileRmdirOfAFileAndUnlinkOfADirectoryFail) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   ASSERT_EQ(make("d"), 0);
   EXPECT_EQ(make("file/d"), ENOTDIR);

@@ -71,7 +71,7 @@ TEST_F(Hole, AppearsAfterTruncatingAClosedFileByPath) {
   EXPECT_TRUE(soon_reads_as("file", pattern(100'000, 1).substr(0, 70'000) + std::string(10, '\0')));
 }
 
-TEST_F(Hole, PunchedOneReadsAsZeroesAndKeepsTheSize) {
+TEST_F(Hole, PunchedRangeReadsAsZeroesAndKeepsTheSize) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 3 * kMiB));
   ASSERT_TRUE(file.punch(kMiB, kMiB));
@@ -89,7 +89,7 @@ TEST_F(Hole, PunchedAcrossTheEndKeepsTheSize) {
   close_and_compare(file);
 }
 
-TEST_F(Hole, PunchedOneCanBeOverwritten) {
+TEST_F(Hole, PunchedRangeCanBeOverwritten) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, kMiB));
   ASSERT_TRUE(file.punch(0, kMiB));

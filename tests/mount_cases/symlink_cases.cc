@@ -36,7 +36,7 @@ TEST_F(SymbolicLink, IsFollowedToFilesAndDirectories) {
   EXPECT_TRUE(soon_reads_as("to-directory/file", "followed"));
 }
 
-TEST_F(SymbolicLink, DanglingOneExistsAndItsTargetIsENOENT) {
+TEST_F(SymbolicLink, DanglingLinkExistsAndItsTargetIsENOENT) {
   ASSERT_EQ(link("nowhere", "dangling"), 0);
   EXPECT_TRUE(soon_present("dangling"));
   struct stat seen {};
