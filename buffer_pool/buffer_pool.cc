@@ -90,7 +90,8 @@ SlotLease BufferPool::acquire(std::chrono::milliseconds timeout) {
 
 SlotLease BufferPool::acquire(std::chrono::milliseconds check_interval,
                               const std::function<bool()>& give_up) {
-  Waiter waiter;  // destroyed after the lock: its lease may have to be given back
+  // Destroyed after `lock` is released: destroying a lease that was not used takes mutex_.
+  Waiter waiter;
   std::unique_lock lock(mutex_);
   if (SlotLease lease = take_locked()) return lease;
   const auto start = std::chrono::steady_clock::now();
@@ -129,7 +130,8 @@ void BufferPool::give_back(uint32_t slot) {
   Waiter& first = *waiters_.front();
   waiters_.erase(waiters_.begin());
   first.lease = lend_locked(slot);
-  first.granted.notify_one();  // with the lock: afterwards the waiter may be gone
+  // Notifies while it holds the lock: once the lock is released, the waiter may be destroyed.
+  first.granted.notify_one();
 }
 
 size_t BufferPool::waiting() const {

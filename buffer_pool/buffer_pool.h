@@ -36,7 +36,8 @@ class BufferPool;
 // sizeof(fuse_in_header) + sizeof(fuse_write_in), include/uapi/linux/fuse.h.
 inline constexpr size_t kFuseWriteHeaderBytes = 80;
 inline constexpr size_t kChunkSizeMinBytes = size_t{64} << 10;
-inline constexpr size_t kChunkSizeMaxBytes = size_t{1} << 20;  // the kernel's 256 pages a request
+// The kernel puts at most 256 pages into one FUSE request.
+inline constexpr size_t kChunkSizeMaxBytes = size_t{1} << 20;
 inline constexpr size_t kPoolSizeMaxBytes = size_t{64} << 30;
 
 // The exclusive right to use one slot. Move-only; the destructor releases the slot.

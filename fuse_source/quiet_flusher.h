@@ -30,7 +30,7 @@ class QuietFlusher {
   std::list<std::shared_ptr<FileWriter>> watched_;  // guarded by mutex_
   bool stopping_ = false;                           // guarded by mutex_
 
-  std::thread thread_;  // last: ends before what it uses
+  std::thread thread_;  // last: the thread ends before the members that it uses
 };
 
 }  // namespace ppmr

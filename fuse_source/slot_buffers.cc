@@ -44,7 +44,7 @@ class SlotBuffers::Buffer final : public RequestBuffer {
       auto mapped = MappedMemory::create(kRequestMinBytes);
       if (!mapped) return {};
       spare_ = std::move(*mapped);
-      // Most requests touch one page.
+      // Most requests touch only one page, so a huge page would waste memory.
       ::madvise(spare_.bytes().data(), spare_.bytes().size(), MADV_NOHUGEPAGE);
     }
     spare_used_ = true;
@@ -59,8 +59,8 @@ class SlotBuffers::Buffer final : public RequestBuffer {
 
  private:
   SlotBuffers& owner_;
-  SlotLease lease_;     // until it is adopted
-  MappedMemory spare_;  // address space once it was needed; memory only while it is used
+  SlotLease lease_;     // of the slot that holds the request; empty after adopt()
+  MappedMemory spare_;  // mapped at its first use; holds memory only while it holds a request
   bool spare_used_ = false;
 };
 

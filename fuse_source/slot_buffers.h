@@ -33,7 +33,7 @@ class KeptBytes {
   friend class SlotBuffers;
   KeptBytes(SlotBuffers* owner, std::span<const std::byte> bytes) : owner_(owner), bytes_(bytes) {}
 
-  SlotBuffers* owner_;  // null: not counted
+  SlotBuffers* owner_;  // null: the bytes do not count towards kKeptMaxBytes
   std::span<const std::byte> bytes_;
 };
 
@@ -51,8 +51,9 @@ class SlotBuffers final : public RequestBuffers {
   // called by the worker that processes the request.
   SlotLease adopt(const void* payload);
 
-  // For a write of `bytes` in a spare buffer that has to wait for a slot. Over the limit the first
-  // kKeptSmallBytes are kept: the write becomes a short one.
+  // Keeps the bytes of a write that arrived in a spare buffer and must wait for a slot. If all kept
+  // bytes together would exceed kKeptMaxBytes, keeps only the first kKeptSmallBytes: the write
+  // becomes a short write.
   KeptBytes keep(std::span<const std::byte> bytes);
 
   // The operation `init` calls this when it has limited the length of requests. Before that a

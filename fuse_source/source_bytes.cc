@@ -69,7 +69,7 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
       --node->closing_writers;
       --node->open_writers;
     }
-    // A sealed checkpoint belongs to the target.
+    // Forget is sent only for an open checkpoint: a sealed one belongs to the target.
     ended = tree_.close_handle_locked(node) && node->checkpoint->state == CheckpointState::kOpen;
   }
   writer_closed_.notify_all();
@@ -90,7 +90,7 @@ void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writ
   wire::Attributes attributes;
   {
     std::lock_guard lock(tree_.mutex());
-    if (node->writers_so_far != writers_so_far) return;  // the next close sends it
+    if (node->writers_so_far != writers_so_far) return;  // opened again: a later close sends Closed
     attributes = node->attributes;
   }
   (void)outlet.send(wire::SetAttributes{node->id, attributes});
@@ -241,7 +241,7 @@ Status SourceMount::set_attributes(const SourceNodePointer& node,
     node->attributes = attributes;
     node->ctime_ns = now_ns();
   }
-  if (!node->checkpoint) return {};  // the root exists only here
+  if (!node->checkpoint) return {};  // the root: the target has no copy of it
   return node->checkpoint->outlet->send(wire::SetAttributes{node->id, attributes});
 }
 

@@ -90,7 +90,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
     }
   });
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
-  control->reset();  // before the mount that it uses
+  control->reset();  // ends before the mount, because its requests use the mount
   return ExitCode::kSuccess;
 }
 

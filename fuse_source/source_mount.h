@@ -173,7 +173,7 @@ class SourceMount final : public FrontEnd {
   std::queue<uint64_t> commit_requests_;  // of top nodes; guarded by commits_mutex_
   bool commits_stopping_ = false;         // guarded by commits_mutex_
 
-  // Threads: end before what they use.
+  // Last: the threads end before the members that they use.
   QuietFlusher flusher_;
   std::thread committer_;
 };

@@ -60,7 +60,7 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     std::lock_guard lock(tree_.mutex());
     sealed = checkpoint.state == CheckpointState::kSealed;
   }
-  // A sealed checkpoint outlives its session.
+  // The end of the session does not fail a sealed checkpoint.
   const Status status = sealed ? checkpoint.error->status() : checkpoint.status();
   if (!status) return failure(status.error());
   if (auto closed = await_writers(top); !closed) return failure(closed.error());

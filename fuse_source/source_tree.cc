@@ -36,7 +36,7 @@ SourceNodePointer SourceTree::add(const SourceNodePointer& parent, const std::st
   return node;
 }
 
-// Under its present name.
+// Adds `node` to the children of `parent` under node->name.
 void SourceTree::attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node) {
   node->parent = parent;
   parent->children[node->name] = node;

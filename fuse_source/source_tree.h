@@ -60,9 +60,9 @@ struct SourceNode {
   size_t subdirectories = 0;  // among the children; counting them in each stat() dominated its cost
   uint64_t lookup_count = 0;  // the kernel's references
   uint32_t open_handles = 0;
-  uint32_t open_writers = 0;     // of the handles
-  uint32_t closing_writers = 0;  // of the writers, those whose close is in progress
-  uint64_t writers_so_far = 0;   // shows whether a close is still the last one
+  uint32_t open_writers = 0;     // handles that are open for writing
+  uint32_t closing_writers = 0;  // those of open_writers whose close is in progress
+  uint64_t writers_so_far = 0;   // opens for writing so far: when it grows, a close is not the last
 };
 using SourceNodePointer = std::shared_ptr<SourceNode>;
 
@@ -91,7 +91,7 @@ class SourceTree {
   bool close_handle_locked(const SourceNodePointer& node);
 
   void forget(uint64_t id, uint64_t lookups);
-  // Like view(), and counts one more look-up, which the kernel will forget().
+  // Like view(). Also counts one more lookup of the kernel, which will drop it with forget().
   NodeView view_for_lookup(const SourceNodePointer& node);
   NodeView view(const SourceNodePointer& node);
   std::vector<DirectoryEntry> entries(const SourceNodePointer& directory);

@@ -15,7 +15,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A coordinator sends a request about every second.
+// A connection without a request for this time is closed. A coordinator sends a request about every
+// second.
 constexpr milliseconds kIdleMax{60'000};
 // An agent answers each request within a few seconds. While waiting, check stopping_ regularly.
 constexpr milliseconds kAnswerMax{60'000};

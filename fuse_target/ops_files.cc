@@ -43,7 +43,7 @@ Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   return reply_open(request, *info, std::move(file));
 }
 
-// Replies to the read if it can.
+// Replies to the read unless its bytes have not arrived. Returns whether it replied.
 bool try_read(fuse_req_t request, const StoredNode& node, uint64_t offset, size_t size) {
   thread_local ReadPlan plan;  // keeps its vectors: no allocation per read
   auto ready = node.file->read(offset, size, plan);
@@ -74,7 +74,7 @@ Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file
   const NodeKey key = node->key;  // once parked, the request and its file may be gone
   park(request, node->file.get(), node,
        [request, node, begin, size] { return try_read(request, *node, begin, size); });
-  // Without the request for priority the bytes arrive in their turn.
+  // If this request for priority fails, the bytes still arrive, but later.
   (void)without_exceptions([&]() -> Status {
     target.upstream.prioritize(key, begin, size);
     return {};

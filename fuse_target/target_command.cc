@@ -82,7 +82,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
     }
   });
   (*target)->stop_answering();
-  control->reset();  // before the target that it calls
+  control->reset();  // ends before the target, because its requests use the target
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
   return ExitCode::kSuccess;
 }

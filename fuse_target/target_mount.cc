@@ -111,7 +111,7 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
 TargetMount::~TargetMount() {
   parking_.close();
   agents_.stop();
-  upstream_->detach();  // the store's thread may be calling space_freed()
+  upstream_->detach();  // also waits if the store's thread is calling space_freed()
   receiver_.reset();
   if (verbs_) verbs_->close();  // before the registered memory is unmapped
 }

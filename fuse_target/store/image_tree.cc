@@ -45,7 +45,7 @@ void ImageTree::session_ended(SessionId session, const std::string& reason) {
     if (found == sessions_.end()) return;
     nodes.swap(found->second.nodes);
     sessions_.erase(found);
-    // By node, not by name: readers may have unlinked files open.
+    // Visits all nodes, also the unlinked ones: readers may have unlinked files open.
     for (auto& [id, node] : nodes) {
       checkpoints.insert(node->checkpoint);
       if (node->linked) continue;

@@ -41,7 +41,7 @@ class ParkingLot {
   // `is_dying` returns whether a process is being killed. Throws std::system_error when its thread
   // cannot be started.
   explicit ParkingLot(std::function<bool(pid_t)> is_dying);
-  // Requires close().
+  // Requires that close() has returned.
   ~ParkingLot();
 
   // Retries the request once, because its subject may have changed since the caller's own attempt.
@@ -63,7 +63,7 @@ class ParkingLot {
     std::list<Entry>::iterator self;
     bool claimed = false;  // a thread is retrying it; only that thread removes the entry
     Entry* next_claimed = nullptr;
-    bool retry_again = false;  // changed while claimed
+    bool retry_again = false;  // changed() was called while the entry was claimed
     bool interrupted = false;
   };
 

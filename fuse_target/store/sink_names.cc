@@ -116,7 +116,7 @@ Status ImageTree::remove(SessionId session, const wire::Remove& message) {
   lock.unlock();
   report_failures();
   changed_.notify_all();
-  if (node) {  // requests that wait for a name in a removed directory
+  if (node) {  // retries requests that wait for a name in the removed directory
     parking_.changed(node.get());
     parking_.changed(parent.get());
   }
@@ -145,7 +145,8 @@ Status ImageTree::unlink_named_locked(SessionId session, const wire::Remove& mes
   }
   node = there;
   unlink_locked(node);
-  if (!node->is_file()) forget_key_locked(node);  // a file stays until Forget: it may be open
+  // A file keeps its id until its Forget arrives, because it may be open at the source.
+  if (!node->is_file()) forget_key_locked(node);
   return {};
 }
 

@@ -170,12 +170,12 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
                                              size_t extents_max) {
   StoreExtent* extent = nullptr;
   if (used_extents_ < extents_max) {
-    // thread_ may be touching the last extent just now.
+    // If thread_ is touching the last free extent, waits until thread_ has finished.
     changed_.wait(lock, [this] {
       return !returned_.empty() || !touched_.empty() || fresh_next_ < limit_extents_ || !touching_;
     });
     if (used_extents_ >= extents_max) {
-      // Other threads took them during the wait.
+      // Other threads took the extents during the wait.
     } else if (!returned_.empty()) {
       extent = returned_.back();
       returned_.pop_back();

@@ -54,7 +54,7 @@ class StoredCheckpoint {
   std::vector<wire::ManifestEntry> manifest;  // received so far; empty after Seal
   bool manifest_too_long = false;
   uint64_t refused_seals = 0;
-  std::string seal_error;  // of the last refusal
+  std::string seal_error;  // why the last seal was refused
 
  private:
   std::atomic<StoredState> state_ = StoredState::kOpen;

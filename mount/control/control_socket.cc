@@ -171,7 +171,7 @@ void ControlServer::accept_clients() {
         spdlog::error("control socket: dropped a client: {}", exception.what());
       }
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-      pollfd pause{end_.get(), POLLIN, 0};  // the connection stays pending: do not spin
+      pollfd pause{end_.get(), POLLIN, 0};  // the next attempt would fail, too: wait
       poll(&pause, 1, 100);
     }
   }
@@ -197,7 +197,7 @@ void ControlServer::add_client(UniqueFd socket) {
       } catch (const std::exception& exception) {
         spdlog::error("control socket: dropped a client: {}", exception.what());
       }
-      // Closed by accept_clients() when it joins this thread.
+      // accept_clients() closes the socket when it has joined this thread.
       shutdown(client.socket.get(), SHUT_RDWR);
       client.done = true;
     });

@@ -110,7 +110,7 @@ Result<MountedPath> find_mount(const std::string& path, const std::vector<MountE
   }
   std::vector<std::string> resolved;
   const MountEntry* mount = nullptr;  // the ppmr mount that contains `resolved`
-  size_t mount_depth = 0;             // components of its mount point
+  size_t mount_depth = 0;             // how many components its mount point has
   int symlinks = 0;
   while (!pending.empty()) {
     const std::string component = std::move(pending.front());

@@ -122,7 +122,8 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
     }
     daemon.parent_ = std::move(write_end);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) return to_int(ExitCode::kInterrupted);  // it died before the prctl
+    // If the parent died before the prctl, no SIGTERM will arrive.
+    if (getppid() != parent) return to_int(ExitCode::kInterrupted);
   }
   StopSignals::block();
   std::signal(SIGPIPE, SIG_IGN);

@@ -16,7 +16,7 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   short flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
-  if (options.group == SpawnGroup::kOwn) flags |= POSIX_SPAWN_SETPGROUP;  // group 0: its own
+  if (options.group == SpawnGroup::kOwn) flags |= POSIX_SPAWN_SETPGROUP;  // group 0: a new one
   if (options.group == SpawnGroup::kOwnSession) flags |= POSIX_SPAWN_SETSID;
   posix_spawnattr_setflags(&attributes, flags);
   sigset_t signals;

@@ -16,9 +16,9 @@ struct SpawnFile {
 };
 
 enum class SpawnGroup {
-  kCallers,     // Ctrl-C on the caller's terminal reaches it
+  kCallers,     // Ctrl-C on the caller's terminal also reaches the new process
   kOwn,         // a process group of its own
-  kOwnSession,  // no terminal
+  kOwnSession,  // a session of its own, without a terminal
 };
 
 struct SpawnOptions {

@@ -30,7 +30,7 @@ class FuseMount {
 
   fuse_session* session() const { return session_; }
   const std::string& mountpoint() const { return mountpoint_; }
-  // Detaches the mount: no new callers. Request loops end. Idempotent.
+  // Detaches the mount, so no new caller finds it, and ends the request loops. Idempotent.
   void stop();
 
  private:

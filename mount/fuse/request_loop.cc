@@ -156,7 +156,7 @@ void RequestLoop::work() {
   }
   std::lock_guard lock(mutex_);
   --workers_;
-  if (receiving_.empty()) watching_ = true;  // it may have been the last one
+  if (receiving_.empty()) watching_ = true;  // this worker may have been the last one that received
   changed_.notify_all();
 }
 

@@ -26,7 +26,7 @@ class RequestBuffer {
   // Memory for one request: at least a page more than the mount's max_write, and at least
   // kRequestMinBytes until that is set. Empty if there is no memory now.
   virtual std::span<std::byte> take() = 0;
-  // The request received there has been processed.
+  // The worker calls this when it has processed the request in the memory of take().
   virtual void give_back() = 0;
 };
 
@@ -94,7 +94,7 @@ class RequestLoop {
   std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
   size_t workers_ = 0;
   uint64_t returns_ = 0;   // how often a worker has finished a request
-  bool watching_ = false;  // no worker was left receiving lately
+  bool watching_ = false;  // no worker was receiving: run() checks whether all stay blocked
   bool stopping_ = false;
   bool out_of_threads_ = false;  // the last attempt to start a worker failed
 };

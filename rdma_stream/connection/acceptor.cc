@@ -32,7 +32,7 @@ Acceptor::~Acceptor() {
   for (Accepted& accepted : connections_) {
     if (!accepted.connection) continue;
     accepted.connection->shut_down();
-    if (!accepted.thread.joinable()) accepted.connection = nullptr;  // it was refused
+    if (!accepted.thread.joinable()) accepted.connection = nullptr;  // refused: no thread serves it
   }
   changed_.wait(lock, [this] {
     return std::all_of(connections_.begin(), connections_.end(),
@@ -156,7 +156,7 @@ void Acceptor::join_done_locked() {
       ++accepted;
       continue;
     }
-    if (accepted->thread.joinable()) accepted->thread.join();  // it has released mutex_
+    if (accepted->thread.joinable()) accepted->thread.join();  // the thread needs mutex_ no more
     accepted = connections_.erase(accepted);
   }
 }

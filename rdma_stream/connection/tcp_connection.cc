@@ -65,7 +65,8 @@ class TcpConnection final : public Connection {
 
   Status read(std::span<iovec> buffers, size_t& received_bytes) override {
     received_bytes = 0;
-    buffers = buffers.subspan(drop_front(buffers, 0));  // receiving 0 bytes would look like the end
+    // Drops empty buffers: receiving 0 bytes would look like the end of the stream.
+    buffers = buffers.subspan(drop_front(buffers, 0));
     size_t left_bytes = 0;
     for (const iovec& buffer : buffers) left_bytes += buffer.iov_len;
     const bool is_long = left_bytes >= kLongReadBytes;

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t kRecordMaxBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// Several records share one system call.
+// The writer gathers records until they have this length, then sends them with one system call.
 constexpr size_t kSendAtOnceBytes = 128 << 10;
 constexpr size_t kFetchAtOnceBytes = 64 << 10;
 constexpr size_t kFetchUnauthenticatedBytes = 4 << 10;

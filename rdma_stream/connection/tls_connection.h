@@ -32,7 +32,8 @@ class TlsConnection final : public Connection {
     std::string reason;
   };
 
-  // `ssl` has its role (connect or accept). This sets its application data.
+  // The caller has set the role of `ssl` (connect or accept). The constructor sets its application
+  // data.
   TlsConnection(SslPointer ssl, std::shared_ptr<Connection> connection);
   // Sends close_notify, unless the connection was shut down.
   ~TlsConnection() override;
@@ -77,7 +78,7 @@ class TlsConnection final : public Connection {
   bool sent_something_ = false;
 
   std::mutex mutex_;
-  const SslPointer ssl_;  // guarded by mutex_, with its memory and `notes_`
+  const SslPointer ssl_;  // guarded by mutex_, like its BIOs and `notes_`
   BIO* incoming_;         // of ssl_
   BIO* outgoing_;         // of ssl_
   Notes notes_;

@@ -80,7 +80,8 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
   if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
-    writer_wanted_.notify_one();  // send what send_with_next() left, to make room
+    // Makes room: the writer thread sends what send_with_next() left in the outbox.
+    writer_wanted_.notify_one();
     // A handler that waits here waits for the peer, so the time counts as the peer's silence.
     const bool in_handler = handling_ && std::this_thread::get_id() == reader_;
     if (in_handler) handling_ = false;
@@ -124,7 +125,7 @@ Status Channel::acknowledge_locked(uint64_t sequence) {
 
 // Prepares a new connection: the writer sends everything after `peer_received_sequence`.
 Status Channel::rewind_locked(uint64_t peer_received_sequence) {
-  sent_position_ = appended_position_;  // the peer may have received all of it
+  sent_position_ = appended_position_;  // the peer may acknowledge any of these bytes
   if (auto status = acknowledge_locked(peer_received_sequence); !status) return status;
   if (peer_received_sequence < acknowledged_sequence_) {
     return failure(EPROTO, peer_ + " lost messages that it had acknowledged");
@@ -286,7 +287,8 @@ Status Channel::call_handler(wire::MessageType type, std::span<const std::byte> 
     handled = failure(EIO, "cannot handle message " + std::to_string(static_cast<int>(type)) +
                                ": " + exception.what());
   }
-  last_received_ = now();  // frames that arrived meanwhile are read next
+  // The handler's time is not silence of the peer: frames that arrived meanwhile are read next.
+  last_received_ = now();
   handling_ = false;
   return handled;
 }

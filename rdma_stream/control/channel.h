@@ -154,7 +154,7 @@ class Channel {
   size_t inbox_begin_ = 0;
   size_t inbox_end_ = 0;
 
-  std::thread writer_;  // last: ends before what it uses
+  std::thread writer_;  // last: the thread ends before the members that it uses
 };
 
 }  // namespace ppmr

@@ -53,7 +53,7 @@ class TcpPuller {
   bool stopping_ = false;        // guarded by mutex_
   std::vector<Stream> streams_;  // guarded by mutex_
 
-  std::vector<std::thread> threads_;  // last: ends before what it uses
+  std::vector<std::thread> threads_;  // last: the threads end before the members that they use
 };
 
 }  // namespace ppmr

@@ -46,7 +46,7 @@ class TcpResponder {
   bool stopping_ = false;                                 // guarded by mutex_
   std::vector<std::shared_ptr<Connection>> connections_;  // by stream; guarded by mutex_
 
-  std::vector<std::thread> threads_;  // last: ends before what it uses
+  std::vector<std::thread> threads_;  // last: the threads end before the members that they use
 };
 
 }  // namespace ppmr

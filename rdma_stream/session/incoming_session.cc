@@ -102,7 +102,7 @@ void IncomingSession::end(const Error& reason) {
   queue_changed_.notify_all();
   channel_.fail(reason);
   tcp_puller_->finish();
-  // No lock: it is not set after `ended_`.
+  // Needs no lock: verbs_puller_ does not change once `ended_` is true.
   if (verbs_puller_) verbs_puller_->finish();
   std::lock_guard control(control_mutex_);
   for (ChunkEntry& entry : chunks_) {
@@ -203,7 +203,8 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
     case MessageType::kGoodbye: {
       std::lock_guard lock(mutex_);
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
-      if (verbs_puller_) verbs_puller_->stop();  // or it reports the closed connections as a fault
+      // Otherwise the puller would report the connections that the source closes as a fault.
+      if (verbs_puller_) verbs_puller_->stop();
       return {};
     }
     default:

@@ -165,7 +165,7 @@ class IncomingSession final {
   SlotRing queue_;
   SlotRing starved_;
   size_t pulling_ = 0;
-  size_t releases_held_ = 0;  // releases in the outbox that wait for others
+  size_t releases_held_ = 0;  // releases in the outbox that are sent together with later ones
   uint64_t space_events_ = 0;
   std::chrono::steady_clock::time_point
       pull_progress_;                    // when a chunk last arrived, or the first one was queued
@@ -176,13 +176,13 @@ class IncomingSession final {
   wire::Transport transport_ = wire::Transport::kTcp;
   std::string transport_why_;
 
-  std::atomic<size_t> fetching_ = 0;  // pulling, and the bytes have not arrived
+  std::atomic<size_t> fetching_ = 0;  // pulls whose bytes have not arrived yet
   std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;
   std::atomic<uint64_t> pulled_again_ = 0;
   std::atomic<uint64_t> waits_for_space_ = 0;
 
-  // Destroyed from the last to the first: threads end before what they use.
+  // Destroyed from the last to the first: threads end before the members that they use.
   Channel channel_;
   std::mutex control_mutex_;  // held during run_control()
   Port tcp_port_{*this, wire::Transport::kTcp};

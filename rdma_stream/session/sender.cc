@@ -185,7 +185,7 @@ void Sender::end_session(Error error) {
       if (!entry.announced) continue;
       entry.errno_value = EIO;
       if (entry.readers > 0) {
-        entry.release_due = true;  // end_read() completes it
+        entry.release_due = true;  // the last end_read() completes the chunk
       } else {
         unfinished.push_back(std::exchange(entry, {}));
       }

@@ -89,7 +89,7 @@ class Sender final : public Outlet, private SlotReader {
     void operator()(std::counting_semaphore<>* permits) const { permits->release(); }
   };
   using ReadBackPermit = std::unique_ptr<std::counting_semaphore<>, ReleasePermit>;
-  // Stays until the answer arrives, even if its caller was interrupted.
+  // A request stays in requests_ until its answer arrives, even if its caller was interrupted.
   struct Request {
     std::promise<Reply> reply;
     ReadBackPermit permit;
@@ -166,7 +166,7 @@ class Sender final : public Outlet, private SlotReader {
   bool stopping_ = false;                   // guarded by stop_mutex_
   std::shared_ptr<Connection> connecting_;  // in its handshake; guarded by stop_mutex_
 
-  // Destroyed from the last to the first: threads end before what they use.
+  // Destroyed from the last to the first: threads end before the members that they use.
   Channel channel_;
   std::unique_ptr<PoolLoan> loan_;           // while the target may read by RDMA
   std::unique_ptr<TcpResponder> responder_;  // null with --transport verbs

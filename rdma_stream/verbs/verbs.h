@@ -130,7 +130,7 @@ class Rail {
     std::span<const std::byte> private_data;
     std::chrono::milliseconds timeout{2000};       // until the connection is open
     std::chrono::milliseconds read_timeout{5000};  // the device retransmits for at least this long
-    uint32_t stream = 0;                           // spreads interrupts
+    uint32_t stream = 0;                           // selects the completion vector
   };
   virtual ~Rail() = default;
   // Begins to report events. Called once, before anything else; events wait until then.

@@ -31,8 +31,8 @@ struct RdmaPort {
   uint32_t queue_pairs_max = 0;
   uint32_t read_pieces_max = 0;  // max_sge_rd
   // Reads in flight on a queue pair.
-  uint32_t reads_served_max = 0;   // from the peer: max_qp_rd_atom
-  uint32_t reads_started_max = 0;  // from here: max_qp_init_rd_atom
+  uint32_t reads_served_max = 0;   // that the peer posts: max_qp_rd_atom
+  uint32_t reads_started_max = 0;  // that this side posts: max_qp_init_rd_atom
   uint32_t regions_max = 0;
   uint64_t region_max_bytes = 0;
   std::vector<Gid> gids;

@@ -90,7 +90,7 @@ class VerbsPuller {
   std::atomic<size_t> streams_left_ = 0;
 
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::thread> threads_;  // last: ends before what it uses
+  std::vector<std::thread> threads_;  // last: the threads end before the members that they use
 };
 
 }  // namespace ppmr

@@ -18,8 +18,8 @@ namespace ppmr {
 struct RailLimits {
   bool is_iwarp = false;
   // RDMA reads in flight on a queue pair.
-  uint8_t reads_served = 1;   // from the peer
-  uint8_t reads_started = 1;  // from here
+  uint8_t reads_served = 1;   // that the peer posts
+  uint8_t reads_started = 1;  // that this side posts
   ReadLimits reads;
 };
 
@@ -102,7 +102,7 @@ class VerbsRail final : public Rail {
   RailEvents events_;
   std::map<const rdma_cm_id*, std::weak_ptr<VerbsDomain>> admitted_;
 
-  std::thread thread_;  // last: ends before what it uses
+  std::thread thread_;  // last: the thread ends before the members that it uses
 };
 
 }  // namespace ppmr

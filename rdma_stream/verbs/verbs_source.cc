@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-// Of one session: rails may outnumber its streams.
+// Of one session. It may have more rails than streams.
 uint32_t connections_max(uint32_t stream_count) { return std::max(stream_count, wire::kRailsMax); }
 
 // Connections end before their region is deregistered.
@@ -61,7 +61,7 @@ Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint
   std::vector<PoolLoan::OnRail> lost;  // destroyed without the lock
   std::lock_guard lock(mutex_);
   loans_.push_back(loan.get());
-  // lose() did not find this loan before.
+  // lose() did not find this loan while it was not in loans_, so rails may have been lost since.
   for (PoolLoan::OnRail& on : loan->rails_) {
     if (on.rail->lost) lost.push_back(std::exchange(on, {}));
   }

@@ -112,7 +112,7 @@ class VerbsTarget {
   bool registered_ = false;  // false: the registrar has not seen a new region or rail yet
   std::atomic<bool> stopping_ = false;
 
-  std::thread registrar_;  // last: ends before what it uses
+  std::thread registrar_;  // last: the thread ends before the members that it uses
 };
 
 }  // namespace ppmr

@@ -24,7 +24,7 @@ class ReadWindow {
   // The most RDMA READs of one pull. A device may need one for each piece, and more for a piece
   // longer than read_bytes_max.
   static constexpr size_t kPartsMax = 32;
-  static constexpr uint32_t kWorksMax = 64;  // of a connection; more than kPartsMax
+  static constexpr uint32_t kWorksMax = 64;  // in flight on one connection; more than kPartsMax
 
   enum class Outcome { kUnknown, kPart, kWhole };
 
@@ -75,8 +75,8 @@ Status ReadWindow::add(const Pull& pull, std::span<const uint32_t> keys, uint64_
 
   std::array<ReadWork::Piece, Landing::kPiecesMax> pieces;
   uint32_t part = 0;
-  size_t piece = 0;         // of the pull: the next to post
-  uint32_t piece_done = 0;  // bytes of it
+  size_t piece = 0;         // number of the next piece to post
+  uint32_t piece_done = 0;  // bytes of that piece that were posted
   while (piece < pull.pieces.size()) {
     if (part == kPartsMax) return failure(EMSGSIZE, "a chunk has too many pieces for this device");
     size_t count = 0;

@@ -11,7 +11,7 @@ namespace ppmr::wire {
 
 // All valid frames are shorter. A longer one was damaged, or an attacker sent it.
 inline constexpr uint32_t kFrameBodyMaxBytes = 256 << 10;
-// Inline chunks: small files do not queue after large ones.
+// The longest inline chunk. Inline chunks do not wait behind the chunks of large files.
 inline constexpr uint32_t kInlineMaxBytes = 16 << 10;
 inline constexpr uint32_t kReadBackMaxBytes = 128 << 10;
 inline constexpr uint32_t kNameMaxBytes = 255;

@@ -14,7 +14,7 @@ namespace ppmr::wire {
 inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
 inline constexpr uint16_t kVersion = 1;
 
-inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of the smallest chunks, 64 of the largest
+inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of 64 KiB chunks, 64 GiB of 1 MiB chunks
 inline constexpr uint32_t kStreamsMax = 16;
 
 using Token = std::array<uint8_t, 16>;  // random; names a session, or admits to it

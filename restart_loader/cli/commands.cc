@@ -211,7 +211,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
   auto* pid = sub.add_option("--pid", migrate.pids,
                              "process to move with all of its descendants; may be repeated")
                   ->check(CLI::PositiveNumber)
-                  ->allow_extra_args(false)  // what follows may be --
+                  ->allow_extra_args(false)  // one pid per --pid: the next word may be --
                   ->take_all();
   auto* runc = sub.add_option("--runc", migrate.containers,
                               "runc container to move; both nodes need its bundle; may be repeated")

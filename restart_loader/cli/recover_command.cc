@@ -38,7 +38,7 @@ bool is_stopped(const ProcessIdentity& task) {
   return stat && stat->start_time_ticks == task.start_time && stat->state == 'T';
 }
 
-// Normally the hooks do this; they may have been killed, too.
+// Normally the hooks do this, but they may have been killed.
 void resume_source(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     if (Status settled = settle_container_at_source(record, tree); !settled) warn(settled.error());

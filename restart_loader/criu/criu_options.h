@@ -22,7 +22,7 @@ CriuOptions read_criu_options(const std::vector<std::string>& options);
 // Options in the form that CRIU's RPC accepts (criu_rpc.h).
 struct CriuSettings {
   std::string configuration;           // text of a configuration file: most options
-  std::vector<std::string> externals;  // --external: its paths may have blanks, the file's may not
+  std::vector<std::string> externals;  // of --external; a configuration file cannot hold blanks
   // --network-lock as in rpc.proto, 0: not given. CRIU 3 ends if a configuration file has this
   // option.
   uint32_t network_lock = 0;

@@ -94,7 +94,8 @@ void CriuProcess::add_to(std::vector<pollfd>& fds) const {
 
 void CriuProcess::process() {
   if (ended_) return;
-  const bool ended = child_.ended();  // first: then all its output is in the pipes
+  // Checked before reading: once CRIU has ended, all its output is in the pipes.
+  const bool ended = child_.ended();
   if (status_pipe_) {
     char byte;
     const ssize_t n = read(status_pipe_.get(), &byte, 1);

@@ -27,7 +27,7 @@ Result<std::string> find_criu();
 
 struct CriuProcessOptions {
   std::vector<std::string> argv;
-  std::string log_file;                          // for the copy; empty: none
+  std::string log_file;                          // gets a copy of the output; empty: no copy
   std::function<void(const std::string&)> show;  // called for each line; may be empty
   bool status_fd = false;                        // with --status-fd 3: see ready()
   int request_socket = -1;                       // for `criu swrk 3`; -1: none
@@ -43,12 +43,12 @@ class CriuProcess {
   void add_to(std::vector<pollfd>& fds) const;
   // Reads what the pipes contain. Non-blocking.
   void process();
-  // Whether it ended within this time.
+  // Blocks until CRIU has ended, but at most for `patience`. Returns whether CRIU has ended.
   bool await_end(std::chrono::milliseconds patience);
 
   bool ended() const { return ended_; }
   bool succeeded() const { return ended_ && child_.succeeded(); }
-  bool ready() const { return ready_; }  // it has written to the status fd
+  bool ready() const { return ready_; }  // CRIU has written to the status fd
   bool was_killed() const { return ended_ && child_.was_killed(); }
   pid_t pid() const { return child_.pid(); }
   std::string how_it_ended() const { return child_.how_it_ended(); }

@@ -16,7 +16,7 @@ Result<WorkDirectory> WorkDirectory::create(const std::string& chosen) {
     if (error) return system_failure("find work directory", chosen, error.value());
     return WorkDirectory(path, false);
   }
-  mkdir("/run/ppmr", 0700);  // may fail; then mkdtemp() fails, too
+  mkdir("/run/ppmr", 0700);  // errors are ignored: without the directory mkdtemp() fails
   for (std::string path : {"/run/ppmr/restart-XXXXXX", "/tmp/ppmr-restart-XXXXXX"}) {
     if (mkdtemp(path.data()) != nullptr) return WorkDirectory(path, true);
   }

@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Bound of one attempt, unless it is the last one.
+// The patience of one attempt. The last attempt has only the time that is left.
 constexpr milliseconds kAttempt{3000};
 constexpr milliseconds kBetweenAttempts{100};  // no event announces that a target is back
 

@@ -226,7 +226,8 @@ std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
 Result<int> open_directory_of(pid_t runtime, int number) {
   if (number < 0) return -1;
   const std::string path = fmt::format("/proc/{}/fd/{}", runtime, number);
-  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY);  // for CRIU to inherit
+  // Without O_CLOEXEC, so that CRIU inherits the descriptor.
+  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY);
   if (directory < 0) return system_failure("open the directory of the container runtime", path);
   return directory;
 }

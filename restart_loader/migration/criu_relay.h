@@ -35,7 +35,7 @@ struct CriuRelay {
   std::string id;
   std::string role;  // "source" or "target"
   size_t tree = 0;
-  std::string criu;  // the real one
+  std::string criu;  // the real CRIU, not the relay's script
   std::string work_directory;
   bool alone = false;                  // there is no container runtime
   std::vector<std::string> arguments;  // of CRIU: swrk NUMBER

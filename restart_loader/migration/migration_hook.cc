@@ -76,7 +76,8 @@ class Hold {
 void notify_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
   if (fork() != 0) return;
   setsid();
-  close_range(STDERR_FILENO + 1, ~0U, 0);  // CRIU must see the end of the relay
+  // An inherited socket would hide the end of the relay from CRIU.
+  close_range(STDERR_FILENO + 1, ~0U, 0);
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
   AgentClient agent(parse_endpoint(record.endpoint));

@@ -27,7 +27,7 @@ void kill_all_children() {
     auto all = tasks_of_tree(getpid());
     if (!all) return;
     for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
-    while (waitpid(-1, nullptr, 0) > 0) {  // a zombie keeps its pid
+    while (waitpid(-1, nullptr, 0) > 0) {  // reaps, because a zombie keeps its pid
     }
     if (all->size() == 1) return;
   }

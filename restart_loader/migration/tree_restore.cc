@@ -83,8 +83,8 @@ class TreeRestore {
   std::string criu_;
   std::optional<HeldCriu> prepared_;
   bool lazily_ = true;
-  bool runs_ = false;            // or has run and ended
-  bool criu_was_killed_ = true;  // or unknown
+  bool runs_ = false;            // the tree runs, or has run and ended
+  bool criu_was_killed_ = true;  // CRIU was killed, or how it ended is unknown
 };
 
 // Whether the daemon had too many clients for the request: each tree that waits for its checkpoint

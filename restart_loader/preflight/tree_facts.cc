@@ -125,7 +125,7 @@ class Gathering {
   const ProcessTree& tree_;
   TreeFacts facts_;
   std::vector<MountEntry> mounts_;
-  std::set<int> mount_ids_;                // that CRIU finds when it dumps the tree
+  std::set<int> mount_ids_;                // of the mounts that CRIU finds when it dumps the tree
   std::map<std::string, FileFact> files_;  // by path; deleted ones by "PATH (deleted)#INODE"
   std::set<std::pair<std::string, std::string>> peculiarities_;
   std::set<uint64_t> socket_inodes_;

@@ -194,7 +194,7 @@ bool is_in_cgroup(std::string_view lines, std::string_view cgroup) {
     const size_t end = std::min(lines.find('\n'), lines.size());
     std::string_view line = lines.substr(0, end);
     lines.remove_prefix(std::min(end + 1, lines.size()));
-    for (int field = 0; field < 2; ++field)  // number and controllers
+    for (int field = 0; field < 2; ++field)  // skips the hierarchy number and the controllers
       line.remove_prefix(std::min(line.find(':') + 1, line.size()));
     if (!line.starts_with(cgroup)) continue;
     if (line.size() == cgroup.size() || line[cgroup.size()] == '/') return true;

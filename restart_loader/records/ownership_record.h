@@ -78,14 +78,14 @@ struct TreeRecord {
   std::string name;              // of the root's program, for messages
   std::string checkpoint;        // the top-level entry of the mounts
   ContainerRecord container;
-  std::string images;  // where in it the last dump is: "", or a directory after rounds of pre-copy
+  std::string images;  // directory of the last dump in the checkpoint; "" without pre-copy rounds
   TreePhase phase = TreePhase::kWaiting;
   std::vector<ProcessIdentity> tasks;  // frozen (source) or restored (target)
   std::vector<uint64_t> waiting_at;  // target: the address in CRIU's restorer where each task waits
   ProcessIdentity criu;              // holds the tasks
   ProcessIdentity supervisor;        // target: its `ppmr migration-restore`
   int64_t freeze_began_ns = 0;       // source; all times are CLOCK_REALTIME
-  int64_t held_ns = 0;               // dumped, or restored
+  int64_t held_ns = 0;               // when the tree was dumped (source) or restored (target)
   int64_t sealed_ns = 0;
   int64_t running_ns = 0;
   int64_t complete_ns = 0;
