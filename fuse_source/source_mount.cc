@@ -158,7 +158,7 @@ Status SourceMount::serve(const std::string& source_label, const std::function<v
     try {
       silence_watch.emplace(present_outlet());
     } catch (const std::system_error& exception) {
-      spdlog::warn("start a thread that watches the target: {}", exception.what());
+      spdlog::warn("cannot start a thread that watches the target: {}", exception.what());
     }
   };
   return FrontEnd::serve(

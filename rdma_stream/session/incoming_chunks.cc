@@ -119,7 +119,7 @@ void IncomingSession::prioritize(uint64_t node, uint64_t offset, uint64_t length
            offset < chunk.offset + chunk.length;
   };
   queue_.move_to(urgent_queue_, wanted);
-  starved_.move_to(urgent_queue_, wanted);  // the store may have a reserve for readers
+  starved_.move_to(urgent_queue_, wanted);  // the store may keep space for readers
   wake_mover_locked();
   queue_changed_.notify_all();
 }

@@ -51,7 +51,7 @@ const Sample* find_sample(const std::vector<Sample>& samples, const MountEntry& 
   return nullptr;
 }
 
-// Does not query a daemon again that has not replied in `just_before`.
+// A daemon that did not reply when `just_before` was sampled is not queried again.
 std::vector<Sample> sample(const std::vector<MountEntry>& mounts,
                            const std::vector<Sample>& just_before = {}) {
   std::vector<std::future<Sample>> queries;

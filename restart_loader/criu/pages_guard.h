@@ -49,8 +49,8 @@ bool guard_killed_before_it_ran(const std::string& work_directory);
 // tree is released, because the guard may not have reacted yet.
 bool pages_server_is_lost(const std::string& work_directory);
 
-// Writes an action script for CRIU that runs the guard into the work directory and returns its
-// path. Errors: of the file system and of own_path().
+// Writes an action script to the work directory, with which CRIU runs the guard. Returns its path.
+// Errors: of the file system and of own_path().
 Result<std::string> write_guard_script(const std::string& work_directory);
 
 // `ppmr guard-pages`, which CRIU or the relay runs at post-restore.

@@ -64,7 +64,7 @@ Status check_passed_options(const std::vector<std::string>& options) {
     if (option == nullptr) {
       return failure(EINVAL,
                      "option '" + std::string(word) +
-                         "' is not passed on to CRIU in a migration; use the long names of: " +
+                         "' is not passed on to CRIU in a migration; only these are: " +
                          passed_options_text());
     }
     if (equals < word.size() && option->value == Value::kNone) {

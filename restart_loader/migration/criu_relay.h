@@ -12,7 +12,7 @@
 // process's parent. The relay is another process; it ends when CRIU does.
 //
 // Rejected: action scripts. CRIU supports either scripts or a client that receives notifications,
-// so they are not available with runc; and each is the start of a program while the tree is frozen.
+// so scripts are not available with runc; and each would start a program while the tree is frozen.
 #pragma once
 
 #include <optional>
@@ -25,8 +25,8 @@
 
 namespace ppmr {
 
-// Writes a script `criu` that runs this relay into the work directory, which the caller puts at the
-// front of the runtime's PATH. Errors: of the file system.
+// Writes a script `criu` to the work directory, which runs this relay. The caller puts that
+// directory at the front of the runtime's PATH. Errors: of the file system.
 Status write_relay_script(const RecordStore& store, const std::string& id, MigrationRole role,
                           size_t tree, const std::string& criu, const std::string& work_directory);
 
