@@ -62,10 +62,9 @@ Status check_passed_options(const std::vector<std::string>& options) {
     const size_t equals = std::min(word.find('='), word.size());
     const PassedOption* option = find(word.substr(0, equals));
     if (option == nullptr) {
-      return failure(EINVAL,
-                     "option '" + std::string(word) +
-                         "' is not passed on to CRIU in a migration; only these are: " +
-                         passed_options_text());
+      return failure(EINVAL, "option '" + std::string(word) +
+                                 "' is not passed on to CRIU in a migration; only these are: " +
+                                 passed_options_text());
     }
     if (equals < word.size() && option->value == Value::kNone) {
       return failure(EINVAL, "option " + std::string(option->name) + " accepts no value");
