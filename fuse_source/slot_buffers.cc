@@ -13,8 +13,8 @@ namespace {
 // a little, because a released slot goes to a waiting caller first.
 constexpr std::chrono::milliseconds kSlotPatience{20};
 constexpr std::chrono::milliseconds kStalledPatience{1};
-// If more callers than this wait for a slot of a stalled stream, a worker does not wait behind
-// them: it would get no slot within kStalledPatience.
+// While the stream is stalled and more than kLineMax callers wait for a slot, a worker does not
+// join them: it would get no slot within kStalledPatience.
 constexpr size_t kLineMax = 4;
 
 // Gives the whole pages in [begin, end) back to the kernel; they read as zeros afterwards.

@@ -153,8 +153,9 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
 // ---- Reading -----------------------------------------------------------------------------------
 
 Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
-  auto progress = Clock::now();  // of the last completion, or of the first read in flight
-  auto busy = progress;          // when this thread last posted or completed a read
+  // When a read last completed, or when the first one was posted after none was in flight.
+  auto progress = Clock::now();
+  auto busy = progress;  // when this thread last posted or completed a read
   // `wake` and the device will wake this thread. Before it sleeps it looks for earlier events.
   bool armed = false;
   bool woken = false;

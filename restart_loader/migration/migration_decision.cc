@@ -40,7 +40,8 @@ Status Migration::hold_tasks() {
     frozen_.back().stop();
     if (Status held = frozen_.back().check_held_by(tree.criu.pid); !held) return held;
     if (frozen_.back().count() != tree.tasks.size()) {
-      return failure(EBUSY, fmt::format("a task of process {} has ended", tree.root));
+      return failure(EBUSY,
+                     fmt::format("a process of the tree of process {} has ended", tree.root));
     }
   }
   return {};

@@ -271,7 +271,7 @@ TEST_F(Preflight, StopsForSystemVMemoryInTheIpcNamespaceOfTheNode) {
 }
 TEST_F(Preflight, StopsForSharedMemoryNumberedLikeASystemVSegment) {
   add("ambiguous shared memory", "2");
-  expect_stop("has shared memory with the same number as its System V segment 2", "restart");
+  expect_stop("whose inode number is the id of its System V segment 2", "restart");
 }
 TEST_F(Preflight, StopsForAFileInAPpmrMount) {
   add("ppmr mount", "/mnt/out/x");

@@ -86,10 +86,11 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
           "start it in a new IPC namespace (unshare --ipc), which moves with it");
     } else if (item.kind == "ambiguous shared memory") {
       findings.stop(
-          fmt::format("{} has shared memory with the same number as its System V segment {}, and "
-                      "CRIU would confuse them",
-                      name, item.object),
-          "restart the program, so that it gets another number");
+          fmt::format(
+              "{} has a shared mapping whose inode number is the id of its System V segment "
+              "{}, and CRIU would confuse the two",
+              name, item.object),
+          "restart the program, so that the numbers differ");
     } else if (item.kind == "ppmr mount") {
       findings.stop(fmt::format("{} has {} open, which is in a ppmr mount", name, item.object),
                     "make it close the file: the mount does not move");
