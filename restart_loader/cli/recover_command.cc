@@ -38,11 +38,15 @@ bool is_stopped(const ProcessIdentity& task) {
   return stat && stat->start_time_ticks == task.start_time && stat->state == 'T';
 }
 
-// Normally the hooks do this, but they may have been killed.
-void resume_source(const OwnershipRecord& record) {
+void settle_containers(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     if (Status settled = settle_container_at_source(record, tree); !settled) warn(settled.error());
   }
+}
+
+// Normally the hooks do this, but they may have been killed.
+void resume_source(const OwnershipRecord& record) {
+  settle_containers(record);
   if (!record.tasks_stopped) return;
   for (const TreeRecord& tree : record.trees) {
     for (const ProcessIdentity& task : tree.tasks) {
@@ -67,9 +71,7 @@ Status kill_source(const RecordStore& store, OwnershipRecord& record) {
     return {};
   });
   if (killed) record = std::move(*killed);
-  for (const TreeRecord& tree : record.trees) {
-    if (Status settled = settle_container_at_source(record, tree); !settled) warn(settled.error());
-  }
+  settle_containers(record);
   return {};
 }
 
@@ -200,6 +202,11 @@ int RecoverCommand::run() const {
   }
   for (OwnershipRecord& record : *records) {
     if (!id.empty() && record.id != id) continue;
+    // A relay that was killed after the end of the migration has left its container to runc. An
+    // aborted container is not touched: its operator may have paused it since.
+    if (record.role == MigrationRole::kSource && record.state == MigrationState::kFinished) {
+      settle_containers(record);
+    }
     const bool settled =
         is_over(record.state) && (record.role == MigrationRole::kTarget || record.peer_notified);
     if (id.empty() && settled) continue;

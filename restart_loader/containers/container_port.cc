@@ -13,10 +13,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <thread>
 
 #include "buffer_pool/unique_fd.h"
@@ -102,7 +102,11 @@ Status ContainerPort::attach() const {
         error, fmt::format("cannot attach {} to {}: {}", interface, bridge, std::strerror(error)));
   }
   // setns(2) changes the calling thread.
-  std::thread([this] { announce_addresses(network_namespace); }).join();
+  try {
+    std::thread([this] { announce_addresses(network_namespace); }).join();
+  } catch (const std::system_error&) {
+    // No thread: the switches learn the address from the next segment of a connection.
+  }
   return {};
 }
 

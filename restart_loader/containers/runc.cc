@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "mount/control/mount_table.h"
 #include "restart_loader/criu/child_process.h"
@@ -19,10 +18,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::seconds kPatience{15};
-// A process that was killed a moment ago may still be in the container's control group, which runc
-// then cannot remove.
-constexpr int kRemoveAttempts = 3;
-constexpr std::chrono::milliseconds kRemovePause{500};
 constexpr const char* kRuncRoot = "/run/runc";  // runc's own default, for root
 
 struct RuncOption {
@@ -129,15 +124,12 @@ Status Runc::remove(const std::string& name) const {
   if (!is_container_name(name))
     return failure(EINVAL, "'" + name + "' is not a valid container name");
   if (Status safe = check_mounts(name); !safe) return safe;
-  for (int attempt = 1;; ++attempt) {
-    auto output = run({"delete", "--force", name});
-    if (output) return {};
-    // Another process may have removed it meanwhile.
-    const auto left = state(name);
-    if (!left && left.error().errno_value == ENOENT) return {};
-    if (attempt == kRemoveAttempts) return failure(output.error());
-    std::this_thread::sleep_for(kRemovePause);
-  }
+  auto output = run({"delete", "--force", name});
+  if (output) return {};
+  // Another process may have removed it meanwhile.
+  const auto left = state(name);
+  if (!left && left.error().errno_value == ENOENT) return {};
+  return failure(output.error());
 }
 
 // `runc delete` removes all files below its directory of the container, also those of a file system

@@ -203,7 +203,8 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
     return answer_criu(false);
   }
   decided_ = true;
-  // The sockets exist and the source's processes are dead, so nobody answers a peer with a reset.
+  // The sockets exist and the source's processes are dead, so no kernel answers a peer with a
+  // reset.
   attach_port();
   return pass_to_criu(answer);
 }

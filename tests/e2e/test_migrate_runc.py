@@ -214,6 +214,23 @@ def test_recover_finishes_move_after_all_source_processes_were_killed(migrations
     job.check_moved()
 
 
+def test_recover_removes_container_whose_relay_was_killed_after_the_migration(
+    migrations, start, pauses
+):
+    job = start()
+    pauses.write_text("source:committed")
+    running = start_migrate(migrations)
+    migrations.wait_until_paused("source", "committed", running)
+    # The relay waits for runc, after its hook has finished the migration.
+    migrations.source_at.run(["pkill", "-STOP", "-f", "runc checkpoint"])
+    running.kill()
+    wait_until(lambda: states(migrations) == {"finished"}, 20, "both nodes to finish")
+    migrations.source_at.run(["pkill", "-9", "-f", "runc checkpoint|migration-relay|criu: dump"])
+    assert job.at(migrations.source_at) is not None
+    migrations.recover()
+    job.check_moved()
+
+
 @pytest.mark.parametrize("victim", ["runc checkpoint", "migration-relay", "criu: dump"])
 def test_exactly_one_copy_runs_after_tool_is_killed_at_source(migrations, start, pauses, victim):
     job = start()
