@@ -1,5 +1,5 @@
-// Processes that write files like a checkpoint tool, or read them like a restart. Prints the time
-// they take as one line of JSON.
+// Starts processes that write files like a checkpoint tool, or read them like a restart. Prints the
+// time they take as one line of JSON.
 //
 //   file_load write DIR --writers 4 --bytes 256MiB --request 1MiB      DIR/file-0 ... DIR/file-3
 //   file_load read  DIR --readers 4 --bytes 256MiB --request 1MiB --stamps 1MiB
@@ -41,7 +41,7 @@ struct Load {
   std::string directory;
   std::string prefix = "file-";
   unsigned processes = 1;
-  unsigned files = 1;  // of each process, one after the other
+  unsigned files = 1;  // files that each process writes or reads, one after the other
   size_t bytes = size_t{256} << 20;
   size_t request_bytes = size_t{1} << 20;
   size_t memory_bytes = size_t{64} << 20;  // of each process
@@ -53,10 +53,10 @@ struct Load {
 // The result of a process, in memory shared with its parent.
 struct Record {
   int64_t begun_ns = 0;
-  int64_t moved_ns = 0;  // after the last byte, before close
+  int64_t moved_ns = 0;  // when the last byte was moved, before close(2)
   int64_t ended_ns = 0;
   uint64_t bytes = 0;
-  double user_seconds = 0;  // of CPU between begun and ended
+  double user_seconds = 0;  // user CPU time from begun_ns to ended_ns
   double system_seconds = 0;
   char error[400] = {};
 };
@@ -168,7 +168,7 @@ using Work = Status (*)(const Load&, unsigned, std::byte*, Record&);
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   Status status;
   if (memory == MAP_FAILED) {
-    status = system_failure("mmap", "the memory to write from or read into");
+    status = system_failure("allocate", "the buffer of a process");
   } else {
     for (size_t i = 0; i < load.memory_bytes; i += sizeof(uint64_t)) {
       const uint64_t word = (i + number) * 0x9E3779B97F4A7C15;
@@ -207,14 +207,14 @@ int run(const Load& load, Work work) {
     if (pid == 0) run_process(load, work, i, *shared);
     if (pid < 0) {
       perror("file_load: fork");
-      return 1;  // PR_SET_PDEATHSIG ends the other processes
+      return 1;  // PR_SET_PDEATHSIG: this exit kills the processes already started
     }
   }
   for (unsigned i = 0; i < load.processes; ++i) {
     while (sem_wait(&shared->ready) != 0) {
     }
   }
-  fprintf(stderr, "ready\n");  // the caller starts the writers after this line of the readers
+  fprintf(stderr, "ready\n");  // when the readers print this, the caller starts the writers
   for (unsigned i = 0; i < load.processes; ++i) sem_post(&shared->start);
   bool failed = false;
   for (unsigned i = 0; i < load.processes; ++i) {

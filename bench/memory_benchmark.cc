@@ -1,5 +1,5 @@
-// The machine's memory bandwidth, the ceiling of every copy, and the cost of a checksum. Buffers
-// are larger than the caches.
+// Measures the memory bandwidth of the machine, which limits the speed of every copy, and the cost
+// of a checksum. Buffers are larger than the caches.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -16,7 +16,7 @@ constexpr size_t kBufferBytes = size_t{64} << 20;
 constexpr size_t kStepBytes = size_t{1} << 20;  // a full chunk
 constexpr int kThreadsMax = 2;
 
-// Each step returns other bytes than the previous ones.
+// next() returns another part of the buffer each time, so that its bytes are not in a cache.
 class Buffer {
  public:
   explicit Buffer(char fill) : bytes_(kBufferBytes, std::byte(fill)) {}
@@ -30,7 +30,8 @@ class Buffer {
   size_t at_ = 0;
 };
 
-// Created once: Google Benchmark calls a benchmark several times to calibrate its duration.
+// Buffers are created only once: Google Benchmark calls a benchmark several times to calibrate its
+// duration.
 struct Buffers {
   Buffer from{1}, to{2};
 };

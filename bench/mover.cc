@@ -1,6 +1,6 @@
-// The stream without mounts, between two machines: from a source's pool into a target's registered
-// memory, over RDMA or TCP. Uses ppmr's Sender, Receiver and movers, and a sink that discards all
-// bytes. Compare with perftest's ib_read_bw.
+// Measures the stream between two machines without mounts: from a source's pool into a target's
+// registered memory, over RDMA or TCP. Uses ppmr's Sender, Receiver and movers, and a sink that
+// discards all bytes. Compare the result with perftest's ib_read_bw.
 //
 //   mover target ADDRESS:PORT       receives until SIGTERM; prints its CPU time and counters
 //   mover source ADDRESS:PORT --chunk-size N --streams N --transport verbs|tcp --seconds S
@@ -38,7 +38,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Every chunk lands in one region. Chunks in flight do not overlap there.
+// All chunks land in one region, at their file offset modulo the region's size.
 class DiscardSink final : public Sink {
  public:
   DiscardSink() : memory_(std::move(MappedMemory::create(kRegionBytes).value())) {
@@ -64,7 +64,7 @@ class DiscardSink final : public Sink {
     landing.file = file;
     landing.offset = offset;
     landing.length = length;
-    // The pool is no larger than the region, so chunks in flight do not overlap.
+    // Chunks in flight do not overlap in the region, because the pool is no larger than the region.
     landing.pieces[0] = {memory_.bytes().data() + offset % kRegionBytes, length, 0, 0};
     landing.piece_count = 1;
     return landing;
@@ -163,7 +163,7 @@ int run_source(const SourceFlags& flags) {
   const auto file = std::make_shared<FileStream>(1, error);
   const auto slot_bytes = static_cast<uint32_t>(flags.chunk_size_bytes);
   uint64_t offset = 0;
-  // Warm-up: the first bytes, as many as the pool holds.
+  // Warm-up, not measured: as many bytes as the pool holds.
   Clock::time_point start;
   uint64_t start_bytes = 0;
   double start_cpu = 0;
@@ -201,7 +201,7 @@ int run_source(const SourceFlags& flags) {
 }  // namespace ppmr
 
 int main(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::err);  // standard output is for the result
+  spdlog::set_level(spdlog::level::err);  // log errors only: standard output is for the result
   CLI::App app("ppmr's stream between two machines, without mounts");
   app.require_subcommand(1);
   std::string listen;

@@ -1,13 +1,13 @@
-// The stream from the slots of a pool to the image store of a target over TCP, without FUSE (the
-// network test of Ouyang et al., CCGrid 2011).
+// Measures the stream from the slots of a pool to the image store of a target over TCP, without
+// FUSE (the network test of Ouyang et al., CCGrid 2011).
 //
 //   network_benchmark --serve HOST:PORT [--store 2GiB]             receiver and store
 //   network_benchmark --target HOST:PORT [--bytes 512MiB] [--writers 1] [--chunk-size 1MiB]
 //       [--pool-size 64MiB] [--streams 2] [--benchmark_...]        sender; measures
 //
-// Two processes, so each can run on a node. The clock runs from the first chunk handed to the
-// sender until the target has verified the last one, including checksums. After each round the
-// files are removed and the next round reuses their memory.
+// Two processes, so that each can run on a node of its own. The clock runs from the first chunk
+// handed to the sender until the target has verified the last one, including checksums. After each
+// round the files are removed and the next round reuses their memory.
 
 #include <benchmark/benchmark.h>
 #include <signal.h>
@@ -184,7 +184,7 @@ class Source {
   const std::shared_ptr<StickyError> error_ = std::make_shared<StickyError>();
   std::unique_ptr<Sender> sender_;
   uint64_t checkpoint_ = 0;
-  uint64_t marker_ = 0;  // an empty file that is never removed
+  uint64_t marker_ = 0;  // an empty file, kept for await_applied()
   uint64_t last_node_ = 0;
 };
 

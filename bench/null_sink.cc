@@ -1,12 +1,12 @@
 // A FUSE file system that discards every byte. It measures what a write through FUSE costs before
-// any processing, which is the ceiling of the source mount's aggregation.
+// any processing: aggregation in the source mount cannot be faster.
 //
-// As fast as libfuse allows: direct I/O; every thread receives requests into private memory, placed
-// so that the payload of a write begins on a page; a write takes no lock and touches no byte. Names
-// and lengths are stored, because checkpoint tools check them.
+// It is as fast as libfuse allows: direct I/O; every thread receives requests into private memory,
+// placed so that the payload of a write begins on a page; a write takes no lock and touches no
+// byte. Names and lengths are stored, because checkpoint tools check them.
 //
-// Rejected: `ppmr source --discard` as ceiling, which would hide the cost of ppmr's request loop;
-// fuse_session_loop_mt(), whose threads receive under a lock.
+// Considered and not used: `ppmr source --discard`, because that includes ppmr's own request loop;
+// fuse_session_loop_mt(), because its threads hold a lock while they receive.
 //
 //   null_sink MOUNTPOINT [--max-write BYTES] [--threads N]      ends when it is unmounted
 
@@ -44,11 +44,11 @@ struct Node {
   std::map<std::string, Node*> children;
 };
 
-// Nodes are never freed: a benchmark creates a few thousand at most.
-// Threads: any. A node's size changes without the lock.
+// Files are never freed: a benchmark creates a few thousand at most.
+// Threads: any. The lock does not guard `size_bytes`, which is atomic.
 class Tree {
  public:
-  Tree() { make(S_IFDIR | 0755); }
+  Tree() : root_(make(S_IFDIR | 0755)) {}
 
   static Node* node(fuse_ino_t inode) {
     return inode == FUSE_ROOT_ID ? root() : reinterpret_cast<Node*>(inode);
@@ -57,7 +57,7 @@ class Tree {
     static Tree tree;
     return tree;
   }
-  static Node* root() { return instance().nodes_.front().get(); }
+  static Node* root() { return instance().root_; }
 
   Node* find(fuse_ino_t parent, const char* name) {
     std::lock_guard lock(mutex_);
@@ -89,6 +89,7 @@ class Tree {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Node>> nodes_;  // guarded by mutex_
+  Node* const root_;                          // last: the constructor makes it in nodes_
 };
 
 struct stat attributes(const Node& node) {
@@ -152,7 +153,7 @@ void open(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 }
 
 void read(fuse_req_t request, fuse_ino_t, size_t, off_t, fuse_file_info*) {
-  fuse_reply_err(request, EIO);  // discarded; zeros would be wrong bytes
+  fuse_reply_err(request, EIO);  // an error and not zeros: the written bytes were discarded
 }
 
 void write(fuse_req_t request, fuse_ino_t inode, const char*, size_t size, off_t offset,

@@ -33,15 +33,17 @@ Result<std::unique_ptr<BufferPool>> BufferPool::create(size_t pool_size_bytes,
                                                        size_t chunk_size_bytes) {
   if (chunk_size_bytes < kChunkSizeMinBytes || chunk_size_bytes > kChunkSizeMaxBytes ||
       chunk_size_bytes % kPageSizeBytes != 0) {
-    return failure(EINVAL, "chunk size " + std::to_string(chunk_size_bytes) +
-                               ": must be 64 KiB to 1 MiB and a multiple of 4 KiB");
+    return failure(EINVAL, "chunk size of " + std::to_string(chunk_size_bytes) +
+                               " bytes: must be 64 KiB to 1 MiB and a multiple of 4 KiB");
   }
   if (pool_size_bytes < chunk_size_bytes) {
-    return failure(EINVAL, "pool size " + std::to_string(pool_size_bytes) +
-                               ": smaller than a chunk of " + std::to_string(chunk_size_bytes));
+    return failure(EINVAL, "pool size of " + std::to_string(pool_size_bytes) +
+                               " bytes: smaller than a chunk of " +
+                               std::to_string(chunk_size_bytes) + " bytes");
   }
   if (pool_size_bytes > kPoolSizeMaxBytes) {
-    return failure(EINVAL, "pool size " + std::to_string(pool_size_bytes) + ": more than 64 GiB");
+    return failure(EINVAL,
+                   "pool size of " + std::to_string(pool_size_bytes) + " bytes: more than 64 GiB");
   }
   const auto slot_count = static_cast<uint32_t>(pool_size_bytes / chunk_size_bytes);
   auto memory = MappedMemory::create(slot_count * (chunk_size_bytes + 2 * kPageSizeBytes));
@@ -90,7 +92,8 @@ SlotLease BufferPool::acquire(std::chrono::milliseconds timeout) {
 
 SlotLease BufferPool::acquire(std::chrono::milliseconds check_interval,
                               const std::function<bool()>& give_up) {
-  // Destroyed after `lock` is released: destroying a lease that was not used takes mutex_.
+  // Declared before `lock` and so destroyed after it: the destructor of an unused lease locks
+  // mutex_.
   Waiter waiter;
   std::unique_lock lock(mutex_);
   if (SlotLease lease = take_locked()) return lease;

@@ -10,8 +10,8 @@
 //                                 ^ request_area() = payload - 80
 // clang-format on
 //
-// libfuse always tells the kernel that its buffer has max_write + 4096 bytes. The last page keeps
-// this buffer inside the slot.
+// libfuse always reads a request with a length of max_write + 4096 bytes, here to request_area().
+// The last page of the slot keeps this range inside the slot.
 #pragma once
 
 #include <chrono>
@@ -88,16 +88,17 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // An empty lease when no slot is free.
+  // Returns an empty lease when no slot is free.
   SlotLease try_acquire();
-  // Waits up to `timeout` for a free slot; an empty lease if there was none. Waiting callers get
-  // slots in the order of their calls.
+  // Waits up to `timeout` for a free slot. Returns an empty lease if none became free. Waiting
+  // callers get slots in the order of their calls.
   SlotLease acquire(std::chrono::milliseconds timeout);
-  // The same, until `give_up` returns true. It is called every `check_interval`, without a lock.
+  // Waits for a free slot until `give_up` returns true; then returns an empty lease. Calls
+  // `give_up` every `check_interval`, without a lock.
   SlotLease acquire(std::chrono::milliseconds check_interval, const std::function<bool()>& give_up);
 
   size_t waiting() const;  // callers in line
-  // When a slot was last released; the pool's creation if none was.
+  // The time when a slot was last released, or when the pool was created if none was.
   std::chrono::steady_clock::time_point last_release() const;
 
   // The slot whose request area or payload `address` points into.
@@ -122,7 +123,7 @@ class BufferPool {
   };
   void give_back(uint32_t slot);
   SlotLease lend_locked(uint32_t slot);
-  SlotLease take_locked();  // of a free slot; empty if there is none
+  SlotLease take_locked();  // a lease of a free slot; empty if none is free
 
   // Constant after construction.
   const MappedMemory memory_;

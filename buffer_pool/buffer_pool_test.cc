@@ -31,7 +31,7 @@ TEST(BufferPool, RefusesChunkSizesOutOfRange) {
   EXPECT_FALSE(BufferPool::create(kMiB, (64 << 10) + 1));
 }
 
-TEST(BufferPool, LeasesEverySlotOnce) {
+TEST(BufferPool, LeasesEverySlotAndFailsWhenNoneIsFree) {
   auto pool = pool_of(3);
   {
     SlotLease a = pool->try_acquire(), b = pool->try_acquire(), c = pool->try_acquire();
@@ -57,7 +57,7 @@ TEST(BufferPool, MovedLeaseReleasesOnce) {
   EXPECT_EQ(pool->counters().free, 2u);
 }
 
-TEST(BufferPool, EveryLeaseHasANewGeneration) {
+TEST(BufferPool, EveryLeaseOfASlotHasANewGenerationNumber) {
   auto pool = pool_of(1);
   const uint32_t before = pool->try_acquire().generation();
   EXPECT_EQ(pool->try_acquire().generation(), before + 1);

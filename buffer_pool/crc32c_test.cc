@@ -28,7 +28,7 @@ TEST(Crc32c, MatchesTheCheckValueOfTheStandard) {
   EXPECT_EQ(crc32c(bytes_of("123456789")), 0xE3069283u);
 }
 
-TEST(Crc32c, ContinuesFromThePreviousPiece) {
+TEST(Crc32c, ChecksumOfConsecutivePiecesEqualsChecksumOfTheWhole) {
   const uint32_t head = crc32c(bytes_of("1234"));
   EXPECT_EQ(crc32c(bytes_of("56789"), head), crc32c(bytes_of("123456789")));
 }

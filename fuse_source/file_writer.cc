@@ -6,7 +6,8 @@
 namespace ppmr {
 namespace {
 
-// A write of at least 1/kAdoptPart of a slot becomes a chunk: gathering it would cost a copy.
+// A write of at least 1/kAdoptPart of a slot becomes a chunk of its own, because gathering it with
+// other writes would cost a copy.
 constexpr size_t kAdoptPart = 4;
 
 }  // namespace

@@ -14,8 +14,8 @@
 
 namespace ppmr {
 
-// The chunks that a call completed, at most two: the gathered bytes and the write itself. The
-// caller announces them after the reply to its writer.
+// The chunks that one write completed, at most two: the bytes gathered before it, and the write
+// itself. The caller announces them after it has replied to the process that wrote.
 class CutChunks {
  public:
   void add(Chunk chunk) { chunks_[count_++] = std::move(chunk); }
@@ -39,15 +39,15 @@ class FileWriter {
 
   // Appends a copy of `bytes` to the gathered bytes, if they are contiguous and fit.
   bool append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
-  // Takes over the lease of the slot that contains `bytes`. Returns true if the bytes begin a
-  // gathered chunk and no thread watches this writer yet: the caller then repeats flush_if_quiet()
-  // until that returns true.
+  // Takes over the lease of the slot that contains `bytes`. Returns true if this writer now needs a
+  // watching thread: later writes can be gathered behind `bytes`, and no thread watches yet. That
+  // thread must call flush_if_quiet() repeatedly until it returns true.
   bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
 
   // Sends the gathered bytes.
   void flush();
-  // The same for the watcher, if nothing was added for `quiet`. False while bytes remain gathered;
-  // true ends the watch.
+  // For the watching thread: sends the gathered bytes if none were added for `quiet`. Returns false
+  // while bytes remain gathered, and true when the thread can stop watching.
   bool flush_if_quiet(std::chrono::microseconds quiet);
   // Sends the gathered bytes and waits until the target has verified every byte.
   Status drain(const Interrupted& interrupted);

@@ -66,7 +66,7 @@ TEST_F(FileWriterTest, GathersContiguousSmallWritesInOneChunk) {
 }
 
 // Otherwise each write of a writer that seeks would add one more entry to the flusher's list.
-TEST_F(FileWriterTest, AsksForOneWatcherUntilItIsQuiet) {
+TEST_F(FileWriterTest, AsksForAWatchingThreadOnlyIfNoneWatchesTheFileYet) {
   const auto jump_to = [&](uint64_t offset) {
     SlotLease lease = pool->try_acquire();
     const auto bytes = std::span<const std::byte>(lease.payload()).first(4096);
@@ -85,7 +85,7 @@ TEST_F(FileWriterTest, AsksForOneWatcherUntilItIsQuiet) {
   EXPECT_TRUE(jump_to(4 << 20));
 }
 
-TEST_F(FileWriterTest, SendsGatheredBytesBeforeWriteElsewhere) {
+TEST_F(FileWriterTest, SendsGatheredBytesWhenTheNextWriteIsNotContiguous) {
   write("abc", 0);
   write("xyz", 100);
   ASSERT_EQ(outlet->announced.size(), 1u);
@@ -117,7 +117,7 @@ TEST_F(FileWriterTest, AnnouncesOverlappingWritesInOrder) {
   EXPECT_EQ(outlet->announced[1].bytes, "second");
 }
 
-TEST_F(FileWriterTest, SendsGatheredBytesOnlyAfterQuiet) {
+TEST_F(FileWriterTest, SendsGatheredBytesOnlyAfterAPauseInWriting) {
   write("abc", 0);
   EXPECT_FALSE(writer->flush_if_quiet(std::chrono::hours(1)));
   EXPECT_TRUE(outlet->announced.empty());

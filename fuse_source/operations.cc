@@ -14,7 +14,7 @@ namespace {
 void init(void* userdata, fuse_conn_info* connection) {
   auto& mount = static_cast<SourceMount&>(*static_cast<FrontEnd*>(userdata));
   set_connection_limits(*connection, mount.chunk_size_bytes());
-  // The kernel sends a truncation as a setattr, not as a flag of open.
+  // Makes the kernel send the truncation of an open(2) as a separate setattr.
   connection->want &= ~static_cast<unsigned int>(FUSE_CAP_ATOMIC_O_TRUNC);
   mount.buffers().set_ready();
 }

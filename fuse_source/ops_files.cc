@@ -35,11 +35,12 @@ Status write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
     return {};
   });
   if (status) {
-    fuse_reply_write(request, *written);  // the writer continues while the checksum is computed
+    fuse_reply_write(request, *written);  // the caller need not wait for the checksum in announce()
   } else {
     reply_error(request, status.error());
   }
-  // The cut chunks are announced even if the write failed: later chunks of the file wait for them.
+  // Announces the completed chunks even if the write failed: later chunks of the file cannot be
+  // announced before them.
   const Status announced = without_exceptions([&]() -> Status {
     cut.announce(*(*node)->checkpoint->outlet);
     return {};

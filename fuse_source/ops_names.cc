@@ -45,8 +45,8 @@ Status mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   if (!S_ISREG(mode)) return failure(EPERM, "mknod: devices, FIFOs and sockets are not sent");
   const auto node = make(request, parent, name, wire::NodeType::kFile, mode);
   if (!node) return failure(node.error());
-  // mknod does not open the file, so the file is complete. Releasing its only writer sends the
-  // close.
+  // mknod does not open the file, so no FUSE_RELEASE will follow: count a writer and remove it
+  // at once, which sends the close.
   SourceMount& mount = mount_of(request);
   if (auto opened = mount.opened(*node, /*for_writing=*/true); !opened) return opened;
   mount.released(*node, /*for_writing=*/true);
@@ -89,7 +89,8 @@ Status rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_
   return reply_done(request, mount_of(request).rename(parent, name, new_parent, new_name, flags));
 }
 
-// Refused: a node of the target has one name only, and no checkpoint tool needs hard links.
+// Hard links are refused: a file at the target has only one name, and no checkpoint tool needs
+// them.
 Status link(fuse_req_t, fuse_ino_t, fuse_ino_t, const char*) {
   return failure(EPERM, "hard links are not supported");
 }

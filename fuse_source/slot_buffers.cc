@@ -7,10 +7,11 @@
 namespace ppmr {
 
 namespace {
-// A worker waits this long for the slot of its next request. While the stream flows, a slot is
-// released much sooner. `ls` must not notice a stalled stream, so only the first worker that finds
-// the stream stalled waits for kSlotPatience; the others wait for kStalledPatience. They must wait
-// a little, because a released slot goes to a waiting caller first.
+// kSlotPatience is how long a worker waits for the slot of its next request. While the stream
+// flows, a slot is released much sooner. While the stream is stalled, requests that need no slot,
+// such as those of `ls`, must not be delayed. So only the first worker that finds it stalled waits
+// for kSlotPatience, the others wait for kStalledPatience. kStalledPatience is not zero, because a
+// released slot goes only to a caller that is already waiting.
 constexpr std::chrono::milliseconds kSlotPatience{20};
 constexpr std::chrono::milliseconds kStalledPatience{1};
 // While the stream is stalled and more than kLineMax callers wait for a slot, a worker does not
@@ -59,7 +60,7 @@ class SlotBuffers::Buffer final : public RequestBuffer {
 
  private:
   SlotBuffers& owner_;
-  SlotLease lease_;     // of the slot that holds the request; empty after adopt()
+  SlotLease lease_;     // lease of the slot that holds the request; empty after adopt()
   MappedMemory spare_;  // mapped at its first use; holds memory only while it holds a request
   bool spare_used_ = false;
 };

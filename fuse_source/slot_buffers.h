@@ -2,8 +2,8 @@
 // registered memory before the request is parsed.
 //
 // While no slot is free, requests go to spare buffers. A full pool therefore blocks writers, which
-// need a slot, but not `ls`. Spare buffers are bounded: the writes that wait for a slot keep at
-// most kKeptMaxBytes, and kKeptSmallBytes per writer beyond that.
+// need a slot, but not `ls`. The memory of spare buffers is bounded: the large writes that wait for
+// a slot keep at most kKeptMaxBytes together, every other waiting write at most kKeptSmallBytes.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace ppmr {
 
 class SlotBuffers;
 
-// The bytes of a write that keep their memory while the write waits for a slot. Move-only.
+// The part of a write's bytes that stays in memory while the write waits for a slot. Move-only.
 class KeptBytes {
  public:
   KeptBytes(KeptBytes&& other) noexcept
@@ -47,8 +47,8 @@ class SlotBuffers final : public RequestBuffers {
 
   std::unique_ptr<RequestBuffer> make() override;
 
-  // The lease of the slot in which `payload` was received; empty if it was a spare buffer. To be
-  // called by the worker that processes the request.
+  // Hands over the lease of the slot that received `payload`; empty if a spare buffer received it.
+  // Only the worker that processes the request may call this.
   SlotLease adopt(const void* payload);
 
   // Keeps the bytes of a write that arrived in a spare buffer and must wait for a slot. If all kept
@@ -65,12 +65,12 @@ class SlotBuffers final : public RequestBuffers {
   class Buffer;
 
   BufferPool& pool_;
-  // By slot: the worker that received its last request there. An adopted slot may be released and
-  // borrowed by another worker before the first worker has finished its request, so the lease
-  // itself belongs to the worker.
+  // For each slot, the buffer of the worker that last received a request into it. That buffer, not
+  // this table, holds the lease: after adopt() the slot may be released, and leased by another
+  // worker, before the first worker has finished its request.
   std::vector<Buffer*> borrowers_;
   std::atomic<bool> ready_ = false;
-  std::atomic<bool> stalled_ = false;   // the last worker that tried got no slot
+  std::atomic<bool> stalled_ = false;   // the last worker that waited for a slot got none
   std::atomic<size_t> kept_bytes_ = 0;  // of writes longer than kKeptSmallBytes
 };
 

@@ -23,7 +23,7 @@ class SlotBuffersTest : public testing::Test {
   SlotBuffers buffers{*pool};
 };
 
-TEST_F(SlotBuffersTest, ReleasesSlotThatIsNotAdopted) {
+TEST_F(SlotBuffersTest, ReleasesSlotAfterTheRequestIfNoWriteTookOverTheLease) {
   auto worker = buffers.make();
   worker->take();
   EXPECT_EQ(pool->counters().in_use, 1u);
@@ -31,7 +31,7 @@ TEST_F(SlotBuffersTest, ReleasesSlotThatIsNotAdopted) {
   EXPECT_EQ(pool->counters().in_use, 0u);
 }
 
-TEST_F(SlotBuffersTest, LeavesAdoptedSlotToItsAdopter) {
+TEST_F(SlotBuffersTest, KeepsSlotAfterTheRequestIfAWriteTookOverTheLease) {
   auto worker = buffers.make();
   SlotLease adopted = buffers.adopt(payload_of(worker->take()));
   ASSERT_TRUE(adopted);
@@ -41,7 +41,7 @@ TEST_F(SlotBuffersTest, LeavesAdoptedSlotToItsAdopter) {
 
 // The slot of the first worker's request is adopted, released, and lent to the second worker before
 // the first worker has finished its request.
-TEST_F(SlotBuffersTest, GivingBackDoesNotReleaseSlotLentToAnotherWorker) {
+TEST_F(SlotBuffersTest, WorkerThatFinishesDoesNotReleaseASlotNowUsedByAnotherWorker) {
   auto first = buffers.make();
   auto second = buffers.make();
   const auto area = first->take();
@@ -63,7 +63,7 @@ TEST_F(SlotBuffersTest, UsesSpareBufferWhenNoSlotIsFree) {
   EXPECT_FALSE(buffers.adopt(payload_of(area)));
 }
 
-TEST_F(SlotBuffersTest, OnlyFirstRequestWaitsLongForSlotOfStalledStream) {
+TEST_F(SlotBuffersTest, WhileTheStreamStallsOnlyTheFirstRequestWaitsLongForASlot) {
   SlotLease one = pool->try_acquire();
   SlotLease two = pool->try_acquire();
   auto worker = buffers.make();
@@ -77,7 +77,7 @@ TEST_F(SlotBuffersTest, OnlyFirstRequestWaitsLongForSlotOfStalledStream) {
   EXPECT_TRUE(buffers.adopt(payload_of(worker->take()))) << "it uses slots again";
 }
 
-TEST_F(SlotBuffersTest, DoesNotWaitBehindManyWritersOfStalledStream) {
+TEST_F(SlotBuffersTest, RequestTakesASpareBufferAtOnceWhileManyWritersWaitForSlots) {
   SlotLease one = pool->try_acquire();
   SlotLease two = pool->try_acquire();
   auto worker = buffers.make();
@@ -97,14 +97,14 @@ TEST_F(SlotBuffersTest, DoesNotWaitBehindManyWritersOfStalledStream) {
   for (auto& writer : writers) writer.join();
 }
 
-TEST_F(SlotBuffersTest, UsesNoSlotBeforeLimitsAreNegotiated) {
+TEST_F(SlotBuffersTest, UsesNoSlotBeforeTheRequestSizeLimitIsNegotiated) {
   SlotBuffers early{*pool};
   auto worker = early.make();
   worker->take();
   EXPECT_EQ(pool->counters().in_use, 0u);
 }
 
-TEST_F(SlotBuffersTest, BlockedWritesKeepBoundedMemory) {
+TEST_F(SlotBuffersTest, ShortensBlockedWritesWhenTheyHoldTooMuchMemory) {
   constexpr size_t kWriteBytes = size_t{1} << 20;
   constexpr size_t kFit = SlotBuffers::kKeptMaxBytes / kWriteBytes;
   SlotLease one = pool->try_acquire();

@@ -9,7 +9,8 @@
 namespace ppmr {
 namespace {
 
-// How often a writer that waits for a slot checks whether its session failed or it was killed.
+// How often a writer that waits for a slot checks whether its session has failed or the writing
+// process is being killed.
 constexpr std::chrono::milliseconds kSlotCheckInterval{100};
 
 }  // namespace
@@ -19,7 +20,8 @@ Status SourceMount::opened(const SourceNodePointer& node, bool for_writing) {
   bool size_is_open_again = false;
   {
     std::lock_guard lock(tree_.mutex());
-    // Checked and counted under one lock: a checkpoint that is being sealed gets no writer.
+    // Checks the state and counts the writer under one lock, so that a checkpoint that is being
+    // sealed gets no new writer.
     if (for_writing && checkpoint.state != CheckpointState::kOpen) return sealed_failure();
     if (!node->linked && node->open_handles == 0) {
       return failure(ESTALE, "open file " + std::to_string(node->id) + ": it was removed");
@@ -32,8 +34,8 @@ Status SourceMount::opened(const SourceNodePointer& node, bool for_writing) {
   }
   Status sent = for_writing ? checkpoint.status() : Status{};
   if (sent && size_is_open_again) {
-    // The lock orders this message after a close that another thread is sending now. (For a new
-    // file, which is open at the target anyway, the message changes nothing.)
+    // Another thread may be sending `Closed` for this file now: the lock makes this message follow
+    // it. (For a new file, which is already open at the target, this message changes nothing.)
     std::lock_guard order(attribute_changes_);
     sent = checkpoint.outlet->send(wire::OpenedForWrite{node->id});
   }
@@ -54,8 +56,8 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
     last_writer = for_writing && ++node->closing_writers == node->open_writers;
     writers_so_far = node->writers_so_far;
   }
-  // The close follows the last byte: a reader at the target takes a closed file as complete. An
-  // exception must not leave the file open.
+  // The close is sent after the last byte, because a reader at the target takes a closed file as
+  // complete. An exception fails the checkpoint, and the handle still counts as closed.
   if (last_writer) {
     const Status closed = without_exceptions([&]() -> Status {
       close_for_writing(node, writers_so_far);
@@ -80,17 +82,18 @@ void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writ
   Outlet& outlet = *node->checkpoint->outlet;
   if (auto drained = node->writer->drain([this] { return stopping_.load(); }); !drained) {
     spdlog::warn("close file {}: {}", node->id, drained.error().message);
-    // When the mount ends, bytes may still be in flight: the checkpoint must not be sealed.
+    // Bytes may still be in flight, for example when the mount ends: the checkpoint fails, so that
+    // it cannot be sealed.
     node->checkpoint->error->set(drained.error());
     return;
   }
-  // A change of attributes or size right after the close is also sent after it.
+  // A later change of attributes or size takes this lock, too, so it is sent after the close.
   std::lock_guard order(attribute_changes_);
   const uint64_t size_bytes = node->writer->size_bytes();
   wire::Attributes attributes;
   {
     std::lock_guard lock(tree_.mutex());
-    if (node->writers_so_far != writers_so_far) return;  // opened again: a later close sends Closed
+    if (node->writers_so_far != writers_so_far) return;  // a new writer's close will send `Closed`
     attributes = node->attributes;
   }
   (void)outlet.send(wire::SetAttributes{node->id, attributes});
@@ -102,8 +105,8 @@ Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
   const auto began_at = std::chrono::steady_clock::now();
   Error error;
   const auto give_up = [&] {
-    // While slots are released, this writer will get one. So its timeout begins anew with each
-    // release.
+    // As long as slots are being released, this writer's turn for one will come. So each release
+    // restarts its timeout.
     const auto progress_at = std::max(began_at, pool_->last_release());
     if (auto status = checkpoint.status(); !status) {
       error = status.error();
@@ -151,7 +154,8 @@ Result<size_t> SourceMount::write(const SourceNodePointer& node, std::span<const
   return bytes.size();
 }
 
-// Bytes are lost: the checkpoint accepts no more, and the target fails it.
+// For a checkpoint that has lost bytes: this mount accepts no more writes to it, and the target
+// marks it as failed.
 void SourceMount::give_up(const SourceCheckpoint& checkpoint, const Error& error) {
   checkpoint.error->set(error);
   (void)checkpoint.outlet->send(wire::Abandon{checkpoint.top_node, error.message.substr(0, 512)});
@@ -165,7 +169,7 @@ Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& inte
   const uint64_t changes = node->changes_sent;
   if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
   // Chunks prove nothing about truncations and holes, so ask the target whether it has applied
-  // them. An empty file has no chunk at all, but the target must have its name.
+  // them. Ask for an empty file too: no chunk proves that the target has its name.
   const bool applied = node->changes_applied >= changes && node->writer->size_bytes() > 0;
   if (applied || stopping_) return {};
   const Interrupted ending = [&] { return stopping_ || interrupted(); };
@@ -180,15 +184,17 @@ Result<std::vector<std::byte>> SourceMount::read(const SourceNodePointer& node, 
                                                  size_t bytes_max, const Interrupted& interrupted) {
   const uint64_t size_bytes = node->writer->size_bytes();
   if (offset >= size_bytes) return std::vector<std::byte>();
-  // Allocating a megabyte for a small file would take longer than reading it.
+  // The buffer is no larger than the rest of the file: allocating a megabyte for a small file would
+  // take longer than reading it.
   std::vector<std::byte> bytes(std::min<uint64_t>(bytes_max, size_bytes - offset));
   if (auto drained = drain_chunks(node, interrupted); !drained) return failure(drained.error());
   const auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes, interrupted);
   if (!count) return failure(count.error());
   // Never a short read before the end of the file.
   if (*count < bytes.size())
-    return failure(EIO,
-                   "read back file " + std::to_string(node->id) + ": the target has fewer bytes");
+    return failure(EIO, "read back file " + std::to_string(node->id) + ": the target returned " +
+                            std::to_string(*count) + " of " + std::to_string(bytes.size()) +
+                            " bytes");
   return bytes;
 }
 
@@ -199,7 +205,7 @@ Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
   if (size_bytes == node->writer->size_bytes()) return {};
   if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
   std::lock_guard changes(changes_);
-  // The checkpoint may have been sealed during the drain.
+  // Check again: the checkpoint may have been sealed while this thread waited.
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   std::lock_guard order(attribute_changes_);
   node->writer->stream().reset_digest();

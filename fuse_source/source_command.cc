@@ -26,7 +26,7 @@ struct Flags {
 
 // Address and credentials with which `ppmr migrate` reaches the agent on the target's node: those
 // of this daemon.
-nlohmann::json describe_way(const SourceOptions& options, const Credentials& credentials) {
+nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials& credentials) {
   const auto absolute = [](const std::string& path) {
     return path.empty() ? path : std::filesystem::absolute(path).string();
   };
@@ -47,10 +47,11 @@ void check(const SourceOptions& options) {
   if (options.chunk_size_bytes < kChunkSizeMinBytes ||
       options.chunk_size_bytes > kChunkSizeMaxBytes ||
       options.chunk_size_bytes % kPageSizeBytes != 0) {
-    throw CLI::ValidationError("--chunk-size", format_size(options.chunk_size_bytes) +
-                                                   " is not 64 KiB to 1 MiB in steps of 4 KiB");
+    throw CLI::ValidationError("--chunk-size",
+                               std::to_string(options.chunk_size_bytes) +
+                                   " bytes: must be 64 KiB to 1 MiB and a multiple of 4 KiB");
   }
-  // One slot receives a request, another gathers small writes.
+  // At least two slots are needed: one receives a request while another gathers small writes.
   if (options.pool_size_bytes < 2 * options.chunk_size_bytes ||
       options.pool_size_bytes > kPoolSizeMaxBytes) {
     throw CLI::ValidationError(
@@ -72,8 +73,8 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
   options.security = *security;
   options.mountpoint = std::filesystem::absolute(options.mountpoint).string();
   options.sender.source_name = host_name();
-  // Before the daemon leaves its working directory: the paths may be relative.
-  const nlohmann::json way = describe_way(options, credentials);
+  // Makes relative paths absolute, before the daemon leaves its working directory.
+  const nlohmann::json endpoint = describe_endpoint(options, credentials);
   auto mount = SourceMount::create(options);
   if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
   auto control = ControlServer::create();
@@ -81,7 +82,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
   StopSignals signals([&](int) { (*mount)->stop(); });
   const auto served = (*mount)->serve((*control)->path(), [&] {
     (*control)->serve(
-        [&](const nlohmann::json& request) { return (*mount)->answer(request, way); });
+        [&](const nlohmann::json& request) { return (*mount)->answer(request, endpoint); });
     daemon.ready();
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);
@@ -90,7 +91,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
     }
   });
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
-  control->reset();  // ends before the mount, because its requests use the mount
+  control->reset();  // ends the control server before the mount: its requests use the mount
   return ExitCode::kSuccess;
 }
 

@@ -1,4 +1,5 @@
-// The requests of the control socket of a source mount: status, commit, way.
+// Answers requests on the control socket of a source mount: status, commit, and endpoint (how `ppmr
+// migrate` reaches the target).
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -23,9 +24,9 @@ const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state
 
 }  // namespace
 
-nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann::json& way) {
+nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann::json& endpoint) {
   const std::string operation = request.at("op");
-  if (operation == "way") return way;
+  if (operation == "endpoint") return endpoint;
   if (operation == "status") return status();
   if (operation == "commit") {
     auto report = commit(request.at("checkpoint"));

@@ -46,7 +46,7 @@ class SilenceWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;   // guarded by mutex_
-  std::thread thread_;  // last: uses all of the above
+  std::thread thread_;  // last, because the thread uses all members above
 };
 
 }  // namespace
@@ -136,7 +136,7 @@ Result<std::shared_ptr<Outlet>> SourceMount::connect() {
   return std::shared_ptr<Outlet>(std::move(*sender));
 }
 
-// A failed session stays failed; a new checkpoint starts a new session.
+// Returns the outlet for a new checkpoint. A failed session stays failed: a new one replaces it.
 Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
   {
     std::lock_guard lock(outlet_mutex_);

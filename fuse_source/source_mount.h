@@ -4,9 +4,9 @@
 //
 // Locks: changes_ puts changes of names and the messages about them in the same order. A thread
 // that holds it may block on a full outbox or on the target. A close must not wait for such a
-// thread, so it takes only attribute_changes_, which orders attributes and sizes with the messages
-// about them. A thread that needs both takes changes_ first. The tree's mutex is held for look-ups
-// only, so `ls` never blocks.
+// thread, so it takes only attribute_changes_, which puts changes of attributes and sizes and the
+// messages about them in the same order. A thread that needs both locks takes changes_ first. The
+// tree's mutex is held for look-ups and updates only, so `ls` never blocks.
 #pragma once
 
 #include <condition_variable>
@@ -74,13 +74,13 @@ class SourceMount final : public FrontEnd {
   Status opened(const SourceNodePointer& node, bool for_writing);
   void released(const SourceNodePointer& node, bool for_writing);
   // Puts `bytes`, which the calling worker has received, into the stream; blocks while the pool is
-  // full. Returns how many it took: fewer than all only if very many writers are blocked. The
-  // caller replies to the writer and then announces `cut`.
+  // full. Returns the number of bytes taken: all, unless very many writers are blocked. The caller
+  // replies to the writing process and then announces the chunks in `cut`.
   Result<size_t> write(const SourceNodePointer& node, std::span<const std::byte> bytes,
                        uint64_t offset, const Interrupted& interrupted, CutChunks& cut);
   // Blocks until a reader at the target sees all that was written, truncated and punched so far.
   Status drain(const SourceNodePointer& node, const Interrupted& interrupted);
-  // At most `bytes_max`, fewer only at the end of the file.
+  // Returns `bytes_max` bytes, fewer only at the end of the file.
   Result<std::vector<std::byte>> read(const SourceNodePointer& node, uint64_t offset,
                                       size_t bytes_max, const Interrupted& interrupted);
   Status truncate(const SourceNodePointer& node, uint64_t size_bytes,
@@ -92,8 +92,9 @@ class SourceMount final : public FrontEnd {
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
 
-  // ---- The control socket (source_control.cc). `way` is the answer to the operation of that name.
-  nlohmann::json answer(const nlohmann::json& request, const nlohmann::json& way);
+  // ---- The control socket (source_control.cc). `endpoint` is the answer to the operation of that
+  // name.
+  nlohmann::json answer(const nlohmann::json& request, const nlohmann::json& endpoint);
 
   SourceTree& tree() { return tree_; }
   SlotBuffers& buffers() { return buffers_; }
@@ -163,14 +164,14 @@ class SourceMount final : public FrontEnd {
   std::mutex attribute_changes_;
   const std::shared_ptr<EventGate> events_;
   std::mutex outlet_mutex_;
-  std::shared_ptr<Outlet> outlet_;  // of the present session; guarded by outlet_mutex_
+  std::shared_ptr<Outlet> outlet_;  // outlet of the present session; guarded by outlet_mutex_
 
   SourceTree tree_;
   std::condition_variable writer_closed_;  // with the tree's mutex
 
   std::mutex commits_mutex_;
   std::condition_variable commit_requested_;
-  std::queue<uint64_t> commit_requests_;  // of top nodes; guarded by commits_mutex_
+  std::queue<uint64_t> commit_requests_;  // ids of top-level nodes; guarded by commits_mutex_
   bool commits_stopping_ = false;         // guarded by commits_mutex_
 
   // Last: the threads end before the members that they use.

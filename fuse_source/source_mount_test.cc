@@ -29,7 +29,7 @@ SourceOptions options_for(const Receiver& target) {
 
 // The session's thread calls the mount for each request; no call may meet a mount that is partly
 // destroyed. (ThreadSanitizer detects it.)
-TEST(SourceMount, EndsWhileTargetSendsRequests) {
+TEST(SourceMount, CanBeDestroyedWhileTheTargetSendsRequests) {
   MemorySink sink;
   Receiver target({}, std::move(Security::none()->listener("127.0.0.1:0").value()), sink);
   std::atomic<bool> done = false;
@@ -59,7 +59,7 @@ TEST(SourceMount, EndsWhileTargetSendsRequests) {
 }
 
 // The root is a node without a checkpoint.
-TEST(SourceMount, IgnoresRequestsForNodesThatAreNotCheckpoints) {
+TEST(SourceMount, IgnoresRequestsForDirectoriesThatAreNotCheckpoints) {
   MemorySink sink;
   Receiver target({}, std::move(Security::none()->listener("127.0.0.1:0").value()), sink);
   auto mount = std::move(SourceMount::create(options_for(target)).value());
@@ -177,7 +177,7 @@ class SourceFile : public testing::Test {
 };
 
 // A reader at the target would take the bytes still to be written for a hole.
-TEST_F(SourceFile, SendsNoCloseIfOpenedAgainWhileTheReleaseWaits) {
+TEST_F(SourceFile, SendsNoCloseMessageIfReopenedBeforeTheCloseIsComplete) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
   std::thread closing([this] { mount_->released(node_, true); });
@@ -232,7 +232,7 @@ TEST_F(SourceFile, CloseWaitsUntilTargetHasAppliedTruncationsAndHoles) {
 }
 
 // close(2) returns before the kernel sends the release.
-TEST_F(SourceFile, HasSizeOfTruncateThatFollowsClose) {
+TEST_F(SourceFile, TruncateDirectlyAfterCloseDeterminesTheFinalSize) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
   outlet_->all_arrive();
@@ -278,7 +278,7 @@ class SourceTreeFile : public SourceFile {
   SourceNodePointer top_;
 };
 
-TEST_F(SourceTreeFile, IsForgottenAtTargetOnlyOnceWhenClosedDuringUnlink) {
+TEST_F(SourceTreeFile, CloseDuringUnlinkSendsOnlyOneForgetToTheTarget) {
   constexpr int kFiles = 3000;
   std::atomic<int> started = 0;
   std::vector<SourceNodePointer> files;
@@ -302,7 +302,7 @@ TEST_F(SourceTreeFile, IsForgottenAtTargetOnlyOnceWhenClosedDuringUnlink) {
 }
 
 // The kernel queues FORGET and RELEASE separately.
-TEST_F(SourceTreeFile, IsForgottenAtTargetWhenKernelForgetsItBeforeRelease) {
+TEST_F(SourceTreeFile, RemovedFileStaysUntilReleaseWhenTheKernelSendsForgetFirst) {
   const auto file = make_file("file");
   mount_->tree().view_for_lookup(file);
   ASSERT_TRUE(mount_->opened(file, false));
@@ -315,7 +315,7 @@ TEST_F(SourceTreeFile, IsForgottenAtTargetWhenKernelForgetsItBeforeRelease) {
   EXPECT_FALSE(mount_->tree().find(file->id));
 }
 
-TEST_F(SourceTreeFile, CannotBeOpenedAfterTargetForgotIt) {
+TEST_F(SourceTreeFile, CannotBeOpenedAfterTheTargetHasForgottenTheFile) {
   const auto file = make_file("file");
   ASSERT_TRUE(mount_->remove(top_->id, "file", false));
   EXPECT_EQ(outlet_->forgotten, 1);

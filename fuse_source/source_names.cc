@@ -1,5 +1,5 @@
-// Changes of names: applied to the tree and sent to the target in the same order. Making a
-// top-level entry begins a checkpoint; it waits for the target to grant the name.
+// Changes of names: applied to the tree and sent to the target in the same order. Creating a
+// top-level entry begins a checkpoint: the call waits until the target grants the name.
 #include <fcntl.h>
 #include <linux/fs.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 uint64_t wire_id(const SourceNodePointer& node) { return node->id == kSourceRoot ? 0 : node->id; }
 
-// FUSE checks the characters, but not the length.
+// FUSE checks the characters of a name, but not its length.
 Status check_name(const std::string& name) {
   if (name.size() > wire::kNameMaxBytes)
     return failure(ENAMETOOLONG, "create or rename '" + name + "': the name is too long");
@@ -111,7 +111,7 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
   {
     std::lock_guard lock(tree_.mutex());
     if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "': not empty");
-    // A sealed checkpoint belongs to the target: only the names here are removed.
+    // A sealed checkpoint belongs to the target: its names are removed only in this mount.
     open = node->checkpoint->state == CheckpointState::kOpen;
   }
   auto& outlet = *node->checkpoint->outlet;
@@ -124,8 +124,8 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
   return {};
 }
 
-// The target frees the file's memory once it is unlinked and closed here. changes_ is held, so the
-// checkpoint cannot be sealed meanwhile.
+// When a file is unlinked and no longer open at the source, the target frees its memory. The caller
+// holds changes_, so that the checkpoint cannot be sealed meanwhile.
 void SourceMount::unlink(const SourceNodePointer& node) {
   const bool unused = tree_.unlink(node);
   if (!unused || node->type != wire::NodeType::kFile) return;

@@ -60,7 +60,7 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     std::lock_guard lock(tree_.mutex());
     sealed = checkpoint.state == CheckpointState::kSealed;
   }
-  // The end of the session does not fail a sealed checkpoint.
+  // A sealed checkpoint does not fail when its session ends: only its own error counts.
   const Status status = sealed ? checkpoint.error->status() : checkpoint.status();
   if (!status) return failure(status.error());
   if (auto closed = await_writers(top); !closed) return failure(closed.error());
@@ -119,7 +119,7 @@ void SourceMount::seal_closed_checkpoints(bool unmounted) {
   for (auto& top : tree_.tops()) {
     bool open = false;
     for (auto& node : tree_.nodes_of(*top->checkpoint)) {
-      // After an unmount nothing is open, even if the kernel's release has not arrived.
+      // After an unmount nothing is open, even if a FUSE_RELEASE has not arrived.
       if (unmounted) {
         if (node->open_writers > 0) close_for_writing(node, node->writers_so_far);
         std::lock_guard lock(tree_.mutex());

@@ -85,7 +85,8 @@ void SourceTree::forget(uint64_t id, uint64_t lookups) {
   drop_if_unused_locked(node);
 }
 
-// The kernel may send the forget of an unlinked file before the release of its last handle.
+// Checks the handles too, because the kernel may send the FUSE_FORGET of an unlinked file before
+// the FUSE_RELEASE of its last handle.
 void SourceTree::drop_if_unused_locked(const SourceNodePointer& node) {
   if (!node->linked && node->lookup_count == 0 && node->open_handles == 0) nodes_.erase(node->id);
 }

@@ -1,7 +1,7 @@
 // The names and attributes of the source mount. The source is their authority: it serves lookups
 // and attributes from this tree, and sends every change to the target.
 //
-// A top-level entry is a checkpoint; every node below refers to it.
+// A top-level entry is a checkpoint; it and every node below it refer to one SourceCheckpoint.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ struct SourceCheckpoint {
   CheckpointState state = CheckpointState::kOpen;  // guarded by the tree's mutex
   std::atomic<bool> removed_at_target = false;
 
-  // The error if it has failed.
+  // The error if the checkpoint has failed, else success.
   Status status() const {
     if (auto own = error->status(); !own) return own;
     return outlet->status();
@@ -57,16 +57,16 @@ struct SourceNode {
   wire::Attributes attributes;
   int64_t ctime_ns = 0;
   std::map<std::string, std::shared_ptr<SourceNode>> children;
-  size_t subdirectories = 0;  // among the children; counting them in each stat() dominated its cost
+  size_t subdirectories = 0;  // stored, because counting them anew dominated the cost of stat()
   uint64_t lookup_count = 0;  // the kernel's references
   uint32_t open_handles = 0;
   uint32_t open_writers = 0;     // handles that are open for writing
   uint32_t closing_writers = 0;  // those of open_writers whose close is in progress
-  uint64_t writers_so_far = 0;   // opens for writing so far: when it grows, a close is not the last
+  uint64_t writers_so_far = 0;   // how often the file was opened for writing
 };
 using SourceNodePointer = std::shared_ptr<SourceNode>;
 
-inline constexpr uint64_t kSourceRoot = 1;  // FUSE_ROOT_ID; 0 on the wire
+inline constexpr uint64_t kSourceRoot = 1;  // FUSE_ROOT_ID; on the wire 0 instead
 
 // Threads: any. Members with `_locked` and the guarded fields of nodes need `mutex()`.
 class SourceTree {
@@ -76,7 +76,7 @@ class SourceTree {
   std::mutex& mutex() { return mutex_; }
 
   SourceNodePointer root() const { return root_; }
-  // The node of an inode number that is linked, open, or referenced by the kernel; else null.
+  // The node with inode number `id` if it is linked, open or referenced by the kernel; else null.
   SourceNodePointer find(uint64_t id);
   SourceNodePointer child(const SourceNodePointer& parent, const std::string& name);
 
@@ -85,13 +85,14 @@ class SourceTree {
   void move(const SourceNodePointer& node, const SourceNodePointer& new_parent,
             const std::string& new_name);
 
-  // A file ends when it is unlinked and its last handle is closed, in either order. Both functions
-  // return true if this call was the second of the two: exactly one caller gets true.
+  // A file ends when it is unlinked and its last handle is closed, in either order. unlink() and
+  // close_handle_locked() return true if the call completed this: exactly one call does.
   bool unlink(const SourceNodePointer& node);
   bool close_handle_locked(const SourceNodePointer& node);
 
   void forget(uint64_t id, uint64_t lookups);
-  // Like view(). Also counts one more lookup of the kernel, which will drop it with forget().
+  // Like view(), and also counts one more kernel reference to the node, which a later forget()
+  // drops.
   NodeView view_for_lookup(const SourceNodePointer& node);
   NodeView view(const SourceNodePointer& node);
   std::vector<DirectoryEntry> entries(const SourceNodePointer& directory);
@@ -99,7 +100,7 @@ class SourceTree {
 
   // The tops of all checkpoints.
   std::vector<SourceNodePointer> tops();
-  // The top node with this id; null if no checkpoint has it.
+  // The node with this id if it is the top node of a checkpoint; else null.
   SourceNodePointer find_top(uint64_t id);
   // Every node of the checkpoint, parents first.
   std::vector<SourceNodePointer> nodes_of(const SourceCheckpoint& checkpoint);

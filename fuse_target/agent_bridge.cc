@@ -18,7 +18,8 @@ using std::chrono::milliseconds;
 // A connection without a request for this time is closed. A coordinator sends a request about every
 // second.
 constexpr milliseconds kIdleMax{60'000};
-// An agent answers each request within a few seconds. While waiting, check stopping_ regularly.
+// The longest wait for an answer of the agent, which usually needs a few seconds. Meanwhile
+// stopping_ is checked every kStopInterval.
 constexpr milliseconds kAnswerMax{60'000};
 constexpr milliseconds kStopInterval{200};
 constexpr milliseconds kWriteTimeout{10'000};
@@ -27,7 +28,7 @@ constexpr int kAgentsSocket = 3;  // descriptor number in the agent
 struct AgentProcess {
   pid_t pid = -1;
   UniqueFd socket;
-  // The agent ends when its socket is closed; its decisions are in its records.
+  // Closing the socket ends the agent. Nothing is lost: its decisions are in its records.
   ~AgentProcess() {
     socket.reset();
     while (pid > 0 && waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {

@@ -1,7 +1,7 @@
 // The daemon's part in migrations: it passes messages between a coordinator and an agent. Each
 // connection that requests an agent gets its own process (`ppmr migration-agent`, see
-// restart_loader), which drives CRIU and writes records. Separate processes, so the end of the
-// daemon does not affect restored processes, and an agent that crashes does not affect the mount.
+// restart_loader), which drives CRIU and writes records. Agents are separate processes, so that the
+// end of the daemon does not affect restored processes, and the crash of an agent not the mount.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class AgentBridge {
  public:
   explicit AgentBridge(AgentBridgeOptions options) : options_(std::move(options)) {}
 
-  // Serves until the connection or the agent ends, or stop(). The end of the connection is success.
-  // Errors: of starting the agent, of the agent, of the connection.
+  // Serves until the connection or the agent ends, or stop() is called. Returns success when the
+  // connection ends. Errors: of starting the agent, of the agent, of the connection.
   Status serve(Connection& connection, const std::string& node_name);
   // Makes serve() return as soon as its agent has finished the present request.
   void stop() { stopping_ = true; }

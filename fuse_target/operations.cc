@@ -6,8 +6,8 @@ namespace {
 
 constexpr size_t kReadMaxBytes = size_t{1} << 20;
 
-// libfuse calls this with a lock of the request held, perhaps before fuse_req_interrupt_func()
-// returns.
+// libfuse holds a lock of the request when it calls this function, and may call it before
+// fuse_req_interrupt_func() has returned.
 void interrupted(fuse_req_t request, void* lot) {
   static_cast<ParkingLot*>(lot)->interrupted(request);
 }
@@ -15,8 +15,8 @@ void interrupted(fuse_req_t request, void* lot) {
 void init(void* userdata, fuse_conn_info* connection) {
   auto& target = static_cast<TargetFrontEnd&>(*static_cast<FrontEnd*>(userdata));
   set_connection_limits(*connection, kReadMaxBytes);  // max_write limits reads, too
-  // The kernel would send the parts of one read in any order; a consuming reader must be
-  // sequential.
+  // With FUSE_CAP_ASYNC_DIO the kernel sends the parts of one read in any order, but `--consume`
+  // requires sequential reads.
   if (target.consume) connection->want &= ~static_cast<unsigned int>(FUSE_CAP_ASYNC_DIO);
 }
 
@@ -72,8 +72,8 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
   parked.caller = fuse_req_ctx(request)->pid;
   parked.subject = subject;
   parked.checkpoint = node->checkpoint.get();
-  // A thread of a session runs the retry: an exception must not end that thread. The capture keeps
-  // the node alive.
+  // Other threads run the retry, such as one that lands a chunk: an exception must not end them.
+  // The lambda's copy of `node` keeps the node alive.
   parked.retry = [request, node, retry = std::move(retry)] {
     bool replied = false;
     const Status tried = without_exceptions([&]() -> Status {
@@ -84,7 +84,8 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
     return replied || !tried;
   };
   parked.refuse = [request](int errno_value) { fuse_reply_err(request, errno_value); };
-  // The lot calls this before the first retry, because the request may be gone after a reply.
+  // The parking lot calls on_parked before the first retry, because the request may be gone once a
+  // retry has replied to it.
   parked.on_parked = [request, &lot] { fuse_req_interrupt_func(request, interrupted, &lot); };
   lot.park(std::move(parked));
 }

@@ -1,5 +1,5 @@
-// The FUSE operations of the target mount, by the file that holds them. See mount/fuse/front_end.h
-// for what an operation returns.
+// The FUSE operations of the target mount, grouped by the file that defines them. See
+// mount/fuse/front_end.h for what an operation returns.
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>
@@ -50,8 +50,8 @@ Result<StoredNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
 // Errors: also ENOTDIR.
 Result<StoredNodePointer> directory_of(fuse_req_t request, fuse_ino_t inode);
 
-// Parks the request until `subject` or the node's checkpoint changes. `retry` replies to it if it
-// can, and returns whether it did; it must not throw after its reply.
+// Parks the request. Calls `retry` when `subject` or the node's checkpoint changes. `retry` replies
+// to the request if it can, and returns whether it did; it must not throw after its reply.
 void park(fuse_req_t request, const void* subject, const StoredNodePointer& node,
           std::function<bool()> retry);
 

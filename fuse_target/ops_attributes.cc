@@ -20,7 +20,8 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   if (!found) return failure(found.error());
   const StoredNodePointer node = *found;
   const TargetFrontEnd& target = target_of(request);
-  // A failed checkpoint shows what has arrived, so that it can be removed.
+  // A failed checkpoint receives no more bytes: reply without waiting, so that the file can be
+  // removed.
   if (!waits_for_size(target, *node) || node->checkpoint->failed()) {
     reply_attributes(request, target.tree.view(*node));
     return {};

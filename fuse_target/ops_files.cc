@@ -2,10 +2,11 @@
 //
 // clang-format off
 //   all of its bytes have arrived   -> one writev(2) from the blocks that hold them
-//   some have not                   -> parked, and requested first from the source; retried when
+//   some have not                   -> parked, and the source sends them first; retried when
 //                                      bytes of the file land or its size becomes final
-//   the checkpoint has failed       -> EIO, never fewer bytes: CRIU would loop forever on 0 bytes
-//                                      in the middle, and take an early end for the end
+//   the checkpoint has failed       -> EIO, never fewer bytes: if a read in the middle of a file
+//                                      returned 0 bytes, CRIU would loop forever or take that for
+//                                      the end of the file
 // clang-format on
 #include <fcntl.h>
 
@@ -33,21 +34,24 @@ Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   }
   if (!(*node)->is_file()) return failure(EISDIR, "open: not a file");
   if ((*node)->checkpoint->failed()) {
-    return failure(
-        EIO, "open a file: its checkpoint has failed: " + (*node)->checkpoint->error().message);
+    return failure(EIO,
+                   "open '" + target_of(request).tree.place(**node).name +
+                       "': its checkpoint has failed: " + (*node)->checkpoint->error().message);
   }
   auto file = std::make_unique<OpenFile>(target_of(request).tree);
   if (auto opened = file->tree.open_file(**node); !opened) return opened;
   file->node = *node;
-  info->direct_io = 1;  // the page cache would hold a second copy, and stale sizes
+  info->direct_io = 1;  // direct I/O: the page cache would hold a second copy, and stale sizes
   return reply_open(request, *info, std::move(file));
 }
 
-// Replies to the read unless its bytes have not arrived. Returns whether it replied.
+// Replies to the read if its bytes have arrived or can no longer arrive. Returns whether it
+// replied.
 bool try_read(fuse_req_t request, const StoredNode& node, uint64_t offset, size_t size) {
-  thread_local ReadPlan plan;  // keeps its vectors: no allocation per read
+  thread_local ReadPlan plan;  // keeps the capacity of its vectors: no allocation per read
   auto ready = node.file->read(offset, size, plan);
-  // Checked after the read: a failed checkpoint has freed its memory, and reads as holes.
+  // Must be checked after file->read(): if the checkpoint failed before that call, its memory was
+  // already freed, and the plan has zeros instead of its bytes.
   if (node.checkpoint->failed()) {
     plan.clear();
     fuse_reply_err(request, EIO);
@@ -71,7 +75,7 @@ Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file
   TargetFrontEnd& target = target_of(request);
   target.memory.note_use();
   if (try_read(request, *node, begin, size)) return {};
-  const NodeKey key = node->key;  // once parked, the request and its file may be gone
+  const NodeKey key = node->key;  // copied: once parked, the request and its file may be gone
   park(request, node->file.get(), node,
        [request, node, begin, size] { return try_read(request, *node, begin, size); });
   // If this request for priority fails, the bytes still arrive, but later.

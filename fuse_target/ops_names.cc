@@ -9,13 +9,14 @@ namespace {
 // Names and sizes change without the kernel's knowledge: it must not cache them.
 constexpr double kNameValidSeconds = 0;
 
-// Replies to a look-up if it can. In a failed checkpoint a missing name is an error: it may have
-// been in flight, and a reader takes ENOENT for "does not exist".
+// Replies to a look-up if it can, and returns whether it did. In a failed checkpoint the reply for
+// a missing name is an I/O error, not ENOENT: the name may have been in flight, so the file may
+// exist at the source.
 bool try_lookup(fuse_req_t request, const StoredNodePointer& directory, const std::string& name,
                 bool may_wait) {
   TargetFrontEnd& target = target_of(request);
-  // The state is read before the look-up: a name that arrives between the two retries the parked
-  // request.
+  // The state is read before the look-up. In the reverse order, a name could arrive and the
+  // checkpoint be sealed in between, and the reply would be a wrong ENOENT.
   const StoredCheckpoint* checkpoint = directory->checkpoint.get();
   const StoredState state = checkpoint == nullptr ? StoredState::kSealed : checkpoint->state();
   if (const auto node = target.tree.look_up(directory, name, /*keep=*/true)) {
@@ -56,8 +57,8 @@ Status readlink(fuse_req_t request, fuse_ino_t inode) {
   return {};
 }
 
-// Fails while the source can still write the checkpoint. The removal of a top-level entry is sent
-// to the source.
+// Removes an entry. Fails while the source can still write the checkpoint. The source is notified
+// when a top-level entry is removed.
 Status remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool directory_wanted) {
   auto directory = directory_of(request, parent);
   if (!directory) return failure(directory.error());

@@ -26,13 +26,15 @@ struct Flags {
   bool foreground = false;
 };
 
-// Checked first: a wrong mount point is the most common mistake.
+// The mount point is checked first, because a wrong one is the most common mistake.
 Status check_mountpoint(const std::string& path) {
   std::error_code error;
   const auto found = std::filesystem::status(path, error);
   if (error.value() == ENOTCONN) {
     return failure(EBUSY, "mount point " + path +
-                              ": a dead mount is in the way; remove it with fusermount3 -u");
+                              ": the mount of a dead daemon is there; remove it with "
+                              "`fusermount3 -u " +
+                              path + "`");
   }
   if (!std::filesystem::exists(found)) return system_failure("mount point", path, ENOENT);
   if (!std::filesystem::is_directory(found)) return system_failure("mount point", path, ENOTDIR);
@@ -56,7 +58,8 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   }
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
-  // Required also on loopback: with --allow-restart any user of this node could become root.
+  // Authentication is required also on loopback: without it, --allow-restart would let any user of
+  // this node become root.
   if (options.allow_restart && !(*security)->authenticates() && !credentials.insecure) {
     return daemon.failed(
         {EACCES,
@@ -82,7 +85,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
     }
   });
   (*target)->stop_answering();
-  control->reset();  // ends before the target, because its requests use the target
+  control->reset();  // closes the control socket first: its requests use the target
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
   return ExitCode::kSuccess;
 }

@@ -149,7 +149,8 @@ nlohmann::json TargetMount::commit(const nlohmann::json& request) {
                            "writing there?)"});
 }
 
-// Waits until a checkpoint, which need not exist yet, is complete or sealed.
+// Waits until a checkpoint is complete (CRIU has written its last image) or sealed, as the request
+// says. The checkpoint need not exist yet.
 nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   const std::string name = request.at("checkpoint");
   const std::string until = request.value("until", "sealed");
@@ -169,10 +170,10 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
       timeout);
   if (report && arrived(*report)) return success(*report);
   if (report && report->state == StoredState::kFailed) return refusal(failed_error(*report));
-  auto late = refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is " +
-                                           (report ? to_string(report->state) : "missing") +
-                                           " after " + std::to_string(timeout.count()) + " ms"});
-  // Lets the client distinguish a slow transfer from a stalled one.
+  auto late = refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is not " + until + " after " +
+                                           std::to_string(timeout.count()) + " ms: it is " +
+                                           (report ? to_string(report->state) : "missing")});
+  // The count of arrived bytes lets the client distinguish a slow transfer from a stalled one.
   late["bytes"] = report ? report->bytes : tree_.landed_bytes();
   return late;
 }

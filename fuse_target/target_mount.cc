@@ -10,8 +10,8 @@
 namespace ppmr {
 namespace {
 
-// Extents through which bytes pass to the spill disk: one per chunk that is pulled at a time, if
-// the limit allows it.
+// Extents through which bytes pass to the spill disk: one for each of the chunks that are pulled at
+// the same time, fewer if the memory limit is small.
 constexpr size_t kBounceExtentsMax = 16;
 
 Result<size_t> available_memory_bytes() {
@@ -21,7 +21,7 @@ Result<size_t> available_memory_bytes() {
     size_t kib = 0;
     if (meminfo >> kib) return kib << 10;
   }
-  return failure(EIO, "no MemAvailable in /proc/meminfo: use --memory-limit");
+  return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
 }
 
 }  // namespace
@@ -111,9 +111,9 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
 TargetMount::~TargetMount() {
   parking_.close();
   agents_.stop();
-  upstream_->detach();  // also waits if the store's thread is calling space_freed()
+  upstream_->detach();  // waits for calls of the receiver in progress, such as space_freed()
   receiver_.reset();
-  if (verbs_) verbs_->close();  // before the registered memory is unmapped
+  if (verbs_) verbs_->close();  // deregisters the memory before it is unmapped
 }
 
 Status TargetMount::serve(const std::string& source_label, const std::function<void()>& mounted) {
@@ -123,8 +123,8 @@ Status TargetMount::serve(const std::string& source_label, const std::function<v
        .source_label = source_label,
        .allow_other = options_.allow_other},
       target_operations(), buffers, RequestLoopOptions::for_buffers(),
-      // No handler of the target blocks, so `ending` does nothing. Parked requests get their
-      // replies in `ended`, while the FUSE session still exists.
+      // `ending` does nothing, because the target's request handlers never block. `ended` replies
+      // to the parked requests, while the FUSE session still exists.
       {.mounted = mounted, .ending = [] {}, .ended = [this] { parking_.close(); }});
 }
 

@@ -54,7 +54,7 @@ class TargetMount {
   const std::string& listen_address() const { return receiver_->address(); }
 
  private:
-  struct Parts {  // the members whose creation can fail
+  struct Parts {  // members of TargetMount whose creation can fail
     std::unique_ptr<Upstream> upstream = std::make_unique<Upstream>();
     std::unique_ptr<Listener> listener;
     std::unique_ptr<SpillDirectory> spill;

@@ -1,5 +1,6 @@
-// Passes messages from the mount to the sources. Drops them while no receiver is attached: the
-// receiver is created after the image store, and destroyed before it.
+// Passes messages from the mount and the image store to the receiver, which serves the sources.
+// Drops them while no receiver is attached: the image store is created before the receiver, and
+// destroyed after it.
 #pragma once
 
 #include <mutex>

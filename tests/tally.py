@@ -70,7 +70,7 @@ def add_bazel(total, path):
             total.add_failure(f"{label}: {status} (crashed, timed out, or never ran)")
 
 
-def test_id(case):
+def pytest_argument_of(case):
     """The argument with which pytest runs this test; xdist appends its group to the name."""
     name = re.sub(r"@[\w ]+$", "", case.get("name"))
     return f"{case.get('classname').replace('.', '/')}.py::{name}"
@@ -78,7 +78,7 @@ def test_id(case):
 
 def failed_tests(path):
     return [
-        test_id(case)
+        pytest_argument_of(case)
         for case in ElementTree.parse(path).iter("testcase")
         if {"failure", "error"} & {child.tag for child in case}
     ]
@@ -90,7 +90,7 @@ def add_junit(total, path, again):
         if not again:
             return
         still_failed = failed_tests(again)
-        ran = {test_id(case) for case in ElementTree.parse(again).iter("testcase")}
+        ran = {pytest_argument_of(case) for case in ElementTree.parse(again).iter("testcase")}
         for test in failed_tests(path):
             if test in ran and test not in still_failed:
                 print(f"tally: failed beside other tests, passed alone: {test}", file=sys.stderr)

@@ -6,10 +6,10 @@
 namespace ppmr {
 namespace {
 
-// A file whose first chunk ends here or before is treated as small.
+// A file whose first chunk ends at or before this offset is treated as small.
 constexpr uint64_t kSmallFileMaxBytes = 256 << 10;
 
-// Block 0 of the series covers the first 4 KiB, block i > 0 covers [4K << (i-1), 4K << i).
+// In a small file's first 2 MiB, block 0 covers [0, 4K), block i > 0 [4K << (i-1), 4K << i).
 size_t series_index(uint64_t offset) {
   return static_cast<size_t>(std::bit_width(offset / kSmallestBlockBytes));
 }
@@ -18,7 +18,8 @@ Range series_range(size_t index) {
   return {kSmallestBlockBytes << (index - 1), kSmallestBlockBytes << index};
 }
 
-// A bit of Landing::store_data: the piece is in bounce memory, to be spilled.
+// Set in Landing::store_data if the piece is in bounce memory, see allocate_bounce(): land() then
+// spills it.
 constexpr uint64_t piece_bit(size_t piece) { return uint64_t{1} << piece; }
 
 }  // namespace
@@ -61,12 +62,12 @@ void ImageFile::drop_segments_locked(Range range) {
 Status ImageFile::announce(uint64_t offset, uint32_t length) {
   if (length == 0 || length > kChunkMaxBytes || offset > uint64_t{INT64_MAX} - length) {
     return failure(EMSGSIZE, "chunk of " + std::to_string(length) + " bytes at offset " +
-                                 std::to_string(offset) + ": out of range");
+                                 std::to_string(offset) + ": length or offset out of range");
   }
   std::lock_guard lock(mutex_);
   in_flight_.push_back({offset, offset + length});
   size_bytes_ = std::max(size_bytes_, offset + length);
-  closed_ = false;  // a close and a new open of the source may overlap with this chunk
+  closed_ = false;  // if it was closed: the source may have reopened it
   return {};
 }
 
@@ -91,7 +92,7 @@ Status ImageFile::reserve(Landing& landing) {
   std::unique_lock lock(mutex_);
   if (storage_.consume && range.begin < consumed_end_) {
     return failure(ESPIPE, "chunk at offset " + std::to_string(range.begin) +
-                               ": cannot write bytes that were read and freed (--consume)");
+                               ": a read has already freed the bytes there (--consume)");
   }
   if (range.begin < kExtentBytes && !series_ && windows_.count(0) == 0 &&
       range.end <= kSmallFileMaxBytes) {
@@ -114,10 +115,13 @@ Status ImageFile::reserve(Landing& landing) {
       landing.store_data |= piece_bit(landing.piece_count);
     }
     if (!block) {
-      // Memory becomes free when a reader consumes bytes, or when bytes were spilled.
+      // EAGAIN if memory will become free. Bounce memory will, when the bytes in it are spilled;
+      // other memory only with --consume, when a reader consumes bytes.
       const bool later = segment.spilled || storage_.consume;
-      status = failure(later ? EAGAIN : ENOSPC, "no memory for " + std::to_string(part.length()) +
-                                                    " bytes: the target's memory limit is reached");
+      status = failure(later ? EAGAIN : ENOSPC,
+                       "no memory for " + std::to_string(part.length()) +
+                           " bytes: the target's memory limit is reached (raise --memory-limit, or "
+                           "give a --spill-dir)");
       break;
     }
     piece.data = segment.spilled ? block.bytes().data() + bounced
@@ -185,7 +189,7 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
     retract_locked(landing.offset, landing.length);
     if (status && !is_in_place_locked(landing)) {
       status = failure(EIO, "chunk at offset " + std::to_string(landing.offset) +
-                                ": the file was truncated while it was in flight");
+                                ": the file was truncated while the chunk was in flight");
     }
     if (status) {
       arrived_.add({landing.offset, landing.offset + landing.length});

@@ -33,7 +33,7 @@ namespace ppmr {
 struct ImageStorage {
   StoreMemory& memory;
   SpillDirectory* spill = nullptr;  // null: no spilling
-  bool consume = false;             // free bytes once read; readers are strictly sequential
+  bool consume = false;             // frees bytes once they are read; reads must be sequential
 };
 
 inline constexpr uint32_t kChunkMaxBytes = kExtentBytes;
@@ -55,17 +55,20 @@ class ImageFile {
 
   explicit ImageFile(const ImageStorage& storage) : storage_(storage) {}
 
-  // A chunk goes announce -> reserve -> land, see Sink; retract() and abandon() undo the first and
-  // the second step. announce: EMSGSIZE for a chunk longer than kChunkMaxBytes.
+  // A chunk passes through announce(), reserve() and land(), see Sink. retract() undoes announce();
+  // abandon() undoes announce() and reserve(). Errors of announce(): EMSGSIZE when the length or
+  // the offset is out of range.
   Status announce(uint64_t offset, uint32_t length);
   void retract(uint64_t offset, uint32_t length);
-  // Fills the landing's pieces. They hold block references until land() or abandon().
-  // Errors: EAGAIN, ENOSPC as Sink::reserve(); ESPIPE for bytes that were consumed.
+  // Reserves memory and describes it in the pieces of `landing`, which hold references to blocks
+  // until land() or abandon(). Errors: EAGAIN and ENOSPC as in Sink::reserve(); ESPIPE for bytes
+  // that were consumed.
   Status reserve(Landing& landing);
-  // Both release the landing's references, land() also on error. Errors of land: EIO.
+  // land() and abandon() release the landing's references to blocks, land() also on error. Errors
+  // of land(): ENOSPC, EIO.
   Status land(const Landing& landing, uint64_t chunk_digest);
   void abandon(const Landing& landing);
-  // Releases the references of a landing whose file no longer exists.
+  // Releases the landing's references to blocks, even if its file was removed meanwhile.
   static void release(StoreMemory& memory, const Landing& landing);
 
   void truncate(uint64_t size_bytes);
@@ -86,7 +89,8 @@ class ImageFile {
   Facts facts() const;
 
  private:
-  // A range of the file that is stored in one block, or spilled. Neither: nothing has arrived.
+  // A range of the file. Its bytes are in `block`, or in the spill file if `spilled`. With neither,
+  // nothing has arrived.
   struct Segment {
     BlockRef block;
     bool spilled = false;
@@ -112,15 +116,15 @@ class ImageFile {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::unique_ptr<Series> series_;       // window 0 of a file that began small; else null
-  std::map<uint64_t, Segment> windows_;  // by number; one allocation per 2 MiB
+  std::unique_ptr<Series> series_;       // the first 2 MiB of a file that began small; else null
+  std::map<uint64_t, Segment> windows_;  // other windows of 2 MiB, by number; one allocation each
   std::shared_ptr<SpillFile> spill_file_;
   RangeSet arrived_;
   std::vector<Range> in_flight_;  // in the order of their announcements
   uint64_t size_bytes_ = 0;
   bool closed_ = false;
   uint64_t digest_ = 0;
-  uint64_t consumed_end_ = 0;  // end of the last read when consuming
+  uint64_t consumed_end_ = 0;  // with `consume`: where the last read ended
   bool order_error_logged_ = false;
 };
 

@@ -54,7 +54,7 @@ Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, Rea
   consume_locked(range.end);
   const auto spill_file = spill_file_;
   lock.unlock();
-  // The range itself stays: the plan reads it from the disk later.
+  // Frees only what precedes the range: the plan reads the range itself from the disk later.
   if (spill_file) spill_file->punch_hole(0, range.begin);
   return Readiness::kReady;
 }
@@ -71,7 +71,8 @@ Status ImageFile::read_back(uint64_t offset, size_t length, ReadPlan& plan) {
   return {};
 }
 
-// Frees the blocks that end at or before `end`; the plan of this read keeps its own.
+// Frees the blocks that end at or before `end`. The read plan holds references to those that it
+// needs.
 void ImageFile::consume_locked(uint64_t end) {
   consumed_end_ = end;
   const bool all = closed_ && end == size_bytes_;

@@ -80,7 +80,7 @@ std::string pattern(size_t length, uint32_t seed) {
   return bytes;
 }
 
-TEST_F(ImageFileTest, PlacesChunksOfOneWindowAtTheirOffsets) {
+TEST_F(ImageFileTest, PlacesAdjacentChunksSideBySideInOneExtent) {
   use(32 * kMiB);
   auto first = reserve(4 * kMiB, kMiB);
   auto second = reserve(5 * kMiB, kMiB);
@@ -91,7 +91,7 @@ TEST_F(ImageFileTest, PlacesChunksOfOneWindowAtTheirOffsets) {
   file().abandon(*second);
 }
 
-TEST_F(ImageFileTest, SplitsAChunkAcrossWindows) {
+TEST_F(ImageFileTest, SplitsAChunkThatCrossesAnExtentBoundary) {
   use(32 * kMiB);
   const std::string bytes = pattern(kMiB, 1);
   EXPECT_TRUE(arrive(2 * kMiB - 1000, bytes));
@@ -134,7 +134,7 @@ TEST_F(ImageFileTest, ReadWaitsForMissingBytesAndIsNeverShort) {
   EXPECT_EQ(read(100, 5), "");
 }
 
-TEST_F(ImageFileTest, ARangeThatIsWrittenAgainWaitsForTheNewBytes) {
+TEST_F(ImageFileTest, ReadOfARangeThatIsWrittenAgainWaitsForTheNewBytes) {
   use(32 * kMiB);
   ASSERT_TRUE(arrive(0, "abcdef"));
   ASSERT_TRUE(file().announce(2, 2));
@@ -169,7 +169,7 @@ TEST_F(ImageFileTest, NeverShowsBytesOfAnEarlierFile) {
   EXPECT_EQ(bytes[2 * kMiB], 'x');
 }
 
-TEST_F(ImageFileTest, TruncateRemovesBytesAndExtendingReadsAsZeros) {
+TEST_F(ImageFileTest, TruncateRemovesBytesAndALaterExtensionReadsAsZeros) {
   use(32 * kMiB);
   ASSERT_TRUE(arrive(0, std::string(3 * kMiB / 2, 'a')));
   ASSERT_TRUE(arrive(3 * kMiB / 2, std::string(3 * kMiB / 2, 'b')));
@@ -203,7 +203,7 @@ TEST_F(ImageFileTest, RefusesChunksWhenMemoryIsFull) {
   EXPECT_EQ(status.error().errno_value, ENOSPC);
 }
 
-TEST_F(ImageFileTest, ConsumingReadFreesTheBytesBeforeIt) {
+TEST_F(ImageFileTest, WithConsumeOptionAReadFreesTheBytesBeforeItsOffset) {
   use(kLimitMinBytes, /*consume=*/true);
   // Generated once: generating each chunk would dominate the run time.
   const std::string common = pattern(kMiB, 1);
@@ -230,7 +230,7 @@ TEST_F(ImageFileTest, ConsumingReadFreesTheBytesBeforeIt) {
 }
 
 // A checkpoint fails, for example because the spill disk is full, with other chunks in flight.
-TEST_F(ImageFileTest, LandingInTheSpillFileAfterDiscardIsAnError) {
+TEST_F(ImageFileTest, LandingAChunkInTheSpillFileFailsAfterTheFileIsDiscarded) {
   use(kLimitMinBytes + 2 * kExtentBytes, /*consume=*/false, ::testing::TempDir().c_str());
   uint64_t offset = 0;
   while (spill_->spilled_bytes() == 0) {
@@ -267,7 +267,7 @@ TEST_F(ImageFileTest, SpillsBytesWhenMemoryIsFull) {
   EXPECT_EQ(spill_->spilled_bytes(), 0u);
 }
 
-TEST_F(ImageFileTest, LandingSurvivesTruncationOfItsFile) {
+TEST_F(ImageFileTest, RefusesAndFreesAChunkWhoseFileWasTruncatedBeforeItLanded) {
   use(32 * kMiB);
   ASSERT_TRUE(file().announce(4 * kMiB, 10));
   auto landing = reserve(4 * kMiB, 10);
@@ -278,7 +278,7 @@ TEST_F(ImageFileTest, LandingSurvivesTruncationOfItsFile) {
   EXPECT_EQ(used_bytes(), 0u);
 }
 
-TEST_F(ImageFileTest, AgreesWithAModelOverRandomSteps) {
+TEST_F(ImageFileTest, RandomWritesTruncatesAndHolesGiveTheSameBytesAsAModel) {
   for (uint32_t seed = 1; seed <= 8; ++seed) {
     use(64 * kMiB);
     std::mt19937 random(seed);

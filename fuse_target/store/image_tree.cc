@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-constexpr const char* kLastImage = "inventory.img";  // CRIU writes it after all others
+constexpr const char* kLastImage = "inventory.img";  // CRIU writes this image after all others
 
 }  // namespace
 
@@ -24,7 +24,7 @@ ImageTree::ImageTree(const ImageStorage& storage, ParkingLot& parking)
 
 ImageTree::~ImageTree() {
   Lock lock(*this);
-  // Also files that are open: libfuse does not release them when the mount ends.
+  // Discards open files too, because libfuse does not release them when the mount ends.
   for (auto& [inode, node] : inodes_) discard_locked(*node);
   while (!root_->children.empty()) unlink_tree_locked(root_->children.begin()->second);
 }
@@ -45,7 +45,7 @@ void ImageTree::session_ended(SessionId session, const std::string& reason) {
     if (found == sessions_.end()) return;
     nodes.swap(found->second.nodes);
     sessions_.erase(found);
-    // Visits all nodes, also the unlinked ones: readers may have unlinked files open.
+    // Visits all nodes, including unlinked ones, which readers may still have open.
     for (auto& [id, node] : nodes) {
       checkpoints.insert(node->checkpoint);
       if (node->linked) continue;
@@ -88,7 +88,7 @@ Result<StoredNodePointer> ImageTree::directory_locked(SessionId session, uint64_
   return found;
 }
 
-// A node of a checkpoint that is neither sealed nor failed.
+// Returns the node if its checkpoint is neither sealed nor failed.
 Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64_t node) {
   auto found = node_locked(session, node);
   if (!found) return found;
@@ -146,8 +146,8 @@ void ImageTree::unlink_locked(const StoredNodePointer& node) {
   if (node->lookups == 0) inodes_.erase(node->inode);
 }
 
-// Removes the node and its descendants from all tables. Not recursive: a source chooses how deep
-// its tree is. Returns true when a removed file was not closed.
+// Removes the node and its descendants from all tables. Not recursive, because a source could make
+// a tree so deep that the stack overflows. Returns true when a removed file was not closed.
 bool ImageTree::unlink_tree_locked(StoredNodePointer node) {
   bool unfinished = false;
   std::vector<StoredNodePointer> path = {std::move(node)};
@@ -184,7 +184,8 @@ void ImageTree::discard_locked(StoredNode& node) {
   if (auto spill_file = node.file->discard()) discarded_.push_back(std::move(spill_file));
 }
 
-// The kernel may keep the inode for a long time. That must not keep the memory of its bytes.
+// Frees the bytes of a file that the source has forgotten and no handle uses, even if the kernel
+// keeps its inode for a long time.
 void ImageTree::discard_if_unused_locked(StoredNode& node) {
   if (node.forgotten && node.handles == 0) discard_locked(node);
 }
@@ -203,7 +204,8 @@ void ImageTree::fail(const StoredCheckpointPointer& checkpoint, const Error& err
   state_changed(*checkpoint);
 }
 
-// For a source that broke the protocol. The caller calls report_failures() after it has unlocked.
+// Fails the checkpoint of a source that broke the protocol, and returns the error. The caller calls
+// report_failures() after it has unlocked.
 Status ImageTree::fail_locked(const StoredCheckpointPointer& checkpoint, Error error) {
   if (checkpoint && checkpoint->advance(StoredState::kFailed, error)) {
     spdlog::warn("a checkpoint of {} failed: {}", checkpoint->source_name, error.message);
@@ -221,7 +223,8 @@ void ImageTree::report_failures() {
   for (auto& checkpoint : failed) state_changed(*checkpoint);
 }
 
-// A failed checkpoint cannot be read: frees its memory. Names and sizes stay, for `ls` and `rm -r`.
+// Frees the memory of a failed checkpoint, which cannot be read. Names and sizes stay, for `ls` and
+// `rm -r`.
 void ImageTree::discard_failed_locked(const StoredCheckpoint& checkpoint) {
   std::vector<StoredNodePointer> left;
   for (auto& [name, top] : root_->children) {
@@ -237,7 +240,8 @@ void ImageTree::discard_failed_locked(const StoredCheckpoint& checkpoint) {
 
 void ImageTree::state_changed(const StoredCheckpoint& checkpoint) {
   {
-    // Locked in any case: wait_for() must not miss the change between its check and its wait.
+    // Locks even if there is nothing to free: otherwise wait_for() could miss the change between
+    // its check and its wait.
     Lock lock(*this);
     if (checkpoint.failed()) discard_failed_locked(checkpoint);
   }

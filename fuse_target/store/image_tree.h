@@ -5,8 +5,8 @@
 // Files: image_tree.cc (tables); sink_names.cc, sink_bytes.cc, sink_seal.cc (Sink);
 // tree_queries.cc (mount and control socket).
 //
-// Lock order, outer to inner: tree mutex -> file table -> a file's mutex -> store memory. Landing
-// bytes takes no tree mutex. Parked requests are retried, and spill files closed, with no lock
+// Lock order, outer to inner: tree mutex -> file table -> a file's mutex -> store memory. A chunk
+// lands without the tree mutex. Parked requests are retried, and spill files closed, with no lock
 // held.
 #pragma once
 
@@ -40,7 +40,7 @@ struct CheckpointReport {
   std::string seal_error;
 };
 
-// Threads: any, as far as the Sink allows.
+// Threads: any; for the functions of Sink, sink.h restricts which thread may call when.
 class ImageTree final : public Sink {
  public:
   ImageTree(const ImageStorage& storage, ParkingLot& parking);
@@ -77,26 +77,27 @@ class ImageTree final : public Sink {
   using Entry = DirectoryEntry;
   struct Place {
     std::string name;
-    bool in_directory = false;  // not the top-level entry of a checkpoint
+    bool in_directory = false;  // inside a checkpoint, not the checkpoint itself
   };
 
   StoredNodePointer find(uint64_t inode) const;
-  // Null for an unknown name. `keep` adds a reference of the kernel, see forget_inode().
+  // Null for an unknown name. `keep` counts one more kernel reference, until forget_inode().
   StoredNodePointer look_up(const StoredNodePointer& directory, const std::string& name, bool keep);
   void forget_inode(uint64_t inode, uint64_t lookups);
-  // An open file keeps its bytes when it is unlinked. Errors: ESTALE when the file is gone.
+  // An open file keeps its bytes when it is unlinked. Errors: ESTALE for a
+  // removed file whose bytes have been freed.
   Status open_file(StoredNode& node);
   void release_file(StoredNode& node);
   bool is_open(const StoredNode& node) const;
   View view(const StoredNode& node) const;
   Place place(const StoredNode& node) const;
   std::vector<Entry> entries(const StoredNodePointer& directory) const;  // with . and ..
-  // rm at the target. Returns the key of the top node if that was the removed entry: the checkpoint
-  // is then gone. Errors: ENOENT, EBUSY while the source may still write, ENOTDIR, EISDIR,
-  // ENOTEMPTY.
+  // `rm` at the target. Returns the checkpoint's key if the entry was the checkpoint itself, and
+  // nullopt if it was a file or directory inside. Errors: ENOENT, EBUSY while the source may still
+  // write, ENOTDIR, EISDIR, ENOTEMPTY.
   Result<std::optional<NodeKey>> remove_entry(const StoredNodePointer& parent,
                                               const std::string& name, bool directory_wanted);
-  // rm -r of a checkpoint. Errors: ENOENT, EBUSY as above.
+  // `rm -r` of a checkpoint. Errors: ENOENT, EBUSY while the source may still write.
   Result<NodeKey> remove_checkpoint(const std::string& name);
 
   // ---- For the control socket.
@@ -186,7 +187,7 @@ class ImageTree final : public Sink {
   // Guarded by mutex_.
   StoredNodePointer root_;
   std::unordered_map<SessionId, Session> sessions_;
-  std::unordered_map<uint64_t, StoredNodePointer> inodes_;  // linked, or in use by the kernel
+  std::unordered_map<uint64_t, StoredNodePointer> inodes_;  // in the tree or known to the kernel
   uint64_t last_inode_ = kRootInode;
   bool waiting_stopped_ = false;
   std::vector<StoredCheckpointPointer> just_failed_;   // see report_failures()

@@ -88,14 +88,14 @@ class ImageTreeTest : public ::testing::Test {
   ImageTree tree_{storage_, parking_};
 };
 
-TEST_F(ImageTreeTest, RefusesANameThatWasClaimed) {
+TEST_F(ImageTreeTest, RefusesANewCheckpointWhoseNameIsInUse) {
   ASSERT_TRUE(claim("c"));
   EXPECT_EQ(claim("c", 10, kOther).error().errno_value, EEXIST);
   EXPECT_EQ(claim("c", 99).error().errno_value, EEXIST);
   EXPECT_TRUE(claim("d", 10, kOther));
 }
 
-TEST_F(ImageTreeTest, ClaimReplacesAFailedCheckpoint) {
+TEST_F(ImageTreeTest, NewCheckpointReplacesAFailedOneOfTheSameName) {
   make_checkpoint();
   tree_.session_ended(kSession, "gone");
   EXPECT_EQ(state("c"), StoredState::kFailed);
@@ -132,7 +132,7 @@ TEST_F(ImageTreeTest, ProtocolViolationFailsTheCheckpoint) {
   EXPECT_EQ(state("d"), StoredState::kFailed);
 }
 
-TEST_F(ImageTreeTest, ClosingTheInventoryCompletesTheCheckpoint) {
+TEST_F(ImageTreeTest, ClosingTheInventoryImageCompletesTheCheckpoint) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(make(kTop, 11, "inventory.img"));
   EXPECT_EQ(state("c"), StoredState::kOpen);
@@ -140,7 +140,7 @@ TEST_F(ImageTreeTest, ClosingTheInventoryCompletesTheCheckpoint) {
   EXPECT_EQ(state("c"), StoredState::kComplete);
 }
 
-TEST_F(ImageTreeTest, InventoryInASubdirectoryCompletesNothing) {
+TEST_F(ImageTreeTest, InventoryImageInASubdirectoryDoesNotCompleteTheCheckpoint) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(make(kTop, 12, "d", NodeType::kDirectory));
   ASSERT_TRUE(make(12, 11, "inventory.img"));
@@ -148,7 +148,7 @@ TEST_F(ImageTreeTest, InventoryInASubdirectoryCompletesNothing) {
   EXPECT_EQ(state("c"), StoredState::kOpen);
 }
 
-TEST_F(ImageTreeTest, SealsWhenEveryEntryAgrees) {
+TEST_F(ImageTreeTest, SealSucceedsWhenSourceAndTargetAgreeOnEveryEntry) {
   make_checkpoint();
   EXPECT_EQ(seal_error(file_entry()), "");
   EXPECT_EQ(state("c"), StoredState::kSealed);
@@ -158,7 +158,7 @@ TEST_F(ImageTreeTest, SealsWhenEveryEntryAgrees) {
   EXPECT_EQ(state("c"), StoredState::kSealed);
 }
 
-TEST_F(ImageTreeTest, SealNamesTheDifference) {
+TEST_F(ImageTreeTest, SealErrorNamesTheDifferenceBetweenSourceAndTarget) {
   make_checkpoint();
   auto wrong = file_entry();
   wrong.digest = 8;
@@ -187,7 +187,7 @@ TEST_F(ImageTreeTest, SealDetectsAnExtraNameAtTheTarget) {
   EXPECT_NE(seal_error(file_entry()).find("3 names at the target, 2"), std::string::npos);
 }
 
-TEST_F(ImageTreeTest, RefusesToSealOpenFilesAndChunksInFlight) {
+TEST_F(ImageTreeTest, RefusesToSealWhileFilesAreOpenOrChunksAreInFlight) {
   make_checkpoint();
   ASSERT_TRUE(tree_.announced({kSession, 11}, 0, 5));
   EXPECT_NE(seal_error(file_entry()).find("in flight"), std::string::npos);
@@ -197,7 +197,7 @@ TEST_F(ImageTreeTest, RefusesToSealOpenFilesAndChunksInFlight) {
   EXPECT_NE(seal_error(file_entry()).find("still open"), std::string::npos);
 }
 
-TEST_F(ImageTreeTest, StoresNoMoreManifestEntriesThanNodes) {
+TEST_F(ImageTreeTest, RepeatedManifestEntriesDoNotUseMoreMemory) {
   constexpr int kEntries = 100'000;
   constexpr size_t kGrowthMaxBytes = size_t{64} << 10;
   make_checkpoint();
@@ -208,7 +208,7 @@ TEST_F(ImageTreeTest, StoresNoMoreManifestEntriesThanNodes) {
   EXPECT_FALSE(seal(kEntries));
 }
 
-TEST_F(ImageTreeTest, SessionEndFailsOpenAndCompleteCheckpoints) {
+TEST_F(ImageTreeTest, EndOfTheSessionFailsAllItsUnsealedCheckpoints) {
   make_checkpoint();
   ASSERT_TRUE(claim("complete", 20));
   ASSERT_TRUE(make(20, 21, "inventory.img"));
@@ -221,7 +221,7 @@ TEST_F(ImageTreeTest, SessionEndFailsOpenAndCompleteCheckpoints) {
   EXPECT_EQ(tree_.checkpoint("c")->error, "killed");
 }
 
-TEST_F(ImageTreeTest, LandingAfterTheSessionEndFreesItsMemory) {
+TEST_F(ImageTreeTest, ChunkThatArrivesAfterTheSessionEndedIsRefusedAndFreed) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(make(kTop, 11, "file"));
   ASSERT_TRUE(tree_.announced({kSession, 11}, 0, 100));
@@ -232,7 +232,7 @@ TEST_F(ImageTreeTest, LandingAfterTheSessionEndFreesItsMemory) {
   EXPECT_EQ(memory_->counters().used_bytes, 0u);
 }
 
-TEST_F(ImageTreeTest, RenameReplacesWithinACheckpointOnly) {
+TEST_F(ImageTreeTest, RenameCanReplaceAFileButCannotCrossCheckpoints) {
   make_checkpoint();
   ASSERT_TRUE(make(kTop, 12, "other"));
   ASSERT_TRUE(tree_.rename(kSession, {0, kTop, kTop, "file", "other"}));
@@ -249,7 +249,7 @@ TEST_F(ImageTreeTest, RefusesToMoveADirectoryIntoItself) {
   EXPECT_EQ(tree_.rename(kSession, {0, kTop, 12, "a", "a"}).error().errno_value, EINVAL);
 }
 
-TEST_F(ImageTreeTest, RefusesATopLevelRenameToANameOfAnotherSource) {
+TEST_F(ImageTreeTest, RefusesToRenameACheckpointToANameInUseByAnotherSource) {
   ASSERT_TRUE(claim("c"));
   ASSERT_TRUE(claim("theirs", 10, kOther));
   EXPECT_EQ(tree_.rename(kSession, {5, 0, 0, "c", "theirs"}).error().errno_value, EEXIST);
@@ -258,7 +258,7 @@ TEST_F(ImageTreeTest, RefusesATopLevelRenameToANameOfAnotherSource) {
   EXPECT_EQ(state("d"), StoredState::kOpen);
 }
 
-TEST_F(ImageTreeTest, RemovesAtTheTargetOnlyWhatIsNotOpen) {
+TEST_F(ImageTreeTest, TargetCannotRemoveFilesOfACheckpointThatIsStillOpen) {
   make_checkpoint();
   const auto top = child(root(), "c");
   EXPECT_EQ(tree_.remove_entry(top, "file", false).error().errno_value, EBUSY);
@@ -320,7 +320,7 @@ TEST_F(ImageTreeTest, SourceReadsBackItsBytes) {
   EXPECT_EQ(std::memcmp(bytes.data(), "ello", 4), 0);
 }
 
-TEST_F(ImageTreeTest, RemovesAVeryDeepTree) {
+TEST_F(ImageTreeTest, RemovesACheckpointWithVeryDeepDirectories) {
   ASSERT_TRUE(claim("c"));
   uint64_t parent = kTop;
   for (uint64_t i = 0; i < 100'000; ++i) {
@@ -331,7 +331,7 @@ TEST_F(ImageTreeTest, RemovesAVeryDeepTree) {
   EXPECT_TRUE(tree_.remove_checkpoint("c"));
 }
 
-TEST_F(ImageTreeTest, RetriesParkedRequestsOnArrivalAndFailure) {
+TEST_F(ImageTreeTest, RetriesParkedReadsWhenBytesArriveAndWhenTheCheckpointFails) {
   make_checkpoint();
   const auto file = child(child(root(), "c"), "file");
   std::string log;
@@ -466,20 +466,20 @@ class SpillingImageTreeTest : public ::testing::Test {
   ImageTree tree_{storage_, parking_};
 };
 
-TEST_F(SpillingImageTreeTest, FailureClosesSpillFilesUnlocked) {
+TEST_F(SpillingImageTreeTest, CheckpointFailureClosesSpillFilesWithoutHoldingTheLock) {
   tree_.session_ended(kSession, "gone");
   EXPECT_EQ(closed_while_locked_, 0);
   EXPECT_EQ(closed_while_unlocked_, 1);
 }
 
-TEST_F(SpillingImageTreeTest, RemovalOfACheckpointClosesSpillFilesUnlocked) {
+TEST_F(SpillingImageTreeTest, RemovalOfACheckpointClosesSpillFilesWithoutHoldingTheLock) {
   seal();
   ASSERT_TRUE(tree_.remove_checkpoint("c"));
   EXPECT_EQ(closed_while_locked_, 0);
   EXPECT_EQ(closed_while_unlocked_, 1);
 }
 
-TEST_F(SpillingImageTreeTest, RemovalOfAFileClosesSpillFilesUnlocked) {
+TEST_F(SpillingImageTreeTest, RemovalOfAFileClosesSpillFilesWithoutHoldingTheLock) {
   seal();
   const auto top = tree_.look_up(tree_.find(kRootInode), "c", /*keep=*/false);
   ASSERT_TRUE(tree_.remove_entry(top, "file", /*directory_wanted=*/false));
@@ -487,7 +487,7 @@ TEST_F(SpillingImageTreeTest, RemovalOfAFileClosesSpillFilesUnlocked) {
   EXPECT_EQ(closed_while_unlocked_, 1);
 }
 
-TEST_F(SpillingImageTreeTest, LastReleaseClosesSpillFilesUnlocked) {
+TEST_F(SpillingImageTreeTest, LastCloseOfARemovedFileClosesSpillFilesWithoutHoldingTheLock) {
   seal();
   const auto top = tree_.look_up(tree_.find(kRootInode), "c", /*keep=*/false);
   const auto file = tree_.look_up(top, "file", /*keep=*/false);
@@ -499,7 +499,7 @@ TEST_F(SpillingImageTreeTest, LastReleaseClosesSpillFilesUnlocked) {
   EXPECT_EQ(closed_while_unlocked_, 1);
 }
 
-TEST_F(SpillingImageTreeTest, ForgetClosesSpillFilesUnlocked) {
+TEST_F(SpillingImageTreeTest, ForgetMessageClosesSpillFilesWithoutHoldingTheLock) {
   ASSERT_TRUE(tree_.remove(kSession, {kTop, "file"}));
   EXPECT_EQ(closed_while_unlocked_, 0);
   ASSERT_TRUE(tree_.forget(kSession, {kFile}));
@@ -507,7 +507,7 @@ TEST_F(SpillingImageTreeTest, ForgetClosesSpillFilesUnlocked) {
   EXPECT_EQ(closed_while_unlocked_, 1);
 }
 
-TEST_F(SpillingImageTreeTest, ClaimOfAFailedNameClosesSpillFilesUnlocked) {
+TEST_F(SpillingImageTreeTest, ReplacingAFailedCheckpointClosesSpillFilesWithoutHoldingTheLock) {
   tree_.session_ended(kSession, "gone");
   tree_.session_opened(kOther, "two");
   wire::Claim claim;

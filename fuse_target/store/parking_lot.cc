@@ -12,8 +12,8 @@
 namespace ppmr {
 namespace {
 
-// The kernel reports the first signal of a request only, and SIGKILL may follow. So an interrupted
-// caller is checked again until its request is answered.
+// The kernel reports only the first signal that a caller receives during a request; a SIGKILL may
+// follow. So the lot checks an interrupted caller again and again, until its request is answered.
 constexpr std::chrono::milliseconds kCheckInterval{100};
 
 // Returns 0 when `retry` did not answer, -1 when it did, or the errno to refuse the request with.
@@ -67,7 +67,7 @@ void ParkingLot::park(ParkedRequest request) {
   retry(entry);
 }
 
-// The caller has claimed the entry.
+// The calling thread has claimed `entry`: no other thread retries or removes it.
 void ParkingLot::retry(Entry& entry) {
   for (;;) {
     const int result = call_retry(entry.request);
@@ -84,7 +84,7 @@ void ParkingLot::retry(Entry& entry) {
   }
 }
 
-// Refuses the request unless `errno_value` is 0. Destroys it without a lock.
+// Refuses the request unless `errno_value` is 0. Destroys the request with no lock held.
 void ParkingLot::remove(Entry& entry, int errno_value) {
   if (errno_value != 0) entry.request.refuse(errno_value);
   std::list<Entry> removed;
@@ -94,8 +94,8 @@ void ParkingLot::remove(Entry& entry, int errno_value) {
   if (entries_.empty()) emptied_.notify_all();
 }
 
-// Returns a chain of entries that the caller has now claimed. It is linked through the entries,
-// because a vector would allocate.
+// Claims the `wanted` entries for the calling thread. Returns them as a list that is linked through
+// the entries themselves, because a vector would allocate.
 template <typename Predicate>
 ParkingLot::Entry* ParkingLot::claim_locked(Predicate wanted) {
   Entry* first = nullptr;
@@ -118,7 +118,7 @@ template <typename Action>
 void ParkingLot::for_each_claimed(Entry* first, Action action) {
   while (first != nullptr) {
     Entry& entry = *first;
-    first = entry.next_claimed;  // before the action: it may remove the entry
+    first = entry.next_claimed;  // read before the action, which may remove the entry
     action(entry);
   }
 }
@@ -157,8 +157,8 @@ void ParkingLot::interrupted(const void* id) {
   interrupt_arrived_.notify_all();
 }
 
-// A late interrupt of an answered request marks at most a new request with the same id. Checking
-// that one is harmless.
+// An interrupt that arrives after its request was answered can mark a newer request with the same
+// id instead. That is harmless: the lot only checks the caller of the newer request needlessly.
 void ParkingLot::watch_interrupted() {
   bool some_interrupted = false;
   std::unique_lock interrupts_lock(interrupts_mutex_);

@@ -1,11 +1,12 @@
 // Requests that wait for bytes, sizes or names to arrive, without blocking a thread. The thread
 // that lands a chunk retries the requests that wait for it.
 //
-// A parked request leaves when it was answered, when its checkpoint fails (its retry then answers
-// EIO), when its caller is being killed, or when the mount ends. A caller that receives another
-// signal stays: CRIU treats an interrupted preadv as a failed restore.
+// A parked request leaves the lot when it was answered, when its checkpoint fails (its retry then
+// answers EIO), when its caller is being killed, or when the mount ends. If its caller receives
+// another signal, it stays parked: CRIU treats an interrupted preadv as a failed restore.
 //
-// Rejected: a waiting thread per reader. CRIU has a reader per task, a lazy restore many more.
+// Considered and not used: a waiting thread per reader. CRIU has a reader per task, a lazy restore
+// has many more.
 #pragma once
 
 #include <sys/types.h>
@@ -23,29 +24,29 @@ namespace ppmr {
 struct ParkedRequest {
   const void* id = nullptr;  // identifies the request in interrupted()
   pid_t caller = 0;
-  // What the request waits for: changed() of either one retries it.
+  // The two things that the request waits for: changed() of either one retries the request.
   const void* subject = nullptr;
   const void* checkpoint = nullptr;
   // Called once, before the first retry: from then on interrupted() finds the request. May be
   // empty.
   std::function<void()> on_parked;
-  // Answers the request if possible; returns whether it did. When it throws, the request has not
-  // been answered: the lot refuses it.
+  // Answers the request if possible; returns whether it did. It may throw only before it answers:
+  // the lot then calls `refuse`.
   std::function<bool()> retry;
   std::function<void(int errno_value)> refuse;  // answers with an error; throws nothing
 };
 
-// Threads: all members by any. The lot holds no lock when it calls retry or refuse.
+// Threads: any thread may call any member. The lot holds no lock when it calls retry or refuse.
 class ParkingLot {
  public:
-  // `is_dying` returns whether a process is being killed. Throws std::system_error when its thread
-  // cannot be started.
+  // `is_dying` returns whether a process is being killed. Throws std::system_error when the lot's
+  // thread cannot be started.
   explicit ParkingLot(std::function<bool(pid_t)> is_dying);
   // Requires that close() has returned.
   ~ParkingLot();
 
-  // Retries the request once, because its subject may have changed since the caller's own attempt.
-  // Throws std::bad_alloc, with no effect.
+  // Adds the request and retries it once, because its subject may have changed since the caller's
+  // own attempt. Throws std::bad_alloc, with no effect.
   void park(ParkedRequest request);
   // Retries the requests that wait for `subject`. Throws nothing, allocates nothing.
   void changed(const void* subject);
@@ -83,15 +84,16 @@ class ParkingLot {
   std::list<Entry> entries_;  // guarded by mutex_
   bool closed_ = false;       // guarded by mutex_
 
-  // Innermost lock: libfuse holds a lock of the request when it calls interrupted().
+  // No other lock is taken while this mutex is held, because libfuse calls interrupted() with
+  // its lock of the request held.
   std::mutex interrupts_mutex_;
   std::condition_variable interrupt_arrived_;
   // Guarded by interrupts_mutex_.
   std::vector<const void*> interrupts_;
-  bool interrupts_lost_ = false;  // out of memory: any request may be interrupted
+  bool interrupts_lost_ = false;  // no memory to store an id: any request may be interrupted
   bool stopping_ = false;
 
-  std::thread watcher_;  // last: it uses all of the above
+  std::thread watcher_;  // declared last: the thread uses the members above
 };
 
 }  // namespace ppmr

@@ -54,7 +54,7 @@ class ParkingLotTest : public ::testing::Test {
   ParkingLot lot_{[](pid_t caller) { return caller == kDying; }};
 };
 
-TEST_F(ParkingLotTest, AnswersARequestWhenItsSubjectChanges) {
+TEST_F(ParkingLotTest, AnswersARequestWhenItsFileChanges) {
   lot_.park(request_.parked(&file_, &checkpoint_));
   EXPECT_EQ(lot_.parked(), 1u);
   lot_.changed(&file_);
@@ -76,7 +76,7 @@ TEST_F(ParkingLotTest, AnswersARequestWhenItsCheckpointChanges) {
   EXPECT_EQ(request_.answers, 1);
 }
 
-TEST_F(ParkingLotTest, RetriesOnceWhenParking) {
+TEST_F(ParkingLotTest, RetriesARequestOnceAtTheMomentOfParking) {
   request_.can_answer = true;  // after the caller's own attempt
   lot_.park(request_.parked(&file_, &checkpoint_));
   EXPECT_EQ(request_.answers, 1);
@@ -97,14 +97,14 @@ TEST_F(ParkingLotTest, RefusesAnInterruptedRequestOnlyIfItsCallerIsDying) {
   EXPECT_EQ(request_.answers, 1);
 }
 
-TEST_F(ParkingLotTest, RefusesARequestThatIsInterruptedWhileItIsParked) {
+TEST_F(ParkingLotTest, RefusesARequestThatIsInterruptedDuringTheCallThatParksIt) {
   ParkedRequest parked = request_.parked(&file_, &checkpoint_, kDying);
   parked.on_parked = [this] { lot_.interrupted(&request_); };
   lot_.park(std::move(parked));
   EXPECT_TRUE(becomes_true([&] { return request_.refused_with == EINTR; }));
 }
 
-TEST_F(ParkingLotTest, IgnoresALateInterrupt) {
+TEST_F(ParkingLotTest, IgnoresAnInterruptOfARequestThatIsNotParked) {
   lot_.interrupted(&request_);
   lot_.park(request_.parked(&file_, &checkpoint_));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -28,7 +28,7 @@ class RangeSet {
   void remove(Range range);
   void clear() { ranges_.clear(); }
 
-  bool contains(Range range) const;  // all of it; true for an empty range
+  bool contains(Range range) const;  // whether all of `range` is in the set; true for an empty one
   uint64_t end() const { return ranges_.empty() ? 0 : ranges_.back().end; }
   const std::vector<Range>& ranges() const { return ranges_; }
 

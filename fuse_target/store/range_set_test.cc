@@ -28,7 +28,7 @@ TEST(RangeSet, VisitsCoveredAndUncoveredPartsOfTheRange) {
 }
 
 // Against a set of single positions.
-TEST(RangeSet, AgreesWithAModelOverRandomSteps) {
+TEST(RangeSet, RandomAddsAndRemovesGiveTheSameResultAsASetOfPositions) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     RangeSet set;

@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kBuffersMax = 1000;  // IOV_MAX, less those that libfuse adds
+constexpr size_t kBuffersMax = 1000;  // IOV_MAX, less the buffers that libfuse adds
 alignas(4096) constexpr std::array<std::byte, 64 << 10> kZeros{};
 
 }  // namespace

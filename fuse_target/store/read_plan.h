@@ -1,5 +1,6 @@
-// The layout of the answer to a read: a list of pieces of blocks, zeros, and the spill file. Making
-// it copies nothing, so the file's mutex is held briefly; the plan is used without the mutex.
+// The layout of the answer to a read: a list of pieces, each a part of a block, zeros, or a part of
+// the spill file. A plan is made under the file's mutex, which takes little time because no bytes
+// are copied, and is then used without the mutex.
 #pragma once
 
 #include <sys/uio.h>
@@ -23,8 +24,8 @@ class ReadPlan {
   void add_spilled(const std::shared_ptr<SpillFile>& file, uint64_t offset, size_t length);
   void clear();
 
-  // Reads the spilled pieces from the disk. Copies all pieces into one buffer when there are more
-  // than one writev(2) takes. Call it before buffers(). Errors: those of SpillFile::read().
+  // Reads the spilled pieces from the disk. Copies all pieces into one buffer when they are too
+  // many for one writev(2). Call it before buffers(). Errors: those of SpillFile::read().
   Status make_ready();
 
   std::span<const iovec> buffers() const { return buffers_; }

@@ -1,5 +1,5 @@
-// The Sink's calls about bytes: the path of every chunk. It takes the file table's lock (shared)
-// and the file's mutex, each briefly.
+// The Sink's calls about bytes. The calls that every chunk needs take the file table's lock
+// (shared) and the file's mutex, each briefly.
 #include <algorithm>
 #include <cstring>
 
@@ -23,8 +23,8 @@ Status ImageTree::truncate(SessionId session, const wire::Truncate& message) {
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, Error{EINVAL, "truncate: out of range"});
-    return failure(EINVAL, "truncate: out of range");
+    fail((*node)->checkpoint, Error{EINVAL, "truncate: the size is out of range"});
+    return failure(EINVAL, "truncate: the size is out of range");
   }
   (*node)->file->truncate(message.size_bytes);
   parking_.changed((*node)->file.get());
@@ -35,8 +35,8 @@ Status ImageTree::punch_hole(SessionId session, const wire::PunchHole& message) 
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.offset > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, Error{EINVAL, "punch hole: out of range"});
-    return failure(EINVAL, "punch hole: out of range");
+    fail((*node)->checkpoint, Error{EINVAL, "punch hole: the offset is out of range"});
+    return failure(EINVAL, "punch hole: the offset is out of range");
   }
   (*node)->file->punch_hole(message.offset, message.length_bytes);
   return {};
@@ -53,8 +53,8 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, Error{EINVAL, "close: size out of range"});
-    return failure(EINVAL, "close: size out of range");
+    fail((*node)->checkpoint, Error{EINVAL, "close: the size of the file is out of range"});
+    return failure(EINVAL, "close: the size of the file is out of range");
   }
   (*node)->file->close(message.size_bytes);
   bool completed = false;
@@ -130,7 +130,7 @@ Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byt
   const auto found = record(file);
   if (!found)
     return failure(ENOENT, "read back of node " + std::to_string(file.node) + ": unknown");
-  if (offset > uint64_t{INT64_MAX}) return failure(EINVAL, "read back: out of range");
+  if (offset > uint64_t{INT64_MAX}) return failure(EINVAL, "read back: the offset is out of range");
   ReadPlan plan;
   if (auto planned = found->file->read_back(offset, bytes.size(), plan); !planned) {
     return failure(planned.error());

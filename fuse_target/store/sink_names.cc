@@ -1,6 +1,7 @@
-// The Sink's calls about names and attributes. Each call validates the message first: the id of
-// another session, a name that would leave its directory, a parent that is not a directory. An
-// operation that cannot be done fails the checkpoint, because the source assumes that it was done.
+// The Sink's calls about names and attributes. Each call first validates the message: it refuses
+// the id of another session, a name that would leave its directory, a parent that is not a
+// directory. An operation that cannot be done fails the checkpoint, because the source assumes that
+// it was done.
 #include "fuse_target/store/image_tree.h"
 #include "third_party/spdlog.h"
 
@@ -27,9 +28,10 @@ Status check_new_node(const Message& message) {
   if (is_link == message.link_target.empty() ||
       message.link_target.size() > wire::kLinkTargetMaxBytes ||
       message.link_target.find('\0') != std::string::npos) {
-    return failure(EINVAL, "'" + message.name + "': link target out of range");
+    return failure(EINVAL, "'" + message.name + "': invalid link target");
   }
-  if (message.node == 0) return failure(EINVAL, "'" + message.name + "': node id 0 is the root");
+  if (message.node == 0)
+    return failure(EINVAL, "'" + message.name + "': its node id is 0, the id of the root");
   return {};
 }
 
@@ -49,7 +51,7 @@ StoredNodePointer new_node(SessionId session, const Message& message) {
 
 Status ImageTree::claim(SessionId session, const wire::Claim& message) {
   if (auto checked = check_new_node(message); !checked) return checked;
-  StoredNodePointer replaced;  // destroyed after the lock is released
+  StoredNodePointer replaced;  // declared before the lock: destroyed after the unlock
   {
     Lock lock(*this);
     auto owner = session_locked(session);
@@ -134,7 +136,7 @@ Status ImageTree::unlink_named_locked(SessionId session, const wire::Remove& mes
   if (found == parent->children.end() || found->second->key.session != session) {
     return fail_locked(parent->checkpoint,
                        {ENOENT, "remove '" + message.name.substr(0, wire::kNameMaxBytes) +
-                                    "': no such name of this source"});
+                                    "': this source has no such file or directory"});
   }
   const StoredNodePointer there = found->second;
   if (there->checkpoint->state() == StoredState::kSealed) {
@@ -145,7 +147,7 @@ Status ImageTree::unlink_named_locked(SessionId session, const wire::Remove& mes
   }
   node = there;
   unlink_locked(node);
-  // A file keeps its id until its Forget arrives, because it may be open at the source.
+  // A file keeps its id until the source sends Forget for it: it may still be open at the source.
   if (!node->is_file()) forget_key_locked(node);
   return {};
 }
@@ -181,7 +183,8 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
   new_parent = *wanted_parent;
   const auto found = parent->children.find(message.name);
   if (found == parent->children.end() || found->second->key.session != session) {
-    return failure(ENOENT, "rename '" + message.name + "': no such name of this source");
+    return failure(ENOENT,
+                   "rename '" + message.name + "': this source has no such file or directory");
   }
   node = found->second;
   if (auto named = check_name(message.new_name); !named) return named;
@@ -203,7 +206,8 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
     if (!replaced->children.empty() && !holder.failed()) {
       return failure(ENOTEMPTY, "'" + message.new_name + "': not empty");
     }
-    // A file stays until Forget, which a source sends only for open checkpoints.
+    // A replaced file keeps its id until the source sends Forget, which it does only while the
+    // checkpoint is open. In a sealed or failed checkpoint, forget the file at once.
     if (replaced->is_file() && holder.takes_changes()) {
       unlink_locked(replaced);
     } else {
@@ -230,7 +234,8 @@ Status ImageTree::forget(SessionId session, const wire::Forget& message) {
   Lock lock(*this);
   auto node = node_locked(session, message.node);
   if (!node) return failure(node.error());
-  if ((*node)->linked) return failure(EINVAL, "forget '" + (*node)->name + "': it is not removed");
+  if ((*node)->linked)
+    return failure(EINVAL, "forget '" + (*node)->name + "': only a removed file can be forgotten");
   forget_key_locked(StoredNodePointer(*node));
   return {};
 }

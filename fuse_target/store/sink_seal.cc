@@ -12,7 +12,8 @@ Status ImageTree::manifest_entry(SessionId session, const wire::ManifestEntry& m
   auto top = changeable_locked(session, message.checkpoint);
   if (!top) return failure(top.error());
   StoredCheckpoint& checkpoint = *(*top)->checkpoint;
-  // More entries than nodes cannot be right. Do not store them: a source could exhaust the memory.
+  // More entries than the checkpoint has nodes cannot be right. Do not store the rest: a source
+  // could exhaust the memory.
   if (checkpoint.manifest.size() > checkpoint.nodes) {
     checkpoint.manifest_too_long = true;
   } else {

@@ -47,7 +47,7 @@ Status SpillFile::damaged(uint64_t block, const std::string& what) const {
 }
 
 Status SpillFile::read_blocks_locked(uint64_t first, std::span<std::byte> blocks) const {
-  size_t present_bytes = 0;  // less than asked for at the end of the file
+  size_t present_bytes = 0;  // less than blocks.size() at the end of the file
   while (present_bytes < blocks.size()) {
     const auto left = blocks.subspan(present_bytes);
     const ssize_t count = ::pread(file_.get(), left.data(), left.size(),
@@ -91,7 +91,7 @@ Status SpillFile::write_blocks_locked(uint64_t first, std::span<const std::byte>
 
 // ---- Any range ---------------------------------------------------------------------------------
 
-// Splits a range into a part of a block, whole blocks, and a part of a block; each may be missing.
+// Splits the range into up to three parts: the end of a block, whole blocks, the start of a block.
 Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
   std::lock_guard lock(mutex_);
   while (!bytes.empty()) {
@@ -150,7 +150,7 @@ void SpillFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
     for (uint64_t index = from; index < to; ++index) group->second->written.reset(index);
     group = group->second->written.none() ? checksums_.erase(group) : std::next(group);
   }
-  // Errors are harmless: some file systems cannot punch holes.
+  // Errors are ignored: some file systems cannot punch holes, and then the space is not freed.
   (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(first * kBlockBytes),
                     static_cast<off_t>((end - first) * kBlockBytes));

@@ -75,7 +75,7 @@ class SpillFile {
 // Threads: all members by any.
 class SpillDirectory {
  public:
-  // Creates a file there to verify that it can. Errors: those of open(2) for `path`.
+  // Creates a file in `path`, to verify that it is possible. Errors: those of open(2) for `path`.
   static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path);
   virtual ~SpillDirectory() = default;
 

@@ -76,7 +76,7 @@ TEST_F(SpillFileTest, DetectsAFileThatWasCutShort) {
   EXPECT_EQ(read_error(0, 8192), 0);
 }
 
-TEST_F(SpillFileTest, AgreesWithAModelOverRandomSteps) {
+TEST_F(SpillFileTest, RandomWritesAndHolesReadBackTheSameBytesAsAModel) {
   constexpr size_t kSize = 5 * kMiB;
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     file_ = directory_->create_file().value();

@@ -15,9 +15,10 @@ constexpr size_t kBlocksPerExtentMax = kExtentBytes / kSmallestBlockBytes;
 constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBytes);
 static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
 
-// The thread refills the reserve when nothing was allocated or read for kIdle, or when less than
-// 1/kScarcePart of it is left. A restore usually follows the last byte of a checkpoint and needs
-// the cores; its pauses between reads, in which CRIU computes, are shorter than kIdle.
+// The store's thread refills the reserve of touched memory when nothing was allocated or read for
+// kIdle, or when less than 1/kScarcePart of the reserve is left. A restore usually follows the last
+// byte of a checkpoint and needs the cores; its pauses between reads, in which CRIU computes, are
+// shorter than kIdle.
 constexpr std::chrono::milliseconds kIdle{500};
 constexpr size_t kScarcePart = 8;
 
@@ -32,7 +33,7 @@ struct StoreExtent {
   uint32_t number = 0;
   // Written under the store's mutex, and only while no block is referenced.
   size_t block_bytes = kExtentBytes;
-  // Guarded by the store's mutex; of a slab only.
+  // Guarded by the store's mutex; used only if the extent is a slab.
   size_t free_blocks = 0;
   std::array<uint64_t, kBlocksPerExtentMax / 64> free_map{};
 

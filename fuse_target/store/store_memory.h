@@ -56,7 +56,7 @@ class BlockRef {
   explicit operator bool() const { return extent_ != nullptr; }
   std::span<std::byte> bytes() const;
   uint32_t region() const;
-  uint32_t id() const;  // of the block in its store
+  uint32_t id() const;  // identifies the block in its store
   void reset();
   // Passes the reference to the caller as a block id; StoreMemory::adopt() turns it into a
   // BlockRef.
@@ -73,8 +73,9 @@ class BlockRef {
 struct StoreOptions {
   size_t limit_bytes = size_t{1} << 30;
   size_t ready_bytes = size_t{1} << 30;  // reserve of touched memory, part of the limit
-  size_t set_aside_bytes = 0;            // part of the limit that only allocate_bounce() uses
-  // Called once per region, with the store's lock held. The region stays mapped until the end.
+  size_t set_aside_bytes = 0;            // part of the limit, only for allocate_bounce()
+  // Called once per region, with the store's lock held. The region stays mapped until the
+  // store is destroyed.
   std::function<void(uint32_t region, std::span<std::byte> memory)> region_mapped;
 };
 
@@ -139,18 +140,18 @@ class StoreMemory {
   // Guarded by mutex_. A region is created before its first block is allocated, and never removed.
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<Slabs> slabs_;
-  std::vector<StoreExtent*> returned_;  // free, used before: allocated first, last in first out
+  std::vector<StoreExtent*> returned_;  // free, used before; the last returned is reused first
   std::vector<StoreExtent*> touched_;   // free, touched, never used
   size_t fresh_next_ = 0;               // number of the first extent that was never touched
   size_t used_extents_ = 0;
   bool touching_ = false;
   bool starved_ = false;       // an allocation failed since the last block was freed
-  bool notify_freed_ = false;  // space_freed_ is to be called
+  bool notify_freed_ = false;  // thread_ must call space_freed_
   bool stopping_ = false;
 
   std::atomic<std::chrono::steady_clock::time_point> last_used_{};
 
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // declared last: the thread uses the members above
 };
 
 }  // namespace ppmr

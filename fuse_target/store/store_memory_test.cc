@@ -64,14 +64,14 @@ TEST(StoreMemory, ReusesTheExtentThatWasFreedLast) {
   EXPECT_EQ(place[0], std::byte{42}) << "the extent was touched again";
 }
 
-TEST(StoreMemory, TouchesMemoryAheadOfNeed) {
+TEST(StoreMemory, TouchesFreeMemoryBeforeItIsAllocated) {
   auto store = make_store({kLimit, 4 * kExtentBytes, 0});
   EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
   BlockRef block = store->allocate(kExtentBytes);
   EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
 }
 
-TEST(StoreMemory, TouchesNothingDuringReads) {
+TEST(StoreMemory, DoesNotTouchFreeMemoryWhileReadsAreServed) {
   auto store = make_store({kLimit, 4 * kExtentBytes, 0});
   ASSERT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
   BlockRef block = store->allocate(kExtentBytes);

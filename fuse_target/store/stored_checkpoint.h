@@ -16,8 +16,7 @@
 namespace ppmr {
 
 // open -> complete -> sealed; open and complete can become failed. Complete: a directory whose
-// inventory.img was closed. CRIU writes that file last, so a name that is missing then will not
-// appear.
+// inventory.img was closed. CRIU writes that file last, so no further name will appear.
 enum class StoredState { kOpen, kComplete, kSealed, kFailed };
 
 std::string to_string(StoredState state);
@@ -51,7 +50,7 @@ class StoredCheckpoint {
   // Guarded by the tree's mutex.
   size_t nodes = 0;
   size_t files = 0;
-  std::vector<wire::ManifestEntry> manifest;  // received so far; empty after Seal
+  std::vector<wire::ManifestEntry> manifest;  // entries received so far; empty after Seal
   bool manifest_too_long = false;
   uint64_t refused_seals = 0;
   std::string seal_error;  // why the last seal was refused

@@ -1,4 +1,4 @@
-// The calls of the mount and the control socket.
+// The functions of ImageTree for the mount and the control socket.
 #include <algorithm>
 
 #include "fuse_target/store/image_tree.h"
@@ -21,7 +21,7 @@ StoredNodePointer ImageTree::look_up(const StoredNodePointer& directory, const s
 }
 
 void ImageTree::forget_inode(uint64_t inode, uint64_t lookups) {
-  StoredNodePointer unused;  // destroyed after the lock is released
+  StoredNodePointer unused;  // declared before the lock: destroyed after the unlock
   std::lock_guard lock(mutex_);
   const auto found = inodes_.find(inode);
   if (found == inodes_.end() || inode == kRootInode) return;
@@ -109,7 +109,7 @@ Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& 
     forget_key_locked(node);
   }
   changed_.notify_all();
-  // Its source can no longer refer to the file: the missing bytes cannot arrive.
+  // The source can no longer refer to the removed file, so its missing bytes cannot arrive.
   if (node->is_file() && !node->file->facts().closed) {
     fail(node->checkpoint,
          Error{EIO, "'" + name + "' was removed at the target before it was complete"});

@@ -14,7 +14,7 @@ void add_credential_options(CLI::App& app, Credentials& credentials) {
                  "authority that signs the certificates of the peers (PEM)");
   app.add_option("--allow-peer", credentials.allowed_peers,
                  "accept peers with this DNS name or common name; can be repeated")
-      ->allow_extra_args(false)  // the next argument may be the mount point
+      ->allow_extra_args(false)  // takes one name: the argument after it may be the mount point
       ->take_all();
   app.add_flag("--insecure", credentials.insecure,
                "allow plain text without authentication, also to other machines");

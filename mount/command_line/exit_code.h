@@ -13,7 +13,7 @@ enum class ExitCode : int {
   kDaemonSilent = 6,       // the daemon of the mount did not answer in time, or has ended
   kCheckpointFailed = 7,   // checkpoint missing, failed, or not verified
   kTimedOut = 8,           // --timeout expired
-  kRestoreFailed = 9,      // CRIU did not restore the process: it does not run here
+  kRestoreFailed = 9,      // CRIU did not restore the process: it does not run at the target
   kPagesLost = 10,         // restored, but killed because part of its memory was lost
   kMigrationAborted = 11,  // the migration failed: the processes continue at the source
   kMigrationOpen = 12,     // unfinished: run `ppmr migrate --recover`

@@ -48,7 +48,7 @@ TEST(Time, RefusesInvalidText) {
   }
 }
 
-TEST(Format, ChoosesTheUnit) {
+TEST(Format, PrintsSizesAndTimesInTheUnitThatFitsTheirMagnitude) {
   EXPECT_EQ(format_size(0), "0 B");
   EXPECT_EQ(format_size(1023), "1023 B");
   EXPECT_EQ(format_size(1536), "1.5 KiB");

@@ -24,7 +24,8 @@ Status ControlCall::send(const std::string& control_socket, const nlohmann::json
   control_socket_ = control_socket;
   sockaddr_un address{.sun_family = AF_UNIX};
   if (control_socket.empty() || control_socket.size() >= sizeof(address.sun_path)) {
-    return failure(EINVAL, "'" + control_socket + "': not a valid path of a control socket");
+    return failure(EINVAL, "control socket '" + control_socket +
+                               "': the path is empty or too long for a Unix socket");
   }
   std::copy(control_socket.begin(), control_socket.end(), address.sun_path);
   socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

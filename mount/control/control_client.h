@@ -17,7 +17,7 @@ class ControlCall {
   // Errors: as call().
   Status send(const std::string& control_socket, const nlohmann::json& request,
               std::chrono::milliseconds timeout);
-  // After ETIMEDOUT it can be called again. Errors: as call().
+  // Waits for the answer; after ETIMEDOUT the caller can wait again. Errors: as call().
   Result<nlohmann::json> answer(std::chrono::milliseconds timeout);
 
  private:

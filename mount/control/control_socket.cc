@@ -25,8 +25,8 @@ namespace {
 
 using nlohmann::json;
 constexpr std::string_view kSuffix = ".sock";
-// A socket is bound under this suffix and renamed when it listens. Without that, another daemon
-// that removes stale sockets could remove it in between.
+// A socket is bound to a name with this suffix, and renamed when it listens. Without the rename,
+// another daemon that removes stale sockets could remove it between bind() and listen().
 constexpr std::string_view kUnfinished = ".new";
 
 Result<sockaddr_un> address_of(const std::string& path) {
@@ -38,7 +38,7 @@ Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
-// Other users must not be able to add sockets or links.
+// Other users must not be able to add sockets or links to the directory.
 Status make_private_directory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_failure("create directory", directory);
@@ -48,7 +48,7 @@ Status make_private_directory(const std::string& directory) {
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {
     return failure(
         EPERM,
-        directory + ": not a directory of this user, refusing to put a control socket there");
+        directory + ": not a directory of this user, so ppmr creates no control socket there");
   }
   if ((status.st_mode & 0777) != 0700 && chmod(directory.c_str(), 0700) != 0) {
     return system_failure("chmod 0700", directory);
@@ -171,7 +171,7 @@ void ControlServer::accept_clients() {
         spdlog::error("control socket: dropped a client: {}", exception.what());
       }
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-      pollfd pause{end_.get(), POLLIN, 0};  // the next attempt would fail, too: wait
+      pollfd pause{end_.get(), POLLIN, 0};  // the next accept4() would fail, too: wait
       poll(&pause, 1, 100);
     }
   }

@@ -1,6 +1,7 @@
 // The daemon's half of the control socket: a Unix stream socket on which `ppmr commit`, `restart`,
 // `status` and others send requests to the daemon of a mount. A request is one JSON object on a
-// line, so is its answer. The client's half is control_client.h. README.md lists the requests.
+// line, and so is its answer. The client's half is control_client.h. README.md in this folder lists
+// the requests.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ struct ControlServerOptions {
   std::string directory;  // empty: control_directory()
   size_t clients_max = 256;
   size_t request_max_bytes = 64 << 10;
-  // For a client to send a whole request, and to receive the answer.
+  // Time limit for a client to send a whole request, and again to receive the answer.
   std::chrono::milliseconds client_timeout{5000};
 };
 
@@ -35,7 +36,8 @@ std::string control_directory();
 class ControlServer {
  public:
   // Returns {"ok":true,...} or refusal(...). Exceptions become refusals: EINVAL for
-  // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM, else EIO.
+  // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM for
+  // std::bad_alloc, EIO for others.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
 
   // Creates the directory (mode 0700) and in it a listening socket (mode 0600) with a random name.
@@ -70,7 +72,7 @@ class ControlServer {
   const UniqueFd end_;  // eventfd: written once by the destructor
   Handler handler_;     // constant after serve()
 
-  std::list<Client> clients_;  // used by acceptor_, and by the destructor after its end
+  std::list<Client> clients_;  // used by thread acceptor_, and after its end by the destructor
   std::thread acceptor_;
 };
 

@@ -168,7 +168,7 @@ TEST_F(ControlSocket, ServesOthersWhileAHandlerBlocks) {
   EXPECT_TRUE(waiting.answer(seconds(5)).has_value());
 }
 
-TEST_F(ControlSocket, TimesOutWhenTheDaemonDoesNotServe) {
+TEST_F(ControlSocket, ClientTimesOutWhenTheDaemonDoesNotAnswer) {
   const auto server = std::move(*ControlServer::create(options_));
   const auto began = std::chrono::steady_clock::now();
   const auto answer = call(server->path(), {{"op", "status"}}, milliseconds(200));

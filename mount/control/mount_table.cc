@@ -58,6 +58,7 @@ std::string join(const std::vector<std::string>& components) {
 
 }  // namespace
 
+// An example of a line of /proc/self/mountinfo:
 // 36 35 98:0 /root /mount/point rw,noatime shared:1 master:2 - type source rw,errors=continue
 std::vector<MountEntry> parse_mountinfo(std::string_view text) {
   std::vector<MountEntry> mounts;
@@ -98,7 +99,7 @@ Result<MountedPath> find_mount(const std::string& path) {
 }
 
 // Walks the path like the kernel, but looks each prefix up in the mount table before it accesses
-// it. After the mount point of a ppmr mount it takes the rest of the path literally.
+// the prefix. It accesses nothing inside a ppmr mount, so it follows no symbolic links there.
 Result<MountedPath> find_mount(const std::string& path, const std::vector<MountEntry>& mounts) {
   if (path.empty()) return failure(ENOENT, "the path is empty");
   std::deque<std::string> pending;
@@ -110,7 +111,7 @@ Result<MountedPath> find_mount(const std::string& path, const std::vector<MountE
   }
   std::vector<std::string> resolved;
   const MountEntry* mount = nullptr;  // the ppmr mount that contains `resolved`
-  size_t mount_depth = 0;             // how many components its mount point has
+  size_t mount_depth = 0;             // number of components of the mount point's path
   int symlinks = 0;
   while (!pending.empty()) {
     const std::string component = std::move(pending.front());

@@ -1,5 +1,5 @@
-// Finds the ppmr mounts, and the mount that contains a path, in /proc/self/mountinfo. Accessing the
-// mount itself could block on its daemon.
+// Finds the ppmr mounts, and the mount that contains a path. Reads /proc/self/mountinfo for it and
+// does not access the mount, because such an access could block on the mount's daemon.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct MountEntry {
   std::string mountpoint;
   std::string root;    // "/", or for a bind mount the bound directory of the file system
   std::string type;    // "fuse.ppmr" for a ppmr mount
-  std::string source;  // of a ppmr mount: the daemon's control socket
+  std::string source;  // for a ppmr mount, the path of the daemon's control socket
   bool is_ppmr() const { return type == "fuse.ppmr"; }
 };
 

@@ -68,13 +68,13 @@ TEST_F(FindMount, ReturnsThePathAfterTheMountPoint) {
   EXPECT_EQ(remainder(base_ + "/real/mnt//ck1/./a.img/"), "ck1/a.img");
 }
 
-TEST_F(FindMount, FollowsSymbolicLinksBeforeTheMount) {
+TEST_F(FindMount, FollowsSymbolicLinksAboveTheMountPoint) {
   EXPECT_EQ(remainder(base_ + "/link/mnt/ck1"), "ck1");
   EXPECT_EQ(remainder(base_ + "/link/../real/mnt/ck1"), "ck1");
   EXPECT_EQ(remainder(base_ + "/loop/mnt"), "error " + std::to_string(ELOOP));
 }
 
-TEST_F(FindMount, DotDotLeavesTheMount) {
+TEST_F(FindMount, ResolvesDotDotInsideAndOutOfTheMount) {
   EXPECT_EQ(remainder(base_ + "/real/mnt/ck1/../ck2"), "ck2");
   EXPECT_EQ(remainder(base_ + "/real/mnt/../mnt/ck1"), "ck1");
   EXPECT_EQ(remainder(base_ + "/real/mnt/ck1/../../"), "error " + std::to_string(ENODEV));

@@ -2,8 +2,8 @@
 // mounts. The child writes one verdict: 'R' (ready), or 'F' (failed) with exit code and message. If
 // it dies instead, the parent reads end-of-file and gets the reason from waitpid().
 //
-// Until it is ready the child stays in the parent's session, so Ctrl-C ends a slow start. It
-// receives SIGTERM if the parent dies.
+// Until the child is ready, it stays in the parent's terminal session (setsid(2)), so Ctrl-C ends a
+// slow start, and it receives SIGTERM if the parent dies.
 //
 // Rejected: daemon(3). Called after the mount it would fork a process with threads; called before,
 // a failure of the mount could not be reported to the shell.
@@ -54,13 +54,13 @@ sigset_t stop_signal_set() {
 void protect_memory() {
   rlimit core{};
   getrlimit(RLIMIT_CORE, &core);
-  core.rlim_cur = 0;  // not the hard limit: restored processes inherit it
+  core.rlim_cur = 0;  // keeps the hard limit, which restored processes inherit
   setrlimit(RLIMIT_CORE, &core);
   prctl(PR_SET_DUMPABLE, 0);
 }
 
-// Makes free() return large buffers to the kernel. By default malloc raises the threshold with the
-// first large buffer that is freed, and keeps later ones (mallopt(3), M_MMAP_THRESHOLD).
+// Makes free() return large buffers to the kernel. By default, freeing a first large buffer raises
+// malloc's threshold, and later large buffers stay in the heap (mallopt(3), M_MMAP_THRESHOLD).
 void return_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
 
 std::string describe_end(pid_t child) {

@@ -51,7 +51,7 @@ class Daemon {
 
   const DaemonOptions options_;
   std::shared_ptr<spdlog::sinks::sink> file_sink_;
-  UniqueFd parent_;  // pipe to the waiting parent; empty in the foreground and after the verdict
+  UniqueFd parent_;  // pipe to the waiting parent; empty in the foreground and after reporting
   bool ready_ = false;
 };
 
@@ -62,9 +62,9 @@ class Daemon {
 // dumps are disabled, because images hold secrets.
 int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon&)>& body);
 
-// Calls `stop` when SIGTERM, SIGINT or SIGHUP arrives, on its own thread, so `stop` is not limited
-// to async-signal-safe functions. Signals that arrive before it is created stay pending. Threads:
-// created and destroyed by one thread.
+// Calls `stop` on a thread of its own when SIGTERM, SIGINT or SIGHUP arrives, so `stop` is not
+// limited to async-signal-safe functions. Signals that arrive before this object exists stay
+// pending. Threads: created and destroyed by one thread.
 class StopSignals {
  public:
   using Stop = std::function<void(int signal)>;
@@ -75,7 +75,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // Blocks the three signals in the calling thread and in those it starts later.
+  // Blocks SIGTERM, SIGINT and SIGHUP in the calling thread and in threads that it starts later.
   static void block();
 
  private:
@@ -84,7 +84,7 @@ class StopSignals {
   const Stop stop_;
   UniqueFd signals_;    // signalfd
   UniqueFd end_;        // eventfd: written by the destructor
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // declared last: the thread uses the members above
 };
 
 }  // namespace ppmr

@@ -74,7 +74,7 @@ TEST_F(DaemonLife, ParentSucceedsWhenTheDaemonIsReady) {
   EXPECT_THAT(await(base_ + "/log"), HasSubstr("serving"));
 }
 
-TEST_F(DaemonLife, ParentReportsAFailureBeforeReady) {
+TEST_F(DaemonLife, ParentReportsAnErrorOfTheDaemonBeforeItWasReady) {
   const Seen seen = run({.name = "ppmr test"}, [](Daemon& daemon) {
     return daemon.failed({EBUSY, "mount /x: busy"}, ExitCode::kMountFailed);
   });
@@ -82,7 +82,7 @@ TEST_F(DaemonLife, ParentReportsAFailureBeforeReady) {
   EXPECT_EQ(seen.stderr_text, "ppmr test: mount /x: busy\n");
 }
 
-TEST_F(DaemonLife, ParentReportsTheDeathOfTheDaemonBeforeReady) {
+TEST_F(DaemonLife, ParentReportsThatTheDaemonWasKilledBeforeItWasReady) {
   const Seen seen = run({.name = "ppmr test"}, [](Daemon&) {
     kill(getpid(), SIGKILL);
     return ExitCode::kSuccess;
@@ -109,7 +109,7 @@ TEST_F(DaemonLife, RefusesALogFileThatCannotBeWritten) {
   EXPECT_THAT(seen.stderr_text, HasSubstr("/no/such/log: No such file or directory"));
 }
 
-TEST_F(DaemonLife, DeliversSignalsThatArrivedEarly) {
+TEST_F(DaemonLife, DeliversSignalsThatArrivedBeforeTheHandlerWasInstalled) {
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
     const Seen seen = run({.name = "ppmr test", .foreground = true}, [&](Daemon& daemon) {
       kill(getpid(), number);
@@ -122,7 +122,7 @@ TEST_F(DaemonLife, DeliversSignalsThatArrivedEarly) {
   }
 }
 
-TEST_F(DaemonLife, ReportsAnExceptionOfTheBodyAsFailure) {
+TEST_F(DaemonLife, ReportsAnExceptionInTheDaemonAsFailure) {
   for (const bool foreground : {false, true}) {
     const Seen seen = run({.name = "ppmr test", .foreground = foreground}, [](Daemon&) -> ExitCode {
       throw std::system_error(EAGAIN, std::generic_category(), "start a thread");

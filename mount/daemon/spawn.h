@@ -12,13 +12,13 @@ namespace ppmr {
 
 struct SpawnFile {
   int ours = -1;    // may be close-on-exec
-  int theirs = -1;  // its number in the new process
+  int theirs = -1;  // the file's descriptor in the new process
 };
 
 enum class SpawnGroup {
   kCallers,     // Ctrl-C on the caller's terminal also reaches the new process
   kOwn,         // a process group of its own
-  kOwnSession,  // a session of its own, without a terminal
+  kOwnSession,  // a new POSIX session (setsid(2)), without a terminal
 };
 
 struct SpawnOptions {

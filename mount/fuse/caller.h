@@ -13,10 +13,10 @@ namespace ppmr {
 // namespace. A signal that the caller handles must not fail its read or write: CRIU, for example,
 // ends the restore when preadv fails.
 bool caller_is_dying(pid_t caller);
-bool is_dying(std::istream& status);  // the same for a text in the form of /proc/PID/status
+bool is_dying(std::istream& status);  // whether this /proc/PID/status shows a fatal pending signal
 
-// Returns a function that is true once a signal which kills the caller has interrupted `request`.
-// Valid until the request is replied to.
+// Returns a function that returns true once a signal that kills the caller has interrupted
+// `request`. The function may be called until the request is replied to.
 std::function<bool()> interruption_of(fuse_req_t request);
 
 }  // namespace ppmr

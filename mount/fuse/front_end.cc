@@ -14,8 +14,8 @@ constexpr unsigned int kBackgroundRequestsMax = 64;
 struct DirectoryHandle final : OpenHandle {
   explicit DirectoryHandle(ListDirectory list) : list(std::move(list)) {}
   const ListDirectory list;
-  // The entries at the time of the last readdir at offset 0. If entries are removed between two
-  // calls, the second call therefore skips no other entry.
+  // The entries of the directory when readdir was last called with offset 0. Later calls continue
+  // in this list, so they skip no entry if others are removed in between.
   std::vector<DirectoryEntry> entries;
 };
 
@@ -61,7 +61,8 @@ Status statfs(fuse_req_t request, fuse_ino_t) {
   return {};
 }
 
-// Without these two the kernel returns EOPNOTSUPP, which some tools report as an error.
+// Without getxattr and listxattr the kernel returns EOPNOTSUPP, which some tools report as an
+// error.
 Status getxattr(fuse_req_t, fuse_ino_t, const char*, size_t) {
   return failure(ENODATA, "no such attribute");
 }
@@ -116,7 +117,7 @@ Status reply_done(fuse_req_t request, Status status) {
 Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<OpenHandle> handle) {
   FrontEnd& front_end = front_end_of(request);
   file.fh = front_end.add_handle(std::move(handle));
-  // An error here means that the caller is gone: the kernel sends no release.
+  // If the reply fails, the caller is gone, and the kernel will send no release.
   if (fuse_reply_open(request, &file) != 0) front_end.close_handle(file.fh);
   return {};
 }
@@ -162,7 +163,7 @@ Status FrontEnd::serve(const MountOptions& options, const fuse_lowlevel_ops& ope
   }
   (*mount)->stop();
   events.ended();
-  // The kernel sends no release for handles that are still open.
+  // After the unmount the kernel sends no release for handles that are still open.
   std::lock_guard lock(handles_mutex_);
   handles_.clear();
   return {};

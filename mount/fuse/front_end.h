@@ -1,4 +1,4 @@
-// What both mounts share between libfuse and their trees: serving a mount, the operations that do
+// The code that both mounts share in their use of libfuse: serving a mount, the operations that do
 // not differ (readdir, statfs, xattr, forget), replies, and the exception guard.
 //
 // An operation of a mount returns success if it has replied to its request or parked it, else the
@@ -22,23 +22,25 @@
 
 namespace ppmr {
 
-// What fuse_file_info::fh refers to. Destroyed on release, at the latest when the mount ends.
+// What fuse_file_info::fh refers to. Destroyed by the FUSE request RELEASE, at the latest when the
+// mount ends.
 class OpenHandle {
  public:
   virtual ~OpenHandle() = default;
 };
 
-// Returns the present entries of an open directory, with "." and "..". Its captures live until
-// release.
+// Returns the present entries of an open directory, with "." and "..". The function object lives
+// until the directory is closed.
 using ListDirectory = std::function<std::vector<DirectoryEntry>()>;
 
 struct ServeEvents {
   std::function<void()> mounted;  // requests are being served
-  std::function<void()> ending;   // handlers that wait must return: the loop waits for them
+  std::function<void()> ending;   // must unblock waiting handlers: the loop waits for them
   std::function<void()> ended;    // no handler runs; parked requests can still be answered
 };
 
-// The userdata of a FUSE session, as a FrontEnd*. Threads: serve() by one, everything else by any.
+// The userdata of a FUSE session has the type FrontEnd*. Threads: serve() by one, everything else
+// by any.
 class FrontEnd {
  public:
   virtual ~FrontEnd() = default;
@@ -65,7 +67,7 @@ class FrontEnd {
 
  private:
   std::mutex loop_mutex_;
-  RequestLoop* loop_ = nullptr;  // while serving; guarded by loop_mutex_
+  RequestLoop* loop_ = nullptr;  // null when not serving; guarded by loop_mutex_
   bool stopping_ = false;        // guarded by loop_mutex_
 
   std::mutex handles_mutex_;
@@ -89,14 +91,14 @@ void reply_error(fuse_req_t request, const Error& error);
 Status reply_done(fuse_req_t request, Status status = {});
 // Replies with the opened handle, which lives until close_handle().
 Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<OpenHandle> handle);
-// `view` shows a node whose count of look-ups was increased by one for this reply.
+// The look-up count of the node in `view` was already increased by one for this reply.
 fuse_entry_param entry_of(const NodeView& view, double name_valid_s);
 void reply_entry(fuse_req_t request, const NodeView& view, double name_valid_s);
 void reply_attributes(fuse_req_t request, const NodeView& view);
 
 // ---- Exceptions.
 
-// Runs `call`, which returns a Status; an exception becomes its error.
+// Runs `call` and returns its Status; turns an exception into an error.
 template <typename Call>
 Status without_exceptions(Call&& call) noexcept {
   try {
@@ -110,11 +112,12 @@ Status without_exceptions(Call&& call) noexcept {
       return failure(EIO, exception.what());
     }
   } catch (...) {
-    return failure(ENOMEM, "out of memory");  // short enough to need no allocation
+    return failure(ENOMEM, "out of memory");  // this short string needs no allocation
   }
 }
 
-// An operation for libfuse's table. It must not throw after it has replied.
+// Wraps an operation for libfuse's table: its error or exception becomes the reply. The operation
+// must not throw after it has replied.
 template <auto operation>
 struct Guarded;
 template <typename... Arguments, Status (*operation)(fuse_req_t, Arguments...)>

@@ -227,7 +227,7 @@ TEST_F(FuseRequests, AreServedByFewerThreadsWhenThreadCreationFails) {
   end();
 }
 
-TEST_F(FuseRequests, LoopFailsToStartWithoutAnyThread) {
+TEST_F(FuseRequests, RequestLoopFailsToStartWhenNoThreadCanBeCreated) {
   ThreadLimit limit{.left = 0};
   const Status started = serve(limit.options());
   ASSERT_FALSE(started);

@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-// The mount of a daemon that died returns ENOTCONN.
+// stat(2) on the mount of a daemon that died returns ENOTCONN.
 Status check_mountpoint(const std::string& mountpoint) {
   struct stat attributes {};
   if (::stat(mountpoint.c_str(), &attributes) != 0) {
@@ -74,7 +74,7 @@ FuseMount::~FuseMount() {
 }
 
 void FuseMount::stop() {
-  // Lazily, because a process may have its working directory in the mount.
+  // Unmounts lazily, because a process may have its working directory in the mount.
   if (fuse_session_exited(session_) == 0) {
     ::umount2(mountpoint_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
     fuse_session_exit(session_);

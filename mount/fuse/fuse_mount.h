@@ -12,7 +12,7 @@ namespace ppmr {
 
 struct MountOptions {
   std::string mountpoint;
-  std::string source_label;  // the mount's source in /proc/self/mountinfo: the control socket
+  std::string source_label;  // "mount source" in /proc/self/mountinfo: the control socket
   bool allow_other = false;
 };
 

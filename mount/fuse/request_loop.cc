@@ -17,9 +17,9 @@ constexpr size_t kUsualWorkersMin = 2;
 constexpr size_t kUsualWorkersMax = 8;
 constexpr size_t kBuffersPerWorker = 4;
 
-// A worker that processes a request for longer is probably blocked: no request needs that much
-// time, even on a busy core. The loop does not start a thread for every request that finds no
-// receiver: with two writers of 4 KiB, starting threads took four fifths of the time.
+// A worker that processes a request for longer than this is probably blocked: no request needs that
+// much time, even on a busy core. The loop starts no thread before that: when it started one as
+// soon as no worker was receiving, this took four fifths of the time with two writers of 4 KiB.
 constexpr milliseconds kBlockedAfter{4};
 // While all workers stay blocked, each round starts twice as many workers as the one before, at
 // most this many. A thousand blocked writers delay the next request by about twenty rounds, not by
@@ -114,7 +114,7 @@ void RequestLoop::watch_workers(std::unique_lock<std::mutex>& lock) {
 }
 
 void RequestLoop::await_workers(std::unique_lock<std::mutex>& lock) {
-  // A signal that arrives just before read(2) is lost, so it is repeated.
+  // A signal that arrives just before a worker calls read(2) is lost, so the loop sends it again.
   while (workers_ > 0) {
     for (pthread_t worker : receiving_) ::pthread_kill(worker, kWakeSignal);
     changed_.wait_for(lock, milliseconds(10));
@@ -141,8 +141,8 @@ bool RequestLoop::start_worker_locked() {
   } catch (const std::exception& exception) {
     --workers_;
     if (!std::exchange(out_of_threads_, true)) {
-      spdlog::warn("start another thread that serves the mount: {} (running: {})", exception.what(),
-                   workers_);
+      spdlog::warn("cannot start another thread that serves the mount: {} (threads running: {})",
+                   exception.what(), workers_);
     }
     return false;
   }
@@ -156,7 +156,7 @@ void RequestLoop::work() {
   }
   std::lock_guard lock(mutex_);
   --workers_;
-  if (receiving_.empty()) watching_ = true;  // this worker may have been the last one that received
+  if (receiving_.empty()) watching_ = true;  // all workers are busy: run() may have to add one
   changed_.notify_all();
 }
 

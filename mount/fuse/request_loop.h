@@ -1,6 +1,7 @@
 // The threads that receive and process the requests of a mount. A handler may block (for a slot,
-// for the peer): when no worker is left receiving and none returns for some milliseconds, the loop
-// starts more workers. There is no maximum, so a blocked caller never blocks another one.
+// for the peer): when no worker is free to receive, and none finishes its request for some
+// milliseconds, the loop starts more workers. There is no maximum, so a blocked caller never blocks
+// another one.
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>
@@ -19,12 +20,12 @@
 
 namespace ppmr {
 
-// Where one worker receives its requests. Threads: its worker's.
+// The memory into which one worker receives its requests. Threads: that worker's.
 class RequestBuffer {
  public:
   virtual ~RequestBuffer() = default;
-  // Memory for one request: at least a page more than the mount's max_write, and at least
-  // kRequestMinBytes until that is set. Empty if there is no memory now.
+  // Memory for one request: at least max_write plus one page; before the mount knows its max_write,
+  // at least kRequestMinBytes. Empty if there is no memory now.
   virtual std::span<std::byte> take() = 0;
   // The worker calls this when it has processed the request in the memory of take().
   virtual void give_back() = 0;
@@ -40,7 +41,7 @@ class RequestBuffers {
 // libfuse reads up to 256 pages and a header page before it has the mount's max_write.
 inline constexpr size_t kRequestMinBytes = (size_t{1} << 20) + 4096;
 
-// Plain memory, for mounts that are only read. Only what requests use of it is ever touched.
+// Heap memory, for mounts that are only read. Pages that no request needs are never touched.
 class HeapRequestBuffers final : public RequestBuffers {
  public:
   std::unique_ptr<RequestBuffer> make() override;
@@ -52,7 +53,7 @@ struct RequestLoopOptions {
   // there are at most 8 workers, and usually not more than one for four buffers.
   static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
 
-  size_t workers_usual = 2;  // started first; more are started only while these are blocked
+  size_t workers_usual = 2;  // number of workers at the start; more only while these are blocked
   // Starts a thread; throws std::system_error when that fails. Tests replace it.
   std::function<std::thread(std::function<void()>)> start_thread = [](std::function<void()> body) {
     return std::thread(std::move(body));
@@ -94,7 +95,7 @@ class RequestLoop {
   std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
   size_t workers_ = 0;
   uint64_t returns_ = 0;   // how often a worker has finished a request
-  bool watching_ = false;  // no worker was receiving: run() checks whether all stay blocked
+  bool watching_ = false;  // all workers were busy: run() adds some if all stay blocked
   bool stopping_ = false;
   bool out_of_threads_ = false;  // the last attempt to start a worker failed
 };

@@ -11,7 +11,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Bounds the threads. Peers that have not sent a hello give way to others: evict_silent_locked().
+// Limits the number of threads. At the limit, a new connection displaces one that has not sent its
+// hello: evict_silent_locked().
 constexpr size_t kConnectionsMax = 256;
 // A refused connection stays open this long, so that the peer can read the reason.
 constexpr milliseconds kRefusedTime{500};
@@ -82,7 +83,8 @@ Status Acceptor::accept_connection() {
   return {};
 }
 
-// Without a thread the peer gets a reject in plain text: a source accepts it also in place of TLS.
+// If no thread can start, sends the peer a reject in plain text: a source that expects TLS accepts
+// a plain-text reject too.
 void Acceptor::start_thread_locked(Accepted& accepted) {
   try {
     accepted.thread = std::thread([this, &accepted] { run(accepted); });
@@ -144,7 +146,7 @@ void Acceptor::tidy() {
     if (refused && age > kRefusedTime) {
       accepted.connection = nullptr;
     } else if (!accepted.hello_received && age > 2 * hello_max_) {
-      accepted.connection->shut_down();  // perhaps it sends its hello byte by byte
+      accepted.connection->shut_down();  // ends a peer that sends its hello byte by byte
     }
   }
   join_done_locked();
@@ -156,7 +158,7 @@ void Acceptor::join_done_locked() {
       ++accepted;
       continue;
     }
-    if (accepted->thread.joinable()) accepted->thread.join();  // the thread needs mutex_ no more
+    if (accepted->thread.joinable()) accepted->thread.join();  // the thread no longer needs mutex_
     accepted = connections_.erase(accepted);
   }
 }

@@ -32,8 +32,8 @@ class Acceptor {
 
   // Closes the listener. When it returns, no further connection is accepted.
   void close();
-  // Ends the peers whose hello is late, and joins the threads of ended connections. The owner calls
-  // this every now and then.
+  // Closes connections whose hello is late, and joins the threads of ended connections. The owner
+  // calls this periodically.
   void tidy();
 
  private:
@@ -41,7 +41,7 @@ class Acceptor {
   // Guarded by mutex_.
   struct Accepted {
     std::shared_ptr<Connection> connection;  // null when done
-    std::thread thread;                      // none if no thread could start
+    std::thread thread;                      // empty if no thread could start
     Clock::time_point since = Clock::now();
     bool hello_received = false;
     bool evicted = false;

@@ -27,14 +27,14 @@ class Connection {
   // stream, those of recv(2).
   virtual Status read(std::span<iovec> buffers, size_t& received_bytes) = 0;
   // Waits for at least one byte and reads what has arrived, as far as it fits into `bytes`. Returns
-  // the number of bytes. Errors: as above.
+  // the number of bytes. Errors: those of read().
   virtual Result<size_t> read_some(std::span<std::byte> bytes) = 0;
-  // The next byte; it stays in the stream. Errors: as above.
+  // Returns the next byte and leaves it in the stream. Errors: those of read().
   virtual Result<std::byte> peek() = 0;
   // Writes all of `buffers` and modifies the iovecs. Blocks while the peer does not read. Errors:
   // ETIMEDOUT when no byte could be written for the write timeout, those of send(2).
   virtual Status write(std::span<iovec> buffers) = 0;
-  // Zero, the initial value, waits forever.
+  // A timeout of zero, the initial value, means to wait forever.
   virtual void set_read_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void set_write_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void shut_down() = 0;
@@ -58,24 +58,26 @@ class Connector {
  public:
   virtual ~Connector() = default;
   virtual Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) = 0;
-  // A connection for payload only. It is not encrypted; each hello on it proves that the source
-  // belongs to the session (session_proof.h). A connector that encrypts payload would do it here;
-  // targets already accept such connections.
+  // Opens a connection for payload only. It is not encrypted; its hello proves that the source
+  // belongs to the session (session_proof.h). A connector that encrypts payload would override this
+  // function; targets already accept encrypted data connections.
   virtual Result<std::unique_ptr<Connection>> connect_data(std::chrono::milliseconds timeout) {
     return connect(timeout);
   }
   virtual const std::string& target() const = 0;  // an address, for messages
 };
 
-// How sources reach the target. Threads: one calls accept(); any call the others.
+// How sources reach the target. Threads: only one may call accept(); any may call the other
+// members.
 class Listener {
  public:
   virtual ~Listener() = default;
-  // Errors: ECANCELED after close(). Others concern one connection only: call again.
+  // Errors: ECANCELED after close(). Any other error concerns one connection only: call accept()
+  // again.
   virtual Result<std::unique_ptr<Connection>> accept() = 0;
   // The first step on an accepted connection: authenticates the peer, and sends a refused peer the
-  // reason. Blocks on the peer, so call it on a thread for this connection. Shutting `connection`
-  // down also ends the connection that this returns. Errors: why the peer is refused.
+  // reason. Blocks on the peer, so call it on a thread for this connection. Shutting down
+  // `connection` also ends the returned connection. Errors: why the peer is refused.
   virtual Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
                                                        std::chrono::milliseconds) {
     return connection;

@@ -9,7 +9,7 @@ namespace ppmr {
 struct CertificateFiles {
   std::string certificate;  // PEM: this node's certificate and intermediate ones
   std::string private_key;  // PEM, without a passphrase
-  std::string authority;    // PEM: must have signed the certificate of a peer
+  std::string authority;    // PEM: the authority that must have signed a peer's certificate
 };
 
 struct Credentials {

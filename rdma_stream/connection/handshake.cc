@@ -58,7 +58,7 @@ Result<Handshake> receive_handshake(Connection& connection, std::chrono::millise
     if (read.error().errno_value == ETIMEDOUT) {
       return failure(ETIMEDOUT, "no ppmr handshake from " + connection.peer() + " within " +
                                     std::to_string(timeout.count()) +
-                                    " ms (stopped, or another protocol?)");
+                                    " ms (is the peer stopped, or does it use another protocol?)");
     }
     return failure(read.error());
   }

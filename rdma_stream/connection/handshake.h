@@ -47,7 +47,7 @@ Status greet_target(Connection& connection, wire::DataHello hello, const wire::T
 Result<wire::Welcome> greet_target(Connection& connection, const wire::AgentHello& hello,
                                    std::chrono::milliseconds timeout);
 
-// Untrusted bytes made safe for a log: "SSH-2.0-Open".
+// Makes untrusted bytes safe for a log; the result is, for example, "SSH-2.0-Open".
 std::string readable(std::span<const std::byte> bytes);
 
 wire::Token random_token();

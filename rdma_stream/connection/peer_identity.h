@@ -8,8 +8,8 @@ namespace ppmr {
 struct PeerIdentity {
   enum class Method { kNone, kSharedKey, kCertificate };
   Method method = Method::kNone;
-  // The name in its certificate that --allow-peer allows. Empty with a shared key, which does not
-  // distinguish peers.
+  // The name in the peer's certificate that --allow-peer allows. Empty with a shared key, which
+  // does not distinguish peers.
   std::string name;
 
   bool authenticated() const { return method != Method::kNone; }

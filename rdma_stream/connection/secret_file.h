@@ -1,4 +1,5 @@
-// Files with secrets: created with, and read only with, permissions that protect them.
+// Files with secrets. ppmr creates them with permissions that protect them, and refuses to read
+// files without these.
 #pragma once
 
 #include <sys/stat.h>
@@ -20,7 +21,7 @@ using SharedKey = std::array<uint8_t, 32>;
 Result<std::string> read_secret_file(const std::string& path, mode_t denied);
 
 // A key file is one line of 64 hexadecimal digits without any permission for group and others.
-// Errors: as above, EINVAL for other contents.
+// Errors: those of read_secret_file(), EINVAL for other contents.
 Result<SharedKey> read_key_file(const std::string& path);
 
 // Creates a key in a new file, mode 0600. Errors: EEXIST (an existing file is never overwritten),

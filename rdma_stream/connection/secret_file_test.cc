@@ -37,7 +37,7 @@ struct KeyFile : testing::Test {
   std::string file;
 };
 
-TEST_F(KeyFile, IsCreatedPrivateAndReadable) {
+TEST_F(KeyFile, IsCreatedPrivateAndCanBeReadBack) {
   const auto made = create_key_file(file);
   ASSERT_TRUE(made);
   EXPECT_EQ(read_key_file(file).value(), *made);
@@ -46,7 +46,7 @@ TEST_F(KeyFile, IsCreatedPrivateAndReadable) {
   EXPECT_EQ(found.st_mode & 0777, 0600u);
 }
 
-TEST_F(KeyFile, ContainsANewKeyEachTime) {
+TEST_F(KeyFile, EachCreationGeneratesANewKey) {
   const auto other = create_key_file((directory / "other").string());
   const auto made = create_key_file(file);
   EXPECT_NE(*made, *other);

@@ -13,7 +13,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::byte kTlsHandshakeRecord{SSL3_RT_HANDSHAKE};
-// Closing a socket with unread bytes resets the connection, and the last message may be lost.
+// Closing a socket with unread bytes resets the connection, and the peer may not get our last
+// message. So a refused connection is read for at most this long before it is closed.
 constexpr milliseconds kHangUpPatience{500};
 constexpr int kHangUpReadsMax = 64;
 
@@ -57,8 +58,8 @@ class SecureListener final : public Listener {
   const std::string& address() const override { return plain_->address(); }
   bool authenticates() const override { return tls_ != nullptr; }
 
-  // The first byte distinguishes TLS from a plain-text hello. Data connections use plain text; so
-  // do peers without credentials, which receive a reject.
+  // The first byte distinguishes TLS from a plain-text hello. Data connections always use plain
+  // text. So do peers without credentials; the caller rejects them if this target has credentials.
   Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
                                                milliseconds timeout) override {
     connection->set_read_timeout(timeout);

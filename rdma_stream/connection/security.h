@@ -14,21 +14,21 @@ namespace ppmr {
 
 class TlsContext;
 
-// Threads: any. Connectors and listeners may outlive it.
+// Threads: any. Connectors and listeners may outlive their Security object.
 class Security {
  public:
   // Reads the files. Errors: those of read_key_file() and TlsContext; EINVAL for contradictory or
   // incomplete credentials.
   static Result<std::shared_ptr<const Security>> load(const Credentials& credentials);
   static Result<std::shared_ptr<const Security>> with_shared_key(const SharedKey& key);
-  // Plain text, within this machine only.
+  // No credentials: plain text, loopback only.
   static std::shared_ptr<const Security> none();
 
-  // Errors: as tcp_connector() and tcp_listener(). Without credentials, other addresses than
+  // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
   // loopback are refused with EPERM unless --insecure is given.
   Result<std::unique_ptr<Connector>> connector(const std::string& address) const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
-  // Adds the same protection to a connector or listener of any network.
+  // Makes a connector or listener of any network use these credentials.
   std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain) const;
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 

@@ -1,9 +1,9 @@
-// Proves that a plain-text connection belongs to a session: its ends have the token that the
-// target's Welcome carried inside TLS. The token itself is not sent.
+// Proves that a plain-text connection belongs to a session: both ends of the connection have the
+// token that the target's Welcome carried inside TLS. The token itself is not sent.
 //
-// HMAC-SHA256 (RFC 2104) with the token as key over the prover, the session, the stream and the
-// number of the attempt. The source counts its attempts. The target admits each number once, in
-// rising order, so that a recorded hello is useless.
+// The proof is an HMAC-SHA256 (RFC 2104) with the token as key. It covers the prover (source or
+// target), the session, the stream and the number of the attempt. The source counts its attempts.
+// The target admits each number once, in rising order, so that a recorded hello is useless.
 #pragma once
 
 #include "rdma_stream/wire/wire.h"

@@ -44,11 +44,12 @@ struct SessionTimings {
   Time goodbye_max;
   // Target: how often the receiver checks its sessions.
   Time watch_interval;
-  // Target: time for the answer to a read request over TCP. Shorter than the silence of a
-  // connection, so that another connection can repeat the request in time.
+  // Target: time for the answer to a read request over TCP. Shorter than the silence after which a
+  // connection is closed, so that another connection can repeat the request in time.
   Time read_answer_max;
-  // Target: time without any payload, although chunks are announced and the source is alive. Longer
-  // than the peer timeout, as the largest chunk may take that long on a slow link.
+  // Target: the session fails after this time without any payload, although chunks are announced
+  // and the source is alive. Longer than the peer timeout, as the largest chunk may take that long
+  // on a slow link.
   Time no_payload_max;
   // Target: time to connect a queue pair. Bounded, because the end of a session waits for it.
   Time verbs_connect_max;

@@ -11,13 +11,13 @@ namespace ppmr {
 // The addresses allowed for a plain connection.
 enum class TcpReach { kAnywhere, kLoopback };
 
-// `address` is HOST:PORT or [IPV6]:PORT. Errors: EINVAL for a malformed address. Of connect():
-// EHOSTUNREACH when the name has no address, EPERM when `reach` excludes the address.
+// `address` is HOST:PORT or [IPV6]:PORT. Errors: EINVAL for a malformed address. Errors of
+// connect(): EHOSTUNREACH when the name has no address, EPERM when `reach` excludes the address.
 Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
                                                  TcpReach reach = TcpReach::kAnywhere);
 
-// Port 0 takes a free one, which address() returns. Errors: as above, and those of bind(2):
-// EADDRINUSE when another target listens there.
+// Port 0 selects a free port, which address() returns. Errors: EINVAL, EHOSTUNREACH and EPERM as
+// for tcp_connector(), and those of bind(2): EADDRINUSE when another target listens there.
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
 

@@ -27,7 +27,7 @@ TEST(TcpConnection, RejectsMalformedAddresses) {
   }
 }
 
-TEST(TcpConnection, NamesTheAddressThatRefuses) {
+TEST(TcpConnection, ConnectErrorNamesTheAddressThatRefused) {
   auto address = (*tcp_listener("127.0.0.1:0"))->address();
   auto connection = (*tcp_connector(address))->connect(milliseconds(2000));
   ASSERT_FALSE(connection);
@@ -42,7 +42,7 @@ TEST(TcpConnection, RefusesASecondListenerOnAPort) {
   EXPECT_EQ(second.error().errno_value, EADDRINUSE);
 }
 
-TEST(TcpConnection, TimesOutAWriteThatThePeerDoesNotRead) {
+TEST(TcpConnection, WriteTimesOutWhenThePeerDoesNotRead) {
   auto listener = tcp_listener("127.0.0.1:0");
   auto writer = (*tcp_connector((*listener)->address()))->connect(milliseconds(2000));
   auto reader = (*listener)->accept();
@@ -95,7 +95,7 @@ struct TcpPair {
 
 // A long read waits for many bytes at once. It must not wait for more than the rest, and must leave
 // later bytes to the next read.
-TEST(TcpConnection, LongReadOfTrickledBytesLeavesLaterBytesToTheNextRead) {
+TEST(TcpConnection, LongReadOfBytesInPiecesTakesNoBytesOfTheNextRead) {
   TcpPair tcp;
   const auto bytes = bytes_of(1, (1 << 20) + 300'000 + 1);
   std::thread writer([&, reader = ::gettid()] {
@@ -128,7 +128,7 @@ TEST(TcpConnection, LongReadTimesOutWithoutBytes) {
   EXPECT_EQ(tcp.received_bytes, 0u);
 }
 
-TEST(TcpConnection, LongReadOnASlowLinkAcceptsFewBytesPerTimeout) {
+TEST(TcpConnection, LongReadOnASlowLinkSucceedsIfSomeBytesArrivePerTimeout) {
   TcpPair tcp;
   tcp.reader->set_read_timeout(milliseconds(200));
   const auto bytes = bytes_of(1, 400'000);
@@ -145,7 +145,7 @@ TEST(TcpConnection, LongReadOnASlowLinkAcceptsFewBytesPerTimeout) {
   EXPECT_EQ(got, bytes);
 }
 
-TEST(TcpConnection, LongReadEndsWithItsConnection) {
+TEST(TcpConnection, LongReadFailsWhenTheConnectionCloses) {
   TcpPair tcp;
   ASSERT_TRUE(tcp.writer->write(bytes_of(1, 100'000)));
   tcp.writer.reset();

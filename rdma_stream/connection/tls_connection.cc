@@ -26,7 +26,7 @@ constexpr uint8_t kFirstByteOfPpmr = 'P';
 constexpr uint8_t kAlertRecord = SSL3_RT_ALERT;
 constexpr uint8_t kHandshakeRecord = SSL3_RT_HANDSHAKE;
 
-// The likely cause of an alert from the peer.
+// Returns a text that names an alert of the peer and its likely cause.
 std::string alert_text(int alert, bool shares_key) {
   std::string text = "TLS alert '" + std::string(::SSL_alert_desc_string_long(alert)) + "'";
   switch (alert) {
@@ -84,7 +84,8 @@ Status TlsConnection::shake_hands(milliseconds timeout) {
   for (;;) {
     bool done = false;
     Status advanced = advance_handshake(done);
-    // Before the first byte is sent, send no alert: the caller sends a reject with the reason.
+    // If the handshake fails before this node has sent a byte, send no alert: the caller sends a
+    // reject with the reason instead.
     if (advanced || sent_something_) {
       if (auto sent = send_out(); !sent && advanced) advanced = sent;
     }
@@ -140,7 +141,7 @@ Error TlsConnection::plain_text_answer() {
   return error;
 }
 
-// From this thread's OpenSSL error queue.
+// Makes an Error from this thread's OpenSSL error queue.
 Error TlsConnection::ssl_error_locked(const char* operation) {
   const std::string where = std::string(operation) + " with " + peer() + ": ";
   const unsigned long code = ::ERR_peek_error();  // NOLINT(runtime/int): OpenSSL's

@@ -2,11 +2,12 @@
 //
 // An SSL object must not be used by two threads at once, but a Connection is read and written at
 // the same time. So OpenSSL works on memory buffers, under a mutex that is never held across I/O:
-// the reader moves records from the connection into memory, the writer moves them out of it.
-// Records that reading produces (the answer to a key update) wait there and precede the next write.
+// the reader moves received records from the connection into memory, the writer moves records to
+// send from memory to the connection. Reading may also produce a record to send (the answer to a
+// key update): it waits in memory and precedes the next write.
 //
-// Rejected: SSL on a non-blocking socket with poll(2) outside the mutex. It needs a real socket, so
-// no test could put a faulty network below it.
+// Considered and not used: SSL on a non-blocking socket with poll(2) outside the mutex. It needs a
+// real socket, so no test could put a faulty network below it.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -32,14 +33,15 @@ class TlsConnection final : public Connection {
     std::string reason;
   };
 
-  // The caller has set the role of `ssl` (connect or accept). The constructor sets its application
-  // data.
+  // The caller has set the role of `ssl` (connect or accept). The constructor sets the application
+  // data of `ssl`.
   TlsConnection(SslPointer ssl, std::shared_ptr<Connection> connection);
   // Sends close_notify, unless the connection was shut down.
   ~TlsConnection() override;
 
   // Errors: EACCES, EPROTO, ETIMEDOUT, those of Connection::read. After an error the caller may
-  // send the reason in plain text, unless sent_something(): then the peer already receives TLS.
+  // send the reason in plain text, unless sent_something() is true: then the peer already receives
+  // TLS.
   Status shake_hands(std::chrono::milliseconds timeout);
   bool sent_something() const { return sent_something_; }
   void set_peer_identity(PeerIdentity identity) { identity_ = std::move(identity); }

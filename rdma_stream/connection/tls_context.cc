@@ -23,7 +23,7 @@ constexpr const char* kCertificateSuites =
 constexpr unsigned char kSessionContext[] = {'p', 'p', 'm', 'r'};
 constexpr std::string_view kKeyNamePrefix = "ppmr-key-";
 constexpr size_t kNameShownMaxBytes = 128;
-// The group may read it, as with Debian's ssl-cert, but not change it.
+// The file's group may read the private key, as with Debian's ssl-cert, but not change it.
 constexpr mode_t kPrivateKeyDenied = S_IWGRP | S_IRWXO;
 
 using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
@@ -43,8 +43,8 @@ std::string text_of(const ASN1_STRING* string) {
   return text;
 }
 
-// The DNS names and common names of a certificate, byte by byte: no wildcards, no case folding. An
-// embedded zero byte does not end a name.
+// Returns the DNS names and common names of a certificate exactly as the certificate holds them: a
+// wildcard is not expanded, upper case stays, and an embedded zero byte does not end a name.
 std::vector<std::string> names_of(const X509* certificate) {
   std::vector<std::string> names;
   const GeneralNames alternatives(static_cast<GENERAL_NAMES*>(::X509_get_ext_d2i(
@@ -88,7 +88,7 @@ TlsContext::TlsContext() : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_fr
   ::SSL_CTX_set_max_early_data(context, 0);
   ::SSL_CTX_set_recv_max_early_data(context, 0);
   ::SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // OpenSSL treats an external key as a session and requires an application name for it.
+  // OpenSSL treats a pre-shared key as a session to resume, and a session requires a context id.
   ::SSL_CTX_set_session_id_context(context, kSessionContext, sizeof kSessionContext);
   // With a shared key no certificate is requested, and one that is sent anyway fails verification
   // because there is no authority.
@@ -127,7 +127,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
   if (!pem) return failure(pem.error());
   const std::unique_ptr<BIO, decltype(&::BIO_free)> memory(
       ::BIO_new_mem_buf(pem->data(), static_cast<int>(pem->size())), &::BIO_free);
-  // An empty passphrase: OpenSSL would ask for one at the terminal.
+  // Passes an empty passphrase; otherwise OpenSSL would ask for one at the terminal.
   const std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)> key(
       ::PEM_read_bio_PrivateKey(memory.get(), nullptr, nullptr, const_cast<char*>("")),
       &::EVP_PKEY_free);
@@ -164,7 +164,7 @@ SSL_SESSION* TlsContext::key_session(SSL* ssl) const {
   return nullptr;
 }
 
-// At the source: which key to use.
+// OpenSSL calls this at the source, to get the shared key.
 int TlsContext::use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity,
                         size_t* identity_length, SSL_SESSION** session) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
@@ -175,7 +175,7 @@ int TlsContext::use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity,
   return 1;
 }
 
-// At the target: whether it has the key that the source names.
+// OpenSSL calls this at the target, to look up the key that the source names.
 int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identity_length,
                          SSL_SESSION** session) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
@@ -186,7 +186,7 @@ int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identit
                            readable(std::as_bytes(std::span(name.substr(0, kNameShownMaxBytes)))) +
                            ") than the target (" + self.key_name_ +
                            "): use the same --key-file on both sides";
-    return 1;  // OpenSSL continues without a key and fails
+    return 1;  // OpenSSL continues without a key; the handshake fails
   }
   *session = self.key_session(ssl);
   return *session != nullptr ? 1 : 0;
@@ -208,12 +208,12 @@ int TlsContext::check_certificate(int valid, X509_STORE_CTX* store) {
 
 // ---- Handshakes --------------------------------------------------------------------------------
 
-// After the handshake: the authenticated peer.
+// Returns the authenticated peer; called after the handshake.
 Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) const {
   if (::SSL_version(ssl) != TLS1_3_VERSION) return failure(EACCES, peer + ": not TLS 1.3");
   PeerIdentity identity;
   if (shares_key_) {
-    // To OpenSSL, using an external key is resuming a session.
+    // OpenSSL reports the use of a pre-shared key as the resumption of a TLS session.
     if (::SSL_session_reused(ssl) != 1)
       return failure(EACCES, peer + " did not use the shared key");
     identity.method = PeerIdentity::Method::kSharedKey;
@@ -235,7 +235,7 @@ Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) con
                              " is valid, but none of its names is allowed here (--allow-peer)");
 }
 
-// Both sides, after the handshake: the connection, if the peer is allowed.
+// Returns the connection if its peer is allowed. Both sides call this after the handshake.
 Result<std::unique_ptr<Connection>> TlsContext::admit(std::unique_ptr<TlsConnection> tls) const {
   auto identity = identify(tls->ssl(), tls->peer());
   if (!identity) {

@@ -34,9 +34,9 @@ class TlsContext {
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // Both sides of the handshake, over a new connection. Each takes at most `timeout`, also with a
-  // very slow peer. Errors: EACCES when either side refuses the other (a refused peer receives the
-  // reason as far as TLS allows); EPROTO when the peer does not use TLS; those of
+  // The two sides of the handshake, over a new connection. Each takes at most `timeout`, also with
+  // a very slow peer. Errors: EACCES when either side refuses the other (a refused peer receives
+  // the reason as far as TLS allows); EPROTO when the peer does not use TLS; those of
   // Connection::read.
   Result<std::unique_ptr<Connection>> connect(std::shared_ptr<Connection> connection,
                                               std::chrono::milliseconds timeout) const;

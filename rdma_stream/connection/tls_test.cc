@@ -65,7 +65,7 @@ TEST_F(Tls, AcceptsTheSameKey) {
   EXPECT_EQ((*target)->peer_identity().text(), "tls-psk");
 }
 
-TEST_F(Tls, RefusesAnotherKeyAndNamesItOnBothSides) {
+TEST_F(Tls, RefusesAPeerWithAnotherKeyAndBothSidesReportTheReason) {
   auto [source, target] = shake(*context_with(1), *context_with(2));
   ASSERT_FALSE(source);
   ASSERT_FALSE(target);
@@ -145,7 +145,7 @@ TEST_F(Certificates, RefuseACertificateThatIsNotValidYet) {
   EXPECT_THAT(reason_at_source(result), HasSubstr("the peer refused"));
 }
 
-TEST_F(Certificates, RefuseAnotherAuthorityOnBothSides) {
+TEST_F(Certificates, BothSidesRefuseACertificateOfAnUnknownAuthority) {
   TestAuthority foreign("foreign");
   auto files = foreign.issue({.common_name = "node1"});
   auto distrusting = shake_with_target(*context(files, {"target"}));
@@ -159,7 +159,7 @@ TEST_F(Certificates, RefuseAnotherAuthorityOnBothSides) {
   EXPECT_THAT(reason_at_source(distrusted), HasSubstr("unknown CA"));
 }
 
-TEST_F(Certificates, RefuseAnotherAuthorityWithTheSameName) {
+TEST_F(Certificates, RefuseACertificateOfAForeignAuthorityWithTheSameName) {
   TestAuthority imitation;
   auto files = imitation.issue({.common_name = "node1"});
   files.authority = authority.issue({.common_name = "other"}).authority;
@@ -168,7 +168,7 @@ TEST_F(Certificates, RefuseAnotherAuthorityWithTheSameName) {
   EXPECT_THAT(reason_at_source(result), HasSubstr("did not sign"));
 }
 
-TEST_F(Certificates, RefuseATargetThatIsNotAllowedAndSendTheReason) {
+TEST_F(Certificates, SourceRefusesATargetWhoseNameIsNotAllowedAndSendsAReject) {
   auto result = shake_with_target(*context(authority.issue({.common_name = "node1"}), {"another"}));
   ASSERT_FALSE(result.source);
   EXPECT_THAT(result.source.error().message, HasSubstr("none of its names is allowed"));
@@ -178,7 +178,7 @@ TEST_F(Certificates, RefuseATargetThatIsNotAllowedAndSendTheReason) {
   EXPECT_EQ(answer->kind, wire::HandshakeKind::kReject);
 }
 
-TEST_F(Certificates, RefuseAPeerWithAKey) {
+TEST_F(Certificates, RefuseAPeerThatUsesASharedKeyInstead) {
   const auto certificate = context(authority.issue({.common_name = "node1"}), {"node1"});
   auto key_at_source = shake(*context_with(1), *certificate);
   EXPECT_FALSE(key_at_source.source);
@@ -192,7 +192,7 @@ TEST_F(Certificates, RefuseAPeerWithAKey) {
   EXPECT_THAT(reason_at_source(key_at_target), HasSubstr("TLS handshake"));
 }
 
-TEST_F(Certificates, AreRefusedWithTheNameOfTheInvalidFile) {
+TEST_F(Certificates, AreRefusedWithAnErrorThatNamesTheInvalidFile) {
   const auto files = authority.issue({.common_name = "node1"});
   const auto other = authority.issue({.common_name = "node2"});
   const auto error_of = [](const CertificateFiles& wrong) {
@@ -344,7 +344,7 @@ TEST(SecureSession, MovesAFileAndSurvivesCutConnections) {
   }
 }
 
-TEST(SecureSession, TellsAPlainTextPeerToUseAKey) {
+TEST(SecureSession, RefusesAPlainTextPeerAndAdvisesToUseAKeyFile) {
   StreamRig rig({.security = security_with_key(1)});
   auto connection = std::move(rig.network().connector()->connect(kPatience).value());
   auto welcome = greet_target(*connection, good_hello(), kPatience);
@@ -382,7 +382,7 @@ TEST(SecureSession, IsNotDelayedBySilentOrSlowUnauthenticatedPeers) {
   EXPECT_EQ(rig.sink().content(file.node), file.model);
 }
 
-TEST(SecureSession, RefusesToResumeForAnotherPeer) {
+TEST(SecureSession, CannotBeResumedByAPeerWithADifferentCertificate) {
   TestAuthority authority;
   const auto secure = [&](const std::string& name) {
     return std::move(Security::load({.certificate = authority.issue({.common_name = name}),

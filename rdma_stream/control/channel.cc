@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kAcknowledgeEveryFrames = 64;
 constexpr uint64_t kAcknowledgeEveryBytes = 256 << 10;
 
-// The longest frame, and room to receive several short frames at once after a part of one.
+// Room for the longest frame, and for several short frames behind a partly received one.
 constexpr size_t kInboxBytes = wire::kFrameHeaderBytes + wire::kFrameBodyMaxBytes + (64 << 10);
 
 using HeaderBytes = std::array<std::byte, wire::kFrameHeaderBytes>;
@@ -80,16 +80,18 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
   if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
-    // Makes room: the writer thread sends what send_with_next() left in the outbox.
+    // Send what send_with_next() left in the outbox: once acknowledged, it makes room.
     writer_wanted_.notify_one();
-    // A handler that waits here waits for the peer, so the time counts as the peer's silence.
+    // A handler that waits for room in the outbox waits for the peer, so this time counts as the
+    // peer's silence.
     const bool in_handler = handling_ && std::this_thread::get_id() == reader_;
     if (in_handler) handling_ = false;
     progressed_.wait(lock, [&] { return failed_ || fits(); });
     if (in_handler) handling_ = true;
   }
   if (failed_) return failure(*failed_);
-  if (!fits()) return failure(ENOBUFS, peer_ + " does not acknowledge: the outbox is full");
+  if (!fits())
+    return failure(ENOBUFS, peer_ + " does not acknowledge messages: the outbox is full");
   wire::FrameHeader header;
   header.body_length = static_cast<uint32_t>(fields.size() + bytes.size());
   header.type = type;
@@ -125,7 +127,7 @@ Status Channel::acknowledge_locked(uint64_t sequence) {
 
 // Prepares a new connection: the writer sends everything after `peer_received_sequence`.
 Status Channel::rewind_locked(uint64_t peer_received_sequence) {
-  sent_position_ = appended_position_;  // the peer may acknowledge any of these bytes
+  sent_position_ = appended_position_;  // so that any message in the outbox can be acknowledged
   if (auto status = acknowledge_locked(peer_received_sequence); !status) return status;
   if (peer_received_sequence < acknowledged_sequence_) {
     return failure(EPROTO, peer_ + " lost messages that it had acknowledged");
@@ -176,7 +178,7 @@ void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
 
 void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   wire::FrameHeader header;
-  header.sequence = appended_sequence_;  // everything is sent: see write_frames()
+  header.sequence = appended_sequence_;  // write_frames() has checked that all are sent
   header.acknowledged = received_sequence_.load();
   header.body_crc = crc32c({});
   header.crc = wire::fields_crc(header);
@@ -185,7 +187,8 @@ void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   write(lock, {&buffer, 1}, sent_position_);
 }
 
-// Writes `buffers` without the lock. Everything before `end_position` counts as sent then.
+// Writes `buffers` without the lock. Then everything before `end_position` counts as sent, even
+// after an error.
 void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers,
                     uint64_t end_position) {
   const auto connection = connection_;

@@ -32,8 +32,8 @@ struct ChannelOptions {
 };
 
 // A thread of the channel writes to the connection: everything appended since its last write goes
-// out at once. (Rejected: each caller of send() writes. A pipeline over RDMA between virtual
-// machines was a sixth slower.)
+// out at once. (Considered and not used: each caller of send() writes. It made a pipeline over RDMA
+// between virtual machines a sixth slower.)
 //
 // Threads: any; run() by one thread at a time. The handler runs on the thread of run() and must not
 // wait for the peer.
@@ -85,9 +85,10 @@ class Channel {
   // exchange of hellos alone proves too little. The time in which the handler works does not count
   // as silence, because arriving frames are not read meanwhile.
   std::chrono::steady_clock::time_point last_received() const;
-  // The peer sent payload, or a request for it, over another connection of the session.
+  // Call this when the peer has sent payload, or a request for it, over another connection of the
+  // session.
   void note_received();
-  std::string peer() const;  // of the current or last connection
+  std::string peer() const;  // the peer's address on the current or last connection
 
  private:
   enum class Sending : uint8_t { kNow, kWithNext, kNowOrNever };
@@ -122,7 +123,7 @@ class Channel {
 
   mutable std::mutex mutex_;
   std::condition_variable writer_wanted_;  // wakes the writer thread
-  std::condition_variable progressed_;     // room in the outbox, or bytes written
+  std::condition_variable progressed_;     // there is room in the outbox, or a write has ended
   // Guarded by mutex_. The outbox is a ring. A position counts bytes from the channel's start;
   // modulo the size of the ring it is an index. acknowledged <= sent <= appended, but the peer may
   // acknowledge bytes while they are being written. While `writing_`, the bytes from `sent` to
@@ -135,7 +136,7 @@ class Channel {
   uint64_t acknowledged_sequence_ = 0;
   uint64_t appended_sequence_ = 0;
   std::shared_ptr<Connection> connection_;  // null after a failed write
-  std::shared_ptr<Connection> reading_;     // the same connection, until run() ends
+  std::shared_ptr<Connection> reading_;     // the connection of run(), kept after a failed write
   std::thread::id reader_;                  // the thread of run()
   std::string peer_;
   bool writing_ = false;
@@ -146,7 +147,7 @@ class Channel {
 
   std::atomic<uint64_t> received_sequence_ = 0;
   std::atomic<std::chrono::steady_clock::rep> last_received_;
-  std::atomic<bool> handling_ = false;  // the handler works, and does not wait for the outbox
+  std::atomic<bool> handling_ = false;  // the handler runs and is not waiting for outbox room
   std::atomic<std::chrono::steady_clock::rep> frame_began_ = 0;  // 0: no incomplete frame
 
   // Used by run() only: received bytes; those in [begin, end) are not handled yet.

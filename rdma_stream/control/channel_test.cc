@@ -137,13 +137,14 @@ TEST(Channel, SendBlocksWhileTheOutboxIsFull) {
   EXPECT_TRUE(eventually([&] { return ends.count() == 1000; }));
 }
 
-TEST(Channel, SendWithNextWaitsForTheNextMessageOrAPush) {
+TEST(Channel, DeferredMessageLeavesWithTheNextMessageOrAnExplicitPush) {
   ChannelOptions options;
   options.timings.heartbeat_interval = options.timings.connection_silence_max = kNever;
   Ends ends({}, options);
   ends.join();
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
   EXPECT_TRUE(eventually([&] { return ends.count() == 1; }));
+  ends.left.flush(milliseconds(5000));  // now the writer thread waits, and does not see message 2
   ASSERT_TRUE(ends.left.send_with_next(wire::Forget{2}));
   ends.left.flush(milliseconds(50));
   EXPECT_EQ(ends.count(), 1u);
@@ -155,7 +156,7 @@ TEST(Channel, SendWithNextWaitsForTheNextMessageOrAPush) {
   EXPECT_EQ(ends.received, (std::vector<uint64_t>{1, 2, 3, 4}));
 }
 
-TEST(Channel, SendWithNextWaitsForAHeartbeatAtMost) {
+TEST(Channel, DeferredMessageLeavesWithTheNextHeartbeatAtTheLatest) {
   Ends ends;
   ends.join();
   ASSERT_TRUE(ends.left.send_with_next(wire::Forget{1}));
@@ -221,7 +222,7 @@ TEST(Channel, TooLongFrameEndsTheConnection) {
   EXPECT_NE(reason.message.find("longer than"), std::string::npos) << reason.message;
 }
 
-TEST(Channel, DuplicateOrOutOfSequenceFrameIsNotHandled) {
+TEST(Channel, FrameAfterAGapInTheSequenceIsNotHandled) {
   Ends ends;
   auto [a, b] = ends.connections();
   wire::FrameHeader header;
@@ -286,7 +287,7 @@ TEST(Channel, IncompleteFrameDoesNotKeepTheConnectionAlive) {
 }
 
 // Such as the goodbye of a source. A heartbeat that fails meanwhile must not lose it.
-TEST(Channel, MessagesSentBeforeAPeerClosedAreHandled) {
+TEST(Channel, MessagesThatThePeerSentBeforeClosingAreHandled) {
   Ends ends;
   auto [a, b] = ends.connections();
   ends.network.set_link(false);  // b receives nothing yet
@@ -312,7 +313,7 @@ TEST(Channel, SilenceEndsTheConnection) {
   EXPECT_EQ(ends.right.run(b, 0).errno_value, ETIMEDOUT);
 }
 
-TEST(Channel, DelayedHelloEndsItsConnectionButNotTheSession) {
+TEST(Channel, HelloWithAnOutdatedSequenceEndsTheConnectionButNotTheSession) {
   Ends ends;
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
   ends.join();
@@ -328,7 +329,7 @@ TEST(Channel, DelayedHelloEndsItsConnectionButNotTheSession) {
   EXPECT_FALSE(ends.left.failed());
 }
 
-TEST(Channel, FailWakesBlockedSendersAndEndsRun) {
+TEST(Channel, FailingTheChannelWakesBlockedSendersAndEndsItsRunLoop) {
   ChannelOptions options = Ends::patient();
   options.outbox_capacity_bytes = 256;
   Ends ends({}, options);
@@ -374,7 +375,7 @@ TEST(Channel, ExceptionOfTheHandlerFailsTheChannel) {
   left.join();
 }
 
-TEST(Channel, TimeInTheHandlerIsNotSilence) {
+TEST(Channel, TimeSpentInTheMessageHandlerDoesNotCountAsSilenceOfThePeer) {
   std::promise<void> handling, go_on;
   Channel busy(Ends::patient(), [&](auto, auto) -> Status {
     handling.set_value();
@@ -398,7 +399,7 @@ TEST(Channel, TimeInTheHandlerIsNotSilence) {
   EXPECT_LE(busy.last_received(), Clock::now());
 }
 
-TEST(Channel, PayloadOnAnotherConnectionCountsAsReceived) {
+TEST(Channel, PayloadOnAnotherConnectionShowsThatThePeerIsAlive) {
   Channel channel(Ends::patient(), [](auto, auto) { return Status{}; });
   const auto before = Clock::now();
   EXPECT_LT(channel.last_received(), before);

@@ -10,7 +10,7 @@
 
 namespace ppmr {
 
-// One chunk to fetch. The pieces stay valid until completed() or lost().
+// One chunk to fetch. `pieces` is the memory for it, valid until completed() or lost() is called.
 struct Pull {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -27,12 +27,12 @@ class PullQueue {
  public:
   virtual ~PullQueue() = default;
   // Takes the next pull. Without `wait`, returns false if the queue is empty. With `wait`, blocks
-  // until there is a pull, and returns false only when the session ends. When it queues a pull, the
-  // session wakes a mover that calls this without `wait` (wake_mover_locked()).
+  // until there is a pull, and returns false only when the session ends. A mover that uses take()
+  // without `wait` sleeps elsewhere; the session wakes it when it queues a pull.
   virtual bool take(Pull& pull, bool wait) = 0;
-  // All bytes are in the pieces. The calling thread verifies them.
+  // The mover calls this when all bytes are in the pieces. The call verifies them.
   virtual void completed(const Pull& pull) = 0;
-  // The connection broke before completion. The pull is queued again.
+  // The mover calls this when the connection broke before completion. The pull is queued again.
   virtual void lost(const Pull& pull) = 0;
 };
 

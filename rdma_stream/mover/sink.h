@@ -4,8 +4,8 @@
 // A node is identified by (session, node id). The source chooses the id, which is unique only in
 // its session.
 //
-// Threads: one thread at a time makes the calls of a session that change names, in the order in
-// which the source sent them. reserve/land/abandon come from any thread of the receiver.
+// Threads: in each session, one thread at a time makes the calls that change names, in the order in
+// which the source sent the changes. reserve/land/abandon come from any thread of the receiver.
 // Exceptions: a call that throws ends the session.
 #pragma once
 
@@ -27,8 +27,9 @@ struct NodeKey {
   bool operator==(const NodeKey&) const = default;
 };
 
-// Memory for one chunk: the final place of its bytes, or bounce memory for bytes that are spilled.
-// Fixed size, stored in the receiver's slot table, so that no chunk needs an allocation.
+// Describes the memory for one chunk: the final place of its bytes, or bounce memory for bytes that
+// are spilled. The struct has a fixed size and is stored in the receiver's slot table, so that no
+// chunk needs an allocation.
 struct Landing {
   static constexpr size_t kPiecesMax = 16;
   struct Piece {
@@ -50,12 +51,13 @@ class Sink {
   virtual ~Sink() = default;
 
   virtual void session_opened(SessionId session, const std::string& source_name) = 0;
-  // The session's unsealed checkpoints fail with `reason`, sealed ones stay. No later call names
-  // the session.
+  // The session's unsealed checkpoints fail with `reason`, sealed ones stay. No later call uses
+  // this session.
   virtual void session_ended(SessionId session, const std::string& reason) = 0;
 
-  // Names and attributes, in order. An error fails the checkpoint, not the session. The source
-  // receives the errors of claim and rename.
+  // The calls for names and attributes come in the order in which the source sent the changes. An
+  // error fails the checkpoint, not the session. The source receives the errors of claim and
+  // rename.
   virtual Status claim(SessionId session, const wire::Claim& message) = 0;
   virtual Status make(SessionId session, const wire::Make& message) = 0;
   virtual Status remove(SessionId session, const wire::Remove& message) = 0;
@@ -67,9 +69,10 @@ class Sink {
   virtual Status closed(SessionId session, const wire::Closed& message) = 0;
   virtual Status forget(SessionId session, const wire::Forget& message) = 0;
 
-  // Bytes. Chunks in flight do not overlap. If a faulty source announces overlapping ones, the
-  // contents of the common bytes are undefined.
-  // The source announced a chunk. Readers of its range wait until the chunk lands or is abandoned.
+  // The calls for bytes. Chunks in flight do not overlap. If a faulty source announces overlapping
+  // ones, the contents of the common bytes are undefined.
+  //
+  // announced(): from now on readers of the chunk's range wait until it lands or is abandoned.
   virtual Status announced(NodeKey file, uint64_t offset, uint32_t length) = 0;
   // Memory for an announced chunk. Errors: EAGAIN when there is none now, but some will be freed
   // (the sink then calls Receiver::space_freed()); ENOSPC when there is none and the chunk must not
@@ -82,7 +85,7 @@ class Sink {
   virtual void abandon(const Landing& landing, const Error& error) = 0;
   virtual void abandon_announced(NodeKey file, uint64_t offset, uint32_t length,
                                  const Error& error) = 0;
-  // Read back: as many bytes as there are before the end of the file.
+  // Serves a read back: reads up to `bytes.size()` bytes, fewer only at the end of the file.
   virtual Result<size_t> read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) = 0;
 
   // Checkpoints.

@@ -1,5 +1,6 @@
 // What a mover may read at the source: the bytes of chunks that are in flight, by slot. The TCP
-// responder checks each request here. Over RDMA the device checks the rights of the memory region.
+// responder checks each request with begin_read(). Over RDMA the device checks the rights of the
+// memory region instead.
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,7 @@ TEST(SlotRing, KeepsOrderAcrossWraparound) {
   }
 }
 
-TEST(SlotRing, MovesMatchingSlotsInOrder) {
+TEST(SlotRing, TakesOutMatchingSlotsInOrder) {
   SlotRing from(6), to(6);
   for (uint32_t slot = 0; slot < 6; ++slot) from.push_back(slot);
   from.move_to(to, [](uint32_t slot) { return slot % 2 == 1; });

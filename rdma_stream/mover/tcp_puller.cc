@@ -9,8 +9,8 @@
 namespace ppmr {
 namespace {
 
-// Enough to keep a link of 10 Gb/s and 3 ms busy, and little enough that an urgent pull arrives
-// soon.
+// Requested bytes in flight on one connection: enough to keep a link of 10 Gb/s with a round trip
+// of 3 ms busy, and few enough that an urgent pull arrives soon.
 constexpr uint32_t kWindowBytes = 4 << 20;
 constexpr size_t kWindowReads = 64;
 
@@ -22,8 +22,8 @@ Status send_request(Connection& connection, uint32_t id, const Pull& pull) {
   return connection.write(std::span<const std::byte>(bytes));
 }
 
-// Receives header and payload with one read. Readers see the pieces only after verification, so
-// bytes of a wrong response do no harm.
+// Receives header and payload with one read, the payload directly into the pieces of the image
+// store. Nothing reads these before verification, so bytes of a wrong response do no harm.
 Status receive_response(Connection& connection, uint32_t id, const Pull& pull) {
   std::array<std::byte, wire::kReadResponseBytes> header;
   std::array<iovec, 1 + Landing::kPiecesMax> buffers;
@@ -105,7 +105,8 @@ void TcpPuller::stop() {
 
 Status TcpPuller::attach(uint32_t stream, std::shared_ptr<Connection> connection) {
   if (stream >= streams_.size()) {
-    return failure(EPROTO, "stream " + std::to_string(stream) + ": the session has " +
+    return failure(EPROTO, "stream " + std::to_string(stream) +
+                               " does not exist: the session has " +
                                std::to_string(streams_.size()) + " streams");
   }
   std::lock_guard lock(mutex_);

@@ -36,7 +36,7 @@ class TcpPuller {
 
  private:
   struct Stream {
-    std::shared_ptr<Connection> attached;  // not yet taken by the thread
+    std::shared_ptr<Connection> attached;  // not yet taken by the stream's thread
     std::shared_ptr<Connection> current;
   };
   class Window;

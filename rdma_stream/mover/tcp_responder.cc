@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-// Ends a read also when sending throws: the slot could not be reused otherwise.
+// Ends a read of a slot, also when sending throws: otherwise the slot could not be reused.
 class ReadGuard {
  public:
   ReadGuard(SlotReader& slots, uint32_t slot) : slots_(slots), slot_(slot) {}
@@ -90,7 +90,8 @@ Status TcpResponder::connect_and_serve(uint32_t stream, uint64_t attempt) {
 Status TcpResponder::serve_connection(Connection& connection) {
   // A stream may idle for long: only the end of the connection, or stop(), ends the read.
   connection.set_read_timeout(std::chrono::milliseconds(0));
-  // A target that requested bytes reads them. A write that blocks would keep its slot in use.
+  // Ends a write that makes no progress, because it would keep its slot in use. A working target
+  // reads the bytes that it requested.
   connection.set_write_timeout(options_.timings.connection_silence_max);
   for (;;) {
     std::array<std::byte, wire::kReadRequestBytes> request_bytes;

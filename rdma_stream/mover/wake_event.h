@@ -1,4 +1,4 @@
-// Wakes a thread that sleeps in poll(2) together with other descriptors.
+// Wakes a thread that waits in poll(2), for this event together with other descriptors.
 #pragma once
 
 #include "buffer_pool/result.h"

@@ -6,7 +6,7 @@ void DiscardOutlet::announce(Chunk chunk) {
   bytes_ += chunk.length;
   ++chunks_;
   chunk.lease.release();
-  // Needs no turn, because nothing is announced.
+  // The chunk need not wait for its turn, because nothing is announced.
   chunk.file->verified(chunk.turn, 0);
 }
 

@@ -18,7 +18,7 @@
 
 namespace ppmr {
 
-// The first error of a checkpoint, which is final. Shared by all its files. Threads: any.
+// The first error of a checkpoint, shared by all its files. Later errors are ignored. Threads: any.
 class StickyError {
  public:
   void set(Error error) {
@@ -52,16 +52,17 @@ class FileStream;
 struct Chunk {
   std::shared_ptr<FileStream> file;
   SlotLease lease;
-  uint32_t slot_offset = 0;  // of the bytes in the slot's payload
+  uint32_t slot_offset = 0;  // where the chunk's bytes begin in the slot's payload
   uint32_t length = 0;
   uint64_t offset = 0;  // in the file
   uint64_t turn = 0;    // chunks of a file are announced in the order in which they were cut
 };
 
-// Chunks in flight never overlap: their bytes land in any order, and the later bytes must win. A
-// chunk that overlaps one in flight waits until the file has nothing in flight.
+// Chunks in flight land in any order, but where two writes overlap the later bytes must win. So
+// chunks in flight never overlap: a chunk that overlaps one of them waits until the file has
+// nothing in flight.
 //
-// Threads: any. Each chunk holds a reference.
+// Threads: any. Each chunk holds a reference to its FileStream.
 class FileStream : public std::enable_shared_from_this<FileStream> {
  public:
   FileStream(uint64_t node, std::shared_ptr<StickyError> checkpoint_error)
@@ -69,42 +70,45 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
 
   uint64_t node() const { return node_; }
 
-  // The chunk counts as unfinished from now on. The caller must serialise the cuts of one file.
+  // Creates a chunk, which counts as unfinished from now on. The caller must serialise the calls
+  // for one file.
   Chunk cut(SlotLease lease, uint32_t slot_offset, uint32_t length, uint64_t offset);
 
   // Blocks until every chunk cut so far is verified at the target. Later chunks do not delay it.
-  // Errors: the checkpoint's; EINTR when `interrupted` returns true (called with the stream's lock
-  // held).
+  // Errors: the checkpoint's; EINTR when `interrupted` returns true. `interrupted` is called with
+  // the FileStream's lock held.
   Status drain(const Interrupted& interrupted) const;
 
-  // For the outlet: calls `announce` for each chunk in its turn, one at a time. Leaves a chunk that
-  // is early to the thread that announces the chunks before it. Blocks that thread while a chunk
-  // overlaps bytes in flight.
+  // For the outlet: calls `announce` for the chunks of the file one at a time, in the order in
+  // which they were cut. If an earlier chunk is not announced yet, stores this one and returns: the
+  // thread that announces the earlier chunk then announces this one, too. The announcing thread
+  // blocks while its next chunk overlaps bytes in flight.
   using Announce = std::function<void(Chunk chunk, uint32_t crc)>;
   void announce_in_turn(Chunk chunk, uint32_t crc, const Announce& announce);
-  // For the outlet: the chunk with this turn is finished.
+  // The outlet calls these when the chunk whose Chunk::turn is `turn` is verified or has failed.
   void verified(uint64_t turn, uint64_t chunk_digest);
   void failed(uint64_t turn, Error error);
 
   uint64_t digest() const;
-  // After a truncation or a hole both sides restart the digest.
+  // The source and the target both restart the file's digest after a truncation or a punched hole.
   void reset_digest();
   const std::shared_ptr<StickyError>& checkpoint_error() const { return checkpoint_error_; }
 
  private:
-  // A caller of drain(), on its stack.
+  // A call of drain() that waits; it lives on the stack of its thread.
   struct Drain {
-    uint64_t end = 0;   // waits for the turns before `end`
-    uint64_t left = 0;  // unfinished turns among them
+    uint64_t end = 0;   // the call waits for all chunks with a turn before `end`
+    uint64_t left = 0;  // unfinished chunks among them
     Drain* next = nullptr;
   };
   struct Early {
     Chunk chunk;
     uint32_t crc = 0;
   };
-  // A fixed number of ranges that cover at least the bytes in flight, so that a chunk needs no
-  // allocation. Sequential chunks share one range. When no range is free, the last one grows over a
-  // gap, and a chunk in that gap waits although nothing there is in flight.
+  // The ranges of the file that are in flight: a chunk that overlaps one of them waits. Their
+  // number is fixed, so that a chunk needs no allocation. Sequential chunks share one range. When
+  // no range is free, the last one is extended to the new chunk; a chunk in the gap then waits
+  // needlessly.
   class RangesInFlight {
    public:
     void clear() { count_ = 0; }
@@ -130,10 +134,10 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // Guarded by mutex_.
   uint64_t turns_cut_ = 0;
   uint64_t turns_announced_ = 0;
-  bool announcing_ = false;   // by one thread, which then continues with the next turn
+  bool announcing_ = false;   // a thread is announcing; the same thread announces the next turns
   std::vector<Early> early_;  // at most one per slot
-  uint64_t turns_done_ = 0;   // their number: chunks finish in any order
-  RangesInFlight in_flight_;  // superset of the announced ranges that are not done
+  uint64_t turns_done_ = 0;   // number of finished turns; turns finish in any order
+  RangesInFlight in_flight_;  // covers all ranges in flight, perhaps more
   mutable Drain* drains_ = nullptr;
   uint64_t digest_ = 0;
 };

@@ -20,7 +20,7 @@ struct FileStreamTest : testing::Test {
   uint64_t end = 0;
 };
 
-TEST_F(FileStreamTest, AnnouncesChunksInTheOrderOfTheirCuts) {
+TEST_F(FileStreamTest, AnnouncesChunksInTheOrderInWhichTheyWereCut) {
   constexpr size_t kChunks = 200;
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < kChunks; ++i) chunks.push_back(cut());
@@ -42,7 +42,7 @@ TEST_F(FileStreamTest, AnnouncesChunksInTheOrderOfTheirCuts) {
   EXPECT_TRUE(std::is_sorted(announced.begin(), announced.end()));
 }
 
-TEST_F(FileStreamTest, ThreadOfThePreviousChunkAnnouncesAnEarlyChunk) {
+TEST_F(FileStreamTest, ChunkThatIsReadyTooEarlyIsAnnouncedAfterThePreviousChunk) {
   Chunk first = cut(), second = cut();
   std::vector<uint64_t> announced;
   const auto announce = [&](Chunk chunk, uint32_t) { announced.push_back(chunk.turn); };
@@ -91,7 +91,7 @@ TEST_F(FileStreamTest, FirstErrorOfACheckpointIsFinalForAllItsFiles) {
   EXPECT_EQ(other->checkpoint_error()->status().error().message, "full");
 }
 
-TEST_F(FileStreamTest, DigestCanRestart) {
+TEST_F(FileStreamTest, ResetSetsTheDigestToZero) {
   file->verified(cut().turn, 5);
   file->reset_digest();
   EXPECT_EQ(file->digest(), 0u);
@@ -121,7 +121,7 @@ class OverlapTest : public FileStreamTest {
   std::vector<uint64_t> announced;  // guarded by mutex
 };
 
-TEST_F(OverlapTest, ChunkWaitsUntilNoOverlappingOneIsInFlight) {
+TEST_F(OverlapTest, ChunkWaitsWhileAnOverlappingChunkIsInFlight) {
   const uint64_t first = 0, adjacent = 1;
   announce(cut_range(0, 10)).wait();
   announce(cut_range(10, 20)).wait();
@@ -142,7 +142,7 @@ TEST_F(OverlapTest, FailedChunkNoLongerBlocksOverlappingOnes) {
   EXPECT_TRUE(is_announced(1));
 }
 
-TEST_F(OverlapTest, SeparateRangesDoNotWait) {
+TEST_F(OverlapTest, ChunksOfSeparateRangesDoNotWaitForEachOther) {
   for (uint64_t round = 0; round < 100; ++round) {
     for (uint64_t writer = 0; writer < 8; ++writer) {
       const uint64_t begin = writer * 1000 + round * 10;
@@ -152,7 +152,7 @@ TEST_F(OverlapTest, SeparateRangesDoNotWait) {
   EXPECT_EQ(announced.size(), 800u);
 }
 
-TEST_F(OverlapTest, NeverTwoOverlappingChunksInFlight) {
+TEST_F(OverlapTest, OverlappingChunksAreNeverInFlightTogether) {
   struct InFlight {
     uint64_t turn, begin, end;
   };

@@ -19,7 +19,7 @@ TEST_F(Greeting, RefusesAnotherProtocol) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST_F(Greeting, RefusesAnotherVersionByName) {
+TEST_F(Greeting, RefusesAHelloOfAnotherProtocolVersionAndNamesTheReason) {
   auto connection = connect();
   wire::HandshakePrefix prefix;
   prefix.version = wire::kVersion + 1;
@@ -46,7 +46,7 @@ TEST_F(Greeting, RefusesADamagedHello) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST_F(Greeting, RefusesNumbersOutOfRange) {
+TEST_F(Greeting, RefusesAHelloWithNumbersOutOfRange) {
   for (auto spoil : std::initializer_list<void (*)(wire::ControlHello&)>{
            [](auto& hello) { hello.slot_count = 0; },
            [](auto& hello) { hello.slot_count = wire::kSlotsMax + 1; },
@@ -95,7 +95,7 @@ TEST_F(Greeting, DataConnectionRequiresTheTokenOfItsSession) {
   EXPECT_EQ(data->read(std::span(&byte, 1)).error().errno_value, ECONNRESET);
 }
 
-TEST_F(Greeting, AcceptsADataHelloOnce) {
+TEST_F(Greeting, RefusesAReplayedOrDelayedHelloOfADataConnection) {
   auto control = connect();
   const auto hello = good_hello();
   auto welcome = greet_target(*control, hello, kPatience);
@@ -113,7 +113,7 @@ TEST_F(Greeting, AcceptsADataHelloOnce) {
   EXPECT_EQ(greet(6), "");
 }
 
-TEST_F(Greeting, ProofIsValidForOneStreamAndAttempt) {
+TEST_F(Greeting, ProofOfTheTokenIsValidOnlyForItsStreamAndAttempt) {
   auto control = connect();
   auto hello = good_hello();
   hello.stream_count = 2;

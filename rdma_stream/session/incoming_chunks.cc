@@ -11,11 +11,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A checksum that is wrong this often is not a fault of the network.
+// A chunk fails after this many wrong checksums: too many to be damage by the network.
 constexpr uint32_t kAttemptsMax = 3;
 // Chunks up to this length are pulled before longer ones.
 constexpr uint32_t kUrgentMaxBytes = 64 << 10;
-// One in this many slots may wait for its release to be sent together with others.
+// Releases are held back, to be sent together, for at most one in this many slots.
 constexpr size_t kSlotsPerHeldRelease = 8;
 
 void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {
@@ -35,15 +35,15 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   if (announce.slot >= chunks_.size() || announce.length == 0 ||
       uint64_t{announce.slot_offset} + announce.length > options_.hello.chunk_size_bytes ||
       announce.offset > uint64_t{INT64_MAX} - announce.length) {
-    return failure(
-        EPROTO, "announcement of slot " + std::to_string(announce.slot) + ": numbers out of range");
+    return failure(EPROTO, "announcement of slot " + std::to_string(announce.slot) +
+                               ": slot, offset or length out of range");
   }
   ChunkEntry& entry = chunks_[announce.slot];
   {
     std::lock_guard lock(mutex_);
     if (entry.state != ChunkState::kIdle) {
-      return failure(
-          EPROTO, "announcement of slot " + std::to_string(announce.slot) + ": it is not released");
+      return failure(EPROTO, "the source announced slot " + std::to_string(announce.slot) +
+                                 " again before the target released it");
     }
   }
   const auto known = sink_.announced(key(announce.node), announce.offset, announce.length);
@@ -78,9 +78,9 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   return {};
 }
 
-// Whether an earlier chunk of the same file waits for memory. Scarce memory goes to a file's bytes
-// in the order of their offsets, because a reader that consumes the file frees memory only after it
-// has read the first of them.
+// Returns whether a chunk of the same file with a lower offset waits for memory. Scarce memory goes
+// to a file's bytes in the order of their offsets, because a reader that consumes the file reads
+// them in this order, and only then is their memory free.
 bool IncomingSession::must_starve_locked(uint32_t slot) const {
   const wire::Announce& chunk = chunks_[slot].announce;
   return starved_.any_of([&](uint32_t other) {
@@ -89,7 +89,7 @@ bool IncomingSession::must_starve_locked(uint32_t slot) const {
   });
 }
 
-// Starts the time limit for payload (see over()) when the first chunk is queued.
+// Starts the time limit for payload (see over()) if the target expected no bytes until now.
 void IncomingSession::begin_waiting_locked() {
   if (queue_.empty() && urgent_queue_.empty() && fetching_ == 0) pull_progress_ = Clock::now();
 }
@@ -119,7 +119,7 @@ void IncomingSession::prioritize(uint64_t node, uint64_t offset, uint64_t length
            offset < chunk.offset + chunk.length;
   };
   queue_.move_to(urgent_queue_, wanted);
-  starved_.move_to(urgent_queue_, wanted);  // the store may keep space for readers
+  starved_.move_to(urgent_queue_, wanted);  // retry the starved ones too: a reader waits for them
   wake_mover_locked();
   queue_changed_.notify_all();
 }
@@ -138,7 +138,7 @@ void IncomingSession::space_freed() {
 
 // ---- Pulled, verified, landed, released --------------------------------------------------------
 
-// After an error other than EAGAIN the sink holds nothing for the chunk.
+// Reserves memory for a chunk. After an error other than EAGAIN the sink has abandoned the chunk.
 Status IncomingSession::reserve(ChunkEntry& entry) {
   const auto& announce = entry.announce;
   auto landing = sink_.reserve(key(announce.node), announce.offset, announce.length);
@@ -210,7 +210,7 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
       lock.lock();
       continue;
     }
-    // Continue with other files: the chunk whose reader frees memory may be among them.
+    // Continue with other files: a reader may need one of their chunks before it can free memory.
     lock.lock();
     entry.state = ChunkState::kQueued;
     --pulling_;
@@ -259,7 +259,7 @@ Status IncomingSession::verify(const ChunkEntry& entry) const {
                           options_.hello.source_name + ": checksum mismatch");
 }
 
-// Ends a chunk, successfully or not: hands it to readers and releases its slot.
+// Finishes a chunk: passes its bytes or its error to the sink and releases its slot.
 void IncomingSession::land(uint32_t slot, Status status) {
   ChunkEntry& entry = chunks_[slot];
   const wire::Announce announce = entry.announce;
@@ -281,15 +281,16 @@ void IncomingSession::land(uint32_t slot, Status status) {
   }
   const int errno_value = status ? 0 : status.error().errno_value;
   (void)channel_.send_with_next(wire::Release{slot, announce.generation, errno_value});
-  // After the append, so that the last chunk in flight pushes the releases of all others.
+  // A pull stays in `pulling_` until its Release is in the outbox. So the pull that ends last also
+  // pushes the releases that the others left there.
   std::lock_guard lock(mutex_);
   --pulling_;
   ++releases_held_;
   push_releases_locked();
 }
 
-// Writing each release at once would cost as much as a small chunk itself. Releases go out together
-// as long as more of them will follow soon.
+// A write to the connection for each Release would cost as much as a small chunk. So releases wait
+// and are sent together, as long as more of them will follow soon.
 void IncomingSession::push_releases_locked() {
   const bool more_follow = pulling_ > 0 || !queue_.empty() || !urgent_queue_.empty();
   const size_t held_max = options_.hello.slot_count / kSlotsPerHeldRelease;

@@ -39,10 +39,10 @@ IncomingSession::~IncomingSession() { end(Error{ECANCELED, "the target was close
 Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
                                     uint64_t source_received_sequence,
                                     const std::string& target_name) {
-  channel_.disconnect();  // the new connection replaces one that may be half dead
+  channel_.disconnect();  // ends the earlier connection, if its loss was not noticed
   std::lock_guard control(control_mutex_);
   if (auto reason = over()) return failure(*reason);
-  // The received sequence is final only now, when no earlier connection delivers frames.
+  // Only now is the last received sequence number final: earlier connections deliver no more.
   const wire::Welcome welcome{options_.token, channel_.received_sequence(), target_name};
   if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
     return sent;
@@ -77,7 +77,7 @@ std::optional<Error> IncomingSession::over() const {
     if (over_) return over_;
     const size_t fetching = fetching_;
     const bool expects_bytes = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
-    const bool landing = pulling_ > fetching;  // this side is busy with bytes that arrived
+    const bool landing = pulling_ > fetching;  // bytes have arrived and are being processed
     if (expects_bytes && !landing &&
         Clock::now() - pull_progress_ > options_.timings.no_payload_max) {
       return Error{EIO, "the source " + options_.hello.source_name +
@@ -124,7 +124,8 @@ Status IncomingSession::apply(std::span<const std::byte> body,
                               Status (Sink::*operation)(SessionId, const Message&)) {
   auto message = wire::decode<Message>(body);
   if (!message) return failure(message.error());
-  // An error has failed the checkpoint. The session continues for the others.
+  // After an error the sink has failed the checkpoint. The session continues for its other
+  // checkpoints.
   if (auto status = (sink_.*operation)(options_.id, *message); !status) {
     spdlog::warn("message from {}: {}", options_.hello.source_name, status.error().message);
   }
@@ -187,8 +188,10 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       if (!message) return failure(message.error());
       if (bytes.empty() || bytes.size() > wire::kInlineMaxBytes ||
           bytes.size() != message->length) {
-        return failure(EPROTO, "inline chunk: " + std::to_string(bytes.size()) +
-                                   " bytes instead of " + std::to_string(message->length));
+        return failure(EPROTO, "inline chunk of " + std::to_string(bytes.size()) +
+                                   " bytes: its announcement says " +
+                                   std::to_string(message->length) + ", and 1 to " +
+                                   std::to_string(wire::kInlineMaxBytes) + " are allowed");
       }
       return handle_announce(*message, bytes);
     }
@@ -203,20 +206,21 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
     case MessageType::kGoodbye: {
       std::lock_guard lock(mutex_);
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
-      // Otherwise the puller would report the connections that the source closes as a fault.
+      // The source now closes its connections. Without stop() the puller would report that as a
+      // fault.
       if (verbs_puller_) verbs_puller_->stop();
       return {};
     }
     default:
-      return failure(EPROTO, "unexpected message " + std::to_string(static_cast<int>(type)) +
-                                 " from the source");
+      return failure(EPROTO, "unexpected message of type " +
+                                 std::to_string(static_cast<int>(type)) + " from the source");
   }
 }
 
 Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
   if (message.length > wire::kReadBackMaxBytes) {
-    return failure(EPROTO, "read back of " + std::to_string(message.length) + " bytes: more than " +
-                               std::to_string(wire::kReadBackMaxBytes));
+    return failure(EPROTO, "read back of " + std::to_string(message.length) + " bytes: at most " +
+                               std::to_string(wire::kReadBackMaxBytes) + " are allowed");
   }
   std::vector<std::byte> bytes(message.length);
   auto count = sink_.read(key(message.node), message.offset, bytes);
@@ -228,7 +232,8 @@ Status IncomingSession::handle_read_back(const wire::ReadBack& message) {
 
 // ---- Messages to the source --------------------------------------------------------------------
 //
-// These never block: threads that serve all sessions call them, or threads with the store's lock.
+// These functions never block: their callers are threads that serve all sessions, or hold the
+// store's lock.
 
 Status IncomingSession::request_seal(uint64_t checkpoint) {
   return channel_.post(wire::SealRequest{checkpoint});

@@ -3,8 +3,9 @@
 //
 // A chunk: announced -> queued -> (starved while the store has no memory for it: other files go
 // first) -> pulled by the mover -> verified -> landed -> released. A small chunk travels inside its
-// announcement and goes from announced to verified at once. If it cannot land at once it is pulled
-// like the others, since the source still holds it: payload is stored only in the image store.
+// announcement and goes from announced to verified at once. If the store has no memory for it, the
+// target drops these bytes and later pulls the chunk like the others, since the source still holds
+// it: the target stores payload only in the image store.
 //
 // Chunks in flight do not overlap (see FileStream). A faulty source may announce overlapping ones:
 // then the contents of the common bytes are undefined, or a checksum fails.
@@ -45,7 +46,7 @@ struct SessionReport {
   std::chrono::milliseconds age{0};
   uint64_t received_bytes = 0;  // landed
   uint64_t chunks = 0;
-  uint64_t pulled_again = 0;     // after a lost connection or a wrong checksum
+  uint64_t pulled_again = 0;     // pulls repeated after a lost connection or a wrong checksum
   uint64_t waits_for_space = 0;  // how often a chunk found no memory and waited
   size_t queued_chunks = 0;
   size_t pulling_chunks = 0;
@@ -67,8 +68,8 @@ class IncomingSession final {
   IncomingSession(Options options, Sink& sink);
   ~IncomingSession();
 
-  // Welcomes the source and serves the control connection until it is lost. Errors: over(), those
-  // of sending the welcome.
+  // Welcomes the source and serves the control connection until it is lost, which is no error.
+  // Errors: what over() returns if the session must end; those of sending the welcome.
   Status run_control(std::shared_ptr<Connection> connection, uint64_t source_received_sequence,
                      const std::string& target_name);
   // Whether the source of this session sent the data hello.
@@ -77,9 +78,9 @@ class IncomingSession final {
   bool accept_attempt(const wire::DataHello& hello);
   Status attach_stream(uint32_t stream, std::shared_ptr<Connection> connection);
 
-  // The store may have memory for starved chunks.
+  // The store may have memory again: retries the chunks that wait for it.
   void space_freed();
-  // A reader waits for these bytes: pulls them first.
+  // Pulls these bytes first, because a reader waits for them.
   void prioritize(uint64_t node, uint64_t offset, uint64_t length);
   // These send a message to the source and never block. Errors: ENOBUFS, those of the session.
   Status request_seal(uint64_t checkpoint);
@@ -89,8 +90,8 @@ class IncomingSession final {
   // The reason, if the session must end: the source sent a goodbye, was silent for the peer
   // timeout, broke the protocol, or does not deliver announced chunks; or no transport is left.
   std::optional<Error> over() const;
-  // Ends the session and abandons chunks that have not landed. When it returns, no call of the sink
-  // is in progress, and only the caller's session_ended() follows.
+  // Ends the session and abandons chunks that have not landed. When it returns, the session has
+  // made its last call to the sink. The caller then calls the sink's session_ended().
   void end(const Error& reason);
 
   SessionId id() const { return options_.id; }
@@ -160,7 +161,7 @@ class IncomingSession final {
   mutable std::mutex mutex_;
   std::condition_variable queue_changed_;  // wakes take()
   // Guarded by mutex_.
-  std::vector<ChunkEntry> chunks_;  // by slot; while kPulling the puller owns the entry
+  std::vector<ChunkEntry> chunks_;  // by slot; the puller owns the entries in state kPulling
   SlotRing urgent_queue_;
   SlotRing queue_;
   SlotRing starved_;
@@ -169,7 +170,7 @@ class IncomingSession final {
   uint64_t space_events_ = 0;
   std::chrono::steady_clock::time_point
       pull_progress_;                    // when a chunk last arrived, or the first one was queued
-  std::vector<uint64_t> last_attempts_;  // accepted attempt number of data hellos, by stream
+  std::vector<uint64_t> last_attempts_;  // last accepted attempt number of a data hello, by stream
   bool ended_ = false;
   std::optional<Error> over_;
   bool offered_ = false;
@@ -188,7 +189,7 @@ class IncomingSession final {
   Port tcp_port_{*this, wire::Transport::kTcp};
   Port verbs_port_{*this, wire::Transport::kVerbs};
   std::unique_ptr<TcpPuller> tcp_puller_;
-  std::unique_ptr<VerbsPuller> verbs_puller_;  // after an offer; set with mutex_
+  std::unique_ptr<VerbsPuller> verbs_puller_;  // null until verbs is tried; set under mutex_
 };
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// The target's choice of transport: what the source offers, what this target has, and whether RDMA
+// The target chooses the transport by what the source offers, what the target has, and whether RDMA
 // connections can be opened. A session that loses its last RDMA connection continues over TCP until
 // it ends. With --transport verbs on either side it ends instead.
 #include "rdma_stream/session/incoming_session.h"
@@ -38,7 +38,8 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   options.stream_count = options_.hello.stream_count;
   options.connect_timeout = options_.timings.verbs_connect_max;
   // An interruption shorter than the peer timeout must not end the session. If TCP can take over,
-  // the reads fail early enough for it; if not, the queue pairs retransmit until the peer timeout.
+  // reads fail early enough to leave it time; if not, the queue pairs retransmit until the peer
+  // timeout.
   options.read_timeout =
       verbs_only ? options_.timings.peer_timeout : options_.timings.connection_silence_max;
   VerbsPuller::Events events;

@@ -14,7 +14,7 @@
 namespace ppmr {
 
 struct OutletCounters {
-  uint64_t verified_bytes = 0;  // in place at the target, CRC checked
+  uint64_t verified_bytes = 0;  // bytes in place at the target, CRC checked
   uint64_t announced_bytes = 0;
   uint64_t chunks = 0;
   uint64_t inline_chunks = 0;
@@ -25,7 +25,7 @@ struct OutletCounters {
   std::string peer;
   std::string peer_name;
   std::string security;                  // PeerIdentity::text(), of the target
-  std::chrono::milliseconds silence{0};  // since the last sign of life from the peer
+  std::chrono::milliseconds silence{0};  // time since the peer last sent anything
 };
 
 // Messages without an answer. The target applies them in the order in which they were sent.
@@ -45,20 +45,21 @@ class Outlet {
   // Errors: EIO once the session has failed. The text of an Abandon is at most wire::kTextMaxBytes.
   virtual Status send(const OneWayMessage& message) = 0;
 
-  // Send a request (its `request` number is assigned here) and block until the target answers.
-  // Errors: the target's, or EIO when the session fails.
+  // These functions set the message's `request` number, send the message and block until the target
+  // answers. Errors: the target's, or EIO when the session fails.
   virtual Status claim(wire::Claim message) = 0;
   virtual Status rename(wire::Rename message) = 0;
   virtual Status seal(wire::Seal message) = 0;
-  // Reads back the bytes at `offset`; fewer at the end of the file. Errors: also EINTR when
-  // `interrupted` returns true.
+  // Reads back the bytes at `offset`; fewer at the end of the file. Errors: the target's; EIO when
+  // the session fails; EINTR when `interrupted` returns true.
   virtual Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
                                    const Interrupted& interrupted) = 0;
 
-  // Blocks until the target has applied everything sent about `node` so far. Errors: as above.
+  // Blocks until the target has applied everything sent about `node` so far. Errors: as
+  // read_back().
   virtual Status await_applied(uint64_t node, const Interrupted& interrupted) = 0;
 
-  // Ends the session now: callers that wait for the target return `error`.
+  // Ends the session now: calls that wait for the target fail with EIO and the text of `error`.
   virtual void fail(Error error) = 0;
 
   virtual wire::Space space() const = 0;

@@ -17,7 +17,7 @@ Status check(const wire::ControlHello& hello) {
   if (hello.slot_count == 0 || hello.slot_count > wire::kSlotsMax || hello.stream_count == 0 ||
       hello.stream_count > wire::kStreamsMax || hello.chunk_size_bytes == 0 ||
       hello.chunk_size_bytes > (uint32_t{64} << 20) || hello.source_name.size() > 255) {
-    return failure(EPROTO, "hello: numbers out of range");
+    return failure(EPROTO, "hello: a field is out of range, or the name of the source is too long");
   }
   return {};
 }
@@ -279,7 +279,7 @@ void Receiver::notify_removed(NodeKey checkpoint) {
 
 Status Receiver::request_seal(NodeKey checkpoint) {
   auto session = find(checkpoint.session);
-  if (!session) return failure(ENOTCONN, "its source is no longer connected");
+  if (!session) return failure(ENOTCONN, "the source of the checkpoint is no longer connected");
   return session->request_seal(checkpoint.node);
 }
 

@@ -21,17 +21,18 @@ struct ReceiverOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TargetTransport transport;
-  // Serves a connection that begins with an agent's hello, until it ends. Empty: the receiver
-  // refuses such connections. Called on the connection's own thread; the receiver shuts the
-  // connection down when it ends.
+  // Serves a connection that begins with a hello to the agent, and returns when the connection
+  // ends. If this function is empty, the receiver refuses such connections. Called on the
+  // connection's own thread; when the receiver is destroyed, it shuts the connection down.
   std::function<Status(Connection&, const std::string& node_name)> serve_agent;
 };
 
-// Without a free thread or memory the receiver refuses the one connection or session, with an error
-// that the source receives, and continues.
+// When no thread or memory is free, the receiver refuses the new connection or session with an
+// error that the source receives, and continues.
 //
 // Threads: any. The sink outlives the receiver. The receiver holds no lock while it calls the sink,
-// so the sink may call back with its own locks held: no member below waits for a source.
+// and the functions for the sink never wait for a source: so the sink may call them with its own
+// locks held.
 class Receiver {
  public:
   // Throws std::system_error when the system has no thread left.
@@ -82,10 +83,10 @@ class Receiver {
   // Guarded by mutex_.
   std::map<SessionId, SessionPointer> sessions_;
   SessionId last_session_ = 0;
-  std::deque<EndedSession> ended_;  // the latest, to report the reason to their sources
+  std::deque<EndedSession> ended_;  // the sessions that ended last, to report why to their sources
   bool stopping_ = false;
 
-  wire::Space space_;  // at the last check; used by the watcher
+  wire::Space space_;  // the sink's space at the last check; used by the watcher alone
 
   std::optional<Acceptor> acceptor_;
   std::thread watcher_;

@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// An errno from the target that a FUSE caller receives: EIO if it is out of range.
+// Returns an errno from the target in a form safe for FUSE callers: EIO if it is out of range.
 int errno_from_wire(int32_t value) {
   constexpr int kErrnoMax = 4095;  // MAX_ERRNO, include/linux/err.h
   return value > 0 && value <= kErrnoMax ? value : EIO;
@@ -35,9 +35,9 @@ Result<std::unique_ptr<Sender>> Sender::open(SenderOptions options, BufferPool& 
 Result<std::unique_ptr<Sender>> Sender::open_unguarded(SenderOptions options, BufferPool& pool,
                                                        Connector& connector, SenderEvents events) {
   if (pool.slot_count() > wire::kSlotsMax) {
-    return failure(EINVAL, "a pool of " + std::to_string(pool.slot_count()) +
-                               " chunks: must be at most " + std::to_string(wire::kSlotsMax) +
-                               ", raise --chunk-size");
+    return failure(EINVAL, "the pool has " + std::to_string(pool.slot_count()) +
+                               " chunks, but the maximum is " + std::to_string(wire::kSlotsMax) +
+                               ": raise --chunk-size or lower --pool-size");
   }
   options.source_name.resize(std::min<size_t>(options.source_name.size(), wire::kNameMaxBytes));
   std::unique_ptr<Sender> sender(
@@ -95,7 +95,7 @@ Sender::~Sender() {
     channel_.fail(Error{ECANCELED, "the session with " + connector_.target() + " was closed"});
     control_.join();
   }
-  responder_.reset();  // ends the last reads of slots
+  responder_.reset();  // after this no slot is being read
   for ([[maybe_unused]] const SlotEntry& entry : slots_) assert(!entry.chunk.lease);
 }
 
@@ -171,7 +171,7 @@ void Sender::end_session(Error error) {
   error.errno_value = EIO;
   channel_.fail(error);
   {
-    std::lock_guard lock(transport_mutex_);  // await_transport() must not miss the failure
+    std::lock_guard lock(transport_mutex_);  // else await_transport() could miss the notification
   }
   transport_chosen_.notify_all();
   // All remote reads must end before the slots are free for other bytes.
@@ -257,8 +257,8 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
       return {};
     }
     default:
-      return failure(EPROTO, "unexpected message " + std::to_string(static_cast<int>(type)) +
-                                 " from the target");
+      return failure(EPROTO, "unexpected message of type " +
+                                 std::to_string(static_cast<int>(type)) + " from the target");
   }
 }
 
@@ -277,7 +277,7 @@ Result<std::vector<std::byte>> Sender::request_bytes(Message message,
     request.permit = std::move(permit);
     reply = request.reply.get_future();
   }
-  // If this fails the session ends, and end_session() answers.
+  // If send() fails, the session ends, and end_session() answers the request with an error.
   (void)channel_.send(message);
   while (reply.wait_for(kInterruptCheck) != std::future_status::ready) {
     if (interrupted && interrupted()) return failure(interruption());
@@ -332,7 +332,8 @@ Result<size_t> Sender::read_back(uint64_t node, uint64_t offset, std::span<std::
     auto part = request_bytes(message, interrupted, std::move(*permit));
     if (!part) return failure(part.error());
     if (part->size() > message.length)
-      return failure(EIO, "read back from " + connector_.target() + ": more bytes than requested");
+      return failure(EIO, "read back from " + connector_.target() +
+                              ": the target sent more bytes than requested");
     std::copy(part->begin(), part->end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
     filled += part->size();
     if (part->size() < message.length) break;

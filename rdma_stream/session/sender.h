@@ -28,7 +28,7 @@ namespace ppmr {
 // The transports of this source.
 struct SourceTransport {
   TransportMode mode = TransportMode::kAuto;
-  VerbsSource* verbs = nullptr;  // null: no RDMA here. Outlives the sessions.
+  VerbsSource* verbs = nullptr;  // null without RDMA; outlives the sessions
   std::string why_no_verbs = "not set up";
 };
 
@@ -36,11 +36,11 @@ struct SenderOptions {
   uint32_t stream_count = 2;
   std::chrono::milliseconds peer_timeout{10'000};
   std::string source_name;
-  // Offered to the target, which chooses. Without an offer payload travels over TCP.
+  // What the source offers to the target, which chooses. Empty: no offer, payload travels over TCP.
   std::optional<SourceTransport> transport;
 };
 
-// Requests of the target. Called on the control thread: must not wait for the target.
+// Requests of the target. The functions run on the control thread and must not wait for the target.
 struct SenderEvents {
   std::function<void(uint64_t checkpoint)> seal_requested;
   std::function<void(uint64_t checkpoint)> checkpoint_removed;
@@ -55,7 +55,8 @@ class Sender final : public Outlet, private SlotReader {
   // or memory left.
   static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
                                               Connector& connector, SenderEvents events);
-  // Ends the session: checkpoints that are not sealed fail at the target. All slots are free.
+  // Ends the session: checkpoints that are not sealed fail at the target. Afterwards all slots are
+  // free.
   ~Sender() override;
 
   void announce(Chunk chunk) override;
@@ -115,7 +116,7 @@ class Sender final : public Outlet, private SlotReader {
   Status handle_transport_choice(const wire::TransportChoice& choice);
   void complete(SlotEntry entry);
   void end_session(Error error);
-  // The error of the session, with EIO: what writers receive.
+  // Returns the error that ended the session, with errno EIO: writers receive it.
   Error session_error() const;
 
   template <typename Message>
@@ -138,10 +139,10 @@ class Sender final : public Outlet, private SlotReader {
 
   mutable std::mutex slots_mutex_;
   std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
-  std::optional<Error> slots_closed_;  // rejects announcements; guarded by slots_mutex_
+  std::optional<Error> slots_closed_;  // if set, announcements fail; guarded by slots_mutex_
 
-  // More read-backs at once could fill the target's outbox with replies. Then its control thread
-  // would block, and with it the releases that this side needs.
+  // Limits the read-backs at one time. More could fill the target's outbox with replies: then the
+  // target's control thread would block, and with it the releases that the source needs.
   std::counting_semaphore<> read_backs_left_{8};
   std::mutex requests_mutex_;
   uint64_t last_request_ = 0;             // guarded by requests_mutex_
@@ -164,11 +165,11 @@ class Sender final : public Outlet, private SlotReader {
   std::mutex stop_mutex_;
   std::condition_variable stop_requested_;
   bool stopping_ = false;                   // guarded by stop_mutex_
-  std::shared_ptr<Connection> connecting_;  // in its handshake; guarded by stop_mutex_
+  std::shared_ptr<Connection> connecting_;  // set during a handshake; guarded by stop_mutex_
 
   // Destroyed from the last to the first: threads end before the members that they use.
   Channel channel_;
-  std::unique_ptr<PoolLoan> loan_;           // while the target may read by RDMA
+  std::unique_ptr<PoolLoan> loan_;           // exists while the target may read the pool by RDMA
   std::unique_ptr<TcpResponder> responder_;  // null with --transport verbs
   std::thread control_;
 };

@@ -51,7 +51,7 @@ void Sender::announce_now(Chunk chunk, uint32_t crc) {
     chunk.file->failed(chunk.turn, *closed);
     return;
   }
-  // An error here is the end of the session: end_session() completes the entry.
+  // If send() fails, the session ends: end_session() then frees the slot and fails the chunk.
   if (inlined) {
     ++inline_chunks_;
     wire::AnnounceInline with_bytes;
@@ -76,7 +76,7 @@ Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& r
       request.slot_offset < chunk.slot_offset ||
       uint64_t{request.slot_offset} + request.length > uint64_t{chunk.slot_offset} + chunk.length) {
     return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
-                               ": not part of the chunk in flight");
+                               ": does not match the chunk in flight");
   }
   ++entry.readers;
   return chunk.lease.payload().subspan(request.slot_offset, request.length);

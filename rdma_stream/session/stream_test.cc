@@ -92,7 +92,7 @@ TEST_P(Stream, WorksWithAPoolOfOneSlot) {
   EXPECT_EQ(source.pool().counters().in_use_max, 1u);
 }
 
-TEST_P(Stream, NamesArriveInOrder) {
+TEST_P(Stream, FileNamesReachTheTargetInOrderOfCreation) {
   rig();
   TestSource source(*rig_, {});
   ASSERT_TRUE(source.claim("checkpoint"));
@@ -124,7 +124,7 @@ TEST_P(Stream, FilesOfTwoSourcesStaySeparate) {
   EXPECT_EQ(rig_->sink().content(file.node), one.files()[0].model);
 }
 
-TEST_P(Stream, RefusesTheNameOfAnotherSourceAndContinues) {
+TEST_P(Stream, RefusesACheckpointNameThatAnotherSourceUsesAndContinues) {
   rig();
   TestSource one(*rig_, {}), two(*rig_, {});
   ASSERT_TRUE(one.claim("same"));
@@ -211,7 +211,7 @@ TEST_P(Stream, WriterWaitsForSpaceThatWillBeFreed) {
   EXPECT_EQ(rig_->sink().content(small.node), small.model);
 }
 
-TEST_P(Stream, ChunkWithoutMemoryDoesNotDelayOtherFiles) {
+TEST_P(Stream, ChunkThatWaitsForMemoryDoesNotDelayOtherFiles) {
   RigOptions options;
   options.sink = {.capacity_bytes = 2 * kChunk, .wait_for_space = true};
   rig(options);
@@ -231,7 +231,7 @@ TEST_P(Stream, ChunkWithoutMemoryDoesNotDelayOtherFiles) {
   EXPECT_TRUE(source.seal());
 }
 
-TEST_P(Stream, LaterBytesOfAFileDoNotTakeTheMemoryOfEarlierOnes) {
+TEST_P(Stream, LaterBytesOfAFileDoNotTakeMemoryThatEarlierBytesWaitFor) {
   RigOptions options;
   options.sink = {.capacity_bytes = 2 * kChunk, .wait_for_space = true};
   rig(options);
@@ -277,7 +277,7 @@ std::function<void()> slow_call(std::function<bool()> ended) {
   };
 }
 
-TEST_P(Stream, SlowLandDoesNotEndTheSession) {
+TEST_P(Stream, SlowLandingOfAChunkDoesNotEndTheSession) {
   RigOptions options;
   options.peer_timeout = kShortTimeout;
   rig(options);
@@ -290,7 +290,7 @@ TEST_P(Stream, SlowLandDoesNotEndTheSession) {
 }
 
 // For example the removal of a checkpoint with large spill files.
-TEST_P(Stream, SlowMessageAtTheTargetDoesNotEndTheSession) {
+TEST_P(Stream, SlowMessageHandlerAtTheTargetDoesNotEndTheSession) {
   RigOptions options;
   options.peer_timeout = kShortTimeout;
   rig(options);
@@ -303,7 +303,7 @@ TEST_P(Stream, SlowMessageAtTheTargetDoesNotEndTheSession) {
   EXPECT_TRUE(sealed) << sealed.error().message;
 }
 
-TEST_P(Stream, SlowEventAtTheSourceDoesNotEndTheSession) {
+TEST_P(Stream, SlowEventHandlerAtTheSourceDoesNotEndTheSession) {
   RigOptions options;
   options.peer_timeout = kShortTimeout;
   rig(options);
@@ -357,13 +357,13 @@ class ThrowingSink : public Stream {
 INSTANTIATE_TEST_SUITE_P(Over, ThrowingSink, testing::Bool(),
                          [](auto& info) { return info.param ? "Tcp" : "Memory"; });
 
-TEST_P(ThrowingSink, FailsOnlyItsSessionWhenAChunkLands) {
+TEST_P(ThrowingSink, ExceptionWhileAChunkLandsFailsOnlyThatSession) {
   rig().sink().set_before_land([] { throw std::bad_alloc(); });
   expect_failed_session("cannot store a chunk");
   expect_good_session();
 }
 
-TEST_P(ThrowingSink, FailsOnlyItsSessionWhenItAppliesAMessage) {
+TEST_P(ThrowingSink, ExceptionWhileAMessageIsHandledFailsOnlyThatSession) {
   rig().sink().set_before_make([] { throw std::bad_alloc(); });
   expect_failed_session("cannot handle message");
   expect_good_session();
@@ -386,7 +386,7 @@ TEST_P(Stream, RequestsOfTheTargetReachTheSource) {
   EXPECT_EQ(rig_->receiver().request_seal({99, 1}).error().errno_value, ENOTCONN);
 }
 
-TEST_P(Stream, EndOfASourceEndsItsSessionAtOnce) {
+TEST_P(Stream, ClosingASourceEndsItsSessionAtOnce) {
   RigOptions options;
   options.peer_timeout = milliseconds(60'000);
   rig(options);
@@ -397,7 +397,7 @@ TEST_P(Stream, EndOfASourceEndsItsSessionAtOnce) {
   EXPECT_NE(rig_->sink().end_reason().find("ended"), std::string::npos);
 }
 
-TEST_P(Stream, EndOfTheTargetFailsTheSourceAndFreesAllSlots) {
+TEST_P(Stream, WritesFailAndAllSlotsAreFreedWhenTheTargetEnds) {
   RigOptions options;
   options.peer_timeout = milliseconds(400);
   rig(options);

@@ -33,7 +33,7 @@ struct ThreadLimitTest : testing::Test {
   std::unique_ptr<StreamRig> rig;
 };
 
-TEST_F(ThreadLimitTest, ThreadThatCannotStartRefusesOnlyItsSession) {
+TEST_F(ThreadLimitTest, SessionWhoseThreadCannotStartIsRefusedAndTheNextSucceeds) {
   int refused = 0;
   bool reached = true;
   for (int threads_left = 0; reached; ++threads_left) {

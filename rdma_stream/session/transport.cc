@@ -34,7 +34,7 @@ Result<TransportMode> parse_transport_mode(const std::string& text) {
 }
 
 TransportDecision decide_transport(const TransportSide& source, const TransportSide& target) {
-  // The first true condition is the reported reason.
+  // The first condition that rules out verbs is the reported reason.
   std::string against;
   if (source.mode == TransportMode::kTcp) {
     against = "the source has --transport tcp";

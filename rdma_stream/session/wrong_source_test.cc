@@ -103,7 +103,7 @@ struct WrongAnnouncement : WrongSource, testing::WithParamInterface<wire::Announ
 
 TEST_P(WrongAnnouncement, EndsTheSession) {
   ASSERT_TRUE(channel.send(GetParam()));
-  expect_end("numbers out of range");
+  expect_end("slot, offset or length out of range");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -121,20 +121,21 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(WrongSource, SlotAnnouncedTwiceEndsTheSession) {
   ASSERT_TRUE(channel.send(good_announce()));
   ASSERT_TRUE(channel.send(good_announce()));
-  expect_end("is not released");
+  expect_end("again before the target released it");
 }
 
-TEST_F(WrongSource, ReceivesTheReasonWhenItReconnects) {
+TEST_F(WrongSource, ReconnectionIsRefusedWithTheReasonWhyTheSessionEnded) {
   ASSERT_TRUE(channel.send(wire::Release{}));
   expect_end("unexpected message");
   auto hello = greeting;
   hello.token = token;
-  EXPECT_TRUE(eventually(
-      [&] { return refusal(hello).message.find("unexpected message 60") != std::string::npos; }));
+  EXPECT_TRUE(eventually([&] {
+    return refusal(hello).message.find("unexpected message of type 60") != std::string::npos;
+  }));
   EXPECT_EQ(refusal(hello).errno_value, ESTALE);
 }
 
-TEST_F(WrongSource, InlineBytesOfAnotherLengthEndTheSession) {
+TEST_F(WrongSource, InlineChunkShorterThanAnnouncedEndsTheSession) {
   wire::AnnounceInline message;
   static_cast<wire::Announce&>(message) = good_announce();
   const std::vector<std::byte> bytes(100);
@@ -165,7 +166,7 @@ TEST_F(WrongSource, WrongChecksumOfInlineBytesFailsOnlyThatChunk) {
 
 TEST_F(WrongSource, MessageThatOnlyATargetSendsEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::Release{}));
-  expect_end("unexpected message 60");
+  expect_end("unexpected message of type 60");
 }
 
 // A truncated Seal.
@@ -185,7 +186,7 @@ TEST_F(WrongSource, TruncatedMessageEndsTheSession) {
 
 TEST_F(WrongSource, TooLargeReadBackEndsTheSession) {
   ASSERT_TRUE(channel.send(wire::ReadBack{.request = 1, .node = kFile, .length = UINT32_MAX}));
-  expect_end("more than");
+  expect_end("at most");
 }
 
 TEST_F(WrongSource, ChunkOfAnUnknownFileIsReleasedWithAnError) {
@@ -229,7 +230,7 @@ TEST_F(WrongSource, OverlappingChunksInFlightAreReleased) {
   EXPECT_EQ(rig.sink().open_sessions(), 1u);
 }
 
-TEST(SilentSource, PayloadKeepsTheSessionAlive) {
+TEST(SilentSource, PayloadKeepsTheSessionAliveWithoutControlMessages) {
   RigOptions options;
   options.peer_timeout = milliseconds(1000);
   StreamRig rig(options);

@@ -129,7 +129,7 @@ struct WrongTarget : testing::Test {
       std::make_shared<FileStream>(1, std::make_shared<StickyError>());
 };
 
-TEST_F(WrongTarget, CanReadAnnouncedBytes) {
+TEST_F(WrongTarget, CanReadAllOrPartOfAnAnnouncedChunk) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   EXPECT_TRUE(read(good));
@@ -139,7 +139,7 @@ TEST_F(WrongTarget, CanReadAnnouncedBytes) {
   EXPECT_TRUE(read(part));
 }
 
-TEST_F(WrongTarget, CannotReadOtherBytes) {
+TEST_F(WrongTarget, CannotReadBytesThatWereNotAnnounced) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   for (auto spoil : std::initializer_list<void (*)(wire::ReadRequest&)>{
@@ -159,7 +159,7 @@ TEST_F(WrongTarget, CannotReadOtherBytes) {
 }
 
 // An impostor at the target's address must not get the memory of a process.
-TEST(Sender, RefusesADataConnectionWithoutTheTargetsProof) {
+TEST(Sender, RefusesADataConnectionIfThePeerDoesNotProveThatItIsTheTarget) {
   FaultyNetwork network;
   auto listener = network.listen();
   auto connection = network.connector()->connect(kPatience);
@@ -176,7 +176,7 @@ TEST(Sender, RefusesADataConnectionWithoutTheTargetsProof) {
   EXPECT_EQ(greeted.error().errno_value, EACCES);
 }
 
-TEST_F(WrongTarget, ReleaseOfAnotherGenerationEndsTheSession) {
+TEST_F(WrongTarget, ReleaseWithAWrongSlotGenerationEndsTheSession) {
   const auto chunk = announce();
   ASSERT_TRUE(channel.send(wire::Release{chunk.slot, chunk.generation + 1, 0}));
   expect_end("released slot");
@@ -188,7 +188,7 @@ TEST_F(WrongTarget, ReleaseOfANonexistentSlotEndsTheSession) {
   expect_end("released slot");
 }
 
-TEST_F(WrongTarget, SecondReleaseEndsTheSession) {
+TEST_F(WrongTarget, SecondReleaseOfAChunkEndsTheSession) {
   const auto chunk = announce();
   ASSERT_TRUE(channel.send(wire::Release{chunk.slot, chunk.generation, 0}));
   ASSERT_TRUE(channel.send(wire::Release{chunk.slot, chunk.generation, 0}));
@@ -250,7 +250,7 @@ TEST_F(WrongTarget, InterruptedReadBackReturnsAndItsLateReplyIsIgnored) {
 }
 
 // Read requests keep a session alive while its control connection is lost.
-TEST_F(WrongTarget, ReadRequestsKeepTheSessionAlive) {
+TEST_F(WrongTarget, ReadRequestsKeepTheSessionAliveWithoutAControlConnection) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   channel.disconnect();

@@ -1,6 +1,6 @@
-// The seam between the verbs mover and RDMA: what the mover needs from a device.
+// The interface between the verbs mover and RDMA: what the mover needs from a device.
 // verbs_fabric.h implements it over libibverbs and librdmacm. Tests use a fabric inside one process
-// that injects faults by a seed (tests/stream/faulty_verbs.h).
+// that injects random faults, repeatable by their seed (tests/stream/faulty_verbs.h).
 //
 //   source: Fabric -> Rail (listens) -> Domain -> Region of the pool, readable by the peer
 //   target: Fabric -> Rail -> Domain -> Regions of the store; connect() -> ReadQueue -> post, poll
@@ -30,7 +30,7 @@ namespace ppmr {
 struct RailAddress {
   std::array<uint8_t, 16> ip{};
   uint16_t port = 0;
-  uint8_t prefix_bits = 128;  // of the network that the address belongs to
+  uint8_t prefix_bits = 128;  // prefix length of the network that `ip` belongs to
 
   bool is_ipv4() const;
   bool same_network(const std::array<uint8_t, 16>& other) const;
@@ -69,7 +69,7 @@ struct ReadLimits {
   uint32_t read_bytes_max = 0;  // of one read
 };
 
-// One RDMA READ: from one place at the peer to pieces here.
+// One RDMA READ: from one range of the peer's memory into one or more pieces of local memory.
 struct ReadWork {
   struct Piece {
     std::byte* data = nullptr;
@@ -99,7 +99,8 @@ class ReadQueue {
   virtual Status post(const ReadWork& work) = 0;
   // Non-blocking. Fills the front of `completions` and returns how many there are.
   virtual Result<size_t> poll(std::span<ReadCompletion> completions) = 0;
-  // From here on a completion makes wait() return. Call poll() once more before wait().
+  // After this call, the next completion makes wait() return. An earlier completion does not: call
+  // poll() once more before wait().
   virtual Status arm() = 0;
   // Sleeps until a read completes, `wake` is signalled, or `timeout` has passed. Errors: the
   // connection has ended (the peer disconnected, the device was removed).
@@ -107,8 +108,8 @@ class ReadQueue {
   virtual const std::string& description() const = 0;  // "rxe0 10.0.0.2 - 10.0.0.1:7471"
 };
 
-// The regions that a connecting peer may read: those of a domain. A later connection of the same
-// domain and stream replaces an earlier one.
+// What a connecting peer may read: the regions of `domain`. A later connection with the same domain
+// and stream replaces the earlier one.
 struct Admission {
   std::shared_ptr<Domain> domain;
   uint32_t stream = 0;
@@ -116,7 +117,7 @@ struct Admission {
 
 // A rail calls these on its own thread. A handler must not destroy the rail.
 struct RailEvents {
-  // A peer connects with this private data. Only for a rail that listens.
+  // Called when a peer connects, with its private data; only on a rail that listens.
   std::function<Result<Admission>(std::span<const std::byte> private_data)> admit;
   // The device was removed or has failed: destroy everything made from the rail soon.
   std::function<void(const std::string& why)> lost;
@@ -136,7 +137,7 @@ class Rail {
   // Begins to report events. Called once, before anything else; events wait until then.
   virtual void start(RailEvents events) = 0;
   virtual const std::string& device() const = 0;
-  virtual const RailAddress& address() const = 0;  // with the port, if the rail listens
+  virtual const RailAddress& address() const = 0;  // includes the port if the rail listens
   virtual Result<std::shared_ptr<Domain>> create_domain() = 0;
   // Connects to a rail that listens. Errors: ECANCELED when `stop` is signalled; ECONNREFUSED with
   // the peer's reason; those of resolving the address.
@@ -147,8 +148,8 @@ class Rail {
 
 // Which rails to open: --device, --gid-index, --port.
 struct RailChoice {
-  std::vector<std::string> devices;   // names, in this order; empty: every usable one
-  std::optional<uint32_t> gid_index;  // of each port: the address at that index of its GID table
+  std::vector<std::string> devices;   // device names, in this order; empty: all usable devices
+  std::optional<uint32_t> gid_index;  // selects the address at this index of each port's GID table
   uint16_t port = 0;                  // where to listen; 0: the system's choice
 };
 

@@ -1,4 +1,5 @@
-// The connections (queue pairs) of a protection domain: both halves, and posting reads.
+// The connections (queue pairs) of a protection domain: the source accepts them; the target opens
+// them and posts its reads on them.
 #include <fcntl.h>
 #include <poll.h>
 
@@ -16,13 +17,14 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// InfiniBand's maximum. A queue pair without an answer to any retry enters the error state.
+// InfiniBand's maximum of retries. A queue pair fails when none of them is answered.
 constexpr uint8_t kRetries = 7;
-// The maximum that is finite: 7 means forever.
+// The highest finite number of retries: 7 means forever.
 constexpr uint8_t kReceiverNotReadyRetries = 6;
 
-// The local ACK timeout (4.096 us * 2^value) with which all retries together take at least `time`.
-// A read answered late under load must not break the connection: its read timeout decides.
+// Returns the local ACK timeout (4.096 us * 2^value) with which all retries together take at least
+// `time`. When a peer under load answers a read late, the connection must not break before the read
+// timeout.
 uint8_t ack_timeout(milliseconds time) {
   const auto units = static_cast<uint64_t>(time.count()) * 1000 / (kRetries + 1) / 4;
   return static_cast<uint8_t>(std::clamp<int>(static_cast<int>(std::bit_width(units)), 8, 21));
@@ -152,7 +154,7 @@ Status await_event(rdma_event_channel& events, rdma_cm_event_type wanted,
         std::string why(text, text == nullptr ? 0 : event->param.conn.private_data_len);
         why.resize(std::min(why.size(), std::strlen(why.c_str())));  // padded with zeros
         for (char& c : why) c = c >= ' ' && c <= '~' ? c : '?';
-        return failure(ECONNREFUSED, description + ": the source refused" +
+        return failure(ECONNREFUSED, description + ": the source refused the connection" +
                                          (why.empty() ? ": no listener there" : ": " + why));
       }
       const int error = event->status < 0 ? -event->status : event->status;
@@ -246,7 +248,7 @@ Status VerbsDomain::accept(VerbsPointer<rdma_cm_id> id, uint32_t stream,
     return system_failure("create a queue pair on", device_);
   }
   rdma_conn_param agreed{};
-  // With zero the device refuses reads.
+  // If responder_resources were 0, the device would refuse reads.
   agreed.responder_resources =
       std::clamp<uint8_t>(wanted.responder_resources, 1, limits_.reads_served);
   agreed.initiator_depth = std::clamp<uint8_t>(wanted.initiator_depth, 1, limits_.reads_started);
@@ -304,7 +306,8 @@ Result<std::unique_ptr<ReadQueue>> VerbsDomain::connect(const RailAddress& own,
     return failure(resolved.error());
   }
   if (id->verbs != context()) {
-    return failure(ENETUNREACH, parts.description + ": the route uses another device");
+    return failure(ENETUNREACH,
+                   parts.description + ": the route to the source does not use this RDMA device");
   }
   uint8_t timeout = ack_timeout(options.read_timeout);
   (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
@@ -335,7 +338,7 @@ Result<std::unique_ptr<ReadQueue>> VerbsDomain::connect(const RailAddress& own,
   wanted.private_data = options.private_data.data();
   wanted.private_data_len = static_cast<uint8_t>(options.private_data.size());
   wanted.initiator_depth = limits_.reads_started;
-  wanted.responder_resources = 1;  // the source never reads from here, but some devices refuse 0
+  wanted.responder_resources = 1;  // the source never reads, but some devices refuse 0
   wanted.retry_count = kRetries;
   wanted.rnr_retry_count = kReceiverNotReadyRetries;
   if (rdma_connect(id, &wanted) != 0) return system_failure("connect", parts.description);

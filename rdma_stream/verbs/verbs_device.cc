@@ -31,9 +31,9 @@ uint8_t prefix_bits(const ifaddrs& entry) {
   return static_cast<uint8_t>(v4 ? 96 + bits : bits);
 }
 
-// The addresses of this machine that belong to RDMA devices. This function binds to each address,
-// because the connection manager then finds the device, whatever its kind. `objection` receives the
-// reason if the connection manager is not available.
+// Returns the addresses of this machine that belong to RDMA devices. The function binds an RDMA
+// identifier to each address, because the connection manager then finds the device, whatever its
+// kind. `objection` receives the reason if the connection manager is not available.
 std::vector<InterfaceAddress> rdma_addresses(std::string& objection) {
   std::vector<InterfaceAddress> found;
   ifaddrs* list = nullptr;
@@ -44,7 +44,7 @@ std::vector<InterfaceAddress> rdma_addresses(std::string& objection) {
     if (family != AF_INET && family != AF_INET6) continue;
     if (family == AF_INET6 &&
         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(entry->ifa_addr)->sin6_addr)) {
-      continue;  // usable only with a scope id, which RailAddress does not have
+      continue;  // a link-local address needs a scope id, which RailAddress does not have
     }
     RailAddress address = rail_address(entry->ifa_addr);
     address.port = 0;

@@ -9,13 +9,13 @@
 
 namespace ppmr {
 
-// One port of a device. A device that cannot be opened has one entry with number 0.
+// One port of a device. A device that cannot be opened or queried has one RdmaPort, with number 0.
 struct RdmaPort {
   struct Gid {
     uint32_t index = 0;
     std::string gid;        // as an IPv6 address
     std::string type;       // "IB", "RoCE v1", "RoCE v2"
-    std::string interface;  // "eth0"; empty if there is none
+    std::string interface;  // network interface, such as "eth0"; empty if there is none
   };
   std::string device;
   uint32_t number = 0;
@@ -30,9 +30,9 @@ struct RdmaPort {
   uint32_t message_max_bytes = 0;
   uint32_t queue_pairs_max = 0;
   uint32_t read_pieces_max = 0;  // max_sge_rd
-  // Reads in flight on a queue pair.
-  uint32_t reads_served_max = 0;   // that the peer posts: max_qp_rd_atom
-  uint32_t reads_started_max = 0;  // that this side posts: max_qp_init_rd_atom
+  // Limits for the RDMA reads in flight on one queue pair.
+  uint32_t reads_served_max = 0;   // reads that the peer posts (max_qp_rd_atom)
+  uint32_t reads_started_max = 0;  // reads that this machine posts (max_qp_init_rd_atom)
   uint32_t regions_max = 0;
   uint64_t region_max_bytes = 0;
   std::vector<Gid> gids;
@@ -41,7 +41,7 @@ struct RdmaPort {
   std::string why_not;
 };
 
-// In the system's order; empty if there are no devices.
+// Returns the ports in the system's order of devices; empty if there are no devices.
 std::vector<RdmaPort> find_rdma_ports();
 
 }  // namespace ppmr

@@ -20,7 +20,7 @@ std::string names_of(const std::vector<RdmaPort>& ports) {
   return names;
 }
 
-// "mlx5_0", or "mlx5_0:2" for one port of it.
+// Returns whether `name` selects the port: "mlx5_0" selects all ports of a device, "mlx5_0:2" one.
 bool is_named(const RdmaPort& port, const std::string& name) {
   return name == port.device || name == port.device + ":" + std::to_string(port.number);
 }
@@ -118,10 +118,10 @@ class VerbsFabric final : public Fabric {
 
 std::unique_ptr<Fabric> make_verbs_fabric(uint64_t pinned_bytes_max) {
   // ppmr forks, for example to start fusermount3, and registered memory must survive this.
-  // ibv_fork_init() costs nothing from Linux 5.12 on. If it fails, a child may share the pages that
-  // the device uses.
+  // ibv_fork_init() costs nothing from Linux 5.12 on. If it fails, copy-on-write after a fork may
+  // give ppmr other pages than those that the device uses.
   if (const int error = ibv_fork_init(); error != 0) {
-    spdlog::warn("ibv_fork_init: {}: programs that ppmr starts may corrupt RDMA transfers",
+    spdlog::warn("ibv_fork_init failed: {}; programs that ppmr starts may corrupt RDMA transfers",
                  std::strerror(error));
   }
   return std::make_unique<VerbsFabric>(pinned_bytes_max);

@@ -14,7 +14,8 @@ using Clock = std::chrono::steady_clock;
 // How long a thread polls for completions before it sleeps: about what a sleep and a wake-up cost.
 // Longer polling takes the core from the processes that produce the bytes.
 constexpr std::chrono::microseconds kPollTime{20};
-// A sleeping thread without reads in flight wakes up this often, although `wake` wakes it too.
+// A sleeping thread without reads in flight wakes up after this time, unless `wake` wakes it
+// earlier.
 constexpr milliseconds kIdleTime{1000};
 
 }  // namespace
@@ -43,7 +44,7 @@ Status VerbsPuller::check(const wire::TransportOffer& offer, uint32_t slot_count
 
 Result<std::unique_ptr<VerbsPuller>> VerbsPuller::create(Options options, VerbsTarget& target,
                                                          PullQueue& queue, Events events) {
-  // At least one connection on every rail of either side.
+  // Open at least one connection on every rail of the source and of the target.
   const auto rails = std::max<size_t>(target.rails().size(), options.offer.rail_count);
   const auto streams = std::max<uint32_t>(options.stream_count, static_cast<uint32_t>(rails));
   std::unique_ptr<VerbsPuller> puller(
@@ -103,7 +104,7 @@ Error VerbsPuller::use_connection(Stream& stream, std::unique_ptr<ReadQueue> que
   // Destroy the queue pair first: the device must not write to the pulls' memory afterwards.
   queue.reset();
   stream.rail.reset();
-  // Pass a wake-up that this stream did not use to another stream.
+  // If this stream was woken but took no pull, another must be woken instead.
   stream.asleep.store(false);
   stream.wake.clear();
   pulls_queued();
@@ -126,7 +127,7 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
   options.timeout = options_.connect_timeout;
   options.read_timeout = options_.read_timeout;
   options.stream = index;
-  // Prefer a rail in the partner's own network; any other may have a route.
+  // Prefer a rail in the network of the source's rail; any other rail may have a route to it.
   std::vector<std::shared_ptr<TargetRail>> order;
   for (const bool near : {true, false}) {
     for (size_t i = 0; i < rails.size(); ++i) {
@@ -153,10 +154,11 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
 // ---- Reading -----------------------------------------------------------------------------------
 
 Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
-  // When a read last completed, or when the first one was posted after none was in flight.
+  // The last time when a read completed, or when reads were posted while none was in flight.
   auto progress = Clock::now();
   auto busy = progress;  // when this thread last posted or completed a read
-  // `wake` and the device will wake this thread. Before it sleeps it looks for earlier events.
+  // True once `wake` and the device can wake this thread. It then looks once more for earlier
+  // events before it sleeps.
   bool armed = false;
   bool woken = false;
   while (!stopping_) {
@@ -184,8 +186,9 @@ Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
       }
     }
     if (!armed) {
-      // From here on events wake this thread. Look once more for what came just before.
-      // A thread without room must not receive the wake-up of a thread that has room.
+      // From here on, events wake this thread. Those that came just before do not: look once more
+      // for them. A thread whose window is full does not set `asleep`, so that pulls_queued() wakes
+      // a thread with room.
       stream.asleep.store(stream.window.has_room(queue.limits()), std::memory_order_seq_cst);
       if (Status set = queue.arm(); !set) return set.error();
       armed = true;
@@ -227,7 +230,7 @@ Status VerbsPuller::post(Stream& stream, ReadQueue& queue, const Pull& pull) {
     queue_.lost(pull);
     return known;
   }
-  // The session validated the slot and the range within it when it was announced.
+  // The session validated the slot and the range within it when the chunk was announced.
   const uint64_t address =
       options_.offer.pool_address + pull.slot * options_.offer.slot_stride + pull.slot_offset;
   auto& traffic = target_.traffic();

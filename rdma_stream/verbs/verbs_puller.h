@@ -5,10 +5,12 @@
 //
 // A connection that breaks is not opened again. Its queue pair is destroyed first, so that no byte
 // lands afterwards; then its pulls return to the queue, where the other connections take them. When
-// no connection is left, the session continues over TCP until it ends.
+// no connection is left, the session continues over TCP until it ends, or with --transport verbs
+// ends at once.
 //
-// Rejected: reopening connections within a session. It took attempt counters, back-off and a return
-// from TCP to verbs, while a queue pair survives short interruptions of the link without any help.
+// Considered and not used: reopening connections within a session. It needs attempt counters,
+// back-off and a return from TCP to verbs, while a queue pair survives short interruptions of the
+// link without any help.
 #pragma once
 
 #include <atomic>
@@ -34,7 +36,7 @@ class VerbsPuller {
     // A read that is not answered within this time breaks its connection.
     std::chrono::milliseconds read_timeout{5000};
   };
-  // Called on the puller's threads, each at most once, `available` first.
+  // Called on the puller's threads. Each event is reported at most once, `available` first.
   struct Events {
     // The first connection is open.
     std::function<void(const std::string& description)> available;
@@ -50,11 +52,12 @@ class VerbsPuller {
                                                      PullQueue& queue, Events events);
   ~VerbsPuller() { finish(); }
 
-  // The queue has pulls. Cheap and non-blocking: callers may hold locks.
+  // To be called when pulls were queued: wakes a thread. Never blocks, so callers may hold locks.
   void pulls_queued();
-  // The session is over: closes all connections and reports no further event.
+  // The session is over: starts to close all connections, without waiting, and does not report
+  // their end.
   void stop();
-  // stop(), then waits: every pull is back in the queue and no thread uses the queue.
+  // Calls stop(), then waits until every pull is back in the queue and no thread uses the queue.
   void finish();
 
  private:
@@ -62,10 +65,10 @@ class VerbsPuller {
   struct Stream {
     explicit Stream(WakeEvent event) : wake(std::move(event)) {}
     WakeEvent wake;
-    std::atomic<bool> asleep = false;  // true: pulls_queued() clears it and signals `wake`
+    std::atomic<bool> asleep = false;  // if true, pulls_queued() clears it and signals `wake`
     ReadWindow window;
     std::shared_ptr<TargetRail> rail;
-    uint32_t peer_key = 0;  // of the pool, on the source's rail
+    uint32_t peer_key = 0;  // key of the pool on the source's rail
   };
 
   VerbsPuller(Options options, VerbsTarget& target, PullQueue& queue, Events events)
@@ -90,7 +93,7 @@ class VerbsPuller {
   std::atomic<size_t> streams_left_ = 0;
 
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::thread> threads_;  // last: the threads end before the members that they use
+  std::vector<std::thread> threads_;  // declared last: threads end before the members they use
 };
 
 }  // namespace ppmr

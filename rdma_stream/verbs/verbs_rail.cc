@@ -16,12 +16,13 @@ namespace {
 constexpr uint32_t kReadsAtOnceMax = 16;
 constexpr int kBacklog = 64;
 constexpr int kReleaseCheckIntervalMs = 20;
-// Of the private data of a rejection.
+// Maximum length of the text in the private data of a rejection.
 constexpr size_t kRejectTextMaxBytes = 100;
 
 // With most drivers the kernel removes a device only after every process has closed it, but
-// librdmacm never closes a context. So this replaces the context's descriptors by /dev/null. The
-// caller holds an identifier: librdmacm keeps these descriptor numbers while there is one.
+// librdmacm keeps its context open. So this function replaces the context's descriptors by
+// /dev/null. The caller must hold an rdma_cm_id of the device: while it exists, librdmacm does not
+// close these descriptors, so no other file can have their numbers.
 void close_device(const ibv_context& context) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return;
@@ -29,7 +30,7 @@ void close_device(const ibv_context& context) {
   ::dup3(null.get(), context.async_fd, O_CLOEXEC);
 }
 
-// A socket address of the rail with the port at which it is bound.
+// Returns `address` with the port to which `anchor` is bound.
 RailAddress bound_address(RailAddress address, const Anchor& anchor) {
   address.port = ntohs(rdma_get_src_port(anchor.id.get()));
   return address;
@@ -138,7 +139,7 @@ std::string VerbsRail::handle_connection_events(Anchor& anchor) {
       case RDMA_CM_EVENT_CONNECT_ERROR:
       case RDMA_CM_EVENT_UNREACHABLE:
       case RDMA_CM_EVENT_REJECTED: {
-        event = nullptr;  // acknowledge it, or destroying the identifier blocks
+        event = nullptr;  // acknowledges the event: else destroying the identifier blocks
         const auto found = admitted_.find(id);
         if (found == admitted_.end()) break;
         if (auto domain = found->second.lock()) domain->drop(id);

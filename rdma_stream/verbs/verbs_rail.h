@@ -1,8 +1,8 @@
 // One port of a device, over librdmacm. Private to the fabric.
 //
 // Each rail has a thread that receives the events of the connection manager and of the device: a
-// peer connects (if the rail listens) or disconnects, the device is removed. It reports them to the
-// rail's user, who must not destroy the rail in that call.
+// peer connects (if the rail listens) or disconnects, the device is removed. The thread calls the
+// handlers of RailEvents, which must not destroy the rail.
 #pragma once
 
 #include <map>
@@ -17,9 +17,9 @@ namespace ppmr {
 
 struct RailLimits {
   bool is_iwarp = false;
-  // RDMA reads in flight on a queue pair.
-  uint8_t reads_served = 1;   // that the peer posts
-  uint8_t reads_started = 1;  // that this side posts
+  // Limits for the RDMA reads in flight on one queue pair.
+  uint8_t reads_served = 1;   // reads that the peer posts
+  uint8_t reads_started = 1;  // reads that this side posts
   ReadLimits reads;
 };
 
@@ -34,11 +34,12 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
                                                   Rights rights) override;
   void close() override;
 
-  // The target's half. Errors: as Rail::connect.
+  // The target's half: opens a connection. Errors: as Rail::connect.
   Result<std::unique_ptr<ReadQueue>> connect(const RailAddress& own,
                                              const Rail::ConnectOptions& options,
                                              const WakeEvent& stop);
-  // The source's half: accepts an admitted peer. Errors: of the queue pair; ECANCELED if closed.
+  // The source's half: accepts an admitted peer. Errors: those of creating a queue pair; ECANCELED
+  // after close().
   Status accept(VerbsPointer<rdma_cm_id> id, uint32_t stream, const rdma_conn_param& wanted);
   // Ends the connection of a peer that disconnected. Ignores an unknown identifier.
   void drop(const rdma_cm_id* id);
@@ -85,7 +86,7 @@ class VerbsRail final : public Rail {
  private:
   VerbsRail(const RdmaPort& port, RailAddress address, Anchor anchor, WakeEvent stop);
   void run();
-  // Both return why the device was lost, or an empty text.
+  // These functions return why the device was lost, or an empty text if it was not.
   std::string handle_connection_events(Anchor& anchor);
   std::string handle_device_events(Anchor& anchor);
   void connect_request(VerbsPointer<rdma_cm_event> event);
@@ -102,7 +103,7 @@ class VerbsRail final : public Rail {
   RailEvents events_;
   std::map<const rdma_cm_id*, std::weak_ptr<VerbsDomain>> admitted_;
 
-  std::thread thread_;  // last: the thread ends before the members that it uses
+  std::thread thread_;  // declared last: it ends before the members that it uses
 };
 
 }  // namespace ppmr

@@ -16,7 +16,7 @@ struct VerbsDelete {
   void operator()(rdma_event_channel* channel) const { rdma_destroy_event_channel(channel); }
   void operator()(rdma_cm_id* id) const {
     if (id->qp != nullptr) rdma_destroy_qp(id);
-    rdma_destroy_id(id);  // blocks until its events are acknowledged
+    rdma_destroy_id(id);  // blocks until the identifier's events are acknowledged
   }
   void operator()(rdma_cm_event* event) const { rdma_ack_cm_event(event); }
   void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
@@ -35,7 +35,7 @@ struct Anchor {
   ibv_context* context() const { return id->verbs; }
 };
 
-// Conversions for IPv4 and IPv6. rail_address() of another family is all zeros.
+// Convert IPv4 and IPv6 addresses. For any other family rail_address() returns all zeros.
 struct SocketAddress {
   sockaddr_storage storage{};
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
@@ -46,10 +46,10 @@ RailAddress rail_address(const sockaddr* address);
 // Binds to `address`. Errors: ENODEV when no RDMA device has it; EADDRINUSE.
 Result<Anchor> bind_anchor(const RailAddress& address);
 
-// The next event; null if there is none. Non-blocking, like the channel.
+// Returns the next event, or null if there is none. Never blocks: the channel is non-blocking.
 VerbsPointer<rdma_cm_event> next_event(rdma_event_channel& channel);
 
-// "rxe0": the same name as in /sys/class/infiniband.
+// Returns the name of the device as in /sys/class/infiniband, for example "rxe0".
 std::string device_name(const ibv_context* context);
 
 // Why this process cannot pin `bytes`, and how to raise the limit; empty if it can.

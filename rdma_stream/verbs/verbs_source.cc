@@ -9,10 +9,10 @@
 namespace ppmr {
 namespace {
 
-// Of one session. It may have more rails than streams.
+// The most RDMA connections of one session. A session may have more rails than streams.
 uint32_t connections_max(uint32_t stream_count) { return std::max(stream_count, wire::kRailsMax); }
 
-// Connections end before their region is deregistered.
+// Ends the connections of each rail before it deregisters their region.
 template <typename OnRails>
 void revoke(OnRails& rails) {
   for (auto& on : rails) {
@@ -61,7 +61,7 @@ Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint
   std::vector<PoolLoan::OnRail> lost;  // destroyed without the lock
   std::lock_guard lock(mutex_);
   loans_.push_back(loan.get());
-  // lose() did not find this loan while it was not in loans_, so rails may have been lost since.
+  // Remove the rails that were lost before this loan was in loans_, where lose() looks for loans.
   for (PoolLoan::OnRail& on : loan->rails_) {
     if (on.rail->lost) lost.push_back(std::exchange(on, {}));
   }
@@ -87,7 +87,7 @@ Result<std::unique_ptr<VerbsSource>> VerbsSource::create(Fabric& fabric, RailCho
 }
 
 VerbsSource::~VerbsSource() {
-  Rails rails;  // destroyed without the lock: their threads may wait for it
+  Rails rails;  // destroyed without the lock: the rails' threads may wait for it
   std::lock_guard lock(mutex_);
   rails.swap(rails_);
 }
@@ -111,7 +111,7 @@ Status VerbsSource::open() {
     RailEvents events;
     events.admit = [this, &open](std::span<const std::byte> data) { return admit(open, data); };
     events.lost = [this, &open](const std::string& why) { lose(open, why); };
-    // Without the lock, which the events take.
+    // Call start() without the lock, because the rail's events take it.
     open.rail->start(std::move(events));
   }
   std::lock_guard lock(mutex_);
@@ -138,7 +138,7 @@ void VerbsSource::lose(SourceRail& rail, const std::string& why) {
 
 Result<Admission> VerbsSource::admit(const SourceRail& rail,
                                      std::span<const std::byte> private_data) {
-  // The connection manager pads the hello.
+  // Drop the padding that the connection manager adds to the hello.
   if (private_data.size() > wire::kRdmaHelloBytes) {
     private_data = private_data.first(wire::kRdmaHelloBytes);
   }

@@ -21,10 +21,10 @@ class VerbsSource;
 
 struct SourceRail {
   bool lost = false;           // guarded by the VerbsSource's mutex
-  std::unique_ptr<Rail> rail;  // last: its thread uses this SourceRail
+  std::unique_ptr<Rail> rail;  // declared last: the rail's thread uses this SourceRail
 };
 
-// Threads: one creates and destroys it. It ends before its VerbsSource and its pool.
+// Threads: one thread creates and destroys a loan. Destroy it before its VerbsSource and its pool.
 class PoolLoan {
  public:
   ~PoolLoan();
@@ -83,7 +83,7 @@ class VerbsSource {
   Fabric& fabric_;
   const RailChoice choice_;
 
-  std::mutex lending_mutex_;  // held by lend(); rails_ changes only with both mutexes
+  std::mutex lending_mutex_;  // held by lend(); rails_ changes only with this and mutex_ held
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   Rails rails_;

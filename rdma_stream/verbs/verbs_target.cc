@@ -158,7 +158,7 @@ void VerbsTarget::region_mapped(uint32_t region, std::span<std::byte> memory) {
 }
 
 std::vector<std::shared_ptr<TargetRail>> VerbsTarget::rails() {
-  (void)open();  // on an error, the reason was logged when the last rail was lost
+  (void)open();  // an error is ignored: the loss of each rail was logged with its reason
   std::lock_guard lock(mutex_);
   return usable_locked();
 }
@@ -176,7 +176,7 @@ void VerbsTarget::register_regions() {
       if (stopping_) return;
       for (const auto& rail : rails) rail->register_region(region, bytes);
     }
-    rails.clear();  // may destroy a lost rail, which waits for its thread
+    rails.clear();  // unlocked: destroying a lost rail waits for that rail's thread
     lock.lock();
   }
 }

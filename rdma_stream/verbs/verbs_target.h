@@ -1,6 +1,7 @@
-// RDMA at the target, shared by all sessions: the rails, and on each of them the image store's
-// memory. A thread registers the store's regions when the store takes them, ahead of need and never
-// per chunk. The store never returns a region, so regions stay registered until the target ends.
+// RDMA at the target, shared by all sessions: the rails, and the image store's memory, which is
+// registered on each rail. A thread registers each region when the store allocates it, ahead of
+// need and never per chunk. The store never frees a region, so regions stay registered until the
+// target ends.
 //
 // There is one protection domain per rail, and no peer has access to it. iWARP is the exception:
 // the peer must be able to write to the memory in which a read lands, with a key that goes over the
@@ -21,7 +22,7 @@
 
 namespace ppmr {
 
-// Counted by the pullers of all sessions.
+// Sums over all sessions; the VerbsPuller of each session adds to them.
 struct VerbsTraffic {
   std::atomic<uint64_t> connections = 0;  // now
   std::atomic<uint64_t> connected = 0;    // since the start
@@ -29,7 +30,7 @@ struct VerbsTraffic {
   std::atomic<uint64_t> bytes_read = 0;
   std::atomic<uint64_t> completions_by_poll = 0;
   std::atomic<uint64_t> completions_by_event = 0;
-  std::atomic<uint64_t> strange_completions = 0;  // late, duplicated, or of a read never posted
+  std::atomic<uint64_t> strange_completions = 0;  // late, duplicate, or of an unknown read
 };
 
 struct VerbsCounters {
@@ -59,7 +60,7 @@ class TargetRail {
  private:
   static constexpr uint64_t kUnknown = UINT64_MAX;
   struct Entry {
-    std::atomic<uint64_t> key = kUnknown;  // fits 32 bits once it is known
+    std::atomic<uint64_t> key = kUnknown;  // kUnknown, or a local key of 32 bits
     std::unique_ptr<Region> region;        // guarded by mutex_
   };
 
@@ -70,7 +71,7 @@ class TargetRail {
   std::optional<Error> lost_;       // guarded by mutex_
   VerbsCounters counters_;          // guarded by mutex_
 
-  const std::unique_ptr<Rail> rail_;  // last: its thread uses this TargetRail
+  const std::unique_ptr<Rail> rail_;  // last, so destroyed first: its thread uses this TargetRail
 };
 
 // Threads: any. It outlives the sessions and their pullers.
@@ -83,7 +84,7 @@ class VerbsTarget {
   // Deregisters everything; the caller has ended all sessions. Later regions are ignored.
   void close();
 
-  // The store has taken a region. Non-blocking: callers may hold locks.
+  // To be called once for each region that the store maps. Non-blocking: callers may hold locks.
   void region_mapped(uint32_t region, std::span<std::byte> memory);
   // The usable rails. Opens the rails again if all of them were lost.
   std::vector<std::shared_ptr<TargetRail>> rails();
@@ -109,7 +110,7 @@ class VerbsTarget {
   // Guarded by mutex_.
   std::map<uint32_t, std::span<std::byte>> memory_;
   Rails rails_;
-  bool registered_ = false;  // false: the registrar has not seen a new region or rail yet
+  bool registered_ = false;  // false: the registrar thread has not yet seen a new region or rail
   std::atomic<bool> stopping_ = false;
 
   std::thread registrar_;  // last: the thread ends before the members that it uses

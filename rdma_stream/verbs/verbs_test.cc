@@ -101,7 +101,7 @@ class Verbs : public testing::Test {
 
 // ---- Moving ------------------------------------------------------------------------------------
 
-TEST_F(Verbs, MovesAllBytesByReads) {
+TEST_F(Verbs, TransfersAllBytesExceptInlineChunksByRdmaRead) {
   rig();
   TestSource& source = open_source();
   EXPECT_EQ(transport_at_source(source), Transport::kVerbs);
@@ -136,7 +136,7 @@ TEST_F(Verbs, RegistersMemoryOnceHoweverManyBytesPass) {
   EXPECT_EQ(rig_->verbs_source()->counters().registered_bytes, source.pool().memory().size());
 }
 
-TEST_F(Verbs, SplitsReadsForDevicesThatAllowOnePiecePerRead) {  // iWARP
+TEST_F(Verbs, SplitsReadsForDevicesThatAllowOneScatterEntryPerRead) {  // iWARP
   RigVerbs verbs;
   verbs.fabric.limits.pieces_max = 1;
   rig(verbs);
@@ -144,7 +144,7 @@ TEST_F(Verbs, SplitsReadsForDevicesThatAllowOnePiecePerRead) {  // iWARP
   EXPECT_GE(rig_->verbs().counts().reads, 20 * kChunk / (16 << 10));  // the sink's blocks
 }
 
-TEST_F(Verbs, SplitsReadsForDevicesWithShortMessages) {
+TEST_F(Verbs, SplitsReadsThatExceedTheDevicesMaximumMessageSize) {
   RigVerbs verbs;
   verbs.fabric.limits.read_bytes_max = 4096;
   rig(verbs);
@@ -161,7 +161,7 @@ TEST_F(Verbs, UsesAllRailsOfBothSides) {
   EXPECT_EQ(rig_->verbs().counts().live_regions, 6u);
 }
 
-TEST_F(Verbs, KeepsTheDomainsOfTwoSourcesApart) {
+TEST_F(Verbs, GivesEachSourceItsOwnProtectionDomain) {
   rig();
   TestSource one(*rig_, {.name = "one"}), two(*rig_, {.name = "two"});
   ASSERT_TRUE(one.claim("first"));
@@ -180,7 +180,7 @@ TEST_F(Verbs, KeepsTheDomainsOfTwoSourcesApart) {
   EXPECT_EQ(rig_->verbs_target().traffic().strange_completions, 0u);
 }
 
-TEST_F(Verbs, TwoHundredSessionsLeaveNothingBehind) {
+TEST_F(Verbs, TwoHundredSessionsLeakNoQueuePairMemoryRegionOrThread) {
   rig();
   const size_t threads = threads_of_this_process();
   for (int i = 0; i < 200; ++i) {
@@ -234,7 +234,7 @@ TEST_F(Verbs, RespectsTheTransportModesOfBothSides) {
   }
 }
 
-TEST_F(Verbs, UsesTcpWhenNoConnectionOpensAndVerbsInTheNextSession) {
+TEST_F(Verbs, UsesTcpIfNoRdmaConnectionOpensAndReturnsToVerbsInTheNextSession) {
   rig({}, kShortPeerTimeout).verbs().set_link(false);
   TestSource& source = open_source();
   rig_->verbs().set_link(true);
@@ -243,7 +243,7 @@ TEST_F(Verbs, UsesTcpWhenNoConnectionOpensAndVerbsInTheNextSession) {
   expect_verbs(open_source());
 }
 
-TEST_F(Verbs, RefusesAVerbsOnlySessionWithTheReasonWhenNoConnectionOpens) {
+TEST_F(Verbs, RefusesAVerbsOnlySessionAndReportsWhyIfNoConnectionOpens) {
   RigVerbs verbs;
   verbs.source = TransportMode::kVerbs;
   rig(verbs, kShortPeerTimeout).verbs().set_link(false);
@@ -266,7 +266,7 @@ TEST_F(Verbs, UsesTcpWhenMemoryCannotBeRegistered) {
 
 class VerbsFault : public Verbs, public testing::WithParamInterface<ReadFault> {};
 
-TEST_P(VerbsFault, LosesAndDuplicatesNoByte) {
+TEST_P(VerbsFault, NeitherLosesNorDuplicatesBytes) {
   rig({}, kShortPeerTimeout);
   TestSource& source = open_source();
   move_file(source, "before", 5);
@@ -284,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(Of, VerbsFault,
 
 class VerbsSeed : public Verbs, public testing::WithParamInterface<uint64_t> {};
 
-TEST_P(VerbsSeed, SurvivesAllFaultsTogether) {
+TEST_P(VerbsSeed, SurvivesAllKindsOfFaultsInRandomOrder) {
   RigVerbs verbs;
   verbs.fabric.seed = GetParam();
   verbs.fabric.fault_rate = 0.05;
@@ -338,7 +338,7 @@ TEST_F(Verbs, FallsBackToTcpUntilTheNextSessionWhenTheLastConnectionBreaks) {
   expect_verbs(open_source());
 }
 
-TEST_F(Verbs, EndsAVerbsOnlySessionWithTheReasonWhenTheLastConnectionBreaks) {
+TEST_F(Verbs, EndsAVerbsOnlySessionAndReportsWhyIfTheLastConnectionBreaks) {
   RigVerbs verbs;
   verbs.source = TransportMode::kVerbs;
   rig(verbs);
@@ -350,7 +350,7 @@ TEST_F(Verbs, EndsAVerbsOnlySessionWithTheReasonWhenTheLastConnectionBreaks) {
   EXPECT_NE(message.find("no RDMA connection left"), std::string::npos) << message;
 }
 
-TEST_F(Verbs, SurvivesShortCutsOfTheLink) {
+TEST_F(Verbs, SurvivesBriefInterruptionsOfTheLink) {
   rig();
   TestSource& source = open_source();
   ASSERT_TRUE(eventually([&] { return rig_->verbs().counts().live_queues == 2; }));
@@ -369,7 +369,7 @@ TEST_F(Verbs, SurvivesShortCutsOfTheLink) {
 }
 
 // Without TCP to fall back to, only the peer timeout may end the session.
-TEST_F(Verbs, ReadTimeoutIsThePeerTimeoutOnlyInAVerbsOnlySession) {
+TEST_F(Verbs, ReadTimeoutIsHalfThePeerTimeoutUnlessTheSessionIsVerbsOnly) {
   for (const bool verbs_only : {false, true}) {
     RigVerbs verbs;
     if (verbs_only) verbs.target = TransportMode::kVerbs;
@@ -447,7 +447,7 @@ TEST_F(Verbs, ContinuesOnTheOtherRailWhenOneIsRemoved) {
   expect_verbs(source);
 }
 
-TEST_F(Verbs, EndsAVerbsOnlySessionWithTheReasonWhenItsDeviceIsRemoved) {
+TEST_F(Verbs, EndsAVerbsOnlySessionAndReportsWhyIfItsDeviceIsRemoved) {
   RigVerbs verbs;
   verbs.target = TransportMode::kVerbs;
   rig(verbs);
@@ -478,7 +478,7 @@ TEST_F(Verbs, EndsAVerbsOnlySessionOnAWrongMemoryKey) {
   EXPECT_TRUE(writing_fails(open_source()));
 }
 
-TEST_F(Verbs, RefusesConnectionsWithoutTheSecret) {
+TEST_F(Verbs, RefusesRdmaConnectionsWithoutTheSecretOfASession) {
   rig();
   open_source();
   const auto refusal = [&](const wire::RdmaHello& hello) {
@@ -498,7 +498,7 @@ TEST_F(Verbs, RefusesConnectionsWithoutTheSecret) {
   EXPECT_EQ(rig_->verbs_source()->counters().refused, 5u);
 }
 
-TEST(VerbsOffer, RefusesInvalidNumbers) {
+TEST(VerbsOffer, IsRefusedIfANumberIsInvalid) {
   wire::TransportOffer good;
   good.pool_address = 1 << 20;
   good.slot_stride = kChunk + 8192;

@@ -1,8 +1,10 @@
 // The reads in flight on one connection. A pull is split into several reads where the device limits
 // the pieces or bytes of one read.
 //
-// A read's id names one part of one use of a place in the window: use (48 bits) | place (8) |
-// part (8). So the window recognises a completion that is late, duplicated or of an unknown read.
+// Each pull occupies one of the window's entries. The id of a read contains the number of its
+// pull, which is never reused (48 bits), the index of the entry (8), and the number of the read
+// within the pull (8). So the window recognises a completion that is late, duplicated or of an
+// unknown read.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +19,14 @@ namespace ppmr {
 // Threads: one. Nothing is allocated after construction.
 class ReadWindow {
  public:
-  // Enough to keep a 100 Gb/s link with a round trip of 100 us busy, and little enough that an
-  // urgent pull arrives soon.
+  // The most pulls and bytes in flight: enough to keep a 100 Gb/s link with a round trip of 100 us
+  // busy, and few enough that an urgent pull does not wait long behind them.
   static constexpr size_t kPullsMax = 16;
   static constexpr uint64_t kBytesMax = 4 << 20;
-  // The most RDMA READs of one pull. A device may need one for each piece, and more for a piece
-  // longer than read_bytes_max.
+  // The most RDMA READs of one pull. A device may need one for each piece of memory in which the
+  // chunk lands, and several for a piece longer than read_bytes_max.
   static constexpr size_t kPartsMax = 32;
-  static constexpr uint32_t kWorksMax = 64;  // in flight on one connection; more than kPartsMax
+  static constexpr uint32_t kWorksMax = 64;  // RDMA READs in flight on one connection; > kPartsMax
 
   enum class Outcome { kUnknown, kPart, kWhole };
 
@@ -42,7 +44,8 @@ class ReadWindow {
              uint32_t peer_key, const ReadLimits& limits, Post post);
   // kWhole: the pull is complete and has left the window; `pull` is set.
   Outcome complete(uint64_t id, Pull& pull);
-  // Removes any pull, after the connection has ended; false if the window is empty.
+  // Call after the connection has ended: moves one of the pulls from the window to `pull`. Returns
+  // false if the window is empty.
   bool give_back(Pull& pull);
 
  private:
@@ -76,7 +79,7 @@ Status ReadWindow::add(const Pull& pull, std::span<const uint32_t> keys, uint64_
   std::array<ReadWork::Piece, Landing::kPiecesMax> pieces;
   uint32_t part = 0;
   size_t piece = 0;         // number of the next piece to post
-  uint32_t piece_done = 0;  // bytes of that piece that were posted
+  uint32_t piece_done = 0;  // bytes of the next piece that are already posted
   while (piece < pull.pieces.size()) {
     if (part == kPartsMax) return failure(EMSGSIZE, "a chunk has too many pieces for this device");
     size_t count = 0;

@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-TEST(ReadWindow, CompletesAPullWithItsLastPart) {
+TEST(ReadWindow, CompletesAPullWhenItsLastReadCompletes) {
   ReadWindow window;
   std::vector<std::byte> memory(4 * 4096);
   std::array<Landing::Piece, 4> pieces;
@@ -43,7 +43,7 @@ TEST(ReadWindow, CompletesAPullWithItsLastPart) {
   EXPECT_EQ(window.complete(~uint64_t{0}, done), ReadWindow::Outcome::kUnknown);
 }
 
-TEST(ReadWindow, NeverReusesAnId) {
+TEST(ReadWindow, NeverReusesTheIdOfARead) {
   ReadWindow window;
   std::array<std::byte, 64> memory;
   const std::array<Landing::Piece, 1> pieces = {Landing::Piece{memory.data(), 64, 0, 0}};

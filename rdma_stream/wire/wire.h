@@ -24,12 +24,13 @@ struct AgentFrameHeader {  // the body follows
 };
 inline constexpr size_t kAgentFrameHeaderBytes = 12;
 
-// One chunk's part of its file's digest. The sum over a file's chunks does not depend on the order
-// in which they land. It changes when a chunk is lost, duplicated or lands elsewhere.
+// The value of one chunk in the digest of its file, which is the sum over all its chunks. The sum
+// does not depend on the order in which chunks land. It changes when a chunk is lost, duplicated or
+// lands at a wrong offset.
 uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc);
 
-// The checksum of all fields before `crc`, the last one. For FrameHeader, ReadRequest, ReadResponse
-// and AgentFrameHeader.
+// The checksum of all fields before `crc`, which is the last field. For FrameHeader, ReadRequest,
+// ReadResponse and AgentFrameHeader.
 template <typename Message>
 uint32_t fields_crc(Message message);
 

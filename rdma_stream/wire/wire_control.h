@@ -63,7 +63,7 @@ struct FrameHeader {
   uint64_t sequence = 0;      // 1, 2, 3 ... per direction
   uint64_t acknowledged = 0;  // the last sequence received from the peer
   uint32_t body_crc = 0;      // CRC32C of the body
-  uint32_t crc = 0;           // of the fields above; use the length only after checking it
+  uint32_t crc = 0;           // CRC32C of the fields above; check it before using body_length
   template <typename F>
   void fields(F&& field) {
     field(body_length), field(type), field(reserved), field(sequence), field(acknowledged),
@@ -165,7 +165,7 @@ struct Truncate {
   }
 };
 
-struct PunchHole {  // like Truncate, only while no chunk of the file is in flight
+struct PunchHole {  // sent only while no chunk of the file is in flight
   static constexpr MessageType kType = MessageType::kPunchHole;
   uint64_t node = 0;
   uint64_t offset = 0;
@@ -205,8 +205,8 @@ struct Forget {  // unlinked and closed: the source does not use the id again
   }
 };
 
-// The source's pool holds `length` bytes of file `node` at `offset`. (slot, generation) names this
-// use of the slot; the bytes begin at `slot_offset` of its payload.
+// The source's pool holds `length` bytes of file `node` at `offset`. (slot, generation) identifies
+// this use of the slot; the bytes begin at `slot_offset` of its payload.
 struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
   uint64_t node = 0;
@@ -223,13 +223,13 @@ struct Announce {
   }
 };
 
-// The same; the bytes follow the fields.
+// Announces an inline chunk: the fields of Announce, then the bytes of the chunk.
 struct AnnounceInline : Announce {
   static constexpr MessageType kType = MessageType::kAnnounceInline;
 };
 
-// One node of a checkpoint as the source has it; all entries precede Seal. `digest` is the sum of
-// chunk_digest() over a file's chunks, and 0 for other nodes.
+// One directory, file or symbolic link of a checkpoint as the source has it. All entries are sent
+// before Seal. `digest` is the sum of chunk_digest() over a file's chunks; 0 if it is not a file.
 struct ManifestEntry {
   static constexpr MessageType kType = MessageType::kManifestEntry;
   uint64_t checkpoint = 0;
@@ -332,7 +332,7 @@ struct ReadBackReply {  // the bytes follow the fields
   }
 };
 
-struct Space {  // of the target's store; sent on changes, at most a few times per second
+struct Space {  // free space in the image store; sent on changes, at most a few times per second
   static constexpr MessageType kType = MessageType::kSpace;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
@@ -367,7 +367,7 @@ enum class Transport : uint16_t { kNone = 0, kVerbs = 1, kTcp = 2 };
 struct Rail {                         // an RDMA port where the source listens
   std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped into it (RFC 4291, 2.5.5.2)
   uint16_t port = 0;                  // of the RDMA connection manager
-  uint32_t key = 0;                   // of the pool, for reads over this port
+  uint32_t key = 0;                   // remote key of the pool for reads over this port
   template <typename F>
   void fields(F&& field) {
     field(address), field(port), field(key);

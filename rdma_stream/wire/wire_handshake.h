@@ -2,7 +2,7 @@
 // both.
 //
 // The prefix (magic, version, kind, length) is the same in all versions, so that a peer that
-// refuses another version can report its number.
+// refuses another version can report the number of that version.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@ namespace ppmr::wire {
 inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
 inline constexpr uint16_t kVersion = 1;
 
-inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB of 64 KiB chunks, 64 GiB of 1 MiB chunks
+inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB if chunks have 64 KiB, 64 GiB if 1 MiB
 inline constexpr uint32_t kStreamsMax = 16;
 
-using Token = std::array<uint8_t, 16>;  // random; names a session, or admits to it
-using Proof = std::array<uint8_t, 32>;  // of possession of a token: session_proof.h
+using Token = std::array<uint8_t, 16>;  // random: the id of a session, or the secret to join it
+using Proof = std::array<uint8_t, 32>;  // proof that the sender has a token: session_proof.h
 
 enum class HandshakeKind : uint16_t {
   kControl = 1,
@@ -44,7 +44,7 @@ inline constexpr uint32_t kHandshakeBodyMaxBytes = 1024;
 // Source -> target, opens or resumes a session.
 struct ControlHello {
   Token session{};                 // chosen by the source
-  Token token{};                   // zero: open; the welcome's token: resume
+  Token token{};                   // zero opens a session; the token of its Welcome resumes it
   uint64_t received_sequence = 0;  // the last frame received from the target
   uint32_t slot_count = 0;
   uint32_t chunk_size_bytes = 0;
@@ -61,7 +61,7 @@ struct ControlHello {
 struct DataHello {
   Token session{};
   uint32_t stream = 0;
-  uint64_t attempt = 0;  // 1, 2, 3 ... per stream; each is admitted once
+  uint64_t attempt = 0;  // 1, 2, 3 ... per stream; the target accepts a number once
   Proof proof{};
   template <typename F>
   void fields(F&& field) {
@@ -69,7 +69,8 @@ struct DataHello {
   }
 };
 
-// The answer, with the target's proof: the source sends bytes only to its own target.
+// The target's answer to DataHello. Its proof shows the source that this is the target of its
+// session; only then does the source send bytes.
 struct DataWelcome {
   Proof proof{};
   template <typename F>
@@ -102,7 +103,7 @@ enum class RejectReason : uint16_t {
   kUnknownSession = 2,
   kBadHello = 3,
   kBusy = 4,
-  kNotAuthenticated = 5,  // untrusted if it came in plain text: only show its text
+  kNotAuthenticated = 5,  // forgeable outside TLS: only show Reject::text, do not act on it
 };
 
 struct Reject {

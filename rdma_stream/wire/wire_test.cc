@@ -71,7 +71,7 @@ TYPED_TEST(EachMessage, IsRejectedWhenTooShortOrTooLong) {
   EXPECT_FALSE(decode<TypeParam>(bytes));
 }
 
-TYPED_TEST(EachMessage, IsDecodedFromRandomBytesWithoutOverrun) {
+TYPED_TEST(EachMessage, DecodingRandomBytesNeverReadsPastTheirEnd) {
   std::mt19937_64 random(42);
   for (int round = 0; round < 2000; ++round) {
     std::vector<std::byte> bytes(random() % 120);
@@ -93,14 +93,14 @@ TEST(Wire, EncodesNumbersLittleEndian) {
   EXPECT_EQ(bytes[8], std::byte{0x01});
 }
 
-TEST(Wire, FixedHeadersHaveTheirDeclaredSize) {
+TEST(Wire, EncodedHeadersHaveTheirDeclaredSize) {
   EXPECT_EQ(encode(HandshakePrefix{}).size(), kHandshakePrefixBytes);
   EXPECT_EQ(encode(FrameHeader{}).size(), kFrameHeaderBytes);
   EXPECT_EQ(encode(ReadRequest{}).size(), kReadRequestBytes);
   EXPECT_EQ(encode(ReadResponse{}).size(), kReadResponseBytes);
 }
 
-TEST(Wire, ReturnsBytesAfterTheFieldsAsRest) {
+TEST(Wire, DecodingReturnsTheBytesThatFollowTheFields) {
   auto bytes = encode(ReadBackReply{.request = 3});
   bytes.push_back(std::byte{9});
   std::span<const std::byte> rest;

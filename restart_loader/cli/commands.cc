@@ -36,7 +36,7 @@ void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::str
       ->type_name("SECONDS");
 }
 
-// The app's callbacks own the command.
+// Creates a command that `app` runs; a callback of `app` owns it.
 template <typename Command>
 std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
   auto command = std::make_shared<Command>();
@@ -161,6 +161,10 @@ struct EvacuateOptions {
   }
 };
 
+// CLI11 reports an unknown option only after parse_complete_callback(). It is the better message: a
+// misspelt option looks like a missing one.
+bool has_unknown_option(const CLI::App& sub) { return sub.remaining_size() > 0; }
+
 void add_evacuate(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "evacuate",
@@ -182,14 +186,15 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   add_timeout(sub, command, "time limit from the dump of a process to the decision; default: 120");
   sub.add_flag("--json", command->json,
                "print events and the summary as JSON, one object per line");
-  sub.parse_complete_callback([cgroup, user, match] {
+  sub.parse_complete_callback([&sub, cgroup, user, match] {
+    if (has_unknown_option(sub)) return;
     if (cgroup->count() + user->count() + match->count() == 0) {
       throw CLI::RequiredError("--cgroup G, --user U or --match PATTERN");
     }
   });
 }
 
-// --recover starts no migration, so an option for one is a mistake.
+// --recover starts no migration, so an option for a new migration is a mistake.
 void refuse_options_of_moves(const CLI::App& migrate) {
   for (const CLI::Option* option : migrate.get_options()) {
     const std::string& name = option->get_single_name();
@@ -211,7 +216,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
   auto* pid = sub.add_option("--pid", migrate.pids,
                              "process to move with all of its descendants; may be repeated")
                   ->check(CLI::PositiveNumber)
-                  ->allow_extra_args(false)  // one pid per --pid: the next word may be --
+                  ->allow_extra_args(false)  // one pid per --pid; "--" may follow it
                   ->take_all();
   auto* runc = sub.add_option("--runc", migrate.containers,
                               "runc container to move; both nodes need its bundle; may be repeated")
@@ -239,10 +244,12 @@ void add_migrate(CLI::App& app, int& exit_code) {
   sub.add_flag("--json", command->json,
                "print events and the summary as JSON, one object per line");
   sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
+    if (has_unknown_option(sub)) return;
     command->recover = recover->count() > 0;
     if (command->recover) return refuse_options_of_moves(sub);
     if (pid->count() + runc->count() == 0 || mount->count() == 0) {
-      throw CLI::RequiredError("--pid PID or --runc NAME, and --mount MOUNTPOINT (or --recover)");
+      throw CLI::RequiredError(
+          "--mount MOUNTPOINT with --pid PID or --runc NAME (or --recover alone)");
     }
   });
 }

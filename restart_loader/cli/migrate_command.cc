@@ -57,7 +57,7 @@ class Interruption {
   std::atomic<bool> flag_{false};
 };
 
-// The command returns the exit code of the worst outcome.
+// Ranks exit codes: if outcomes differ, the command returns the exit code of the worst one.
 int severity_of(ExitCode code) {
   switch (code) {
     case ExitCode::kSuccess:
@@ -95,7 +95,7 @@ class Migrate {
   std::string processor_;
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // of each tree, estimated
-  std::vector<std::string> excluded_;   // independent trees that cannot move, by name
+  std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
 };
 
 CommandResult<void> Migrate::find_target() {
@@ -106,20 +106,20 @@ CommandResult<void> Migrate::find_target() {
                                                       "(see ppmr status)");
   }
   settings_.mount = mount->mount;
-  auto way = ask(settings_.mount, {{"op", "way"}});
-  if (!way) {
+  auto endpoint = ask(settings_.mount, {{"op", "endpoint"}});
+  if (!endpoint) {
     auto status = ask(settings_.mount, {{"op", "status"}});
     if (status && status->value("role", "") != "source") {
       return command_failure(
           ExitCode::kUsage,
           command_.mountpoint +
-              " is a target mount: run migrate on the node of the processes, with "
-              "a source mount");
+              " is a target mount: run migrate on the node where the processes run, with "
+              "its source mount");
     }
-    return tl::unexpected(way.error());
+    return tl::unexpected(endpoint.error());
   }
-  way->erase("ok");
-  settings_.endpoint = *way;
+  endpoint->erase("ok");
+  settings_.endpoint = *endpoint;
   if (parse_endpoint(settings_.endpoint).address.empty()) {
     return command_failure(ExitCode::kUsage,
                            command_.mountpoint + " has no target: it was started with --discard");
@@ -132,7 +132,7 @@ CommandResult<void> Migrate::find_target() {
   }
   settings_.criu_options = command_.criu_options;
   // With pre-copy, even a lazy restore reads the pages of earlier rounds before the process runs.
-  // criu lazy-pages would serve few pages, which is not worth the time of its start.
+  // The few pages that remain for criu lazy-pages are not worth the time of its start.
   settings_.lazily = !command_.eager && command_.pre_copy == 0;
   settings_.leave_running = command_.leave_running;
   settings_.pre_copy_rounds_max = command_.pre_copy;
@@ -338,7 +338,7 @@ int Migrate::run() {
     return report(command_.name, error, command_.json);
   };
   ignore_sigpipe();
-  raise_descriptor_limit();  // a few for each tree, and one for each task
+  raise_descriptor_limit();  // ppmr needs a few descriptors for each tree, and one for each task
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
   if (auto target = find_target(); !target) return failed(target.error());

@@ -146,7 +146,7 @@ void MigrationProgress::move_to_first_line() {
   drawn_ = 0;
 }
 
-// The next draw() puts the progress below the text, so that it stays.
+// The next draw() puts the progress below `text`, so that `text` stays visible.
 void MigrationProgress::print_above(const std::string& text) {
   move_to_first_line();
   print_to(stderr, "\x1b[J{}\n", text);

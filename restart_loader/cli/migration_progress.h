@@ -64,7 +64,7 @@ class MigrationProgress {
   std::condition_variable stopped_;
   // Guarded by mutex_.
   std::vector<ProgressLine> lines_;
-  size_t drawn_ = 0;  // lines on the terminal to draw over
+  size_t drawn_ = 0;  // lines on the terminal that the next draw() overwrites
   bool stopping_ = false;
   std::thread thread_;
 };

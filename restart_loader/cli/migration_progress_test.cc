@@ -29,7 +29,7 @@ TEST(MigrationProgress, LineOmitsUnknownValues) {
   EXPECT_EQ(progress_text(line).find(" of "), std::string::npos);
 }
 
-TEST(MigrationProgress, TerminalShowsWarningsAndKeepsThePhase) {
+TEST(MigrationProgress, TerminalShowsAWarningAboveTheProgressLine) {
   testing::internal::CaptureStderr();
   MigrationProgress progress({}, ProgressStyle::kTerminal);
   progress.add_process(412, "redis", 0);

@@ -77,7 +77,7 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       const TreeTimes times = times_of(tree);
       const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
       const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
-      // With pre-copy, most bytes were sent while the tree still ran.
+      // With pre-copy, most bytes were sent before the freeze, so no rate can be computed.
       const bool all_sent_frozen = tree.source.images.empty();
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
                           tree.plan.root.pid, tree.plan.name, result_of(outcome),

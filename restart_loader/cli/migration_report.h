@@ -15,10 +15,10 @@ std::string event_text(const nlohmann::json& event);
 // Durations of one tree, in seconds; negative: the tree did not get that far.
 struct TreeTimes {
   double dump = -1;      // from the freeze until everything is written into the mount
-  double seal = -1;      // from there until the target has verified everything
-  double restart = -1;   // from there until the tree runs at the target
-  double downtime = -1;  // from the freeze until it runs at the target
-  double fill = -1;      // from there until all memory is in place
+  double seal = -1;      // from the end of the dump until the target has verified everything
+  double restart = -1;   // from the end of the seal until the tree runs at the target
+  double downtime = -1;  // from the freeze until the tree runs at the target
+  double fill = -1;      // from the end of the downtime until all memory is in place
 };
 TreeTimes times_of(const TreeOutcome& tree);
 

@@ -44,7 +44,8 @@ void settle_containers(const OwnershipRecord& record) {
   }
 }
 
-// Normally the hooks do this, but they may have been killed.
+// Resumes the processes and containers at the source. Normally the hooks do it, but they may have
+// been killed.
 void resume_source(const OwnershipRecord& record) {
   settle_containers(record);
   if (!record.tasks_stopped) return;
@@ -57,7 +58,7 @@ void resume_source(const OwnershipRecord& record) {
   }
 }
 
-// Errors: some processes may still be alive here.
+// After an error some of the processes may still be alive at the source.
 Status kill_source(const RecordStore& store, OwnershipRecord& record) {
   if (!record.leave_running) {
     for (const TreeRecord& tree : record.trees) {
@@ -97,7 +98,7 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
           latest.error = "interrupted before the decision, then aborted by --recover";
           return {};
         });
-    // Fails if the coordinator has committed meanwhile, or if the record cannot be written.
+    // The abort fails if the coordinator has committed meanwhile, or if the record is not writable.
     if (!aborted) return {true, aborted.error().message};
     record = std::move(*aborted);
   }
@@ -159,7 +160,7 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
   return {true, "belongs to this node; the restore is in progress"};
 }
 
-// If the coordinator was killed before a hook held a tree, no hook aborts the migration.
+// Aborts a migration whose coordinator was killed before a hook held a tree: no hook will abort it.
 void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
   const bool holds_no_tree =
       record.state == MigrationState::kPreparing || record.state == MigrationState::kDumping;
@@ -202,8 +203,8 @@ int RecoverCommand::run() const {
   }
   for (OwnershipRecord& record : *records) {
     if (!id.empty() && record.id != id) continue;
-    // A relay that was killed after the end of the migration has left its container to runc. An
-    // aborted container is not touched: its operator may have paused it since.
+    // If the relay was killed before it removed the moved container, runc still has it: remove it.
+    // After an abort this would resume the container, which the operator may have paused since.
     if (record.role == MigrationRole::kSource && record.state == MigrationState::kFinished) {
       settle_containers(record);
     }

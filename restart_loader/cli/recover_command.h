@@ -13,7 +13,7 @@ namespace ppmr {
 struct RecoverCommand {
   std::string id;  // empty: all
   std::string state_directory = kDefaultStateDirectory;
-  std::optional<std::chrono::milliseconds> timeout;  // to reach the other node, per migration
+  std::optional<std::chrono::milliseconds> timeout;  // time limit to reach the peer, per migration
   bool json = false;
 
   int run() const;  // kSuccess only when no migration remains open

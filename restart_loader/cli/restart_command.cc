@@ -150,12 +150,13 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
   if (const Status pages = (*restore)->finish_pages(); !pages) {
     work.keep();
     if (!command_.json) print_to(stdout, "\n");
-    return command_failure(ExitCode::kPagesLost,
-                           fmt::format("MEMORY LOST: {1} before all pages of process {0} were in "
-                                       "place. The process was killed, because it would have read "
-                                       "zeros. The checkpoint still exists: restart it again, for "
-                                       "example with --eager. Logs: {2}",
-                                       pid_, pages.error().message, work.path()));
+    return command_failure(
+        ExitCode::kPagesLost,
+        fmt::format("MEMORY LOST: process {0} was killed, because not all of its "
+                    "pages had arrived and it would have read zeros. Cause: "
+                    "{1}. The checkpoint still exists: run ppmr restart again, "
+                    "for example with --eager. Logs: {2}",
+                    pid_, pages.error().message, work.path()));
   }
   pages_after_ = since(complete_at_);
   return {};
@@ -168,7 +169,7 @@ CommandResult<void> Restart::remove_checkpoint() {
   if (!removed) {
     return command_failure(
         removed.error().exit_code,
-        "the process runs, but cannot remove its checkpoint: " + removed.error().message);
+        "the process runs, but ppmr cannot remove its checkpoint: " + removed.error().message);
   }
   removed_ = true;
   return {};

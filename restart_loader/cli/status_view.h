@@ -18,7 +18,7 @@ void add_rates(nlohmann::json& status, const nlohmann::json& earlier,
 // type, because the daemon may have another version.
 std::string status_text(const nlohmann::json& status, const MountEntry& mount);
 
-// For a mount whose daemon does not reply.
+// What `ppmr status` prints for a mount whose daemon does not reply.
 std::string no_reply_text(const MountEntry& mount, const CommandError& error);
 std::string no_reply_json(const MountEntry& mount, const CommandError& error);
 

@@ -20,7 +20,7 @@ json status_with_bytes(uint64_t bytes) {
           {"checkpoints", {{{"name", "ck1"}, {"state", "open"}, {"bytes", bytes}, {"files", 3}}}}};
 }
 
-TEST(StatusView, RateIsTheDifferenceOverTime) {
+TEST(StatusView, RateIsTheGrowthInBytesDividedByTheTime) {
   json now = status_with_bytes(3 << 20);
   add_rates(now, status_with_bytes(1 << 20), std::chrono::milliseconds(500));
   EXPECT_EQ(now["rate_bytes_per_s"], 4 << 20);

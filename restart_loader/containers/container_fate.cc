@@ -8,8 +8,8 @@ namespace ppmr {
 
 namespace {
 
-// A CRIU that was killed leaves the port cut. If it had frozen the control group, the group stays
-// frozen, too.
+// A CRIU that was killed leaves the container's port detached from its bridge. If CRIU had frozen
+// the control group, the group stays frozen, too.
 Status undo_dump(const Runc& runc, const ContainerState& state) {
   const Status resumed = state.status == "paused" ? runc.resume(state.name) : Status{};
   const auto port = read_container_port(state.bundle);

@@ -1,5 +1,6 @@
-// Updates runc and the container's port before and after the decision about its processes: runc's
-// records, control groups, names and the port must agree with the migration's record.
+// Updates runc and the container's network port (container_port.h) before and after the decision
+// about the container's processes, so that runc's records, control groups and names, and the port,
+// agree with the migration's record.
 #pragma once
 
 #include "restart_loader/records/record_store.h"
@@ -8,11 +9,11 @@ namespace ppmr {
 
 // At the source, when CRIU no longer holds the container: removes it after a commit; resumes it
 // and attaches its port after an abort. Idempotent. Errors: those of runc; then the operator has to
-// run that command of runc again.
+// run the failed command of runc again.
 Status settle_container_at_source(const OwnershipRecord& record, const TreeRecord& tree);
 
-// At the target, before the source's dump: cuts the port, which must not answer the container's
-// peers.
+// At the target, before the source's dump: detaches the container's port from its bridge, so that
+// this node does not answer the container's peers yet.
 Status expect_container_at_target(const TreeRecord& tree);
 
 // At the target: removes the remains of a failed restore.

@@ -31,7 +31,8 @@ bool is_interface_name(const std::string& name) {
          name.find_first_of(std::string_view("/ \t\n\0", 5)) == std::string::npos;
 }
 
-// SIOCBRADDIF or SIOCBRDELIF. Returns 0 or an errno.
+// `request`: SIOCBRADDIF attaches the port to its bridge, SIOCBRDELIF detaches it. Returns 0 or an
+// errno.
 int change_bridge(const ContainerPort& port, unsigned long request) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket) return errno;
@@ -42,7 +43,7 @@ int change_bridge(const ContainerPort& port, unsigned long request) {
   return ioctl(socket.get(), request, &argument) == 0 ? 0 : errno;
 }
 
-// RFC 5227: an ARP request from and for one's own address.
+// Sends an ARP announcement (RFC 5227): a request whose sender and target are both `address`.
 void announce(const ifaddrs& interface, const in_addr& address) {
   const UniqueFd socket(::socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_ARP)));
   if (!socket) return;
@@ -67,7 +68,7 @@ void announce(const ifaddrs& interface, const in_addr& address) {
   std::memcpy(arp.arp_tpa, &address, sizeof(address));
   sockaddr_ll everyone = own;
   std::fill_n(everyone.sll_addr, ETH_ALEN, 0xff);
-  // Best effort: the next segment of any connection has the same effect.
+  // Best effort: the switches also learn the address from the container's next TCP segment.
   (void)sendto(socket.get(), &arp, sizeof(arp), 0, reinterpret_cast<const sockaddr*>(&everyone),
                sizeof(everyone));
 }
@@ -105,7 +106,7 @@ Status ContainerPort::attach() const {
   try {
     std::thread([this] { announce_addresses(network_namespace); }).join();
   } catch (const std::system_error&) {
-    // No thread: the switches learn the address from the next segment of a connection.
+    // No gratuitous ARP: the switches learn the address from the container's next TCP segment.
   }
   return {};
 }
@@ -120,14 +121,19 @@ Result<ContainerPort> parse_container_port(const std::string& config) {
     if (port.interface.empty() && port.bridge.empty()) return port;
     for (const std::string& name : {port.interface, port.bridge}) {
       if (!is_interface_name(name)) {
-        return failure(EPROTO, "'" + name + "' is not the name of a network interface");
+        return failure(EPROTO,
+                       "the annotations ppmr.port and ppmr.bridge must both name a network "
+                       "interface: '" +
+                           name + "' is not such a name");
       }
     }
     for (const json& entry : parsed.at("linux").at("namespaces")) {
       if (entry.at("type") == "network") port.network_namespace = entry.value("path", "");
     }
     if (port.network_namespace.empty()) {
-      return failure(EPROTO, "a container with ppmr.port needs a network namespace with a path");
+      return failure(EPROTO,
+                     "the annotation ppmr.port requires a network namespace with a path "
+                     "(linux.namespaces)");
     }
     return port;
   } catch (const json::exception& error) {

@@ -1,7 +1,8 @@
 // The switch port of a container that has a network namespace and an address of its own.
 //
-// The address moves with the container, so at most one of its two ports may be attached to a
-// bridge. Otherwise the kernel of the node that lost the container answers its peers with a reset.
+// The address moves with the container. The container has a port on each of the two nodes, and at
+// most one of them may be attached to a bridge. Otherwise the kernel of the node that the container
+// has left answers the container's peers with a reset.
 // The port is the node's end of a veth pair; the other end is in the container's namespace.
 #pragma once
 
@@ -16,13 +17,13 @@ namespace ppmr {
 struct ContainerPort {
   std::string interface;          // on the node
   std::string bridge;             // on the node
-  std::string network_namespace;  // its path, for the announcement of the address
+  std::string network_namespace;  // the path of the namespace; for announcing the address
 
   bool exists() const { return !interface.empty(); }
-  // Both are idempotent. Errors: ENODEV, EPERM.
+  // Detaches the port from its bridge. cut() and attach() are idempotent. Errors: ENODEV, EPERM.
   Status cut() const;
-  // No effect if the port is attached to any bridge. Also tells the switches where the address is
-  // now (gratuitous ARP).
+  // Attaches the port, and tells the switches where the address is now (gratuitous ARP). No effect
+  // if the port is already attached, to whichever bridge.
   Status attach() const;
 };
 

@@ -26,7 +26,7 @@ TEST(ContainerPort, DoesNotExistWithoutAnnotations) {
   }
 }
 
-TEST(ContainerPort, RefusesNamesThatAreNoInterfaces) {
+TEST(ContainerPort, RefusesInvalidInterfaceNames) {
   for (const std::string name : {"", "a/b", "..", "name-of-16-bytes", "a b"}) {
     const auto port = parse_container_port(R"({"annotations": {"ppmr.port": ")" + name +
                                            R"(", "ppmr.bridge": "jobs"}, )" + kNamespaces + "}");

@@ -126,14 +126,14 @@ Status Runc::remove(const std::string& name) const {
   if (Status safe = check_mounts(name); !safe) return safe;
   auto output = run({"delete", "--force", name});
   if (output) return {};
-  // Another process may have removed it meanwhile.
+  // Another process may have removed the container meanwhile.
   const auto left = state(name);
   if (!left && left.error().errno_value == ENOENT) return {};
   return failure(output.error());
 }
 
-// `runc delete` removes all files below its directory of the container, also those of a file system
-// that is mounted there.
+// `runc delete` removes all files below runc's directory for the container. If a file system is
+// mounted below that directory, the files of that file system are removed, too.
 Status Runc::check_mounts(const std::string& name) const {
   const std::string directory = fmt::format("{}/{}/", kRuncRoot, name);
   auto mounts = read_mounts();
@@ -141,15 +141,16 @@ Status Runc::check_mounts(const std::string& name) const {
   for (const MountEntry& mount : *mounts) {
     if (!mount.mountpoint.starts_with(directory)) continue;
     return failure(EBUSY, fmt::format("cannot remove the container {}: runc delete would delete "
-                                      "the files that are mounted at {}; unmount it",
+                                      "the files of the file system that is mounted at {}; unmount "
+                                      "that file system first",
                                       name, mount.mountpoint));
   }
   return {};
 }
 
-// During a restore runc mounts the container's root file system in its directory of the container.
-// A runc that is killed would leave that mount, and the next `runc delete` would delete the root
-// file system. In a mount namespace of its own the mount ends with runc and CRIU.
+// During a restore runc mounts the container's root file system in runc's directory for the
+// container. A runc that is killed would leave that mount, and the next `runc delete` would delete
+// the root file system. So runc gets its own mount namespace: the mount ends with runc and CRIU.
 std::vector<std::string> Runc::restore_command(const std::string& directory,
                                                const std::vector<std::string>& words) const {
   std::vector<std::string> argv = {"unshare", "--mount", "--propagation", "slave"};
@@ -175,7 +176,7 @@ Result<std::vector<std::string>> runc_options(const std::vector<std::string>& cr
     const bool has_value = equals < option.size();
     if (known == kRuncOptions.end() || has_value != known->has_value) {
       return failure(EINVAL, "option '" + option +
-                                 "' is not available with --runc: runc passes on "
+                                 "' is not available with --runc: runc passes on only "
                                  "--tcp-established, --ext-unix-sk, --shell-job, --file-locks and "
                                  "--manage-cgroups=MODE");
     }

@@ -17,7 +17,7 @@ struct ContainerState {
   pid_t pid = 0;       // of its first process; 0: stopped
   std::string bundle;  // the directory of its config.json
   std::string root_file_system;
-  std::string created;  // distinguishes it from another one of the same name
+  std::string created;  // a time; distinguishes containers of the same name
 };
 
 // Threads: any.
@@ -37,11 +37,11 @@ class Runc {
   // runc's directory of the container.
   Status remove(const std::string& name) const;
 
-  // The command line that runs runc with `directory` at the front of its PATH, where it looks for
-  // CRIU.
+  // Returns the command line that runs runc with `directory` at the front of PATH, so that runc
+  // finds the `criu` there first.
   std::vector<std::string> command(const std::string& directory,
                                    const std::vector<std::string>& words) const;
-  // The same in a mount namespace of its own, for `runc restore`.
+  // Like command(), but in a new mount namespace; for `runc restore`.
   std::vector<std::string> restore_command(const std::string& directory,
                                            const std::vector<std::string>& words) const;
 

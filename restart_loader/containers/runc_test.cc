@@ -20,7 +20,7 @@ TEST(Runc, ParsesTheStateOfAContainer) {
   EXPECT_FALSE(parse_container_state(R"({"id": "job", "pid": "many"})"));
 }
 
-TEST(Runc, ContainerNameIsNoPathAndNoOption) {
+TEST(Runc, RefusesContainerNamesThatLookLikePathsOrOptions) {
   for (const char* name : {"job", "a.b_c-d+e", "0"}) EXPECT_TRUE(is_container_name(name)) << name;
   for (const char* name : {"", ".", "..", "a/b", "../x", "--root", "a b", "a\nb"}) {
     EXPECT_FALSE(is_container_name(name)) << name;
@@ -41,7 +41,7 @@ TEST(Runc, TranslatesCriuOptionsToRuncOptions) {
   }
 }
 
-TEST(Runc, CommandPutsTheDirectoryInFrontOfPath) {
+TEST(Runc, CommandPrependsTheWorkDirectoryToThePathVariable) {
   setenv("PATH", "/usr/sbin:/usr/bin", 1);
   const auto runc = Runc::find();
   if (!runc) GTEST_SKIP() << "NOT TESTED: runc; " << runc.error().message;

@@ -17,7 +17,7 @@ Result<ChildProcess> ChildProcess::start(const SpawnOptions& options) {
   if (!pid) return failure(pid.error());
   ChildProcess child;
   child.pid_ = *pid;
-  // By number: glibc 2.36 declares pidfd_open() without extern "C".
+  // The system call is made by number, because glibc 2.36 declares pidfd_open() without extern "C".
   child.pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0)));
   if (!child.pidfd_) {
     const int why = errno;
@@ -59,7 +59,7 @@ std::string ChildProcess::how_it_ended() const {
 
 void ChildProcess::end() {
   if (!pidfd_ || ended()) return;
-  // Not yet reaped, so its pid is not reused.
+  // The child is not yet reaped, so its pid is not reused.
   const auto self = identify(pid_);
   const auto tree = self ? stop_trees({*self}) : Result<FrozenTasks>(failure(self.error()));
   if (tree) tree->kill();

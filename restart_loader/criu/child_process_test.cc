@@ -43,7 +43,7 @@ TEST(ChildProcess, DestructorKillsAndReapsTheProcess) {
   EXPECT_NE(kill(pid, 0), 0);
 }
 
-TEST(ChildProcess, StartsWithoutTheBlockedSignalsOfItsParent) {
+TEST(ChildProcess, DoesNotInheritTheBlockedSignalsOfItsParent) {
   sigset_t blocked;
   sigset_t before;
   sigemptyset(&blocked);

@@ -1,5 +1,5 @@
-// Whether a program that started on one processor can continue on another, as CRIU judges it: a
-// restore makes the same check, but after the dump.
+// Asks CRIU whether a program that started on one processor can continue on another. `criu restore`
+// makes the same check, but only after the dump.
 #pragma once
 
 #include <string>

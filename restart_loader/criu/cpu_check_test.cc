@@ -29,7 +29,7 @@ TEST_F(CpuCheck, AcceptsTheSameProcessor) {
   EXPECT_TRUE(checked) << checked.error().message;
 }
 
-TEST_F(CpuCheck, RefusesMalformedDescriptionWithoutRunningCriu) {
+TEST_F(CpuCheck, RefusesAMalformedProcessorDescriptionWithoutRunningCriu) {
   for (const std::string& text : {std::string(), std::string("hello"), own_.substr(1), own_ + "xx",
                                   "00" + own_, own_ + std::string(1 << 20, '0')}) {
     const Status checked = check_processor("/bin/false", text);

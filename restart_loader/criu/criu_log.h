@@ -11,11 +11,12 @@ enum class CriuSeverity { kError, kWarning, kOther };
 
 struct CriuLine {
   CriuSeverity severity = CriuSeverity::kOther;
-  std::string text;  // without time, pid, "Error" and the place in CRIU's sources
+  std::string text;  // the message, without time, pid, "Error" and source position
 };
 
-// "(00.012345)  1234: Error (criu/files-reg.c:2143): File /x has bad size 1 (expect 2)". Time and
-// pid are missing if CRIU writes to a pipe.
+// Parses a line of CRIU's log, for example
+// "(00.012345)  1234: Error (criu/files-reg.c:2143): File /x has bad size 1 (expect 2)".
+// Time and pid are missing if CRIU writes to a pipe.
 CriuLine parse_criu_line(std::string_view line);
 
 // Whether the line is noise: CRIU fails to raise a limit that it does not need.

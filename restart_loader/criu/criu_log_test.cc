@@ -22,7 +22,7 @@ TEST(CriuLine, ParsesErrorsAndWarningsWithAndWithoutTimeAndPid) {
   EXPECT_EQ(parse_criu_line("  77: Warn  (criu/kerndat.c:1): no").severity, CriuSeverity::kWarning);
 }
 
-TEST(CriuLine, LeavesOtherLinesUnchanged) {
+TEST(CriuLine, LineThatIsNoErrorOrWarningHasSeverityOther) {
   EXPECT_EQ(parse_criu_line("(00.000228) pie: 12: Restored").severity, CriuSeverity::kOther);
   EXPECT_EQ(parse_criu_line("script said: Error (x:1): not CRIU's").severity, CriuSeverity::kOther);
   EXPECT_EQ(parse_criu_line("Error (criu/cut").severity, CriuSeverity::kOther);
@@ -65,7 +65,7 @@ struct Known {
 
 class AdviceFor : public testing::TestWithParam<Known> {};
 
-TEST_P(AdviceFor, NamesTheRemedy) {
+TEST_P(AdviceFor, NamesTheRemedyForEachKnownCriuError) {
   EXPECT_THAT(advice_for(GetParam().error), HasSubstr(GetParam().advice));
 }
 

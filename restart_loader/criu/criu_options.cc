@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-// criu_network_lock_method of rpc.proto, from 1 on.
+// In the order of the enum criu_network_lock_method of rpc.proto, whose first value is 1.
 constexpr std::array<std::string_view, 3> kNetworkLocks = {"=iptables", "=nftables", "=skip"};
 
 // The value of `option`, given as "-oX", "-o X", "--name=X" or "--name X".
@@ -53,8 +53,8 @@ Result<CriuSettings> criu_settings(const std::vector<std::string>& options) {
     } else if (name == "--network-lock") {
       const auto method = std::find(kNetworkLocks.begin(), kNetworkLocks.end(), value);
       if (method == kNetworkLocks.end()) {
-        return failure(EINVAL,
-                       "unknown --network-lock" + value + ": use iptables, nftables or skip");
+        return failure(
+            EINVAL, "invalid option --network-lock" + value + ": use iptables, nftables or skip");
       }
       settings.network_lock = static_cast<uint32_t>(method - kNetworkLocks.begin()) + 1;
     } else if (value.find_first_of(" \t\n\v\f\r") != std::string::npos) {

@@ -22,13 +22,14 @@ CriuOptions read_criu_options(const std::vector<std::string>& options);
 // Options in the form that CRIU's RPC accepts (criu_rpc.h).
 struct CriuSettings {
   std::string configuration;           // text of a configuration file: most options
-  std::vector<std::string> externals;  // of --external; a configuration file cannot hold blanks
-  // --network-lock as in rpc.proto, 0: not given. CRIU 3 ends if a configuration file has this
-  // option.
+  std::vector<std::string> externals;  // of --external; may contain blanks, unlike values in a file
+  // The value of --network-lock as in rpc.proto; 0: not given. It is not in the configuration file,
+  // because CRIU 3 ends if the file has this option.
   uint32_t network_lock = 0;
 };
 
-// From long options, as on a command line. Errors: EINVAL for options that the RPC cannot express.
+// Converts long options, as on a command line. Errors: EINVAL for options that the RPC cannot
+// express.
 Result<CriuSettings> criu_settings(const std::vector<std::string>& options);
 
 }  // namespace ppmr

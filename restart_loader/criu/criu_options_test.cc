@@ -5,7 +5,7 @@
 namespace ppmr {
 namespace {
 
-TEST(CriuOptions, AreRecognisedInEachForm) {
+TEST(CriuOptions, AreRecognisedInShortAndLongForm) {
   for (const std::vector<std::string>& options : {std::vector<std::string>{"-v4", "-o", "a.log"},
                                                   {"-vvvv", "-oa.log"},
                                                   {"--verbosity=4", "--log-file=a.log"},
@@ -41,7 +41,7 @@ TEST(CriuOptions, AreRefusedIfTheRpcCannotExpressThem) {
   }
 }
 
-TEST(CriuOptions, IgnoreValuesAndCommandsThatLookLikeOptions) {
+TEST(CriuOptions, DoNotIncludeValuesAndCommandsThatLookLikeOptions) {
   const CriuOptions found = read_criu_options(
       {"--shell-job", "--root", "/x", "--exec-cmd", "--", "cat", "-v", "-o", "y"});
   EXPECT_FALSE(found.verbosity);

@@ -94,7 +94,7 @@ void CriuProcess::add_to(std::vector<pollfd>& fds) const {
 
 void CriuProcess::process() {
   if (ended_) return;
-  // Checked before reading: once CRIU has ended, all its output is in the pipes.
+  // Checked before the pipes are read: if CRIU has ended, they already contain all its output.
   const bool ended = child_.ended();
   if (status_pipe_) {
     char byte;
@@ -135,7 +135,7 @@ void CriuProcess::take_log(size_t bytes_max) {
       break;
     }
     taken += static_cast<size_t>(n);
-    // A full disk must not stop a restore.
+    // If the copy fails, for example on a full disk, the restore continues without it.
     if (copy_ && write(copy_.get(), buffer, static_cast<size_t>(n)) < 0) copy_.reset();
     partial_.append(buffer, static_cast<size_t>(n));
     take_lines(false);

@@ -28,7 +28,7 @@ Result<std::string> find_criu();
 struct CriuProcessOptions {
   std::vector<std::string> argv;
   std::string log_file;                          // gets a copy of the output; empty: no copy
-  std::function<void(const std::string&)> show;  // called for each line; may be empty
+  std::function<void(const std::string&)> show;  // gets each line of output; empty: not called
   bool status_fd = false;                        // with --status-fd 3: see ready()
   int request_socket = -1;                       // for `criu swrk 3`; -1: none
   bool background = false;                       // stdin is /dev/null, and Ctrl-C does not reach it
@@ -54,7 +54,7 @@ class CriuProcess {
   std::string how_it_ended() const { return child_.how_it_ended(); }
   CriuErrors& errors() { return errors_; }
   void end() { child_.end(), process(); }
-  // Continues CRIU and its process group after a SIGSTOP.
+  // Continues CRIU after a SIGSTOP; with `background`, its whole process group.
   void resume() const {
     if (!ended_) kill(options_.background ? -child_.pid() : child_.pid(), SIGCONT);
   }

@@ -13,8 +13,8 @@ namespace ppmr {
 enum class CriuRequest { kPreDump, kDump, kRestore, kOther };
 
 // A request for a pre-dump or dump of the tree at `root`, or for a restore. The images, the work
-// directory and the log are in the configuration file. CRIU notifies the client of each stage,
-// except in a pre-dump: it replies to that and then accepts another request.
+// directory and the log are in the configuration file. CRIU notifies the client of each stage of
+// a dump or restore. It sends only a reply for a pre-dump, and then accepts another request.
 std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& settings,
                          const std::string& configuration_file);
 
@@ -29,7 +29,8 @@ struct CriuRequestFields {
 // nullopt: not a request of CRIU's RPC.
 std::optional<CriuRequestFields> parse_criu_request(const std::string& message);
 
-// Replaces the numbers of the directories that the request has. Keeps all other fields.
+// Sets the descriptor numbers of the directories in a request; a `work_directory` below 0 is not
+// set. Keeps all other fields.
 std::string with_directories(const std::string& message, int images_directory, int work_directory);
 
 // CRIU waits for the reply to a notification.

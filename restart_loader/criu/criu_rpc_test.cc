@@ -14,7 +14,7 @@ const std::string kDump =
     "\x08\x01\x12\x13\x08\x07\x10\x92\x21\x52\x08"s
     "dump.log\x88\x01\xac\x02"s;
 
-TEST(CriuRpc, RequestHasAConfigurationFileAndFewFields) {
+TEST(CriuRpc, RequestNamesAConfigurationFileAndSetsFewOtherFields) {
   const CriuSettings settings{.externals = {"net[7]"}, .network_lock = 2};
   // type: DUMP, opts { images_dir_fd: -1, pid: 4242, notify_scripts: true, external: ...,
   // config_file: ..., network_lock: NFTABLES }
@@ -37,7 +37,7 @@ TEST(CriuRpc, PreDumpRequestsNoNotifications) {
   EXPECT_EQ(parse_criu_request("\x08\x04"s)->type, CriuRequest::kPreDump);
 }
 
-TEST(CriuRpc, ResponseReportsSuccess) {
+TEST(CriuRpc, ParsesWhetherAResponseReportsSuccess) {
   EXPECT_TRUE(has_succeeded("\x08\x04\x10\x01"s));
   EXPECT_FALSE(has_succeeded("\x08\x04\x10\x00"s));
   EXPECT_TRUE(has_succeeded("\x08\x0a\x10\x01"s)) << "of a type that rpc.proto lacks";
@@ -45,7 +45,7 @@ TEST(CriuRpc, ResponseReportsSuccess) {
   EXPECT_FALSE(has_succeeded(""));
 }
 
-TEST(CriuRpc, RequestHasATypeAndDirectories) {
+TEST(CriuRpc, ParsesTheTypeAndDirectoriesOfARequest) {
   const auto request = parse_criu_request(kDump);
   ASSERT_TRUE(request);
   EXPECT_EQ(request->type, CriuRequest::kDump);
@@ -74,7 +74,7 @@ TEST(CriuRpc, ReplacingDirectoriesKeepsUnknownFields) {
       << "an unknown field of the request itself is lost";
 }
 
-TEST(CriuRpc, NotificationHasAScriptAndMayHaveAPid) {
+TEST(CriuRpc, ParsesTheScriptNameAndPidOfANotification) {
   // type: NOTIFY, success: true, notify { script: "post-restore", pid: 3001 }
   const auto restored = parse_criu_notification(
       "\x08\x06\x10\x01\x2a\x11\x0a\x0c"s
@@ -86,7 +86,7 @@ TEST(CriuRpc, NotificationHasAScriptAndMayHaveAPid) {
   EXPECT_FALSE(parse_criu_notification("\x08\x01\x10\x01\x1a\x00"s));
 }
 
-TEST(CriuRpc, AnswerSaysWhetherCriuMayContinue) {
+TEST(CriuRpc, AnswerToANotificationSaysWhetherCriuMayContinue) {
   EXPECT_EQ(criu_notification_answer(true), "\x08\x06\x18\x01"s);
   EXPECT_EQ(criu_notification_answer(false), "\x08\x06\x18\x00"s);
 }

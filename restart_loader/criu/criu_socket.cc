@@ -10,7 +10,7 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kMessageMaxBytes = 4 << 20;
-constexpr size_t kPassedFilesMax = 16;  // in one message; runc passes the master of a terminal
+constexpr size_t kPassedFilesMax = 16;  // descriptors per message; runc passes a terminal's master
 
 }  // namespace
 

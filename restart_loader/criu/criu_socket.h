@@ -20,7 +20,7 @@ struct CriuSockets {
   UniqueFd theirs;
 };
 
-// Both are close-on-exec. Errors: of socketpair(2).
+// Both sockets are close-on-exec. Errors: those of socketpair(2).
 Result<CriuSockets> make_criu_sockets();
 
 // Blocks. nullopt: the peer has closed its end, or the message cannot be received.

@@ -54,7 +54,8 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
 // Paths are relative to the work directory, to which the relay changes: an absolute path could
 // contain blanks.
 Status HeldCriu::request(CriuRequest type, const CriuWork& work) {
-  // A symbolic link, because CRIU 3 resolves one here: it expects /proc/PID/fd/NUMBER of a runtime.
+  // A symbolic link, because CRIU 3 calls readlink(2) on the images directory: it expects
+  // /proc/PID/fd/NUMBER, made from a descriptor of a container runtime.
   const std::string link = options_.work + "/images";
   unlink(link.c_str());
   if (symlink(work.images.c_str(), link.c_str()) != 0) return system_failure("create", link);

@@ -1,6 +1,6 @@
-// A CRIU whose dump or restore the record of this node holds (criu_relay.h). It is started ahead of
-// time and waits for its request. So the start of CRIU and of the relay, which takes longer than
-// the dump of a small process, is not part of the downtime, nor of a round of pre-copy.
+// A CRIU with its relay (criu_relay.h), for one tree of a migration. It is started ahead of time
+// and waits for its request. Starting CRIU and the relay takes longer than the dump of a small
+// process. Done ahead of time, it is part neither of the downtime nor of a pre-copy round.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ struct HeldCriuOptions {
 struct CriuWork {
   std::string images;
   std::string log;                   // in the work directory
-  std::vector<std::string> options;  // long ones, as on CRIU's command line
+  std::vector<std::string> options;  // long options, as on CRIU's command line
   pid_t root = 0;                    // of the tree, for a dump
 };
 
@@ -35,8 +35,9 @@ class HeldCriu {
  public:
   static Result<HeldCriu> start(const RecordStore& store, HeldCriuOptions options);
 
-  // Requests any number of pre-dumps, one after the other, then one dump or restore, whose result
-  // is in the record. Errors: an option that cannot be passed on; CRIU or the relay has ended.
+  // Each call requests one pre-dump, dump or restore. A dump or restore is the last request; its
+  // result is in the record. Errors: an option that cannot be passed on; CRIU or the relay has
+  // ended.
   Status request(CriuRequest type, const CriuWork& work);
   // Whether the pre-dump succeeded; nullopt: it has not ended.
   std::optional<bool> pre_dumped();

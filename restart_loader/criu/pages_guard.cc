@@ -27,7 +27,7 @@ constexpr const char* kKilledFile = "/killed";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
 constexpr std::chrono::milliseconds kRetryInterval{10};
 
-// nullopt if there is no lazy-pages.
+// Reads which process is criu lazy-pages; nullopt if none was recorded.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
   std::ifstream file(work + kServerFile);
   if (!file) return std::nullopt;
@@ -42,11 +42,11 @@ bool has_stopped_serving(const ProcessIdentity& process) {
   if (is_ending(process)) return true;
   auto stat = read_process_stat(process.pid);
   return !stat || stat->state == 't' ||
-         stat->state == 'T';  // stopped, or held by the guard as it exits
+         stat->state == 'T';  // T: stopped; t: the guard holds the exiting process
 }
 
-// Retries `open` (FrozenTasks::open() or stop_trees()) when descriptors or memory are short: no
-// event reports their return, and giving up would let the tree read zeros.
+// Retries `open` (FrozenTasks::open() or stop_trees()), which fails while descriptors or memory are
+// short. No event reports the end of such a shortage, and giving up would let the tree read zeros.
 template <typename Open>
 FrozenTasks retry(Open open, const std::vector<ProcessIdentity>& tasks) {
   for (;;) {
@@ -55,7 +55,8 @@ FrozenTasks retry(Open open, const std::vector<ProcessIdentity>& tasks) {
   }
 }
 
-// Stops all tasks first, so that none forks during the search and none leaves CRIU's restorer.
+// Stops all tasks before it inspects and kills them, so that meanwhile none forks and none leaves
+// CRIU's restorer.
 void kill_tree(const std::string& work, const RestoredTree& tree) {
   const FrozenTasks stopped = retry(stop_trees, tree.tasks);
   if (look_at_restored(tree) == RestoredTasks::kWaiting) {
@@ -65,7 +66,8 @@ void kill_tree(const std::string& work, const RestoredTree& tree) {
   stopped.kill();
 }
 
-// From here on the exit of `server` blocks until watch() handles it. Errors: it has already ended.
+// Traces `server`: on success, its exit blocks until watch() handles it. Errors: those of
+// ptrace(2); ESRCH if `server` has already ended.
 Status seize(const ProcessIdentity& server) {
   if (ptrace(PTRACE_SEIZE, server.pid, nullptr, PTRACE_O_TRACEEXIT) != 0) {
     return system_failure("watch criu lazy-pages, process", std::to_string(server.pid));
@@ -74,7 +76,7 @@ Status seize(const ProcessIdentity& server) {
   return {};
 }
 
-// In the guard. Returns when `server` has ended or can no longer be traced.
+// Runs in the guard process. Returns when `server` has ended or can no longer be traced.
 void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
   for (;;) {
     int status = 0;
@@ -86,7 +88,7 @@ void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
     const int number = WSTOPSIG(status);
     switch (status >> 16) {
       case PTRACE_EVENT_EXIT: {
-        // All its descriptors are still open, so tasks that wait for a page keep waiting.
+        // lazy-pages still has its descriptors open, so tasks that wait for a page keep waiting.
         unsigned long how = 1;
         ptrace(PTRACE_GETEVENTMSG, server, nullptr, &how);
         if (how != 0) kill_tree(work, tree);
@@ -106,16 +108,16 @@ void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
 Status start_guard(const std::string& work, const ProcessIdentity& server,
                    const RestoredTree& tree) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("make", "a pipe to the guard");
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("make", "a pipe to the page guard");
   const UniqueFd answers(ends[0]);
   UniqueFd answer(ends[1]);
   const pid_t child = fork();
-  if (child < 0) return system_failure("start", "the guard of lazily restored memory");
+  if (child < 0) return system_failure("start", "the page guard of lazily restored memory");
   if (child > 0) {
     answer.reset();
     int errno_value = 0;
     if (read(answers.get(), &errno_value, sizeof errno_value) != sizeof errno_value) {
-      return failure(ECHILD, "the guard of lazily restored memory died at its start");
+      return failure(ECHILD, "the page guard of lazily restored memory died while it started");
     }
     if (errno_value == 0) return {};
     return failure(errno_value, "watch criu lazy-pages: " + std::string(strerror(errno_value)));
@@ -188,7 +190,8 @@ Result<std::string> write_guard_script(const std::string& work_directory) {
 int PagesGuard::run() const {
   // The guard lives long: it must not keep CRIU's descriptors open.
   close_range(STDERR_FILENO + 1, ~0U, 0);
-  // CRIU may start scripts without standard streams: later descriptors must not get their numbers.
+  // CRIU may start scripts with descriptors 0 to 2 closed: opens /dev/null there, so that no other
+  // file gets these numbers.
   while (true) {
     const int fd = open("/dev/null", O_RDWR);
     if (fd > STDERR_FILENO) close(fd);

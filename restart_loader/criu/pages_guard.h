@@ -14,11 +14,11 @@
 //   guard                      waits ....................... code 0: detach; else: kill the tree, detach
 // clang-format on
 //
-// Not covered: a guard that is killed before lazy-pages.
+// Not covered: the guard is killed, and lazy-pages dies later.
 //
-// Rejected: duplicates of the userfaultfds in the guard. lazy-pages closes the userfaultfd of a
-// complete task and frees the task's data. If the guard held a duplicate, the epoll set of
-// lazy-pages would still report events of that userfaultfd.
+// Considered and not used: duplicates of the userfaultfds in the guard. When a task has all of its
+// pages, lazy-pages closes the userfaultfd and frees its data about the task. If the guard held a
+// duplicate, the epoll set of lazy-pages would still report events that refer to the freed data.
 #pragma once
 
 #include <sys/types.h>
@@ -56,10 +56,11 @@ Result<std::string> write_guard_script(const std::string& work_directory);
 // `ppmr guard-pages`, which CRIU or the relay runs at post-restore.
 struct PagesGuard {
   std::string work_directory;
-  pid_t restored_root = 0;  // 0: from the environment that CRIU gives to action scripts
+  pid_t restored_root = 0;  // 0: read it from CRTOOLS_INIT_PID, which CRIU sets for action scripts
 
-  // Returns 0 if the tree is guarded, or was restored without lazy-pages. Closes all descriptors of
-  // the process except its standard streams. The guard itself exits without returning.
+  // Starts the guard in a child process, which exits without returning from run(). Returns 0 if the
+  // tree is guarded, or was restored without lazy-pages. Closes all descriptors of the calling
+  // process except its standard streams.
   int run() const;
 };
 

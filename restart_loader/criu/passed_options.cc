@@ -12,10 +12,11 @@ enum class Value { kNone, kOptional, kRequired };
 struct PassedOption {
   std::string_view name;
   Value value;
-  std::string_view value_prefixes;  // separated by blanks; empty: any value without a slash
+  std::string_view value_prefixes;  // of valid values, blank-separated; empty: any without a slash
 };
 
-// CRIU has one table of options for dump and restore, and ignores those that do not apply.
+// One list for dump and restore: CRIU accepts every option for both, and ignores those that do
+// not apply.
 constexpr std::array kPassed = {
     PassedOption{"--tcp-established", Value::kNone, ""},
     PassedOption{"--tcp-close", Value::kNone, ""},
@@ -44,7 +45,7 @@ const PassedOption* find(std::string_view name) {
 }
 
 bool is_passed(std::string_view value, std::string_view prefixes) {
-  if (value.starts_with('-')) return false;  // CRIU could parse it as an option
+  if (value.starts_with('-')) return false;  // CRIU could parse the value as an option
   if (prefixes.empty()) return value.find('/') == std::string_view::npos;
   for (size_t start = 0; start < prefixes.size();) {
     const size_t end = std::min(prefixes.find(' ', start), prefixes.size());

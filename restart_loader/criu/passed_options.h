@@ -14,7 +14,7 @@ namespace ppmr {
 // Errors: EINVAL for the first option that is not on the list or lacks its value.
 Status check_passed_options(const std::vector<std::string>& options);
 
-// The list, for --help and the documentation.
+// All options that are passed on, for --help and the documentation.
 std::string passed_options_text();
 
 }  // namespace ppmr

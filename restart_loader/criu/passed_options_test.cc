@@ -7,7 +7,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-TEST(PassedOptions, AcceptsTheOptionsOnTheList) {
+TEST(PassedOptions, AcceptsTheAllowedCriuOptions) {
   EXPECT_TRUE(check_passed_options({}));
   EXPECT_TRUE(check_passed_options({"--tcp-established", "--network-lock", "skip", "--file-locks",
                                     "--ghost-limit", "64M", "--ghost-limit=64M", "--shell-job",

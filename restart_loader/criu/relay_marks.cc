@@ -11,7 +11,7 @@ namespace {
 
 std::string path_of(const std::string& work_directory, RelayMark mark) {
   switch (mark) {
-    case RelayMark::kContainerMade:
+    case RelayMark::kContainerCreated:
       return work_directory + "/container-made";
     case RelayMark::kLetGo:
       return work_directory + "/let-go";
@@ -65,13 +65,13 @@ void forget_restore(const std::string& work_directory) {
 }
 
 bool container_was_made(const std::string& work_directory) {
-  std::ifstream file(path_of(work_directory, RelayMark::kContainerMade));
+  std::ifstream file(path_of(work_directory, RelayMark::kContainerCreated));
   std::string boot;
   return std::getline(file, boot) && !boot.empty() && read_boot_id().starts_with(boot);
 }
 
 void forget_that_container_was_made(const std::string& work_directory) {
-  unlink(path_of(work_directory, RelayMark::kContainerMade).c_str());
+  unlink(path_of(work_directory, RelayMark::kContainerCreated).c_str());
 }
 
 }  // namespace ppmr

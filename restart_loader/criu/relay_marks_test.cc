@@ -21,9 +21,9 @@ class RelayMarksTest : public testing::Test {
   std::string directory;
 };
 
-TEST_F(RelayMarksTest, ContainerCountsAsMadeOnlyWhileItsMarkExists) {
+TEST_F(RelayMarksTest, ContainerCountsAsCreatedOnlyWhileItsMarkExists) {
   EXPECT_FALSE(container_was_made(directory));
-  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, read_boot_id()));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerCreated, read_boot_id()));
   EXPECT_TRUE(container_was_made(directory));
   forget_that_container_was_made(directory);
   EXPECT_FALSE(container_was_made(directory));
@@ -31,13 +31,13 @@ TEST_F(RelayMarksTest, ContainerCountsAsMadeOnlyWhileItsMarkExists) {
 
 // A relay that is killed while it leaves the mark leaves an empty one.
 TEST_F(RelayMarksTest, ContainerMarkWithoutABootIdIsIgnored) {
-  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, ""));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerCreated, ""));
   EXPECT_FALSE(container_was_made(directory));
-  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerMade, "\n"));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerCreated, "\n"));
   EXPECT_FALSE(container_was_made(directory));
 }
 
-TEST_F(RelayMarksTest, TasksMayHaveRunAfterLetGoUnlessCriuGaveUpByItself) {
+TEST_F(RelayMarksTest, TasksMayHaveRunAfterTheRelayReleasesCriuUnlessCriuItselfGivesUp) {
   EXPECT_FALSE(may_have_run(directory, /*criu_was_killed=*/true));
   ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
   EXPECT_TRUE(may_have_run(directory, false));

@@ -1,5 +1,5 @@
-// The order matters: `criu restore` connects to the socket of `criu lazy-pages` and fails if it
-// does not exist yet. lazy-pages reports on --status-fd when it listens.
+// Starts `criu lazy-pages` before `criu restore`, which connects to the socket of lazy-pages and
+// fails if that socket does not exist yet. lazy-pages reports on --status-fd that it listens.
 #include "restart_loader/criu/restore.h"
 
 #include <signal.h>
@@ -40,7 +40,7 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   restore->pid_file_ = in_work(given.pid_file.value_or("pidfile"));
   if (given.log_file) restore->users_log_ = in_work(*given.log_file);
   if (restore->options_.start) restore->users_log_ = work + "/restore.log";
-  // Files of an earlier restore with the same work directory.
+  // Removes the files of an earlier restore with the same work directory.
   unlink((work + "/lazy-pages.socket").c_str());
   unlink(restore->pid_file_.c_str());
   forget_pages_server(work);
@@ -109,7 +109,8 @@ Status Restore::start_restore() {
   };
   const Status waited = serve_until([&] { return restore_->ended() || lost(); });
   if (!waited) return waited;
-  // If a failed restore has ended lazy-pages, too, then the error of the restore is the cause.
+  // lazy-pages may have failed because the restore did. Then the restore ends soon, too, and its
+  // error is the cause.
   const auto deadline = Clock::now() + kEndsTogether;
   while (!restore_->ended() && Clock::now() < deadline) {
     std::vector<pollfd> fds;
@@ -117,7 +118,7 @@ Status Restore::start_restore() {
     poll(fds.data(), fds.size(), static_cast<int>(kLookInterval.count()));
     restore_->process();
   }
-  if (!restore_->ended()) {  // lazy-pages failed first, and CRIU waits for its pages
+  if (!restore_->ended()) {  // lazy-pages failed first; `criu restore` still waits for pages
     restore_->end();
     return failure(ECHILD, explain("criu lazy-pages", *lazy_pages_).message);
   }
@@ -153,7 +154,7 @@ Status Restore::serve_until(const std::function<bool()>& done) {
     if (!running_ && !options_.stops_on_signal) continue;
     if (!running_)
       return failure(EINTR, "interrupted (" + name +
-                                ") before the process ran: CRIU was ended, nothing runs here");
+                                ") before the process ran: ppmr ended CRIU, nothing runs here");
     if (options_.show_notice) {
       options_.show_notice(
           name +

@@ -31,15 +31,15 @@ struct RestoreOptions {
   // `lazily`), guards the pages, and writes the pid to `work`/pidfile and its log to
   // `work`/restore.log.
   std::function<Result<std::unique_ptr<CriuProcess>>()> start;
-  std::string name = "criu restore";                    // of the restoring program, for errors
+  std::string name = "criu restore";                    // name of the restoring program, for errors
   std::function<void(const std::string&)> show_line;    // called for each line of CRIU's log
   std::function<void(const std::string&)> show_notice;  // called for ignored signals
   // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. False in a
-  // migration: there the record decides.
+  // migration, which only its record may end.
   bool stops_on_signal = true;
 };
 
-// Threads: one. During its lifetime SIGINT, SIGTERM and SIGHUP are blocked in that thread.
+// Threads: one. While a Restore exists, SIGINT, SIGTERM and SIGHUP are blocked in that thread.
 class Restore {
  public:
   static Result<std::unique_ptr<Restore>> create(RestoreOptions options);
@@ -58,14 +58,15 @@ class Restore {
   Status start_lazy_pages();
   Result<std::unique_ptr<CriuProcess>> start_criu() const;
   Status start_restore();
-  // Handles the output of both CRIUs until `done()`. Errors: EINTR after a signal, see run().
+  // Handles the output of `criu restore` and `criu lazy-pages` until `done()` returns true.
+  // Errors: EINTR after a signal, see run().
   Status serve_until(const std::function<bool()>& done);
   Error explain(const std::string& what, CriuProcess& process);
   Result<pid_t> read_pid() const;
 
   const RestoreOptions options_;
   std::string pid_file_;
-  std::string users_log_;  // CRIU's own log file; empty: the log comes through the pipe
+  std::string users_log_;  // CRIU's own log file; empty: CRIU logs to a pipe that ppmr reads
   UniqueFd signals_;       // signalfd
   bool running_ = false;
   std::unique_ptr<CriuProcess> lazy_pages_;

@@ -68,7 +68,7 @@ class RestoreWithAScript : public testing::Test {
 
 constexpr const char* kReady = "printf '\\0' >&3; exec 3>&-;";
 
-TEST_F(RestoreWithAScript, StartsRestoreWhenLazyPagesListens) {
+TEST_F(RestoreWithAScript, StartsCriuRestoreOnceCriuLazyPagesListens) {
   auto restore = restore_with(std::string("sleep 0.1; touch listening;") + kReady +
                                   "while [ ! -e enough ]; do sleep 0.01; done; touch filled",
                               "[ -e listening ] && echo 4711 > pidfile");
@@ -83,7 +83,7 @@ TEST_F(RestoreWithAScript, StartsRestoreWhenLazyPagesListens) {
   EXPECT_THAT(read("calls"), HasSubstr("--lazy-pages"));
 }
 
-TEST_F(RestoreWithAScript, EagerRestoreStartsNoLazyPages) {
+TEST_F(RestoreWithAScript, EagerRestoreDoesNotStartCriuLazyPages) {
   auto restore = restore_with("exit 1", "echo 4711 > pidfile", false, {"--shell-job"});
   ASSERT_TRUE(restore->run().has_value());
   EXPECT_TRUE(restore->finish_pages().has_value());
@@ -125,7 +125,7 @@ TEST_F(RestoreWithAScript, FailureQuotesTheLogFileThatTheUserChose) {
   EXPECT_THAT(pid.error().message, HasSubstr("ended with exit code 3: \"Something strange\""));
 }
 
-TEST_F(RestoreWithAScript, FailedStartOfLazyPagesEndsTheRestore) {
+TEST_F(RestoreWithAScript, RestoreFailsIfCriuLazyPagesFailsToStart) {
   auto restore = restore_with("echo 'Error (criu/x.c:1): UFFD is not supported' >&2; exit 1",
                               "touch restored");
   const auto pid = restore->run();
@@ -134,7 +134,7 @@ TEST_F(RestoreWithAScript, FailedStartOfLazyPagesEndsTheRestore) {
   EXPECT_FALSE(std::filesystem::exists(work_ + "/restored"));
 }
 
-TEST_F(RestoreWithAScript, EndOfLazyPagesWhileTheProcessRunsIsReportedAsLostMemory) {
+TEST_F(RestoreWithAScript, MemoryIsReportedLostIfCriuLazyPagesDiesWhileTheProcessRuns) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; kill -9 $$",
                    "echo 5 > pidfile");
@@ -147,7 +147,7 @@ TEST_F(RestoreWithAScript, EndOfLazyPagesWhileTheProcessRunsIsReportedAsLostMemo
   EXPECT_NE(read("pages-server"), "") << "the guard needs the note";
 }
 
-TEST_F(RestoreWithAScript, EndOfLazyPagesBeforeTheProcessRunsEndsTheRestore) {
+TEST_F(RestoreWithAScript, RestoreFailsIfCriuLazyPagesEndsBeforeTheProcessRuns) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e restoring ]; do sleep 0.01; done; exit 1",
                    "touch restoring; sleep 100");
@@ -167,7 +167,7 @@ TEST_F(RestoreWithAScript, DoesNotWaitForALogPipeThatAnotherProcessKeepsOpen) {
   kill(std::stoi(read("leftover")), SIGKILL);
 }
 
-TEST_F(RestoreWithAScript, SignalBeforeTheProcessRunsEndsCriuAndItsChildren) {
+TEST_F(RestoreWithAScript, SignalThatArrivesBeforeTheProcessRunsKillsCriuAndItsChildren) {
   auto restore =
       restore_with(std::string(kReady) + "sleep 100",
                    "(trap '' TERM; sleep 100) & echo $! > child; echo > ready; sleep 100");

@@ -1,4 +1,5 @@
-// Shell scripts for CRIU and runc, which start a program by its path alone, without arguments.
+// Shell scripts for CRIU and runc: both can be configured only with the path of a program to start,
+// not with arguments for it.
 #pragma once
 
 #include <string>

@@ -20,7 +20,7 @@ Result<WorkDirectory> WorkDirectory::create(const std::string& chosen) {
   for (std::string path : {"/run/ppmr/restart-XXXXXX", "/tmp/ppmr-restart-XXXXXX"}) {
     if (mkdtemp(path.data()) != nullptr) return WorkDirectory(path, true);
   }
-  return system_failure("make a work directory in", "/run/ppmr and /tmp");
+  return system_failure("make a work directory in", "/run/ppmr or /tmp");
 }
 
 WorkDirectory::~WorkDirectory() {

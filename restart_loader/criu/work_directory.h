@@ -11,7 +11,8 @@ namespace ppmr {
 // stays. Threads: one.
 class WorkDirectory {
  public:
-  // `chosen`, which is created if missing. If empty: a temporary one in /run/ppmr, else in /tmp.
+  // Opens the directory `chosen`, creating it if missing. If `chosen` is empty, creates a temporary
+  // directory in /run/ppmr, or else in /tmp.
   static Result<WorkDirectory> create(const std::string& chosen);
 
   WorkDirectory(WorkDirectory&& other) noexcept

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 // The patience of one attempt. The last attempt has only the time that is left.
 constexpr milliseconds kAttempt{3000};
-constexpr milliseconds kBetweenAttempts{100};  // no event announces that a target is back
+constexpr milliseconds kBetweenAttempts{100};  // polls: no event tells when a target is back
 
 }  // namespace
 
@@ -62,8 +62,7 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
     if (text) {
       auto answer = nlohmann::json::parse(*text, nullptr, false);
       if (answer.is_object()) return answer;
-      sent = failure(EPROTO, "the agent at " + endpoint_.address +
-                                 ": cannot parse its reply (version mismatch?)");
+      sent = failure(EPROTO, "cannot parse the agent's reply (version mismatch?)");
     } else {
       sent = failure(text.error());
     }
@@ -82,7 +81,7 @@ Result<nlohmann::json> AgentClient::insist(const nlohmann::json& request, millis
       if (Status verdict = accepted(*answer); !verdict) return failure(verdict.error());
       return answer;
     }
-    // Permanent: --allow-restart is missing, or a version mismatch.
+    // A permanent error: the target lacks --allow-restart, or has another version.
     if (answer.error().errno_value == EPROTONOSUPPORT || left <= kBetweenAttempts) return answer;
     std::this_thread::sleep_for(kBetweenAttempts);
   }

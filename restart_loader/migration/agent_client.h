@@ -17,7 +17,7 @@ struct AgentEndpoint {
   std::string address;
   Credentials credentials;
 };
-// From the reply of the source's daemon to {"op":"way"}, or from a record. Throws
+// Parses the reply of the source's daemon to {"op":"endpoint"}, or the endpoint in a record. Throws
 // nlohmann::json::exception if a field is missing.
 AgentEndpoint parse_endpoint(const nlohmann::json& json);
 

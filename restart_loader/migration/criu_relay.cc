@@ -1,7 +1,7 @@
-// CRIU opens its directories through the descriptors of the process that created its socket.
-// Without a relay, this is the runtime. With a relay, the process that becomes CRIU creates the
-// socket. So that process first opens the directories of the runtime, and replaces their numbers in
-// the request.
+// A request to CRIU names the image directory and the work directory by descriptor numbers. CRIU
+// looks these numbers up in the process that created CRIU's socket. Without a relay, runc is that
+// process. With a relay, the child that will execute CRIU creates the socket: it first opens runc's
+// directories itself, and puts its own descriptor numbers into the request.
 #include "restart_loader/migration/criu_relay.h"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ int report_error(const std::string& sentence) {
   return kFailed;
 }
 
-// Relays between the client and CRIU until CRIU has ended.
+// Passes messages between CRIU and its client until CRIU has ended.
 class Relay {
  public:
   // `runtime` is empty if there is no container runtime.
@@ -81,17 +81,17 @@ class Relay {
 
   const CriuRelay& options_;
   const ContainerPort port_;
-  UniqueFd runtime_;  // empty: it has ended, or there is none
+  UniqueFd runtime_;  // the runtime's socket; empty: the runtime has ended, or there is none
   const UniqueFd criu_;
   const pid_t criu_pid_;
   // Set once the record lets CRIU continue: then no failure of the runtime may stop CRIU.
   bool decided_ = false;
-  bool left_resumed_mark_ = true;  // false: it could not be written
+  bool left_resumed_mark_ = true;  // false: the mark kResumed could not be written
 };
 
 int Relay::run(const CriuMessage& first) {
   ignore_sigpipe();
-  if (!pass_to_criu(first)) return report_error("cannot send the request to CRIU: it has ended");
+  if (!pass_to_criu(first)) return report_error("cannot send the request to CRIU: CRIU has ended");
   for (;;) {
     std::array<pollfd, 2> fds = {
         {{criu_.get(), POLLIN, 0}, {runtime_ ? runtime_.get() : -1, POLLIN, 0}}};
@@ -104,7 +104,7 @@ int Relay::run(const CriuMessage& first) {
       const bool passed = notification
                               ? on_notification(*notification, *message)
                               : pass_to_runtime(*message) || may_continue_without_runtime();
-      if (!passed) return kFailed;  // closes CRIU's socket, and CRIU undoes its work
+      if (!passed) return kFailed;  // the exit closes CRIU's socket; CRIU then undoes its work
     } else if (fds[1].revents != 0) {
       const auto message = receive_criu_message(runtime_.get());
       if (message) {
@@ -142,12 +142,12 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
     return answer_criu(false);
   }
   if (at_source() && notification.script == "post-dump") return hold_at_source(message);
-  // The dump has failed, or its migration was aborted.
+  // network-unlock before a commit: the dump has failed, or its migration was aborted.
   if (at_source() && notification.script == "network-unlock" && !decided_) attach_port();
   if (!at_source() && notification.script == "post-restore") {
     return hold_at_target(notification, message);
   }
-  // From here on the tree may run its own code.
+  // After CRIU's notification pre-resume the tree may run its own code.
   if (!at_source() && notification.script == "pre-resume")
     left_resumed_mark_ = leave(RelayMark::kResumed);
   if (!at_source() && notification.script == "post-resume") {
@@ -170,7 +170,7 @@ void Relay::attach_port() const {
   if (Status attached = port_.attach(); !attached) (void)report_error(attached.error().message);
 }
 
-// The runtime receives post-dump only after a commit: then its container no longer runs here.
+// Passes post-dump on to the runtime only after a commit, when the container no longer runs here.
 bool Relay::hold_at_source(const CriuMessage& message) {
   if (!hold()) return answer_criu(false);
   decided_ = true;
@@ -179,7 +179,7 @@ bool Relay::hold_at_source(const CriuMessage& message) {
   return answer_criu(true);
 }
 
-// In a child, because PagesGuard::run() closes all descriptors.
+// Calls PagesGuard::run() in a child process, because it closes all descriptors.
 bool Relay::guard_pages(pid_t restored_root) const {
   if (!has_pages_server(options_.work_directory)) return true;
   const pid_t guard = fork();
@@ -197,20 +197,21 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   CriuMessage answer{criu_notification_answer(true), {}};
   if (!options_.alone && !ask_runtime(message, answer)) return false;
   if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
-  // Without the mark, another supervisor would assume that nothing has run, and restore again.
+  // Without the mark kLetGo, another supervisor would assume that no task has run, and restore the
+  // tree again.
   if (Status left = leave_mark(options_.work_directory, RelayMark::kLetGo); !left) {
     (void)report_error(left.error().message);
     return answer_criu(false);
   }
   decided_ = true;
-  // The sockets exist and the source's processes are dead, so no kernel answers a peer with a
-  // reset.
+  // Attaches the container's port now: its sockets exist and the source's processes are dead, so no
+  // kernel answers a TCP peer with a reset.
   attach_port();
   return pass_to_criu(answer);
 }
 
-// Passes on the requests for rounds of pre-copy, which no hook holds. Returns the first other
-// request; nullopt: the client or CRIU has ended.
+// Passes the requests for pre-copy rounds on to CRIU: no hook holds the tree in such a round.
+// Returns the first request of another type; nullopt: the client or CRIU has ended.
 std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
   for (;;) {
     auto message = receive_criu_message(client);
@@ -223,13 +224,16 @@ std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
   }
 }
 
-// Opens the directory that the runtime has open under this number; -1 stays -1.
+// Opens the directory that the runtime has open as descriptor `number`. Returns -1 if `number` is
+// negative.
 Result<int> open_directory_of(pid_t runtime, int number) {
   if (number < 0) return -1;
   const std::string path = fmt::format("/proc/{}/fd/{}", runtime, number);
   // Without O_CLOEXEC, so that CRIU inherits the descriptor.
   const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY);
-  if (directory < 0) return system_failure("open the directory of the container runtime", path);
+  if (directory < 0) {
+    return system_failure("open the images or work directory of the container runtime", path);
+  }
   return directory;
 }
 
@@ -254,7 +258,7 @@ int CriuRelay::run() const {
 }
 
 int CriuRelay::run_for_runtime(int socket) const {
-  // Runtimes send other requests first: for the version, for features.
+  // Runtimes also start CRIU for requests that need no relay: for the version, for features.
   std::string peeked(kRequestMaxBytes, '\0');
   const ssize_t size = recv(socket, peeked.data(), peeked.size(), MSG_PEEK);
   if (size <= 0) return report_error("the container runtime sent no request");
@@ -272,7 +276,7 @@ int CriuRelay::run_for_runtime(int socket) const {
   if (!work) return report_error(work.error().message);
   first->bytes = with_directories(std::move(first->bytes), *images, *work);
   if (role == "target") {
-    (void)leave_mark(work_directory, RelayMark::kContainerMade, read_boot_id());
+    (void)leave_mark(work_directory, RelayMark::kContainerCreated, read_boot_id());
   }
   return start_relay(socket, std::move(first));
 }
@@ -309,7 +313,8 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
   while (waitpid(middle, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0) return report_error("cannot start the relay");
-  if (dup2(sockets->theirs.get(), socket) < 0) return report_error("cannot pass CRIU its socket");
+  if (dup2(sockets->theirs.get(), socket) < 0)
+    return report_error("cannot pass the socket to CRIU");
   return become_criu();
 }
 
@@ -317,7 +322,9 @@ Result<OwnershipRecord> CriuRelay::read_record() const {
   const auto store = RecordStore::open(state_directory);
   if (!store) return failure(store.error());
   auto record = store->read(id, role == "source" ? MigrationRole::kSource : MigrationRole::kTarget);
-  if (record && tree >= record->trees.size()) return failure(EINVAL, "the record has no such tree");
+  if (record && tree >= record->trees.size()) {
+    return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id, tree));
+  }
   return record;
 }
 
@@ -327,7 +334,7 @@ Result<ContainerPort> CriuRelay::port_of_container() const {
   return read_container_port(record->trees[tree].container.bundle);
 }
 
-// The coordinator does the same if it is alive.
+// Removes or resumes the container. The coordinator does the same if it is alive.
 void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, runtime.pid, 0)));
   if (pidfd && is_alive(runtime)) {

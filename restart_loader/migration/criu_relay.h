@@ -11,8 +11,9 @@
 // The process that was started becomes CRIU, because the restored tree must become a child of that
 // process's parent. The relay is another process; it ends when CRIU does.
 //
-// Rejected: action scripts. CRIU supports either scripts or a client that receives notifications,
-// so scripts are not available with runc; and each would start a program while the tree is frozen.
+// Considered and not used: action scripts. CRIU supports either scripts or a client that receives
+// notifications. runc is such a client, so scripts are not available with runc. Also, each script
+// would start a program while the tree is frozen.
 #pragma once
 
 #include <optional>
@@ -40,7 +41,8 @@ struct CriuRelay {
   bool alone = false;                  // there is no container runtime
   std::vector<std::string> arguments;  // of CRIU: swrk NUMBER
 
-  // Becomes CRIU. Returns an exit code in the relay process, and after an error.
+  // Forks the relay, then executes CRIU in the calling process. Returns an exit code in the relay
+  // when the relay is done, and in the calling process if CRIU cannot be executed.
   int run() const;
 
  private:

@@ -17,13 +17,13 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kFirstContact{3000};
 constexpr milliseconds kLookSlice{1000};
-// How long the target may be unreachable before the decision.
+// The coordinator aborts if, before the decision, the target is unreachable for this long.
 constexpr milliseconds kReachPatience{5000};
 constexpr milliseconds kRootCausePatience{500};  // the processes are frozen meanwhile
 // During the dumps: how often the coordinator looks at the target, and whether it was interrupted.
 constexpr milliseconds kLookInterval{250};
 
-// A program name that can be part of a checkpoint name.
+// Returns the program name in a form that can be part of a checkpoint name.
 std::string plain(const std::string& name) {
   std::string text;
   for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
@@ -152,9 +152,10 @@ void Migration::dump(Tree& tree, size_t number) {
 
 Status Migration::dump_and_seal(Tree& tree, size_t number) {
   auto record = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-    if (is_over(latest.state)) return failure(ECANCELED, "aborted before its dump began");
+    if (is_over(latest.state))
+      return failure(ECANCELED, "the migration was aborted before the dump began");
     TreeRecord& entry = latest.trees[number];
-    // The tree may have waited long for its turn.
+    // The pid may have been reused while the tree waited for its turn.
     if (Status same = check_identity({entry.root, entry.root_start_time}, latest.boot_id); !same) {
       return same;
     }
@@ -248,11 +249,11 @@ Status Migration::await_ready() {
     if (!target) return failure(target.error());
     if (target->state == MigrationState::kReady) return {};
     if (target->state == MigrationState::kAborted) {
-      return failure(ECHILD, "the target could not restore: " + target->error);
+      return failure(ECHILD, "the target could not restore the processes: " + target->error);
     }
     if (stop_) return failure(EINTR, "interrupted");
     if (Clock::now() > deadline)
-      return failure(ETIMEDOUT, "the target did not restore within --timeout");
+      return failure(ETIMEDOUT, "the target did not restore the processes within --timeout");
   }
 }
 

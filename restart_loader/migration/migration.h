@@ -20,7 +20,7 @@ namespace ppmr {
 struct MigrationSettings {
   std::string criu;
   MountEntry mount;
-  nlohmann::json endpoint;  // of the target's agent, see parse_endpoint()
+  nlohmann::json endpoint;  // address and credentials for the target's agent, see parse_endpoint()
   bool lazily = true;
   bool leave_running = false;
   unsigned pre_copy_rounds_max = 0;
@@ -46,7 +46,7 @@ struct TreeOutcome {
 
 struct MigrationOutcome {
   ExitCode exit_code = ExitCode::kFailure;
-  std::string message;  // why it did not succeed; empty on success
+  std::string message;  // why the migration did not succeed; empty on success
   std::string id;
   std::vector<TreeOutcome> trees;
 };
@@ -100,7 +100,7 @@ class Migration {
   AgentClient agent_;
   OwnershipRecord target_;  // the target's record, as last received
   bool is_recorded_ = false;
-  bool target_runs_ = false;  // the target was notified that all tasks here are dead
+  bool target_runs_ = false;  // the target was notified that all tasks at the source are dead
   std::vector<Tree> trees_;
   std::vector<FrozenTasks> frozen_;  // filled by hold_tasks()
 

@@ -14,14 +14,15 @@ using std::chrono::milliseconds;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kLookSlice{1000};
-// How long the target may be unreachable: the processes are frozen meanwhile.
+// How long the coordinator tries to reach the target for its vote. The processes are frozen
+// meanwhile.
 constexpr milliseconds kVotePatience{5000};
 constexpr milliseconds kNotifyAbortPatience{5000};
 
 }  // namespace
 
-// Sends SIGSTOP to all tasks, then checks that CRIU still holds every one of them: so none has run
-// since its dump, and none can run until the record says who owns it, even if CRIU is killed.
+// Sends SIGSTOP to all tasks, then checks that CRIU still holds every one of them. If it does, no
+// task has run since its dump, and none can run until the decision, even if CRIU is killed.
 Status Migration::hold_tasks() {
   auto stopping = store_.change(id_, kRole, [](OwnershipRecord& record) -> Status {
     if (record.state != MigrationState::kSealed) {
@@ -40,20 +41,22 @@ Status Migration::hold_tasks() {
     frozen_.back().stop();
     if (Status held = frozen_.back().check_held_by(tree.criu.pid); !held) return held;
     if (frozen_.back().count() != tree.tasks.size()) {
-      return failure(EBUSY,
-                     fmt::format("a process of the tree of process {} has ended", tree.root));
+      return failure(
+          EBUSY, fmt::format("a process of the tree of process {} ended while the tree was frozen",
+                             tree.root));
     }
   }
   return {};
 }
 
 // The target's `ready` may be out of date: a restore may have failed since, or the target's daemon
-// was restarted and its images are gone. A target in doubt may not abort, so the coordinator asks.
+// was restarted and its images are gone. A target that is `ready` may not abort by itself, so the
+// coordinator asks it once more.
 Status Migration::confirm_vote() {
   auto confirmed = agent_.insist({{"op", "vote"}, {"id", id_}}, kVotePatience);
   if (confirmed) return {};
   return failure(confirmed.error().errno_value,
-                 "cannot confirm the target's vote: " + confirmed.error().message);
+                 "cannot confirm that the target is still ready: " + confirmed.error().message);
 }
 
 Status Migration::commit() {
@@ -61,7 +64,7 @@ Status Migration::commit() {
   if (confirmed) confirmed = confirm_vote();
   if (confirmed) {
     auto committed = store_.advance(id_, kRole, MigrationState::kCommitted);
-    // Even if writing failed, the record on disk decides.
+    // If advance() failed, the record on disk decides: it may say `committed`.
     const auto now = committed ? committed : store_.read(id_, kRole);
     if (!now) return failure(now.error());
     if (now->state == MigrationState::kCommitted) {
@@ -74,8 +77,8 @@ Status Migration::commit() {
   return confirmed;
 }
 
-// Notifies the target twice: that it owns the trees, which it records durably; and, once all tasks
-// here are dead, that it may let them run.
+// Notifies the target twice: first that it owns the trees, which it records durably; then, once all
+// tasks at the source are dead, that it may let the restored trees run.
 Status Migration::hand_over() {
   auto owned =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
@@ -119,9 +122,11 @@ Status Migration::await_running() {
   for (;;) {
     auto target = look_at_target(kLookSlice, settings_.hold_limit);
     if (!target) {
-      return failure(target.error().errno_value,
-                     "the target may run the processes, but has been unreachable since: " +
-                         target.error().message);
+      return failure(
+          target.error().errno_value,
+          fmt::format("committed, but the target became unreachable and may already run the "
+                      "processes: {}. To see its progress, run `ppmr migrate --recover {}` there",
+                      target.error().message, id_));
     }
     for (size_t i = 0; i < trees_.size() && i < target->trees.size(); ++i) {
       const TreePhase phase = target->trees[i].phase;
@@ -135,10 +140,11 @@ Status Migration::await_running() {
     }
     if (!target->error.empty()) return failure(EFAULT, "at the target: " + target->error);
     if (!target->first_error().empty()) {
-      return failure(EAGAIN,
-                     fmt::format("committed, but the target could not restore: {}. Unfinished: "
-                                 "run `ppmr migrate --recover {}` at the target to try again",
-                                 target->first_error(), id_));
+      return failure(
+          EAGAIN,
+          fmt::format("committed, but the target could not restore all processes: {}. Unfinished: "
+                      "run `ppmr migrate --recover {}` at the target to try again",
+                      target->first_error(), id_));
     }
     if (target->state == MigrationState::kFinished) return {};
     if (stop_) {
@@ -158,7 +164,7 @@ Status Migration::abort(const Error& why) {
       });
   report_event({{"event", "aborted"}, {"error", why.message}});
   if (aborted) {
-    // This also makes the target remove the checkpoints, which ends dumps in progress.
+    // The notification also makes the target remove the checkpoints, which ends dumps in progress.
     (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
   } else {
     report_event({{"event", "warning"},

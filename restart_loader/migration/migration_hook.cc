@@ -72,11 +72,11 @@ class Hold {
   bool logged_that_it_holds_ = false;
 };
 
-// In another process, because CRIU waits for this one.
+// Notifies from a child process, so that CRIU, which waits for the relay, can continue.
 void notify_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
   if (fork() != 0) return;
   setsid();
-  // An inherited socket would hide the end of the relay from CRIU.
+  // If this child kept CRIU's socket open, CRIU would not notice the end of the relay.
   close_range(STDERR_FILENO + 1, ~0U, 0);
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
@@ -86,7 +86,8 @@ void notify_target_in_background(const RecordStore& store, const OwnershipRecord
 }
 
 Status Hold::note_held(OwnershipRecord& record) const {
-  if (tree_ >= record.trees.size()) return failure(EINVAL, "the record has no such tree");
+  if (tree_ >= record.trees.size())
+    return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
   if (record.state != MigrationState::kDumping) {
     return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
   }
@@ -106,7 +107,7 @@ Status Hold::note_held(OwnershipRecord& record) const {
 
 bool Hold::at_source() {
   auto record = change([&](OwnershipRecord& latest) { return note_held(latest); });
-  // The frozen processes are not the selected ones.
+  // ESRCH: the frozen tree is not the one that was selected for the migration.
   if (!record && record.error().errno_value == ESRCH) {
     return abort(record.error().message).value_or(kStopCriu);
   }
@@ -114,7 +115,7 @@ bool Hold::at_source() {
     log(record.error().message);
     return kStopCriu;
   }
-  if (record->leave_running) return kLetCriuGoOn;  // CRIU then lets the tree run
+  if (record->leave_running) return kLetCriuGoOn;  // with --leave-running CRIU lets the tree run
   for (;;) {
     switch (record->state) {
       case MigrationState::kAborted:
@@ -202,7 +203,8 @@ bool Hold::finish_committed(OwnershipRecord record) {
 }
 
 Status Hold::note_ready(OwnershipRecord& record) const {
-  if (tree_ >= record.trees.size()) return failure(EINVAL, "the record has no such tree");
+  if (tree_ >= record.trees.size())
+    return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
   if (is_over(record.state)) {
     return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
   }
@@ -221,7 +223,7 @@ Status Hold::note_ready(OwnershipRecord& record) const {
   return {};
 }
 
-// After kStopCriu the supervisor restores again from the checkpoint.
+// If it returns kStopCriu, the supervisor restores the tree again from the checkpoint.
 bool Hold::let_run_here() const {
   const auto work = store_.make_work_directory(id_, role_, tree_);
   if (!work) {

@@ -9,7 +9,8 @@
 
 namespace ppmr {
 
-// When CRIU began to freeze the tree, from the work directory; 0: it has not.
+// Returns the time at which CRIU began to freeze the tree, or 0 if CRIU has not begun. The time is
+// kept in the work directory.
 int64_t read_freeze_began_ns(const std::string& work_directory);
 void note_freeze_began(const std::string& work_directory);
 
@@ -21,9 +22,9 @@ struct MigrationHook {
   pid_t criu = 0;           // the held process
   pid_t restored_root = 0;  // at the target
 
-  // Blocks until the decision. True: CRIU kills the tree at the source (or leaves it running, if
-  // the migration makes a copy), or lets it run at the target. False: CRIU lets the tree run on at
-  // the source, or kills it at the target.
+  // Blocks until the decision. Returns true if CRIU may continue: it then kills the tree at the
+  // source (or leaves it running, if the migration makes a copy), or lets it run at the target.
+  // False: CRIU must fail: it then lets the tree run on at the source, or kills it at the target.
   bool lets_criu_go_on() const;
 };
 

@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 // daemon still replies. wait_until_complete() sends a request for each slice, so that the daemon
 // soon drops a client that was killed.
 constexpr milliseconds kWaitSlice{2000};
-// The pause before the next request if the daemon refuses to wait, because it has no event for this
-// case.
+// The pause before the next request when the daemon has refused a request at once instead of
+// waiting for an event.
 constexpr milliseconds kRetryInterval{20};
 
 CommandError unreachable(const MountEntry& mount, const Error& error) {
@@ -88,7 +88,7 @@ CommandResult<CheckpointPath> find_checkpoint(const std::string& path) {
   if (!found) {
     return command_failure(ExitCode::kNotMounted,
                            found.error().errno_value == ENODEV
-                               ? path + " is not in a ppmr mount (ppmr status lists them)"
+                               ? path + " is not in a ppmr mount (`ppmr status` lists the mounts)"
                                : found.error().message);
   }
   const std::string& remainder = found->remainder;
@@ -138,7 +138,7 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
   std::optional<uint64_t> bytes_before;
   Clock::time_point last_growth = Clock::now();
   bool quiet_noticed = false;
-  milliseconds slice{0};  // the first request does not wait
+  milliseconds slice{0};  // the first request returns at once
   std::string noticed;
   for (;;) {
     const json request = {{"op", "wait"},

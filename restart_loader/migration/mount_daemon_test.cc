@@ -60,7 +60,7 @@ json status_with(bool connected, bool exists) {
   return status;
 }
 
-TEST_F(MountDaemon, ReturnsAtOnceForACompleteCheckpoint) {
+TEST_F(MountDaemon, WaitReturnsAtOnceIfTheCheckpointIsComplete) {
   const auto checkpoint = checkpoint_of([](const json&) {
     return json{{"ok", true}, {"state", "complete"}};
   });
@@ -122,7 +122,7 @@ TEST_F(MountDaemon, WaitEndsAtItsTimeout) {
   EXPECT_THAT(waited.error().message, HasSubstr("did not appear within 150 ms"));
 }
 
-TEST_F(MountDaemon, DoesNotWaitForAMissingCheckpointWithoutASource) {
+TEST_F(MountDaemon, DoesNotWaitForAMissingCheckpointIfNoSourceIsConnected) {
   const auto checkpoint = checkpoint_of([](const json& request) -> json {
     if (request.at("op") == "status") return status_with(false, false);
     return refusal({ENOENT, "no such checkpoint"});
@@ -173,7 +173,7 @@ TEST_F(MountDaemon, RequestEndsAtItsTimeoutIfTheDaemonDoesNotReply) {
   EXPECT_EQ(answer.error().exit_code, ExitCode::kDaemonSilent);
 }
 
-TEST(FindCheckpoint, ExplainsAPathOutsideOfAnyMount) {
+TEST(FindCheckpoint, ReportsThatAPathIsNotInAPpmrMount) {
   const auto outside = find_checkpoint("/");
   ASSERT_FALSE(outside.has_value());
   EXPECT_EQ(outside.error().exit_code, ExitCode::kNotMounted);

@@ -10,7 +10,8 @@
 namespace ppmr {
 
 // `record` must be aborted, or committed with all tasks dead. On success the source's record notes
-// that the target was notified. Errors: of the connection, after `patience`; the target's refusal.
+// that the target was notified. Errors: the target's refusal; those of the connection, after
+// trying for `patience`; those of RecordStore::change().
 Status notify_target(const RecordStore& store, AgentClient& agent, const OwnershipRecord& record,
                      std::chrono::milliseconds patience);
 

@@ -20,7 +20,8 @@ void print_to(std::FILE* stream, fmt::format_string<Args...> format, Args&&... a
   (void)std::fflush(stream);
 }
 
-// For the whole process. Programs that it starts through spawn() get the default action back.
+// Ignores SIGPIPE in the whole process. Programs that the process starts through spawn() get the
+// default action back.
 void ignore_sigpipe();
 
 }  // namespace ppmr

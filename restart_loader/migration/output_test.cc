@@ -27,7 +27,7 @@ TEST(PrintTo, DropsOutputThatTheDeviceRefuses) {
   EXPECT_NO_THROW(print_to(full.get(), "event {}\n", 1));
 }
 
-TEST(PrintTo, WritesAtOnce) {
+TEST(PrintTo, FlushesOutputAtOnce) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const File pipe(fdopen(ends[1], "w"), std::fclose);

@@ -22,7 +22,8 @@ namespace {
 constexpr std::chrono::seconds kRemovePatience{10};
 
 void kill_all_children() {
-  // One generation after the other: the children of a killed process become ours.
+  // Kills one generation after the other: the children of a killed process become children of this
+  // process.
   for (int generation = 0; generation < 64; ++generation) {
     auto all = tasks_of_tree(getpid());
     if (!all) return;
@@ -40,8 +41,8 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
   auto criu = FrozenTasks::open({tree.criu});
   if (!criu) return failure(criu.error());
   if (criu->count() > 0) {
-    // CRIU must not release tasks while this process inspects them. But if the relay has already
-    // let CRIU continue, CRIU ends soon without help.
+    // CRIU must not let tasks run while this process inspects them, so CRIU is killed. But if the
+    // relay has already let it continue, it ends soon by itself.
     criu->stop();
     if (was_let_go(work_directory)) {
       criu->resume();
@@ -76,11 +77,13 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
     case RestoredTasks::kUndetermined:
       break;
   }
-  return failure(EUCLEAN,
-                 fmt::format("UNDETERMINED: CRIU died while it released process {}; some of its "
-                             "tasks run, others wait for CRIU. ppmr does not touch them: inspect "
-                             "them, then kill them and restore from {} by hand",
-                             tree.root, tree.checkpoint));
+  return failure(
+      EUCLEAN,
+      fmt::format(
+          "UNDETERMINED: CRIU died while it released the tree of process {}: some of its processes "
+          "run, the others still wait for CRIU. ppmr leaves all of them as they are: inspect and "
+          "kill them, then restore the tree from the checkpoint {} by hand",
+          tree.root, tree.checkpoint));
 }
 
 Status remove_checkpoint(const std::string& mountpoint, const std::string& checkpoint) {

@@ -10,10 +10,10 @@
 namespace ppmr {
 
 // Kills a CRIU that is still at work, or waits for its end if the relay has let it continue. Then
-// inspects the restored tasks. False: none of them had run its own code, and all of them were
-// killed, so the tree can be restored again. True: the tree runs, or has run and ended.
+// inspects the restored tasks. Returns false if none of them had run its own code: all of them were
+// killed, so the tree can be restored again. Returns true if the tree runs, or has run and ended.
 // `work_directory` is that of the restore; `criu_was_killed`: true if unknown. Kills only
-// descendants of the caller or of a supervisor before it.
+// descendants of the caller or of an earlier supervisor.
 //
 // Errors: EUCLEAN if some tasks run and others wait, which the operator has to resolve; those of
 // inspecting and killing.

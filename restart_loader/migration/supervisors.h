@@ -1,5 +1,5 @@
 // The supervisors of a migration at the target: for each tree one process `ppmr migration-restore`
-// (tree_restore.h). The record names it.
+// (tree_restore.h). The record contains the supervisor's pid.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace ppmr {
 
-// Starts a supervisor in a session of its own; its output goes to the work directory. Errors: of
-// the file system and of spawn().
+// Starts a supervisor in its own POSIX session (setsid(2)); its output goes to the work directory.
+// Errors: of the file system and of spawn().
 Status start_supervisor(const RecordStore& store, const std::string& id, size_t tree);
 
 // Starts a supervisor for each tree that is not complete and whose supervisor has ended: it gave

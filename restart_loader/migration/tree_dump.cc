@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
-// Another round of pre-copy pays only if more than this is left.
+// Another round of pre-copy is worth its time only if the last round copied more than this.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
 // A CRIU that keeps running for so long after the decision may be blocked on a mount whose daemon
 // is stopped.
@@ -60,8 +60,9 @@ void TreeDump::remove_checkpoint() {
   std::filesystem::remove_all(top_, ignored);
 }
 
-// Rounds while the tree runs: the first copies all memory, each later one what was written since,
-// until little is left or the rounds no longer shrink.
+// Copies memory in rounds while the tree runs. The first round copies all memory, each later round
+// only the pages written since the previous one. Stops when little is left or the rounds no longer
+// shrink.
 Status TreeDump::pre_copy() {
   uint64_t first_bytes = 0;
   uint64_t last_bytes = 0;
@@ -136,7 +137,8 @@ Status TreeDump::prepare() {
   return {};
 }
 
-// runc passes CRIU the options that a container needs, and forgets the container after the dump.
+// Containers are dumped through runc: it passes CRIU the options that a container needs, and
+// forgets the container after the dump.
 Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
   const Status relay =
       write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu, work_);
@@ -172,7 +174,8 @@ Status TreeDump::start() {
   return {};
 }
 
-// True: the hook holds the tree. False: CRIU has ended. Errors: ECANCELED if the migration is over.
+// Waits until the hook holds the tree (true) or CRIU has ended (false). Errors: ECANCELED if the
+// migration is over.
 Result<bool> TreeDump::await_held() {
   // A user has few inotify instances. Without one, the loop polls.
   const auto watch = RecordWatch::open(store_, options_.id, kRole);
@@ -181,7 +184,7 @@ Result<bool> TreeDump::await_held() {
     if (!record) return failure(record.error());
     if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
     if (criu()->ended()) return false;
-    // Checked here, and not only after CRIU's end: a CRIU that was stopped (SIGSTOP) never ends.
+    // Does not wait for CRIU's end if the migration is over: a stopped CRIU (SIGSTOP) never ends.
     if (is_over(record->state)) return failure(ECANCELED, record->error);
     wait_and_process({{watch ? watch->fd() : -1, POLLIN, 0}});
     if (watch) watch->drain();

@@ -1,5 +1,5 @@
-// Dumps one tree into the source mount, where the post-dump hook holds it, and seals its
-// checkpoint. The record alone decides whether the tree then continues or is killed.
+// Dumps one tree into the source mount and seals its checkpoint. After the dump the post-dump hook
+// holds the tree, and the record alone decides whether the tree continues or is killed.
 #pragma once
 
 #include <functional>
@@ -42,7 +42,8 @@ class TreeDump {
   Result<SealedTree> dump_and_seal();
   // Blocks until CRIU has ended, which it does when the record is aborted or committed.
   void wait_for_end();
-  // After wait_for_end(). The target keeps a sealed checkpoint; only its names are removed here.
+  // Call after wait_for_end(). Removes the checkpoint's names at the source only: the target keeps
+  // the checkpoint if it is sealed.
   void remove_checkpoint();
 
   const std::string& work_directory() const { return work_; }
@@ -68,7 +69,7 @@ class TreeDump {
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
-  std::string top_;      // of the checkpoint in the mount; empty until it was made
+  std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
   unsigned rounds_ = 0;  // of pre-copy, complete
   std::optional<HeldCriu> held_;
   std::unique_ptr<CriuProcess> runc_;  // for a container, instead of held_

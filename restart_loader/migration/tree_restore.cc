@@ -68,7 +68,7 @@ class TreeRestore {
   Result<std::unique_ptr<CriuProcess>> start_criu();
   Result<std::unique_ptr<CriuProcess>> start_runc() const;
   Result<std::unique_ptr<Restore>> restore_once();
-  // After a failed restore: sets runs_. On an error the supervisor gives up.
+  // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
   void note_running(pid_t pid);
   int finish(const std::string& lost);
@@ -100,8 +100,9 @@ Result<std::string> TreeRestore::control_socket() const {
   return mount->mount.source;
 }
 
-// A dump may take any time, as long as it makes progress within the hold limit. Errors: ECANCELED
-// if the migration was aborted meanwhile, ETIMEDOUT without progress.
+// Waits until the source has sealed the checkpoint. The dump may take any time, but must not pause
+// for longer than the hold limit. Errors: ECANCELED if the migration was aborted meanwhile,
+// ETIMEDOUT without progress.
 Status TreeRestore::await_sealed() {
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
@@ -157,7 +158,7 @@ Status TreeRestore::prepare() {
       store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = log});
   if (!held) return failure(held.error());
   prepared_ = std::move(*held);
-  // If this supervisor dies, the next one must find this CRIU.
+  // Records CRIU's pid: if this supervisor dies, the next one must find that CRIU.
   auto criu = identify(prepared_->process().pid());
   if (!criu) return failure(criu.error());
   auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
@@ -179,7 +180,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
   return criu.release();
 }
 
-// The container becomes known to runc on this node, with its control groups.
+// Restores through runc, so that runc on this node knows the container and its control groups.
 Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
   const ContainerRecord& container = record_.trees[tree_].container;
   if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
@@ -237,7 +238,7 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].lazily = lazily_;
   });
-  // From here on orphans of the tree become children of init.
+  // Orphans of the running tree become children of init, no longer of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
@@ -247,8 +248,9 @@ int TreeRestore::finish(const std::string& lost) {
   (void)change([&](OwnershipRecord& record) {
     if (!lost.empty()) {
       record.error = fmt::format(
-          "MEMORY LOST: process {} ran, but {} before all of its pages were in place; it was "
-          "killed, because it would have read zeros instead. Logs: {}",
+          "MEMORY LOST: process {} was killed, because not all of its pages had arrived and it "
+          "would "
+          "have read zeros. Cause: {}. Logs: {}",
           record.trees[tree_].root, lost, work_);
     }
     record.trees[tree_].phase = TreePhase::kComplete;
@@ -265,7 +267,8 @@ int TreeRestore::finish(const std::string& lost) {
   return to_int(ExitCode::kSuccess);
 }
 
-// For a tree that an earlier supervisor restored: its lazy-pages may still be at work.
+// Waits for the pages of a tree that an earlier supervisor restored: the lazy-pages of that restore
+// may still be at work.
 int TreeRestore::await_pages() {
   await_pages_server(work_);
   return finish(guard_killed(work_) ? "criu lazy-pages died" : "");
@@ -288,7 +291,7 @@ int TreeRestore::give_up(const Error& error) {
     TreeRecord& tree = record.trees[tree_];
     tree.error =
         fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
-    // Before the vote this node may abort. After it, Agent::vote() reports the error.
+    // Before the vote this node may abort alone. After it, Agent::vote() reports `tree.error`.
     if (record.state == MigrationState::kRestoring) {
       record.error = tree.error;
       record.state = MigrationState::kAborted;
@@ -302,9 +305,12 @@ int TreeRestore::give_up(const Error& error) {
 
 int TreeRestore::run() {
   auto begun = store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
-    if (tree_ >= record.trees.size()) return failure(EINVAL, "there is no such tree");
-    if (is_alive(record.trees[tree_].supervisor))
-      return failure(EBUSY, "the tree already has a supervisor");
+    if (tree_ >= record.trees.size())
+      return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
+    const TreeRecord& tree = record.trees[tree_];
+    if (is_alive(tree.supervisor))
+      return failure(EBUSY, fmt::format("the tree of process {} already has a supervisor (pid {})",
+                                        tree.root, tree.supervisor.pid));
     record.trees[tree_].supervisor = identify_self();
     record.trees[tree_].error.clear();
     return {};
@@ -323,8 +329,8 @@ int TreeRestore::run() {
   return give_up(kept.error());
 }
 
-// The supervisor of a copy is the init of the copy's pid namespace: when it ends, the kernel kills
-// all that it has restored.
+// Records the namespace init as the supervisor of the copy: when that init ends, the kernel kills
+// all processes in the copy's pid namespace.
 Status TreeRestore::record_namespace_init(pid_t child) const {
   auto init = identify(child);
   if (!init) return failure(init.error());
@@ -343,7 +349,7 @@ int TreeRestore::supervise() {
   lazily_ = record_.lazily && can_be_lazy();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
-  // An earlier supervisor may have died at any step.
+  // An earlier supervisor may have died at any step: continues from there.
   const TreeRecord& tree = record_.trees[tree_];
   if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
   if (tree.phase == TreePhase::kRunning) return await_pages();

@@ -174,12 +174,13 @@ ContainerQuestion make_question(const ContainerFacts& container) {
 
 Result<ContainerAnswer> answer_question(const ContainerQuestion& question) {
   if (!is_container_name(question.name)) {
-    return failure(EINVAL, "invalid request: container name");
+    return failure(EINVAL, "invalid request: '" + question.name + "' is not a container name");
   }
   if (!is_absolute_path(question.bundle) || question.paths.size() > kPathsMax ||
       !std::all_of(question.paths.begin(), question.paths.end(), is_absolute_path) ||
       question.interfaces.size() > 2) {
-    return failure(EINVAL, "invalid request: path of a container");
+    return failure(EINVAL, "invalid request: container " + question.name +
+                               " has an invalid bundle, path or interface");
   }
   ContainerAnswer answer;
   answer.unified_cgroups = has_unified_cgroups();

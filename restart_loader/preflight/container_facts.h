@@ -1,4 +1,4 @@
-// What a runc container requires of its node: the same bundle on both nodes.
+// What a runc container requires of its node. The bundle must be the same on both nodes.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,19 +15,19 @@ namespace ppmr {
 struct BundleFacts {
   struct Mount {
     std::string destination;  // in the container
-    std::string source;       // on the node; empty: a new file system in the container
+    std::string source;       // path on the node; empty: a file system that only the container has
   };
 
   std::string directory;
   std::string config_digest;     // SHA-256 of config.json
   std::string root_file_system;  // on the node
   std::vector<Mount> mounts;
-  std::vector<std::string> namespaces;  // paths of the namespaces that it joins
+  std::vector<std::string> namespaces;  // paths of the namespaces that the container joins
   ContainerPort port;
   bool terminal = false;
 
-  // The path on the node of a file in the container; nullopt: it is in a file system that only the
-  // container has.
+  // Translates the path of a file in the container to its path on the node; nullopt: the file is in
+  // a file system that only the container has.
   std::optional<std::string> host_path(const std::string& path) const;
   // The paths that the target must have: the root file system, sources of mounts, namespaces.
   std::vector<std::string> needed_paths() const;
@@ -46,7 +46,7 @@ struct ContainerFacts {
   BundleFacts bundle;
   std::string runc_version;
   bool unified_cgroups = false;  // cgroup v2
-  // Started later with runc exec: not descendants of its first process, so not moved with it.
+  // Processes of runc exec: not descendants of the container's first process, so not moved with it.
   std::vector<pid_t> exec_processes;
 };
 
@@ -61,7 +61,7 @@ struct ContainerQuestion {
   std::string bundle;
   std::string config_digest;
   std::vector<std::string> paths;
-  std::vector<std::string> interfaces;  // of the node: its port and the bridge
+  std::vector<std::string> interfaces;  // of the node: the container's port and its bridge
 };
 
 enum class BundleVerdict { kSame, kMissing, kOther };
@@ -77,7 +77,7 @@ struct ContainerAnswer {
 };
 
 ContainerQuestion make_question(const ContainerFacts& container);
-// At the target. Validates the question, which comes from a peer. Errors: EINVAL.
+// Called at the target. Validates the question, which comes from a peer. Errors: EINVAL.
 Result<ContainerAnswer> answer_question(const ContainerQuestion& question);
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ContainerQuestion, name, bundle, config_digest, paths,

@@ -23,7 +23,7 @@ constexpr const char* kConfig = R"({
     {"destination": "/etc/hosts", "type": "none", "source": "hosts", "options": ["bind"]}],
   "linux": {"namespaces": [{"type": "pid"}, {"type": "network", "path": "/run/netns/a"}]}})";
 
-TEST(ContainerFacts, NeededPathsAreRootMountSourcesAndJoinedNamespaces) {
+TEST(ContainerFacts, NeededPathsAreTheRootfsTheMountSourcesAndJoinedNamespaces) {
   const auto bundle = parse_bundle(kConfig, "/srv/job");
   ASSERT_TRUE(bundle) << bundle.error().message;
   EXPECT_FALSE(bundle->terminal);
@@ -31,7 +31,7 @@ TEST(ContainerFacts, NeededPathsAreRootMountSourcesAndJoinedNamespaces) {
               ElementsAre("/srv/job/rootfs", "/srv/data", "/srv/job/hosts", "/run/netns/a"));
 }
 
-TEST(ContainerFacts, HostPathFollowsMounts) {
+TEST(ContainerFacts, MapsAPathInTheContainerThroughMountsToAHostPath) {
   const auto bundle = parse_bundle(kConfig, "/srv/job");
   ASSERT_TRUE(bundle);
   EXPECT_EQ(bundle->host_path("/"), "/srv/job/rootfs");
@@ -44,7 +44,7 @@ TEST(ContainerFacts, HostPathFollowsMounts) {
   EXPECT_EQ(bundle->host_path("/proc/1/status"), std::nullopt);
 }
 
-TEST(ContainerFacts, ErrorNamesInvalidConfig) {
+TEST(ContainerFacts, ErrorNamesTheInvalidConfigFile) {
   for (const char* config : {"", "[]", "{", R"({"root": 1})", R"({"process": {}})",
                              R"({"root": {"path": "r"}, "process": {}, "mounts": [{}]})"}) {
     const auto bundle = parse_bundle(config, "/srv/job");

@@ -15,7 +15,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kNotesMaxBytes = 64 << 10;  // a build ID is in the first few dozen bytes
+constexpr size_t kNotesMaxBytes = 64 << 10;  // a build ID is in the notes' first few dozen bytes
 constexpr size_t kHeadersMax = 1024;
 
 std::string hexadecimal(const unsigned char* bytes, size_t size) {
@@ -64,7 +64,9 @@ Result<std::string> digest_of(int fd, uint64_t size_max_bytes, const std::string
     if (got == 0) break;
     offset += static_cast<uint64_t>(got);
     if (offset > size_max_bytes)
-      return failure(EFBIG, "compute the digest of " + path + ": the file is longer than expected");
+      return failure(EFBIG,
+                     fmt::format("compute the digest of {}: the file is longer than {} bytes", path,
+                                 size_max_bytes));
     EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(got));
   }
   unsigned char digest[EVP_MAX_MD_SIZE];

@@ -17,7 +17,7 @@ Result<std::string> digest_of(int fd, uint64_t size_max_bytes, const std::string
 // compares it, too. Empty: the file has none.
 std::string build_id_of(int fd);
 
-// Identifies the file system of an open file on all nodes that mount it. Empty: unknown.
+// An identifier of an open file's file system, equal on all nodes that mount it. Empty: unknown.
 std::string filesystem_id_of(int fd);
 
 // Whether several nodes can mount file systems of this type at once: "nfs4", "lustre".

@@ -92,7 +92,7 @@ class CriuChecks {
 
  private:
   std::vector<std::string> outputs_;
-  std::vector<std::unique_ptr<CriuProcess>> running_;  // last: its elements write into outputs_
+  std::vector<std::unique_ptr<CriuProcess>> running_;  // destroyed first: the elements use outputs_
 };
 
 void query_criu(NodeFacts& facts) {

@@ -37,14 +37,15 @@ void check_criu(const NodeFacts& node, const std::string& where, Findings& findi
     return;
   }
   if (!node.criu_problem.empty()) {
-    findings.stop(fmt::format("CRIU does not work on the {} ({}): {} check failed: {}", where,
-                              node.host, node.criu_path, node.criu_problem),
-                  "run third_party/install there, which installs a CRIU for its kernel");
+    findings.stop(
+        fmt::format("CRIU does not work on the {} ({}): {} check failed: {}", where, node.host,
+                    node.criu_path, node.criu_problem),
+        "run third_party/install there, which installs a CRIU for the kernel of that node");
   }
   if (node.user != 0 && !node.has_capability(kCapSysAdmin)) {
-    findings.stop(
-        fmt::format("CRIU would run as user {} on the {} ({})", node.user, where, node.host),
-        "run ppmr as root there");
+    findings.stop(fmt::format("CRIU would run as user {} on the {} ({}), but it needs root",
+                              node.user, where, node.host),
+                  "run ppmr as root there");
   }
 }
 
@@ -80,11 +81,11 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
   }
   if (!answers.processor_problem.empty()) {
     const std::string sentence =
-        "the target's processor cannot run programs from this one: criu cpuinfo check failed "
-        "there: " +
+        "the target's processor cannot run programs from this node's processor: criu cpuinfo check "
+        "failed there: " +
         answers.processor_problem;
     if (options.cpu_cap) {
-      findings.warn(sentence, "CRIU decides by the --cpu-cap option");
+      findings.warn(sentence, "you passed the --cpu-cap option, so CRIU decides at the restore");
     } else {
       findings.stop(sentence, "choose a target with the same or a newer processor");
     }
@@ -209,9 +210,13 @@ Result<PreflightAnswers> read_answers(const json& answer, const PreflightQuestio
     }
     auto answers = answer.at("answers").get<PreflightAnswers>();
     if (answers.files.size() != questions.files.size())
-      return failure(EPROTO, "the target's answer does not match the questions about files");
+      return failure(EPROTO,
+                     fmt::format("the target checked {} files instead of {} (version mismatch?)",
+                                 answers.files.size(), questions.files.size()));
     if (answers.containers.size() != questions.containers.size())
-      return failure(EPROTO, "the target's answer does not match the questions about containers");
+      return failure(
+          EPROTO, fmt::format("the target checked {} containers instead of {} (version mismatch?)",
+                              answers.containers.size(), questions.containers.size()));
     for (FileVerdict verdict : answers.files) {
       if (verdict < FileVerdict::kSame || verdict >= FileVerdict::kVerdictCount)
         return failure(EPROTO,

@@ -2,8 +2,8 @@
 //
 //   source: make_questions(trees)  ->  target: answer_preflight()  ->  source: check_move()
 //
-// The source sends what it expects, with digests, and the target answers "the same" or "different":
-// it never sends what is in its files.
+// The source sends what it expects, with digests of files. The target answers only whether each
+// file is the same or different, and never sends the content of its files.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,7 +21,7 @@ namespace ppmr {
 struct MoveOptions {
   bool lazily = true;
   bool pre_copy = false;
-  bool own_pid_namespace = false;  // restored in a new pid namespace: all pids are free
+  bool own_pid_namespace = false;  // restore in a new pid namespace, where all pids are free
   // Options of CRIU that allow what CRIU refuses by default.
   bool tcp_established = false;
   bool tcp_close = false;
@@ -30,7 +30,7 @@ struct MoveOptions {
   bool file_locks = false;
   bool link_remap = false;
   bool force_irmap = false;
-  bool cpu_cap = false;                  // the operator decides which CPU features matter
+  bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
   uint64_t ghost_limit_bytes = 1 << 20;  // CRIU's default
 
@@ -46,18 +46,18 @@ struct ListenerQuestion {
 };
 
 struct PreflightQuestions {
-  std::string boot_id;  // of the source; nodes with the same one share a kernel
+  std::string boot_id;  // boot id of the source: nodes with equal ones share a kernel
   std::vector<pid_t> pids;
   std::vector<FileFact> files;  // also directories
   std::vector<std::string> addresses;
   std::vector<ListenerQuestion> listeners;
-  std::vector<ContainerQuestion> containers;  // in the order of the trees
-  std::string processor;  // of describe_processor(); empty: CRIU cannot describe it
+  std::vector<ContainerQuestion> containers;  // one per container, in the order of the trees
+  std::string processor;  // result of describe_processor(); empty: CRIU cannot describe it
 };
 
 // How a file at the target compares with the expected one.
 enum class FileVerdict {
-  kSame,    // the same content, as far as requested
+  kSame,    // same type, and for a file same mode, size and compared content
   kShared,  // the same file, on a file system that both nodes mount
   kMissing,
   kOtherType,
@@ -72,16 +72,16 @@ enum class FileVerdict {
 struct PreflightAnswers {
   NodeFacts node;
   std::vector<pid_t> pids_taken;
-  std::vector<FileVerdict> files;  // in the order of the questions
+  std::vector<FileVerdict> files;  // one per file, in the order of PreflightQuestions::files
   std::vector<std::string> addresses_missing;
   std::vector<ListenerQuestion> listeners_taken;
-  std::vector<ContainerAnswer> containers;  // in the order of the questions
-  std::string processor_problem;  // why CRIU would not restore on this CPU; empty: it would
+  std::vector<ContainerAnswer> containers;  // one per item of PreflightQuestions::containers
+  std::string processor_problem;  // why CRIU would not restore on the target's CPU; empty: it would
 };
 
 // Properties of the target daemon.
 struct TargetContext {
-  int64_t store_free_bytes = -1;  // free space in its image store; -1: unlimited
+  int64_t store_free_bytes = -1;  // free space in the image store; -1: unlimited
   std::string criu;               // empty: find_criu()
 };
 
@@ -93,7 +93,7 @@ nlohmann::json to_request(const PreflightQuestions& questions);
 // runs `criu check`, which takes at least 0.1 s. Threads: any.
 nlohmann::json answer_preflight(const nlohmann::json& request, const TargetContext& context);
 
-// Errors: EPROTO with the peer's error, or when the answer does not match the questions.
+// Errors: EPROTO with the target's error, or when the answer does not match the questions.
 Result<PreflightAnswers> read_answers(const nlohmann::json& answer,
                                       const PreflightQuestions& questions);
 

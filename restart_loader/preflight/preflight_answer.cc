@@ -32,13 +32,13 @@ constexpr size_t kFilesMax = 100'000;
 constexpr size_t kSocketsMax = 100'000;
 constexpr size_t kContainersMax = 1000;
 constexpr size_t kPathMaxBytes = 4096;
-constexpr uint64_t kReadMaxBytes = 4ULL << 30;  // for all digests of one request
+constexpr uint64_t kReadMaxBytes = 4ULL << 30;  // bytes read for all digests of one request
 
 Status check(const PreflightQuestions& questions) {
   if (questions.pids.size() > kPidsMax || questions.files.size() > kFilesMax ||
       questions.addresses.size() > kSocketsMax || questions.listeners.size() > kSocketsMax ||
       questions.containers.size() > kContainersMax)
-    return failure(E2BIG, "invalid request: too many questions");
+    return failure(E2BIG, "invalid request: too many pids, files, sockets or containers");
   for (const FileFact& file : questions.files) {
     if (!file.path.starts_with('/') || file.path.size() > kPathMaxBytes ||
         file.path.find('\0') != std::string::npos)
@@ -71,7 +71,7 @@ class FileComparison {
       if (is_below(expected.path, mount.mountpoint) && expected.path != mount.mountpoint)
         return FileVerdict::kMissing;
     }
-    // O_PATH has no effect on a FIFO, a device or a lease.
+    // Opening with O_PATH has no side effect on a FIFO, a device or a file lease (fcntl(2)).
     const UniqueFd fd(open(expected.path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat found {};
     if (!fd || fstat(fd.get(), &found) != 0) return FileVerdict::kMissing;
@@ -86,7 +86,8 @@ class FileComparison {
   }
 
  private:
-  // Local disks of cloned machines have equal identifiers, so the file system must be a shared one.
+  // Equal identifiers alone prove nothing: local disks of cloned machines have them, too. So the
+  // file system must also be a network one, or both nodes must share a kernel.
   bool is_same_file(const FileFact& expected, const struct stat& found, int fd) const {
     return found.st_ino == expected.inode && !expected.filesystem_id.empty() &&
            filesystem_id_of(fd) == expected.filesystem_id &&
@@ -164,7 +165,7 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   answers.node.store_free_bytes = context.store_free_bytes;
   if (!questions.processor.empty()) {
     const Status checked = check_processor(criu, questions.processor);
-    // Other errors (another architecture, a CRIU that does not work) have separate findings.
+    // Errors other than ENOTSUP (another architecture, a broken CRIU) have their own findings.
     if (!checked && checked.error().errno_value == ENOTSUP) {
       answers.processor_problem = checked.error().message;
     }

@@ -64,7 +64,7 @@ class Preflight : public testing::Test {
   TargetContext context_{.store_free_bytes = 12345, .criu = "/bin/false"};
 };
 
-TEST_F(Preflight, ComparesFilesWithoutRevealingThem) {
+TEST_F(Preflight, ComparesFilesWithoutRevealingTheirDigestsOrPaths) {
   FileFact file = abc("file");
   EXPECT_EQ(compare(file), FileVerdict::kSame);
   file.digest[0] = 'c';
@@ -85,7 +85,7 @@ TEST_F(Preflight, ComparesFilesWithoutRevealingThem) {
   EXPECT_EQ(answer.find(directory_), std::string::npos);
 }
 
-TEST_F(Preflight, ComparesModificationTimeWithoutDigest) {
+TEST_F(Preflight, ComparesTheModificationTimeOfAFileIfItsDigestIsUnknown) {
   FileFact file = abc("file");
   file.digest.clear();
   EXPECT_EQ(compare(file), FileVerdict::kUnchecked);
@@ -102,7 +102,7 @@ TEST_F(Preflight, DoesNotReadLargeFiles) {
   EXPECT_EQ(compare(file), FileVerdict::kUnchecked);
 }
 
-TEST_F(Preflight, FileIsSharedOnlyOnASharedFileSystem) {
+TEST_F(Preflight, LocalFileWithEqualIdsIsSharedOnlyIfBothNodesShareAKernel) {
   FileFact file = abc("file");
   struct stat found {};
   ASSERT_EQ(stat(file.path.c_str(), &found), 0);
@@ -153,7 +153,7 @@ TEST_F(Preflight, ListsMissingAddressesAndTakenPorts) {
   EXPECT_EQ(answers.listeners_taken[0].protocol, "tcp");
 }
 
-TEST_F(Preflight, DescribesTheNode) {
+TEST_F(Preflight, DescribesTheTargetsImageStoreAndCriu) {
   const NodeFacts node = ask().node;
   EXPECT_EQ(node.store_free_bytes, 12345);
   EXPECT_EQ(node.criu_path, "/bin/false");
@@ -176,10 +176,10 @@ TEST_F(Preflight, RefusesInvalidRequests) {
   EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("not an absolute path"));
   questions_.files = {};
   questions_.pids.assign(100'001, 1);
-  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("too many questions"));
+  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("too many pids, files"));
 }
 
-TEST_F(Preflight, CriuChecksTheProcessor) {
+TEST_F(Preflight, LeavesTheProcessorCheckToCriu) {
   questions_.processor = "1943565413404061";  // an empty image
   context_.criu = "/bin/true";
   EXPECT_EQ(ask().processor_problem, "");

@@ -13,7 +13,7 @@ void check_container(const TreeFacts& tree, Findings& findings) {
                       : "start it first: only a running container can be moved");
   }
   if (container.bundle.terminal) {
-    findings.stop(name + " has a terminal, which has no other end at the target",
+    findings.stop(name + " has a terminal, which does not move with it",
                   "run it with \"terminal\": false in its config.json");
   }
   if (!container.exec_processes.empty()) {
@@ -39,7 +39,7 @@ void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& ans
   if (answer.name_taken) {
     findings.stop(
         name + " already exists at the target",
-        fmt::format("if it is not needed, run runc delete {} there", container.state.name));
+        fmt::format("if it is not needed, run `runc delete {}` there", container.state.name));
   }
   const std::string& bundle = container.bundle.directory;
   if (answer.bundle == BundleVerdict::kMissing) {
@@ -51,20 +51,22 @@ void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& ans
   }
   if (!answer.paths_missing.empty()) {
     findings.stop(
-        fmt::format("{} needs {} at the target", name, list_of(answer.paths_missing)),
-        "create them there (its root file system, sources of its mounts, namespaces that it "
-        "joins)");
+        fmt::format("the target lacks {}, which {} needs", list_of(answer.paths_missing), name),
+        "create them there (the container's root file system, sources of its mounts, namespaces "
+        "that it joins)");
   }
   if (!answer.interfaces_missing.empty()) {
-    findings.stop(fmt::format("{} needs the network interfaces {} at the target", name,
-                              list_of(answer.interfaces_missing)),
-                  "create its port and the bridge there, and leave the port detached");
+    findings.stop(
+        fmt::format("the target lacks the network interfaces {}, which {} needs",
+                    list_of(answer.interfaces_missing), name),
+        "create the container's port and the bridge there, and do not attach the port to a bridge");
   }
   if (answer.unified_cgroups != container.unified_cgroups) {
     const auto version = [](bool unified) { return unified ? "version 2" : "version 1"; };
     findings.stop(fmt::format("control groups have {} here and {} at the target",
                               version(container.unified_cgroups), version(answer.unified_cgroups)),
-                  "boot both nodes with the same version (systemd.unified_cgroup_hierarchy)");
+                  "boot both nodes with the same version (kernel parameter "
+                  "systemd.unified_cgroup_hierarchy)");
   }
 }
 

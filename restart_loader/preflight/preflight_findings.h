@@ -14,7 +14,7 @@ namespace ppmr {
 
 inline constexpr int kCapSysAdmin = 21, kCapSysResource = 24;  // linux/capability.h
 
-// Sorted by severity, each finding once.
+// Findings, sorted by severity and without duplicates.
 class Findings {
  public:
   void stop(std::string sentence, std::string remedy) {
@@ -40,13 +40,14 @@ class Findings {
 
 void check_privileges(const TreeFacts& tree, const NodeFacts& node, const std::string& where,
                       Severity severity, Findings& findings);
-// What stops the dump of a tree (preflight_tree.cc).
+// Adds what stops the dump of a tree (preflight_tree.cc).
 void check_tree(const MoveOptions& options, const TreeFacts& tree, Findings& findings);
-// For a tree that is a container (preflight_container.cc).
+// Adds the findings for a tree that is a container (preflight_container.cc).
 void check_container(const TreeFacts& tree, Findings& findings);
 void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& answer,
                                Findings& findings);
-// What must be the same, or free, at the target (preflight_target.cc).
+// Adds a finding for whatever the target lacks, has in use, or has in another version
+// (preflight_target.cc).
 void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions& questions,
                    const PreflightAnswers& answers, Findings& findings);
 

@@ -19,7 +19,9 @@ void check_directory(const TreeFacts& tree, const FileFact& file, FileVerdict ve
     if (process.root_directory == file.path && file.path != "/")
       what = fmt::format("the root directory {} of {}", file.path, name);
   }
-  findings.stop(what + " does not exist at the target", "create it there");
+  const char* problem =
+      verdict == FileVerdict::kMissing ? " does not exist" : " is not a directory";
+  findings.stop(what + problem + " at the target", "create it there");
 }
 
 void check_content(const std::string& subject, const FileFact& file, FileVerdict verdict,
@@ -28,7 +30,10 @@ void check_content(const std::string& subject, const FileFact& file, FileVerdict
     const std::string sentence = fmt::format(
         "{} is {} at the target", subject, verdict == FileVerdict::kShorter ? "shorter" : "longer");
     if (file.append_only) {
-      findings.warn(sentence, "the process continues to append to the target's copy");
+      findings.warn(sentence,
+                    "after the move the process appends to the target's copy; copy the file there "
+                    "first if its "
+                    "present content matters");
     } else {
       findings.stop(sentence, file.mapped ? "install the same version there"
                                           : "copy it there (while no process writes it), or keep "
@@ -107,8 +112,8 @@ void check_limits(const TreeFacts& tree, const NodeFacts& target, Findings& find
       findings.warn(
           fmt::format("{} has the hard limit '{}' = {}, and the target daemon may set at most {}",
                       tree.name_of(process.pid), name, limit, there->second),
-          "CRIU restores the lower limit; to keep the limit, raise that of the target daemon or "
-          "give it CAP_SYS_RESOURCE");
+          "CRIU restores the lower limit; to keep the higher one, raise the limit of the target "
+          "daemon or give the daemon CAP_SYS_RESOURCE");
     }
   }
 }

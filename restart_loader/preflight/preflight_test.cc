@@ -96,52 +96,52 @@ TEST_F(Preflight, FindsNothingForAPlainProcess) { EXPECT_THAT(find(), IsEmpty())
 
 // --- nodes ---
 
-TEST_F(Preflight, StopsWithoutCriuAtTheTarget) {
+TEST_F(Preflight, StopsTheMoveIfTheTargetHasNoCriu) {
   target_.criu_path.clear();
   target_.criu_version.clear();
   expect_stop("no CRIU found on the target (right)", "third_party/install");
 }
-TEST_F(Preflight, StopsWithoutCriuAtTheSource) {
+TEST_F(Preflight, StopsTheMoveIfTheSourceHasNoCriu) {
   source_.criu_path.clear();
   source_.criu_version.clear();
   expect_stop("no CRIU found on the source (left)", "third_party/install");
 }
-TEST_F(Preflight, StopsIfCriuDoesNotWork) {
+TEST_F(Preflight, StopsTheMoveIfCriuDoesNotWork) {
   target_.criu_problem = "\"no vDSO\"";
   expect_stop("CRIU does not work on the target (right): /usr/sbin/criu check failed: \"no vDSO\"",
               "third_party/install");
 }
-TEST_F(Preflight, StopsForAnotherMajorVersionOfCriu) {
+TEST_F(Preflight, StopsTheMoveIfTheTargetsCriuHasAnotherMajorVersion) {
   target_.criu_version = "3.17.1";
   expect_stop("CRIU is 4.2.1 here and 3.17.1 at the target", "install the same");
 }
-TEST_F(Preflight, WarnsOfAnOlderMinorVersionOfCriu) {
+TEST_F(Preflight, WarnsIfTheTargetsCriuHasAnOlderMinorVersion) {
   target_.criu_version = "4.1";
   expect_warning("CRIU is 4.2.1 here and 4.1 at the target", "older");
 }
-TEST_F(Preflight, AcceptsANewerMinorVersionOfCriu) {
+TEST_F(Preflight, AcceptsANewerMinorVersionOfCriuAtTheTarget) {
   target_.criu_version = "4.10";
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsIfCriuDoesNotRunAsRoot) {
+TEST_F(Preflight, StopsTheMoveIfCriuDoesNotRunAsRoot) {
   target_.user = 1000;
   target_.capabilities = 1 << 24;  // CAP_SYS_RESOURCE alone
   expect_stop("run as user 1000 on the target", "as root");
 }
-TEST_F(Preflight, StopsForAnotherArchitecture) {
+TEST_F(Preflight, StopsTheMoveIfTheTargetHasAnotherArchitecture) {
   target_.architecture = "aarch64";
   target_.cpu_features = {"asimd"};
   expect_stop("x86_64 here and aarch64 at the target", "same architecture");
 }
-TEST_F(Preflight, StopsForMissingInstructionSets) {
+TEST_F(Preflight, StopsTheMoveIfTheTargetLacksInstructionSets) {
   target_.cpu_features = {"sse2"};
   expect_stop("lacks instruction sets that programs may use: avx2", "same or a newer");
 }
-TEST_F(Preflight, AcceptsMoreInstructionSets) {
+TEST_F(Preflight, AcceptsATargetWithMoreInstructionSets) {
   target_.cpu_features = {"avx2", "avx512f", "sse2"};
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, WarnsOfAnOlderKernel) {
+TEST_F(Preflight, WarnsIfTheTargetsKernelIsOlder) {
   target_.kernel = "5.10.0";
   expect_warning("kernel (5.10.0) is older", "");
 }
@@ -151,18 +151,18 @@ TEST_F(Preflight, WarnsIfALazyRestoreIsNotPossible) {
   options_.lazily = false;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsPreCopyWithoutMemoryTracking) {
+TEST_F(Preflight, StopsAPreCopyMoveIfTheSourceKernelCannotTrackMemory) {
   source_.features = {};
   EXPECT_THAT(find(), IsEmpty());
   options_.pre_copy = true;
   expect_stop("--pre-copy needs a kernel", "move without --pre-copy");
 }
-TEST_F(Preflight, StopsForAFullImageStore) {
+TEST_F(Preflight, StopsTheMoveIfTheImageStoreHasTooLittleSpace) {
   target_.store_free_bytes = 1 << 29;
   expect_stop("the move needs 1.0 GiB of memory, but the target's image store has 512.0 MiB free",
               "--spill-dir");
 }
-TEST_F(Preflight, StopsForTooLittleMemory) {
+TEST_F(Preflight, StopsTheMoveIfTheTargetHasTooLittleMemory) {
   target_.memory_available_bytes = 1 << 29;
   expect_stop("the target has 512.0 MiB free", "free memory");
 }
@@ -173,7 +173,7 @@ TEST_F(Preflight, WarnsOfLittleMemory) {
 
 // --- processes ---
 
-TEST_F(Preflight, StopsForAnotherUsersProcessWithoutTheCapability) {
+TEST_F(Preflight, StopsTheMoveOfAnotherUsersProcessIfCriuLacksTheCapability) {
   tree_.processes[0].uid = 1000;
   source_.capabilities &= ~(1ULL << 24);
   expect_stop("412 (worker) runs as user 1000, and CRIU lacks CAP_SYS_RESOURCE on the source",
@@ -187,7 +187,7 @@ TEST_F(Preflight, WarnsOncePerTreeIfTheTargetLacksTheRightToSetAHardLimit) {
   tree_.processes[1].pid = 414;
   expect_warning("412 (worker) has the hard limit 'Max open files' = unlimited", "lower limit");
 }
-TEST_F(Preflight, StopsForATracedProcess) {
+TEST_F(Preflight, StopsTheMoveOfATracedProcess) {
   tree_.processes[0].tracer = 77;
   expect_stop("process 77 (a debugger or strace) traces 412 (worker)", "detach");
 }
@@ -195,41 +195,41 @@ TEST_F(Preflight, WarnsOfASeccompFilter) {
   tree_.processes[0].seccomp_mode = 2;
   expect_warning("412 (worker) has a seccomp filter", "CONFIG_SECCOMP_FILTER");
 }
-TEST_F(Preflight, StopsForAProcessWhoseSessionLeaderStays) {
+TEST_F(Preflight, StopsTheMoveOfAProcessWhoseSessionLeaderStaysBehind) {
   tree_.processes[0].session = 300;
   expect_stop("412 (worker) belongs to the session of process 300", "--shell-job");
   options_.shell_job = true;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForATerminalUnlessItsMasterMoves) {
+TEST_F(Preflight, StopsTheMoveIfATerminalIsOpenUnlessItsMasterMovesToo) {
   add("terminal", "/dev/pts/3");
   expect_stop("412 (worker) uses the terminal /dev/pts/3", "screen or tmux");
   add("terminal", "/dev/ptmx");  // now the terminal moves with it
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsUnlessTheRootProcessIsFirstInItsPidNamespace) {
+TEST_F(Preflight, StopsTheMoveUnlessTheRootProcessIsFirstInItsPidNamespace) {
   tree_.own_namespaces = {"pid"};
   tree_.processes[0].namespace_pids = {412, 7};
   expect_stop("is not the first process of its pid namespace", "first process of that namespace");
   tree_.processes[0].namespace_pids = {412, 1};
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, WarnsThatFilesOfAnotherMountNamespaceAreNotCompared) {
+TEST_F(Preflight, WarnsThatFilesAreNotComparedIfTheTreeHasItsOwnMountNamespace) {
   tree_.own_namespaces = {"mnt"};
   EXPECT_THAT(make_questions({tree_}, options_).files, IsEmpty());
   expect_warning("has its own mount namespace", "not compared");
 }
-TEST_F(Preflight, WarnsThatAddressesOfAnotherNetworkNamespaceAreNotCompared) {
+TEST_F(Preflight, WarnsThatAddressesAreNotComparedIfTheTreeHasItsOwnNetworkNamespace) {
   tree_.own_namespaces = {"net"};
   tree_.sockets = {{.protocol = "tcp", .local_address = "10.0.0.1", .local_port = 80, .state = 10}};
   EXPECT_THAT(make_questions({tree_}, options_).addresses, IsEmpty());
   expect_warning("has its own network namespace", "not compared");
 }
-TEST_F(Preflight, StopsForTakenPids) {
+TEST_F(Preflight, StopsTheMoveIfPidsAreTakenAtTheTarget) {
   answers_.pids_taken = {412};
   expect_stop("the pids 412 are taken at the target", "new pid namespace");
 }
-TEST_F(Preflight, AsksForThePidsOfThreads) {
+TEST_F(Preflight, AsksTheTargetWhetherThreadIdsAreFree) {
   EXPECT_THAT(make_questions({tree_}, options_).pids, testing::ElementsAre(412, 413));
   options_.own_pid_namespace = true;
   EXPECT_THAT(make_questions({tree_}, options_).pids, IsEmpty());
@@ -237,7 +237,7 @@ TEST_F(Preflight, AsksForThePidsOfThreads) {
 
 // --- what processes have ---
 
-TEST_F(Preflight, StopsForADeviceUnlessItIsExternal) {
+TEST_F(Preflight, StopsTheMoveIfADeviceIsOpenAndNotGivenAsExternal) {
   tree_.peculiarities = {{"device", "/dev/nvidia0", 412, "dev[195/0]"}};
   expect_stop("412 (worker) has the device /dev/nvidia0 open", "close");
   options_.read({"--external", "net[1]:x", "--external=dev[195/1]:y"});
@@ -245,7 +245,7 @@ TEST_F(Preflight, StopsForADeviceUnlessItIsExternal) {
   options_.read({"--external", "dev[195/0]:y"});
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForALock) {
+TEST_F(Preflight, StopsTheMoveOfAProcessThatHoldsAFileLock) {
   add("lock", "/var/db");
   expect_stop("412 (worker) holds a lock on /var/db", "--file-locks");
   options_.file_locks = true;
@@ -255,29 +255,29 @@ TEST_F(Preflight, WarnsOfInotify) {
   add("inotify", "inotify");
   expect_warning("412 (worker) watches files", "--force-irmap");
 }
-TEST_F(Preflight, StopsForAnUnsupportedSocket) {
+TEST_F(Preflight, StopsTheMoveIfCriuDoesNotSupportASocketType) {
   add("socket", "SCTP");
   expect_stop("a type that CRIU does not support (SCTP)", "close");
 }
-TEST_F(Preflight, StopsForIoUring) {
+TEST_F(Preflight, StopsTheMoveOfAProcessThatUsesIoUring) {
   add("anonymous file", "[io_uring]");
   expect_stop("412 (worker) uses [io_uring]", "without io_uring");
 }
-TEST_F(Preflight, StopsForSystemVMemoryInTheIpcNamespaceOfTheNode) {
+TEST_F(Preflight, StopsTheMoveIfSystemVMemoryIsInTheIpcNamespaceOfTheNode) {
   add("system v memory", "/SYSV00000000");
   expect_stop("uses System V shared memory", "unshare --ipc");
   tree_.own_namespaces = {"ipc"};
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForSharedMemoryNumberedLikeASystemVSegment) {
+TEST_F(Preflight, StopsTheMoveIfASharedMemoryInodeNumberEqualsASystemVSegmentId) {
   add("ambiguous shared memory", "2");
   expect_stop("whose inode number is the id of its System V segment 2", "restart");
 }
-TEST_F(Preflight, StopsForAFileInAPpmrMount) {
+TEST_F(Preflight, StopsTheMoveIfAFileInAPpmrMountIsOpen) {
   add("ppmr mount", "/mnt/out/x");
   expect_stop("has /mnt/out/x open, which is in a ppmr mount", "close");
 }
-TEST_F(Preflight, StopsForAFileOfAnotherMountNamespaceUnlessItIsExternal) {
+TEST_F(Preflight, StopsTheMoveIfAFileOfAnotherMountNamespaceIsOpenAndNotExternal) {
   tree_.peculiarities = {{"foreign mount", "/dev/null", 412, "file[5:23]"}};
   expect_stop("has /dev/null open from another mount namespace",
               "belong to its own mount namespace");
@@ -287,7 +287,7 @@ TEST_F(Preflight, StopsForAFileOfAnotherMountNamespaceUnlessItIsExternal) {
   options_.read({"--external=file[5:23]"});
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForALargeDeletedFile) {
+TEST_F(Preflight, StopsTheMoveIfADeletedFileExceedsTheGhostLimit) {
   FileFact& file = add_file("/tmp/scratch");
   file.deleted = true;
   EXPECT_THAT(find(), IsEmpty());
@@ -296,15 +296,15 @@ TEST_F(Preflight, StopsForALargeDeletedFile) {
   options_.read({"--ghost-limit", "6M"});
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForADeletedFileWithAnotherHardLink) {
+TEST_F(Preflight, StopsTheMoveIfADeletedFileHasAnotherHardLink) {
   FileFact& file = add_file("/tmp/scratch");
   file.deleted = true;
   file.links = 1;
-  expect_stop("was deleted but has another name", "--link-remap");
+  expect_stop("was deleted but has another hard link", "--link-remap");
   options_.link_remap = true;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForTcpConnections) {
+TEST_F(Preflight, StopsTheMoveOfTcpConnectionsWithoutTheOptionTcpEstablished) {
   tree_.sockets = {{.protocol = "tcp",
                     .local_address = "10.0.0.1",
                     .local_port = 6379,
@@ -318,19 +318,19 @@ TEST_F(Preflight, StopsForTcpConnections) {
   answers_.addresses_missing = {"10.0.0.1"};
   expect_stop("the target does not have the addresses 10.0.0.1", "ip address add");
 }
-TEST_F(Preflight, StopsForATakenPort) {
+TEST_F(Preflight, StopsTheMoveIfAPortIsInUseAtTheTarget) {
   answers_.listeners_taken = {{"tcp", "0.0.0.0", 80}};
   expect_stop("tcp port 80 is already in use at the target", "end the process");
 }
 
 // --- files ---
 
-TEST_F(Preflight, StopsForAMissingProgram) {
+TEST_F(Preflight, StopsTheMoveIfAProgramIsMissingAtTheTarget) {
   verdicts_["/opt/worker"] = FileVerdict::kMissing;
   expect_stop("/opt/worker, which 412 (worker) runs or has mapped, does not exist at the target",
               "install the same version there");
 }
-TEST_F(Preflight, StopsForAnotherVersionOfAProgram) {
+TEST_F(Preflight, StopsTheMoveIfAProgramDiffersAtTheTarget) {
   verdicts_["/opt/worker"] = FileVerdict::kOtherContent;
   expect_stop("/opt/worker, which 412 (worker) runs or has mapped, has different content",
               "install");
@@ -341,18 +341,18 @@ TEST_F(Preflight, WarnsOfAProgramThatWasNotCompared) {
   verdicts_["/opt/worker"] = FileVerdict::kUnchecked;
   expect_warning("its content was not compared", "same version");
 }
-TEST_F(Preflight, StopsForAMissingWorkingDirectory) {
+TEST_F(Preflight, StopsTheMoveIfTheWorkingDirectoryIsMissingAtTheTarget) {
   verdicts_["/home/w"] = FileVerdict::kMissing;
   expect_stop("the working directory /home/w of 412 (worker) does not exist at the target",
               "create it");
 }
-TEST_F(Preflight, StopsForAMissingRootDirectory) {
+TEST_F(Preflight, StopsTheMoveIfTheRootDirectoryIsMissingAtTheTarget) {
   tree_.processes[0].root_directory = "/jail";
   tree_.files.push_back({.path = "/jail", .type = "directory", .pid = 412});
   verdicts_["/jail"] = FileVerdict::kMissing;
   expect_stop("the root directory /jail of 412 (worker) does not exist at the target", "create it");
 }
-TEST_F(Preflight, StopsForAMissingOpenFile) {
+TEST_F(Preflight, StopsTheMoveIfAnOpenFileIsMissingAtTheTarget) {
   add_file("/data/in");
   verdicts_["/data/in"] = FileVerdict::kMissing;
   expect_stop("/data/in, which 412 (worker) has open, does not exist at the target",
@@ -360,7 +360,7 @@ TEST_F(Preflight, StopsForAMissingOpenFile) {
   tree_.files.back().filesystem = "nfs4";
   expect_stop("does not exist at the target", "mount the same nfs4 file system");
 }
-TEST_F(Preflight, StopsForAnOpenFileThatCriuWouldRefuse) {
+TEST_F(Preflight, StopsTheMoveIfCriuWouldRefuseTheTargetsCopyOfAnOpenFile) {
   add_file("/data/in");
   verdicts_["/data/in"] = FileVerdict::kShorter;
   expect_stop("/data/in, which 412 (worker) has open, is shorter", "copy it");
@@ -375,7 +375,7 @@ TEST_F(Preflight, WarnsOfAnOpenFileWithDifferentContent) {
   verdicts_["/data/in"] = FileVerdict::kOtherContent;
   expect_warning("/data/in, which 412 (worker) has open, has different content", "copy it");
 }
-TEST_F(Preflight, WarnsOfAnUnsharedFileThatIsOpenForWriting) {
+TEST_F(Preflight, WarnsOfAFileOpenForWritingThatIsNotOnSharedStorage) {
   add_file("/data/out").writable = true;
   expect_warning(
       "/data/out, which 412 (worker) has open for writing, is not on a shared file system",
@@ -385,7 +385,7 @@ TEST_F(Preflight, WarnsOfAnUnsharedFileThatIsOpenForWriting) {
   verdicts_["/data/out"] = FileVerdict::kShared;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, StopsForSharedMemoryInAnUnsharedFile) {
+TEST_F(Preflight, StopsTheMoveIfSharedMemoryIsInAFileThatTheNodesDoNotShare) {
   FileFact& file = add_file("/dev/shm/segment");
   file.filesystem = "tmpfs";
   file.mapped = file.mapped_for_writing = file.writable = true;
@@ -397,7 +397,7 @@ TEST_F(Preflight, StopsForSharedMemoryInAnUnsharedFile) {
   verdicts_[file.path] = FileVerdict::kShared;
   EXPECT_THAT(find(), IsEmpty());
 }
-TEST_F(Preflight, WarnsOfAnUnsharedMappedFileWithTheSameContent) {
+TEST_F(Preflight, WarnsOfAnUnsharedFileMappedForWritingIfItsCopyAtTheTargetIsEqual) {
   FileFact& file = add_file("/data/table");
   file.filesystem = "ext4";
   file.mapped = file.mapped_for_writing = file.writable = true;
@@ -406,7 +406,7 @@ TEST_F(Preflight, WarnsOfAnUnsharedMappedFileWithTheSameContent) {
   verdicts_["/data/table"] = FileVerdict::kUnchecked;
   expect_stop("has mapped for writing, is not on a shared", "shared file system");
 }
-TEST_F(Preflight, WarnsOfAnAppendOnlyFileOfAnotherLength) {
+TEST_F(Preflight, WarnsIfAnAppendOnlyFileIsShorterAtTheTarget) {
   FileFact& log = add_file("/var/log/w");
   log.writable = log.append_only = true;
   verdicts_["/var/log/w"] = FileVerdict::kShorter;
@@ -437,7 +437,7 @@ TEST(MoveOptions, AreReadFromCriuOptions) {
   EXPECT_TRUE(options.tree_options().external_unix_sockets);
 }
 
-TEST_F(Preflight, StopsForAProcessorThatCriuRefuses) {
+TEST_F(Preflight, StopsTheMoveIfCriuRefusesTheTargetsProcessor) {
   answers_.processor_problem = "CPU xsave size mismatch";
   expect_stop("criu cpuinfo check failed there: CPU xsave size mismatch", "choose a target");
   options_.read({"--cpu-cap=none"});
@@ -461,14 +461,16 @@ class ContainerPreflight : public Preflight {
   ContainerAnswer& answer() { return answers_.containers[0]; }
 };
 
-TEST_F(ContainerPreflight, FindsNothingForTheSameBundle) { EXPECT_THAT(find(), IsEmpty()); }
+TEST_F(ContainerPreflight, FindsNothingIfTheTargetHasTheSameBundle) {
+  EXPECT_THAT(find(), IsEmpty());
+}
 
 TEST_F(ContainerPreflight, ComparesFilesByTheirPathsOnTheNode) {
   verdicts_["/srv/job/rootfs/opt/worker"] = FileVerdict::kOtherContent;
   expect_stop("/srv/job/rootfs/opt/worker", "same version");
 }
 
-TEST_F(ContainerPreflight, StopsForWhatTheTargetLacks) {
+TEST_F(ContainerPreflight, StopsTheMoveIfTheTargetCannotRunTheContainer) {
   answer().bundle = BundleVerdict::kMissing;
   expect_stop("the bundle /srv/job of the container job is not at the target", "copy it there");
   answer().bundle = BundleVerdict::kOther;
@@ -478,7 +480,7 @@ TEST_F(ContainerPreflight, StopsForWhatTheTargetLacks) {
   expect_stop("the container job already exists at the target", "runc delete job");
   answer().name_taken = false;
   answer().paths_missing = {"/srv/data"};
-  expect_stop("the container job needs /srv/data", "create them there");
+  expect_stop("the target lacks /srv/data, which the container job needs", "create them there");
   answer().paths_missing.clear();
   answer().unified_cgroups = true;
   expect_stop("control groups have version 1 here and version 2", "unified_cgroup_hierarchy");
@@ -487,7 +489,7 @@ TEST_F(ContainerPreflight, StopsForWhatTheTargetLacks) {
   expect_stop("runc does not work at the target: no runc found", "install");
 }
 
-TEST_F(ContainerPreflight, StopsForAPausedContainerForATerminalAndForExecProcesses) {
+TEST_F(ContainerPreflight, StopsTheMoveIfTheContainerIsPausedHasATerminalOrExecProcesses) {
   container().state.status = "paused";
   expect_stop("the container job is paused", "runc resume");
   container().state.status = "running";

@@ -25,19 +25,18 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
     findings.stop(
         fmt::format("{} belongs to the session of process {}, which would not move with it",
                     tree.name_of(root.pid), root.session),
-        "pass `-- --shell-job`, or start it in a new session (setsid)");
+        "pass `-- --shell-job`, or start the program in a new session (setsid)");
   }
   if (tree.has_namespace("pid") && !root.namespace_pids.empty() &&
       root.namespace_pids.back() != 1) {
-    findings.stop(
-        fmt::format("{} is not the first process of its pid namespace (a container?)",
-                    tree.name_of(root.pid)),
-        "move the first process of that namespace with all of its descendants, or run ppmr "
-        "in it");
+    findings.stop(fmt::format("{} is not the first process of its pid namespace (a container?)",
+                              tree.name_of(root.pid)),
+                  "move the first process of that namespace with all of its descendants, or run "
+                  "ppmr inside the namespace");
   }
   if (!tree.has_host_paths()) {
     findings.warn(fmt::format("{} has its own mount namespace", tree.name_of(root.pid)),
-                  "its files were not compared: make sure that everything mounted in this "
+                  "its files were not compared, so make sure that everything mounted in this "
                   "namespace exists at the target");
   }
   if (tree.has_namespace("net")) {
@@ -57,8 +56,8 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
     if (item.kind == "terminal" && !own_terminals) {
       findings.stop(
           fmt::format("{} uses the terminal {}, which does not move with it", name, item.object),
-          "start it with input and output in files, or start it in screen or tmux and move the "
-          "screen or tmux server");
+          "start it with input and output redirected to files, or start it in screen or tmux and "
+          "move the screen or tmux server");
     } else if (item.kind == "device") {
       findings.stop(fmt::format("{} has the device {} open, and CRIU cannot save its state", name,
                                 item.object),
@@ -71,7 +70,7 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
       findings.warn(
           fmt::format("{} watches files ({})", name, item.kind),
           "the watched paths must exist at the target; if CRIU cannot find their names, pass "
-          "-- --force-irmap");
+          "`-- --force-irmap`");
     } else if (item.kind == "socket") {
       findings.stop(fmt::format("{} has a socket of a type that CRIU does not support ({})", name,
                                 item.object),
@@ -93,13 +92,14 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
           "restart the program, so that the numbers differ");
     } else if (item.kind == "ppmr mount") {
       findings.stop(fmt::format("{} has {} open, which is in a ppmr mount", name, item.object),
-                    "make it close the file: the mount does not move");
+                    "make it close the file, because the mount does not move");
     } else if (item.kind == "foreign mount" && !tree.container) {
-      findings.stop(fmt::format("{} has {} open from another mount namespace, where CRIU does not "
-                                "find it",
-                                name, item.object),
-                    "start it so that its input, output and working directory belong to its own "
-                    "mount namespace, for example with nsenter --wd and </dev/null");
+      findings.stop(
+          fmt::format("{} has {} open from another mount namespace, where CRIU does not "
+                      "find it",
+                      name, item.object),
+          "start the process so that its input, output and working directory belong to its own "
+          "mount namespace, for example with nsenter --wd and </dev/null");
     }
   }
 }
@@ -112,7 +112,7 @@ void check_deleted_files(const MoveOptions& options, const TreeFacts& tree, Find
                     format_size(file.size_bytes));
     if (file.links > 0) {
       if (!options.link_remap)
-        findings.stop(sentence + " but has another name", "pass `-- --link-remap`");
+        findings.stop(sentence + " but has another hard link", "pass `-- --link-remap`");
     } else if (file.size_bytes > options.ghost_limit_bytes) {
       const uint64_t mebibytes = (file.size_bytes >> 20) + 1;
       findings.stop(sentence + " and is too large for the checkpoint",
@@ -133,8 +133,7 @@ void check_connections(const MoveOptions& options, const TreeFacts& tree, Findin
   findings.stop(
       fmt::format("{} has TCP connections ({})", tree.name_of(tree.root), list_of(connections)),
       "pass `-- --tcp-established` and move their addresses to the target, or pass `-- "
-      "--tcp-close` to "
-      "drop them");
+      "--tcp-close` to drop the connections");
 }
 
 }  // namespace

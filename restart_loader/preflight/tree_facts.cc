@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::array kNamespaces = {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"};
-// Socket families that CRIU restores, by their "system.sockprotoname".
+// Sockets that CRIU restores, by their extended attribute "system.sockprotoname".
 const std::set<std::string_view> kOrdinarySockets = {
     "TCP",  "TCPv6", "UDP",         "UDPv6",   "UDPLITE", "UDPLITEv6", "UNIX",
     "PING", "RAW",   "UNIX-STREAM", "NETLINK", "PACKET",  "PINGv6",    "RAWv6"};
@@ -109,8 +109,8 @@ class Gathering {
   void gather_socket(pid_t pid, const Descriptor& descriptor);
   FileFact* add_file(pid_t pid, const std::string& path, const std::string& open_path);
   std::string filesystem_of(const std::string& path) const;
-  // The path by which this process can open a file of the tree. The kernel gives paths from the
-  // root of this process; if the tree has another mount namespace, from the root of that namespace.
+  // Returns the path by which ppmr can open the tree's file `path`. The kernel reports `path` as
+  // seen from ppmr's root or, if the tree has another mount namespace, from the root of that one.
   std::string within_tree(const std::string& path) const {
     const bool same = !facts_.has_namespace("mnt");
     return same ? path : fmt::format("/proc/{}/root{}", tree_.root, path);
@@ -125,19 +125,19 @@ class Gathering {
   const ProcessTree& tree_;
   TreeFacts facts_;
   std::vector<MountEntry> mounts_;
-  std::set<int> mount_ids_;                // of the mounts that CRIU finds when it dumps the tree
-  std::map<std::string, FileFact> files_;  // by path; deleted ones by "PATH (deleted)#INODE"
+  std::set<int> mount_ids_;                // ids of the mounts that CRIU finds during the dump
+  std::map<std::string, FileFact> files_;  // key: path; if deleted and open, "PATH (deleted)#INODE"
   std::set<std::pair<std::string, std::string>> peculiarities_;
   std::set<uint64_t> socket_inodes_;
-  std::map<uint64_t, pid_t> shared_memory_inodes_;  // of unnamed shared memory, with a holder
+  std::map<uint64_t, pid_t> shared_memory_inodes_;  // inode of unnamed shared memory -> a holder
 };
 
 void Gathering::gather_mount_ids() {
   for (const ProcessStat& process : tree_.processes) {
     if (const auto ids = read_mount_ids(process.pid)) mount_ids_.insert(ids->begin(), ids->end());
   }
-  // A process shows only the mounts below its root, which chroot(2) may have changed. If ppmr is in
-  // the same namespace, its own list has the others.
+  // The mount list of a process has only the mounts below its root, which chroot(2) may have
+  // changed. If ppmr is in the same mount namespace, the list of ppmr has the others.
   if (facts_.has_namespace("mnt")) return;
   if (const auto ids = read_mount_ids(getpid())) mount_ids_.insert(ids->begin(), ids->end());
 }
@@ -155,7 +155,8 @@ std::string Gathering::filesystem_of(const std::string& path) const {
   return closest == nullptr ? "" : closest->type;
 }
 
-// `open_path` resolves to the file itself, even if its name now belongs to another file.
+// `open_path` is a link in /proc/PID where there is one: such a link leads to the file itself, even
+// if its name now belongs to another file.
 FileFact* Gathering::add_file(pid_t pid, const std::string& path, const std::string& open_path) {
   const bool deleted = path.ends_with(kDeleted);
   const std::string name = deleted ? path.substr(0, path.size() - kDeleted.size()) : path;
@@ -343,9 +344,9 @@ Status Gathering::gather_sockets() {
   return {};
 }
 
-// The kernel numbers System V segments by identifier and other unnamed shared memory by inode. CRIU
-// uses either number in the names of its images (pagemap-shmem-NUMBER.img): if two are equal, CRIU
-// 4.2.1 fails, and CRIU 3.17 restores wrong memory.
+// The number of a System V segment is its identifier, that of other unnamed shared memory its
+// inode. CRIU uses these numbers in the names of its images (pagemap-shmem-NUMBER.img): if two are
+// equal, CRIU 4.2.1 fails, and CRIU 3.17 restores wrong memory.
 Status Gathering::check_system_v_memory() {
   if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
   const auto segments = read_system_v_segments(tree_.root);
@@ -390,7 +391,7 @@ std::string TreeFacts::name_of(pid_t pid) const {
 }
 
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
-  if (tree.processes.empty()) return failure(ESRCH, "the tree has no process");
+  if (tree.processes.empty()) return failure(ESRCH, fmt::format("process {} has ended", tree.root));
   return Gathering(tree).run();
 }
 
@@ -399,7 +400,7 @@ void set_container(TreeFacts& tree, ContainerFacts container) {
   for (FileFact& file : tree.files) {
     if (!file.deleted) {
       const auto path = container.bundle.host_path(file.path);
-      if (!path) continue;  // in a file system that only the container has; runc restores it
+      if (!path) continue;  // the file system exists only in the container; runc restores it
       file.path = *path;
     }
     files.push_back(std::move(file));

@@ -16,7 +16,8 @@
 
 namespace ppmr {
 
-// Files up to this size are compared by their SHA-256, larger ones by size, build ID and time.
+// Files up to this size are compared by their SHA-256, larger ones by size and by build ID or
+// modification time.
 inline constexpr uint64_t kDigestedSizeMaxBytes = 64 << 20;
 
 // A file, directory or FIFO that a tree has open, mapped, or as its working directory.
@@ -35,10 +36,10 @@ struct FileFact {
   std::string digest;    // SHA-256, hexadecimal; empty: not computed
   std::string build_id;  // of programs and libraries
   bool mapped = false;
-  bool mapped_for_writing = false;  // shared: writes to the memory go to the file
+  bool mapped_for_writing = false;  // mapped MAP_SHARED: writes to the memory go to the file
   bool writable = false;            // open for writing, or mapped shared and writable
   bool append_only = false;         // every writer appends
-  bool deleted = false;             // CRIU stores it in the checkpoint
+  bool deleted = false;             // the name was deleted; CRIU puts the file in the checkpoint
   pid_t pid = 0;                    // of a process that uses it
 };
 
@@ -51,14 +52,14 @@ struct Peculiarity {
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
   pid_t pid = 0;
-  std::string external;  // its name for CRIU's --external: "dev[8/1]", "file[1f:2a]"; empty: none
+  std::string external;  // value for CRIU's --external: "dev[8/1]", "file[1f:2a]"; empty: none
 };
 
 struct ProcessFact {
   pid_t pid = 0;
   std::string name;
   std::vector<pid_t> threads;         // including the first one
-  std::vector<pid_t> namespace_pids;  // in each pid namespace, that of this node first
+  std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, first that of this node
   pid_t session = 0;
   uid_t uid = 0;
   pid_t tracer = 0;
@@ -75,20 +76,20 @@ struct TreeFacts {
   std::vector<FileFact> files;
   std::vector<InternetSocket> sockets;
   std::vector<Peculiarity> peculiarities;
-  std::vector<std::string> own_namespaces;  // of the root, if not those of ppmr: "net", "mnt"
+  std::vector<std::string> own_namespaces;  // namespaces that the root does not share with ppmr
   uint64_t memory_bytes = 0;                // an upper bound: shared pages count twice
   std::optional<ContainerFacts> container;  // of a tree that runc started
 
   bool has_namespace(const std::string& name) const;
   bool contains(pid_t pid) const;
-  // Whether the paths in `files` are paths of this node.
+  // Whether the paths in `files` are valid in this node's mount namespace.
   bool has_host_paths() const { return container.has_value() || !has_namespace("mnt"); }
   std::string name_of(pid_t pid) const;  // "412 (worker)"
 };
 
-// Reads only. Errors: ESRCH when the root has ended, EACCES.
+// Only reads; changes no process. Errors: ESRCH when the root has ended, EACCES.
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
-// Declares the tree a container: its files get their paths on this node.
+// Marks the tree as a container and replaces the paths of its files by their paths on this node.
 void set_container(TreeFacts& tree, ContainerFacts container);
 
 // from_json() throws nlohmann::json::exception.

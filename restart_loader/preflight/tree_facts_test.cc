@@ -89,7 +89,7 @@ TEST_F(Facts, ContainProgramAndDirectories) {
   EXPECT_THAT(facts.files, Contains(Field(&FileFact::build_id, Not(""))));  // libc, if not this
 }
 
-TEST_F(Facts, DistinguishUsesOfFiles) {
+TEST_F(Facts, DistinguishReadWrittenAppendedDeletedAndMappedFiles) {
   const std::string read = write_file("read", "abc"), written = write_file("written", "x");
   const std::string appended = write_file("appended", ""), gone = write_file("gone", "12345");
   const std::string mapped = write_file("mapped", std::string(4096, 'm'));
@@ -142,7 +142,7 @@ TEST_F(Facts, ContainLocksInotifyTerminalsAndDevices) {
   EXPECT_THAT(found, Not(Contains(testing::Pair("device", "/dev/null"))));
 }
 
-TEST_F(Facts, ContainFilesOfAnotherMountNamespaceWithTheirExternalName) {
+TEST_F(Facts, ContainTheCriuExternalNameOfAFileFromAnotherMountNamespace) {
   const std::string before = write_file("before", ""), after = write_file("after", "");
   const TestProcess process([&] {
     open(before.c_str(), O_RDONLY);
@@ -187,7 +187,7 @@ uint64_t inode_of_memfd() {
   return found.st_ino;
 }
 
-TEST_F(Facts, ContainSharedMemoryNumberedLikeASystemVSegment) {
+TEST_F(Facts, ReportSharedMemoryWhoseInodeEqualsTheIdOfASystemVSegment) {
   if (geteuid() != 0)
     GTEST_SKIP()
         << "NOT TESTED: shared memory with equal numbers (needs root for an IPC namespace)";

@@ -13,7 +13,7 @@ enum class Severity { kStops, kWarns };
 struct Finding {
   Severity severity = Severity::kStops;
   std::string sentence;  // the problem, without a full stop
-  std::string remedy;    // a clause without a full stop; empty: there is none
+  std::string remedy;    // advice to the operator, without a full stop; empty: none
 };
 
 inline bool stops(const std::vector<Finding>& findings) {

@@ -28,14 +28,15 @@ Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks)
     UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
     if (!pidfd && errno != ESRCH)
       return system_failure("open a pidfd of process", std::to_string(process.pid));
-    // The check follows the open: an open pidfd keeps the process, so the check is of that process.
+    // Checked after the open: if the process is alive now, it had this pid during the open, so the
+    // pidfd is of this process.
     if (pidfd && is_alive(process)) result.tasks_.push_back({process, std::move(pidfd)});
   }
   return result;
 }
 
 void FrozenTasks::signal(int number) const {
-  // The only possible error: the task has ended.
+  // Ignores errors: the only possible one is that the task has ended.
   for (const Task& task : tasks_) {
     (void)syscall(SYS_pidfd_send_signal, task.pidfd.get(), number, nullptr, 0);
   }
@@ -77,7 +78,7 @@ Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots) {
       }
     }
     auto tasks = FrozenTasks::open(found);
-    // Stopped processes do not fork: a pass that finds only them has found all.
+    // Stopped processes do not fork: if a pass finds only stopped ones, it has found all.
     if (!tasks || found == stopped) return tasks;
     tasks->stop();
     stopped = std::move(found);

@@ -1,8 +1,8 @@
 // Signals for the tasks of a tree that CRIU has frozen.
 //
-// CRIU holds its tasks with ptrace only: if CRIU is killed, the kernel lets them run. So they also
-// get a SIGSTOP before the decision. The signal stays pending while CRIU holds them and takes
-// effect as soon as CRIU is gone, before they execute another instruction of their program.
+// CRIU holds the tasks with ptrace only: if CRIU is killed, the kernel lets them run. So ppmr also
+// sends them a SIGSTOP before the decision. The SIGSTOP stays pending while CRIU holds them and
+// takes effect as soon as CRIU is gone, before they execute another instruction of their program.
 #pragma once
 
 #include <signal.h>
@@ -23,14 +23,15 @@ class FrozenTasks {
 
   size_t count() const { return tasks_.size(); }
   void stop() const { signal(SIGSTOP); }
-  // Undoes stop(), even while its signal is pending.
+  // Undoes stop(), even while the SIGSTOP is still pending.
   void resume() const { signal(SIGCONT); }
   // A task with a pending SIGKILL executes no further instruction of its program.
   void kill() const { signal(SIGKILL); }
-  // Blocks until every task has ended. Call it after kill(); other tasks may never end.
+  // Blocks until every task has ended. Call kill() first: otherwise this may block forever.
   void await_end() const;
-  // Whether `tracer` still holds every thread of every task. If so after stop(), none of them has
-  // run since CRIU froze it, and none will. Errors: EBUSY, with the pid that is not held.
+  // Whether `tracer` still holds every thread of every task. If true after stop(), no thread has
+  // run since CRIU froze it, and none will before resume(). Errors: EBUSY, with the pid that is not
+  // held.
   Status check_held_by(pid_t tracer) const;
 
  private:

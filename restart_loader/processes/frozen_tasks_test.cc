@@ -51,7 +51,7 @@ TEST(CheckIdentity, DetectsAReusedPidAnEndedProcessAndAReboot) {
   EXPECT_FALSE(check_identity(process, read_boot_id()));
 }
 
-TEST(TasksOfTree, ContainsDescendantsWithoutZombies) {
+TEST(TasksOfTree, ContainsDescendantsButNoZombies) {
   const TestProcess one;
   const TestProcess other;
   const auto tasks = tasks_of_tree(getpid());
@@ -93,7 +93,7 @@ TEST(FrozenTasks, ResumeUndoesStop) {
   EXPECT_TRUE(await_continued(sleeper.pid()));
 }
 
-TEST(FrozenTasks, CheckHeldByNamesATaskWithoutTracer) {
+TEST(FrozenTasks, TracerCheckFailsAndReportsThePidOfAnUntracedTask) {
   const TestProcess sleeper;
   const auto tasks = FrozenTasks::open({identity_of(sleeper)});
   ASSERT_TRUE(tasks);

@@ -14,7 +14,7 @@
 namespace ppmr {
 namespace {
 
-// False when the other end is closed.
+// Returns false when the other end of the socket pair is closed.
 bool receive(const UniqueFd& fd, int& value) {
   ssize_t count;
   do {
@@ -23,17 +23,18 @@ bool receive(const UniqueFd& fd, int& value) {
   return count == sizeof value;
 }
 
-// Without effect, and without SIGPIPE, when the other end is closed.
+// Has no effect, and causes no SIGPIPE, when the other end of the socket pair is closed.
 void send(const UniqueFd& fd, int value) {
   (void)::send(fd.get(), &value, sizeof value, MSG_NOSIGNAL);
 }
 
-// Reported by the child in place of the result of `body`.
+// What the child sends if a mount fails, instead of the result of `body`: a negative number.
 int encode_errno(int errno_value) { return -errno_value; }
 
 int run_process_one(const std::string& mountpoint, const std::function<int()>& body,
                     UniqueFd caller) {
-  // Slave: mounts made here stay here, and unmounts outside still take effect here.
+  // Slave propagation: mounts made in the new mount namespace stay in it, and unmounts outside
+  // still take effect in it.
   if (mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0 ||
       mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
     send(caller, encode_errno(errno));

@@ -11,12 +11,12 @@
 
 namespace ppmr {
 
-// Runs `body` in a child that is process 1 of a new pid namespace. A new mount namespace, which the
-// caller enters, too, has the /proc of the new pid namespace. `started` runs in the caller with the
-// child's pid; `body` begins when `started` has succeeded. From then on the child no longer depends
-// on the caller. If `body` returns 0, the child detaches the mount at `mountpoint` (so that the
-// mount can be unmounted) and reaps processes until the namespace is empty. Killing the child kills
-// everything in the namespace.
+// Runs `body` in a child that is process 1 of a new pid namespace. Child and caller get a new mount
+// namespace, whose /proc shows the new pid namespace. `started` runs in the caller with the child's
+// pid; `body` begins when `started` has succeeded. From then on the child no longer depends on the
+// caller. If `body` returns 0, the child detaches its copy of the mount at `mountpoint` (so that
+// the mount can be unmounted outside) and reaps processes until the pid namespace is empty. Killing
+// the child kills everything in the pid namespace.
 //
 // Returns the result of `body` as soon as it has one. Errors: of `started`; of creating the
 // namespaces; ECHILD if the child was killed.

@@ -28,7 +28,7 @@ tl::unexpected<Error> process_failure(pid_t pid, const std::string& name, int er
   return system_failure("read", path_of(pid, name), errno_value);
 }
 
-// Calls `take(name)` with each entry whose name is a number. Returns an errno or 0.
+// Calls `take(number)` for each entry of `directory` whose name is a number. Returns an errno or 0.
 template <typename Take>
 int for_each_number(const std::string& directory, Take take) {
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(directory.c_str()), closedir);
@@ -54,9 +54,10 @@ void read_number(std::string_view text, Number& number, int base = 10) {
 
 Result<ProcessStat> parse_process_stat(std::string_view text) {
   const size_t name_at = text.find('(');
-  const size_t name_end = text.rfind(')');  // the name may contain any character, also ')'
+  const size_t name_end = text.rfind(')');  // the process name may contain any character, also ')'
   if (name_at == std::string_view::npos || name_end == std::string_view::npos || name_end < name_at)
-    return failure(EBADMSG, "cannot parse /proc/PID/stat: no name in: " + std::string(text));
+    return failure(EBADMSG,
+                   "cannot parse /proc/PID/stat: no process name in: " + std::string(text));
   ProcessStat stat;
   read_number(text, stat.pid);
   stat.name = text.substr(name_at + 1, name_end - name_at - 1);
@@ -68,7 +69,7 @@ Result<ProcessStat> parse_process_stat(std::string_view text) {
   for (int field = 10; field < 22; ++field) fields >> skipped;
   fields >> stat.start_time_ticks;
   if (!fields)
-    return failure(EBADMSG, "cannot parse /proc/PID/stat: too short: " + std::string(text));
+    return failure(EBADMSG, "cannot parse /proc/PID/stat: too few fields in: " + std::string(text));
   stat.kernel_thread = (flags & kKernelThreadFlag) != 0;
   stat.is_exiting = (flags & kExitingFlag) != 0;
   return stat;
@@ -181,7 +182,7 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   for (int number : numbers) {
     auto target = read_process_link(pid, "fd/" + std::to_string(number));
     if (target) descriptors.push_back({number, std::move(*target)});
-    // Otherwise the file was closed, or the process has ended, which is checked below.
+    // Skips a file that was closed meanwhile. If the process has ended, the check below notices it.
   }
   if (auto alive = read_process_stat(pid); !alive) return failure(alive.error());
   return descriptors;
@@ -236,7 +237,7 @@ Result<std::vector<ProcessStat>> read_tree(pid_t root) {
   std::vector<ProcessStat> tree{std::move(*first)};
   for (size_t next = 0; next < tree.size(); ++next) {
     const pid_t parent = tree[next].pid;
-    // The kernel lists children by the thread that forked them.
+    // /proc lists each child under the thread that forked it.
     for (const pid_t thread : read_threads(parent).value_or(std::vector<pid_t>())) {
       const auto children =
           read_process_file(parent, "task/" + std::to_string(thread) + "/children");

@@ -1,5 +1,5 @@
-// Processes as /proc shows them. An answer is a snapshot: a process that ends between two calls is
-// reported as ESRCH, never as a partial answer.
+// Processes as /proc shows them. An answer is a snapshot: if the process ends meanwhile, the
+// function fails with ESRCH and returns no partial answer.
 #pragma once
 
 #include <sys/types.h>
@@ -40,7 +40,7 @@ struct ProcessStatus {
   int threads = 1;
   std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, that of the caller first
   uint64_t capabilities = 0;          // effective, one bit each
-  uint64_t pending_signals = 0;       // of the first thread and of the process, bit 0 is signal 1
+  uint64_t pending_signals = 0;       // pending for process or first thread; bit 0 is signal 1
   uint64_t own_memory_bytes = 0;      // resident or swapped out, without pages of files
   bool is_pending(int signal) const { return (pending_signals >> (signal - 1) & 1) != 0; }
 };
@@ -77,7 +77,7 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid);
 Result<std::vector<Mapping>> read_mappings(pid_t pid);
 Result<std::vector<pid_t>> read_threads(pid_t pid);
 Result<std::string> read_command_line(pid_t pid);  // words separated by spaces
-// The mounts that the process can reach, by the kernel's number ("mnt_id" of an open file).
+// The ids of the mounts that the process can reach ("mnt_id" in /proc/PID/fdinfo).
 Result<std::set<int>> read_mount_ids(pid_t pid);
 
 // All processes, sorted by pid. Skips processes that end during the call.

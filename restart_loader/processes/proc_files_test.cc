@@ -68,7 +68,7 @@ TEST(ParseMappings, ReadsPathsWithSpacesAndDeletedFiles) {
   EXPECT_EQ(mappings[2].path, "");
 }
 
-TEST(ProcFiles, ReadTheCallingProcess) {
+TEST(ProcFiles, ReadParentUserMemoryAndPipesOfThisProcess) {
   const auto stat = read_process_stat(getpid());
   ASSERT_TRUE(stat.has_value());
   EXPECT_EQ(stat->parent, getppid());
@@ -99,7 +99,7 @@ TEST(ProcFiles, MissingProcessIsESRCH) {
   }
 }
 
-TEST(InodeIn, IsZeroForAnotherKind) {
+TEST(InodeIn, IsZeroIfASocketIsRequestedAndTheDescriptorIsAPipe) {
   EXPECT_EQ(inode_in("pipe:[71]", "pipe"), 71u);
   EXPECT_EQ(inode_in("pipe:[71]", "socket"), 0u);
   EXPECT_EQ(inode_in("/tmp/pipe:[71]", "pipe"), 0u);

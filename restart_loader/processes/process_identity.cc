@@ -41,7 +41,7 @@ bool is_ending(const ProcessIdentity& process) {
 
 Status check_identity(const ProcessIdentity& process, const std::string& boot_id) {
   if (boot_id != read_boot_id()) {
-    return failure(ESRCH, fmt::format("process {} has ended: this node was rebooted since the "
+    return failure(ESRCH, fmt::format("process {} has ended: this node has been rebooted since the "
                                       "process was selected",
                                       process.pid));
   }

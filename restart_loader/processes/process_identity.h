@@ -17,7 +17,7 @@ struct ProcessIdentity {
   bool operator==(const ProcessIdentity&) const = default;
 };
 
-// Also of a zombie. Errors: ESRCH when there is no such process.
+// Also identifies zombies. Errors: ESRCH when there is no such process.
 Result<ProcessIdentity> identify(pid_t pid);
 ProcessIdentity identify_self();
 
@@ -28,7 +28,7 @@ std::string read_boot_id();
 // Whether exactly this process exists and is not a zombie.
 bool is_alive(const ProcessIdentity& process);
 
-// Whether it has ended or has begun to end: it executes no further instruction of its program.
+// Whether the process has ended or begun to end: it executes no further instruction of its program.
 bool is_ending(const ProcessIdentity& process);
 
 // Checks that `process`, identified during the boot `boot_id`, is still alive. Errors: ESRCH; the

@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-// Trees change while they are read. After so many passes, the last one counts.
+// Trees may change while they are read: at most this many passes, until two of them agree.
 constexpr int kPassesMax = 5;
 
 Status check_movable(const ProcessTable& table, pid_t pid) {
@@ -26,9 +26,10 @@ Status check_movable(const ProcessTable& table, pid_t pid) {
     return failure(EINVAL, "process 1 cannot be moved: this node (or container) depends on it");
   const std::vector<pid_t> above = ancestors_of(table, getpid());
   if (pid == getpid() || std::find(above.begin(), above.end(), pid) != above.end()) {
-    return failure(EINVAL, fmt::format("process {} cannot be moved by its own descendant: run ppmr "
-                                       "from another shell",
-                                       name));
+    return failure(
+        EINVAL, fmt::format("process {} cannot be moved by this ppmr, its own descendant: run ppmr "
+                            "from another shell",
+                            name));
   }
   return {};
 }

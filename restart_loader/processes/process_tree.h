@@ -32,9 +32,9 @@ std::string name_processes(const ProcessTable& table, const std::vector<pid_t>& 
 // Parent, its parent, ... up to the first process; without `pid` itself.
 std::vector<pid_t> ancestors_of(const ProcessTable& table, pid_t pid);
 
-// The trees below `pids`, in that order. A pid that is a descendant of another one belongs to the
-// other one's tree. Errors: ESRCH for a pid that does not exist or is dead; EINVAL for one that
-// cannot be moved: process 1, a kernel thread, the calling process and its ancestors.
+// The trees with the roots `pids`, in that order. A pid that is a descendant of another one in
+// `pids` gets no tree of its own. Errors: ESRCH for a pid that does not exist or is dead; EINVAL
+// for one that cannot be moved: process 1, a kernel thread, the calling process and its ancestors.
 Result<std::vector<ProcessTree>> find_trees(const ProcessTable& table,
                                             const std::vector<pid_t>& pids);
 
@@ -44,7 +44,7 @@ struct TreeOptions {
 
 struct TreeSelection {
   std::vector<ProcessTree> trees;
-  std::vector<Finding> findings;  // what the trees share with processes that stay
+  std::vector<Finding> findings;  // what the trees share with other processes or each other
 };
 
 // The trees, and what they share with other processes or with each other. Errors: those of

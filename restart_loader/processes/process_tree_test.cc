@@ -140,7 +140,7 @@ TEST_F(Trees, StagesOfAPipelineMoveOnlyWithTheirShell) {
       fmt::format("move {} (process_tree_te) with all of its descendants instead", shell->pid()));
 }
 
-TEST_F(Trees, ManyHoldersOfAPipeMakeOneFindingThatNamesTheFirstFew) {
+TEST_F(Trees, PipeSharedByManyProcessesIsOneFindingThatNamesTheFirstFew) {
   std::vector<pid_t> workers;
   int shared[2];
   const std::vector<std::function<void()>> prepares(15, [] {});
@@ -152,7 +152,7 @@ TEST_F(Trees, ManyHoldersOfAPipeMakeOneFindingThatNamesTheFirstFew) {
   EXPECT_THAT(findings[0], HasSubstr(" and 7 more, which are not being moved"));
 }
 
-TEST_F(Trees, ObjectsWithTheSameHoldersAreOneFinding) {
+TEST_F(Trees, TwoPipesSharedByTheSameProcessesMakeOneFinding) {
   std::vector<pid_t> workers;
   int pipes[2][2], pair[2];
   const auto parent = parent_of({[] {}}, workers, [&] {
@@ -178,7 +178,7 @@ TEST_F(Trees, PipeBetweenTwoTreesIsReportedOnce) {
                                   stages[1]))));
 }
 
-TEST_F(Trees, RemedyIsToStartUnsharedIfNoCommonAncestorCanMove) {
+TEST_F(Trees, FindingAdvisesAStartWithoutSharedObjectsIfNoCommonAncestorCanMove) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);  // shared with this process, which cannot move itself
   const TestProcess child(close_inherited_streams);
@@ -187,14 +187,14 @@ TEST_F(Trees, RemedyIsToStartUnsharedIfNoCommonAncestorCanMove) {
   close(ends[0]), close(ends[1]);
 }
 
-TEST_F(Trees, ReportsInheritedSocket) {
+TEST_F(Trees, ReportsSocketSharedWithAParentThatStays) {
   const UniqueFd socket_of_ours(socket(AF_INET, SOCK_STREAM, 0));
   const TestProcess child(close_inherited_streams);
   const auto findings = findings_of(child.pid());
   EXPECT_THAT(findings, Contains(HasSubstr("shares a socket with")));
 }
 
-TEST_F(Trees, ReportsPeerOfUnixConnection) {
+TEST_F(Trees, ReportsUnixConnectionToAProcessThatStays) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   UniqueFd left(ends[0]), right(ends[1]);
@@ -238,7 +238,7 @@ TEST_F(Trees, SocketPairWithinTreeIsNotReported) {
   EXPECT_THAT(select({parent->pid()}).findings, IsEmpty());
 }
 
-TEST_F(Trees, ReportsConnectionInAnotherNetworkNamespace) {
+TEST_F(Trees, ReportsUnixConnectionInAnotherNetworkNamespace) {
   if (geteuid() != 0)
     GTEST_SKIP() << "NOT TESTED: sockets of another network namespace (needs root)";
   std::vector<pid_t> children;
@@ -255,7 +255,7 @@ TEST_F(Trees, ReportsConnectionInAnotherNetworkNamespace) {
                                  HasSubstr(std::to_string(children[1]))));
 }
 
-TEST_F(Trees, ReportsSharedMemory) {
+TEST_F(Trees, ReportsMemorySharedWithAProcessThatStays) {
   void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   const TestProcess child(close_inherited_streams);
@@ -265,7 +265,7 @@ TEST_F(Trees, ReportsSharedMemory) {
   EXPECT_THAT(findings_of(child.pid()), IsEmpty());
 }
 
-TEST_F(Trees, ReportsSystemVMemory) {
+TEST_F(Trees, ReportsSystemVMemorySharedWithAProcessThatStays) {
   const int id = shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600);
   ASSERT_GE(id, 0);
   void* memory = shmat(id, nullptr, 0);
@@ -276,7 +276,7 @@ TEST_F(Trees, ReportsSystemVMemory) {
   EXPECT_THAT(findings, Contains(HasSubstr("shares System V memory with")));
 }
 
-TEST_F(Trees, ReportsEventfd) {
+TEST_F(Trees, ReportsEventfdSharedWithAProcessThatStays) {
   const UniqueFd event(eventfd(0, 0));
   const TestProcess child(close_inherited_streams);
   const TestProcess other([&] {
@@ -289,7 +289,7 @@ TEST_F(Trees, ReportsEventfd) {
   EXPECT_THAT(findings_of(other.pid()), IsEmpty());
 }
 
-TEST_F(Trees, ReportsNamedPipe) {
+TEST_F(Trees, ReportsNamedPipeSharedWithAProcessThatStays) {
   const std::string path = directory_ + "/fifo";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   const UniqueFd ours(open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -314,7 +314,7 @@ TEST_F(Trees, RefusesProcessesThatCannotBeMoved) {
   waitpid(dead, nullptr, 0);
 }
 
-TEST(ProcessTable, AncestorsEndAtAMissingPidAndInALoop) {
+TEST(ProcessTable, AncestorListEndsIfAParentIsMissingOrParentsFormALoop) {
   ProcessTable table;
   table[7] = {.pid = 7, .name = "a", .parent = 3};
   table[3] = {.pid = 3, .name = "loop", .parent = 7};  // as in an inconsistent snapshot

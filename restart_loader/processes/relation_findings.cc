@@ -10,7 +10,7 @@ namespace ppmr {
 namespace {
 
 struct Phrase {
-  std::string one, several;  // the predicate of one holder, and of several
+  std::string one, several;  // "shares a pipe" for one process, "share a pipe" for several
   const char* preposition = "with";
 };
 
@@ -43,7 +43,7 @@ Phrase describe(const Relation& relation) {
   return {};
 }
 
-// The closest process whose tree contains all of `pids`; 0: none, or one that cannot be moved.
+// The root of the smallest tree that contains all of `pids`; 0: none, or it cannot be moved.
 pid_t common_root(const ProcessTable& table, const std::vector<pid_t>& pids) {
   const auto line_of = [&](pid_t pid) {
     std::vector<pid_t> line = ancestors_of(table, pid);
@@ -96,7 +96,7 @@ Finding explain(const ProcessTable& table, const Relation& relation, const TreeO
   } else if (!datagram) {
     remedy = fmt::format(
         "they have no common ancestor that can be moved; start {} so that it shares nothing (for "
-        "example, with input and output in files)",
+        "example, with input and output redirected to files)",
         list_of(relation.inside));
   }
   if (datagram) {

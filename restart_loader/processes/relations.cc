@@ -1,6 +1,7 @@
 // The search collects the keys of all shareable objects in the trees ("pipe:[71]", "memory 00:01
-// 92"). Then it makes one pass over all other processes and looks for the same keys. kcmp(2) would
-// compare open files exactly, but pair by pair: n * m calls instead of one pass over /proc.
+// 92"). Then it makes one pass over all other processes and looks for the same keys. Considered and
+// not used: kcmp(2). It compares open files exactly, but pair by pair: n * m calls instead of one
+// pass over /proc.
 #include "restart_loader/processes/relations.h"
 
 #include <fcntl.h>
@@ -23,7 +24,7 @@ struct Shareable {
   std::string object;  // for messages
 };
 
-// A process holds something shareable, with this key.
+// Something shareable that a process holds, and its key.
 struct Holding {
   std::string key;
   Shareable what;
@@ -61,8 +62,8 @@ std::optional<Holding> holding_of(pid_t pid, const Descriptor& open) {
 std::optional<Holding> holding_of(const Mapping& mapping) {
   if (!mapping.shared) return std::nullopt;
   const std::string key = fmt::format("memory {} {}", mapping.device, mapping.inode);
-  // The inode of a System V segment is its identifier, which may be 0. The same identifiers in
-  // another IPC namespace are on another device.
+  // The inode of a System V segment is its identifier, which may be 0. Segments with equal
+  // identifiers in different IPC namespaces have different devices.
   if (mapping.deleted && mapping.path.starts_with("/SYSV"))
     return Holding{key + " sysv", {RelationKind::kSystemVMemory, ""}};
   const bool anonymous = mapping.deleted && mapping.path == "/dev/zero";
@@ -72,8 +73,8 @@ std::optional<Holding> holding_of(const Mapping& mapping) {
   return std::nullopt;
 }
 
-// What one process holds. `wanted` limits the search for named pipes, which costs a system call per
-// open file; null: no limit.
+// The shareable objects of one process. Of named pipes only those in `wanted`, because the check
+// costs a system call per open file; null: all.
 Result<std::vector<Holding>> holdings_of(pid_t pid, bool read_memory,
                                          const std::set<std::string>* wanted) {
   std::vector<Holding> holdings;
@@ -111,13 +112,13 @@ class Search {
 
  private:
   static constexpr size_t kNoTree = ~size_t{0};
-  // By tree; processes that stay (kNoTree) are last.
+  // Processes that hold an object, sorted by tree; those that stay (kNoTree) are last.
   using Holders = std::set<std::pair<size_t, pid_t>>;
 
   struct Connection {
     RelationKind kind;
     std::string object;
-    std::string near, far;  // keys of its two sockets; a process of a tree holds the near one
+    std::string near, far;  // keys of its two sockets; `near` is held by a process of a tree
   };
 
   Status read_trees();
@@ -138,8 +139,9 @@ class Search {
   const std::vector<ProcessTree>& trees_;
   std::map<std::string, Shareable> objects_;  // of the trees, by key
   std::vector<Connection> connections_;
-  std::map<std::string, Holders> holders_;  // of objects_ and of sockets of connections_, by key
-  // What relations_ has: several objects with the same holders make one relation.
+  std::map<std::string, Holders> holders_;  // key of an object or of a connected socket -> holders
+  // Kind and holders of each item of relations_: objects of the same kind with the same holders
+  // make one relation.
   std::set<std::tuple<RelationKind, std::vector<pid_t>, std::vector<pid_t>, std::vector<pid_t>>>
       reported_;
   std::vector<Relation> relations_;
@@ -230,7 +232,7 @@ void Search::read_other_processes() {
   for (const auto& [pid, stat] : table_) {
     if (stat.kernel_thread || stat.is_dead() || moved.contains(pid)) continue;
     const auto holdings = holdings_of(pid, read_memory, &wanted);
-    if (!holdings) continue;  // it has ended, or the caller may not read it
+    if (!holdings) continue;  // the process has ended, or ppmr may not read it
     for (const Holding& holding : *holdings) {
       if (wanted.contains(holding.key)) holders_[holding.key].emplace(kNoTree, pid);
     }
@@ -267,8 +269,8 @@ void Search::relate_connections() {
   }
 }
 
-// Adds a relation: what the first tree in `near` shares with all holders in `far` outside of it.
-// `near` must have a process of a tree.
+// Adds a relation between the processes of the first tree in `near` and all processes in `far`
+// outside of that tree. `near` must not consist only of processes that stay (kNoTree).
 void Search::relate(const Shareable& what, const Holders& near, const Holders& far) {
   Relation relation{.kind = what.kind, .object = what.object};
   const size_t inside = near.begin()->first;

@@ -17,12 +17,12 @@ constexpr int kAttempts = 50;
 constexpr std::chrono::milliseconds kAttemptInterval{2};
 
 struct SystemCall {
-  bool waits = false;  // in futex(2), as the restorer waits for CRIU
+  bool waits = false;  // is in futex(2), where the restorer waits for CRIU
   uint64_t program_counter = 0;
 };
 
-// proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", "-1 STACK-POINTER PROGRAM-COUNTER" for
-// a process that waits for a page, or "running".
+// /proc/PID/syscall, see proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", "-1
+// STACK-POINTER PROGRAM-COUNTER" for a process that waits for a page, or "running".
 SystemCall read_system_call(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/syscall");
   std::vector<uint64_t> words;
@@ -34,17 +34,17 @@ SystemCall read_system_call(pid_t pid) {
 
 enum class Place { kRestorer, kElsewhere, kEnded };
 
-// A process repeats a system call that a signal interrupted. If a second signal stops it before
-// that, its program counter is at the instruction of the call instead of after it.
+// A process repeats a system call that a signal interrupted. If a second signal stops it before it
+// repeats the call, its program counter is at the instruction of the call instead of after it.
 bool is_at(uint64_t program_counter, uint64_t after_system_call) {
   constexpr uint64_t kMaxInstructionBytes = 4;  // x86-64: 2
   return program_counter <= after_system_call &&
          after_system_call - program_counter <= kMaxInstructionBytes;
 }
 
-// A process at the same address as before is still in the restorer, because CRIU unmaps the
-// restorer before it releases the process. A process that handles a signal has no address: try
-// again.
+// CRIU unmaps the restorer before it releases a process. So a process whose program counter is
+// still at `in_restorer` waits in the restorer. While a process handles a signal, /proc shows no
+// program counter: try again.
 Place find_place(const ProcessIdentity& task, uint64_t in_restorer, int& attempts_left) {
   for (;; --attempts_left) {
     const uint64_t at = read_system_call(task.pid).program_counter;

@@ -12,15 +12,15 @@
 
 namespace ppmr {
 
-// The address at which the process waits for CRIU. Waits up to 100 ms for the process to get there.
-// 0: it does something else, or has ended.
+// Returns the address (program counter) at which the process waits for CRIU, after waiting up to
+// 100 ms for it to get there. Returns 0 if it does something else or has ended.
 uint64_t await_in_restorer(pid_t pid);
 
 enum class RestoredTasks {
-  kWaiting,       // none has run its own code
-  kRunning,       // all that still exist have left the restorer
-  kUndetermined,  // some wait, some run: do not touch them
-  kGone,          // none exists, or all are about to end
+  kWaiting,       // no task has run its own code
+  kRunning,       // all tasks that still exist have left the restorer
+  kUndetermined,  // some tasks wait in the restorer, others run: leave all as they are
+  kGone,          // no task exists, or all are about to end
 };
 // The tasks of a restored tree. `waiting_at[i]` is the result of await_in_restorer() for
 // `tasks[i]`; 0 or missing if unknown.

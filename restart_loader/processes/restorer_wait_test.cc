@@ -55,7 +55,7 @@ class RestorerWaitTest : public testing::Test {
   RestoredTree tree_;
 };
 
-TEST_F(RestorerWaitTest, IsFoundInFutexAndNotInRead) {
+TEST_F(RestorerWaitTest, ProcessInFutexCountsAsWaitingForCriuAndOneInReadDoesNot) {
   EXPECT_EQ(in_read_, 0u);
   EXPECT_NE(tree_.waiting_at[0], 0u);
   EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting);
@@ -63,7 +63,7 @@ TEST_F(RestorerWaitTest, IsFoundInFutexAndNotInRead) {
   EXPECT_EQ(look_at_restored(tree_), RestoredTasks::kGone);
 }
 
-TEST_F(RestorerWaitTest, EndsWhenTheProcessIsKilled) {
+TEST_F(RestorerWaitTest, KilledProcessIsReportedAsGoneBeforeItsExitIsComplete) {
   for (int round = 0; round < 100; ++round) {
     TestProcess process([] { allocate_memory(); });
     RestoredTree tree;
@@ -74,7 +74,7 @@ TEST_F(RestorerWaitTest, EndsWhenTheProcessIsKilled) {
   }
 }
 
-TEST_F(RestorerWaitTest, IsStillFoundWhileSignalsArrive) {
+TEST_F(RestorerWaitTest, ProcessCountsAsWaitingForCriuWhileSignalsArrive) {
   for (int round = 0; round < 500; ++round) {
     kill(pid_, SIGSTOP);
     ASSERT_EQ(look_at_restored(tree_), RestoredTasks::kWaiting) << round;
@@ -85,7 +85,7 @@ TEST_F(RestorerWaitTest, IsStillFoundWhileSignalsArrive) {
 
 #if defined(__x86_64__)
 // The state in which a second signal finds a process whose system call was just interrupted.
-TEST_F(RestorerWaitTest, IsStillFoundWhileTheSystemCallIsRepeated) {
+TEST_F(RestorerWaitTest, ProcessCountsAsWaitingForCriuWhileItsSystemCallIsRestarted) {
   constexpr int kSystemCallBytes = 2;
   ASSERT_EQ(ptrace(PTRACE_ATTACH, pid_, nullptr, nullptr), 0);
   waitpid(pid_, nullptr, 0);
@@ -97,7 +97,7 @@ TEST_F(RestorerWaitTest, IsStillFoundWhileTheSystemCallIsRepeated) {
 }
 #endif
 
-TEST(RestorerWait, IsNotFoundInAProcessThatRunsItsOwnCode) {
+TEST(RestorerWait, ProcessThatRunsItsOwnCodeDoesNotCountAsWaitingForCriu) {
   TestProcess process;
   RestoredTree tree;
   tree.tasks = {identify(process.pid()).value()};

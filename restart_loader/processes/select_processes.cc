@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kCgroupRoot = "/sys/fs/cgroup/";
 
-// regcomp(3), because std::regex recurses once per character of a long match.
+// Uses regcomp(3): std::regex recurses once per matched character and could overflow the stack.
 class Pattern {
  public:
   static Result<Pattern> create(const std::string& text) {
@@ -53,14 +53,16 @@ Result<uid_t> find_user(const std::string& user) {
   return entry->pw_uid;
 }
 
-// "/sys/fs/cgroup/memory/batch" -> "/batch" where "memory" is a separate hierarchy.
+// Removes the mount point of the hierarchy: "/sys/fs/cgroup/memory/batch" -> "/batch" if "memory"
+// is a separate hierarchy.
 Result<std::string> find_cgroup(std::string cgroup) {
   while (cgroup.size() > 1 && cgroup.ends_with('/')) cgroup.pop_back();
   if (cgroup.starts_with(kCgroupRoot)) {
     struct stat group {};
     if (stat(cgroup.c_str(), &group) != 0)
       return failure(ENOENT, fmt::format("there is no control group {}", cgroup));
-    // The root of the hierarchy is the mount point.
+    // The root of the hierarchy is its mount point, the directory whose parent is on another
+    // device.
     std::filesystem::path root = cgroup;
     for (; root.string().size() > kCgroupRoot.size(); root = root.parent_path()) {
       struct stat above {};
@@ -71,7 +73,8 @@ Result<std::string> find_cgroup(std::string cgroup) {
                                                        : cgroup.substr(kCgroupRoot.size() - 1);
   }
   if (cgroup.empty() || cgroup == "/")
-    return failure(EINVAL, "the root control group contains all processes: name one below it");
+    return failure(EINVAL,
+                   "the root control group contains all processes: name a control group below it");
   if (!cgroup.starts_with('/')) cgroup.insert(0, 1, '/');
   return cgroup;
 }
@@ -110,8 +113,7 @@ class Selection {
 
 Status Selection::parse(const ProcessSelector& selector) {
   if (selector.cgroup.empty() && selector.user.empty() && selector.pattern.empty())
-    return failure(EINVAL,
-                   "no selector: name a control group, a user or a pattern for the command line");
+    return failure(EINVAL, "all selectors are empty: give --cgroup, --user or --match a value");
   if (!selector.cgroup.empty()) {
     auto cgroup = find_cgroup(selector.cgroup);
     if (!cgroup) return failure(cgroup.error());

@@ -10,7 +10,7 @@ namespace ppmr {
 
 // A process must match all criteria that are not empty; at least one is required.
 struct ProcessSelector {
-  std::string cgroup;   // "/batch/job7", or its path below /sys/fs/cgroup; includes its descendants
+  std::string cgroup;   // "/batch/job7" or a path in /sys/fs/cgroup; includes groups below it
   std::string user;     // name or number of the real user
   std::string pattern;  // an extended regular expression (regex(7)) for the command line
 };
@@ -29,12 +29,12 @@ struct ExcludedProcess {
 
 struct ProcessSelection {
   std::vector<SelectedTree> trees;        // topmost processes that match
-  std::vector<ExcludedProcess> excluded;  // processes that match and do not move
+  std::vector<ExcludedProcess> excluded;  // processes that match, but must not be moved
 };
 
-// Never selects process 1, kernel threads, zombies, ppmr itself, the calling process, its
-// ancestors, and trees that contain one of these. Errors: EINVAL for a selector that is empty or
-// invalid, ENOENT for a user or control group that does not exist.
+// Never selects process 1, kernel threads, zombies, or a tree that contains a process of ppmr or
+// the calling process. Errors: EINVAL for a selector that is empty or invalid, ENOENT for a user or
+// control group that does not exist.
 Result<ProcessSelection> select_processes(const ProcessSelector& selector);
 
 // Whether one of the lines of /proc/PID/cgroup ("0::/batch/job7") is `cgroup` or below it.

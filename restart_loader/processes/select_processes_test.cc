@@ -54,7 +54,7 @@ class SelectProcesses : public testing::Test {
   std::vector<pid_t> started_;
 };
 
-TEST_F(SelectProcesses, TopmostMatchIsTheRoot) {
+TEST_F(SelectProcesses, TopmostMatchingProcessIsTheRootOfTheTree) {
   const pid_t pid = start("-a", "sh -c 'sleep 60; :' " + word_ + "-child & wait");
   const ProcessSelection selection = select({.pattern = word_ + "-"});
   ASSERT_THAT(selection.trees, SizeIs(1));
@@ -71,7 +71,7 @@ TEST_F(SelectProcesses, AllCriteriaMustMatch) {
   EXPECT_THAT(select({.user = "54321", .pattern = word_ + "-b"}).trees, IsEmpty());
 }
 
-TEST_F(SelectProcesses, AcceptsControlGroupByDirectoryOrByPathInItsHierarchy) {
+TEST_F(SelectProcesses, AcceptsAControlGroupAsADirectoryOrAsAPathInTheHierarchy) {
   const pid_t pid = start("-c", "sleep 60; :");
   const auto lines = read_process_file(pid, "cgroup");
   ASSERT_TRUE(lines.has_value());

@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kListening = 10;  // TCP_LISTEN
 
-// "0100007F:1F90": 32-bit words in the byte order of this machine, then the port as a number.
+// Parses "0100007F:1F90" (127.0.0.1:8080): hexadecimal 32-bit words in the byte order of this
+// machine, then the port as a number.
 bool parse_end(std::string_view text, std::string& address, uint16_t& port) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos || (colon != 8 && colon != 32)) return false;
@@ -65,7 +66,7 @@ void take_attributes(const nlmsghdr* header, UnixSockets& sockets) {
   }
 }
 
-// In the network namespace of the calling thread.
+// Lists the sockets in the network namespace of the calling thread.
 Result<UnixSockets> query_unix_sockets() {
   const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!netlink) return system_failure("query the kernel for", "Unix sockets");
@@ -94,8 +95,8 @@ Result<UnixSockets> query_unix_sockets() {
       if (header->nlmsg_type == NLMSG_DONE) return sockets;
       if (header->nlmsg_type == NLMSG_ERROR) {
         const auto* error = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
-        return system_failure("query the kernel for", "Unix sockets (without CONFIG_UNIX_DIAG?)",
-                              -error->error);
+        return system_failure("query the kernel for",
+                              "Unix sockets (does it lack CONFIG_UNIX_DIAG?)", -error->error);
       }
       if (header->nlmsg_len >= NLMSG_LENGTH(sizeof(unix_diag_msg)))
         take_attributes(header, sockets);
@@ -133,7 +134,7 @@ Result<std::vector<InternetSocket>> read_internet_sockets(pid_t pid) {
   for (const std::string table : {"tcp", "tcp6", "udp", "udp6"}) {
     const auto text = read_process_file(pid, "net/" + table);
     if (!text) {
-      // Without IPv6 its tables are missing: that is no error as long as the process exists.
+      // A kernel without IPv6 has no tcp6 and udp6: that is no error as long as the process exists.
       if (auto alive = read_process_stat(pid); !alive) return failure(alive.error());
       if (text.error().errno_value == ESRCH) continue;
       return failure(text.error());

@@ -24,14 +24,14 @@ struct InternetSocket {
   uint64_t inode = 0;  // 0: no process holds it
 
   bool listens() const { return protocol == "tcp" && state == 10; }
-  // Has or had a peer: neither listening nor closed.
+  // Whether this is a TCP socket that has or had a peer: neither listening nor closed.
   bool is_connection() const { return protocol == "tcp" && state != 10 && state != 7; }
 };
 
 // An AF_UNIX socket.
 struct UnixSocket {
   int type = 0;       // SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET
-  std::string path;   // as bound; "@x" in the abstract namespace
+  std::string path;   // bound path; "@x": in the abstract namespace
   uint64_t peer = 0;  // inode of the connected socket; 0: none
   bool listens = false;
 };
@@ -40,10 +40,10 @@ using UnixSockets = std::map<uint64_t, UnixSocket>;  // by inode
 std::vector<InternetSocket> parse_internet_sockets(std::string_view text,
                                                    const std::string& protocol);
 
-// In the network namespace of the process. Errors: ESRCH, EACCES.
+// Lists the sockets in the network namespace of the process. Errors: ESRCH, EACCES.
 Result<std::vector<InternetSocket>> read_internet_sockets(pid_t pid);
-// The same with netlink (sock_diag(7)), because /proc/net/unix has no peers. Errors: also EPERM
-// without permission to enter the namespace.
+// Uses netlink (sock_diag(7)), because /proc/net/unix does not show peers. Errors: ESRCH, EACCES;
+// EPERM without permission to enter the network namespace.
 Result<UnixSockets> read_unix_sockets(pid_t pid);
 
 }  // namespace ppmr

@@ -41,7 +41,7 @@ TEST(InternetSockets, ParsesAddressesOfBothFamilies) {
   EXPECT_TRUE(sockets[2].is_connection());
 }
 
-TEST(InternetSockets, ListsOwnListener) {
+TEST(InternetSockets, ListsAListenerOfThisProcess) {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -58,7 +58,7 @@ TEST(InternetSockets, ListsOwnListener) {
   EXPECT_EQ(found->local_address, "127.0.0.1");
 }
 
-TEST(UnixSockets, SocketPairNamesItsPeers) {
+TEST(UnixSockets, EachSocketOfAPairHasTheOtherAsItsPeer) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const UniqueFd left(ends[0]), right(ends[1]);

@@ -8,7 +8,7 @@
 namespace ppmr {
 
 Result<std::vector<uint64_t>> read_system_v_segments(pid_t pid) {
-  // Lists the IPC namespace of the thread that opens it.
+  // This file lists the segments in the IPC namespace of the thread that opens it.
   constexpr const char* kList = "/proc/sysvipc/shm";
   std::vector<uint64_t> identifiers;
   Status listed;

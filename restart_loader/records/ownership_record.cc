@@ -99,8 +99,8 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.version = packed.at("version");
   record.epoch = packed.at("epoch");
   record.peer = packed.at("peer");
-  record.endpoint = packed.at("way");
-  if (!record.endpoint.is_object()) return failure(EPROTO, "way is not an object");
+  record.endpoint = packed.at("endpoint");
+  if (!record.endpoint.is_object()) return failure(EPROTO, "'endpoint' is not a JSON object");
   record.boot_id = packed.at("boot_id");
   record.mountpoint = packed.at("mountpoint");
   record.coordinator = unpack_process(packed.at("coordinator"));
@@ -252,7 +252,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"epoch", record.epoch},
             {"owner", record.owner()},
             {"peer", record.peer},
-            {"way", record.endpoint},
+            {"endpoint", record.endpoint},
             {"boot_id", record.boot_id},
             {"mountpoint", record.mountpoint},
             {"coordinator", pack(record.coordinator)},

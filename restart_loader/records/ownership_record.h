@@ -32,7 +32,7 @@ enum class MigrationState {
   kDumping,    // source: trees are being dumped
   kFrozen,     // source: every tree is dumped and held in CRIU's post-dump hook
   kSealed,     // source: the target has verified every checkpoint
-  kCommitted,  // source: the decision: only the target may run the trees
+  kCommitted,  // source: has decided: only the target may run the trees
   kRestoring,  // target: waits for checkpoints and restores them
   kReady,      // target: every tree is restored and held in the post-restore hook; in doubt
   kOwned,      // target: was notified of the commit
@@ -48,10 +48,10 @@ enum class TreePhase {
   kWaiting,
   kDumping,   // source
   kHeld,      // source: dumped, held in the post-dump hook
-  kSealed,    // source: the target has verified its checkpoint
+  kSealed,    // source: the target has verified the tree's checkpoint
   kReady,     // target: restored, held in the post-restore hook
   kRunning,   // target: runs
-  kComplete,  // source: its tasks are dead; target: all of its memory is in place
+  kComplete,  // source: the tasks are dead; target: all memory is in place
 };
 
 const char* to_string(MigrationRole role);
@@ -68,15 +68,15 @@ bool is_over(MigrationState state);
 // The runc container whose processes are the tree. Without a name the tree is not a container.
 struct ContainerRecord {
   std::string name;
-  std::string bundle;   // its directory, the same on both nodes
-  std::string created;  // source: distinguishes it from a later one of the same name
+  std::string bundle;   // the container's directory, with the same path on both nodes
+  std::string created;  // source: creation time; a later container of the same name has another
 };
 
 struct TreeRecord {
   pid_t root = 0;
-  uint64_t root_start_time = 0;  // source: the ProcessIdentity of the root when it was selected
-  std::string name;              // of the root's program, for messages
-  std::string checkpoint;        // the top-level entry of the mounts
+  uint64_t root_start_time = 0;  // source: with `root`, identifies the process that was selected
+  std::string name;              // name of the root's program, for messages
+  std::string checkpoint;        // name of the tree's checkpoint in the mounts
   ContainerRecord container;
   std::string images;  // directory of the last dump in the checkpoint; "" without pre-copy rounds
   TreePhase phase = TreePhase::kWaiting;
@@ -84,7 +84,7 @@ struct TreeRecord {
   std::vector<uint64_t> waiting_at;  // target: the address in CRIU's restorer where each task waits
   ProcessIdentity criu;              // holds the tasks
   ProcessIdentity supervisor;        // target: its `ppmr migration-restore`
-  int64_t freeze_began_ns = 0;       // source; all times are CLOCK_REALTIME
+  int64_t freeze_began_ns = 0;       // source: start of the freeze; all times are CLOCK_REALTIME
   int64_t held_ns = 0;               // when the tree was dumped (source) or restored (target)
   int64_t sealed_ns = 0;
   int64_t running_ns = 0;
@@ -102,11 +102,11 @@ struct OwnershipRecord {
   std::string id;  // 32 hexadecimal digits
   MigrationRole role = MigrationRole::kSource;
   MigrationState state = MigrationState::kPreparing;
-  uint64_t version = 0;         // set by the store, counts from 1
+  uint64_t version = 0;         // set by RecordStore, counts from 1
   uint64_t epoch = 1;           // how many nodes have owned the processes, including this one
   std::string peer;             // the other node
   nlohmann::json endpoint;      // source: the target's agent, see parse_endpoint()
-  std::string boot_id;          // source: the boot to which its ProcessIdentities belong
+  std::string boot_id;          // source: the boot for which the ProcessIdentities are valid
   std::string mountpoint;       // on this node
   ProcessIdentity coordinator;  // source: `ppmr migrate`
   int64_t hold_limit_ms = 0;    // how long a tree may be held before the decision
@@ -119,11 +119,12 @@ struct OwnershipRecord {
   std::string error;           // why the migration was aborted or is stuck
   std::vector<StateChange> history;
 
-  // "source" or "target": the node that may run the processes. A sentence if that is undecided.
+  // "source" or "target": the node that may run the processes. An explanation instead if both may
+  // (`leave_running`) or this record cannot tell.
   const char* owner() const;
   // Whether all trees have reached at least this phase.
   bool all_trees(TreePhase phase) const;
-  // The record's error, else that of a tree; empty: none.
+  // The record's error, else the first error of a tree; empty: none.
   const std::string& first_error() const;
 };
 
@@ -132,7 +133,7 @@ std::string images_path(const OwnershipRecord& record, const TreeRecord& tree);
 
 void to_json(nlohmann::json& json, const OwnershipRecord& record);
 void to_json(nlohmann::json& json, const TreeRecord& tree);
-// Validates a record from disk or from a peer. Errors: EPROTO, with the wrong field.
+// Validates a record from disk or from a peer. Errors: EPROTO; the message names the fault.
 Result<OwnershipRecord> parse_record(const nlohmann::json& json);
 
 // Whether runc accepts the name for a container. Names from a peer must not be paths or options.

@@ -64,7 +64,7 @@ TEST(OwnershipRecord, CommittedSourceCanOnlyFinishAndFinalStatesNeverChange) {
   }
 }
 
-TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItOwns) {
+TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItOwnsTheProcesses) {
   for (const MigrationState from : {kPreparing, kDumping, kFrozen, kSealed}) {
     EXPECT_TRUE(may_change(MigrationRole::kSource, from, kAborted)) << to_string(from);
   }
@@ -84,7 +84,7 @@ TEST(OwnershipRecord, TargetRunsOnlyProcessesThatItOwns) {
   }
 }
 
-TEST(OwnershipRecord, DamagedOrForeignRecordIsRefused) {
+TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
   const nlohmann::json good = record_of_two_trees();
   for (const auto& [key, value] : good.items()) {
     if (key == "owner") continue;  // derived from other fields
@@ -92,7 +92,7 @@ TEST(OwnershipRecord, DamagedOrForeignRecordIsRefused) {
     damaged.erase(key);
     EXPECT_FALSE(parse_record(damaged)) << key << " is missing";
     damaged = good;
-    damaged[key] = key == "way" ? nlohmann::json(1) : nlohmann::json{{"another", "type"}};
+    damaged[key] = key == "endpoint" ? nlohmann::json(1) : nlohmann::json{{"another", "type"}};
     EXPECT_FALSE(parse_record(damaged)) << key << " is of another type";
   }
   EXPECT_FALSE(parse_record(nlohmann::json::parse("{", nullptr, false)));

@@ -2,7 +2,7 @@
 
 namespace ppmr {
 
-// Weak: the definition of the test build takes its place.
+// Weak symbol: in the test build, tests/pause_point.cc replaces it.
 [[gnu::weak]] void pause_point(const std::string&, const OwnershipRecord&) {}
 
 }  // namespace ppmr

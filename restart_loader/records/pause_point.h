@@ -8,8 +8,8 @@
 
 namespace ppmr {
 
-// The store calls it after each durable change of a migration's state, in the thread that made the
-// change. `directory` holds the versions of the record.
+// RecordStore calls it after each durable change of a migration's state, in the thread that made
+// the change. `directory` holds the versions of the record.
 void pause_point(const std::string& directory, const OwnershipRecord& record);
 
 }  // namespace ppmr

@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// For changes without an inotify event, such as another node's on a network file system.
+// How often to look for changes without an inotify event, such as another node's changes on a
+// network file system.
 constexpr milliseconds kPollInterval{250};
 constexpr size_t kRecordMaxBytes = size_t{16} << 20;
 
@@ -83,9 +84,10 @@ Result<RecordStore> RecordStore::open(const std::string& directory) {
   if (stat(directory.c_str(), &info) != 0) return system_failure("stat", directory);
   if (!S_ISDIR(info.st_mode)) return system_failure("use state directory", directory, ENOTDIR);
   if ((info.st_mode & 0022) != 0 || info.st_uid != geteuid()) {
-    return failure(EPERM, "state directory " + directory +
-                              ": other users may write to it, but it decides where "
-                              "processes run: chown it to this user, chmod 700");
+    return failure(EPERM,
+                   "state directory " + directory +
+                       ": other users may write to it, but its records decide where processes run: "
+                       "chown it to the user that runs ppmr, and chmod it to 700");
   }
   return RecordStore(directory);
 }
@@ -137,7 +139,7 @@ Result<OwnershipRecord> RecordStore::read(const std::string& id, MigrationRole r
 Result<OwnershipRecord> RecordStore::read_directory(const std::string& path) const {
   const uint64_t version = latest_version(path);
   if (version == 0) return failure(ENOENT, "no record " + path);
-  // Its writer may not have synced it yet.
+  // Makes this version durable: its writer may not have synced the directory yet.
   if (auto synced = sync_directory(path); !synced) return failure(synced.error());
   const std::string name = path + "/" + std::to_string(version) + ".json";
   std::ifstream file(name);
@@ -158,7 +160,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unrea
         (name.substr(32) != ".source" && name.substr(32) != ".target")) {
       continue;
     }
-    // Without a version: its creator is still at work, or has died.
+    // A record without a version: its creator is still at work, or has died.
     if (latest_version(entry.path()) == 0) continue;
     auto record = read_directory(entry.path());
     if (record) {

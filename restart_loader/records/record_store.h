@@ -3,10 +3,10 @@
 // A record is a directory ID.ROLE of numbered versions: 1.json, 2.json, ... A change writes a
 // temporary file, syncs it, and links it to the next number. link(2) fails if another process has
 // taken that number: a compare-and-set on disk. Versions stay as long as the record exists, so a
-// writer that was stopped between reading and writing always loses.
+// writer that was stopped between reading and writing cannot overwrite a change made meanwhile.
 //
-// Rejected: one file, replaced under flock(2). A process that is stopped while it holds the lock
-// would block all others, including the hook that must release a frozen process.
+// Considered and not used: one file, replaced under flock(2). A process that is stopped while it
+// holds the lock would block all others, including the hook that must release a frozen process.
 #pragma once
 
 #include <chrono>
@@ -46,8 +46,8 @@ class RecordStore {
   using Change = std::function<Status(OwnershipRecord&)>;
   Result<OwnershipRecord> change(const std::string& id, MigrationRole role,
                                  const Change& change) const;
-  // Changes the state, and applies `also`. No effect if the record already has that state. Errors:
-  // EPERM if `state` may not follow the present one; the message names both.
+  // Changes the state and applies `also`, in one new version. No effect if the record already has
+  // that state. Errors: EPERM if `state` may not follow the present one; the message names both.
   Result<OwnershipRecord> advance(const std::string& id, MigrationRole role, MigrationState state,
                                   const Change& also = {}) const;
 

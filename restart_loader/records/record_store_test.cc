@@ -63,7 +63,7 @@ TEST_F(RecordStoreTest, RefusesToCreateTheSameIdTwice) {
   EXPECT_EQ(again.error().errno_value, EEXIST);
 }
 
-TEST_F(RecordStoreTest, AdvanceIsIdempotentAndNotesTheTime) {
+TEST_F(RecordStoreTest, AdvancingTwiceToTheSameStateChangesTheRecordOnce) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
@@ -141,7 +141,7 @@ TEST_F(RecordStoreTest, ConcurrentChangesAreAllApplied) {
   EXPECT_EQ(store.read(created->id, kSource)->epoch, created->epoch + 100);
 }
 
-TEST_F(RecordStoreTest, WaitEndsAtTheChangeOrTheTimeout) {
+TEST_F(RecordStoreTest, WaitReturnsWhenTheRecordChangesOrTheTimeoutExpires) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
@@ -163,7 +163,7 @@ TEST_F(RecordStoreTest, HalfWrittenVersionIsInvisible) {
   EXPECT_EQ(store.read(created->id, kSource)->version, 1u);
 }
 
-TEST_F(RecordStoreTest, ListsTheOtherRecordsBesideADamagedOne) {
+TEST_F(RecordStoreTest, ListsIntactRecordsAndReportsDamagedOnes) {
   const RecordStore store = open();
   const auto good = store.create(fresh());
   const auto bad = store.create(fresh());
@@ -178,7 +178,7 @@ TEST_F(RecordStoreTest, ListsTheOtherRecordsBesideADamagedOne) {
   EXPECT_NE(unreadable[0].message.find(bad->id), std::string::npos);
 }
 
-TEST_F(RecordStoreTest, PruneKeepsOpenRecordsAndThoseWhosePeerWasNotNotified) {
+TEST_F(RecordStoreTest, PruneKeepsRecordsThatAreUnfinishedOrWhosePeerWasNotNotified) {
   const RecordStore store = open();
   auto make = [&](bool over, bool notified) {
     auto record = store.create(fresh());

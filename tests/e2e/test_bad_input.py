@@ -44,9 +44,12 @@ WRONG_WORDS = [
     (["source", MOUNT], "--target"),
     ([*TARGET, "--nonsense"], "--nonsense"),
     ([*SOURCE, "--nonsense"], "--nonsense"),
+    (["migrate", "--nonsense"], "--nonsense"),
+    (["evacuate", "--mount", MOUNT, "--nonsense"], "--nonsense"),
     ([*SOURCE, "--discard"], "--discard"),
     ([*TARGET, "--chunk-size", "1MiB"], "--chunk-size"),  # an option of the source
     ([*DISCARD, "--memory-limit", "1MiB"], "--memory-limit"),  # an option of the target
+    ([*DISCARD, "--chunk-size", "65537"], "65537 bytes"),
     *[
         ([*DISCARD, "--chunk-size", value], "--chunk-size")
         for value in ("lots", "0", "-1", "", "1", "63KiB", "2MiB", "1XiB", "99999999999999999999")
@@ -167,7 +170,7 @@ def moves_a_file(world, source, target, name="file"):
     )
 
 
-def test_unreachable_target_is_named(world):
+def test_error_message_names_unreachable_target(world):
     address = f"127.0.0.1:{free_port()}"
     is_refused(
         world,
@@ -238,7 +241,7 @@ def prefix(version, kind, length, magic=b"PPMR"):
     [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"220 mail.example.org ESMTP ready\r\n"],
     ids=["ssh", "smtp"],
 )
-def test_banner_of_another_protocol_is_quoted(world, foreign_server, banner):
+def test_error_message_quotes_ssh_or_smtp_banner_of_wrong_server(world, foreign_server, banner):
     server = foreign_server(banner)
     ended = is_refused(
         world,
@@ -296,7 +299,7 @@ def test_silent_peer_is_abandoned_after_peer_timeout(world, foreign_server):
     )
 
 
-def test_version_of_incompatible_target_is_named(world, foreign_server):
+def test_error_message_names_version_of_incompatible_target(world, foreign_server):
     server = foreign_server(prefix(999, 3, 0), after_request=True)
     ended = is_refused(
         world,

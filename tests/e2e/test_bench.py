@@ -67,7 +67,7 @@ def test_user_options_replace_the_same_options_of_the_plan():
     ]
 
 
-def test_figures_are_formatted():
+def test_numbers_sizes_and_durations_are_formatted():
     assert [figure(value) for value in (0, 12.345, 0.12345, 1234.5, 0.00012)] == [
         "0",
         "12.3",
@@ -84,7 +84,7 @@ def test_figures_are_formatted():
     assert [duration(value) for value in (59.4, 61, 3725)] == ["59 s", "1 min 01 s", "1 h 02 min"]
 
 
-def test_order_alternates_between_rounds_and_first_round_is_not_counted():
+def test_measuring_order_alternates_and_first_round_is_not_counted():
     order = []
 
     def way(name):
@@ -107,7 +107,7 @@ def test_rows_persist_and_rows_of_another_commit_are_refused(tmp_path):
         Rows(tmp_path / "rows", {**MACHINE, "commit": "def"})
 
 
-def test_incomplete_last_line_is_dropped(tmp_path):
+def test_incomplete_last_line_of_results_file_is_dropped(tmp_path):
     rows = Rows(tmp_path / "rows", MACHINE)
     rows.add(row("one"))
     with open(rows.path, "a") as file:
@@ -122,7 +122,7 @@ def test_incomplete_last_line_is_dropped(tmp_path):
     ]
 
 
-def test_files_without_figures_are_refused(tmp_path):
+def test_results_file_that_is_foreign_or_missing_is_refused(tmp_path):
     (tmp_path / "rows").write_text("foreign\n")
     with pytest.raises(RowsError, match="not a file of figures"):
         Rows(tmp_path / "rows", MACHINE)
@@ -164,7 +164,7 @@ def test_plan_continues_after_failure_and_retries_it_when_resumed(tmp_path):
     assert measured == ["one", "three", "two"]
 
 
-def test_interrupted_plan_ends_although_its_cleanup_fails(tmp_path):
+def test_interrupt_ends_benchmark_plan_even_if_cleanup_fails(tmp_path):
     def interrupted():
         try:
             raise KeyboardInterrupt
@@ -282,7 +282,7 @@ def test_report_contains_row_for_table_in_bench_readme(tmp_path):
     )
 
 
-def test_pictures_show_the_available_rows(tmp_path):
+def test_report_has_pictures_of_the_measured_rows(tmp_path):
     pytest.importorskip("matplotlib", reason="python3-matplotlib is not installed")
     rows = Rows(tmp_path / "rows", MACHINE)
     for request in (4096, 1 << 20):
@@ -359,7 +359,7 @@ def test_timeline_shows_moved_trees(tmp_path):
     "text, sentence",
     [("", "no summary"), ("{}\nnonsense\n", "line 2 is not JSON"), ("[1]\n", "no summary")],
 )
-def test_timeline_names_invalid_input(tmp_path, text, sentence):
+def test_timeline_tool_reports_invalid_input(tmp_path, text, sentence):
     (tmp_path / "output").write_text(text)
     done = timeline(tmp_path / "output", tmp_path / "picture.svg")
     assert (
@@ -375,7 +375,7 @@ def bench(*options):
 
 
 @pytest.mark.xdist_group("bench")
-def test_tiny_run_measures_and_second_run_adds_no_rows(ppmr, tmp_path):
+def test_repeating_a_tiny_benchmark_run_adds_no_rows(ppmr, tmp_path):
     options = (
         "--tiny",
         "--output",

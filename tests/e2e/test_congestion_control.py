@@ -40,13 +40,13 @@ def expect_connections_with(name, source_at, target_at, directory):
         )
 
 
-def test_near_peer_uses_cubic(nodes, lab, ppmr):
+def test_connection_to_near_peer_uses_cubic(nodes, lab, ppmr):
     with system_setting(SYSTEMS_SETTING, [nodes.source, nodes.target]):
         expect_connections_with("cubic", nodes.source, nodes.target, lab.directory)
 
 
 @pytest.mark.long
-def test_far_peer_uses_system_setting(machines, tmp_path, ppmr):
+def test_connection_to_far_peer_uses_congestion_control_of_system(machines, tmp_path, ppmr):
     machines.a.run(["tc", "qdisc", "replace", "dev", "link0", "root", "netem", "delay", "5ms"])
     try:
         with system_setting(SYSTEMS_SETTING, machines.nodes):

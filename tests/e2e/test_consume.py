@@ -36,7 +36,7 @@ def test_large_stream_passes_through_bounded_memory(world, long):
     ), "the target's memory is not bounded by its limit"
 
 
-def test_stream_blocks_until_a_reader_comes(world):
+def test_writer_of_stream_blocks_until_a_reader_opens_it(world):
     source, target = world.pair(**BOUNDED, peer_timeout=30)
     writer = world.write(source.mountpoint / "stream", 300 * MIB)
     writer.wait_until_stuck(still=1.5)
@@ -96,7 +96,7 @@ for step in sys.argv[2:]:
     return ended.out.split()
 
 
-def test_reader_out_of_order_gets_espipe_and_does_not_hang(world):
+def test_reading_out_of_order_fails_with_espipe_and_does_not_hang(world):
     source, target = world.pair(**BOUNDED)
     world.write(source.mountpoint / "stream", 8 * MIB).succeeds()
     path = target.mountpoint / "stream"
@@ -136,7 +136,7 @@ def test_tar_unpacks_stream_while_it_arrives(world):
     world.succeeds(["diff", "-r", tree, unpacked])
 
 
-def test_overwriting_consumed_bytes_fails(world):
+def test_overwriting_bytes_that_were_read_and_freed_fails(world):
     source, target = world.pair(**BOUNDED)
     script = """
 import errno, os, sys

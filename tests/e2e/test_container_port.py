@@ -153,7 +153,7 @@ def test_container_moves_with_its_connection(job):
     assert job.longest_silence() <= done.summary["trees"][0]["downtime_s"] + 1.5
 
 
-def test_no_port_is_attached_while_both_nodes_have_the_container(job, pauses):
+def test_no_bridge_port_is_attached_while_both_nodes_have_the_container(job, pauses):
     running = pause_at(job, pauses, ("source", "sealed"), ("target", "ready"))
     assert job.attached() == []
     for role, state in (("target", "ready"), ("source", "sealed")):
@@ -180,15 +180,15 @@ def test_container_keeps_its_connection_when_relay_is_killed(job, pauses):
 
 
 # The connection is lost: a killed CRIU leaves its socket in repair mode.
-def test_port_is_attached_again_after_criu_was_killed(job, pauses):
+def test_bridge_port_is_attached_again_after_criu_was_killed(job, pauses):
     running = pause_at(job, pauses, ("source", "frozen"))
     job.source.run(["pkill", "-9", "-f", "criu: dump"])
     job.migrations.go_on("source", "frozen")
     assert running.wait().code == ABORTED
-    assert job.attached() == [job.source.name]
+    wait_until(lambda: job.attached() == [job.source.name], 10, "the port to be attached again")
 
 
-def test_recover_moves_container_and_port_after_source_tools_were_killed(job, pauses):
+def test_recover_moves_container_and_bridge_port_after_source_tools_were_killed(job, pauses):
     running = pause_at(job, pauses, ("source", "committed"))
     job.source.run(
         ["pkill", "-9", "-f", "ppmr migrate |runc checkpoint|migration-relay|criu: dump"]
@@ -198,10 +198,10 @@ def test_recover_moves_container_and_port_after_source_tools_were_killed(job, pa
     job.check_moved()
 
 
-def test_target_without_port_is_refused_before_any_change(job):
+def test_target_without_bridge_port_is_refused_before_any_change(job):
     job.target.run(["ip", "link", "delete", PORT])
     done = job.start_migrate().wait()
     assert done.code == ABORTED
-    assert f"needs the network interfaces {PORT} at the target" in done.output
+    assert f"the target lacks the network interfaces {PORT}, which" in done.output
     assert job.attached() == [job.source.name]
     job.goes_on()

@@ -16,7 +16,7 @@ def begin(world, source, name="moved"):
     return source.mountpoint / name
 
 
-def test_file_whose_two_descriptors_close_at_once_counts_as_closed(world):
+def test_file_is_closed_after_two_threads_close_its_descriptors_at_once(world):
     source, _ = world.pair()
     directory = begin(world, source)
     for number in range(400):
@@ -90,7 +90,7 @@ def test_unmount_right_after_close_seals_checkpoints_without_open_files(world):
 
 
 @pytest.mark.xdist_group("stopped daemons")
-def test_long_commit_does_not_delay_close_in_other_checkpoint(world):
+def test_waiting_commit_does_not_delay_closing_a_file_of_another_checkpoint(world):
     source, target = world.pair(peer_timeout=NEVER)
     long, other = begin(world, source, "long"), begin(world, source, "other")
     world.write(long / "file", MIB).succeeds()

@@ -59,7 +59,7 @@ def without_hook(node):
     return WITHOUT_HOOK.format(node, Path(failure_cases.__file__).parent, find_criu())
 
 
-def test_oracle_objects_to_target_that_runs_process_before_owning_it(arena):
+def test_failure_cases_detect_target_that_runs_process_before_owning_it(arena):
     assert arena.play("source:sealed", "migrate", "kill", True) == "stayed"
     arena.mutation.write_text(without_hook("target"))
     with pytest.raises(Wrong) as objection:
@@ -67,14 +67,14 @@ def test_oracle_objects_to_target_that_runs_process_before_owning_it(arena):
     assert re.search("counted twice|does not own it", str(objection.value))
 
 
-def test_oracle_objects_to_source_that_does_not_wait_for_decision(arena):
+def test_failure_cases_detect_source_that_does_not_wait_for_decision(arena):
     assert arena.play("source:aborted", "to the source", "blink", True) == "stayed"
     arena.mutation.write_text(without_hook("source"))
     with pytest.raises(Wrong, match="which owns it, to run; it is absent"):
         arena.play("source:aborted", "to the source", "blink", True)
 
 
-def test_witness_state_distinguishes_running_stopped_and_absent_copies(arena):
+def test_state_of_test_program_is_running_stopped_or_absent(arena):
     witness = arena.new_witness()
     assert witness.state(arena.source) == witnesses.RUNS
     assert witness.state(arena.target) == witnesses.ABSENT
@@ -97,7 +97,7 @@ def test_witness_state_distinguishes_running_stopped_and_absent_copies(arena):
         ("ran on", lambda lines: lines[:-1] + [with_word(lines[-1], 2, "elsewhere")]),
     ],
 )
-def test_oracle_objects_to_faulty_witness_log(arena, sentence, change):
+def test_log_check_detects_repeated_missing_and_wrong_lines(arena, sentence, change):
     witness = arena.new_witness()
     witness.end()
     lines = witness.log.read_text().splitlines()
@@ -114,7 +114,7 @@ def with_word(line, number, word):
     return " ".join(words)
 
 
-def test_losses_are_compared_with_those_of_plain_criu():
+def test_more_lost_processes_than_with_plain_criu_are_a_failure():
     lost, survived = [LOST], ["stayed"]
     assert not kill_matrix.lost_more(lost * 6 + survived * 34, lost * 5 + survived * 35)
     assert kill_matrix.lost_more(lost * 30 + survived * 10, lost * 5 + survived * 35)

@@ -257,7 +257,7 @@ def test_busy_target_refuses_unmount_and_loses_no_bytes(world):
 # -- stalled peers
 
 
-def test_source_answers_while_target_is_stalled(world):
+def test_source_mount_answers_ls_and_status_while_target_is_stalled(world):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
     directory = checkpoint(world, source)
     world.write(directory / "small", 100).succeeds()
@@ -278,7 +278,7 @@ def test_source_answers_while_target_is_stalled(world):
     source.process.wait(timeout=10)
 
 
-def test_more_blocked_writers_than_threads_do_not_block_ls(world):
+def test_ls_works_with_more_blocked_writers_than_daemon_threads(world):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
     directory = checkpoint(world, source)
     target.signal(signal.SIGSTOP)
@@ -335,7 +335,7 @@ def test_source_serves_metadata_while_hundreds_of_writers_block(world):
         assert content == bytes([number % 256]) * MIB
 
 
-def test_target_answers_while_source_is_stalled(world):
+def test_target_mount_answers_ls_and_status_while_source_is_stalled(world):
     source, target = world.pair(peer_timeout=NEVER)
     writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
     writer.wait_for(4)
@@ -421,7 +421,7 @@ def cut(nodes, world):
     return make
 
 
-def test_cut_shorter_than_peer_timeout_loses_no_bytes(nodes, world, cut):
+def test_link_cut_shorter_than_peer_timeout_loses_no_bytes(nodes, world, cut):
     source, target = cut(peer_timeout=30)
     writer = world.write(
         source.mountpoint / "moved/pages-1.img", 96 * MIB, pause=0.02, at=nodes.source
@@ -566,7 +566,7 @@ def test_killed_source_does_not_disturb_another_source(world):
     wait_until_failed(world, target.mountpoint, "dying")
 
 
-def test_commit_at_target_names_file_that_is_still_open(world):
+def test_commit_at_target_fails_and_reports_file_that_is_still_open(world):
     source, target = world.pair()
     directory = checkpoint(world, source)
     with open(directory / "open.img", "wb") as still_open:

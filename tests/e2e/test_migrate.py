@@ -217,7 +217,9 @@ while True:
 @pytest.mark.parametrize(
     "offset, code", [(0, ABORTED), (1, MOVED)], ids=["same number", "different numbers"]
 )
-def test_clash_of_shared_memory_numbers_stops_migration(lab, nodes, migrations, offset, code):
+def test_migration_is_refused_if_shared_memory_inode_equals_system_v_id(
+    lab, nodes, migrations, offset, code
+):
     log = lab.home / "log"
     pid = nodes.source.spawn(
         ["unshare", "--ipc", "/usr/bin/python3", "-SEc", TWO_KINDS_OF_SHARED_MEMORY, offset],
@@ -436,7 +438,7 @@ def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(
     )
 
 
-def test_shell_forks_while_another_process_waits_for_its_memory(lab, nodes, migrations):
+def test_shell_can_fork_while_memory_of_another_process_is_still_missing(lab, nodes, migrations):
     numbers, directory = lab.home / "numbers", lab.home / "worker"
     directory.mkdir()
     script = '"$1" "$2" 256 1 1 & number=0; while :; do number=$((number + 1)); /bin/echo $number; done >>"$3"'
@@ -467,7 +469,7 @@ def test_lazy_pages_daemon_is_replaced_if_killed_before_process_runs(lab, nodes,
     worker.end()
 
 
-def test_leave_running_copies_process_to_target(lab, nodes, migrations):
+def test_leave_running_option_copies_process_to_target(lab, nodes, migrations):
     # CRIU refuses to restore an open file that has grown; a witness has none open.
     directory = lab.home / "witness"
     directory.mkdir()

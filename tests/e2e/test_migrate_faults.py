@@ -88,7 +88,7 @@ def test_migration_that_cannot_be_recorded_does_not_start(lab, nodes, migrations
     worker.end()
 
 
-def test_migration_aborts_if_criu_is_stopped_at_source(lab, nodes, make_migrations, tmp_path):
+def test_migration_aborts_if_criu_at_source_gets_sigstop(lab, nodes, make_migrations, tmp_path):
     stops = f'[ "$1" = swrk ] && ! {{ {IS_A_SUPERVISORS}; }} && kill -STOP $$'
     migrations = make_migrations(environment={"PPMR_CRIU": str(criu_that(tmp_path, stops))})
     [worker] = start_workers(lab, nodes, 1)
@@ -212,7 +212,9 @@ def await_ready_target_before_the_decision(migrations, pid):
     return running
 
 
-def test_restore_that_fails_before_the_decision_aborts(lab, nodes, make_migrations, tmp_path):
+def test_restore_that_fails_before_the_decision_aborts_the_migration(
+    lab, nodes, make_migrations, tmp_path
+):
     """The target is ready, then its restore fails for good. The coordinator must not commit on that vote."""
     broken = criu_that(
         tmp_path,
@@ -238,7 +240,7 @@ def test_restore_that_fails_before_the_decision_aborts(lab, nodes, make_migratio
     worker.end()
 
 
-def test_target_daemon_restarted_before_the_decision_aborts(lab, nodes, make_migrations):
+def test_restart_of_target_daemon_before_decision_aborts_migration(lab, nodes, make_migrations):
     """The target's record is still ready, but its images were lost with the daemon."""
     migrations = make_migrations(environment=pause_at(lab, "source:sealed"))
     [worker] = start_workers(lab, nodes, 1)
@@ -253,7 +255,7 @@ def test_target_daemon_restarted_before_the_decision_aborts(lab, nodes, make_mig
     worker.end()
 
 
-def test_failing_output_does_not_end_a_migration(lab, nodes, migrations):
+def test_migration_goes_on_if_its_output_cannot_be_written(lab, nodes, migrations):
     """Every write to /dev/full fails, like one to a terminal that has gone."""
     workers = start_workers(lab, nodes, 2)
     for worker, style in zip(workers, ([], ["--json"])):
@@ -370,7 +372,7 @@ def test_migration_succeeds_with_blanks_in_paths(lab, nodes, make_migrations):
     worker.end()
 
 
-def test_restore_does_not_continue_if_its_let_go_mark_cannot_be_written(lab, nodes, migrations):
+def test_restored_process_is_not_released_if_release_cannot_be_recorded(lab, nodes, migrations):
     """Without the record, a later recovery would restore the process a second time."""
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(

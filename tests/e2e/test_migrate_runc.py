@@ -164,7 +164,7 @@ def test_interrupt_before_decision_keeps_container_at_source(migrations, start, 
 @pytest.mark.parametrize(
     "states_reached", [[("source", "sealed")], [("source", "sealed"), ("target", "ready")]]
 )
-def test_coordinator_killed_before_decision_keeps_container_at_source(
+def test_container_stays_at_source_if_coordinator_is_killed_before_decision(
     migrations, start, pauses, states_reached
 ):
     job = start()
@@ -214,7 +214,7 @@ def test_recover_finishes_move_after_all_source_processes_were_killed(migrations
     job.check_moved()
 
 
-def test_recover_removes_container_whose_relay_was_killed_after_the_migration(
+def test_recover_removes_leftover_source_container_after_relay_was_killed(
     migrations, start, pauses
 ):
     job = start()
@@ -337,7 +337,7 @@ def test_container_whose_bind_mount_is_missing_at_target_is_refused(lab, migrati
         )
 
     job = start(change=mount_it)
-    refused(migrations, job, f"the container job needs {here} at the target")
+    refused(migrations, job, f"the target lacks {here}, which the container job needs")
 
 
 def test_container_in_unsupported_state_is_refused(migrations, start):

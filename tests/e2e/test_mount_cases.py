@@ -210,7 +210,7 @@ def outcome(request, tmp_path_factory):
 
 @pytest.mark.xdist_group("mount cases")  # one run of the binary serves all cases of a side
 @pytest.mark.first
-def test_mount_case(side, case, outcome):
+def test_posix_case_passes_on_tmpfs_and_mounts(side, case, outcome):
     assert case != NOT_BUILT, f"{BINARY} is missing: run `bazel build //tests/mount_cases`"
     word, output = outcome(side, case)
     if word == "SKIPPED":

@@ -78,7 +78,7 @@ def test_restart_is_eager_on_kernel_without_userfaultfd(lab, nodes, tmp_path, mo
 
 
 @both_modes
-def test_worker_with_all_kinds_of_state(lab, nodes, move):
+def test_process_with_all_kinds_of_state_moves(lab, nodes, move):
     worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=96)
     worker.wait_for_lines(30)
     before = Before(worker)
@@ -91,7 +91,7 @@ def test_worker_with_all_kinds_of_state(lab, nodes, move):
 
 
 @mostly_lazy
-def test_single_process(lab, nodes, move):
+def test_single_process_moves(lab, nodes, move):
     """A shell without children or threads that counts in its variables."""
     directory = lab.home / "shell"
     directory.mkdir()
@@ -130,28 +130,28 @@ def test_single_process(lab, nodes, move):
 
 
 @mostly_lazy
-def test_threads(lab, nodes, move):
+def test_process_with_threads_moves(lab, nodes, move):
     move_and_check(
         move, Program(nodes.source, "conversation", ["threads", lab.home / "c"], lab.home / "c")
     )
 
 
 @mostly_lazy
-def test_pipes_and_children(lab, nodes, move):
+def test_process_with_pipes_and_children_moves(lab, nodes, move):
     move_and_check(
         move, Program(nodes.source, "conversation", ["pipes", lab.home / "c"], lab.home / "c")
     )
 
 
 @mostly_lazy
-def test_unix_socket_pairs(lab, nodes, move):
+def test_processes_with_unix_socket_pairs_move(lab, nodes, move):
     move_and_check(
         move, Program(nodes.source, "conversation", ["unix", lab.home / "c"], lab.home / "c")
     )
 
 
 @mostly_lazy
-def test_shared_memory(lab, nodes, move):
+def test_processes_with_shared_memory_move(lab, nodes, move):
     move_and_check(
         move,
         Program(nodes.source, "conversation", ["shared-memory", lab.home / "c"], lab.home / "c"),
@@ -160,7 +160,7 @@ def test_shared_memory(lab, nodes, move):
 
 
 @mostly_lazy
-def test_tcp_connection_inside_tree(lab, nodes, move):
+def test_tcp_connection_inside_tree_survives_move(lab, nodes, move):
     move_and_check(
         move,
         Program(nodes.source, "conversation", ["tcp", lab.home / "c"], lab.home / "c"),
@@ -170,7 +170,7 @@ def test_tcp_connection_inside_tree(lab, nodes, move):
 
 
 @both_modes
-def test_tcp_connection_to_another_node(lab, nodes, move):
+def test_tcp_connection_to_third_node_survives_move(lab, nodes, move):
     """The server moves with its address. Its client on a third node keeps the connection."""
     moving = MovingAddress(lab, nodes.source, nodes.target)
     server = Program(
@@ -208,7 +208,7 @@ def test_tcp_connection_to_another_node(lab, nodes, move):
 
 
 @both_modes
-def test_redis_with_its_data(lab, nodes, move, need_command):
+def test_redis_moves_with_its_data(lab, nodes, move, need_command):
     keys = 10_000
     contents = {f"key:{i}": f"{mix(i):016x}" * random.Random(i).randint(1, 40) for i in range(keys)}
     directory = lab.home / "redis"

@@ -12,7 +12,9 @@ from lab.ppmr import Mounts
 from lab.readme import commands_of, environment, run_command, run_section
 
 
-def test_runc(own_cgroup, lab, nodes, mounts, need_command, root_file_system):
+def test_documented_runc_commands_move_a_container(
+    own_cgroup, lab, nodes, mounts, need_command, root_file_system
+):
     need_command("runc")
     data, bundle = lab.home / "data", lab.home / "bundle"
     data.mkdir()
@@ -71,7 +73,9 @@ def start_in_podman(mounts, podman, root, data, cgroup, lab):
     return path
 
 
-def test_podman(own_cgroup, lab, nodes, mounts, podman, root_file_system):
+def test_documented_podman_commands_move_a_container(
+    own_cgroup, lab, nodes, mounts, podman, root_file_system
+):
     data = lab.home / "data"
     data.mkdir()
     path = start_in_podman(mounts, podman, root_file_system, data, own_cgroup, lab)
@@ -89,7 +93,9 @@ def test_podman(own_cgroup, lab, nodes, mounts, podman, root_file_system):
             run_command(mounts, where, "podman rm --force --time 0 --all", **path)
 
 
-def test_podman_fails_cleanly_at_consuming_target(own_cgroup, lab, nodes, podman, root_file_system):
+def test_podman_restore_fails_cleanly_if_target_frees_bytes_after_first_read(
+    own_cgroup, lab, nodes, podman, root_file_system
+):
     """podman reads the archive twice, so it must report an error and start no container."""
     data = lab.home / "data"
     data.mkdir()
@@ -119,7 +125,9 @@ def digests_below(directory):
     }
 
 
-def test_tar_dd_and_rsync(lab, nodes, mounts, need_command):
+def test_documented_tar_dd_and_rsync_commands_copy_files_through_mounts(
+    lab, nodes, mounts, need_command
+):
     need_command("rsync")
     random.seed(7)
     files, copy, image = lab.home / "files", lab.home / "copy", lab.home / "image"

@@ -30,7 +30,7 @@ def line(number, **changes):
     )
 
 
-def test_unbroken_sequence_is_accepted():
+def test_check_accepts_unbroken_sequence_of_output_lines():
     check_continuity([line(number) for number in range(1, 50)])
 
 
@@ -49,18 +49,18 @@ def test_unbroken_sequence_is_accepted():
         ({"wrong_words": 1}, "words of shared memory"),
     ],
 )
-def test_inconsistent_line_is_detected(changes, objection):
+def test_check_detects_output_line_with_inconsistent_state(changes, objection):
     with pytest.raises(LabError, match=objection):
         check_continuity([*(line(number) for number in range(1, 20)), line(20, **changes)])
 
 
 @pytest.mark.parametrize("numbers", [[1, 2, 4], [1, 2, 2, 3], [2, 3]])
-def test_missing_or_repeated_line_is_detected(numbers):
+def test_check_detects_missing_or_repeated_output_line(numbers):
     with pytest.raises(LabError, match="carries number"):
         check_continuity([line(number) for number in numbers])
 
 
-def test_writers_on_both_nodes_at_once_are_detected():
+def test_check_detects_output_from_both_nodes_at_once():
     class Named:
         def __init__(self, name):
             self.name = name

@@ -11,7 +11,7 @@ def tasks_made(node):
     return int(node.read_text("/proc/sys/kernel/ns_last_pid"))
 
 
-def test_small_requests_of_several_writers_start_no_threads(mounts, nodes):
+def test_daemon_does_not_start_a_thread_for_each_small_write(mounts, nodes):
     directory = mounts.out / "many"
     nodes.source.run(["mkdir", directory])
     before = tasks_made(nodes.source)

@@ -68,7 +68,7 @@ class Stream:
 # -- wrong credentials
 
 
-def test_target_with_key_refuses_sources_without_it(world, authority):
+def test_target_with_key_refuses_sources_without_that_key(world, authority):
     source, target = world.pair(SMALL)
     stream = Stream(world, source, target)
     wrong_key = make_key(world.directory / "wrong", HOST)
@@ -178,7 +178,7 @@ def logs_that_it_is_insecure(daemon):
     )
 
 
-def test_status_shows_the_credentials(world, authority):
+def test_status_shows_how_each_peer_is_authenticated(world, authority):
     source, target = world.pair(SMALL)
     certified = world.target(*authority.issue("target", "node1"))
     certified_source = world.source(certified, *SMALL, *authority.issue("node1", "target"))
@@ -260,7 +260,7 @@ def test_key_that_other_users_can_access_is_refused(world, key, mode):
     )
 
 
-def test_key_of_another_user_is_refused(world, key):
+def test_key_file_owned_by_another_user_is_refused(world, key):
     os.chown(key, 65534, 65534)
     refused_at_start(
         world,
@@ -320,7 +320,7 @@ def test_keygen_creates_key_and_does_not_overwrite_files(world):
 # -- what is encrypted
 
 
-def test_names_and_small_files_are_encrypted(world):
+def test_file_names_and_small_files_travel_encrypted(world):
     """A relay records the control connection. A file this small travels in its announcement."""
     target = world.target()
     with Relay(target.port) as relay:

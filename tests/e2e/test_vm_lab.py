@@ -36,7 +36,7 @@ def test_rdma_works_between_machines(machines):
     assert measures.read_bandwidth(machines, size=128 << 10, queue_pairs=2, seconds=6) > 0
 
 
-def test_commands_run_in_machine(machines):
+def test_command_in_machine_returns_output_and_exit_code(machines):
     a = machines.a
     done = a.run(["sh", "-c", "cat; echo no >&2; exit 3"], input="yes", check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("yes", "no\n", 3)
@@ -95,7 +95,7 @@ def test_background_processes_can_be_signalled(machines):
     wait_until(lambda: not a.alive(pid), 10, "the command to end with its process on the host")
 
 
-def test_files_are_shared_and_copied(machines, tmp_path):
+def test_host_and_machines_share_and_copy_files(machines, tmp_path):
     a, b = machines.nodes
     content = os.urandom(3 << 20)
     (tmp_path / "one").write_bytes(content)
@@ -111,7 +111,7 @@ def test_files_are_shared_and_copied(machines, tmp_path):
     assert not Path("/etc/written-by-a-machine").exists()
 
 
-def test_clocks_agree(machines):
+def test_machine_clocks_agree_with_host_clock(machines):
     for node in machines.nodes:
         asked = time.time()
         there = node.agent.ask("clock") / 1e9
@@ -132,7 +132,7 @@ def test_link_can_be_cut_and_restored(machines):
 
 
 @pytest.mark.long
-def test_machines_with_dead_link_are_rebooted(machines):
+def test_repair_reboots_machines_whose_link_is_dead(machines):
     machines.b.run(["ip", "link", "set", "link0", "down"])
     machines.b.run(["touch", "/tmp/of-this-boot"])
     machines.repair()
@@ -159,7 +159,7 @@ def test_killed_machine_can_be_booted_again(machines):
 @pytest.mark.parametrize(
     "supervisor_dies_too", [False, True], ids=["runner", "runner and supervisor"]
 )
-def test_killed_runner_leaves_no_processes_and_no_files(machines, supervisor_dies_too):
+def test_killed_lab_command_leaves_no_machines_and_no_files(machines, supervisor_dies_too):
     runner = subprocess.Popen(
         [REPOSITORY / "tests/vm/lab", "up"], stderr=subprocess.PIPE, text=True
     )

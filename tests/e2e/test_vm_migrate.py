@@ -41,7 +41,7 @@ def start_worker(machines, **options):
     return worker
 
 
-def test_dry_run_succeeds_without_any_change(machines, migrations):
+def test_dry_run_succeeds_and_changes_nothing(machines, migrations):
     worker = start_worker(machines, size_mib=8)
     done = migrations.migrate(worker.pid, options=["--dry-run"])
     assert done.code == MOVED, done.output
@@ -52,7 +52,7 @@ def test_dry_run_succeeds_without_any_change(machines, migrations):
 
 
 @pytest.mark.long
-def test_dry_run_names_file_that_is_missing_at_target(machines, migrations):
+def test_dry_run_reports_file_that_is_missing_at_target(machines, migrations):
     machines.a.run(["sh", "-c", "cp /bin/sleep /tmp/only-here"])
     pid = machines.a.spawn(["/tmp/only-here", "1000"], log=machines.home / "only-here.log")
     done = migrations.migrate(pid, options=["--dry-run"])
@@ -63,7 +63,7 @@ def test_dry_run_names_file_that_is_missing_at_target(machines, migrations):
     ), done.output
 
 
-def test_worker_moves_over_rdma(machines, migrations):
+def test_migrate_moves_process_over_rdma(machines, migrations):
     worker = start_worker(machines, size_mib=32)
     before = Before(worker)
     done = migrations.migrate(worker.pid, timeout=120).ok()

@@ -22,7 +22,7 @@ def vm_mounts(ppmr, machines, tmp_path):
 
 
 @pytest.mark.parametrize("lazily", [True, False], ids=["lazy", "eager"])
-def test_worker_moves_between_machines(machines, vm_mounts, lazily):
+def test_process_moves_between_machines_over_tcp(machines, vm_mounts, lazily):
     a, b = machines.nodes
     worker = SteadyWorker(a, machines.home / f"worker-{lazily}", size_mib=32)
     worker.wait_for_lines(30)

@@ -166,7 +166,7 @@ def test_devices_command_shows_the_device(machines):
     assert "can be used" in machines.a.run([find_ppmr(), "devices"]).stdout
 
 
-def test_large_file_is_read_by_rdma_and_registration_stays_constant(pair, long):
+def test_large_file_is_read_by_rdma_and_registered_memory_stays_constant(pair, long):
     size_mib = 512 if long else 256  # more than the target's reserve
     both = pair()
     assert both.transports() == ["verbs", "verbs"], (both.source.output(), both.target.output())
@@ -200,12 +200,12 @@ def test_source_can_request_tcp(pair):
     assert both.rdma()["bytes_read"] == 0
 
 
-def test_verbs_source_is_refused_by_tcp_target_with_reason(pair):
+def test_tcp_only_target_refuses_verbs_only_source_and_says_why(pair):
     with pytest.raises(LabError, match="--transport verbs, but the target has --transport tcp"):
         pair(["--transport", "verbs"], ["--transport", "tcp"])
 
 
-def test_missing_device_is_named(pair):
+def test_error_names_the_missing_rdma_device(pair):
     with pytest.raises(LabError, match="'mlx5_7'.*this machine has: rxe0"):
         pair(target_options=["--device", "mlx5_7"])
 
@@ -261,7 +261,7 @@ def test_several_processes_move_over_rdma_at_once(machines, pair):
 # ---- Faults ----
 
 
-def test_cut_shorter_than_peer_timeout_loses_no_bytes(machines, pair):
+def test_link_cut_shorter_than_peer_timeout_loses_no_bytes(machines, pair):
     both = pair(["--transport", "verbs"])
     thread, result = both.start_write()
     machines.cut_link()

@@ -141,7 +141,7 @@ def test_redis_under_load_moves_with_its_address(lab, nodes, migrations, need_co
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-def test_jvm(lab, nodes, migrations, need_command):
+def test_jvm_moves(lab, nodes, migrations, need_command):
     output = lab.home / "lines"
     pid = nodes.source.spawn(
         [need_command("java"), "-Xmx128m", "-XX:-UsePerfData", WORKLOADS / "Counter.java", output],
@@ -159,7 +159,7 @@ def test_jvm(lab, nodes, migrations, need_command):
     move_and_check(migrations, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_numpy(lab, nodes, migrations):
+def test_numpy_program_moves(lab, nodes, migrations):
     specification = importlib.util.spec_from_file_location(
         "numpy_worker", WORKLOADS / "numpy_worker.py"
     )
@@ -182,7 +182,7 @@ def test_numpy(lab, nodes, migrations):
     move_and_check(migrations, pid, Lines(output), expected)
 
 
-def test_shell_pipeline(lab, nodes, migrations):
+def test_shell_pipeline_moves(lab, nodes, migrations):
     """Three programs and their shell, with bytes in flight in the pipes between them."""
     output = lab.home / "lines"
     script = r"""
@@ -197,7 +197,7 @@ def test_shell_pipeline(lab, nodes, migrations):
     move_and_check(migrations, pid, Lines(output), lambda number: str(sums(number)))
 
 
-def test_mpi_job_in_one_tree(lab, nodes, migrations, need_command):
+def test_mpi_job_moves_as_one_tree(lab, nodes, migrations, need_command):
     """mpirun and its three ranks move with the connections between them.
 
     The ranks use TCP over loopback: Open MPI's segments in /dev/shm are files of the node and would not move.

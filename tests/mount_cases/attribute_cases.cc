@@ -35,7 +35,7 @@ class Attributes : public MountCase {
   }
 };
 
-TEST_F(Attributes, OfAFileAreTypeSizeAndLinks) {
+TEST_F(Attributes, OfAFileIncludeTypeSizeAndLinkCount) {
   ASSERT_TRUE(write_file(at_writer("file"), pattern(12'345, 1)));
   for (const std::string& path : {at_writer("file"), at_reader("file")}) {
     const struct stat seen = seen_at(path);
@@ -64,7 +64,7 @@ TEST_F(Attributes, InodeNumbersAreDistinctAndStable) {
   EXPECT_EQ(a, seen_at(at_reader("a")).st_ino);
 }
 
-TEST_F(Attributes, SizeGrowsWithTheWriter) {
+TEST_F(Attributes, SizeGrowsWithEachWrite) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, std::string(5000, 'x')));
@@ -218,7 +218,7 @@ TEST_F(Attributes, MissingExtendedAttributeIsENODATA) {
       ENOENT);
 }
 
-TEST_F(Attributes, ExtendedAttributeIsStoredOrRefused) {
+TEST_F(Attributes, SetxattrStoresTheAttributeOrIsEOPNOTSUPP) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   const int error = errno_of(::setxattr(at_writer("file").c_str(), "user.colour", "blue", 4, 0));
   if (error == EOPNOTSUPP) return;  // ppmr, and tmpfs before Linux 6.6

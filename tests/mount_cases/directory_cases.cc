@@ -35,7 +35,7 @@ TEST_F(Directory, IsNotRemovedUnlessEmpty) {
   EXPECT_TRUE(soon_absent("d"));
 }
 
-TEST_F(Directory, CreatingAnExistingOneIsEEXIST) {
+TEST_F(Directory, MkdirOfAnExistingNameIsEEXIST) {
   ASSERT_EQ(make("d"), 0);
   EXPECT_EQ(make("d"), EEXIST);
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
@@ -48,7 +48,7 @@ TEST_F(Directory, MissingDirectoryIsENOENT) {
   EXPECT_EQ(errno_of(::open(at_writer("missing/file").c_str(), O_WRONLY | O_CREAT, 0644)), ENOENT);
 }
 
-TEST_F(Directory, MkdirInAFileRmdirOfAFileAndUnlinkOfADirectoryFail) {
+TEST_F(Directory, MkdirRmdirAndUnlinkRefuseTheWrongFileType) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   ASSERT_EQ(make("d"), 0);
   EXPECT_EQ(make("file/d"), ENOTDIR);
@@ -84,7 +84,7 @@ TEST_F(Directory, LinkCountIncludesSubdirectories) {
   }
 }
 
-TEST_F(Directory, ListsAThousandNamesOnceEachWithTheirTypes) {
+TEST_F(Directory, ListsEachOfAThousandNamesOnceWithItsType) {
   std::vector<std::string> names;
   for (int i = 0; i < 1000; ++i) {
     names.push_back("a rather long name so that several calls are needed, number " +
@@ -153,7 +153,7 @@ TEST_F(Directory, TopLevelEntriesAreListed) {
   EXPECT_EQ(std::count(names.begin(), names.end(), top()), 1);
 }
 
-TEST_F(Directory, DescriptorServesTheAtCalls) {
+TEST_F(Directory, DescriptorWorksWithOpenatAndUnlinkat) {
   Fd directory = open_file(at_writer(), O_RDONLY | O_DIRECTORY);
   ASSERT_TRUE(directory.ok());
   Fd file(::openat(directory.get(), "core-1.img", O_WRONLY | O_CREAT | O_TRUNC, 0644));

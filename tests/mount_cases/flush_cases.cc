@@ -82,7 +82,7 @@ TEST_F(Flush, OfAReadOnlyDescriptorSucceeds) {
   EXPECT_EQ(fd.close(), 0);
 }
 
-TEST_F(Flush, ClosingADuplicateLeavesTheOthersOpen) {
+TEST_F(Flush, ClosingADuplicatedDescriptorLeavesTheOthersOpen) {
   Fd one = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(one.ok());
   Fd two(::dup(one.get()));
@@ -128,7 +128,7 @@ TEST_F(Flush, TwoProcessesWithOneDescriptorKeepEveryLine) {
   EXPECT_EQ(from_parent, expected);
 }
 
-TEST_F(Flush, ChildWritesAfterItsParentHasClosed) {
+TEST_F(Flush, ChildCanWriteAfterItsParentClosedTheFile) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, "parent "));
@@ -149,7 +149,7 @@ TEST_F(Flush, ChildWritesAfterItsParentHasClosed) {
 }
 
 // As with the helpers of a checkpoint tool, whose standard output is the image.
-TEST_F(Flush, StandardOutputOfAProgramArrives) {
+TEST_F(Flush, StandardOutputRedirectedToAFileArrivesWhole) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   Child child([&] {

@@ -39,7 +39,7 @@ TEST_F(Hole, FillsAnEmptyFileThatWasTruncatedUp) {
   close_and_compare(file);
 }
 
-TEST_F(Hole, ReplacesBytesThatWereTruncatedAway) {
+TEST_F(Hole, AfterTruncatingDownAndUpReadsAsZeroes) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 2 * kMiB));
   ASSERT_TRUE(file.truncate(4099));
@@ -48,14 +48,14 @@ TEST_F(Hole, ReplacesBytesThatWereTruncatedAway) {
   close_and_compare(file);
 }
 
-TEST_F(Hole, IsNotLeftByTruncatingDown) {
+TEST_F(Hole, IsNotLeftByTruncatingToASmallerSize) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 3 * kMiB));
   ASSERT_TRUE(file.truncate(kMiB - 1));
   close_and_compare(file);
 }
 
-TEST_F(Hole, PrecedesAWriteAfterTruncatingToZero) {
+TEST_F(Hole, LeftByAWriteAfterTruncatingToZeroReadsAsZeroes) {
   ShadowFile file = create();
   ASSERT_TRUE(file.write_at(0, 100'000));
   ASSERT_TRUE(file.truncate(0));
@@ -63,7 +63,7 @@ TEST_F(Hole, PrecedesAWriteAfterTruncatingToZero) {
   close_and_compare(file);
 }
 
-TEST_F(Hole, AppearsAfterTruncatingAClosedFileByPath) {
+TEST_F(Hole, AppearsWhenAClosedFileIsTruncatedUpByPath) {
   ASSERT_TRUE(write_file(at_writer("file"), pattern(100'000, 1)));
   ASSERT_EQ(errno_of(::truncate(at_writer("file").c_str(), 70'000)), 0);
   EXPECT_TRUE(soon_reads_as("file", pattern(100'000, 1).substr(0, 70'000)));
@@ -107,7 +107,7 @@ TEST_F(Hole, PunchedAfterCloseIsVisibleToTheReader) {
   close_and_compare(file);
 }
 
-TEST_F(Hole, PreallocationExtendsTheFileOrIsRefused) {
+TEST_F(Hole, PreallocationExtendsTheFileOrChangesNothing) {
   Fd fd = open_file(at_writer("file"), O_RDWR | O_CREAT);
   ASSERT_TRUE(fd.ok());
   const int error = errno_of(::fallocate(fd.get(), 0, 0, 10'000));

@@ -32,7 +32,7 @@ TEST_F(Name, Of256BytesIsENAMETOOLONG) {
   EXPECT_TRUE(soon_lists("", {"short"}));
 }
 
-TEST_F(Name, MayContainOtherAlphabetsSpacesAndNewlines) {
+TEST_F(Name, MayContainNonAsciiCharactersSpacesAndNewlines) {
   const std::vector<std::string> names = {
       "größe",       "中文文件",   "имя",       "🧊 ice", "a b",     "new\nline", "tab\t",
       "back\\slash", "\"quoted\"", "percent%s", "-dash",    ".hidden", "...",       "*?[]"};
@@ -72,7 +72,7 @@ TEST_F(Name, MayBeDotDotInsideAPath) {
   EXPECT_TRUE(reads_as(at_reader("./a/.././file"), "dots"));
 }
 
-TEST_F(Name, MayBeThePrefixOfAnother) {
+TEST_F(Name, MayBeThePrefixOfAnotherName) {
   ASSERT_TRUE(write_file(at_writer("pages-1.img"), "one"));
   ASSERT_TRUE(write_file(at_writer("pages-1"), "short"));
   ASSERT_TRUE(write_file(at_writer("pages-1.img.temp"), "long"));

@@ -82,7 +82,7 @@ TEST_F(Open, CreatorMayWriteToAFileOfReadOnlyMode) {
   EXPECT_TRUE(reads_as(at_reader("file"), "written once"));
 }
 
-TEST_F(Open, OSyncWritesThrough) {
+TEST_F(Open, AllWritesWithOSyncArrive) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT | O_SYNC);
   ASSERT_TRUE(fd.ok());
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(write_whole(fd, "0123456789"));
@@ -107,7 +107,7 @@ TEST_F(Open, FiveHundredFilesMayBeOpenAtOnce) {
   }
 }
 
-TEST_F(Open, OTmpfileSucceedsOrIsRefused) {
+TEST_F(Open, OTmpfileSucceedsOnlyOnTmpfsAndLeavesNoName) {
   Fd fd(::open(at_writer().c_str(), O_TMPFILE | O_RDWR, 0600));
   if (expects().anonymous_files) {
     EXPECT_TRUE(fd.ok()) << errno_name(errno);

@@ -71,7 +71,7 @@ TEST_F(Read, AtRandomOffsetsReturnsTheirBytes) {
     ASSERT_TRUE(reads_at(fd, random() % (4 * kMiB + 100), random() % 200'000));
 }
 
-TEST_F(Read, BackwardReturnsEveryByte) {
+TEST_F(Read, AtDecreasingOffsetsReturnsEveryByte) {
   const Fd fd = ready(2 * kMiB);
   for (int i = 31; i >= 0; --i)
     ASSERT_TRUE(reads_at(fd, static_cast<uint64_t>(i) * 65'536, 65'536));
@@ -111,7 +111,7 @@ TEST_F(Read, TwoDescriptorsHaveTwoOffsets) {
   EXPECT_EQ(second, bytes_.substr(0, 1000));
 }
 
-TEST_F(Read, StartsAtAnOffsetSoughtFromTheEnd) {
+TEST_F(Read, AfterASeekFromTheEndReturnsTheLastBytes) {
   const Fd fd = ready(50'000);
   EXPECT_EQ(::lseek(fd.get(), -10, SEEK_END), 49'990);
   std::string got(100, '\0');

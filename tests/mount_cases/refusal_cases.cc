@@ -27,7 +27,7 @@ TEST_F(Refusal, OfAHardLinkLeavesTheFileUnchanged) {
   EXPECT_TRUE(reads_as(at_reader("file"), "x"));
 }
 
-TEST_F(Refusal, OfAFifoLeavesNoName) {
+TEST_F(Refusal, OfAFifoLeavesNoDirectoryEntry) {
   const int error = errno_of(::mkfifo(at_writer("fifo").c_str(), 0644));
   EXPECT_TRUE(is_expected(expects().special_nodes, error));
   if (!expects().special_nodes) {
@@ -35,7 +35,7 @@ TEST_F(Refusal, OfAFifoLeavesNoName) {
   }
 }
 
-TEST_F(Refusal, OfADeviceLeavesNoName) {
+TEST_F(Refusal, OfADeviceNodeLeavesNoDirectoryEntry) {
   if (::geteuid() != 0) GTEST_SKIP() << "making device nodes needs root";
   const int error = errno_of(::mknod(at_writer("null").c_str(), S_IFCHR | 0666, makedev(1, 3)));
   EXPECT_TRUE(is_expected(expects().special_nodes, error));
@@ -44,7 +44,7 @@ TEST_F(Refusal, OfADeviceLeavesNoName) {
   }
 }
 
-TEST_F(Refusal, OfASharedWritableMappingIsImmediate) {
+TEST_F(Refusal, OfASharedWritableMappingIsReportedByMmap) {
   Fd fd = open_file(at_writer("file"), O_RDWR | O_CREAT);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(write_whole(fd, std::string(8192, 'x')));

@@ -74,7 +74,7 @@ TEST_F(Rename, NoReplaceKeepsTheExistingFile) {
   EXPECT_TRUE(soon_reads_as("free", "old"));
 }
 
-TEST_F(Rename, ExchangeSwapsOrIsRefused) {
+TEST_F(Rename, ExchangeSwapsBothFilesOrChangesNothing) {
   ASSERT_TRUE(write_file(at_writer("a"), "was a"));
   ASSERT_TRUE(write_file(at_writer("b"), "was b"));
   const int error = rename("a", "b", RENAME_EXCHANGE);
@@ -87,7 +87,7 @@ TEST_F(Rename, ExchangeSwapsOrIsRefused) {
   EXPECT_TRUE(soon_reads_as("b", error == 0 ? "was a" : "was b"));
 }
 
-TEST_F(Rename, ReplacesADirectoryOnlyByADirectoryAndIfEmpty) {
+TEST_F(Rename, ReplacesADirectoryOnlyIfEmptyAndOnlyByADirectory) {
   ASSERT_EQ(make("d"), 0);
   ASSERT_EQ(make("full"), 0);
   ASSERT_TRUE(write_file(at_writer("full/file"), "x"));
@@ -102,7 +102,7 @@ TEST_F(Rename, ReplacesADirectoryOnlyByADirectoryAndIfEmpty) {
   EXPECT_TRUE(soon_absent("full"));
 }
 
-TEST_F(Rename, IntoItsOwnSubtreeIsEINVAL) {
+TEST_F(Rename, OfADirectoryIntoItsOwnSubtreeIsEINVAL) {
   ASSERT_EQ(make("d"), 0);
   ASSERT_EQ(make("d/inner"), 0);
   EXPECT_EQ(rename("d", "d/inner/d"), EINVAL);

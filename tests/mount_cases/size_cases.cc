@@ -12,19 +12,19 @@ namespace {
 
 class FileSize : public MountCase, public testing::WithParamInterface<uint64_t> {};
 
-TEST_P(FileSize, ArrivesWholeFromOneWrite) {
+TEST_P(FileSize, FileOfEachSizeArrivesWholeFromOneWrite) {
   const std::string bytes = pattern(GetParam(), 1);
   ASSERT_TRUE(write_file(at_writer("file"), bytes, std::max<uint64_t>(bytes.size(), 1)));
   EXPECT_TRUE(reads_as(at_reader("file"), bytes));
 }
 
-TEST_P(FileSize, ArrivesWholeFromWritesOf64KiB) {
+TEST_P(FileSize, FileOfEachSizeArrivesWholeFromWritesOf64KiB) {
   const std::string bytes = pattern(GetParam(), 2);
   ASSERT_TRUE(write_file(at_writer("file"), bytes, 64 * kKiB));
   EXPECT_TRUE(reads_as(at_reader("file"), bytes));
 }
 
-TEST_P(FileSize, ArrivesWholeAsATopLevelFile) {
+TEST_P(FileSize, TopLevelFileOfEachSizeArrivesWhole) {
   const std::string bytes = pattern(GetParam(), 3);
   const std::string name = "/" + top() + ".file";
   ASSERT_TRUE(write_file(settings().write_dir + name, bytes));

@@ -56,19 +56,19 @@ TEST_F(SymbolicLink, MayHoldTheLongestPath) {
   EXPECT_EQ(seen.st_size, 4095);
 }
 
-TEST_F(SymbolicLink, MayContainOtherAlphabets) {
+TEST_F(SymbolicLink, PathMayContainNonAsciiCharacters) {
   ASSERT_EQ(link("größe/中文 \n", "link"), 0);
   EXPECT_TRUE(soon_present("link"));
   EXPECT_EQ(read_link(at_reader("link")), "größe/中文 \n");
 }
 
-TEST_F(SymbolicLink, CreatingAnExistingOneIsEEXIST) {
+TEST_F(SymbolicLink, CreatingALinkWithAnExistingNameIsEEXIST) {
   ASSERT_EQ(link("one", "link"), 0);
   EXPECT_EQ(link("two", "link"), EEXIST);
   EXPECT_EQ(read_link(at_writer("link")), "one");
 }
 
-TEST_F(SymbolicLink, ReadlinkOfAnotherFileTypeIsEINVAL) {
+TEST_F(SymbolicLink, ReadlinkOfARegularFileIsEINVAL) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   EXPECT_EQ(read_link(at_writer("file")), "EINVAL");
   EXPECT_EQ(read_link(at_reader("file")), "EINVAL");

@@ -31,7 +31,7 @@ class AcrossTheMounts : public MountCase {
   }
 };
 
-TEST_F(AcrossTheMounts, EarlyReaderReceivesEveryByteAndThenEndOfFile) {
+TEST_F(AcrossTheMounts, ReaderOfAGrowingFileReceivesEveryByteAndThenEndOfFile) {
   const std::string bytes = pattern(6 * kMiB + 4097, 1);
   Fd out = open_file(at_writer("pages-1.img"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(out.ok());

@@ -47,7 +47,7 @@ TEST_F(Unlink, OfAnOpenFileKeepsItsDescriptorUsable) {
   EXPECT_TRUE(list_directory(at_writer()).empty()) << "no hidden leftovers";
 }
 
-TEST_F(Unlink, FreesTheNameAtOnce) {
+TEST_F(Unlink, OfAnOpenFileFreesTheNameAtOnce) {
   Fd old = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(old.ok());
   ASSERT_TRUE(write_whole(old, "old bytes that must not show"));

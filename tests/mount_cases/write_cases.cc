@@ -40,14 +40,14 @@ TEST_F(Write, RepeatedAtOnePlaceKeepsTheLastBytes) {
   close_and_compare(file);
 }
 
-TEST_F(Write, BackwardArrivesAtItsOffsets) {
+TEST_F(Write, AtDecreasingOffsetsArrivesWhole) {
   ShadowFile file = create();
   for (int i = 63; i >= 0; --i)
     ASSERT_TRUE(file.write_at(static_cast<uint64_t>(i) * 10'007, 10'007));
   close_and_compare(file);
 }
 
-TEST_F(Write, BackwardInWholeChunksArrivesAtItsOffsets) {
+TEST_F(Write, OfWholeChunksAtDecreasingOffsetsArrivesWhole) {
   ShadowFile file = create();
   for (int i = 7; i >= 0; --i) ASSERT_TRUE(file.write_at(static_cast<uint64_t>(i) * kMiB, kMiB));
   close_and_compare(file);
@@ -61,7 +61,7 @@ TEST_F(Write, OfAHeaderAfterTheBodyReplacesTheHeader) {
   close_and_compare(file);
 }
 
-TEST_F(Write, OfChunkLengthAcrossTwoChunksArrives) {
+TEST_F(Write, OfOneChunkLengthThatSpansTwoChunksArrives) {
   ShadowFile file = create();
   for (uint64_t i = 0; i < 6; ++i) ASSERT_TRUE(file.write_at(512 * kKiB + 1 + i * kMiB, kMiB));
   close_and_compare(file);
@@ -143,7 +143,7 @@ TEST_F(Write, OAppendWritesAtTheEndDespiteSeeks) {
   EXPECT_TRUE(reads_as(at_reader("file"), "first second third"));
 }
 
-TEST_F(Write, OAppendOfTwoDescriptorsInterleavesWholeWrites) {
+TEST_F(Write, ThroughTwoOAppendDescriptorsArrivesInOrder) {
   Fd one = open_file(at_writer("file"), O_WRONLY | O_CREAT | O_APPEND);
   Fd two = open_file(at_writer("file"), O_WRONLY | O_APPEND);
   ASSERT_TRUE(one.ok() && two.ok());
@@ -167,7 +167,7 @@ TEST_F(Write, AfterOTruncLeavesOnlyTheNewBytes) {
   EXPECT_TRUE(reads_as(at_reader("file"), ""));
 }
 
-TEST_F(Write, WithoutOTruncKeepsTheOtherBytes) {
+TEST_F(Write, WithoutOTruncLeavesUnwrittenRangesUnchanged) {
   std::string expected = pattern(kMiB + 500, 1);
   ASSERT_TRUE(write_file(at_writer("file"), expected));
   Fd fd = open_file(at_writer("file"), O_WRONLY);
@@ -203,7 +203,7 @@ TEST_F(Write, WithODirectArrives) {
 // Writes, truncates and holes in random order: the file equals its model, for several seeds.
 class RandomSteps : public Write, public testing::WithParamInterface<unsigned> {};
 
-TEST_P(RandomSteps, MatchTheModel) {
+TEST_P(RandomSteps, OfWriteTruncateAndPunchHoleMatchAModelInMemory) {
   std::mt19937 random(GetParam());
   const auto below = [&](uint64_t bound) { return random() % bound; };
   ShadowFile file = create();

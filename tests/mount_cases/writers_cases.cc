@@ -66,7 +66,7 @@ TEST_F(EightWriters, InProcessesWriteEightFiles) {
   expect_own_files();
 }
 
-TEST_F(EightWriters, InThreadsWriteTheirRangesOfOneDescriptor) {
+TEST_F(EightWriters, InThreadsWriteRangesOfOneFileThroughOneDescriptor) {
   Fd fd = open_file(at_writer("shared"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());
   in_threads([&](int number) { return write_own_blocks(fd, number); });
@@ -74,7 +74,7 @@ TEST_F(EightWriters, InThreadsWriteTheirRangesOfOneDescriptor) {
   expect_all_blocks();
 }
 
-TEST_F(EightWriters, InProcessesWriteTheirRangesThroughSeparateDescriptors) {
+TEST_F(EightWriters, InProcessesWriteRangesOfOneFileThroughSeparateDescriptors) {
   ASSERT_TRUE(write_file(at_writer("shared"), ""));
   in_processes([&](int number) {
     Fd fd = open_file(at_writer("shared"), O_WRONLY);
@@ -129,7 +129,7 @@ TEST_F(EightWriters, CreateAndRemoveNamesConcurrently) {
 }
 
 // Reads at the source during writes return the written bytes.
-TEST_F(EightWriters, AreReadWhileTheyWrite) {
+TEST_F(EightWriters, ReadBackTheirOwnBytesBetweenWrites) {
   in_threads([&](int number) {
     const std::string bytes = pattern(2 * kMiB, static_cast<uint64_t>(number));
     Fd fd = open_file(at_writer("file-" + std::to_string(number)), O_RDWR | O_CREAT);

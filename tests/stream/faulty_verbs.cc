@@ -346,6 +346,9 @@ class FaultyRail final : public Rail {
     const std::string description =
         device_ + " " + address_.ip_text() + " - " + options.peer.text();
     const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+    // Declared before `lock` and so destroyed after it: if the session ends meanwhile, this is the
+    // last reference to the domain, and ~FaultyDomain() locks the mutex.
+    Result<Admission> admission = failure(ECANCELED, "");
     std::unique_lock lock(state_->mutex);
     while (!state_->link_up) {
       lock.unlock();
@@ -368,7 +371,7 @@ class FaultyRail final : public Rail {
     std::vector<std::byte> data(options.private_data.begin(), options.private_data.end());
     data.resize(kPrivateDataBytes);
     lock.unlock();
-    auto admission = call_admit(*handlers, data);
+    admission = call_admit(*handlers, data);
     auto ended = WakeEvent::create();
     lock.lock();
     if (!admission || !ended) {
