@@ -6,6 +6,7 @@
 
 #include "fuse_source/source_command.h"
 #include "fuse_target/target_command.h"
+#include "jobs/cli/job_commands.h"
 #include "mount/command_line/exit_code.h"
 #include "restart_loader/cli/commands.h"
 
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   ppmr::add_source_command(app, exit_code);
   ppmr::add_target_command(app, exit_code);
   ppmr::add_restart_commands(app, exit_code);
+  ppmr::add_job_commands(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {

@@ -50,7 +50,9 @@ Status ControlCall::send(const std::string& control_socket, const nlohmann::json
 Result<nlohmann::json> ControlCall::answer(std::chrono::milliseconds timeout) {
   std::string line;
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
-  if (Status got = read_line(socket_.get(), pending_, line, kAnswerMaxBytes, deadline); !got) {
+  if (Status got =
+          read_line(socket_.get(), pending_, line, kAnswerMaxBytes, deadline, &descriptor_);
+      !got) {
     return explain(got.error());
   }
   nlohmann::json answer = nlohmann::json::parse(line, nullptr, false);

@@ -19,6 +19,8 @@ class ControlCall {
               std::chrono::milliseconds timeout);
   // Waits for the answer; after ETIMEDOUT the caller can wait again. Errors: as call().
   Result<nlohmann::json> answer(std::chrono::milliseconds timeout);
+  // The file descriptor that came with the answer, if any.
+  UniqueFd descriptor() { return std::move(descriptor_); }
 
  private:
   tl::unexpected<Error> explain(const Error& error) const;
@@ -26,6 +28,7 @@ class ControlCall {
   std::string control_socket_;
   UniqueFd socket_;
   std::string pending_;  // first part of an incomplete answer
+  UniqueFd descriptor_;
 };
 
 // Sends one request and returns the daemon's answer, which can be a refusal, see accepted().

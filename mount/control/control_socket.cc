@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
@@ -83,11 +84,29 @@ void remove_stale_sockets(const std::string& directory) {
   }
 }
 
-bool is_permitted(int socket) {
+Result<ControlClient> identify(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  return peer.uid == 0 || peer.uid == geteuid();
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return system_failure("identify", "a client");
+  }
+  return ControlClient{peer.pid, peer.uid, peer.gid};
+}
+
+// The path at which a daemon listens, made ready for it.
+Result<std::string> choose_path(const ControlServerOptions& options) {
+  if (options.public_path.empty()) {
+    if (Status made = make_private_directory(options.directory); !made) {
+      return failure(made.error());
+    }
+    remove_stale_sockets(options.directory);
+    return options.directory + "/" + random_name() + std::string(kSuffix);
+  }
+  if (access(options.public_path.c_str(), F_OK) == 0 && !is_stale(options.public_path)) {
+    return failure(EADDRINUSE, "control socket " + options.public_path +
+                                   ": another daemon listens there, or it is no socket");
+  }
+  return options.public_path;
 }
 
 }  // namespace
@@ -105,25 +124,25 @@ json refusal(const Error& error) {
 
 Result<std::unique_ptr<ControlServer>> ControlServer::create(ControlServerOptions options) {
   if (options.directory.empty()) options.directory = control_directory();
-  if (Status made = make_private_directory(options.directory); !made) return failure(made.error());
-  remove_stale_sockets(options.directory);
-
-  const std::string name = options.directory + "/" + random_name();
-  const std::string unfinished = name + std::string(kUnfinished);
-  const std::string path = name + std::string(kSuffix);
-  static_assert(kSuffix.size() >= kUnfinished.size());
+  const auto chosen = choose_path(options);
+  if (!chosen) return failure(chosen.error());
+  const std::string& path = *chosen;
+  const std::string unfinished = path + std::string(kUnfinished);
   if (const auto address = address_of(path); !address) return failure(address.error());
   const auto bind_address = address_of(unfinished);
+  if (!bind_address) return failure(bind_address.error());
 
   UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return system_failure("create control socket", path);
   UniqueFd end(eventfd(0, EFD_CLOEXEC));
   if (!end) return system_failure("create an eventfd for", path);
+  if (!options.public_path.empty()) unlink(unfinished.c_str());
+  const mode_t mode = options.public_path.empty() ? 0600 : 0666;
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&*bind_address),
            sizeof(*bind_address)) != 0) {
     return system_failure("bind control socket", path);
   }
-  if (chmod(unfinished.c_str(), 0600) != 0 || listen(listener.get(), 64) != 0 ||
+  if (chmod(unfinished.c_str(), mode) != 0 || listen(listener.get(), 64) != 0 ||
       rename(unfinished.c_str(), path.c_str()) != 0) {
     const int errno_value = errno;
     unlink(unfinished.c_str());
@@ -149,6 +168,12 @@ ControlServer::~ControlServer() {
 }
 
 void ControlServer::serve(Handler handler) {
+  serve([handler = std::move(handler)](const json& request, const ControlClient&, UniqueFd&) {
+    return handler(request);
+  });
+}
+
+void ControlServer::serve(ClientHandler handler) {
   handler_ = std::move(handler);
   acceptor_ = std::thread([this] { accept_clients(); });
 }
@@ -181,19 +206,21 @@ void ControlServer::add_client(UniqueFd socket) {
   const auto refuse = [&](int fd, int errno_value, const char* why) {
     (void)write_line(fd, json_text(refusal({errno_value, why})), std::chrono::steady_clock::now());
   };
-  if (!is_permitted(socket.get())) {
-    return refuse(socket.get(), EPERM,
-                  "permission denied: not root and not the user of this mount");
+  const auto identity = identify(socket.get());
+  if (!identity) return refuse(socket.get(), EPERM, "permission denied: unknown user");
+  if (const char* reason = reason_to_refuse(*identity)) {
+    return refuse(socket.get(), options_.public_path.empty() ? EPERM : EAGAIN, reason);
   }
   if (clients_.size() >= options_.clients_max) {
     return refuse(socket.get(), EAGAIN, "too many clients: try again");
   }
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
+  client.identity = *identity;
   try {
     client.thread = std::thread([this, &client] {
       try {
-        serve_client(client.socket.get());
+        serve_client(client);
       } catch (const std::exception& exception) {
         spdlog::error("control socket: dropped a client: {}", exception.what());
       }
@@ -208,7 +235,21 @@ void ControlServer::add_client(UniqueFd socket) {
   }
 }
 
-void ControlServer::serve_client(int socket) {
+// Null: none.
+const char* ControlServer::reason_to_refuse(const ControlClient& client) const {
+  if (client.uid == 0 || client.uid == geteuid()) return nullptr;
+  if (options_.public_path.empty()) {
+    return "permission denied: not root and not the user of this mount";
+  }
+  const auto of_user = std::count_if(clients_.begin(), clients_.end(), [&](const Client& other) {
+    return other.identity.uid == client.uid && !other.done;
+  });
+  const bool too_many = static_cast<size_t>(of_user) >= options_.clients_per_user_max;
+  return too_many ? "too many clients of this user: try again" : nullptr;
+}
+
+void ControlServer::serve_client(const Client& client) {
+  const int socket = client.socket.get();
   const auto deadline = [this] {
     return std::chrono::steady_clock::now() + options_.client_timeout;
   };
@@ -218,17 +259,21 @@ void ControlServer::serve_client(int socket) {
     const Status read = read_line(socket, pending, line, options_.request_max_bytes, deadline());
     const bool too_long = !read && read.error().errno_value == EMSGSIZE;
     if (!read && !too_long) return;
-    const json reply = too_long ? refusal(read.error()) : answer(line);
-    if (!write_line(socket, json_text(reply), deadline()) || too_long) return;
+    UniqueFd descriptor;
+    const json reply =
+        too_long ? refusal(read.error()) : answer(line, client.identity, descriptor);
+    const Status sent = write_line(socket, json_text(reply), deadline(), descriptor.get());
+    if (!sent || too_long) return;
   }
 }
 
-json ControlServer::answer(const std::string& line) {
+json ControlServer::answer(const std::string& line, const ControlClient& client,
+                           UniqueFd& descriptor) {
   const json request = json::parse(line, nullptr, false);
   if (!request.is_object())
     return refusal({EINVAL, "malformed request: not a JSON object on one line"});
   try {
-    return handler_(request);
+    return handler_(request, client, descriptor);
   } catch (const json::exception& error) {
     return refusal({EINVAL, std::string("malformed request: ") + error.what()});
   } catch (const std::bad_alloc&) {

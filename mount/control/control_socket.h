@@ -1,7 +1,7 @@
 // The daemon's half of the control socket: a Unix stream socket on which `ppmr commit`, `restart`,
-// `status` and others send requests to the daemon of a mount. A request is one JSON object on a
-// line, and so is its answer. The client's half is control_client.h. README.md in this folder lists
-// the requests.
+// `status` and others send requests to the daemon of a mount, and users to the agent of a host. A
+// request is one JSON object on a line, and so is its answer. The client's half is
+// control_client.h. README.md in this folder lists the requests.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,21 @@ namespace ppmr {
 
 struct ControlServerOptions {
   std::string directory;  // empty: control_directory()
+  // If not empty: the path of a socket that all users may connect to, instead of one in `directory`.
+  // The handler decides what each may do.
+  std::string public_path;
   size_t clients_max = 256;
+  size_t clients_per_user_max = 256;  // does not apply to root
   size_t request_max_bytes = 64 << 10;
   // Time limit for a client to send a whole request, and again to receive the answer.
   std::chrono::milliseconds client_timeout{5000};
+};
+
+// Who sent a request; the kernel vouches for it (SO_PEERCRED).
+struct ControlClient {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
 };
 
 // The directory of the sockets of this user's daemons: /run/ppmr for root, else
@@ -39,9 +50,14 @@ class ControlServer {
   // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM for
   // std::bad_alloc, EIO for others.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
+  // For a handler that needs to know the client. It may set `descriptor`, which the client then gets
+  // with the answer (ControlCall::descriptor()).
+  using ClientHandler = std::function<nlohmann::json(
+      const nlohmann::json& request, const ControlClient& client, UniqueFd& descriptor)>;
 
   // Creates the directory (mode 0700) and in it a listening socket (mode 0600) with a random name.
-  // Removes the sockets of dead daemons. Clients block until serve(). Errors: of the system calls.
+  // Removes the sockets of dead daemons. Clients block until serve(). Errors: EADDRINUSE if another
+  // daemon listens on the public path; of the system calls.
   static Result<std::unique_ptr<ControlServer>> create(ControlServerOptions options = {});
   // Removes the socket, closes the connections and waits for the handlers to return: the owner must
   // have unblocked them.
@@ -52,25 +68,28 @@ class ControlServer {
 
   // Throws std::system_error when no thread can be started.
   void serve(Handler handler);
+  void serve(ClientHandler handler);
   const std::string& path() const { return path_; }
 
  private:
   struct Client {
     UniqueFd socket;
+    ControlClient identity;
     std::atomic<bool> done{false};
     std::thread thread;
   };
   ControlServer(ControlServerOptions options, std::string path, UniqueFd listener, UniqueFd end);
   void accept_clients();
   void add_client(UniqueFd socket);
-  void serve_client(int socket);
-  nlohmann::json answer(const std::string& line);
+  void serve_client(const Client& client);
+  nlohmann::json answer(const std::string& line, const ControlClient& client, UniqueFd& descriptor);
+  const char* reason_to_refuse(const ControlClient& client) const;
 
   const ControlServerOptions options_;
   const std::string path_;
   const UniqueFd listener_;
   const UniqueFd end_;  // eventfd: written once by the destructor
-  Handler handler_;     // constant after serve()
+  ClientHandler handler_;  // constant after serve()
 
   std::list<Client> clients_;  // used by thread acceptor_, and after its end by the destructor
   std::thread acceptor_;

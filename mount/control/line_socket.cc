@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 
 namespace ppmr {
 
@@ -19,8 +21,59 @@ Status wait_for(int socket, short poll_events, Deadline deadline) {
   }
 }
 
+namespace {
+
+// Room for one descriptor. The kernel closes others.
+union ControlBuffer {
+  char bytes[CMSG_SPACE(sizeof(int))];
+  cmsghdr align;
+};
+
+ssize_t receive(int socket, std::span<char> bytes, UniqueFd* descriptor) {
+  iovec buffer{bytes.data(), bytes.size()};
+  ControlBuffer control{};
+  msghdr message{};
+  message.msg_iov = &buffer;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  const ssize_t count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (count < 0) return count;
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len < CMSG_LEN(sizeof(int))) {
+    return count;
+  }
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+  UniqueFd received(fd);
+  if (descriptor != nullptr) *descriptor = std::move(received);
+  return count;
+}
+
+// `descriptor`: -1 for none.
+ssize_t transmit(int socket, std::string_view bytes, int descriptor) {
+  iovec buffer{const_cast<char*>(bytes.data()), bytes.size()};
+  ControlBuffer control{};
+  msghdr message{};
+  message.msg_iov = &buffer;
+  message.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof(control.bytes);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
+  }
+  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace
+
 Status read_line(int socket, std::string& pending, std::string& line, size_t line_max_bytes,
-                 Deadline deadline) {
+                 Deadline deadline, UniqueFd* descriptor) {
   size_t searched = 0;
   for (;;) {
     const size_t newline = pending.find('\n', searched);
@@ -36,7 +89,7 @@ Status read_line(int socket, std::string& pending, std::string& line, size_t lin
     }
     if (Status ready = wait_for(socket, POLLIN, deadline); !ready) return ready;
     char buffer[16 << 10];
-    const ssize_t n = recv(socket, buffer, sizeof(buffer), MSG_DONTWAIT);
+    const ssize_t n = receive(socket, buffer, descriptor);
     if (n == 0) return failure(ENODATA, "the connection was closed");
     if (n < 0 && errno != EAGAIN && errno != EINTR)
       return system_failure("receive from", "a control socket");
@@ -44,13 +97,13 @@ Status read_line(int socket, std::string& pending, std::string& line, size_t lin
   }
 }
 
-Status write_line(int socket, std::string_view line, Deadline deadline) {
+Status write_line(int socket, std::string_view line, Deadline deadline, int descriptor) {
   std::string bytes(line);
   bytes += '\n';
   for (size_t sent = 0; sent < bytes.size();) {
-    const ssize_t n =
-        send(socket, bytes.data() + sent, bytes.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = transmit(socket, std::string_view(bytes).substr(sent), descriptor);
     if (n > 0) {
+      descriptor = -1;
       sent += static_cast<size_t>(n);
     } else if (errno == EAGAIN) {
       if (Status ready = wait_for(socket, POLLOUT, deadline); !ready) return ready;

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "mount/control/mount_table.h"
-#include "restart_loader/criu/child_process.h"
 #include "restart_loader/criu/criu_process.h"
+#include "restart_loader/criu/run_command.h"
 
 namespace ppmr {
 namespace {
@@ -63,18 +63,10 @@ Result<Runc> Runc::find() {
 Result<std::string> Runc::run(const std::vector<std::string>& words) const {
   std::vector<std::string> argv = {path_};
   argv.insert(argv.end(), words.begin(), words.end());
-  std::string output;
-  auto process =
-      CriuProcess::start({.argv = std::move(argv),
-                          .show = [&output](const std::string& line) { output += line + "\n"; },
-                          .background = true});
-  if (!process) return failure(process.error());
-  if (!(*process)->await_end(kPatience)) {
-    return failure(ETIMEDOUT, fmt::format("runc {} did not end within {} s", fmt::join(words, " "),
-                                          kPatience.count()));
-  }
-  if ((*process)->succeeded()) return output;
-  return failure(ECHILD, fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(output)));
+  auto output = run_command(argv, kPatience);
+  if (!output) return failure(output.error());
+  if (output->succeeded) return output->text;
+  return failure(ECHILD, fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(output->text)));
 }
 
 Result<std::string> Runc::version() const {

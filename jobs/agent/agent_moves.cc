@@ -1,0 +1,137 @@
+// How the agent of a host moves its job nodes away.
+#include <fmt/format.h>
+
+#include "jobs/agent/job_agent.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds kHomePatience{20'000};
+constexpr std::chrono::milliseconds kPreparePatience{60'000};
+constexpr std::chrono::seconds kBetweenQuestions{2};
+constexpr int kSparesTried = 4;
+// In a node's record while the home has not named the spare yet.
+constexpr const char* kNotChosen = "?";
+
+}  // namespace
+
+json JobAgent::evacuate(uid_t uid, const std::string& to) {
+  std::vector<HostNode> movable;
+  for (const HostNode& node : nodes_.list()) {
+    if (node.expected) continue;
+    if (uid == 0 || uid == node.spec.user.uid) movable.push_back(node);
+  }
+  if (!to.empty() && movable.size() > 1) {
+    return refusal({EINVAL, fmt::format("host {} has {} job nodes, and --to names one spare: leave "
+                                        "--to out",
+                                        options_.host, movable.size())});
+  }
+  std::vector<json> results(movable.size());
+  (void)for_each_in_parallel(movable.size(), [&](size_t i) -> Status {
+    results[i] = answer_safely([&] { return evacuate_node(movable[i], to); });
+    results[i]["job"] = movable[i].spec.job;
+    results[i]["node"] = movable[i].spec.name;
+    results[i]["from"] = options_.host;
+    return {};
+  });
+  return {{"ok", true}, {"host", options_.host}, {"moves", results}};
+}
+
+Result<std::string> JobAgent::reserve(const HostNode& node, const std::string& to) {
+  auto answer = ask_peer(options_.home.peers, node.spec.home,
+                         {{"op", "reserve"},
+                          {"job", node.spec.job},
+                          {"index", node.spec.index},
+                          {"from", options_.host},
+                          {"to", to}},
+                         kHomePatience);
+  if (!answer) return failure(answer.error());
+  return answer->value("to", "");
+}
+
+json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
+  const std::string container = node.spec.container();
+  const auto claim = nodes_.claim(container);
+  if (!claim) return refusal(claim.error());
+  Error last{EIO, "no spare could take the node"};
+  for (int tried = 0; tried < kSparesTried; ++tried) {
+    // Noted first: if the agent dies behind this line, the next one gives the spare back.
+    if (Status noted = nodes_.note_move(container, kNotChosen); !noted) {
+      return refusal(noted.error());
+    }
+    const auto spare = reserve(node, to);
+    if (!spare) {
+      (void)nodes_.note_move(container, "");
+      return refusal(tried == 0 ? spare.error() : last);
+    }
+    if (Status noted = nodes_.note_move(container, *spare); !noted) return refusal(noted.error());
+    auto moving = nodes_.find(container);
+    if (!moving) return refusal(moving.error());
+    auto prepared = ask_peer(options_.home.peers, *spare,
+                             {{"op", "join"}, {"spec", to_json(node.spec)}, {"expected", true}},
+                             kPreparePatience);
+    if (!prepared) {
+      last = {prepared.error().errno_value,
+              fmt::format("spare {}: {}", *spare, prepared.error().message)};
+      spdlog::warn("{}: {}", container, last.message);
+      (void)conclude_move(*moving, {.result = MoveResult::kStayed, .error = last.message}, true);
+      if (!to.empty()) return refusal(last);
+      continue;
+    }
+    spdlog::info("{} moves to {}", container, *spare);
+    MoveReport report = move_job_node(options_.evacuation, *moving, *spare);
+    while (report.result == MoveResult::kOpen) {
+      std::unique_lock lock(mutex_);
+      stopping_.wait_for(lock, kBetweenQuestions, [this] { return stopped_; });
+      if (stopped_) return refusal({EAGAIN, "the agent ends: the move continues without it"});
+      lock.unlock();
+      report = move_result(options_.evacuation, *moving);
+    }
+    if (Status concluded = conclude_move(*moving, report, false); !concluded) {
+      spdlog::warn("{}: {}", container, concluded.error().message);  // finish_moves() repeats it
+    }
+    if (report.result == MoveResult::kMoved) {
+      spdlog::info("{} moved to {}: {:.2f} s down", container, *spare, report.downtime_s);
+      return {{"ok", true}, {"to", *spare}, {"downtime_s", report.downtime_s}};
+    }
+    return refusal({ECANCELED, "the node stays on " + options_.host + ": " + report.error});
+  }
+  return refusal(last);
+}
+
+Status JobAgent::tell_home(const HostNode& node, const MoveReport& report, bool spare_failed) {
+  auto answer = ask_peer(options_.home.peers, node.spec.home,
+                         {{"op", "settle"},
+                          {"job", node.spec.job},
+                          {"index", node.spec.index},
+                          {"from", options_.host},
+                          {"moved", report.result == MoveResult::kMoved},
+                          {"spare_failed", spare_failed},
+                          {"downtime_s", report.downtime_s},
+                          {"error", report.error}},
+                         kHomePatience);
+  if (!answer) return failure(answer.error());
+  return {};
+}
+
+Status JobAgent::conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed) {
+  const std::string container = node.spec.container();
+  const Status told = tell_home(node, report, spare_failed);
+  const bool job_ended = !told && told.error().errno_value == ENOENT;
+  if (!told && !job_ended) return told;
+  const bool moved = report.result == MoveResult::kMoved;
+  if (node.moving_to != kNotChosen) {
+    const char* op = moved && !job_ended ? "arrived" : "leave";
+    auto answer = ask_peer(options_.home.peers, node.moving_to,
+                           {{"op", op}, {"container", container}}, kPreparePatience);
+    // It also asks the home by itself.
+    if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
+  }
+  if (moved || job_ended) return nodes_.remove_claimed(container);
+  return nodes_.note_move(container, "");
+}
+
+}  // namespace ppmr

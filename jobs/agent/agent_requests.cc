@@ -1,0 +1,174 @@
+// What users and other agents may ask of an agent.
+#include <grp.h>
+#include <pwd.h>
+
+#include <fmt/format.h>
+
+#include "jobs/agent/job_agent.h"
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/criu/run_command.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kHelloPatience{10'000};
+constexpr milliseconds kStatusPatience{5'000};
+// Longer than one evacuation can take (evacuation.cc).
+constexpr milliseconds kEvacuatePatience{1'200'000};
+constexpr std::chrono::seconds kAdmissionPatience{20};
+
+const json kDone = {{"ok", true}};
+
+json answer_of(const Status& status) { return status ? kDone : refusal(status.error()); }
+
+// The groups come from this host's user database: a client could name any.
+Result<JobUser> find_user(uid_t uid) {
+  std::vector<char> buffer(16 << 10);
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
+    return failure(ENOENT, "user " + std::to_string(uid) + " is not in the user database");
+  }
+  JobUser user{.uid = uid, .gid = entry.pw_gid};
+  int count = 64;
+  user.groups.resize(static_cast<size_t>(count));
+  if (getgrouplist(entry.pw_name, entry.pw_gid, user.groups.data(), &count) < 0) {
+    user.groups.resize(static_cast<size_t>(count));
+    getgrouplist(entry.pw_name, entry.pw_gid, user.groups.data(), &count);
+  }
+  user.groups.resize(static_cast<size_t>(count));
+  return user;
+}
+
+}  // namespace
+
+Status JobAgent::admit(const JobUser& user) const {
+  if (options_.admission_program.empty()) return {};
+  auto asked = run_command({options_.admission_program, std::to_string(user.uid)},
+                           kAdmissionPatience);
+  if (asked && asked->succeeded) return {};
+  return failure(EACCES, fmt::format("user {} may not have job nodes on this host: {} {}", user.uid,
+                                     options_.admission_program,
+                                     asked ? asked->ending : asked.error().message));
+}
+
+json JobAgent::answer_user(const json& request, const ControlClient& client,
+                           UniqueFd& descriptor) {
+  const std::string op = request.at("op");
+  if (op == "run") return start_job(request, client, descriptor);
+  if (op == "check") return check_hosts(request);
+  if (op == "exists") {
+    const auto place = home_.place(request.at("job"), 0);
+    return place ? kDone : refusal(place.error());
+  }
+  if (op == "end") return answer_of(home_.end(request.at("job"), client.uid));
+  if (op == "status") return status(client.uid);
+  if (op == "evacuate") {
+    const std::string host = request.at("host");
+    const std::string to = request.value("to", "");
+    if (host == options_.host) return evacuate(client.uid, to);
+    if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
+    auto answer = ask_peer(options_.home.peers, host,
+                           {{"op", "evacuate"}, {"uid", client.uid}, {"to", to}},
+                           kEvacuatePatience);
+    return answer ? *answer : refusal(answer.error());
+  }
+  return refusal({EINVAL, "unknown request '" + op + "'"});
+}
+
+json JobAgent::start_job(const json& request, const ControlClient& client, UniqueFd& descriptor) {
+  auto user = find_user(client.uid);
+  if (!user) return refusal(user.error());
+  auto started = home_.run({.hosts = request.at("hosts").get<std::vector<std::string>>(),
+                            .spares = request.at("spares").get<std::vector<std::string>>(),
+                            .user = std::move(*user),
+                            .launcher = client.pid});
+  if (!started) return refusal(started.error());
+  descriptor = std::move(started->connection);
+  return {{"ok", true}, {"job", started->record.id}, {"token", started->record.token}};
+}
+
+json JobAgent::check_hosts(const json& request) const {
+  const auto hosts = request.at("hosts").get<std::vector<std::string>>();
+  std::vector<json> found(hosts.size());
+  (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
+    auto answer = is_host_name(hosts[i])
+                      ? ask_peer(options_.home.peers, hosts[i], {{"op", "hello"}}, kHelloPatience)
+                      : Result<json>(failure(EINVAL, "not the name of a host"));
+    found[i] = {{"host", hosts[i]}, {"problem", answer ? "" : answer.error().message}};
+    return {};
+  });
+  return {{"ok", true}, {"hosts", found}};
+}
+
+json JobAgent::status(uid_t uid) const {
+  std::map<std::string, json> jobs;
+  for (const JobRecord& job : home_.list(uid)) jobs[job.id] = public_view(job);
+  std::map<std::string, std::string> silent;
+  for (const HostNode& node : nodes_.list()) {
+    const std::string& home = node.spec.home;
+    const bool visible = uid == 0 || uid == node.spec.user.uid;
+    if (!visible || jobs.contains(node.spec.job) || silent.contains(home)) continue;
+    auto answer =
+        ask_peer(options_.home.peers, home, {{"op", "status"}, {"uid", uid}}, kStatusPatience);
+    if (!answer) {
+      silent[home] = answer.error().message;
+      continue;
+    }
+    for (const json& job : answer->at("jobs")) jobs.emplace(job.at("job"), job);
+  }
+  json list = json::array();
+  for (auto& [id, job] : jobs) list.push_back(std::move(job));
+  return {{"ok", true}, {"host", options_.host}, {"jobs", list}, {"silent_homes", silent}};
+}
+
+json JobAgent::answer_peer(const json& request) {
+  const std::string op = request.at("op");
+  if (op == "hello") {
+    if (auto runc = Runc::find(); !runc) return refusal(runc.error());
+    if (auto criu = find_criu(); !criu) return refusal(criu.error());
+    const auto mtu = bridge_mtu_bytes(options_.nodes.network.bridge);
+    if (!mtu) return refusal(mtu.error());
+    return kDone;
+  }
+  if (op == "join") {
+    auto spec = parse_node_spec(request.at("spec"));
+    if (!spec) return refusal(spec.error());
+    if (Status admitted = admit(spec->user); !admitted) return refusal(admitted.error());
+    return answer_of(nodes_.create(*spec, request.at("expected")));
+  }
+  if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
+  if (op == "leave") return answer_of(nodes_.remove(request.at("container")));
+  if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));
+  if (op == "reserve") {
+    auto spare =
+        home_.reserve(request.at("job"), request.at("index"), request.at("from"), request.at("to"));
+    return spare ? json{{"ok", true}, {"to", *spare}} : refusal(spare.error());
+  }
+  if (op == "settle") {
+    return answer_of(home_.settle({.job = request.at("job"),
+                                   .index = request.at("index"),
+                                   .from = request.at("from"),
+                                   .moved = request.at("moved"),
+                                   .spare_failed = request.at("spare_failed"),
+                                   .downtime_s = request.at("downtime_s"),
+                                   .error = request.at("error")}));
+  }
+  if (op == "place") {
+    auto place = home_.place(request.at("job"), request.at("index"));
+    if (!place) return refusal(place.error());
+    return {{"ok", true}, {"host", place->first}, {"moving_to", place->second}};
+  }
+  if (op == "status") {
+    json jobs = json::array();
+    for (const JobRecord& job : home_.list(request.at("uid"))) jobs.push_back(public_view(job));
+    return {{"ok", true}, {"jobs", jobs}};
+  }
+  return refusal({EINVAL, "unknown request '" + op + "'"});
+}
+
+}  // namespace ppmr

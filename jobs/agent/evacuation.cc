@@ -1,0 +1,173 @@
+#include "jobs/agent/evacuation.h"
+
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "restart_loader/criu/run_command.h"
+#include "restart_loader/records/record_store.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::seconds;
+
+constexpr seconds kMountPatience{30};
+// Longer than the time limit of `ppmr migrate` itself (120 s to the decision) and of a large memory.
+constexpr seconds kMovePatience{600};
+constexpr seconds kRecoverPatience{60};
+
+// A source mount whose target is the other host.
+class SourceMount {
+ public:
+  static Result<SourceMount> open(const EvacuationOptions& options, const HostNode& node,
+                                  const std::string& to) {
+    SourceMount mount(options.mounts + "/" + node.spec.container());
+    mount.remove();  // what a killed agent left
+    if (mkdir(mount.path_.c_str(), 0700) != 0 && errno != EEXIST) {
+      return system_failure("create", mount.path_);
+    }
+    std::vector<std::string> argv = {options.program, "source", mount.path_, "--target",
+                                     fmt::format("{}:{}", to, options.target_port)};
+    for (const auto& words : {credential_words(options.credentials), options.source_options}) {
+      argv.insert(argv.end(), words.begin(), words.end());
+    }
+    auto mounted = run_successfully(argv, kMountPatience);
+    if (!mounted) return failure(mounted.error());
+    return mount;
+  }
+
+  SourceMount(SourceMount&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  SourceMount& operator=(SourceMount&&) = delete;
+  ~SourceMount() {
+    if (!path_.empty()) remove();
+  }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit SourceMount(std::string path) : path_(std::move(path)) {}
+  // The daemon ends when nobody uses the mount any more.
+  void remove() const {
+    umount2(path_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    rmdir(path_.c_str());
+  }
+
+  std::string path_;
+};
+
+// The last event of the migration's output with this name.
+json find_event(const std::string& output, const std::string& name) {
+  std::istringstream lines(output);
+  std::string line;
+  json found = json::object();
+  while (std::getline(lines, line)) {
+    json event = json::parse(line, nullptr, false);
+    if (event.is_object() && event.value("event", "") == name) found = std::move(event);
+  }
+  return found;
+}
+
+std::string without_json(const std::string& output) {
+  std::istringstream lines(output);
+  std::string line, text;
+  while (std::getline(lines, line)) {
+    if (!line.starts_with('{')) text += (text.empty() ? "" : "; ") + line;
+  }
+  return text;
+}
+
+std::optional<OwnershipRecord> find_record(const EvacuationOptions& options,
+                                           const HostNode& node) {
+  auto store = RecordStore::open(options.state_directory);
+  if (!store) return std::nullopt;
+  auto records = store->list();
+  if (!records) return std::nullopt;
+  std::optional<OwnershipRecord> latest;
+  for (OwnershipRecord& record : *records) {  // oldest first
+    const bool is_move = record.role == MigrationRole::kSource && record.trees.size() == 1 &&
+                         record.trees[0].container.name == node.spec.container() &&
+                         !record.history.empty() &&
+                         record.history.front().at_ns >= node.move_began_ns;
+    if (is_move) latest = std::move(record);
+  }
+  return latest;
+}
+
+MoveReport report_of(const OwnershipRecord& record) {
+  using enum MigrationState;
+  MoveReport report{.error = record.first_error()};
+  if (record.state == kAborted) report.result = MoveResult::kStayed;
+  if (record.state == kCommitted || record.state == kFinished) {
+    report.result = MoveResult::kMoved;
+    report.error.clear();
+  }
+  return report;
+}
+
+}  // namespace
+
+std::vector<std::string> credential_words(const Credentials& credentials) {
+  std::vector<std::string> words;
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  add("--key-file", credentials.key_file);
+  add("--tls-cert", credentials.certificate.certificate);
+  add("--tls-key", credentials.certificate.private_key);
+  add("--tls-ca", credentials.certificate.authority);
+  for (const std::string& peer : credentials.allowed_peers) add("--allow-peer", peer);
+  return words;
+}
+
+MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
+  const auto record = find_record(options, node);
+  // The migration writes its record before it touches a process.
+  if (!record) return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
+  if (!is_over(record->state) || !record->peer_notified) {
+    auto recovered =
+        run_command({options.program, "migrate", "--recover", record->id, "--json", "--state-dir",
+                     options.state_directory},
+                    kRecoverPatience);
+    if (!recovered) spdlog::warn("{}: {}", node.spec.container(), recovered.error().message);
+  }
+  const auto now = find_record(options, node);
+  return now ? report_of(*now) : MoveReport{.error = "the migration's record has gone"};
+}
+
+MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
+                         const std::string& to) {
+  const auto mount = SourceMount::open(options, node, to);
+  if (!mount) return {.result = MoveResult::kStayed, .error = mount.error().message};
+  std::vector<std::string> argv = {options.program, "migrate",     "--runc",
+                                   node.spec.container(), "--mount", mount->path(),
+                                   "--json",        "--state-dir", options.state_directory,
+                                   "--",            "--tcp-established", "--file-locks"};
+  argv.insert(argv.end(), options.criu_options.begin(), options.criu_options.end());
+  auto ended = run_command(argv, kMovePatience);
+  MoveReport report = move_result(options, node);
+  if (!ended) {
+    if (report.error.empty()) report.error = ended.error().message;
+    return report;
+  }
+  const json summary = find_event(ended->text, "summary");
+  const json trees = summary.value("trees", json::array());
+  if (!trees.empty()) {
+    report.downtime_s = trees[0].value("downtime_s", -1.0);
+    const std::string error = trees[0].value("error", "");
+    if (report.result == MoveResult::kStayed && !error.empty()) report.error = error;
+  } else if (report.result == MoveResult::kStayed) {
+    report.error = without_json(ended->text);
+  }
+  return report;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,297 @@
+#include "jobs/agent/home_jobs.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kJoinPatience{60'000};   // runc on a loaded host
+constexpr milliseconds kLeavePatience{30'000};  // the same
+constexpr milliseconds kCheckPatience{10'000};
+constexpr milliseconds kConnectPatience{20'000};
+// Requests to this many hosts are under way at once.
+constexpr size_t kThreadsMax = 32;
+
+std::string random_hexadecimal(size_t digits) {
+  std::vector<unsigned char> bytes(digits / 2);
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) std::abort();
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+Status check_hosts(const JobRequest& request) {
+  if (request.hosts.empty()) return failure(EINVAL, "the job has no host");
+  std::set<std::string> seen;
+  for (const auto& names : {request.hosts, request.spares}) {
+    for (const std::string& name : names) {
+      if (!is_host_name(name)) return failure(EINVAL, "'" + name + "' is not the name of a host");
+      if (!seen.insert(name).second) return failure(EINVAL, "host " + name + " is named twice");
+    }
+  }
+  return {};
+}
+
+std::string on_host(const std::string& host, const Error& error) {
+  return "host " + host + ": " + error.message;
+}
+
+}  // namespace
+
+Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  Status first;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      Status done = work(i);
+      std::lock_guard lock(mutex);
+      if (!done && first) first = std::move(done);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min(count, kThreadsMax); ++i) threads.emplace_back(run);
+  run();
+  for (std::thread& thread : threads) thread.join();
+  return first;
+}
+
+HomeJobs::HomeJobs(HomeOptions options, RecordFiles records)
+    : options_(std::move(options)),
+      records_(std::move(records)),
+      addresses_(options_.addresses) {
+  for (const json& record : records_.read_all()) {
+    try {
+      JobRecord job = parse_job_record(record);
+      for (const JobNodePlace& node : job.nodes) addresses_.take(node.address);
+      addresses_.take(job.port_address);
+      const std::string id = job.id;
+      jobs_[id] = std::move(job);
+    } catch (const json::exception& error) {
+      spdlog::error("skipped the record of a job: {}", error.what());
+    }
+  }
+}
+
+Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
+  if (Status checked = check_hosts(request); !checked) return failure(checked.error());
+  auto launcher = identify(request.launcher);
+  if (!launcher) return failure(launcher.error());
+  JobRecord job{.id = random_hexadecimal(8),
+                .user = request.user,
+                .token = random_hexadecimal(32),
+                .launcher = *launcher,
+                .boot_id = read_boot_id()};
+  for (const std::string& name : request.hosts) job.hosts.push_back({.name = name});
+  for (const std::string& name : request.spares) {
+    job.hosts.push_back({.name = name, .state = HostState::kSpare});
+  }
+  for (JobHost& host : job.hosts) set_state(host, host.state);
+
+  std::lock_guard lock(mutex_);
+  const auto of_user = std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    return entry.second.user.uid == request.user.uid;
+  });
+  if (request.user.uid != 0 && static_cast<size_t>(of_user) >= options_.jobs_per_user_max) {
+    return failure(EAGAIN, fmt::format("this user has {} jobs here already: end one first",
+                                       options_.jobs_per_user_max));
+  }
+  if (request.hosts.size() + 1 > addresses_.free_count()) {
+    return failure(EADDRNOTAVAIL,
+                   fmt::format("the job needs {} addresses, and {} are free on this host: extend "
+                               "--addresses of ppmr job agent",
+                               request.hosts.size() + 1, addresses_.free_count()));
+  }
+  job.port_address = *addresses_.take_next();
+  for (const std::string& name : request.hosts) {
+    job.nodes.push_back({.name = name, .address = *addresses_.take_next(), .host = name});
+  }
+  // Written before any node is made: a later agent then removes them.
+  if (Status saved = save(job); !saved) return failure(saved.error());
+  jobs_[job.id] = job;
+  return job;
+}
+
+Status HomeJobs::make_nodes(const JobRecord& job) const {
+  return for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
+    const std::string& host = job.hosts[i].name;
+    const bool spare = i >= job.nodes.size();
+    json request = {{"op", "hello"}};
+    if (!spare) {
+      const auto spec = job.spec_of(static_cast<unsigned>(i), options_.host);
+      request = {{"op", "join"}, {"spec", to_json(spec)}, {"expected", false}};
+    }
+    auto answer =
+        ask_peer(options_.peers, host, request, spare ? kCheckPatience : kJoinPatience);
+    if (answer) return {};
+    return failure(answer.error().errno_value, on_host(host, answer.error()));
+  });
+}
+
+Result<StartedJob> HomeJobs::run(const JobRequest& request) {
+  auto job = plan(request);
+  if (!job) return failure(job.error());
+  Status made = make_nodes(*job);
+  if (made) made = create_port(options_.network, job->port_name(), job->port_address);
+  if (made) made = port_of(options_.network, job->port_name(), job->port_address).attach();
+  Result<UniqueFd> connection = failure(EIO, "");
+  if (made) {
+    connection =
+        connect_through_port(job->port_name(), job->nodes[0].address, kConnectPatience);
+    if (!connection) made = failure(connection.error());
+  }
+  if (!made) {
+    (void)end(job->id, 0);
+    return failure(made.error());
+  }
+  spdlog::info("job {} of user {} began on {} hosts", job->id, job->user.uid, job->nodes.size());
+  return StartedJob{std::move(*job), std::move(*connection)};
+}
+
+Status HomeJobs::end(const std::string& id, uid_t uid) {
+  JobRecord job;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end()) return {};
+    if (uid != 0 && uid != found->second.user.uid) {
+      return failure(EPERM, "job " + id + " belongs to another user");
+    }
+    job = std::move(found->second);
+    jobs_.erase(found);
+    records_.remove(id);
+  }
+  remove(job);
+  spdlog::info("job {} ended", id);
+  return {};
+}
+
+// A host that does not answer now asks later where its nodes belong, and removes them.
+void HomeJobs::remove(const JobRecord& job) {
+  (void)for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
+    const std::string container = job.spec_of(static_cast<unsigned>(i), options_.host).container();
+    for (const std::string& host : {job.nodes[i].host, job.nodes[i].moving_to}) {
+      if (host.empty()) continue;
+      auto answer = ask_peer(options_.peers, host, {{"op", "leave"}, {"container", container}},
+                             kLeavePatience);
+      if (!answer) spdlog::warn("job {}: {}", job.id, on_host(host, answer.error()));
+    }
+    return {};
+  });
+  if (Status removed = remove_port(job.port_name()); !removed) {
+    spdlog::error("job {}: {}", job.id, removed.error().message);
+  }
+  std::lock_guard lock(mutex_);
+  for (const JobNodePlace& node : job.nodes) addresses_.give_back(node.address);
+  addresses_.give_back(job.port_address);
+}
+
+Result<JobRecord*> HomeJobs::find_locked(const std::string& job) {
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return failure(ENOENT, "job " + job + " has ended");
+  return &found->second;
+}
+
+Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
+                                      const std::string& from, const std::string& to) {
+  std::lock_guard lock(mutex_);
+  auto found = find_locked(id);
+  if (!found) return failure(found.error());
+  JobRecord& job = **found;
+  if (index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
+  JobNodePlace& node = job.nodes[index];
+  JobHost* source = job.find_host(from);
+  if (source == nullptr || node.host != from) {
+    return failure(ENOENT, "node " + node.name + " is on host " + node.host);
+  }
+  if (!node.moving_to.empty()) {
+    return failure(EBUSY, "node " + node.name + " is moving to " + node.moving_to + " already");
+  }
+  const auto spare = std::find_if(job.hosts.begin(), job.hosts.end(), [&](const JobHost& host) {
+    return host.state == HostState::kSpare && (to.empty() || host.name == to);
+  });
+  if (spare == job.hosts.end()) {
+    return failure(ENOSPC, to.empty() ? "job " + id + " has no spare host left: start jobs with more "
+                                                      "(--spares); the node stays"
+                                      : to + " is not a spare of job " + id +
+                                            " (see ppmr job status); the node stays");
+  }
+  set_state(*spare, HostState::kMoving);
+  set_state(*source, HostState::kMoving);
+  node.moving_to = spare->name;
+  if (Status saved = save(job); !saved) return failure(saved.error());
+  return spare->name;
+}
+
+Status HomeJobs::settle(const MoveSettlement& settlement) {
+  std::lock_guard lock(mutex_);
+  auto found = find_locked(settlement.job);
+  if (!found) return failure(found.error());
+  JobRecord& job = **found;
+  if (settlement.index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
+  JobNodePlace& node = job.nodes[settlement.index];
+  if (node.host != settlement.from || node.moving_to.empty()) return {};  // settled before
+  JobHost* source = job.find_host(settlement.from);
+  JobHost* spare = job.find_host(node.moving_to);
+  node.moves.push_back({.from = settlement.from,
+                        .to = node.moving_to,
+                        .ended_ns = unix_time_ns(),
+                        .downtime_s = settlement.moved ? settlement.downtime_s : -1,
+                        .error = settlement.error});
+  if (settlement.moved) node.host = node.moving_to;
+  node.moving_to.clear();
+  if (source != nullptr) {
+    set_state(*source, settlement.moved ? HostState::kInactive : HostState::kReady,
+              settlement.moved ? "evacuated" : "");
+  }
+  if (spare != nullptr) {
+    const bool failed = !settlement.moved && settlement.spare_failed;
+    set_state(*spare,
+              settlement.moved ? HostState::kReady
+                               : (failed ? HostState::kInactive : HostState::kSpare),
+              failed ? settlement.error : "");
+  }
+  return save(job);
+}
+
+Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& id,
+                                                            unsigned index) const {
+  std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end() || index >= found->second.nodes.size()) {
+    return failure(ENOENT, "job " + id + " has ended");
+  }
+  const JobNodePlace& node = found->second.nodes[index];
+  return std::pair(node.host, node.moving_to);
+}
+
+std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
+  std::lock_guard lock(mutex_);
+  std::vector<JobRecord> found;
+  for (const auto& [id, job] : jobs_) {
+    if (uid == 0 || uid == job.user.uid) found.push_back(job);
+  }
+  return found;
+}
+
+void HomeJobs::tend() {
+  const std::string boot_id = read_boot_id();
+  for (const JobRecord& job : list(0)) {
+    if (job.boot_id == boot_id && is_alive(job.launcher)) continue;
+    spdlog::info("job {}: its launcher (pid {}) has ended", job.id, job.launcher.pid);
+    (void)end(job.id, 0);
+  }
+}
+
+}  // namespace ppmr

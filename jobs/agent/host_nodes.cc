@@ -1,0 +1,149 @@
+#include "jobs/agent/host_nodes.h"
+
+#include <algorithm>
+
+#include "jobs/agent/job_record.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+json to_json(const HostNode& node) {
+  return {{"spec", to_json(node.spec)},
+          {"expected", node.expected},
+          {"moving_to", node.moving_to},
+          {"move_began_ns", node.move_began_ns}};
+}
+
+Result<HostNode> parse_host_node(const json& json) {
+  try {
+    auto spec = parse_node_spec(json.at("spec"));
+    if (!spec) return failure(spec.error());
+    return HostNode{.spec = std::move(*spec),
+                    .expected = json.at("expected"),
+                    .moving_to = json.at("moving_to"),
+                    .move_began_ns = json.at("move_began_ns")};
+  } catch (const json::exception& error) {
+    return failure(EPROTO, error.what());
+  }
+}
+
+}  // namespace
+
+HostNodes::HostNodes(JobNodeOptions options, RecordFiles records)
+    : options_(std::move(options)), records_(std::move(records)) {
+  for (const json& record : records_.read_all()) {
+    auto node = parse_host_node(record);
+    if (node) {
+      const std::string container = node->spec.container();
+      entries_[container] = {.node = std::move(*node)};
+    } else {
+      spdlog::error("skipped the record of a job node: {}", node.error().message);
+    }
+  }
+}
+
+Status HostNodes::save(const HostNode& node) const {
+  return records_.write(node.spec.container(), to_json(node));
+}
+
+Status HostNodes::create(const NodeSpec& spec, bool expected) {
+  const std::string container = spec.container();
+  const HostNode node{.spec = spec, .expected = expected};
+  {
+    std::lock_guard lock(mutex_);
+    if (entries_.contains(container)) {
+      return failure(EEXIST, "the job node " + container + " exists here already");
+    }
+    for (const auto& [name, entry] : entries_) {
+      if (entry.node.spec.address == spec.address) {
+        return failure(EADDRINUSE, "the address " + spec.address + " is that of " + name);
+      }
+    }
+    entries_[container] = {.node = node, .busy = true};
+  }
+  const Claim claim(*this, container);
+  // Written first: if the agent dies now, the next one removes what there is.
+  Status made = save(node);
+  const JobNode job_node(options_, spec);
+  if (made) made = job_node.prepare();
+  if (made && !expected) made = job_node.start();
+  if (made) return {};
+  if (Status removed = remove_claimed(container); !removed) {
+    spdlog::error("{}: {}", container, removed.error().message);
+  }
+  return made;
+}
+
+Status HostNodes::remove(const std::string& container) {
+  auto claimed = claim(container);
+  if (!claimed && claimed.error().errno_value == ENOENT) return {};
+  if (!claimed) return failure(claimed.error());
+  return remove_claimed(container);
+}
+
+Status HostNodes::remove_claimed(const std::string& container) {
+  auto node = find(container);
+  if (!node) return {};
+  if (Status removed = JobNode(options_, node->spec).remove(); !removed) return removed;
+  records_.remove(container);
+  std::lock_guard lock(mutex_);
+  entries_.erase(container);
+  return {};
+}
+
+std::vector<HostNode> HostNodes::list() const {
+  std::lock_guard lock(mutex_);
+  std::vector<HostNode> nodes;
+  for (const auto& [container, entry] : entries_) nodes.push_back(entry.node);
+  return nodes;
+}
+
+Result<HostNode> HostNodes::find(const std::string& container) const {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(container);
+  if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
+  return found->second.node;
+}
+
+Result<HostNodes::Claim> HostNodes::claim(const std::string& container) {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(container);
+  if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
+  if (found->second.busy) {
+    return failure(EBUSY, "the job node " + container + " is being changed: try again");
+  }
+  found->second.busy = true;
+  return Claim(*this, container);
+}
+
+HostNodes::Claim::~Claim() {
+  if (nodes_ == nullptr) return;
+  std::lock_guard lock(nodes_->mutex_);
+  const auto found = nodes_->entries_.find(container_);
+  if (found != nodes_->entries_.end()) found->second.busy = false;
+}
+
+Status HostNodes::change(const std::string& container,
+                         const std::function<void(HostNode&)>& change) {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(container);
+  if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
+  change(found->second.node);
+  return save(found->second.node);
+}
+
+Status HostNodes::note_move(const std::string& container, const std::string& to) {
+  return change(container, [&](HostNode& node) {
+    node.moving_to = to;
+    if (!to.empty()) node.move_began_ns = unix_time_ns();
+  });
+}
+
+Status HostNodes::note_arrival(const std::string& container) {
+  return change(container, [](HostNode& node) { node.expected = false; });
+}
+
+}  // namespace ppmr

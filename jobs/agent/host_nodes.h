@@ -1,0 +1,74 @@
+// The job nodes on this host.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "jobs/agent/record_files.h"
+#include "jobs/node/job_node.h"
+
+namespace ppmr {
+
+struct HostNode {
+  NodeSpec spec;
+  bool expected = false;    // prepared for a node that is on its way here
+  std::string moving_to{};  // the host that it is leaving for; empty: it stays
+  int64_t move_began_ns = 0;
+};
+
+// Threads: any. A node that one thread works on is busy for the others (EBUSY).
+class HostNodes {
+ public:
+  // Reads the records of an earlier agent of this host.
+  HostNodes(JobNodeOptions options, RecordFiles records);
+
+  // Makes a job node and starts it, or only prepares for one that is on its way. Errors: EEXIST,
+  // EADDRINUSE, EBUSY; those of JobNode.
+  Status create(const NodeSpec& spec, bool expected);
+  // Idempotent. Errors: EBUSY; those of JobNode::remove(): the node is kept then.
+  Status remove(const std::string& container);
+
+  std::vector<HostNode> list() const;
+  // Errors: ENOENT.
+  Result<HostNode> find(const std::string& container) const;
+
+  // Nobody else may work on the node until the claim ends. Errors: ENOENT, EBUSY.
+  class Claim {
+   public:
+    Claim(HostNodes& nodes, std::string container)
+        : nodes_(&nodes), container_(std::move(container)) {}
+    Claim(Claim&& other) noexcept
+        : nodes_(std::exchange(other.nodes_, nullptr)), container_(std::move(other.container_)) {}
+    Claim& operator=(Claim&&) = delete;
+    ~Claim();
+
+   private:
+    HostNodes* nodes_;
+    std::string container_;
+  };
+  Result<Claim> claim(const std::string& container);
+
+  // The caller has claimed the node.
+  Status note_move(const std::string& container, const std::string& to);
+  Status note_arrival(const std::string& container);
+  Status remove_claimed(const std::string& container);
+
+ private:
+  struct Entry {
+    HostNode node;
+    bool busy = false;
+  };
+  Status save(const HostNode& node) const;
+  Status change(const std::string& container, const std::function<void(HostNode&)>& change);
+
+  const JobNodeOptions options_;
+  const RecordFiles records_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Entry> entries_;  // guarded by mutex_; the key is NodeSpec::container()
+};
+
+}  // namespace ppmr

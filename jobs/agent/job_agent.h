@@ -1,0 +1,88 @@
+// `ppmr job agent`: the service of one host for the jobs of its users. It makes, moves and removes
+// job nodes, which needs root; users and other hosts' agents send it requests.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "jobs/agent/evacuation.h"
+#include "jobs/agent/home_jobs.h"
+#include "jobs/agent/host_nodes.h"
+#include "mount/control/control_socket.h"
+
+namespace ppmr {
+
+inline constexpr const char* kAgentSocket = "/run/ppmr-job.sock";
+inline constexpr uint16_t kPeerPort = 7473;
+inline constexpr uint16_t kTargetPort = 7472;
+
+struct JobAgentOptions {
+  std::string host;       // the name of this host for users and agents
+  std::string directory;  // for everything that the agent makes; private to root
+  std::string socket = kAgentSocket;
+  HomeOptions home;
+  JobNodeOptions nodes;
+  EvacuationOptions evacuation;
+  std::vector<std::string> target_options;  // more options for `ppmr target`
+  // Decides whether a user may have job nodes on this host; empty: every user may. Called as
+  // PROGRAM UID; exit code 0 admits.
+  std::string admission_program;
+  // After this time without an answer of a job's home, its nodes are removed.
+  std::chrono::seconds orphan_timeout{300};
+};
+
+// Threads: created, run and destroyed by one thread; stop() may be called by any.
+class JobAgent {
+ public:
+  // Starts `ppmr target` unless it runs already, and listens. Errors: those of the parts.
+  static Result<std::unique_ptr<JobAgent>> create(JobAgentOptions options);
+  ~JobAgent();
+
+  // Blocks until stop(). Job nodes go on without the agent.
+  void run();
+  void stop();
+
+ private:
+  JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records);
+
+  nlohmann::json answer_user(const nlohmann::json& request, const ControlClient& client,
+                             UniqueFd& descriptor);
+  nlohmann::json answer_peer(const nlohmann::json& request);
+  nlohmann::json start_job(const nlohmann::json& request, const ControlClient& client,
+                           UniqueFd& descriptor);
+  nlohmann::json check_hosts(const nlohmann::json& request) const;
+  nlohmann::json status(uid_t uid) const;
+
+  // Of all nodes on this host that `uid` may move.
+  nlohmann::json evacuate(uid_t uid, const std::string& to);
+  nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
+  Result<std::string> reserve(const HostNode& node, const std::string& to);
+  // Reports a decided move to the home, and removes the node where it no longer is.
+  Status conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed);
+  Status tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
+
+  Status admit(const JobUser& user) const;
+  Status start_target() const;
+  void finish_moves();
+  void remove_orphans();
+
+  const JobAgentOptions options_;
+  HomeJobs home_;
+  HostNodes nodes_;
+  std::map<std::string, std::chrono::steady_clock::time_point> home_answered_;  // used by run()
+
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stopped_ = false;  // guarded by mutex_
+
+  // Destroyed first: their threads use the members above.
+  std::unique_ptr<PeerServer> peers_;
+  std::unique_ptr<ControlServer> users_;
+};
+
+}  // namespace ppmr

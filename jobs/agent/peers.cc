@@ -1,0 +1,91 @@
+#include "jobs/agent/peers.h"
+
+#include "buffer_pool/host_name.h"
+#include "mount/control/control_client.h"
+#include "mount/control/control_socket.h"
+#include "mount/control/json_text.h"
+#include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/control/agent_frames.h"
+#include "restart_loader/migration/agent_client.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds kHelloTimeout{10'000};
+// A peer sends its request at once.
+constexpr std::chrono::milliseconds kRequestTimeout{10'000};
+constexpr size_t kRequestDepthMax = 8;
+
+json parse_request(const std::string& text) {
+  // The depth is limited because nlohmann::json is destroyed recursively.
+  return json::parse(
+      text,
+      [](int depth, json::parse_event_t, json&) {
+        if (depth > static_cast<int>(kRequestDepthMax)) throw std::length_error("too deep");
+        return true;
+      },
+      false);
+}
+
+}  // namespace
+
+json answer_safely(const std::function<json()>& answer) {
+  try {
+    return answer();
+  } catch (const json::exception& error) {
+    return refusal({EINVAL, std::string("malformed request: ") + error.what()});
+  } catch (const std::exception& error) {
+    return refusal({EIO, std::string("the agent failed: ") + error.what()});
+  }
+}
+
+Result<json> ask_peer(const PeerOptions& options, const std::string& host, const json& request,
+                      std::chrono::milliseconds patience) {
+  AgentClient client({.address = host + ":" + std::to_string(options.port),
+                      .credentials = options.credentials});
+  auto answer = client.ask(request, patience);
+  if (!answer) return answer;
+  if (Status status = accepted(*answer); !status) return failure(status.error());
+  return answer;
+}
+
+Result<std::unique_ptr<PeerServer>> PeerServer::create(const Credentials& credentials,
+                                                       const std::string& address, Answer answer) {
+  auto security = Security::load(credentials);
+  if (!security) return failure(security.error());
+  auto listener = (*security)->listener(address);
+  if (!listener) return failure(listener.error());
+  return std::unique_ptr<PeerServer>(new PeerServer(std::move(*listener), std::move(answer)));
+}
+
+PeerServer::PeerServer(std::unique_ptr<Listener> listener, Answer answer)
+    : listener_(std::move(listener)),
+      answer_(std::move(answer)),
+      acceptor_(std::make_unique<Acceptor>(
+          *listener_, kHelloTimeout,
+          [this](const std::shared_ptr<Connection>& connection, const Handshake& hello) {
+            return serve(*connection, hello);
+          })) {}
+
+PeerServer::~PeerServer() { acceptor_->close(); }
+
+Status PeerServer::serve(Connection& connection, const Handshake& hello) const {
+  if (hello.kind != wire::HandshakeKind::kAgent) {
+    send_reject(connection, wire::RejectReason::kBadHello,
+                "this port is for the agents of jobs, not for ppmr source");
+    return failure(EPROTO, "the peer is not an agent");
+  }
+  if (Status sent = send_handshake(connection, wire::HandshakeKind::kWelcome,
+                                   wire::Welcome{.target_name = host_name()});
+      !sent) {
+    return sent;
+  }
+  const auto text = read_agent_frame(connection, kRequestTimeout);
+  if (!text) return failure(text.error());
+  const json answer = answer_safely([&] { return answer_(parse_request(*text)); });
+  return write_agent_frame(connection, json_text(answer));
+}
+
+}  // namespace ppmr

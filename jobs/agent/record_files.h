@@ -1,0 +1,30 @@
+// JSON files that survive the agent, in a directory that is private to root and empty after a
+// reboot, like the job nodes themselves.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+// Threads: any; one at a time for each name.
+class RecordFiles {
+ public:
+  // Creates the directory, mode 0700. Errors: those of mkdir(2).
+  static Result<RecordFiles> open(const std::string& directory);
+
+  // Replaces the file NAME.json as a whole. Errors: those of open(2), write(2) and rename(2).
+  Status write(const std::string& name, const nlohmann::json& record) const;
+  void remove(const std::string& name) const;
+  // All records. Logs and skips a file that is not valid JSON.
+  std::vector<nlohmann::json> read_all() const;
+
+ private:
+  explicit RecordFiles(std::string directory) : directory_(std::move(directory)) {}
+  std::string directory_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,166 @@
+#include "jobs/cli/job_commands.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "buffer_pool/host_name.h"
+#include "jobs/cli/agent_command.h"
+#include "jobs/cli/launch_commands.h"
+#include "jobs/cli/operator_commands.h"
+#include "jobs/command/job_init.h"
+#include "mount/command_line/credential_options.h"
+#include "mount/command_line/size_option.h"
+
+namespace ppmr {
+namespace {
+
+// The part of the host's name before the first dot: the one that users type.
+std::string short_host_name() {
+  const std::string name = host_name();
+  return name.substr(0, name.find('.'));
+}
+
+template <typename Command>
+std::shared_ptr<Command> make_command(CLI::App& sub, int& exit_code) {
+  auto command = std::make_shared<Command>();
+  sub.callback([command, &exit_code] { exit_code = command->run(); });
+  return command;
+}
+
+void add_socket(CLI::App& sub, std::string& socket) {
+  socket = kAgentSocket;
+  sub.add_option("--socket", socket, "socket of the agent of this host")->capture_default_str();
+}
+
+void add_agent(CLI::App& job, int& exit_code) {
+  CLI::App& sub = *job.add_subcommand("agent", "Serve the jobs on this host (as root)");
+  auto command = make_command<AgentCommand>(sub, exit_code);
+  JobAgentOptions& agent = command->agent;
+  agent.host = short_host_name();
+  agent.directory = "/run/ppmr-job";
+  agent.evacuation.state_directory = "/var/lib/ppmr-job";
+  agent.evacuation.target_port = kTargetPort;
+  agent.home.peers.port = kPeerPort;
+  sub.add_option("--host", agent.host, "name of this host for users and for other agents")
+      ->capture_default_str();
+  sub.add_option("--bridge", command->bridge,
+                 "bridge to which the job nodes are attached; it leads to the other hosts")
+      ->required();
+  sub.add_option("--addresses", command->addresses,
+                 "addresses for the jobs that start on this host, such as 10.3.7.0/24; no other "
+                 "host may have them; default: 10.C.D.0/24 if the host's address is A.B.C.D")
+      ->type_name("RANGE");
+  sub.add_option("--network-bits", command->network_bits,
+                 "length of the network prefix of job nodes")
+      ->check(CLI::Range(8, 30))
+      ->capture_default_str();
+  sub.add_option("--mtu", command->mtu_bytes,
+                 "maximum packet size of job nodes in bytes; default: that of the bridge")
+      ->check(CLI::Range(576, 65535));
+  sub.add_option("--share", command->shares,
+                 "directory that is writable in job nodes and the same on all hosts; may be repeated")
+      ->type_name("DIR")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->capture_default_str();
+  sub.add_option("--admit", agent.admission_program,
+                 "program that decides who may have job nodes here: called with the user's number, "
+                 "exit code 0 admits; default: every user may")
+      ->type_name("PROGRAM");
+  add_credential_options(sub, command->credentials);
+  sub.add_option("--directory", agent.directory, "directory for job nodes and their records")
+      ->capture_default_str();
+  sub.add_option("--state-dir", agent.evacuation.state_directory,
+                 "directory for the records of migrations")
+      ->capture_default_str();
+  sub.add_option("--port", agent.home.peers.port, "port of the agents, the same on all hosts")
+      ->capture_default_str();
+  sub.add_option("--target-port", agent.evacuation.target_port,
+                 "port of the agents' ppmr target, the same on all hosts")
+      ->capture_default_str();
+  sub.add_option("--target-option", agent.target_options,
+                 "more options for ppmr target, such as --target-option=--memory-limit=8GiB; may be "
+                 "repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  sub.add_option("--source-option", agent.evacuation.source_options,
+                 "more options for ppmr source; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  add_socket(sub, agent.socket);
+  sub.add_option("--log-file", command->log_file, "log to this file instead of syslog");
+  sub.add_flag("-f,--foreground", command->foreground, "stay in the foreground");
+}
+
+void add_run(CLI::App& job, int& exit_code) {
+  CLI::App& sub = *job.add_subcommand(
+      "run", "Run a command in job nodes, which can move while it runs; the command starts in the "
+             "node of the first host");
+  auto command = make_command<JobRunCommand>(sub, exit_code);
+  sub.add_option("--hosts", command->hosts,
+                 "the job's hosts, separated by commas; default: those of the Slurm allocation")
+      ->type_name("HOST,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->take_all();
+  sub.add_option("--spares", command->spares,
+                 "so many of the hosts, the last ones, are spares: they take the node of a host "
+                 "that is evacuated")
+      ->capture_default_str();
+  sub.add_option("--slots", command->slots,
+                 "ranks on each host; default: Slurm's tasks per node, else the CPUs of this host");
+  sub.add_flag("--dry-run", command->dry_run, "only check all hosts");
+  add_socket(sub, command->socket);
+  sub.add_option("COMMAND", command->argv, "after --: the command, such as mpirun, and its arguments")
+      ->take_all();
+  sub.parse_complete_callback([&sub, command] {
+    if (sub.remaining_size() > 0) return;  // the better message is that of the unknown option
+    if (command->argv.empty() && !command->dry_run) {
+      throw CLI::RequiredError("-- COMMAND");
+    }
+  });
+}
+
+void add_evacuate(CLI::App& job, int& exit_code) {
+  CLI::App& sub =
+      *job.add_subcommand("evacuate", "Move the job nodes of a host to spare hosts of their jobs");
+  auto command = make_command<JobEvacuateCommand>(sub, exit_code);
+  sub.add_option("HOST", command->host, "host to evacuate")->required();
+  sub.add_option("--to", command->to, "spare host to move to; default: any of the job")
+      ->type_name("HOST");
+  add_time_option(sub, "--wait", command->wait, "time to wait for a spare if there is none");
+  sub.add_flag("--json", command->json, "print the result as one JSON object");
+  add_socket(sub, command->socket);
+}
+
+void add_status(CLI::App& job, int& exit_code) {
+  CLI::App& sub = *job.add_subcommand(
+      "status", "Show the jobs that this host takes part in: their hosts, nodes and moves");
+  auto command = make_command<JobStatusCommand>(sub, exit_code);
+  sub.add_flag("--json", command->json, "print one JSON object");
+  sub.add_flag("--watch", command->watch, "repeat every second");
+  add_socket(sub, command->socket);
+}
+
+// What agents and MPI launchers start in job nodes.
+void add_internal_commands(CLI::App& job, int& exit_code) {
+  CLI::App* init = job.add_subcommand("init")->group("");
+  make_command<JobInit>(*init, exit_code);
+  CLI::App* rsh = job.add_subcommand("rsh")->group("");
+  rsh->prefix_command();  // the options belong to ssh
+  rsh->callback([rsh, &exit_code] { exit_code = JobRshCommand{rsh->remaining()}.run(); });
+}
+
+}  // namespace
+
+void add_job_commands(CLI::App& app, int& exit_code) {
+  CLI::App& job = *app.add_subcommand("job", "Run parallel jobs that can leave their hosts");
+  job.require_subcommand(1);
+  add_agent(job, exit_code);
+  add_run(job, exit_code);
+  add_evacuate(job, exit_code);
+  add_status(job, exit_code);
+  add_internal_commands(job, exit_code);
+}
+
+}  // namespace ppmr

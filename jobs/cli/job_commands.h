@@ -1,0 +1,13 @@
+// `ppmr job ...`: options and help texts.
+#pragma once
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ppmr {
+
+// Adds the subcommands. A subcommand sets `exit_code` when it has run.
+void add_job_commands(CLI::App& app, int& exit_code);
+
+}  // namespace ppmr

@@ -1,0 +1,174 @@
+#include "jobs/cli/launch_commands.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "jobs/agent/job_agent.h"
+#include "jobs/cli/mpi_environment.h"
+#include "jobs/command/command_client.h"
+#include "mount/control/control_client.h"
+#include "restart_loader/criu/run_command.h"
+#include "restart_loader/migration/command_error.h"
+#include "restart_loader/migration/output.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kStartTimeout{180'000};
+constexpr milliseconds kCheckTimeout{60'000};
+constexpr milliseconds kConnectTimeout{20'000};
+constexpr std::chrono::seconds kScontrolPatience{20};
+// An agent that is being replaced is away for a moment.
+constexpr int kEndAttempts = 10;
+constexpr std::chrono::milliseconds kBetweenAttempts{500};
+
+int fail(const CommandError& error) { return report("job run", error, false); }
+
+CommandResult<std::vector<std::string>> slurm_hosts() {
+  const char* list = std::getenv("SLURM_JOB_NODELIST");
+  if (list == nullptr) {
+    return command_failure(ExitCode::kUsage,
+                           "no hosts: name them with --hosts, or run inside an allocation of Slurm "
+                           "(sbatch --no-kill, salloc --no-kill)");
+  }
+  auto output = run_successfully({"scontrol", "show", "hostnames", list}, kScontrolPatience);
+  if (!output) return command_failure(ExitCode::kFailure, output.error().message);
+  std::istringstream lines(*output);
+  std::vector<std::string> hosts;
+  for (std::string line; std::getline(lines, line);) hosts.push_back(line);
+  return hosts;
+}
+
+unsigned slots_of_host() {
+  // "2(x3)", "4,2": the first number is that of the first host, and hosts of a job are alike.
+  const char* tasks = std::getenv("SLURM_TASKS_PER_NODE");
+  const unsigned of_slurm = tasks != nullptr ? static_cast<unsigned>(std::atoi(tasks)) : 0;
+  return of_slurm > 0 ? of_slurm : std::max(1U, std::thread::hardware_concurrency());
+}
+
+// Ends the job also when the command could not be started.
+class Job {
+ public:
+  Job(std::string socket, std::string id) : socket_(std::move(socket)), id_(std::move(id)) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() {
+    for (int attempt = 0; attempt < kEndAttempts; ++attempt) {
+      if (call(socket_, {{"op", "end"}, {"job", id_}}, kStartTimeout)) return;
+      std::this_thread::sleep_for(kBetweenAttempts);
+    }
+    // The agent ends the job when it notices the end of this process.
+  }
+
+  // Whether the agent still has the job. One that does not answer may be about to return.
+  Status check() const {
+    auto answer = call(socket_, {{"op", "exists"}, {"job", id_}}, kConnectTimeout);
+    if (!answer || answer->value("ok", false)) return {};
+    if (answer->value("errno", 0) != ENOENT) return {};
+    return failure(ECANCELED, "the agent of this host has ended job " + id_);
+  }
+
+ private:
+  const std::string socket_;
+  const std::string id_;
+};
+
+int check_hosts(const std::string& socket, const std::vector<std::string>& hosts) {
+  auto answer = call(socket, {{"op", "check"}, {"hosts", hosts}}, kCheckTimeout);
+  if (!answer) return fail({ExitCode::kDaemonSilent, answer.error().message});
+  if (Status status = accepted(*answer); !status) {
+    return fail({ExitCode::kFailure, status.error().message});
+  }
+  bool all = true;
+  for (const json& host : answer->at("hosts")) {
+    const std::string problem = host.at("problem");
+    all = all && problem.empty();
+    print_to(stdout, "{}: {}\n", host.at("host").get<std::string>(),
+             problem.empty() ? "can have job nodes" : problem);
+  }
+  return to_int(all ? ExitCode::kSuccess : ExitCode::kFailure);
+}
+
+}  // namespace
+
+int JobRunCommand::run() {
+  if (hosts.empty()) {
+    auto found = slurm_hosts();
+    if (!found) return fail(found.error());
+    hosts = std::move(*found);
+  }
+  if (spares >= hosts.size()) {
+    return fail({ExitCode::kUsage, fmt::format("--spares {} leaves none of the {} hosts for the job",
+                                               spares, hosts.size())});
+  }
+  if (dry_run) return check_hosts(socket, hosts);
+  const std::vector<std::string> working(hosts.begin(), hosts.end() - spares);
+  const std::vector<std::string> spare(hosts.end() - spares, hosts.end());
+
+  ControlCall start;
+  Status sent = start.send(socket, {{"op", "run"}, {"hosts", working}, {"spares", spare}},
+                           kConnectTimeout);
+  auto answer = sent ? start.answer(kStartTimeout) : Result<json>(failure(sent.error()));
+  if (!answer) {
+    return fail({ExitCode::kDaemonSilent,
+                 answer.error().message + " (does `ppmr job agent` run on this host?)"});
+  }
+  if (Status status = accepted(*answer); !status) {
+    return fail({ExitCode::kFailure, status.error().message});
+  }
+  const std::string id = answer->at("job");
+  const Job job(socket, id);
+  CommandRequest request{.token = answer->at("token"),
+                         .argv = {"/bin/sh", "-c",
+                                  start_script(working, slots > 0 ? slots : slots_of_host()), "sh"},
+                         .environment = job_environment(id, environ),
+                         .directory = std::filesystem::current_path().string()};
+  request.argv.insert(request.argv.end(), argv.begin(), argv.end());
+  auto end = run_command_in_job_node(start.descriptor(), request,
+                                     {.check = [&job] { return job.check(); }});
+  if (!end) return fail({ExitCode::kFailure, end.error().message});
+  return end->shell_code();
+}
+
+int JobRshCommand::run() const {
+  const auto failed = [](const std::string& message) {
+    return report("job rsh", {ExitCode::kFailure, message}, false);
+  };
+  auto word = arguments.begin();
+  while (word != arguments.end() && word->starts_with('-')) {
+    const bool has_value = *word == "-l" || *word == "-p" || *word == "-o";
+    word += has_value && word + 1 != arguments.end() ? 2 : 1;
+  }
+  if (word == arguments.end()) return failed("no host was named");
+  const std::string host = *word++;
+  std::string line;
+  for (; word != arguments.end(); ++word) line += (line.empty() ? "" : " ") + *word;
+  std::ifstream file(kTokenFile);
+  std::string token;
+  if (!(file >> token)) return failed("only for use in job nodes: there is no " + std::string(kTokenFile));
+  auto socket = connect_to_job_node(host, kConnectTimeout);
+  if (!socket) return failed(socket.error().message);
+  CommandRequest request{.token = token, .argv = {"/bin/sh", "-c", line}, .directory = "/"};
+  // As with ssh, the other node starts with its own environment, here a minimal one; launchers pass
+  // what they need on the command line.
+  for (const char* name : {"PATH", "HOME", "USER", "LD_LIBRARY_PATH"}) {
+    if (const char* value = std::getenv(name)) {
+      request.environment.push_back(std::string(name) + "=" + value);
+    }
+  }
+  auto end = run_command_in_job_node(std::move(*socket), request);
+  if (!end) return failed(end.error().message);
+  return end->shell_code();
+}
+
+}  // namespace ppmr

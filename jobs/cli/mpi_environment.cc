@@ -1,0 +1,83 @@
+#include "jobs/cli/mpi_environment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace ppmr {
+namespace {
+
+struct Setting {
+  std::string_view name, value;
+  bool required;  // it wins over the caller's
+};
+
+// Ranks reach each other by TCP through the node's own address, and by shared memory within the
+// node: CRIU can dump these, and no other transport.
+constexpr std::array kSettings = {
+    Setting{"OMPI_MCA_plm", "rsh", true},
+    Setting{"OMPI_MCA_ras", "^slurm", true},
+    Setting{"OMPI_MCA_plm_rsh_agent", "/run/ppmr/rsh", true},
+    // Every daemon is started by mpirun itself, whose node has the job's token as well as any other,
+    // but one hop loses less when a node moves meanwhile.
+    Setting{"OMPI_MCA_plm_rsh_no_tree_spawn", "1", true},
+    Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
+    Setting{"OMPI_MCA_btl", "tcp,self,vader", false},
+    Setting{"OMPI_MCA_pml", "ob1", false},
+    Setting{"OMPI_MCA_btl_tcp_if_include", "eth0", true},
+    Setting{"OMPI_MCA_oob_tcp_if_include", "eth0", true},
+    Setting{"HYDRA_LAUNCHER", "ssh", true},
+    Setting{"HYDRA_LAUNCHER_EXEC", "/run/ppmr/rsh", true},
+    Setting{"HYDRA_HOST_FILE", "/run/ppmr/hosts.hydra", true},
+    Setting{"HYDRA_IFACE", "eth0", true},
+    Setting{"UCX_TLS", "tcp,posix,self", false},
+    Setting{"UCX_NET_DEVICES", "eth0", true},
+};
+
+}  // namespace
+
+std::string start_script(const std::vector<std::string>& hosts, unsigned slots) {
+  std::string open_mpi, hydra;
+  for (const std::string& host : hosts) {
+    open_mpi += fmt::format("{} slots={}\n", host, slots);
+    hydra += fmt::format("{}:{}\n", host, slots);
+  }
+  return fmt::format(R"(cat >/run/ppmr/hosts.openmpi <<'.'
+{}.
+cat >/run/ppmr/hosts.hydra <<'.'
+{}.
+cat >/run/ppmr/rsh <<'.'
+#!/bin/sh
+exec /run/ppmr-program job rsh "$@"
+.
+chmod +x /run/ppmr/rsh && exec "$@")",
+                     open_mpi, hydra);
+}
+
+std::vector<std::string> job_environment(const std::string& job, char** environment) {
+  std::vector<std::string> variables;
+  const auto is_set = [&](std::string_view name) {
+    return std::any_of(variables.begin(), variables.end(), [&](const std::string& variable) {
+      return variable.size() > name.size() && variable.starts_with(name) &&
+             variable[name.size()] == '=';
+    });
+  };
+  for (char** variable = environment; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    const bool replaced = std::any_of(kSettings.begin(), kSettings.end(), [&](const Setting& each) {
+      return each.required && text.starts_with(std::string(each.name) + "=");
+    });
+    // The job node has its own temporary directory, host name and terminal.
+    if (!replaced && !text.starts_with("TMPDIR=") && !text.starts_with("HOSTNAME=")) {
+      variables.push_back(text);
+    }
+  }
+  for (const Setting& setting : kSettings) {
+    if (!is_set(setting.name)) variables.push_back(fmt::format("{}={}", setting.name, setting.value));
+  }
+  variables.push_back("PPMR_JOB=" + job);
+  return variables;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,128 @@
+#include "jobs/cli/operator_commands.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "jobs/agent/job_record.h"
+#include "mount/command_line/size_option.h"
+#include "mount/control/control_client.h"
+#include "mount/control/json_text.h"
+#include "restart_loader/migration/command_error.h"
+#include "restart_loader/migration/output.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+// Longer than the agent's own time limit for a move.
+constexpr std::chrono::milliseconds kEvacuateTimeout{1'260'000};
+constexpr std::chrono::milliseconds kStatusTimeout{30'000};
+constexpr std::chrono::seconds kBetweenAttempts{1};
+constexpr std::chrono::seconds kWatchInterval{1};
+
+std::string describe(const json& move) {
+  const std::string node = fmt::format("node {} of job {}", move.value("node", ""),
+                                       move.value("job", ""));
+  if (!move.value("ok", false)) return fmt::format("{}: {}", node, move.value("error", ""));
+  const double downtime_s = move.value("downtime_s", -1.0);
+  return fmt::format("{} moved from {} to {}{}", node, move.value("from", ""), move.value("to", ""),
+                     downtime_s < 0 ? "" : fmt::format(" ({:.2f} s down)", downtime_s));
+}
+
+// Whether a node stayed only because there was no spare for it.
+bool lacks_spare(const json& answer) {
+  for (const json& move : answer.value("moves", json::array())) {
+    if (move.value("errno", 0) == ENOSPC) return true;
+  }
+  return false;
+}
+
+std::string age_of(int64_t since_ns) {
+  return format_time(std::chrono::microseconds((unix_time_ns() - since_ns) / 1000));
+}
+
+void print_job(const json& job) {
+  print_to(stdout, "job {} of user {}\n", job.value("job", ""), job.value("uid", 0));
+  for (const json& host : job.at("hosts")) {
+    std::string nodes;
+    for (const json& node : job.at("nodes")) {
+      if (node.at("host") != host.at("name")) continue;
+      nodes += fmt::format("{}{} ({})", nodes.empty() ? "" : ", ", node.at("name").get<std::string>(),
+                           node.at("address").get<std::string>());
+    }
+    const std::string reason = host.value("reason", "");
+    print_to(stdout, "  {:<20} {:<9} {:>12}  {}{}\n", host.value("name", ""),
+             host.value("state", ""), age_of(host.value("since_ns", int64_t{0})), nodes,
+             reason.empty() ? "" : " (" + reason + ")");
+  }
+  for (const json& node : job.at("nodes")) {
+    for (const json& move : node.at("moves")) {
+      const std::string error = move.value("error", "");
+      print_to(stdout, "  {} ago: {} {} -> {}: {}\n", age_of(move.value("ended_ns", int64_t{0})),
+               node.value("name", ""), move.value("from", ""), move.value("to", ""),
+               error.empty() ? fmt::format("{:.2f} s down", move.value("downtime_s", -1.0))
+                             : "stayed: " + error);
+    }
+  }
+}
+
+}  // namespace
+
+int JobEvacuateCommand::run() const {
+  const auto deadline = Clock::now() + wait;
+  for (;;) {
+    auto answer = call(socket, {{"op", "evacuate"}, {"host", host}, {"to", to}}, kEvacuateTimeout);
+    if (!answer) {
+      return report("job evacuate", {ExitCode::kDaemonSilent, answer.error().message}, json);
+    }
+    if (Status status = accepted(*answer); !status) {
+      return report("job evacuate", {ExitCode::kFailure, status.error().message}, json);
+    }
+    bool all = true;
+    const auto& moves = answer->at("moves");
+    for (const auto& move : moves) all = all && move.value("ok", false);
+    if (!all && lacks_spare(*answer) && Clock::now() + kBetweenAttempts < deadline) {
+      std::this_thread::sleep_for(kBetweenAttempts);
+      continue;
+    }
+    if (json) {
+      print_to(stdout, "{}\n", json_text(*answer));
+    } else if (moves.empty()) {
+      print_to(stdout, "host {} has no job nodes that you may move\n", host);
+    } else {
+      for (const auto& move : moves) print_to(stdout, "{}\n", describe(move));
+    }
+    return to_int(all ? ExitCode::kSuccess : ExitCode::kMigrationAborted);
+  }
+}
+
+int JobStatusCommand::run() const {
+  for (;;) {
+    auto answer = call(socket, {{"op", "status"}}, kStatusTimeout);
+    if (!answer) {
+      return report("job status", {ExitCode::kDaemonSilent, answer.error().message}, json);
+    }
+    if (Status status = accepted(*answer); !status) {
+      return report("job status", {ExitCode::kFailure, status.error().message}, json);
+    }
+    if (json) {
+      print_to(stdout, "{}\n", json_text(*answer));
+    } else {
+      if (watch) print_to(stdout, "\033[H\033[2J");
+      for (const auto& job : answer->at("jobs")) print_job(job);
+      for (const auto& [home, error] : answer->at("silent_homes").items()) {
+        print_to(stdout, "host {} does not answer for its jobs: {}\n", home,
+                 error.get<std::string>());
+      }
+      if (answer->at("jobs").empty()) print_to(stdout, "no jobs\n");
+    }
+    if (!watch) return to_int(ExitCode::kSuccess);
+    std::this_thread::sleep_for(kWatchInterval);
+  }
+}
+
+}  // namespace ppmr

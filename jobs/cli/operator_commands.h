@@ -1,0 +1,28 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace ppmr {
+
+// `ppmr job evacuate HOST`
+struct JobEvacuateCommand {
+  std::string host;
+  std::string to;
+  std::chrono::milliseconds wait{0};  // for a spare
+  std::string socket;
+  bool json = false;
+
+  int run() const;
+};
+
+// `ppmr job status`
+struct JobStatusCommand {
+  std::string socket;
+  bool json = false;
+  bool watch = false;
+
+  int run() const;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,215 @@
+#include "jobs/command/command_server.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "jobs/command/byte_outlet.h"
+#include "jobs/command/command.h"
+#include "jobs/command/frame_socket.h"
+#include "mount/daemon/spawn.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kRequestTimeout{20};
+constexpr size_t kReadBytes = 64 << 10;
+
+void on_child_end(int) {}  // interrupts ppoll(2)
+
+struct Pipe {
+  UniqueFd read, write;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("create", "a pipe");
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+class CommandServer {
+ public:
+  CommandServer(UniqueFd socket, const std::string& token)
+      : socket_(std::move(socket)), token_(token) {}
+
+  void run() {
+    if (Status started = start(); !started) {
+      socket_.send(FrameType::kRefusal, started.error().message);
+      (void)socket_.flush_all();
+      return;
+    }
+    if (relay()) {
+      socket_.send(FrameType::kEnd, to_text(*end_));
+      (void)socket_.flush_all();
+    } else {
+      kill(-pid_, SIGKILL);
+    }
+  }
+
+ private:
+  // Waits for the request. Unlike a command's client, a stranger must not hold the process for ever.
+  Result<CommandRequest> await_request() {
+    const auto deadline = Clock::now() + kRequestTimeout;
+    for (;;) {
+      auto frame = socket_.next();
+      if (!frame) return failure(frame.error());
+      if (*frame) {
+        if ((*frame)->type != FrameType::kStart) return failure(EPROTO, "no command was named");
+        auto request = parse_command_request((*frame)->payload);
+        if (request && !equal_tokens(request->token, token_)) {
+          return failure(EACCES, "the client does not belong to this job");
+        }
+        return request;
+      }
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+      pollfd readable{socket_.fd(), POLLIN, 0};
+      if (left.count() <= 0 || poll(&readable, 1, static_cast<int>(left.count())) == 0) {
+        return failure(ETIMEDOUT, "no request arrived");
+      }
+      if (Status received = socket_.receive(); !received) return failure(received.error());
+    }
+  }
+
+  Status start() {
+    const auto request = await_request();
+    if (!request) return failure(request.error());
+    if (Status adopted = adopt(*request); !adopted) return adopted;
+    auto input = make_pipe();
+    auto output = make_pipe();
+    auto errors = make_pipe();
+    if (!input || !output || !errors) return failure(EMFILE, "cannot create pipes");
+    const auto pid = spawn({.argv = request->argv,
+                            .files = {{input->read.get(), STDIN_FILENO},
+                                      {output->write.get(), STDOUT_FILENO},
+                                      {errors->write.get(), STDERR_FILENO}},
+                            .group = SpawnGroup::kOwnSession});
+    if (!pid) return failure(pid.error());
+    pid_ = *pid;
+    input_pipe_ = std::move(input->write);
+    output_ = std::move(output->read);
+    errors_ = std::move(errors->read);
+    for (const UniqueFd* each : {&input_pipe_, &output_, &errors_}) {
+      fcntl(each->get(), F_SETFL, O_NONBLOCK);
+    }
+    input_.fd = input_pipe_.get();
+    return {};
+  }
+
+  // Takes over the request's environment and directory. This process has no other task, so the
+  // command is also looked up in the PATH of the request.
+  static Status adopt(const CommandRequest& request) {
+    if (chdir(request.directory.c_str()) != 0) {
+      return system_failure("change to the directory", request.directory);
+    }
+    clearenv();
+    for (const std::string& variable : request.environment) {
+      const size_t equals = variable.find('=');
+      if (equals == 0 || equals == std::string::npos) continue;
+      setenv(variable.substr(0, equals).c_str(), variable.c_str() + equals + 1, 1);
+    }
+    return {};
+  }
+
+  // Returns whether the command has ended, and not the connection.
+  bool relay() {
+    // Blocked except in ppoll(2), so that no end of the command is missed.
+    sigset_t child, none;
+    sigemptyset(&none);
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, nullptr);
+    signal(SIGCHLD, on_child_end);
+    for (;;) {
+      int status = 0;
+      if (!end_ && waitpid(pid_, &status, WNOHANG) == pid_) {
+        end_ = WIFSIGNALED(status) ? CommandEnd{.signal = WTERMSIG(status)}
+                                   : CommandEnd{.exit_code = WEXITSTATUS(status)};
+      }
+      // Descendants of an ended command may keep its output open: relay only what is there.
+      const bool more = relay_output();
+      if (end_ && !more && !socket_.has_unsent()) return true;
+      std::vector<pollfd> fds{{socket_.fd(), POLLRDHUP, 0}};
+      if (input_.is_empty()) fds[0].events |= POLLIN;
+      if (socket_.has_unsent()) fds[0].events |= POLLOUT;
+      for (const UniqueFd* each : {&output_, &errors_}) {
+        if (*each && !socket_.has_unsent()) fds.push_back({each->get(), POLLIN, 0});
+      }
+      input_.add_to(fds);
+      const timespec no_time{};
+      // With nothing unsent, the next round reads the rest of an ended command's output.
+      const bool last_round = end_ && !socket_.has_unsent();
+      ppoll(fds.data(), fds.size(), last_round ? &no_time : nullptr, &none);
+      if (!socket_.flush()) return false;
+      if ((fds[0].revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR)) != 0 && !take_frames()) {
+        return false;
+      }
+      input_.flush();
+      if (input_ended_ && input_.is_empty()) input_pipe_.reset();
+    }
+  }
+
+  // Returns whether there was output.
+  bool relay_output() {
+    bool any = false;
+    for (auto [pipe, type] : {std::pair(&output_, FrameType::kOutput),
+                              std::pair(&errors_, FrameType::kErrors)}) {
+      if (!*pipe || socket_.has_unsent()) continue;
+      std::array<char, kReadBytes> bytes;
+      const ssize_t count = read(pipe->get(), bytes.data(), bytes.size());
+      if (count > 0) {
+        socket_.send(type, {bytes.data(), static_cast<size_t>(count)});
+        any = true;
+      } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+        pipe->reset();
+      }
+    }
+    return any;
+  }
+
+  bool take_frames() {
+    if (!socket_.receive()) return false;
+    for (;;) {
+      auto frame = socket_.next();
+      if (!frame) return false;
+      if (!*frame) return true;
+      const std::string& payload = (*frame)->payload;
+      if ((*frame)->type == FrameType::kInput && !input_ended_) input_.put(payload);
+      if ((*frame)->type == FrameType::kInputEnd) input_ended_ = true;
+      if ((*frame)->type == FrameType::kSignal) send_signal(payload);
+    }
+  }
+
+  void send_signal(const std::string& text) const {
+    int number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    // After its end another process may have the pid.
+    if (!end_ && number > 0 && number < NSIG) kill(-pid_, number);
+  }
+
+  FrameSocket socket_;
+  const std::string& token_;
+  pid_t pid_ = -1;
+  UniqueFd input_pipe_, output_, errors_;
+  ByteOutlet input_;
+  bool input_ended_ = false;
+  std::optional<CommandEnd> end_;
+};
+
+}  // namespace
+
+void serve_command(UniqueFd socket, const std::string& token) {
+  signal(SIGPIPE, SIG_IGN);
+  CommandServer(std::move(socket), token).run();
+}
+
+}  // namespace ppmr

@@ -1,0 +1,89 @@
+#include "jobs/command/job_init.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "jobs/command/command.h"
+#include "jobs/command/command_server.h"
+#include "mount/command_line/exit_code.h"
+
+namespace ppmr {
+namespace {
+
+void on_child_end(int) {}  // interrupts poll(2)
+
+Status keep_token(const std::string& token) {
+  const UniqueFd file(open(kTokenFile, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0400));
+  if (!file) return system_failure("create", kTokenFile);
+  if (write(file.get(), token.data(), token.size()) != static_cast<ssize_t>(token.size())) {
+    return system_failure("write", kTokenFile);
+  }
+  return {};
+}
+
+// Other job nodes of the same network can connect, too: the token keeps them out.
+Result<UniqueFd> listen_for_clients() {
+  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(kCommandPort);
+  if (!listener ||
+      setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(listener.get(), SOMAXCONN) != 0) {
+    return system_failure("listen on", "port " + std::to_string(kCommandPort));
+  }
+  return listener;
+}
+
+void reap() {
+  while (waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+}
+
+// A process for each command, as in inetd(8): a client that breaks its own harms no other.
+void serve(UniqueFd client, const std::string& token) {
+  if (fork() != 0) return;
+  setsid();
+  const int on = 1;
+  setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  signal(SIGCHLD, SIG_DFL);
+  serve_command(std::move(client), token);
+  _exit(0);
+}
+
+}  // namespace
+
+int JobInit::run() {
+  const char* variable = std::getenv("PPMR_JOB_TOKEN");
+  const std::string token = variable != nullptr ? variable : "";
+  unsetenv("PPMR_JOB_TOKEN");
+  // CRIU dumps a session only with its leader, and the leader that runc started is outside.
+  setsid();
+  if (token.empty() || !keep_token(token)) return to_int(ExitCode::kFailure);
+  auto listener = listen_for_clients();
+  if (!listener) return to_int(ExitCode::kFailure);
+  signal(SIGCHLD, on_child_end);
+  for (;;) {
+    reap();
+    // A child that ends between reap() and poll(2) waits for the next round.
+    pollfd readable{listener->get(), POLLIN, 0};
+    if (poll(&readable, 1, 1000) <= 0) continue;
+    UniqueFd client(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client) serve(std::move(client), token);
+  }
+}
+
+}  // namespace ppmr

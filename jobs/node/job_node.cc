@@ -1,0 +1,210 @@
+#include "jobs/node/job_node.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/run_command.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::seconds kStartPatience{30};
+// Mount points inside a job node.
+constexpr const char* kProgram = "/run/ppmr-program";
+constexpr const char* kPrivate = "/run/ppmr";
+
+json temporary(const std::string& path, const std::string& mode, std::vector<std::string> options) {
+  options.insert(options.end(), {"nosuid", "mode=" + mode});
+  return {{"destination", path}, {"type", "tmpfs"}, {"source", "tmpfs"}, {"options", options}};
+}
+
+json bind_mount(const std::string& from, const std::string& to, const char* access) {
+  return {{"destination", to},
+          {"type", "bind"},
+          {"source", from},
+          {"options", {"bind", access, "nosuid", "nodev"}}};
+}
+
+json mounts_of(const JobNodeOptions& options, const NodeSpec& spec, const std::string& bundle) {
+  const std::string owner = fmt::format("uid={}", spec.user.uid);
+  const std::string group = fmt::format("gid={}", spec.user.gid);
+  json mounts = {
+      {{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
+      temporary("/dev", "755", {"strictatime", "size=65536k"}),
+      {{"destination", "/dev/pts"},
+       {"type", "devpts"},
+       {"source", "devpts"},
+       {"options", {"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}}},
+      temporary("/dev/shm", "1777", {"nodev"}),
+      {{"destination", "/sys"},
+       {"type", "sysfs"},
+       {"source", "sysfs"},
+       {"options", {"nosuid", "noexec", "nodev", "ro"}}},
+      temporary("/tmp", "1777", {"nodev"}),
+      temporary("/run", "755", {"nodev"}),
+      temporary(kPrivate, "700", {"nodev", owner, group}),
+      bind_mount(options.program, kProgram, "ro"),
+      bind_mount(bundle + "/hosts", "/etc/hosts", "ro"),
+  };
+  for (const std::string& share : options.shares) mounts.push_back(bind_mount(share, share, "rw"));
+  return mounts;
+}
+
+// A read-only copy of the mount of /. It is read-only before it gets a place in the tree, so there
+// is no moment at which writing through it would change the host.
+Status mount_root(const std::string& path) {
+  const UniqueFd tree(open_tree(AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  if (!tree) return system_failure("copy the mount of", "/");
+  mount_attr attributes{};
+  attributes.attr_set = MOUNT_ATTR_RDONLY;
+  attributes.propagation = MS_PRIVATE;
+  if (mount_setattr(tree.get(), "", AT_EMPTY_PATH, &attributes, sizeof(attributes)) != 0) {
+    return system_failure("make read-only", "the copy of /");
+  }
+  if (move_mount(tree.get(), "", AT_FDCWD, path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
+    return system_failure("mount on", path);
+  }
+  return {};
+}
+
+Status write_file(const std::string& path, const std::string& text, mode_t mode) {
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!file || fchmod(file.get(), mode) != 0 ||
+      write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return system_failure("write", path);
+  }
+  return {};
+}
+
+std::string hosts_file(const NodeSpec& spec) {
+  std::string text = "127.0.0.1 localhost\n";
+  for (const auto& [name, address] : spec.addresses) text += address + " " + name + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec) {
+  const std::string bundle = options.directory + "/" + spec.container();
+  const ContainerPort port = port_of(options.network, spec.container(), spec.address);
+  const json config = {
+      {"ociVersion", "1.0.2"},
+      {"process",
+       {{"terminal", false},
+        {"user",
+         {{"uid", spec.user.uid}, {"gid", spec.user.gid}, {"additionalGids", spec.user.groups}}},
+        {"args", {kProgram, "job", "init"}},
+        {"env", {"PATH=/usr/local/bin:/usr/bin:/bin", "PPMR_JOB_TOKEN=" + spec.token}},
+        {"cwd", "/"},
+        // A job gets no privilege that its user does not have.
+        {"capabilities", json::object()},
+        {"noNewPrivileges", true}}},
+      {"root", {{"path", "root"}, {"readonly", true}}},
+      {"hostname", spec.name},
+      {"mounts", mounts_of(options, spec, bundle)},
+      {"annotations", {{"ppmr.port", port.interface}, {"ppmr.bridge", port.bridge}}},
+      {"linux",
+       {{"cgroupsPath", "/ppmr-job/" + spec.container()},
+        {"namespaces",
+         {{{"type", "pid"}},
+          {{"type", "mount"}},
+          {{"type", "uts"}},
+          {{"type", "ipc"}},
+          {{"type", "network"}, {"path", port.network_namespace}}}}}},
+  };
+  return config.dump(2);
+}
+
+Status JobNode::make_bundle() const {
+  if (mkdir(bundle().c_str(), 0700) != 0) return system_failure("create", bundle());
+  const std::string root = bundle() + "/root";
+  if (mkdir(root.c_str(), 0700) != 0) return system_failure("create", root);
+  if (Status made = mount_root(root); !made) return made;
+  if (Status made = write_file(bundle() + "/hosts", hosts_file(spec_), 0644); !made) return made;
+  return write_file(bundle() + "/config.json", job_node_config(options_, spec_), 0600);
+}
+
+// Removes files by name and never a tree: the host's root is mounted in it.
+Status JobNode::remove_bundle() const {
+  const std::string root = bundle() + "/root";
+  if (umount2(root.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0 && errno != EINVAL &&
+      errno != ENOENT) {
+    return system_failure("unmount", root);
+  }
+  for (const char* name : {"/hosts", "/config.json", "/runc.log"}) {
+    unlink((bundle() + name).c_str());
+  }
+  for (const std::string& directory : {root, bundle()}) {
+    if (rmdir(directory.c_str()) != 0 && errno != ENOENT) {
+      return system_failure("remove", directory);
+    }
+  }
+  return {};
+}
+
+Status JobNode::prepare() const {
+  if (Status made = create_port(options_.network, spec_.container(), spec_.address); !made) {
+    return made;
+  }
+  Status made = make_bundle();
+  if (!made) {
+    (void)remove_bundle();
+    (void)remove_port(spec_.container());
+  }
+  return made;
+}
+
+Status JobNode::start() const {
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  const ContainerPort port = port_of(options_.network, spec_.container(), spec_.address);
+  if (Status attached = port.attach(); !attached) return attached;
+  // By a shell, because process 1 inherits standard input, output and errors, and CRIU cannot dump
+  // a pipe that leads out of the container.
+  const std::string log = bundle() + "/runc.log";
+  auto started = run_successfully(
+      {"sh", "-c", "exec \"$@\" </dev/null >/dev/null 2>&1", "sh", runc->path(), "--log", log,
+       "run", "--detach", "--bundle", bundle(), spec_.container()},
+      kStartPatience);
+  if (started) return {};
+  std::ifstream file(log);
+  const std::string reason{std::istreambuf_iterator<char>(file), {}};
+  return failure(started.error().errno_value,
+                 fmt::format("runc did not start the job node {} ({}): {}", spec_.name,
+                             started.error().message, reason));
+}
+
+Status JobNode::remove() const {
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto here = is_here();
+  if (!here) return failure(here.error());
+  if (*here) {
+    if (Status removed = runc->remove(spec_.container()); !removed) return removed;
+  }
+  if (Status removed = remove_bundle(); !removed) return removed;
+  return remove_port(spec_.container());
+}
+
+Result<bool> JobNode::is_here() const {
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto state = runc->state(spec_.container());
+  if (!state && state.error().errno_value == ENOENT) return false;
+  if (!state) return failure(state.error());
+  return true;
+}
+
+}  // namespace ppmr

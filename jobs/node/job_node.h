@@ -1,0 +1,53 @@
+// A job node: the container in which a host's share of a job runs. It has pid, mount, uts, ipc and
+// network namespaces of its own and an address of its own, and moves with all of them.
+//
+// Its root is the host's root file system, read-only; the shared directories are writable; /tmp,
+// /run and /dev are its own, in memory, and move with it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "buffer_pool/result.h"
+#include "jobs/node/job_network.h"
+#include "jobs/node/node_spec.h"
+
+namespace ppmr {
+
+// What a host's administrator decides about the job nodes there. Must be the same on all hosts.
+struct JobNodeOptions {
+  std::string directory;            // of this host's bundles; private to root
+  std::vector<std::string> shares;  // directories that job nodes share with all hosts, such as /home
+  std::string program;              // the path of ppmr
+  JobNetwork network;
+};
+
+// Threads: any; one at a time for each node.
+class JobNode {
+ public:
+  JobNode(const JobNodeOptions& options, const NodeSpec& spec) : options_(options), spec_(spec) {}
+
+  // Makes the network namespace and the bundle. Nothing runs, and the port is detached. Errors:
+  // EEXIST; those of the steps. Nothing remains after an error.
+  Status prepare() const;
+  // Starts process 1 and attaches the port. Errors: those of runc.
+  Status start() const;
+  // Ends all processes of the node and removes what prepare() made. Idempotent. Errors: those of
+  // runc; call it again then.
+  Status remove() const;
+  // Whether runc has the container here, in whatever state. Errors: those of runc.
+  Result<bool> is_here() const;
+
+ private:
+  std::string bundle() const { return options_.directory + "/" + spec_.container(); }
+  Status make_bundle() const;
+  Status remove_bundle() const;
+
+  const JobNodeOptions& options_;
+  const NodeSpec& spec_;
+};
+
+// The bundle's config.json.
+std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec);
+
+}  // namespace ppmr

@@ -1,0 +1,76 @@
+#include "jobs/node/node_spec.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kJobIdLength = 8;
+constexpr size_t kHostNameMax = 64;  // HOST_NAME_MAX
+
+bool is_address(const std::string& text) {
+  in_addr address;
+  return inet_pton(AF_INET, text.c_str(), &address) == 1;
+}
+
+bool is_hexadecimal(const std::string& text) {
+  return text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+}  // namespace
+
+bool is_host_name(const std::string& text) {
+  return !text.empty() && text.size() <= kHostNameMax && text[0] != '-' && text[0] != '.' &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+         });
+}
+
+bool is_job_id(const std::string& text) {
+  return text.size() == kJobIdLength && is_hexadecimal(text);
+}
+
+std::string NodeSpec::container() const { return "ppmr-" + job + "-" + std::to_string(index); }
+
+json to_json(const NodeSpec& spec) {
+  return {{"job", spec.job},
+          {"index", spec.index},
+          {"name", spec.name},
+          {"address", spec.address},
+          {"home", spec.home},
+          {"token", spec.token},
+          {"uid", spec.user.uid},
+          {"gid", spec.user.gid},
+          {"groups", spec.user.groups},
+          {"addresses", spec.addresses}};
+}
+
+Result<NodeSpec> parse_node_spec(const json& json) {
+  NodeSpec spec;
+  try {
+    spec.job = json.at("job");
+    spec.index = json.at("index");
+    spec.name = json.at("name");
+    spec.address = json.at("address");
+    spec.home = json.at("home");
+    spec.token = json.at("token");
+    spec.user = {.uid = json.at("uid"), .gid = json.at("gid"), .groups = json.at("groups")};
+    spec.addresses = json.at("addresses").get<std::map<std::string, std::string>>();
+  } catch (const nlohmann::json::exception& error) {
+    return failure(EPROTO, std::string("malformed job node: ") + error.what());
+  }
+  bool valid = is_job_id(spec.job) && is_host_name(spec.name) && is_address(spec.address) &&
+               is_host_name(spec.home) && !spec.token.empty() && is_hexadecimal(spec.token);
+  for (const auto& [name, address] : spec.addresses) {
+    valid = valid && is_host_name(name) && is_address(address);
+  }
+  if (!valid) return failure(EPROTO, "malformed job node: a name or an address is not valid");
+  return spec;
+}
+
+}  // namespace ppmr
