@@ -34,7 +34,8 @@ Result<AddressRange> parse_address_range(const std::string& text) {
     std::from_chars(text.data() + slash + 1, text.data() + text.size(), bits);
   }
   if (!base || bits < kPrefixBitsMin || bits > kPrefixBitsMax) {
-    return failure(EINVAL, "'" + text + "' is not a range of addresses such as 10.3.7.0/24 (/8 to /29)");
+    return failure(EINVAL,
+                   "'" + text + "' is not a range of addresses such as 10.3.7.0/24 (/8 to /29)");
   }
   const uint32_t hosts = (uint32_t{1} << (32 - bits)) - 1;
   return AddressRange{(*base & ~hosts) + 1, (*base | hosts) - 1};
@@ -69,7 +70,8 @@ Result<std::string> AddressPool::take_next() {
     next_ = next_ == range_.last ? range_.first : next_ + 1;
     if (taken_.insert(address).second) return format_address(address);
   }
-  return failure(EADDRNOTAVAIL, "all addresses for jobs of this host are in use: extend --addresses");
+  return failure(EADDRNOTAVAIL,
+                 "all addresses for jobs of this host are in use: extend --addresses");
 }
 
 void AddressPool::give_back(const std::string& address) {

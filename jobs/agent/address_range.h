@@ -19,8 +19,8 @@ struct AddressRange {
 // "10.3.7.0/24", without its first and last address. Errors: EINVAL.
 Result<AddressRange> parse_address_range(const std::string& text);
 
-// The default for a host: 10.C.D.0/24 for the IPv4 address A.B.C.D, so that homes of one /16 network
-// need no configuration. Errors: EADDRNOTAVAIL if the name has no address but loopback.
+// The default for a host: 10.C.D.0/24 for the IPv4 address A.B.C.D, so that homes of one /16
+// network need no configuration. Errors: EADDRNOTAVAIL if the name has no address but loopback.
 Result<AddressRange> default_address_range(const std::string& host);
 
 std::string format_address(uint32_t address);

@@ -97,7 +97,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
       spdlog::info("{} moved to {}: {:.2f} s down", container, *spare, report.downtime_s);
       return {{"ok", true}, {"to", *spare}, {"downtime_s", report.downtime_s}};
     }
-    return refusal({ECANCELED, "the node stays on " + options_.host + ": " + report.error});
+    return refusal({ECANCELED, report.error});
   }
   return refusal(last);
 }
@@ -123,6 +123,7 @@ Status JobAgent::conclude_move(const HostNode& node, const MoveReport& report, b
   const bool job_ended = !told && told.error().errno_value == ENOENT;
   if (!told && !job_ended) return told;
   const bool moved = report.result == MoveResult::kMoved;
+  remove_source_mount(options_.evacuation, node);
   if (node.moving_to != kNotChosen) {
     const char* op = moved && !job_ended ? "arrived" : "leave";
     auto answer = ask_peer(options_.home.peers, node.moving_to,

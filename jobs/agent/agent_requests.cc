@@ -1,8 +1,7 @@
 // What users and other agents may ask of an agent.
+#include <fmt/format.h>
 #include <grp.h>
 #include <pwd.h>
-
-#include <fmt/format.h>
 
 #include "jobs/agent/job_agent.h"
 #include "restart_loader/containers/runc.h"
@@ -48,16 +47,15 @@ Result<JobUser> find_user(uid_t uid) {
 
 Status JobAgent::admit(const JobUser& user) const {
   if (options_.admission_program.empty()) return {};
-  auto asked = run_command({options_.admission_program, std::to_string(user.uid)},
-                           kAdmissionPatience);
+  auto asked =
+      run_command({options_.admission_program, std::to_string(user.uid)}, kAdmissionPatience);
   if (asked && asked->succeeded) return {};
   return failure(EACCES, fmt::format("user {} may not have job nodes on this host: {} {}", user.uid,
                                      options_.admission_program,
                                      asked ? asked->ending : asked.error().message));
 }
 
-json JobAgent::answer_user(const json& request, const ControlClient& client,
-                           UniqueFd& descriptor) {
+json JobAgent::answer_user(const json& request, const ControlClient& client, UniqueFd& descriptor) {
   const std::string op = request.at("op");
   if (op == "run") return start_job(request, client, descriptor);
   if (op == "check") return check_hosts(request);
@@ -72,9 +70,9 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
     const std::string to = request.value("to", "");
     if (host == options_.host) return evacuate(client.uid, to);
     if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
-    auto answer = ask_peer(options_.home.peers, host,
-                           {{"op", "evacuate"}, {"uid", client.uid}, {"to", to}},
-                           kEvacuatePatience);
+    auto answer =
+        ask_peer(options_.home.peers, host, {{"op", "evacuate"}, {"uid", client.uid}, {"to", to}},
+                 kEvacuatePatience);
     return answer ? *answer : refusal(answer.error());
   }
   return refusal({EINVAL, "unknown request '" + op + "'"});

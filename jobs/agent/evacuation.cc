@@ -21,17 +21,28 @@ using nlohmann::json;
 using std::chrono::seconds;
 
 constexpr seconds kMountPatience{30};
-// Longer than the time limit of `ppmr migrate` itself (120 s to the decision) and of a large memory.
+// Longer than the time limit of `ppmr migrate` itself (120 s to the decision) and of a large
+// memory.
 constexpr seconds kMovePatience{600};
 constexpr seconds kRecoverPatience{60};
+
+std::string source_mount_of(const EvacuationOptions& options, const HostNode& node) {
+  return options.mounts + "/" + node.spec.container();
+}
+
+// The daemon ends when nobody uses the mount any more.
+void remove_mount(const std::string& path) {
+  umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  rmdir(path.c_str());
+}
 
 // A source mount whose target is the other host.
 class SourceMount {
  public:
   static Result<SourceMount> open(const EvacuationOptions& options, const HostNode& node,
                                   const std::string& to) {
-    SourceMount mount(options.mounts + "/" + node.spec.container());
-    mount.remove();  // what a killed agent left
+    remove_source_mount(options, node);
+    SourceMount mount(source_mount_of(options, node));
     if (mkdir(mount.path_.c_str(), 0700) != 0 && errno != EEXIST) {
       return system_failure("create", mount.path_);
     }
@@ -48,18 +59,13 @@ class SourceMount {
   SourceMount(SourceMount&& other) noexcept : path_(std::exchange(other.path_, "")) {}
   SourceMount& operator=(SourceMount&&) = delete;
   ~SourceMount() {
-    if (!path_.empty()) remove();
+    if (!path_.empty()) remove_mount(path_);
   }
 
   const std::string& path() const { return path_; }
 
  private:
   explicit SourceMount(std::string path) : path_(std::move(path)) {}
-  // The daemon ends when nobody uses the mount any more.
-  void remove() const {
-    umount2(path_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
-    rmdir(path_.c_str());
-  }
 
   std::string path_;
 };
@@ -85,8 +91,7 @@ std::string without_json(const std::string& output) {
   return text;
 }
 
-std::optional<OwnershipRecord> find_record(const EvacuationOptions& options,
-                                           const HostNode& node) {
+std::optional<OwnershipRecord> find_record(const EvacuationOptions& options, const HostNode& node) {
   auto store = RecordStore::open(options.state_directory);
   if (!store) return std::nullopt;
   auto records = store->list();
@@ -128,15 +133,18 @@ std::vector<std::string> credential_words(const Credentials& credentials) {
   return words;
 }
 
+void remove_source_mount(const EvacuationOptions& options, const HostNode& node) {
+  remove_mount(source_mount_of(options, node));
+}
+
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
   const auto record = find_record(options, node);
   // The migration writes its record before it touches a process.
   if (!record) return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
   if (!is_over(record->state) || !record->peer_notified) {
-    auto recovered =
-        run_command({options.program, "migrate", "--recover", record->id, "--json", "--state-dir",
-                     options.state_directory},
-                    kRecoverPatience);
+    auto recovered = run_command({options.program, "migrate", "--recover", record->id, "--json",
+                                  "--state-dir", options.state_directory},
+                                 kRecoverPatience);
     if (!recovered) spdlog::warn("{}: {}", node.spec.container(), recovered.error().message);
   }
   const auto now = find_record(options, node);
@@ -147,10 +155,10 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
                          const std::string& to) {
   const auto mount = SourceMount::open(options, node, to);
   if (!mount) return {.result = MoveResult::kStayed, .error = mount.error().message};
-  std::vector<std::string> argv = {options.program, "migrate",     "--runc",
-                                   node.spec.container(), "--mount", mount->path(),
-                                   "--json",        "--state-dir", options.state_directory,
-                                   "--",            "--tcp-established", "--file-locks"};
+  std::vector<std::string> argv = {
+      options.program,     "migrate",     "--runc",      node.spec.container(),   "--mount",
+      mount->path(),       "--json",      "--state-dir", options.state_directory, "--",
+      "--tcp-established", "--file-locks"};
   argv.insert(argv.end(), options.criu_options.begin(), options.criu_options.end());
   auto ended = run_command(argv, kMovePatience);
   MoveReport report = move_result(options, node);

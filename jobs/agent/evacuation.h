@@ -1,6 +1,6 @@
-// Moves a job node from this host to another one, with `ppmr source` and `ppmr migrate`. Those decide
-// where its processes run, and keep a record of it; the agent only reads the record. So an agent, or
-// a `ppmr migrate`, that is killed at any moment changes nothing about the outcome.
+// Moves a job node from this host to another one, with `ppmr source` and `ppmr migrate`. Those
+// decide where its processes run, and keep a record of it; the agent only reads the record. So an
+// agent, or a `ppmr migrate`, that is killed at any moment changes nothing about the outcome.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@
 namespace ppmr {
 
 struct EvacuationOptions {
-  std::string program;                // the path of ppmr
-  std::string mounts;                 // directory for the mounts, private to root
-  std::string state_directory;        // of the migrations' records
-  uint16_t target_port = 0;           // of `ppmr target` on every host
+  std::string program;          // the path of ppmr
+  std::string mounts;           // directory for the mounts, private to root
+  std::string state_directory;  // of the migrations' records
+  uint16_t target_port = 0;     // of `ppmr target` on every host
   Credentials credentials;
   std::vector<std::string> source_options;  // more options for `ppmr source`
   std::vector<std::string> criu_options;    // more options for CRIU
@@ -40,6 +40,9 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
 // What the records say about the move that `node` began; finishes or aborts it if its processes
 // were killed. Threads: any.
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node);
+
+// Removes the mount that an agent left which was killed during the move.
+void remove_source_mount(const EvacuationOptions& options, const HostNode& node);
 
 // The options for `ppmr source` and `ppmr target`.
 std::vector<std::string> credential_words(const Credentials& credentials);

@@ -68,9 +68,7 @@ Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& w
 }
 
 HomeJobs::HomeJobs(HomeOptions options, RecordFiles records)
-    : options_(std::move(options)),
-      records_(std::move(records)),
-      addresses_(options_.addresses) {
+    : options_(std::move(options)), records_(std::move(records)), addresses_(options_.addresses) {
   for (const json& record : records_.read_all()) {
     try {
       JobRecord job = parse_job_record(record);
@@ -132,8 +130,7 @@ Status HomeJobs::make_nodes(const JobRecord& job) const {
       const auto spec = job.spec_of(static_cast<unsigned>(i), options_.host);
       request = {{"op", "join"}, {"spec", to_json(spec)}, {"expected", false}};
     }
-    auto answer =
-        ask_peer(options_.peers, host, request, spare ? kCheckPatience : kJoinPatience);
+    auto answer = ask_peer(options_.peers, host, request, spare ? kCheckPatience : kJoinPatience);
     if (answer) return {};
     return failure(answer.error().errno_value, on_host(host, answer.error()));
   });
@@ -147,8 +144,7 @@ Result<StartedJob> HomeJobs::run(const JobRequest& request) {
   if (made) made = port_of(options_.network, job->port_name(), job->port_address).attach();
   Result<UniqueFd> connection = failure(EIO, "");
   if (made) {
-    connection =
-        connect_through_port(job->port_name(), job->nodes[0].address, kConnectPatience);
+    connection = connect_through_port(job->port_name(), job->nodes[0].address, kConnectPatience);
     if (!connection) made = failure(connection.error());
   }
   if (!made) {
@@ -222,10 +218,11 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
     return host.state == HostState::kSpare && (to.empty() || host.name == to);
   });
   if (spare == job.hosts.end()) {
-    return failure(ENOSPC, to.empty() ? "job " + id + " has no spare host left: start jobs with more "
-                                                      "(--spares); the node stays"
-                                      : to + " is not a spare of job " + id +
-                                            " (see ppmr job status); the node stays");
+    return failure(ENOSPC, to.empty()
+                               ? "job " + id +
+                                     " has no spare host left: start jobs with more "
+                                     "(--spares); the node stays"
+                               : to + " is not a spare of job " + id + " (see ppmr job status)");
   }
   set_state(*spare, HostState::kMoving);
   set_state(*source, HostState::kMoving);
@@ -257,10 +254,10 @@ Status HomeJobs::settle(const MoveSettlement& settlement) {
   }
   if (spare != nullptr) {
     const bool failed = !settlement.moved && settlement.spare_failed;
-    set_state(*spare,
-              settlement.moved ? HostState::kReady
-                               : (failed ? HostState::kInactive : HostState::kSpare),
-              failed ? settlement.error : "");
+    set_state(
+        *spare,
+        settlement.moved ? HostState::kReady : (failed ? HostState::kInactive : HostState::kSpare),
+        failed ? settlement.error : "");
   }
   return save(job);
 }

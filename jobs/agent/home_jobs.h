@@ -55,7 +55,8 @@ class HomeJobs {
   // Makes the job's nodes on all hosts, and checks its spares. Errors: what the hosts refuse; then
   // nothing of the job remains.
   Result<StartedJob> run(const JobRequest& request);
-  // Removes the job's nodes. `uid`: of the caller; root may end every job. Idempotent. Errors: EPERM.
+  // Removes the job's nodes. `uid`: of the caller; root may end every job. Idempotent. Errors:
+  // EPERM.
   Status end(const std::string& job, uid_t uid);
 
   // Chooses a spare for a node that has to leave `from`, and marks both hosts as moving. `to` may

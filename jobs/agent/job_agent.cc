@@ -1,9 +1,10 @@
-// Who takes part: `ppmr job run` asks the agent of its host, the job's home, for job nodes. The home
-// asks the agents of the job's hosts to make them. A request to evacuate a host reaches that host's
-// agent; it asks the home for a spare, has the spare prepare, moves the node, and reports the result.
+// Who takes part: `ppmr job run` asks the agent of its host, the job's home, for job nodes. The
+// home asks the agents of the job's hosts to make them. A request to evacuate a host reaches that
+// host's agent; it asks the home for a spare, has the spare prepare, moves the node, and reports
+// the result.
 //
-// After a crash of an agent the next one reads the records, finishes what was under way, and asks the
-// homes where its nodes belong. So a lost request leaves nothing behind for ever.
+// After a crash of an agent the next one reads the records, finishes what was under way, and asks
+// the homes where its nodes belong. So a lost request leaves nothing behind for ever.
 #include "jobs/agent/job_agent.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,6 @@ constexpr std::chrono::milliseconds kPlacePatience{10'000};
 
 Status make_directory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("create", path);
-  if (chmod(path.c_str(), 0700) != 0) return system_failure("chmod 0700", path);
   return {};
 }
 
@@ -47,6 +47,8 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
        {directory, options.nodes.directory, options.evacuation.mounts, directory + "/in"}) {
     if (Status made = make_directory(path); !made) return failure(made.error());
   }
+  // Protects all that is below.
+  if (chmod(directory.c_str(), 0700) != 0) return system_failure("chmod 0700", directory);
   auto home_records = RecordFiles::open(directory + "/jobs");
   if (!home_records) return failure(home_records.error());
   auto node_records = RecordFiles::open(directory + "/records");

@@ -50,9 +50,10 @@ json to_json(const JobNodePlace& node) {
 }
 
 JobNodePlace parse_node(const json& json) {
-  JobNodePlace node{
-      .name = json.at("name"), .address = json.at("address"), .host = json.at("host"),
-      .moving_to = json.at("moving_to")};
+  JobNodePlace node{.name = json.at("name"),
+                    .address = json.at("address"),
+                    .host = json.at("host"),
+                    .moving_to = json.at("moving_to")};
   for (const auto& move : json.at("moves")) {
     node.moves.push_back({.from = move.at("from"),
                           .to = move.at("to"),
@@ -123,13 +124,13 @@ json to_json(const JobRecord& job) {
 }
 
 JobRecord parse_job_record(const json& json) {
-  JobRecord job{.id = json.at("job"),
-                .user = {.uid = json.at("uid"), .gid = json.at("gid"), .groups = json.at("groups")},
-                .token = json.at("token"),
-                .launcher = {.pid = json.at("launcher_pid"),
-                             .start_time = json.at("launcher_start_time")},
-                .boot_id = json.at("boot_id"),
-                .port_address = json.at("port_address")};
+  JobRecord job{
+      .id = json.at("job"),
+      .user = {.uid = json.at("uid"), .gid = json.at("gid"), .groups = json.at("groups")},
+      .token = json.at("token"),
+      .launcher = {.pid = json.at("launcher_pid"), .start_time = json.at("launcher_start_time")},
+      .boot_id = json.at("boot_id"),
+      .port_address = json.at("port_address")};
   for (const auto& host : json.at("hosts")) {
     job.hosts.push_back({.name = host.at("name"),
                          .state = parse_state(host.at("state")),

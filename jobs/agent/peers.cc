@@ -43,8 +43,8 @@ json answer_safely(const std::function<json()>& answer) {
 
 Result<json> ask_peer(const PeerOptions& options, const std::string& host, const json& request,
                       std::chrono::milliseconds patience) {
-  AgentClient client({.address = host + ":" + std::to_string(options.port),
-                      .credentials = options.credentials});
+  AgentClient client(
+      {.address = host + ":" + std::to_string(options.port), .credentials = options.credentials});
   auto answer = client.ask(request, patience);
   if (!answer) return answer;
   if (Status status = accepted(*answer); !status) return failure(status.error());

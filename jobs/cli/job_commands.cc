@@ -57,8 +57,9 @@ void add_agent(CLI::App& job, int& exit_code) {
   sub.add_option("--mtu", command->mtu_bytes,
                  "maximum packet size of job nodes in bytes; default: that of the bridge")
       ->check(CLI::Range(576, 65535));
-  sub.add_option("--share", command->shares,
-                 "directory that is writable in job nodes and the same on all hosts; may be repeated")
+  sub.add_option(
+         "--share", command->shares,
+         "directory that is writable in job nodes and the same on all hosts; may be repeated")
       ->type_name("DIR")
       ->allow_extra_args(false)
       ->take_all()
@@ -78,9 +79,10 @@ void add_agent(CLI::App& job, int& exit_code) {
   sub.add_option("--target-port", agent.evacuation.target_port,
                  "port of the agents' ppmr target, the same on all hosts")
       ->capture_default_str();
-  sub.add_option("--target-option", agent.target_options,
-                 "more options for ppmr target, such as --target-option=--memory-limit=8GiB; may be "
-                 "repeated")
+  sub.add_option(
+         "--target-option", agent.target_options,
+         "more options for ppmr target, such as --target-option=--memory-limit=8GiB; may be "
+         "repeated")
       ->allow_extra_args(false)
       ->take_all();
   sub.add_option("--source-option", agent.evacuation.source_options,
@@ -94,8 +96,9 @@ void add_agent(CLI::App& job, int& exit_code) {
 
 void add_run(CLI::App& job, int& exit_code) {
   CLI::App& sub = *job.add_subcommand(
-      "run", "Run a command in job nodes, which can move while it runs; the command starts in the "
-             "node of the first host");
+      "run",
+      "Run a command in job nodes, which can move while it runs; the command starts in the "
+      "node of the first host");
   auto command = make_command<JobRunCommand>(sub, exit_code);
   sub.add_option("--hosts", command->hosts,
                  "the job's hosts, separated by commas; default: those of the Slurm allocation")
@@ -111,7 +114,8 @@ void add_run(CLI::App& job, int& exit_code) {
                  "ranks on each host; default: Slurm's tasks per node, else the CPUs of this host");
   sub.add_flag("--dry-run", command->dry_run, "only check all hosts");
   add_socket(sub, command->socket);
-  sub.add_option("COMMAND", command->argv, "after --: the command, such as mpirun, and its arguments")
+  sub.add_option("COMMAND", command->argv,
+                 "after --: the command, such as mpirun, and its arguments")
       ->take_all();
   sub.parse_complete_callback([&sub, command] {
     if (sub.remaining_size() > 0) return;  // the better message is that of the unknown option

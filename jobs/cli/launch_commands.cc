@@ -108,16 +108,17 @@ int JobRunCommand::run() {
     hosts = std::move(*found);
   }
   if (spares >= hosts.size()) {
-    return fail({ExitCode::kUsage, fmt::format("--spares {} leaves none of the {} hosts for the job",
-                                               spares, hosts.size())});
+    return fail(
+        {ExitCode::kUsage,
+         fmt::format("--spares {} leaves none of the {} hosts for the job", spares, hosts.size())});
   }
   if (dry_run) return check_hosts(socket, hosts);
   const std::vector<std::string> working(hosts.begin(), hosts.end() - spares);
   const std::vector<std::string> spare(hosts.end() - spares, hosts.end());
 
   ControlCall start;
-  Status sent = start.send(socket, {{"op", "run"}, {"hosts", working}, {"spares", spare}},
-                           kConnectTimeout);
+  Status sent =
+      start.send(socket, {{"op", "run"}, {"hosts", working}, {"spares", spare}}, kConnectTimeout);
   auto answer = sent ? start.answer(kStartTimeout) : Result<json>(failure(sent.error()));
   if (!answer) {
     return fail({ExitCode::kDaemonSilent,
@@ -128,11 +129,11 @@ int JobRunCommand::run() {
   }
   const std::string id = answer->at("job");
   const Job job(socket, id);
-  CommandRequest request{.token = answer->at("token"),
-                         .argv = {"/bin/sh", "-c",
-                                  start_script(working, slots > 0 ? slots : slots_of_host()), "sh"},
-                         .environment = job_environment(id, environ),
-                         .directory = std::filesystem::current_path().string()};
+  CommandRequest request{
+      .token = answer->at("token"),
+      .argv = {"/bin/sh", "-c", start_script(working, slots > 0 ? slots : slots_of_host()), "sh"},
+      .environment = job_environment(id, environ),
+      .directory = std::filesystem::current_path().string()};
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());
   auto end = run_command_in_job_node(start.descriptor(), request,
                                      {.check = [&job] { return job.check(); }});
@@ -155,7 +156,8 @@ int JobRshCommand::run() const {
   for (; word != arguments.end(); ++word) line += (line.empty() ? "" : " ") + *word;
   std::ifstream file(kTokenFile);
   std::string token;
-  if (!(file >> token)) return failed("only for use in job nodes: there is no " + std::string(kTokenFile));
+  if (!(file >> token))
+    return failed("only for use in job nodes: there is no " + std::string(kTokenFile));
   auto socket = connect_to_job_node(host, kConnectTimeout);
   if (!socket) return failed(socket.error().message);
   CommandRequest request{.token = token, .argv = {"/bin/sh", "-c", line}, .directory = "/"};

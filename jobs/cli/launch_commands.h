@@ -9,7 +9,7 @@ namespace ppmr {
 struct JobRunCommand {
   std::vector<std::string> hosts;  // empty: those of the Slurm allocation
   unsigned spares = 0;             // the last ones of `hosts`
-  unsigned slots = 0;              // ranks on each host; 0: what Slurm says, else the CPUs of this host
+  unsigned slots = 0;  // ranks on each host; 0: what Slurm says, else the CPUs of this host
   std::vector<std::string> argv;
   std::string socket;
   bool dry_run = false;

@@ -19,9 +19,9 @@ constexpr std::array kSettings = {
     Setting{"OMPI_MCA_plm", "rsh", true},
     Setting{"OMPI_MCA_ras", "^slurm", true},
     Setting{"OMPI_MCA_plm_rsh_agent", "/run/ppmr/rsh", true},
-    // Every daemon is started by mpirun itself, whose node has the job's token as well as any other,
-    // but one hop loses less when a node moves meanwhile.
+    // mpirun starts every daemon itself, and hears of one that fails.
     Setting{"OMPI_MCA_plm_rsh_no_tree_spawn", "1", true},
+    Setting{"OMPI_MCA_orte_leave_session_attached", "1", true},
     Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
     Setting{"OMPI_MCA_btl", "tcp,self,vader", false},
     Setting{"OMPI_MCA_pml", "ob1", false},
@@ -47,11 +47,7 @@ std::string start_script(const std::vector<std::string>& hosts, unsigned slots) 
 {}.
 cat >/run/ppmr/hosts.hydra <<'.'
 {}.
-cat >/run/ppmr/rsh <<'.'
-#!/bin/sh
-exec /run/ppmr-program job rsh "$@"
-.
-chmod +x /run/ppmr/rsh && exec "$@")",
+exec "$@")",
                      open_mpi, hydra);
 }
 
@@ -74,7 +70,8 @@ std::vector<std::string> job_environment(const std::string& job, char** environm
     }
   }
   for (const Setting& setting : kSettings) {
-    if (!is_set(setting.name)) variables.push_back(fmt::format("{}={}", setting.name, setting.value));
+    if (!is_set(setting.name))
+      variables.push_back(fmt::format("{}={}", setting.name, setting.value));
   }
   variables.push_back("PPMR_JOB=" + job);
   return variables;

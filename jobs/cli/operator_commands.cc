@@ -24,10 +24,10 @@ constexpr std::chrono::milliseconds kStatusTimeout{30'000};
 constexpr std::chrono::seconds kBetweenAttempts{1};
 constexpr std::chrono::seconds kWatchInterval{1};
 
-std::string describe(const json& move) {
-  const std::string node = fmt::format("node {} of job {}", move.value("node", ""),
-                                       move.value("job", ""));
-  if (!move.value("ok", false)) return fmt::format("{}: {}", node, move.value("error", ""));
+// `move`: of an answer of the agent, or of the job's record.
+std::string describe(const std::string& node, const json& move) {
+  const std::string error = move.value("error", "");
+  if (!error.empty()) return fmt::format("{} stays on {}: {}", node, move.value("from", ""), error);
   const double downtime_s = move.value("downtime_s", -1.0);
   return fmt::format("{} moved from {} to {}{}", node, move.value("from", ""), move.value("to", ""),
                      downtime_s < 0 ? "" : fmt::format(" ({:.2f} s down)", downtime_s));
@@ -51,8 +51,9 @@ void print_job(const json& job) {
     std::string nodes;
     for (const json& node : job.at("nodes")) {
       if (node.at("host") != host.at("name")) continue;
-      nodes += fmt::format("{}{} ({})", nodes.empty() ? "" : ", ", node.at("name").get<std::string>(),
-                           node.at("address").get<std::string>());
+      nodes +=
+          fmt::format("{}{} ({})", nodes.empty() ? "" : ", ", node.at("name").get<std::string>(),
+                      node.at("address").get<std::string>());
     }
     const std::string reason = host.value("reason", "");
     print_to(stdout, "  {:<20} {:<9} {:>12}  {}{}\n", host.value("name", ""),
@@ -61,11 +62,8 @@ void print_job(const json& job) {
   }
   for (const json& node : job.at("nodes")) {
     for (const json& move : node.at("moves")) {
-      const std::string error = move.value("error", "");
-      print_to(stdout, "  {} ago: {} {} -> {}: {}\n", age_of(move.value("ended_ns", int64_t{0})),
-               node.value("name", ""), move.value("from", ""), move.value("to", ""),
-               error.empty() ? fmt::format("{:.2f} s down", move.value("downtime_s", -1.0))
-                             : "stayed: " + error);
+      print_to(stdout, "  {} ago: {}\n", age_of(move.value("ended_ns", int64_t{0})),
+               describe(node.value("name", ""), move));
     }
   }
 }
@@ -94,7 +92,11 @@ int JobEvacuateCommand::run() const {
     } else if (moves.empty()) {
       print_to(stdout, "host {} has no job nodes that you may move\n", host);
     } else {
-      for (const auto& move : moves) print_to(stdout, "{}\n", describe(move));
+      for (const auto& move : moves) {
+        const std::string node =
+            fmt::format("node {} of job {}", move.value("node", ""), move.value("job", ""));
+        print_to(stdout, "{}\n", describe(node, move));
+      }
     }
     return to_int(all ? ExitCode::kSuccess : ExitCode::kMigrationAborted);
   }

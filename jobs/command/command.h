@@ -14,6 +14,8 @@ namespace ppmr {
 inline constexpr uint16_t kCommandPort = 7474;
 // In every job node: its job's token, readable by the job's user only.
 inline constexpr const char* kTokenFile = "/run/ppmr/token";
+// In every job node: a program that takes the place of ssh for MPI launchers.
+inline constexpr const char* kRshFile = "/run/ppmr/rsh";
 
 struct CommandRequest {
   std::string token;  // proves that the client belongs to the job

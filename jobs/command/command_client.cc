@@ -22,7 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::array kRelayedSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT};
+constexpr std::array kRelayedSignals = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
+                                        SIGUSR1, SIGUSR2, SIGCONT};
 constexpr std::chrono::seconds kCheckInterval{1};
 constexpr std::chrono::milliseconds kBetweenAttempts{50};
 constexpr size_t kReadBytes = 64 << 10;
@@ -98,7 +99,8 @@ class CommandClient {
     std::array<char, kReadBytes> bytes;
     const ssize_t count = read(input_, bytes.data(), bytes.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (count > 0) return socket_.send(FrameType::kInput, {bytes.data(), static_cast<size_t>(count)});
+    if (count > 0)
+      return socket_.send(FrameType::kInput, {bytes.data(), static_cast<size_t>(count)});
     // The end; or EIO: a terminal whose foreground is another process group.
     input_ = -1;
     socket_.send(FrameType::kInputEnd, "");

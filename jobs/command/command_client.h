@@ -18,9 +18,9 @@ struct CommandClientOptions {
 };
 
 // Blocks until the command has ended. Relays standard input, output and errors, and the signals
-// that a user or a scheduler sends (INT, TERM, HUP, QUIT, USR1, USR2, CONT). Errors: why the command
-// was not started; ECONNRESET when the job node has gone; that of `check`. Threads: the caller has
-// only this one.
+// that a user or a scheduler sends (INT, TERM, HUP, QUIT, USR1, USR2, CONT). Errors: why the
+// command was not started; ECONNRESET when the job node has gone; that of `check`. Threads: the
+// caller has only this one.
 Result<CommandEnd> run_command_in_job_node(UniqueFd socket, const CommandRequest& request,
                                            const CommandClientOptions& options = {});
 

@@ -57,7 +57,8 @@ class CommandServer {
   }
 
  private:
-  // Waits for the request. Unlike a command's client, a stranger must not hold the process for ever.
+  // Waits for the request. Unlike a command's client, a stranger must not hold the process for
+  // ever.
   Result<CommandRequest> await_request() {
     const auto deadline = Clock::now() + kRequestTimeout;
     for (;;) {
@@ -130,6 +131,10 @@ class CommandServer {
     sigprocmask(SIG_BLOCK, &child, nullptr);
     signal(SIGCHLD, on_child_end);
     for (;;) {
+      // Also before the first wait: frames may have arrived together with the request.
+      if (!take_frames()) return false;
+      input_.flush();
+      if (input_ended_ && input_.is_empty()) input_pipe_.reset();
       int status = 0;
       if (!end_ && waitpid(pid_, &status, WNOHANG) == pid_) {
         end_ = WIFSIGNALED(status) ? CommandEnd{.signal = WTERMSIG(status)}
@@ -150,19 +155,16 @@ class CommandServer {
       const bool last_round = end_ && !socket_.has_unsent();
       ppoll(fds.data(), fds.size(), last_round ? &no_time : nullptr, &none);
       if (!socket_.flush()) return false;
-      if ((fds[0].revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR)) != 0 && !take_frames()) {
-        return false;
-      }
-      input_.flush();
-      if (input_ended_ && input_.is_empty()) input_pipe_.reset();
+      const bool readable = (fds[0].revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR)) != 0;
+      if (readable && !socket_.receive()) return false;
     }
   }
 
   // Returns whether there was output.
   bool relay_output() {
     bool any = false;
-    for (auto [pipe, type] : {std::pair(&output_, FrameType::kOutput),
-                              std::pair(&errors_, FrameType::kErrors)}) {
+    for (auto [pipe, type] :
+         {std::pair(&output_, FrameType::kOutput), std::pair(&errors_, FrameType::kErrors)}) {
       if (!*pipe || socket_.has_unsent()) continue;
       std::array<char, kReadBytes> bytes;
       const ssize_t count = read(pipe->get(), bytes.data(), bytes.size());
@@ -177,7 +179,6 @@ class CommandServer {
   }
 
   bool take_frames() {
-    if (!socket_.receive()) return false;
     for (;;) {
       auto frame = socket_.next();
       if (!frame) return false;

@@ -15,14 +15,14 @@
 namespace ppmr {
 
 enum class FrameType : uint8_t {
-  kStart = 1,   // client: a CommandRequest (command.h), the first frame
-  kInput,       // client: bytes for the command's standard input
-  kInputEnd,    // client: end of the standard input
-  kSignal,      // client: a signal number, in decimal
-  kOutput,      // job node: bytes of the standard output
-  kErrors,      // job node: bytes of the standard error
-  kEnd,         // job node: a CommandEnd, the last frame
-  kRefusal,     // job node: why the command was not started, the last frame
+  kStart = 1,  // client: a CommandRequest (command.h), the first frame
+  kInput,      // client: bytes for the command's standard input
+  kInputEnd,   // client: end of the standard input
+  kSignal,     // client: a signal number, in decimal
+  kOutput,     // job node: bytes of the standard output
+  kErrors,     // job node: bytes of the standard error
+  kEnd,        // job node: a CommandEnd, the last frame
+  kRefusal,    // job node: why the command was not started, the last frame
 };
 
 struct Frame {

@@ -20,13 +20,15 @@
 namespace ppmr {
 namespace {
 
+// MPI launchers want the path of a program, without arguments.
+constexpr const char* kRshScript = "#!/bin/sh\nexec /run/ppmr-program job rsh \"$@\"\n";
+
 void on_child_end(int) {}  // interrupts poll(2)
 
-Status keep_token(const std::string& token) {
-  const UniqueFd file(open(kTokenFile, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0400));
-  if (!file) return system_failure("create", kTokenFile);
-  if (write(file.get(), token.data(), token.size()) != static_cast<ssize_t>(token.size())) {
-    return system_failure("write", kTokenFile);
+Status write_file(const char* path, const std::string& text, mode_t mode) {
+  const UniqueFd file(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!file || write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return system_failure("write", path);
   }
   return {};
 }
@@ -39,8 +41,7 @@ Result<UniqueFd> listen_for_clients() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   address.sin_port = htons(kCommandPort);
-  if (!listener ||
-      setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+  if (!listener || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       listen(listener.get(), SOMAXCONN) != 0) {
     return system_failure("listen on", "port " + std::to_string(kCommandPort));
@@ -72,7 +73,10 @@ int JobInit::run() {
   unsetenv("PPMR_JOB_TOKEN");
   // CRIU dumps a session only with its leader, and the leader that runc started is outside.
   setsid();
-  if (token.empty() || !keep_token(token)) return to_int(ExitCode::kFailure);
+  if (token.empty() || !write_file(kTokenFile, token, 0400) ||
+      !write_file(kRshFile, kRshScript, 0500)) {
+    return to_int(ExitCode::kFailure);
+  }
   auto listener = listen_for_clients();
   if (!listener) return to_int(ExitCode::kFailure);
   signal(SIGCHLD, on_child_end);

@@ -92,7 +92,8 @@ std::string mac_of(const std::string& address) {
 ContainerPort port_of(const JobNetwork& network, const std::string& container,
                       const std::string& address) {
   const auto bytes = bytes_of(address);
-  return {.interface = fmt::format("pj{:02x}{:02x}{:02x}{:02x}", bytes[0], bytes[1], bytes[2], bytes[3]),
+  return {.interface =
+              fmt::format("pj{:02x}{:02x}{:02x}{:02x}", bytes[0], bytes[1], bytes[2], bytes[3]),
           .bridge = network.bridge,
           .network_namespace = namespace_path(container)};
 }

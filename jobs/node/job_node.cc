@@ -174,10 +174,10 @@ Status JobNode::start() const {
   // By a shell, because process 1 inherits standard input, output and errors, and CRIU cannot dump
   // a pipe that leads out of the container.
   const std::string log = bundle() + "/runc.log";
-  auto started = run_successfully(
-      {"sh", "-c", "exec \"$@\" </dev/null >/dev/null 2>&1", "sh", runc->path(), "--log", log,
-       "run", "--detach", "--bundle", bundle(), spec_.container()},
-      kStartPatience);
+  auto started =
+      run_successfully({"sh", "-c", "exec \"$@\" </dev/null >/dev/null 2>&1", "sh", runc->path(),
+                        "--log", log, "run", "--detach", "--bundle", bundle(), spec_.container()},
+                       kStartPatience);
   if (started) return {};
   std::ifstream file(log);
   const std::string reason{std::istreambuf_iterator<char>(file), {}};

@@ -16,9 +16,10 @@ namespace ppmr {
 
 // What a host's administrator decides about the job nodes there. Must be the same on all hosts.
 struct JobNodeOptions {
-  std::string directory;            // of this host's bundles; private to root
-  std::vector<std::string> shares;  // directories that job nodes share with all hosts, such as /home
-  std::string program;              // the path of ppmr
+  std::string directory;  // of this host's bundles; private to root
+  std::vector<std::string>
+      shares;           // directories that job nodes share with all hosts, such as /home
+  std::string program;  // the path of ppmr
   JobNetwork network;
 };
 

@@ -260,8 +260,7 @@ void ControlServer::serve_client(const Client& client) {
     const bool too_long = !read && read.error().errno_value == EMSGSIZE;
     if (!read && !too_long) return;
     UniqueFd descriptor;
-    const json reply =
-        too_long ? refusal(read.error()) : answer(line, client.identity, descriptor);
+    const json reply = too_long ? refusal(read.error()) : answer(line, client.identity, descriptor);
     const Status sent = write_line(socket, json_text(reply), deadline(), descriptor.get());
     if (!sent || too_long) return;
   }

@@ -21,8 +21,8 @@ namespace ppmr {
 
 struct ControlServerOptions {
   std::string directory;  // empty: control_directory()
-  // If not empty: the path of a socket that all users may connect to, instead of one in `directory`.
-  // The handler decides what each may do.
+  // If not empty: the path of a socket that all users may connect to, instead of one in
+  // `directory`. The handler decides what each may do.
   std::string public_path;
   size_t clients_max = 256;
   size_t clients_per_user_max = 256;  // does not apply to root
@@ -50,8 +50,8 @@ class ControlServer {
   // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM for
   // std::bad_alloc, EIO for others.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
-  // For a handler that needs to know the client. It may set `descriptor`, which the client then gets
-  // with the answer (ControlCall::descriptor()).
+  // For a handler that needs to know the client. It may set `descriptor`, which the client then
+  // gets with the answer (ControlCall::descriptor()).
   using ClientHandler = std::function<nlohmann::json(
       const nlohmann::json& request, const ControlClient& client, UniqueFd& descriptor)>;
 
@@ -88,7 +88,7 @@ class ControlServer {
   const ControlServerOptions options_;
   const std::string path_;
   const UniqueFd listener_;
-  const UniqueFd end_;  // eventfd: written once by the destructor
+  const UniqueFd end_;     // eventfd: written once by the destructor
   ClientHandler handler_;  // constant after serve()
 
   std::list<Client> clients_;  // used by thread acceptor_, and after its end by the destructor

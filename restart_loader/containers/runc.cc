@@ -66,7 +66,8 @@ Result<std::string> Runc::run(const std::vector<std::string>& words) const {
   auto output = run_command(argv, kPatience);
   if (!output) return failure(output.error());
   if (output->succeeded) return output->text;
-  return failure(ECHILD, fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(output->text)));
+  return failure(ECHILD,
+                 fmt::format("runc {}: {}", fmt::join(words, " "), reason_in(output->text)));
 }
 
 Result<std::string> Runc::version() const {

@@ -143,9 +143,11 @@ class JobHosts:
         for name, node in self.nodes.items():
             for container in self.containers(name):
                 node.run(["runc", "delete", "--force", container], check=False)
-        for process, log in self.agents.values():
-            process.kill()
-            process.wait()
+            # Ends the target. Otherwise the end of the node waits for its mount.
+            node.run(["umount", "-l", "/run/ppmr-job/in"], check=False)
+        for name, (process, log) in self.agents.items():
+            if process.poll() is None:
+                self.kill_agent(name)
             log.close()
 
 
@@ -162,6 +164,7 @@ class RunningJob:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             env={**hosts.environment, **(environment or {})},
         )
         self.lines, self.errors = [], []
