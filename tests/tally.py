@@ -1,8 +1,8 @@
 """Counts test cases from result files and prints `N passed, N failed, N skipped`. Exit 0 only if none failed.
 
 Bazel's build events name every test of a run and its test.xml, so that stale files of earlier runs do not count.
-pytest writes one junit file, and a second one for the tests that failed and ran again alone: a test that passes alone counts as
-passed, and is named. Each of these also counts as one failure: a test that Bazel reports as failed without a
+pytest writes one junit file. Tests that failed run again alone, which writes a second file of either kind: a test that passes
+alone counts as passed, and is named. Each of these also counts as one failure: a test that Bazel reports as failed without a
 failure in its file (a crash, a timeout), a missing or broken result file, and a failed step without any failed test.
 """
 
@@ -34,39 +34,79 @@ class Total:
                 self.passed += 1
 
 
-def add_bazel(total, path):
-    try:
-        with open(path, encoding="utf-8") as lines:
-            events = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        total.add_failure(f"cannot read Bazel's build events: {error}")
-        return
+def read_bazel(path):
+    """The result of each test of a run (the last attempt counts), and the targets that were not completed."""
+    with open(path, encoding="utf-8") as lines:
+        events = [json.loads(line) for line in lines]
     ran, unfinished = {}, []
     for event in events:
         identity = event["id"]
         if "testResult" in identity:
             test = identity["testResult"]
-            # The last attempt counts.
             ran[test["label"], test.get("run"), test.get("shard")] = event.get("testResult", {})
         elif "targetCompleted" in identity and not event.get("completed", {}).get("success"):
             unfinished.append(identity["targetCompleted"]["label"])
+    return ran, unfinished
+
+
+def output_of(result, name):
+    return [
+        urllib.parse.unquote(urllib.parse.urlparse(out["uri"]).path)
+        for out in result.get("testActionOutput", [])
+        if out["name"] == name
+    ]
+
+
+def passed(result):
+    return result.get("status") == "PASSED"
+
+
+def sanitizer_reported(result):
+    """A report of a sanitizer is a fault, however rarely it comes: such a test does not run again."""
+    return any(
+        re.search(r"(Address|Leak|Thread|Undefined\w*)Sanitizer|: runtime error: ", log.read())
+        for path in output_of(result, "test.log")
+        for log in [open(path, encoding="utf-8", errors="replace")]
+    )
+
+
+def failed_targets(path):
+    ran, _ = read_bazel(path)
+    return sorted(
+        {
+            label
+            for (label, _, _), result in ran.items()
+            if not passed(result) and not sanitizer_reported(result)
+        }
+    )
+
+
+def add_bazel(total, path, again):
+    try:
+        ran, unfinished = read_bazel(path)
+        ran_again = read_bazel(again)[0] if again else {}
+    except (OSError, ValueError) as error:
+        total.add_failure(f"cannot read Bazel's build events: {error}")
+        return
     for label in unfinished:
         total.add_failure(f"{label} was not built")
-    for (label, _, _), result in ran.items():
+    for test, result in ran.items():
+        label = test[0]
+        if not passed(result) and passed(ran_again.get(test, {})):
+            print(f"tally: failed beside other tests, passed alone: {label}", file=sys.stderr)
+            result = ran_again[test]
         passed_already, failed_already = total.passed, total.failed
-        status = result.get("status", "NO_STATUS")
-        files = [
-            out["uri"] for out in result.get("testActionOutput", []) if out["name"] == "test.xml"
-        ]
+        files = output_of(result, "test.xml")
         try:
-            for uri in files:
-                total.add_xml(urllib.parse.unquote(urllib.parse.urlparse(uri).path))
+            for file in files:
+                total.add_xml(file)
         except (OSError, ElementTree.ParseError) as error:
             total.add_failure(f"{label}: {error}")
-        if status == "PASSED" and not files:
+        if passed(result) and not files:
             total.add_failure(f"{label} passed without a result file")
-        if status != "PASSED" and total.failed == failed_already:
+        if not passed(result) and total.failed == failed_already:
             total.passed = passed_already
+            status = result.get("status", "NO_STATUS")
             total.add_failure(f"{label}: {status} (crashed, timed out, or never ran)")
 
 
@@ -103,6 +143,8 @@ def add_junit(total, path, again):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bazel", action="append", default=[], metavar="EVENTS.json")
+    parser.add_argument("--bazel-again", metavar="EVENTS.json", help="its failed tests, alone")
+    parser.add_argument("--list-failed-bazel", metavar="EVENTS.json")
     parser.add_argument("--junit", metavar="FILE.xml")
     parser.add_argument("--again", metavar="FILE.xml", help="its failed tests, run again alone")
     parser.add_argument(
@@ -114,9 +156,12 @@ def main():
     if args.list_failed:
         print("\n".join(failed_tests(args.list_failed)))
         return 0
+    if args.list_failed_bazel:
+        print("\n".join(failed_targets(args.list_failed_bazel)))
+        return 0
     total = Total()
     for path in args.bazel:
-        add_bazel(total, path)
+        add_bazel(total, path, args.bazel_again)
     if args.junit:
         add_junit(total, args.junit, args.again)
     if args.cut_short:

@@ -159,7 +159,6 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
       options.program,     "migrate",     "--runc",      node.spec.container(),   "--mount",
       mount->path(),       "--json",      "--state-dir", options.state_directory, "--",
       "--tcp-established", "--file-locks"};
-  argv.insert(argv.end(), options.criu_options.begin(), options.criu_options.end());
   auto ended = run_command(argv, kMovePatience);
   MoveReport report = move_result(options, node);
   if (!ended) {

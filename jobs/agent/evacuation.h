@@ -18,7 +18,6 @@ struct EvacuationOptions {
   uint16_t target_port = 0;     // of `ppmr target` on every host
   Credentials credentials;
   std::vector<std::string> source_options;  // more options for `ppmr source`
-  std::vector<std::string> criu_options;    // more options for CRIU
 };
 
 enum class MoveResult {

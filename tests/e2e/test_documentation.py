@@ -27,6 +27,9 @@ def options_of_help(ppmr, command):
     text = subprocess.run(
         [ppmr, *command, "--help"], capture_output=True, text=True, check=True, timeout=30
     ).stdout
+    if command and "Subcommands:\n" in text:
+        nested = re.findall(r"^  ([a-z]+) ", text.split("Subcommands:\n", 1)[1], re.M)
+        return set().union(*(options_of_help(ppmr, [*command, name]) for name in nested))
     section = text.split("Options:\n", 1)[1].split("\nSubcommands:", 1)[0]
     # The first words of each line that begins an option; what follows is its description.
     heads = re.findall(r"^  (-\S+)", section, re.M)

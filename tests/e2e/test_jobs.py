@@ -143,7 +143,9 @@ def test_exit_code_signal_and_standard_input_pass_through(make_hosts):
     hosts = make_hosts(1)
     assert hosts.run(["--", "sh", "-c", "kill -9 $$"]).wait() == 128 + 9
     assert hosts.run(["--", "no-such-program"]).wait() == 127
-    job = hosts.run(["--", "sh", "-c", "trap 'echo caught; exit 5' TERM; echo ready; read x"], stdin=-1)
+    job = hosts.run(
+        ["--", "sh", "-c", "trap 'echo caught; exit 5' TERM; echo ready; read x"], stdin=-1
+    )
     job.await_lines(1)
     job.signal(signal.SIGTERM)
     assert job.wait() == 5 and job.output() == ["ready", "caught"]
@@ -257,7 +259,15 @@ print(agent.makefile().readline())
 
 def ask_as_nobody(hosts, request, host="h1"):
     done = hosts.nodes[host].run(
-        ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "/usr/bin/python3", "-c", ASK],
+        [
+            "setpriv",
+            "--reuid=nobody",
+            "--regid=nogroup",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-c",
+            ASK,
+        ],
         input=json.dumps(request) + "\n",
     )
     return json.loads(done.stdout)
@@ -313,9 +323,9 @@ def test_job_node_refuses_commands_without_the_token_of_its_job(make_hosts):
     hosts = make_hosts(1)
     script = "echo wrong >/tmp/t; /run/ppmr/rsh h1 echo allowed; exec /usr/bin/python3 -c '{}'"
     stranger = (
-        "import json,socket,struct; s=socket.create_connection((\"h1\",7474));"
-        "r=json.dumps(dict(token=\"00\",argv=[\"id\"],environment=[],directory=\"/\")).encode();"
-        "s.sendall(struct.pack(\">BI\",1,len(r))+r); print(s.recv(1000)[5:].decode())"
+        'import json,socket,struct; s=socket.create_connection(("h1",7474));'
+        'r=json.dumps(dict(token="00",argv=["id"],environment=[],directory="/")).encode();'
+        's.sendall(struct.pack(">BI",1,len(r))+r); print(s.recv(1000)[5:].decode())'
     )
     job = hosts.run(["--", "sh", "-c", script.format(stranger)])
     assert job.wait() == 0, job.error_text()

@@ -1,0 +1,255 @@
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "jobs/command/command_client.h"
+#include "jobs/command/command_server.h"
+#include "jobs/command/frame_socket.h"
+
+namespace ppmr {
+namespace {
+
+const std::string kToken = "0123456789abcdef";
+
+struct Pair {
+  UniqueFd left, right;
+};
+
+Pair connect_pair() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// A job node's process that serves one command, as process 1 of a job node starts it.
+struct Server {
+  Server() {
+    Pair pair = connect_pair();
+    pid = fork();
+    if (pid == 0) {
+      pair.left.reset();
+      serve_command(std::move(pair.right), kToken);
+      _exit(0);
+    }
+    socket = std::move(pair.left);
+  }
+  ~Server() {
+    socket.reset();
+    waitpid(pid, nullptr, 0);
+  }
+  UniqueFd socket;
+  pid_t pid = -1;
+};
+
+CommandRequest shell(const std::string& line, const std::string& token = kToken) {
+  return {.token = token,
+          .argv = {"/bin/sh", "-c", line},
+          .environment = {"PATH=/usr/bin:/bin", "NAME=value=with=signs"},
+          .directory = "/usr"};
+}
+
+struct Ran {
+  Result<CommandEnd> end = failure(EIO, "");
+  std::string output, errors;
+};
+
+std::string content_of(std::FILE* file) {
+  std::string text(static_cast<size_t>(lseek(fileno(file), 0, SEEK_END)), 0);
+  EXPECT_EQ(pread(fileno(file), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  return text;
+}
+
+// In a child, because the client blocks signals in its whole process.
+Ran run(const CommandRequest& request, int input = -1) {
+  Server server;
+  std::FILE* output = std::tmpfile();
+  std::FILE* errors = std::tmpfile();
+  Ran ran;
+  ran.end =
+      run_command_in_job_node(std::move(server.socket), request,
+                              {.input = input, .output = fileno(output), .errors = fileno(errors)});
+  ran.output = content_of(output);
+  ran.errors = content_of(errors);
+  std::fclose(output);
+  std::fclose(errors);
+  return ran;
+}
+
+Frame await_frame(FrameSocket& socket) {
+  for (;;) {
+    auto frame = socket.next();
+    EXPECT_TRUE(frame) << frame.error().message;
+    if (frame && *frame) return **frame;
+    pollfd readable{socket.fd(), POLLIN, 0};
+    poll(&readable, 1, 10'000);
+    const Status received = socket.receive();
+    EXPECT_TRUE(received) << received.error().message;
+    if (!frame || !received) return {FrameType::kRefusal, "no frame"};
+  }
+}
+
+TEST(FrameSocket, FrameThatArrivesByteByByteIsWhole) {
+  Pair pair = connect_pair();
+  FrameSocket receiver(std::move(pair.right));
+  const std::string bytes(
+      "\x05\x00\x00\x00\x03"
+      "abc",
+      8);
+  for (const char byte : bytes) {
+    EXPECT_FALSE(receiver.next()->has_value());
+    ASSERT_EQ(write(pair.left.get(), &byte, 1), 1);
+    ASSERT_TRUE(receiver.receive());
+  }
+  const auto frame = receiver.next();
+  ASSERT_TRUE(frame && frame->has_value());
+  EXPECT_EQ((*frame)->type, FrameType::kOutput);
+  EXPECT_EQ((*frame)->payload, "abc");
+}
+
+TEST(FrameSocket, UnknownTypeAndExcessiveLengthAreErrors) {
+  for (const std::string& bytes :
+       {std::string("\x09\x00\x00\x00\x00", 5), std::string("\x00\x00\x00\x00\x00", 5),
+        std::string("\x05\x7f\x00\x00\x00", 5)}) {
+    Pair pair = connect_pair();
+    FrameSocket receiver(std::move(pair.right));
+    ASSERT_EQ(write(pair.left.get(), bytes.data(), bytes.size()), 5);
+    ASSERT_TRUE(receiver.receive());
+    const auto frame = receiver.next();
+    ASSERT_FALSE(frame);
+    EXPECT_EQ(frame.error().errno_value, EPROTO);
+  }
+}
+
+TEST(Command, OutputErrorsAndExitCodeReachTheClient) {
+  const Ran ran = run(shell("echo out; echo err >&2; pwd; echo $NAME; exit 7"));
+  ASSERT_TRUE(ran.end) << ran.end.error().message;
+  EXPECT_EQ(ran.end->shell_code(), 7);
+  EXPECT_EQ(ran.output, "out\n/usr\nvalue=with=signs\n");
+  EXPECT_EQ(ran.errors, "err\n");
+}
+
+TEST(Command, SignalThatEndedTheCommandIsReported) {
+  const Ran ran = run(shell("kill -KILL $$"));
+  ASSERT_TRUE(ran.end);
+  EXPECT_EQ(ran.end->signal, SIGKILL);
+  EXPECT_EQ(ran.end->shell_code(), 137);
+}
+
+TEST(Command, OutputLargerThanEveryBufferIsComplete) {
+  const Ran ran = run(shell("head -c 3000000 /dev/zero | tr '\\0' x"));
+  ASSERT_TRUE(ran.end);
+  EXPECT_EQ(ran.output, std::string(3'000'000, 'x'));
+}
+
+TEST(Command, InputThatEndsAtOnceReachesTheCommand) {
+  // The request and the end of the input arrive at the job node together.
+  const Ran ran = run(shell("cat; echo end"));
+  ASSERT_TRUE(ran.end);
+  EXPECT_EQ(ran.output, "end\n");
+}
+
+TEST(Command, LargeInputReachesACommandThatIsSlow) {
+  std::FILE* input = std::tmpfile();
+  const std::string bytes(1'000'000, 'y');
+  ASSERT_EQ(fwrite(bytes.data(), 1, bytes.size(), input), bytes.size());
+  std::rewind(input);
+  const Ran ran = run(shell("sleep 0.2; wc -c"), fileno(input));
+  std::fclose(input);
+  ASSERT_TRUE(ran.end);
+  EXPECT_EQ(ran.output, "1000000\n");
+}
+
+TEST(Command, DescendantThatKeepsTheOutputOpenDoesNotDelayTheEnd) {
+  const auto before = std::chrono::steady_clock::now();
+  const Ran ran = run(shell("sleep 30 & echo started"));
+  ASSERT_TRUE(ran.end);
+  EXPECT_EQ(ran.output, "started\n");
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+}
+
+TEST(Command, ClientWithoutTheTokenIsRefused) {
+  for (const std::string& token : {std::string("0123456789abcdee"), std::string()}) {
+    const Ran ran = run(shell("echo ran", token));
+    ASSERT_FALSE(ran.end);
+    EXPECT_EQ(ran.end.error().message, "the client does not belong to this job");
+    EXPECT_EQ(ran.output, "");
+  }
+}
+
+TEST(Command, UnknownProgramAndDirectoryAreNamed) {
+  CommandRequest request = shell("true");
+  request.argv = {"no-such-program"};
+  EXPECT_NE(run(request).end.error().message.find("no-such-program"), std::string::npos);
+  request.directory = "/no-such-directory";
+  EXPECT_NE(run(request).end.error().message.find("/no-such-directory"), std::string::npos);
+}
+
+TEST(Command, ProgramIsFoundInThePathOfTheRequest) {
+  const std::filesystem::path directory = testing::TempDir() + "/command_test_path";
+  std::filesystem::create_directory(directory);
+  std::ofstream(directory / "only-here") << "#!/bin/sh\necho found\n";
+  std::filesystem::permissions(directory / "only-here", std::filesystem::perms::owner_all);
+  CommandRequest request = shell("");
+  request.argv = {"only-here"};
+  request.environment = {"PATH=" + directory.string() + ":/bin"};
+  EXPECT_EQ(run(request).output, "found\n");
+}
+
+TEST(Command, LostClientEndsTheCommand) {
+  Server server;
+  FrameSocket client(std::move(server.socket));
+  client.send(FrameType::kStart, to_text(shell("echo $$; exec sleep 60")));
+  ASSERT_TRUE(client.flush_all());
+  const Frame frame = await_frame(client);
+  ASSERT_EQ(frame.type, FrameType::kOutput);
+  const pid_t command = std::stoi(frame.payload);
+  { const FrameSocket closed = std::move(client); }
+  ASSERT_EQ(waitpid(server.pid, nullptr, 0), server.pid);
+  // Its parent has ended: init reaps it.
+  for (int i = 0; i < 1000 && kill(command, 0) == 0; ++i) {
+    std::ifstream stat("/proc/" + std::to_string(command) + "/stat");
+    std::string pid, name, state;
+    stat >> pid >> name >> state;
+    if (state == "Z") return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_NE(kill(command, 0), 0);
+}
+
+TEST(Command, SignalFromTheClientReachesTheProcessGroup) {
+  Server server;
+  FrameSocket client(std::move(server.socket));
+  client.send(
+      FrameType::kStart,
+      to_text(shell("trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.05; done")));
+  ASSERT_TRUE(client.flush_all());
+  EXPECT_EQ(await_frame(client).payload, "ready\n");
+  client.send(FrameType::kSignal, std::to_string(SIGUSR1));
+  ASSERT_TRUE(client.flush_all());
+  std::string output;
+  Frame frame{FrameType::kOutput, ""};
+  while (frame.type != FrameType::kEnd && frame.type != FrameType::kRefusal) {
+    frame = await_frame(client);
+    if (frame.type == FrameType::kOutput) output += frame.payload;
+  }
+  EXPECT_EQ(output, "caught\n");
+  EXPECT_EQ(parse_command_end(frame.payload)->exit_code, 3);
+}
+
+TEST(Command, MalformedRequestsAreErrors) {
+  for (const char* text : {"", "[]", "{}", R"({"token":1})",
+                           R"({"token":"a","argv":[],"environment":[],"directory":"/"})"}) {
+    EXPECT_FALSE(parse_command_request(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,86 @@
+#include "jobs/node/node_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "jobs/node/job_node.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+NodeSpec valid_spec() {
+  return {.job = "0123abcd",
+          .index = 3,
+          .name = "n3.cluster",
+          .address = "10.1.2.3",
+          .home = "n1",
+          .token = "00ff",
+          .user = {.uid = 1000, .gid = 100, .groups = {100, 200}},
+          .addresses = {{"n3.cluster", "10.1.2.3"}, {"n1", "10.1.2.1"}}};
+}
+
+TEST(NodeSpec, SurvivesTheWire) {
+  const json sent = to_json(valid_spec());
+  const auto received = parse_node_spec(json::parse(sent.dump()));
+  ASSERT_TRUE(received) << received.error().message;
+  EXPECT_EQ(to_json(*received), sent);
+  EXPECT_EQ(received->container(), "ppmr-0123abcd-3");
+}
+
+TEST(NodeSpec, NamesThatCouldBecomeOtherPathsAreRefused) {
+  const std::vector<std::pair<std::string, json>> wrong = {{"job", "../../etc"},
+                                                           {"job", "0123ABCD"},
+                                                           {"job", ""},
+                                                           {"name", "a/b"},
+                                                           {"name", "-n"},
+                                                           {"name", ""},
+                                                           {"name", "a b"},
+                                                           {"name", "a\nb"},
+                                                           {"address", "10.1.2"},
+                                                           {"address", "::1"},
+                                                           {"home", "a;b"},
+                                                           {"home", ".hidden"},
+                                                           {"token", ""},
+                                                           {"token", "x\n"},
+                                                           {"uid", "root"},
+                                                           {"index", "0"},
+                                                           {"addresses", {{"a/b", "10.0.0.1"}}},
+                                                           {"addresses", {{"a", "b"}}}};
+  for (const auto& [field, value] : wrong) {
+    json spec = to_json(valid_spec());
+    spec[field] = value;
+    EXPECT_FALSE(parse_node_spec(spec)) << field << " " << value;
+    spec.erase(field);
+    EXPECT_FALSE(parse_node_spec(spec)) << field << " is missing";
+  }
+}
+
+TEST(JobNodeConfig, GivesProcessesNoPrivilegeBeyondTheirUser) {
+  const JobNodeOptions options{.directory = "/run/x",
+                               .shares = {"/home"},
+                               .program = "/usr/bin/ppmr",
+                               .network = {.bridge = "jobs"}};
+  const json config = json::parse(job_node_config(options, valid_spec()));
+  const json& process = config.at("process");
+  EXPECT_EQ(process.at("user").at("uid"), 1000);
+  EXPECT_EQ(process.at("user").at("additionalGids"), json::array({100, 200}));
+  EXPECT_EQ(process.at("noNewPrivileges"), true);
+  EXPECT_EQ(process.at("capabilities"), json::object());
+  EXPECT_EQ(config.at("root").at("readonly"), true);
+  EXPECT_EQ(config.at("annotations").at("ppmr.port"), "pj0a010203");
+  for (const json& mount : config.at("mounts")) {
+    if (mount.at("type") != "bind") continue;
+    const bool writable = mount.at("options").at(1) == "rw";
+    EXPECT_EQ(writable, mount.at("destination") == "/home") << mount;
+  }
+}
+
+TEST(JobNetwork, MacAddressIsLocallyAdministeredAndFollowsFromTheIpAddress) {
+  EXPECT_EQ(mac_of("10.1.2.255"), "02:00:0a:01:02:ff");
+}
+
+}  // namespace
+}  // namespace ppmr
