@@ -25,6 +25,9 @@ constexpr seconds kMountPatience{30};
 // memory.
 constexpr seconds kMovePatience{600};
 constexpr seconds kRecoverPatience{60};
+// MPI libraries delete their shared memory segments as soon as all ranks have opened them; the
+// contents then travel in CRIU's images.
+constexpr const char* kGhostLimit = "--ghost-limit=1G";
 
 std::string source_mount_of(const EvacuationOptions& options, const HostNode& node) {
   return options.mounts + "/" + node.spec.container();
@@ -70,25 +73,32 @@ class SourceMount {
   std::string path_;
 };
 
-// The last event of the migration's output with this name.
-json find_event(const std::string& output, const std::string& name) {
-  std::istringstream lines(output);
-  std::string line;
-  json found = json::object();
-  while (std::getline(lines, line)) {
-    json event = json::parse(line, nullptr, false);
-    if (event.is_object() && event.value("event", "") == name) found = std::move(event);
-  }
-  return found;
-}
+struct MigrationOutput {
+  json summary = json::object();
+  std::string findings;  // those that stopped the migration, with their remedies
+  std::string messages;
+};
 
-std::string without_json(const std::string& output) {
-  std::istringstream lines(output);
-  std::string line, text;
-  while (std::getline(lines, line)) {
-    if (!line.starts_with('{')) text += (text.empty() ? "" : "; ") + line;
+MigrationOutput parse_output(const std::string& text) {
+  const auto append = [](std::string& to, const std::string& sentence) {
+    if (!sentence.empty()) to += (to.empty() ? "" : "; ") + sentence;
+  };
+  MigrationOutput output;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const json event = json::parse(line, nullptr, false);
+    if (!event.is_object()) {
+      append(output.messages, line);
+      continue;
+    }
+    const std::string name = event.value("event", "");
+    if (name == "summary") output.summary = event;
+    if (name == "finding" && event.value("stops", false)) {
+      append(output.findings, event.value("sentence", ""));
+      append(output.findings, event.value("remedy", ""));
+    }
   }
-  return text;
+  return output;
 }
 
 std::optional<OwnershipRecord> find_record(const EvacuationOptions& options, const HostNode& node) {
@@ -156,23 +166,23 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
   const auto mount = SourceMount::open(options, node, to);
   if (!mount) return {.result = MoveResult::kStayed, .error = mount.error().message};
   std::vector<std::string> argv = {
-      options.program,     "migrate",     "--runc",      node.spec.container(),   "--mount",
-      mount->path(),       "--json",      "--state-dir", options.state_directory, "--",
-      "--tcp-established", "--file-locks"};
+      options.program,     "migrate",      "--runc",      node.spec.container(),   "--mount",
+      mount->path(),       "--json",       "--state-dir", options.state_directory, "--",
+      "--tcp-established", "--file-locks", kGhostLimit};
   auto ended = run_command(argv, kMovePatience);
   MoveReport report = move_result(options, node);
   if (!ended) {
     if (report.error.empty()) report.error = ended.error().message;
     return report;
   }
-  const json summary = find_event(ended->text, "summary");
-  const json trees = summary.value("trees", json::array());
+  const MigrationOutput output = parse_output(ended->text);
+  const json trees = output.summary.value("trees", json::array());
   if (!trees.empty()) {
     report.downtime_s = trees[0].value("downtime_s", -1.0);
     const std::string error = trees[0].value("error", "");
     if (report.result == MoveResult::kStayed && !error.empty()) report.error = error;
   } else if (report.result == MoveResult::kStayed) {
-    report.error = without_json(ended->text);
+    report.error = output.findings.empty() ? output.messages : output.findings;
   }
   return report;
 }

@@ -31,6 +31,7 @@ constexpr std::array kRuncOptions = {
     RuncOption{"--shell-job", "--shell-job", false},
     RuncOption{"--file-locks", "--file-locks", false},
     RuncOption{"--manage-cgroups", "--manage-cgroups-mode", true},
+    RuncOption{"--ghost-limit", "", true},  // runc_configuration()
 };
 
 std::string path_variable() {
@@ -170,13 +171,22 @@ Result<std::vector<std::string>> runc_options(const std::vector<std::string>& cr
     if (known == kRuncOptions.end() || has_value != known->has_value) {
       return failure(EINVAL, "option '" + option +
                                  "' is not available with --runc: runc passes on only "
-                                 "--tcp-established, --ext-unix-sk, --shell-job, --file-locks and "
-                                 "--manage-cgroups=MODE");
+                                 "--tcp-established, --ext-unix-sk, --shell-job, --file-locks, "
+                                 "--manage-cgroups=MODE and --ghost-limit=SIZE");
     }
+    if (known->runc.empty()) continue;
     words.emplace_back(known->runc);
     if (has_value) words.push_back(option.substr(equals + 1));
   }
   return words;
+}
+
+std::string runc_configuration(const std::vector<std::string>& criu_options) {
+  std::string text;
+  for (const std::string& option : criu_options) {
+    if (option.starts_with("--ghost-limit=")) text += option.substr(2) + "\n";
+  }
+  return text;
 }
 
 Result<ContainerState> parse_container_state(const std::string& text) {

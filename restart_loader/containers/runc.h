@@ -54,8 +54,10 @@ class Runc {
 };
 
 // Translates options of CRIU to those of `runc checkpoint` and `runc restore`. Errors: EINVAL for
-// an option that runc does not have.
+// an option that neither runc has nor runc_configuration() returns.
 Result<std::vector<std::string>> runc_options(const std::vector<std::string>& criu_options);
+// The text of a configuration file for CRIU, with the options that runc does not have.
+std::string runc_configuration(const std::vector<std::string>& criu_options);
 
 // Errors: EPROTO.
 Result<ContainerState> parse_container_state(const std::string& text);

@@ -28,10 +28,13 @@ TEST(Runc, RefusesContainerNamesThatLookLikePathsOrOptions) {
 }
 
 TEST(Runc, TranslatesCriuOptionsToRuncOptions) {
-  const auto words = runc_options({"--tcp-established", "--manage-cgroups=ignore"});
+  const std::vector<std::string> options = {"--tcp-established", "--ghost-limit=64M",
+                                            "--manage-cgroups=ignore"};
+  const auto words = runc_options(options);
   ASSERT_TRUE(words);
   EXPECT_EQ(*words,
             (std::vector<std::string>{"--tcp-established", "--manage-cgroups-mode", "ignore"}));
+  EXPECT_EQ(runc_configuration(options), "ghost-limit=64M\n");
   for (const std::vector<std::string>& refused : {std::vector<std::string>{"--ghost-limit", "64M"},
                                                   {"--manage-cgroups"},
                                                   {"--external", "x"}}) {

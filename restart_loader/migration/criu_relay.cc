@@ -15,6 +15,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 
 #include "restart_loader/containers/container_fate.h"
@@ -349,16 +350,24 @@ void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
 }
 
 Status write_relay_script(const RecordStore& store, const std::string& id, MigrationRole role,
-                          size_t tree, const std::string& criu, const std::string& work_directory) {
+                          size_t tree, const std::string& criu, const std::string& work_directory,
+                          const std::string& configuration) {
   auto ppmr = own_path();
   if (!ppmr) return failure(ppmr.error());
+  // CRIU reads the file in addition to those that the runtime names.
+  const std::string file = work_directory + "/criu.conf";
+  std::string setting;
+  if (!configuration.empty()) {
+    if (!(std::ofstream(file) << configuration << std::flush)) return system_failure("write", file);
+    setting = "CRIU_CONFIG_FILE=" + shell_quoted(file) + "\nexport CRIU_CONFIG_FILE\n";
+  }
   auto written = write_script(
       work_directory + "/criu",
-      fmt::format("#!/bin/sh\nexec {} migration-relay --state-dir {} --id {} --role {} --tree {} "
+      fmt::format("#!/bin/sh\n{}exec {} migration-relay --state-dir {} --id {} --role {} --tree {} "
                   "--criu {} --work-dir "
                   "{} -- \"$@\"\n",
-                  shell_quoted(*ppmr), shell_quoted(store.directory()), id, to_string(role), tree,
-                  shell_quoted(criu), shell_quoted(work_directory)));
+                  setting, shell_quoted(*ppmr), shell_quoted(store.directory()), id,
+                  to_string(role), tree, shell_quoted(criu), shell_quoted(work_directory)));
   if (!written) return failure(written.error());
   return {};
 }

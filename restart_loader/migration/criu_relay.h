@@ -27,9 +27,11 @@
 namespace ppmr {
 
 // Writes a script `criu` to the work directory, which runs this relay. The caller puts that
-// directory at the front of the runtime's PATH. Errors: of the file system.
+// directory at the front of the runtime's PATH. `configuration`: the text of a configuration file
+// for CRIU, or empty. Errors: of the file system.
 Status write_relay_script(const RecordStore& store, const std::string& id, MigrationRole role,
-                          size_t tree, const std::string& criu, const std::string& work_directory);
+                          size_t tree, const std::string& criu, const std::string& work_directory,
+                          const std::string& configuration = "");
 
 struct CriuRelay {
   std::string state_directory;

@@ -140,8 +140,8 @@ Status TreeDump::prepare() {
 // Containers are dumped through runc: it passes CRIU the options that a container needs, and
 // forgets the container after the dump.
 Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
-  const Status relay =
-      write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu, work_);
+  const Status relay = write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu,
+                                          work_, runc_configuration(options_.criu_options));
   if (!relay) return failure(relay.error());
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
