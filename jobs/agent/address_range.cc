@@ -61,7 +61,9 @@ Result<AddressRange> default_address_range(const std::string& host) {
 }
 
 void AddressPool::take(const std::string& address) {
-  if (const auto number = parse_address(address)) taken_.insert(*number);
+  const auto number = parse_address(address);
+  // An earlier agent may have had another range.
+  if (number && *number >= range_.first && *number <= range_.last) taken_.insert(*number);
 }
 
 Result<std::string> AddressPool::take_next() {

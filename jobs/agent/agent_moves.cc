@@ -40,7 +40,7 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
   return {{"ok", true}, {"host", options_.host}, {"moves", results}};
 }
 
-Result<std::string> JobAgent::reserve(const HostNode& node, const std::string& to) {
+Result<json> JobAgent::reserve(const HostNode& node, const std::string& to) {
   auto answer = ask_peer(options_.home.peers, node.spec.home,
                          {{"op", "reserve"},
                           {"job", node.spec.job},
@@ -49,60 +49,72 @@ Result<std::string> JobAgent::reserve(const HostNode& node, const std::string& t
                           {"to", to}},
                          kHomePatience);
   if (!answer) return failure(answer.error());
-  return answer->value("to", "");
+  return answer;
 }
 
 json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   const std::string container = node.spec.container();
   const auto claim = nodes_.claim(container);
   if (!claim) return refusal(claim.error());
+  const auto unmoved = nodes_.find(container);
+  if (!unmoved) return refusal(unmoved.error());
+  if (!unmoved->moving_to.empty()) {
+    return refusal({EBUSY, "an earlier move of the node is not settled yet: try again"});
+  }
+  const std::string previous = last_migration(options_.evacuation, *unmoved);
   Error last{EIO, "no spare could take the node"};
   for (int tried = 0; tried < kSparesTried; ++tried) {
     // Noted first: if the agent dies behind this line, the next one gives the spare back.
-    if (Status noted = nodes_.note_move(container, kNotChosen); !noted) {
+    if (Status noted = nodes_.note_move(container, kNotChosen, previous); !noted) {
       return refusal(noted.error());
     }
-    const auto spare = reserve(node, to);
-    if (!spare) {
-      (void)nodes_.note_move(container, "");
-      return refusal(tried == 0 ? spare.error() : last);
+    const auto reserved = reserve(node, to);
+    // The home may have reserved a spare: finish_moves() gives it back.
+    if (!reserved) return refusal(reserved.error());
+    if (reserved->contains("refusal")) {
+      (void)nodes_.note_move(container, "", "");
+      return tried == 0 ? reserved->at("refusal") : refusal(last);
     }
-    if (Status noted = nodes_.note_move(container, *spare); !noted) return refusal(noted.error());
+    const std::string spare = reserved->at("to");
+    if (Status noted = nodes_.note_move(container, spare, previous); !noted) {
+      return refusal(noted.error());
+    }
     auto moving = nodes_.find(container);
     if (!moving) return refusal(moving.error());
-    auto prepared = ask_peer(options_.home.peers, *spare,
+    auto prepared = ask_peer(options_.home.peers, spare,
                              {{"op", "join"}, {"spec", to_json(node.spec)}, {"expected", true}},
                              kPreparePatience);
     if (!prepared) {
       last = {prepared.error().errno_value,
-              fmt::format("spare {}: {}", *spare, prepared.error().message)};
+              fmt::format("spare {}: {}", spare, prepared.error().message)};
       spdlog::warn("{}: {}", container, last.message);
-      (void)conclude_move(*moving, {.result = MoveResult::kStayed, .error = last.message}, true);
-      if (!to.empty()) return refusal(last);
+      const Status concluded =
+          conclude_move(*moving, {.result = MoveResult::kStayed, .error = last.message}, true);
+      if (!concluded || !to.empty()) return refusal(last);
       continue;
     }
-    spdlog::info("{} moves to {}", container, *spare);
-    MoveReport report = move_job_node(options_.evacuation, *moving, *spare);
+    spdlog::info("{} moves to {}", container, spare);
+    MoveReport report = move_job_node(options_.evacuation, *moving, spare);
     while (report.result == MoveResult::kOpen) {
-      std::unique_lock lock(mutex_);
-      stopping_.wait_for(lock, kBetweenQuestions, [this] { return stopped_; });
-      if (stopped_) return refusal({EAGAIN, "the agent ends: the move continues without it"});
-      lock.unlock();
+      if (wait(kBetweenQuestions)) {
+        return refusal({EAGAIN, "the agent ends: the move continues without it"});
+      }
       report = move_result(options_.evacuation, *moving);
     }
     if (Status concluded = conclude_move(*moving, report, false); !concluded) {
       spdlog::warn("{}: {}", container, concluded.error().message);  // finish_moves() repeats it
     }
     if (report.result == MoveResult::kMoved) {
-      spdlog::info("{} moved to {}: {:.2f} s down", container, *spare, report.downtime_s);
-      return {{"ok", true}, {"to", *spare}, {"downtime_s", report.downtime_s}};
+      spdlog::info("{} moved to {}: {:.2f} s down", container, spare, report.downtime_s);
+      return {{"ok", true}, {"to", spare}, {"downtime_s", report.downtime_s}};
     }
     return refusal({ECANCELED, report.error});
   }
   return refusal(last);
 }
 
-Status JobAgent::tell_home(const HostNode& node, const MoveReport& report, bool spare_failed) {
+Result<bool> JobAgent::tell_home(const HostNode& node, const MoveReport& report,
+                                 bool spare_failed) {
   auto answer = ask_peer(options_.home.peers, node.spec.home,
                          {{"op", "settle"},
                           {"job", node.spec.job},
@@ -114,25 +126,24 @@ Status JobAgent::tell_home(const HostNode& node, const MoveReport& report, bool 
                           {"error", report.error}},
                          kHomePatience);
   if (!answer) return failure(answer.error());
-  return {};
+  return answer->value("job_ended", false);
 }
 
 Status JobAgent::conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed) {
   const std::string container = node.spec.container();
-  const Status told = tell_home(node, report, spare_failed);
-  const bool job_ended = !told && told.error().errno_value == ENOENT;
-  if (!told && !job_ended) return told;
+  const auto job_ended = tell_home(node, report, spare_failed);
+  if (!job_ended) return failure(job_ended.error());
   const bool moved = report.result == MoveResult::kMoved;
   remove_source_mount(options_.evacuation, node);
   if (node.moving_to != kNotChosen) {
-    const char* op = moved && !job_ended ? "arrived" : "leave";
+    const char* op = moved && !*job_ended ? "arrived" : "leave";
     auto answer = ask_peer(options_.home.peers, node.moving_to,
                            {{"op", op}, {"container", container}}, kPreparePatience);
     // It also asks the home by itself.
     if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
   }
-  if (moved || job_ended) return nodes_.remove_claimed(container);
-  return nodes_.note_move(container, "");
+  if (moved || *job_ended) return nodes_.remove_claimed(container);
+  return nodes_.note_move(container, "", "");
 }
 
 }  // namespace ppmr

@@ -16,9 +16,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHelloPatience{10'000};
 constexpr milliseconds kStatusPatience{5'000};
-// Longer than one evacuation can take (evacuation.cc).
+// Longer than evacuations take, but for one whose result stays open.
 constexpr milliseconds kEvacuatePatience{1'200'000};
 constexpr std::chrono::seconds kAdmissionPatience{20};
+
+constexpr size_t kHostsMax = 4096;
 
 const json kDone = {{"ok", true}};
 
@@ -92,6 +94,7 @@ json JobAgent::start_job(const json& request, const ControlClient& client, Uniqu
 
 json JobAgent::check_hosts(const json& request) const {
   const auto hosts = request.at("hosts").get<std::vector<std::string>>();
+  if (hosts.size() > kHostsMax) return refusal({EINVAL, "too many hosts"});
   std::vector<json> found(hosts.size());
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
     auto answer = is_host_name(hosts[i])
@@ -126,6 +129,11 @@ json JobAgent::status(uid_t uid) const {
 
 json JobAgent::answer_peer(const json& request) {
   const std::string op = request.at("op");
+  // An alias would make two hosts of one: the job's home and this agent must use the same name.
+  if (const std::string asked = request.at("asked"); asked != options_.host) {
+    return refusal({EINVAL, "the agent at " + asked + " serves the host " + options_.host +
+                                ": use that name (ppmr job agent --host)"});
+  }
   if (op == "hello") {
     if (auto runc = Runc::find(); !runc) return refusal(runc.error());
     if (auto criu = find_criu(); !criu) return refusal(criu.error());
@@ -145,20 +153,23 @@ json JobAgent::answer_peer(const json& request) {
   if (op == "reserve") {
     auto spare =
         home_.reserve(request.at("job"), request.at("index"), request.at("from"), request.at("to"));
-    return spare ? json{{"ok", true}, {"to", *spare}} : refusal(spare.error());
+    if (spare) return {{"ok", true}, {"to", *spare}};
+    return {{"ok", true}, {"refusal", refusal(spare.error())}};
   }
   if (op == "settle") {
-    return answer_of(home_.settle({.job = request.at("job"),
-                                   .index = request.at("index"),
-                                   .from = request.at("from"),
-                                   .moved = request.at("moved"),
-                                   .spare_failed = request.at("spare_failed"),
-                                   .downtime_s = request.at("downtime_s"),
-                                   .error = request.at("error")}));
+    const Status settled = home_.settle({.job = request.at("job"),
+                                         .index = request.at("index"),
+                                         .from = request.at("from"),
+                                         .moved = request.at("moved"),
+                                         .spare_failed = request.at("spare_failed"),
+                                         .downtime_s = request.at("downtime_s"),
+                                         .error = request.at("error")});
+    if (settled || settled.error().errno_value != ENOENT) return answer_of(settled);
+    return {{"ok", true}, {"job_ended", true}};
   }
   if (op == "place") {
     auto place = home_.place(request.at("job"), request.at("index"));
-    if (!place) return refusal(place.error());
+    if (!place) return {{"ok", true}, {"job_ended", true}};
     return {{"ok", true}, {"host", place->first}, {"moving_to", place->second}};
   }
   if (op == "status") {

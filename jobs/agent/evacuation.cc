@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -101,27 +103,48 @@ MigrationOutput parse_output(const std::string& text) {
   return output;
 }
 
-std::optional<OwnershipRecord> find_record(const EvacuationOptions& options, const HostNode& node) {
+// The last migration of the node from here. Errors: a record cannot be read, so that the last one
+// is not known.
+Result<std::optional<OwnershipRecord>> find_last_record(const EvacuationOptions& options,
+                                                        const HostNode& node) {
   auto store = RecordStore::open(options.state_directory);
-  if (!store) return std::nullopt;
-  auto records = store->list();
-  if (!records) return std::nullopt;
-  std::optional<OwnershipRecord> latest;
+  if (!store) return failure(store.error());
+  std::vector<Error> unreadable;
+  auto records = store->list(&unreadable);
+  if (!records) return failure(records.error());
+  if (!unreadable.empty()) return failure(unreadable[0]);
+  std::optional<OwnershipRecord> last;
   for (OwnershipRecord& record : *records) {  // oldest first
-    const bool is_move = record.role == MigrationRole::kSource && record.trees.size() == 1 &&
-                         record.trees[0].container.name == node.spec.container() &&
-                         !record.history.empty() &&
-                         record.history.front().at_ns >= node.move_began_ns;
-    if (is_move) latest = std::move(record);
+    if (record.role == MigrationRole::kSource && record.trees.size() == 1 &&
+        record.trees[0].container.name == node.spec.container()) {
+      last = std::move(record);
+    }
   }
-  return latest;
+  return last;
+}
+
+// Whether a `ppmr migrate` of an earlier agent may still begin the migration: it checks both hosts
+// before it writes a record.
+bool migrate_runs(const HostNode& node) {
+  const std::string words =
+      std::string("migrate") + '\0' + "--runc" + '\0' + node.spec.container() + '\0';
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    struct stat status;
+    if (stat(entry.path().c_str(), &status) != 0 || status.st_uid != 0) continue;
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string command{std::istreambuf_iterator<char>(file), {}};
+    if (command.find(words) != std::string::npos) return true;
+  }
+  return false;
 }
 
 MoveReport report_of(const OwnershipRecord& record) {
   using enum MigrationState;
   MoveReport report{.error = record.first_error()};
   if (record.state == kAborted) report.result = MoveResult::kStayed;
-  if (record.state == kCommitted || record.state == kFinished) {
+  // The target runs the node only when it knows of the decision.
+  if (record.state == kFinished || (record.state == kCommitted && record.peer_notified)) {
     report.result = MoveResult::kMoved;
     report.error.clear();
   }
@@ -147,18 +170,28 @@ void remove_source_mount(const EvacuationOptions& options, const HostNode& node)
   remove_mount(source_mount_of(options, node));
 }
 
+std::string last_migration(const EvacuationOptions& options, const HostNode& node) {
+  const auto last = find_last_record(options, node);
+  return last && *last ? (*last)->id : "";
+}
+
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
-  const auto record = find_record(options, node);
+  if (migrate_runs(node)) return {.error = "ppmr migrate runs"};
+  const auto last = find_last_record(options, node);
+  if (!last) return {.error = last.error().message};
   // The migration writes its record before it touches a process.
-  if (!record) return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
-  if (!is_over(record->state) || !record->peer_notified) {
-    auto recovered = run_command({options.program, "migrate", "--recover", record->id, "--json",
+  if (!*last || (*last)->id == node.previous_migration) {
+    return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
+  }
+  if (!is_over((*last)->state) || !(*last)->peer_notified) {
+    auto recovered = run_command({options.program, "migrate", "--recover", (*last)->id, "--json",
                                   "--state-dir", options.state_directory},
                                  kRecoverPatience);
     if (!recovered) spdlog::warn("{}: {}", node.spec.container(), recovered.error().message);
   }
-  const auto now = find_record(options, node);
-  return now ? report_of(*now) : MoveReport{.error = "the migration's record has gone"};
+  const auto now = find_last_record(options, node);
+  if (!now) return {.error = now.error().message};
+  return *now ? report_of(**now) : MoveReport{.error = "the migration's record has gone"};
 }
 
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,

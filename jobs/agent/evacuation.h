@@ -36,6 +36,9 @@ struct MoveReport {
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
                          const std::string& to);
 
+// The ID of the node's last migration from this host; empty: none, or its records cannot be read.
+std::string last_migration(const EvacuationOptions& options, const HostNode& node);
+
 // What the records say about the move that `node` began; finishes or aborts it if its processes
 // were killed. Threads: any.
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node);

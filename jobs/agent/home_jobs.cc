@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -55,13 +56,22 @@ Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& w
   Status first;
   const auto run = [&] {
     for (size_t i = next++; i < count; i = next++) {
-      Status done = work(i);
+      Status done;
+      try {
+        done = work(i);
+      } catch (const std::exception& error) {
+        done = failure(EIO, error.what());
+      }
       std::lock_guard lock(mutex);
       if (!done && first) first = std::move(done);
     }
   };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(count, kThreadsMax); ++i) threads.emplace_back(run);
+  try {
+    for (size_t i = 1; i < std::min(count, kThreadsMax); ++i) threads.emplace_back(run);
+  } catch (const std::system_error&) {
+    // The threads that there are do the work.
+  }
   run();
   for (std::thread& thread : threads) thread.join();
   return first;
@@ -105,11 +115,20 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
     return failure(EAGAIN, fmt::format("this user has {} jobs here already: end one first",
                                        options_.jobs_per_user_max));
   }
-  if (request.hosts.size() + 1 > addresses_.free_count()) {
-    return failure(EADDRNOTAVAIL,
-                   fmt::format("the job needs {} addresses, and {} are free on this host: extend "
-                               "--addresses of ppmr job agent",
-                               request.hosts.size() + 1, addresses_.free_count()));
+  // One user cannot take the addresses of all others.
+  size_t taken = 0;
+  for (const auto& [id, other] : jobs_) {
+    if (other.user.uid == request.user.uid) taken += other.nodes.size() + 1;
+  }
+  const size_t wanted = request.hosts.size() + 1;
+  const bool too_many =
+      request.user.uid != 0 && taken + wanted > std::max<size_t>(options_.addresses.count() / 2, 2);
+  if (too_many || wanted > addresses_.free_count()) {
+    return failure(
+        EADDRNOTAVAIL,
+        fmt::format("the job needs {} addresses; of those of this host {} are free, and a "
+                    "user may have half of all: extend --addresses of ppmr job agent",
+                    wanted, addresses_.free_count()));
   }
   job.port_address = *addresses_.take_next();
   for (const std::string& name : request.hosts) {
@@ -140,8 +159,7 @@ Result<StartedJob> HomeJobs::run(const JobRequest& request) {
   auto job = plan(request);
   if (!job) return failure(job.error());
   Status made = make_nodes(*job);
-  if (made) made = create_port(options_.network, job->port_name(), job->port_address);
-  if (made) made = port_of(options_.network, job->port_name(), job->port_address).attach();
+  if (made) made = join_network(*job);
   Result<UniqueFd> connection = failure(EIO, "");
   if (made) {
     connection = connect_through_port(job->port_name(), job->nodes[0].address, kConnectPatience);
@@ -155,6 +173,20 @@ Result<StartedJob> HomeJobs::run(const JobRequest& request) {
   return StartedJob{std::move(*job), std::move(*connection)};
 }
 
+Status HomeJobs::join_network(const JobRecord& job) {
+  if (Status made = create_port(options_.network, job.port_name(), job.port_address); !made) {
+    return made;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = find_locked(job.id); found) {
+      return port_of(options_.network, job.port_name(), job.port_address).attach();
+    }
+  }
+  (void)remove_port(job.port_name());
+  return failure(ECANCELED, "the launcher has ended");
+}
+
 Status HomeJobs::end(const std::string& id, uid_t uid) {
   JobRecord job;
   {
@@ -164,11 +196,19 @@ Status HomeJobs::end(const std::string& id, uid_t uid) {
     if (uid != 0 && uid != found->second.user.uid) {
       return failure(EPERM, "job " + id + " belongs to another user");
     }
-    job = std::move(found->second);
-    jobs_.erase(found);
-    records_.remove(id);
+    if (!removing_.insert(id).second) return {};
+    // Written down: if the agent dies now, the next one goes on.
+    found->second.ending = true;
+    if (Status saved = save(found->second); !saved) spdlog::error("{}", saved.error().message);
+    job = found->second;
   }
   remove(job);
+  std::lock_guard lock(mutex_);
+  records_.remove(id);
+  for (const JobNodePlace& node : job.nodes) addresses_.give_back(node.address);
+  addresses_.give_back(job.port_address);
+  jobs_.erase(id);
+  removing_.erase(id);
   spdlog::info("job {} ended", id);
   return {};
 }
@@ -188,15 +228,36 @@ void HomeJobs::remove(const JobRecord& job) {
   if (Status removed = remove_port(job.port_name()); !removed) {
     spdlog::error("job {}: {}", job.id, removed.error().message);
   }
-  std::lock_guard lock(mutex_);
-  for (const JobNodePlace& node : job.nodes) addresses_.give_back(node.address);
-  addresses_.give_back(job.port_address);
+}
+
+void HomeJobs::remove_stray_ports() {
+  constexpr std::string_view kBefore = "ppmr-", kBehind = "-home";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/run/netns", error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kBefore) || !name.ends_with(kBehind)) continue;
+    const std::string id =
+        name.substr(kBefore.size(), name.size() - kBefore.size() - kBehind.size());
+    {
+      std::lock_guard lock(mutex_);
+      if (!is_job_id(id) || jobs_.contains(id)) continue;
+    }
+    if (Status removed = remove_port(name); !removed) spdlog::warn("{}", removed.error().message);
+  }
 }
 
 Result<JobRecord*> HomeJobs::find_locked(const std::string& job) {
   const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return failure(ENOENT, "job " + job + " has ended");
+  if (found == jobs_.end() || found->second.ending) {
+    return failure(ENOENT, "job " + job + " has ended");
+  }
   return &found->second;
+}
+
+Status HomeJobs::replace_locked(JobRecord& known, JobRecord changed) {
+  if (Status saved = save(changed); !saved) return saved;
+  known = std::move(changed);
+  return {};
 }
 
 Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
@@ -204,7 +265,7 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   std::lock_guard lock(mutex_);
   auto found = find_locked(id);
   if (!found) return failure(found.error());
-  JobRecord& job = **found;
+  JobRecord job = **found;
   if (index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
   JobNodePlace& node = job.nodes[index];
   JobHost* source = job.find_host(from);
@@ -214,10 +275,12 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   if (!node.moving_to.empty()) {
     return failure(EBUSY, "node " + node.name + " is moving to " + node.moving_to + " already");
   }
-  const auto spare = std::find_if(job.hosts.begin(), job.hosts.end(), [&](const JobHost& host) {
-    return host.state == HostState::kSpare && (to.empty() || host.name == to);
-  });
-  if (spare == job.hosts.end()) {
+  JobHost* spare = nullptr;  // one that failed before is the last choice
+  for (JobHost& host : job.hosts) {
+    const bool fits = host.state == HostState::kSpare && (to.empty() || host.name == to);
+    if (fits && (spare == nullptr || host.failed_moves < spare->failed_moves)) spare = &host;
+  }
+  if (spare == nullptr) {
     return failure(ENOSPC, to.empty()
                                ? "job " + id +
                                      " has no spare host left: start jobs with more "
@@ -227,15 +290,16 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   set_state(*spare, HostState::kMoving);
   set_state(*source, HostState::kMoving);
   node.moving_to = spare->name;
-  if (Status saved = save(job); !saved) return failure(saved.error());
-  return spare->name;
+  const std::string chosen = spare->name;
+  if (Status saved = replace_locked(**found, std::move(job)); !saved) return failure(saved.error());
+  return chosen;
 }
 
 Status HomeJobs::settle(const MoveSettlement& settlement) {
   std::lock_guard lock(mutex_);
   auto found = find_locked(settlement.job);
   if (!found) return failure(found.error());
-  JobRecord& job = **found;
+  JobRecord job = **found;
   if (settlement.index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
   JobNodePlace& node = job.nodes[settlement.index];
   if (node.host != settlement.from || node.moving_to.empty()) return {};  // settled before
@@ -254,19 +318,20 @@ Status HomeJobs::settle(const MoveSettlement& settlement) {
   }
   if (spare != nullptr) {
     const bool failed = !settlement.moved && settlement.spare_failed;
+    if (!settlement.moved) ++spare->failed_moves;
     set_state(
         *spare,
         settlement.moved ? HostState::kReady : (failed ? HostState::kInactive : HostState::kSpare),
         failed ? settlement.error : "");
   }
-  return save(job);
+  return replace_locked(**found, std::move(job));
 }
 
 Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& id,
                                                             unsigned index) const {
   std::lock_guard lock(mutex_);
   const auto found = jobs_.find(id);
-  if (found == jobs_.end() || index >= found->second.nodes.size()) {
+  if (found == jobs_.end() || found->second.ending || index >= found->second.nodes.size()) {
     return failure(ENOENT, "job " + id + " has ended");
   }
   const JobNodePlace& node = found->second.nodes[index];
@@ -277,15 +342,22 @@ std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
   std::lock_guard lock(mutex_);
   std::vector<JobRecord> found;
   for (const auto& [id, job] : jobs_) {
-    if (uid == 0 || uid == job.user.uid) found.push_back(job);
+    if (!job.ending && (uid == 0 || uid == job.user.uid)) found.push_back(job);
   }
   return found;
 }
 
 void HomeJobs::tend() {
   const std::string boot_id = read_boot_id();
-  for (const JobRecord& job : list(0)) {
-    if (job.boot_id == boot_id && is_alive(job.launcher)) continue;
+  std::vector<JobRecord> over;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, job] : jobs_) {
+      const bool alive = job.boot_id == boot_id && is_alive(job.launcher);
+      if ((job.ending || !alive) && !removing_.contains(id)) over.push_back(job);
+    }
+  }
+  for (const JobRecord& job : over) {
     spdlog::info("job {}: its launcher (pid {}) has ended", job.id, job.launcher.pid);
     (void)end(job.id, 0);
   }

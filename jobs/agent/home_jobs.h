@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,22 +74,30 @@ class HomeJobs {
 
   // Ends jobs whose launcher has ended. The caller calls it about once a second.
   void tend();
+  // Removes the ports of jobs that are not known here.
+  void remove_stray_ports();
 
  private:
   Result<JobRecord> plan(const JobRequest& request);
   Status make_nodes(const JobRecord& job) const;
   void remove(const JobRecord& job);
   Status save(const JobRecord& job) const { return records_.write(job.id, to_json(job)); }
+  // Errors: ENOENT, also for a job that is ending.
   Result<JobRecord*> find_locked(const std::string& job);
+  // Writes the changed job down, and only then replaces what is known of it.
+  Status replace_locked(JobRecord& known, JobRecord changed);
+  Status join_network(const JobRecord& job);
 
   const HomeOptions options_;
   const RecordFiles records_;
   mutable std::mutex mutex_;
   std::map<std::string, JobRecord> jobs_;  // guarded by mutex_
+  std::set<std::string> removing_;         // guarded by mutex_: IDs, while end() works
   AddressPool addresses_;                  // guarded by mutex_
 };
 
-// Calls `work` for each of the first `count` numbers, on several threads. Returns the first error.
+// Calls `work` for each of the first `count` numbers, on as many threads as the system has left.
+// Returns the first error; an exception of `work` is an error, too.
 Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work);
 
 }  // namespace ppmr

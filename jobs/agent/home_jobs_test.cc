@@ -88,6 +88,30 @@ TEST_F(HomeJobsTest, SpareThatFailedIsNotChosenAgain) {
   EXPECT_EQ(home->reserve(id, 0, "a", "").value(), "d");
 }
 
+TEST_F(HomeJobsTest, SpareOfAFailedMoveIsTheLastChoice) {
+  ASSERT_EQ(home->reserve(id, 0, "a", "").value(), "c");
+  ASSERT_TRUE(settle("a", false));
+  ASSERT_EQ(home->reserve(id, 0, "a", "").value(), "d");
+  ASSERT_TRUE(settle("a", false));
+  EXPECT_EQ(home->reserve(id, 0, "a", "").value(), "c");
+}
+
+TEST_F(HomeJobsTest, JobThatIsEndingHasNoNodes) {
+  JobRecord job = home->list(0)[0];
+  job.ending = true;
+  ASSERT_TRUE(RecordFiles::open(directory)->write(job.id, to_json(job)));
+  reopen();
+  EXPECT_EQ(home->list(0).size(), 0u);
+  EXPECT_EQ(place(0), "job 0123abcd has ended");
+  EXPECT_EQ(home->reserve(id, 0, "a", "").error().errno_value, ENOENT);
+}
+
+TEST_F(HomeJobsTest, ReservationThatCannotBeWrittenDownIsNotMade) {
+  std::filesystem::remove_all(directory);
+  EXPECT_FALSE(home->reserve(id, 0, "a", ""));
+  EXPECT_EQ(states(), "ready ready spare spare ");
+}
+
 TEST_F(HomeJobsTest, RepeatedSettlementChangesNothing) {
   ASSERT_TRUE(home->reserve(id, 0, "a", ""));
   ASSERT_TRUE(settle("a", true));

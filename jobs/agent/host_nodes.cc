@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "jobs/agent/job_record.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -14,7 +13,7 @@ json to_json(const HostNode& node) {
   return {{"spec", to_json(node.spec)},
           {"expected", node.expected},
           {"moving_to", node.moving_to},
-          {"move_began_ns", node.move_began_ns}};
+          {"previous_migration", node.previous_migration}};
 }
 
 Result<HostNode> parse_host_node(const json& json) {
@@ -24,7 +23,7 @@ Result<HostNode> parse_host_node(const json& json) {
     return HostNode{.spec = std::move(*spec),
                     .expected = json.at("expected"),
                     .moving_to = json.at("moving_to"),
-                    .move_began_ns = json.at("move_began_ns")};
+                    .previous_migration = json.at("previous_migration")};
   } catch (const json::exception& error) {
     return failure(EPROTO, error.what());
   }
@@ -52,6 +51,7 @@ Status HostNodes::save(const HostNode& node) const {
 Status HostNodes::create(const NodeSpec& spec, bool expected) {
   const std::string container = spec.container();
   const HostNode node{.spec = spec, .expected = expected};
+  uint64_t number = 0;
   {
     std::lock_guard lock(mutex_);
     if (entries_.contains(container)) {
@@ -62,9 +62,10 @@ Status HostNodes::create(const NodeSpec& spec, bool expected) {
         return failure(EADDRINUSE, "the address " + spec.address + " is that of " + name);
       }
     }
-    entries_[container] = {.node = node, .busy = true};
+    number = ++entries_made_;
+    entries_[container] = {.node = node, .busy = true, .number = number};
   }
-  const Claim claim(*this, container);
+  const Claim claim(*this, container, number);
   // Written first: if the agent dies now, the next one removes what there is.
   Status made = save(node);
   const JobNode job_node(options_, spec);
@@ -88,8 +89,8 @@ Status HostNodes::remove_claimed(const std::string& container) {
   auto node = find(container);
   if (!node) return {};
   if (Status removed = JobNode(options_, node->spec).remove(); !removed) return removed;
+  std::lock_guard lock(mutex_);  // also keeps note_arrival() from writing the record again
   records_.remove(container);
-  std::lock_guard lock(mutex_);
   entries_.erase(container);
   return {};
 }
@@ -116,14 +117,16 @@ Result<HostNodes::Claim> HostNodes::claim(const std::string& container) {
     return failure(EBUSY, "the job node " + container + " is being changed: try again");
   }
   found->second.busy = true;
-  return Claim(*this, container);
+  return Claim(*this, container, found->second.number);
 }
 
 HostNodes::Claim::~Claim() {
   if (nodes_ == nullptr) return;
   std::lock_guard lock(nodes_->mutex_);
   const auto found = nodes_->entries_.find(container_);
-  if (found != nodes_->entries_.end()) found->second.busy = false;
+  if (found != nodes_->entries_.end() && found->second.number == entry_) {
+    found->second.busy = false;
+  }
 }
 
 Status HostNodes::change(const std::string& container,
@@ -131,14 +134,18 @@ Status HostNodes::change(const std::string& container,
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(container);
   if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
-  change(found->second.node);
-  return save(found->second.node);
+  HostNode changed = found->second.node;
+  change(changed);
+  if (Status saved = save(changed); !saved) return saved;
+  found->second.node = std::move(changed);
+  return {};
 }
 
-Status HostNodes::note_move(const std::string& container, const std::string& to) {
+Status HostNodes::note_move(const std::string& container, const std::string& to,
+                            const std::string& previous_migration) {
   return change(container, [&](HostNode& node) {
     node.moving_to = to;
-    if (!to.empty()) node.move_began_ns = unix_time_ns();
+    node.previous_migration = previous_migration;
   });
 }
 

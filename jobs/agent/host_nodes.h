@@ -17,7 +17,8 @@ struct HostNode {
   NodeSpec spec;
   bool expected = false;    // prepared for a node that is on its way here
   std::string moving_to{};  // the host that it is leaving for; empty: it stays
-  int64_t move_began_ns = 0;
+  // The node's last migration from here before this move; empty: none. A later one is this move.
+  std::string previous_migration{};
 };
 
 // Threads: any. A node that one thread works on is busy for the others (EBUSY).
@@ -39,28 +40,35 @@ class HostNodes {
   // Nobody else may work on the node until the claim ends. Errors: ENOENT, EBUSY.
   class Claim {
    public:
-    Claim(HostNodes& nodes, std::string container)
-        : nodes_(&nodes), container_(std::move(container)) {}
+    Claim(HostNodes& nodes, std::string container, uint64_t entry)
+        : nodes_(&nodes), container_(std::move(container)), entry_(entry) {}
     Claim(Claim&& other) noexcept
-        : nodes_(std::exchange(other.nodes_, nullptr)), container_(std::move(other.container_)) {}
+        : nodes_(std::exchange(other.nodes_, nullptr)),
+          container_(std::move(other.container_)),
+          entry_(other.entry_) {}
     Claim& operator=(Claim&&) = delete;
     ~Claim();
 
    private:
     HostNodes* nodes_;
     std::string container_;
+    uint64_t entry_;  // Entry::number
   };
   Result<Claim> claim(const std::string& container);
 
-  // The caller has claimed the node.
-  Status note_move(const std::string& container, const std::string& to);
+  // The node has arrived: it is not expected any more. Errors: ENOENT.
   Status note_arrival(const std::string& container);
+
+  // The caller has claimed the node.
+  Status note_move(const std::string& container, const std::string& to,
+                   const std::string& previous_migration);
   Status remove_claimed(const std::string& container);
 
  private:
   struct Entry {
     HostNode node;
     bool busy = false;
+    uint64_t number = 0;  // distinguishes entries of the same name
   };
   Status save(const HostNode& node) const;
   Status change(const std::string& container, const std::function<void(HostNode&)>& change);
@@ -68,6 +76,7 @@ class HostNodes {
   const JobNodeOptions options_;
   const RecordFiles records_;
   mutable std::mutex mutex_;
+  uint64_t entries_made_ = 0;             // guarded by mutex_
   std::map<std::string, Entry> entries_;  // guarded by mutex_; the key is NodeSpec::container()
 };
 

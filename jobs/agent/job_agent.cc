@@ -13,6 +13,9 @@
 
 #include <set>
 
+#include "mount/control/control_client.h"
+#include "mount/control/mount_table.h"
+#include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/run_command.h"
 #include "third_party/spdlog.h"
 
@@ -25,11 +28,20 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTendInterval{1};
 constexpr int kOrphanRounds = 10;  // of tending, between two checks
 constexpr std::chrono::seconds kTargetPatience{60};
+constexpr std::chrono::milliseconds kTargetAnswerTimeout{2000};
 constexpr std::chrono::milliseconds kPlacePatience{10'000};
 
 Status make_directory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("create", path);
   return {};
+}
+
+void safely(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    spdlog::error("{}", error.what());  // such as no memory, no thread: try again
+  }
 }
 
 }  // namespace
@@ -58,7 +70,7 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
 
   ControlServerOptions control;
   control.public_path = agent->options_.socket;
-  control.clients_per_user_max = 32;
+  control.clients_per_user_max = 8;
   auto users = ControlServer::create(control);
   if (!users) return failure(users.error());
   agent->users_ = std::move(*users);
@@ -74,13 +86,22 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
 
 JobAgent::~JobAgent() = default;
 
-// The target outlives the agent: it may be restoring a job node.
+// The target outlives the agent: it may be restoring a job node. A target that is only slow is left
+// alone.
 Status JobAgent::start_target() const {
   const std::string mount = options_.directory + "/in";
-  auto status = run_command({options_.evacuation.program, "status", mount}, kTargetPatience);
-  if (!status) return failure(status.error());
-  if (status->succeeded) return {};
-  umount2(mount.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);  // of a target that was killed
+  auto mounts = read_mounts();
+  if (!mounts) return failure(mounts.error());
+  for (const MountEntry& entry : *mounts) {
+    if (entry.mountpoint != mount) continue;
+    const auto answer = call(entry.source, {{"op", "status"}}, kTargetAnswerTimeout);
+    const bool has_ended = !answer && (answer.error().errno_value == ECONNREFUSED ||
+                                       answer.error().errno_value == ENOENT);
+    if (!has_ended) return {};
+    if (umount2(mount.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
+      return system_failure("unmount what a killed ppmr target left at", mount);
+    }
+  }
   std::vector<std::string> argv = {options_.evacuation.program,
                                    "target",
                                    mount,
@@ -102,18 +123,27 @@ void JobAgent::run() {
   users_->serve([this](const json& request, const ControlClient& client, UniqueFd& descriptor) {
     return answer_user(request, client, descriptor);
   });
-  for (int round = 0;; ++round) {
-    {
-      std::unique_lock lock(mutex_);
-      stopping_.wait_for(lock, kTendInterval, [this] { return stopped_; });
-      if (stopped_) return;
-    }
-    home_.tend();
-    finish_moves();
-    if (round % kOrphanRounds != 0) continue;
-    remove_orphans();
-    if (Status started = start_target(); !started) spdlog::error("{}", started.error().message);
+  // A host that does not answer delays the one or the other.
+  std::thread homes([this] {
+    while (!wait(kTendInterval)) safely([this] { home_.tend(); });
+  });
+  for (int round = 0; !wait(kTendInterval); ++round) {
+    safely([&] {
+      peers_->tidy();
+      finish_moves();
+      if (round % kOrphanRounds != 0) return;
+      remove_orphans();
+      remove_strays();
+      if (Status started = start_target(); !started) spdlog::error("{}", started.error().message);
+    });
   }
+  homes.join();
+}
+
+// Returns whether the agent is to stop.
+bool JobAgent::wait(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return stopping_.wait_for(lock, time, [this] { return stopped_; });
 }
 
 void JobAgent::stop() {
@@ -134,7 +164,23 @@ void JobAgent::finish_moves() {
     if (report.result == MoveResult::kOpen) continue;
     if (Status concluded = conclude_move(*now, report, false); !concluded) {
       spdlog::warn("{}: {}", node.spec.container(), concluded.error().message);
+      if (is_orphaned(node.spec.home)) forget_move(*now);
     }
+  }
+}
+
+bool JobAgent::is_orphaned(const std::string& home) const {
+  const auto answered = home_answered_.find(home);
+  return answered != home_answered_.end() &&
+         Clock::now() - answered->second > options_.orphan_timeout;
+}
+
+// The job has lost its home for good. The other host removes its part in the same way.
+void JobAgent::forget_move(const HostNode& node) {
+  spdlog::info("{}: its home does not answer any more", node.spec.container());
+  remove_source_mount(options_.evacuation, node);
+  if (Status removed = nodes_.remove_claimed(node.spec.container()); !removed) {
+    spdlog::warn("{}", removed.error().message);
   }
 }
 
@@ -146,31 +192,48 @@ void JobAgent::remove_orphans() {
     const std::string& home = node.spec.home;
     const auto earlier = home_answered_.find(home);
     answered.emplace(home, earlier != home_answered_.end() ? earlier->second : Clock::now());
+    home_answered_.insert(*answered.find(home));
     if (!node.moving_to.empty() || silent.contains(home)) continue;
     auto place = ask_peer(options_.home.peers, home,
                           {{"op", "place"}, {"job", node.spec.job}, {"index", node.spec.index}},
                           kPlacePatience);
-    const bool over = !place && place.error().errno_value == ENOENT;
-    bool orphan = over;
-    if (place) {
+    bool orphan = place && place->value("job_ended", false);
+    if (place && !orphan) {
       const bool arrived = place->value("host", "") == options_.host;
       if (arrived && node.expected) (void)nodes_.note_arrival(node.spec.container());
       orphan = !arrived && place->value("moving_to", "") != options_.host;
     }
-    if (place || over) {
+    if (place) {
       answered[home] = Clock::now();
     } else {
       silent.insert(home);  // ask it for one node only, as each question may take long
-      orphan = Clock::now() - answered[home] > options_.orphan_timeout;
+      orphan = is_orphaned(home);
     }
     if (!orphan) continue;
     spdlog::info("{} does not belong here any more: {}", node.spec.container(),
-                 place ? "it is on host " + place->value("host", "") : place.error().message);
+                 !place                             ? place.error().message
+                 : place->value("job_ended", false) ? "its job has ended"
+                                                    : "it is on host " + place->value("host", ""));
     if (Status removed = nodes_.remove(node.spec.container()); !removed) {
       spdlog::warn("{}", removed.error().message);
     }
   }
   home_answered_ = std::move(answered);
+}
+
+// Containers that a `runc restore` finished after their node was removed, and the ports of jobs
+// that ended while they began.
+void JobAgent::remove_strays() {
+  auto runc = Runc::find();
+  if (!runc) return;
+  auto names = runc->list();
+  if (!names) return spdlog::warn("{}", names.error().message);
+  for (const std::string& name : *names) {
+    if (!is_job_container(name) || nodes_.find(name)) continue;
+    spdlog::warn("removing the container {}, which no job node is", name);
+    if (Status removed = runc->remove(name); !removed) spdlog::warn("{}", removed.error().message);
+  }
+  home_.remove_stray_ports();
 }
 
 }  // namespace ppmr

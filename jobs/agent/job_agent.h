@@ -61,15 +61,21 @@ class JobAgent {
   // Of all nodes on this host that `uid` may move.
   nlohmann::json evacuate(uid_t uid, const std::string& to);
   nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
-  Result<std::string> reserve(const HostNode& node, const std::string& to);
+  // {"to":SPARE} or {"refusal":...}. After an error a spare may have been reserved.
+  Result<nlohmann::json> reserve(const HostNode& node, const std::string& to);
   // Reports a decided move to the home, and removes the node where it no longer is.
   Status conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed);
-  Status tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
+  // Returns whether the job has ended.
+  Result<bool> tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
 
   Status admit(const JobUser& user) const;
   Status start_target() const;
+  bool wait(std::chrono::milliseconds time);
   void finish_moves();
   void remove_orphans();
+  void remove_strays();
+  bool is_orphaned(const std::string& home) const;
+  void forget_move(const HostNode& node);
 
   const JobAgentOptions options_;
   HomeJobs home_;

@@ -28,7 +28,8 @@ json to_json(const JobHost& host) {
   return {{"name", host.name},
           {"state", to_string(host.state)},
           {"since_ns", host.since_ns},
-          {"reason", host.reason}};
+          {"reason", host.reason},
+          {"failed_moves", host.failed_moves}};
 }
 
 json to_json(const JobMove& move) {
@@ -120,6 +121,7 @@ json to_json(const JobRecord& job) {
   record["launcher_start_time"] = job.launcher.start_time;
   record["boot_id"] = job.boot_id;
   record["port_address"] = job.port_address;
+  record["ending"] = job.ending;
   return record;
 }
 
@@ -130,12 +132,14 @@ JobRecord parse_job_record(const json& json) {
       .token = json.at("token"),
       .launcher = {.pid = json.at("launcher_pid"), .start_time = json.at("launcher_start_time")},
       .boot_id = json.at("boot_id"),
-      .port_address = json.at("port_address")};
+      .port_address = json.at("port_address"),
+      .ending = json.at("ending")};
   for (const auto& host : json.at("hosts")) {
     job.hosts.push_back({.name = host.at("name"),
                          .state = parse_state(host.at("state")),
                          .since_ns = host.at("since_ns"),
-                         .reason = host.at("reason")});
+                         .reason = host.at("reason"),
+                         .failed_moves = host.at("failed_moves")});
   }
   for (const auto& node : json.at("nodes")) job.nodes.push_back(parse_node(node));
   return job;

@@ -27,8 +27,9 @@ std::string to_string(HostState state);
 struct JobHost {
   std::string name;
   HostState state = HostState::kReady;
-  int64_t since_ns = 0;  // of the state; Unix time
-  std::string reason{};  // why it is inactive
+  int64_t since_ns = 0;       // of the state; Unix time
+  std::string reason{};       // why it is inactive
+  unsigned failed_moves = 0;  // to this host
 };
 
 struct JobMove {
@@ -51,6 +52,7 @@ struct JobRecord {
   ProcessIdentity launcher{};  // the job ends with it
   std::string boot_id;         // of the launcher
   std::string port_address;    // the home's own address in the job's network
+  bool ending = false;         // its nodes are being removed
   std::vector<JobHost> hosts{};
   std::vector<JobNodePlace> nodes{};
 

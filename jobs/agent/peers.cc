@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kRequestTimeout{10'000};
 constexpr size_t kRequestDepthMax = 8;
 
 json parse_request(const std::string& text) {
-  // The depth is limited because nlohmann::json is destroyed recursively.
+  // No request is nested deeper.
   return json::parse(
       text,
       [](int depth, json::parse_event_t, json&) {
@@ -45,7 +45,9 @@ Result<json> ask_peer(const PeerOptions& options, const std::string& host, const
                       std::chrono::milliseconds patience) {
   AgentClient client(
       {.address = host + ":" + std::to_string(options.port), .credentials = options.credentials});
-  auto answer = client.ask(request, patience);
+  json named = request;
+  named["asked"] = host;
+  auto answer = client.ask(named, patience);
   if (!answer) return answer;
   if (Status status = accepted(*answer); !status) return failure(status.error());
   return answer;

@@ -18,8 +18,9 @@ struct PeerOptions {
   uint16_t port = 0;  // the same on all hosts
 };
 
-// Asks the agent of `host`. The answer is {"ok":true,...}; a refusal is an Error. Other errors:
-// those of AgentClient::ask(). Threads: any.
+// Asks the agent of `host`, which refuses if it has another name. The answer is {"ok":true,...}; a
+// refusal is an Error. Other errors: those of AgentClient::ask(). Whether an Error is a refusal
+// cannot be told: an answer that the caller acts on is in a field. Threads: any.
 Result<nlohmann::json> ask_peer(const PeerOptions& options, const std::string& host,
                                 const nlohmann::json& request, std::chrono::milliseconds patience);
 
@@ -31,6 +32,8 @@ class PeerServer {
   static Result<std::unique_ptr<PeerServer>> create(const Credentials& credentials,
                                                     const std::string& address, Answer answer);
   ~PeerServer();
+  // Joins the threads of ended connections. The owner calls this periodically.
+  void tidy() { acceptor_->tidy(); }
 
  private:
   PeerServer(std::unique_ptr<Listener> listener, Answer answer);

@@ -72,6 +72,7 @@ void print_job(const json& job) {
 
 int JobEvacuateCommand::run() const {
   const auto deadline = Clock::now() + wait;
+  auto moved = nlohmann::json::array();  // in earlier rounds
   for (;;) {
     auto answer = call(socket, {{"op", "evacuate"}, {"host", host}, {"to", to}}, kEvacuateTimeout);
     if (!answer) {
@@ -81,12 +82,16 @@ int JobEvacuateCommand::run() const {
       return report("job evacuate", {ExitCode::kFailure, status.error().message}, json);
     }
     bool all = true;
-    const auto& moves = answer->at("moves");
+    auto& moves = answer->at("moves");
     for (const auto& move : moves) all = all && move.value("ok", false);
     if (!all && lacks_spare(*answer) && Clock::now() + kBetweenAttempts < deadline) {
+      for (const auto& move : moves) {
+        if (move.value("ok", false)) moved.push_back(move);
+      }
       std::this_thread::sleep_for(kBetweenAttempts);
       continue;
     }
+    moves.insert(moves.begin(), moved.begin(), moved.end());
     if (json) {
       print_to(stdout, "{}\n", json_text(*answer));
     } else if (moves.empty()) {

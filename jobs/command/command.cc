@@ -11,10 +11,13 @@ namespace ppmr {
 using nlohmann::json;
 
 std::string to_text(const CommandRequest& request) {
-  return json_text({{"token", request.token},
-                    {"argv", request.argv},
-                    {"environment", request.environment},
-                    {"directory", request.directory}});
+  const json packed = {{"token", request.token},
+                       {"argv", request.argv},
+                       {"environment", request.environment},
+                       {"directory", request.directory}};
+  std::string bytes;
+  json::to_msgpack(packed, bytes);  // keeps bytes that are not UTF-8
+  return bytes;
 }
 
 std::string to_text(const CommandEnd& end) {
@@ -23,7 +26,7 @@ std::string to_text(const CommandEnd& end) {
 
 Result<CommandRequest> parse_command_request(const std::string& text) {
   try {
-    const json parsed = json::parse(text);
+    const json parsed = json::from_msgpack(text);
     CommandRequest request{.token = parsed.at("token"),
                            .argv = parsed.at("argv").get<std::vector<std::string>>(),
                            .environment = parsed.at("environment").get<std::vector<std::string>>(),

@@ -54,7 +54,11 @@ class CommandClient {
     auto next_check = Clock::now() + kCheckInterval;
     while (!end_ || !output_.is_empty() || !errors_.is_empty()) {
       poll_once();
-      if (Status sent = socket_.flush(); !sent && !end_) return failure(sent.error());
+      // The job node may have sent the end before it stopped reading: take_frames() decides.
+      if (!socket_.flush()) {
+        sends_ = false;
+        socket_.give_up_sending();
+      }
       output_.flush();
       errors_.flush();
       relay_signals();
@@ -70,14 +74,14 @@ class CommandClient {
 
  private:
   bool has_room() const { return output_.is_empty() && errors_.is_empty(); }
-  bool wants_input() const { return input_ >= 0 && !socket_.has_unsent() && !end_; }
+  bool wants_input() const { return input_ >= 0 && sends_ && !socket_.has_unsent() && !end_; }
 
   void poll_once() {
     std::vector<pollfd> fds{{signals_.get(), POLLIN, 0}};
     short events = 0;
     if (has_room() && !end_) events |= POLLIN;
     if (socket_.has_unsent()) events |= POLLOUT;
-    if (!end_) fds.push_back({socket_.fd(), events, 0});
+    if (events != 0) fds.push_back({socket_.fd(), events, 0});
     if (wants_input()) fds.push_back({input_, POLLIN, 0});
     output_.add_to(fds);
     errors_.add_to(fds);
@@ -88,7 +92,7 @@ class CommandClient {
   void relay_signals() {
     signalfd_siginfo signal{};
     while (read(signals_.get(), &signal, sizeof(signal)) == sizeof(signal)) {
-      socket_.send(FrameType::kSignal, std::to_string(signal.ssi_signo));
+      if (sends_) socket_.send(FrameType::kSignal, std::to_string(signal.ssi_signo));
     }
   }
 
@@ -146,6 +150,7 @@ class CommandClient {
   const UniqueFd signals_;
   const CommandClientOptions& options_;
   int input_;
+  bool sends_ = true;  // the job node still takes bytes
   ByteOutlet output_, errors_;
   std::optional<CommandEnd> end_;
 };

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +23,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kRequestTimeout{20};
+constexpr std::chrono::seconds kRequestTimeout{10};
+constexpr std::chrono::milliseconds kRefusalTimeout{10'000};
+constexpr std::chrono::milliseconds kForEver{-1};  // a client's output may be stopped for long
 constexpr size_t kReadBytes = 64 << 10;
 
 void on_child_end(int) {}  // interrupts ppoll(2)
@@ -44,19 +47,32 @@ class CommandServer {
 
   void run() {
     if (Status started = start(); !started) {
-      socket_.send(FrameType::kRefusal, started.error().message);
-      (void)socket_.flush_all();
+      send_last(FrameType::kRefusal, started.error().message, kRefusalTimeout);
       return;
     }
     if (relay()) {
-      socket_.send(FrameType::kEnd, to_text(*end_));
-      (void)socket_.flush_all();
+      send_last(FrameType::kEnd, to_text(*end_), kForEver);
     } else {
       kill(-pid_, SIGKILL);
     }
   }
 
  private:
+  // Waits until the client has closed the connection. If this process closed it with unread bytes,
+  // the kernel would send a reset, which discards what the client has not read yet; and CRIU does
+  // not dump the rest of a connection that belongs to no process.
+  void send_last(FrameType type, const std::string& payload, std::chrono::milliseconds patience) {
+    socket_.send(type, payload);
+    if (!socket_.flush_all()) return;
+    shutdown(socket_.fd(), SHUT_WR);
+    for (;;) {
+      pollfd readable{socket_.fd(), POLLIN, 0};
+      if (poll(&readable, 1, static_cast<int>(patience.count())) == 0) return;
+      if (!socket_.receive()) return;
+      socket_.discard();
+    }
+  }
+
   // Waits for the request. Unlike a command's client, a stranger must not hold the process for
   // ever.
   Result<CommandRequest> await_request() {

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -23,10 +24,19 @@ struct Pair {
   UniqueFd left, right;
 };
 
+// Over TCP, because a reset discards bytes there.
 Pair connect_pair() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof(address);
+  Pair pair{UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), UniqueFd()};
+  auto* raw = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener.get(), raw, size) != 0 || listen(listener.get(), 1) != 0 ||
+      getsockname(listener.get(), raw, &size) != 0 || connect(pair.left.get(), raw, size) != 0) {
+    std::abort();
+  }
+  pair.right = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  return pair;
 }
 
 // A job node's process that serves one command, as process 1 of a job node starts it.
@@ -86,7 +96,7 @@ Ran run(const CommandRequest& request, int input = -1) {
 Frame await_frame(FrameSocket& socket) {
   for (;;) {
     auto frame = socket.next();
-    EXPECT_TRUE(frame) << frame.error().message;
+    EXPECT_TRUE(frame);
     if (frame && *frame) return **frame;
     pollfd readable{socket.fd(), POLLIN, 0};
     poll(&readable, 1, 10'000);
@@ -167,6 +177,21 @@ TEST(Command, LargeInputReachesACommandThatIsSlow) {
   EXPECT_EQ(ran.output, "1000000\n");
 }
 
+TEST(Command, CommandThatLeavesItsInputUnreadLosesNoOutput) {
+  std::FILE* input = popen("yes", "r");
+  const Ran ran = run(shell("head -c 3000000 /dev/zero; exit 4"), fileno(input));
+  pclose(input);
+  ASSERT_TRUE(ran.end) << ran.end.error().message;
+  EXPECT_EQ(ran.end->exit_code, 4);
+  EXPECT_EQ(ran.output.size(), 3'000'000u);
+}
+
+TEST(Command, BytesThatAreNotTextReachTheCommandUnchanged) {
+  CommandRequest request = shell("printf %s \"$1\" | od -An -tx1");
+  request.argv.insert(request.argv.end(), {"sh", "\xff\xfe"});
+  EXPECT_EQ(run(request).output, " ff fe\n");
+}
+
 TEST(Command, DescendantThatKeepsTheOutputOpenDoesNotDelayTheEnd) {
   const auto before = std::chrono::steady_clock::now();
   const Ran ran = run(shell("sleep 30 & echo started"));
@@ -245,9 +270,11 @@ TEST(Command, SignalFromTheClientReachesTheProcessGroup) {
 }
 
 TEST(Command, MalformedRequestsAreErrors) {
-  for (const char* text : {"", "[]", "{}", R"({"token":1})",
-                           R"({"token":"a","argv":[],"environment":[],"directory":"/"})"}) {
-    EXPECT_FALSE(parse_command_request(text)) << text;
+  CommandRequest without_command = shell("");
+  without_command.argv.clear();
+  for (const std::string& text : {std::string(), std::string("\xc0"), std::string("{}"),
+                                  std::string("\x81\xa5token\x01"), to_text(without_command)}) {
+    EXPECT_FALSE(parse_command_request(text));
   }
 }
 

@@ -50,6 +50,10 @@ class FrameSocket {
   // Reads what has arrived, without blocking. Errors: ECONNRESET at the end of the stream; those of
   // recv(2).
   Status receive();
+  // Drops what was received.
+  void discard() { received_.clear(); }
+  // Drops what was not sent.
+  void give_up_sending() { unsent_.clear(); }
   // The next complete frame. Errors: EPROTO for an unknown type or a frame that is too long.
   Result<std::optional<Frame>> next();
 

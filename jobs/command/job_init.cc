@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <set>
 #include <string>
 
 #include "jobs/command/command.h"
@@ -22,6 +23,9 @@ namespace {
 
 // MPI launchers want the path of a program, without arguments.
 constexpr const char* kRshScript = "#!/bin/sh\nexec /run/ppmr-program job rsh \"$@\"\n";
+
+// Also those that do not belong to the job, until the time limit for their request has passed.
+constexpr size_t kClientsMax = 1024;
 
 void on_child_end(int) {}  // interrupts poll(2)
 
@@ -49,14 +53,15 @@ Result<UniqueFd> listen_for_clients() {
   return listener;
 }
 
-void reap() {
-  while (waitpid(-1, nullptr, WNOHANG) > 0) {
-  }
+// `servers`: the processes that serve clients. Other children are orphans of commands.
+void reap(std::set<pid_t>& servers) {
+  for (pid_t pid = 0; (pid = waitpid(-1, nullptr, WNOHANG)) > 0;) servers.erase(pid);
 }
 
 // A process for each command, as in inetd(8): a client that breaks its own harms no other.
-void serve(UniqueFd client, const std::string& token) {
-  if (fork() != 0) return;
+// Returns its pid.
+pid_t serve(UniqueFd client, const std::string& token) {
+  if (const pid_t pid = fork(); pid != 0) return pid;
   setsid();
   const int on = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -80,13 +85,14 @@ int JobInit::run() {
   auto listener = listen_for_clients();
   if (!listener) return to_int(ExitCode::kFailure);
   signal(SIGCHLD, on_child_end);
+  std::set<pid_t> servers;
   for (;;) {
-    reap();
+    reap(servers);
     // A child that ends between reap() and poll(2) waits for the next round.
     pollfd readable{listener->get(), POLLIN, 0};
     if (poll(&readable, 1, 1000) <= 0) continue;
     UniqueFd client(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (client) serve(std::move(client), token);
+    if (client && servers.size() < kClientsMax) servers.insert(serve(std::move(client), token));
   }
 }
 

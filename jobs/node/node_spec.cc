@@ -35,6 +35,14 @@ bool is_job_id(const std::string& text) {
   return text.size() == kJobIdLength && is_hexadecimal(text);
 }
 
+bool is_job_container(const std::string& text) {
+  constexpr std::string_view kPrefix = "ppmr-";
+  const size_t dash = kPrefix.size() + kJobIdLength;
+  return text.starts_with(kPrefix) && text.size() > dash + 1 && text[dash] == '-' &&
+         is_job_id(text.substr(kPrefix.size(), kJobIdLength)) &&
+         text.find_first_not_of("0123456789", dash + 1) == std::string::npos;
+}
+
 std::string NodeSpec::container() const { return "ppmr-" + job + "-" + std::to_string(index); }
 
 json to_json(const NodeSpec& spec) {

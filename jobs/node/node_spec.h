@@ -41,5 +41,7 @@ Result<NodeSpec> parse_node_spec(const nlohmann::json& json);
 // or '.'.
 bool is_host_name(const std::string& text);
 bool is_job_id(const std::string& text);
+// Whether `text` can be a NodeSpec::container().
+bool is_job_container(const std::string& text);
 
 }  // namespace ppmr

@@ -58,6 +58,15 @@ TEST(NodeSpec, NamesThatCouldBecomeOtherPathsAreRefused) {
   }
 }
 
+TEST(NodeSpec, OnlyNamesOfJobNodesAreNamesOfContainers) {
+  EXPECT_TRUE(is_job_container("ppmr-0123abcd-0"));
+  EXPECT_TRUE(is_job_container("ppmr-0123abcd-123"));
+  for (const char* other : {"", "ppmr-", "ppmr-0123abcd", "ppmr-0123abcd-", "ppmr-0123abcd-home",
+                            "ppmr-0123ABCD-0", "job", "xppmr-0123abcd-0"}) {
+    EXPECT_FALSE(is_job_container(other)) << other;
+  }
+}
+
 TEST(JobNodeConfig, GivesProcessesNoPrivilegeBeyondTheirUser) {
   const JobNodeOptions options{.directory = "/run/x",
                                .shares = {"/home"},

@@ -26,6 +26,8 @@ namespace {
 
 using nlohmann::json;
 constexpr std::string_view kSuffix = ".sock";
+// Other users cannot lock root out of a public socket.
+constexpr size_t kClientsOfRootMax = 64;
 // A socket is bound to a name with this suffix, and renamed when it listens. Without the rename,
 // another daemon that removes stale sockets could remove it between bind() and listen().
 constexpr std::string_view kUnfinished = ".new";
@@ -211,7 +213,9 @@ void ControlServer::add_client(UniqueFd socket) {
   if (const char* reason = reason_to_refuse(*identity)) {
     return refuse(socket.get(), options_.public_path.empty() ? EPERM : EAGAIN, reason);
   }
-  if (clients_.size() >= options_.clients_max) {
+  const bool is_reserved = !options_.public_path.empty() && identity->uid == 0;
+  const size_t limit = options_.clients_max + (is_reserved ? kClientsOfRootMax : 0);
+  if (clients_.size() >= limit) {
     return refuse(socket.get(), EAGAIN, "too many clients: try again");
   }
   Client& client = clients_.emplace_back();

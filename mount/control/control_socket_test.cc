@@ -1,9 +1,11 @@
 // Both halves of the control socket.
 #include "mount/control/control_socket.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -68,6 +70,58 @@ TEST_F(ControlSocket, AnswersRequests) {
   ASSERT_TRUE(answer.has_value()) << answer.error().message;
   EXPECT_TRUE(accepted(*answer).has_value());
   EXPECT_EQ((*answer)["echo"]["op"], "status");
+}
+
+TEST_F(ControlSocket, PublicSocketTellsItsHandlerWhoAsks) {
+  options_.public_path = base_ + "/public.sock";
+  auto server = std::move(*ControlServer::create(options_));
+  server->serve([](const json&, const ControlClient& client, UniqueFd& descriptor) {
+    descriptor = UniqueFd(memfd_create("passed", MFD_CLOEXEC));
+    EXPECT_EQ(write(descriptor.get(), "text", 4), 4);
+    return json{{"ok", true}, {"uid", client.uid}, {"pid", client.pid}};
+  });
+  EXPECT_EQ(server->path(), options_.public_path);
+  struct stat status;
+  ASSERT_EQ(stat(server->path().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0666u);
+  ControlCall request;
+  ASSERT_TRUE(request.send(server->path(), {{"op", "x"}}, seconds(5)));
+  const auto answer = request.answer(seconds(5));
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->at("uid"), getuid());
+  EXPECT_EQ(answer->at("pid"), getpid());
+  const UniqueFd passed = request.descriptor();
+  char text[5] = {};
+  ASSERT_EQ(pread(passed.get(), text, 4, 0), 4);
+  EXPECT_STREQ(text, "text");
+}
+
+TEST_F(ControlSocket, SecondServerOfAPublicSocketIsRefusedAndAStaleSocketIsReplaced) {
+  options_.public_path = base_ + "/public.sock";
+  auto server = std::move(*ControlServer::create(options_));
+  const auto second = ControlServer::create(options_);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().errno_value, EADDRINUSE);
+  // The socket of a server that was killed.
+  const std::string kept = base_ + "/kept.sock";
+  std::filesystem::create_hard_link(options_.public_path, kept);
+  server.reset();
+  std::filesystem::rename(kept, options_.public_path);
+  EXPECT_TRUE(ControlServer::create(options_));
+}
+
+TEST_F(ControlSocket, DescriptorsThatAClientSendsAreClosed) {
+  const auto server = serve(echo);
+  const UniqueFd client = connect_to(server->path());
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  ASSERT_TRUE(write_line(client.get(), R"({"op":"x"})",
+                         std::chrono::steady_clock::now() + seconds(5), ends[1]));
+  close(ends[1]);
+  EXPECT_NE(answer_on(client).find("true"), std::string::npos);
+  char byte;
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0);  // blocks while somebody has the other end
 }
 
 TEST_F(ControlSocket, IsPrivateAndRemovedAtTheEnd) {

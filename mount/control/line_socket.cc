@@ -23,7 +23,6 @@ Status wait_for(int socket, short poll_events, Deadline deadline) {
 
 namespace {
 
-// Room for one descriptor. The kernel closes others.
 union ControlBuffer {
   char bytes[CMSG_SPACE(sizeof(int))];
   cmsghdr align;
@@ -35,8 +34,12 @@ ssize_t receive(int socket, std::span<char> bytes, UniqueFd* descriptor) {
   msghdr message{};
   message.msg_iov = &buffer;
   message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
+  // Room for exactly one descriptor (CMSG_SPACE has room for two), and for none that the caller
+  // does not want. The kernel closes the others.
+  if (descriptor != nullptr) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = CMSG_LEN(sizeof(int));
+  }
   const ssize_t count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (count < 0) return count;
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -46,8 +49,7 @@ ssize_t receive(int socket, std::span<char> bytes, UniqueFd* descriptor) {
   }
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-  UniqueFd received(fd);
-  if (descriptor != nullptr) *descriptor = std::move(received);
+  *descriptor = UniqueFd(fd);
   return count;
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "mount/control/mount_table.h"
 #include "restart_loader/criu/criu_process.h"
@@ -91,6 +92,15 @@ Result<ContainerState> Runc::state(const std::string& name) const {
   }
   if (!output) return failure(output.error());
   return parse_container_state(*output);
+}
+
+Result<std::vector<std::string>> Runc::list() const {
+  auto output = run({"list", "--quiet"});
+  if (!output) return failure(output.error());
+  std::istringstream lines(*output);
+  std::vector<std::string> names;
+  for (std::string name; std::getline(lines, name);) names.push_back(name);
+  return names;
 }
 
 Result<std::vector<pid_t>> Runc::processes(const std::string& name) const {

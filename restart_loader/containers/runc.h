@@ -30,6 +30,8 @@ class Runc {
   Result<std::string> version() const;
   // Errors: ENOENT if runc has no such container; EPROTO.
   Result<ContainerState> state(const std::string& name) const;
+  // The names of all containers.
+  Result<std::vector<std::string>> list() const;
   // All processes in the container, including those that `runc exec` added.
   Result<std::vector<pid_t>> processes(const std::string& name) const;
   Status resume(const std::string& name) const;

@@ -158,9 +158,10 @@ def test_exit_code_signal_and_standard_input_pass_through(make_hosts):
 
 def test_large_output_arrives_complete(make_hosts):
     hosts = make_hosts(3)
-    job = hosts.run(["--spares", "1", "--", "seq", "1", "300000"])
+    job = hosts.run(["--spares", "1", "--", "sh", "-c", "seq 1 150000; sleep 3; seq 150001 300000"])
     job.await_lines(1)
-    hosts.evacuate("h1", check=False)  # it may be over first
+    [move] = hosts.evacuate("h1")
+    assert move["ok"], move
     assert job.wait() == 0
     assert job.output() == [str(number) for number in range(1, 300_001)]
 
@@ -181,10 +182,18 @@ def test_job_goes_on_without_agents_and_can_be_evacuated_by_new_ones(make_hosts)
 
 
 @pytest.mark.parametrize(
-    "role, state, moves",
-    [("source", "frozen", True), ("source", "committed", True), ("target", "ready", True)],
+    "role, state, kills_migrate, moves",
+    [
+        ("source", "frozen", False, True),
+        ("source", "frozen", True, False),
+        ("source", "committed", False, True),
+        ("source", "committed", True, True),
+        ("target", "ready", False, True),
+    ],
 )
-def test_new_agent_concludes_a_move_whose_agent_was_killed(make_hosts, lab, role, state, moves):
+def test_new_agent_concludes_a_move_whose_agent_was_killed(
+    make_hosts, lab, role, state, kills_migrate, moves
+):
     pauses = lab.directory / "pauses"
     pauses.write_text("")
     hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
@@ -201,10 +210,18 @@ def test_new_agent_concludes_a_move_whose_agent_was_killed(make_hosts, lab, role
     wait_until(paused, 30, "the move to pause")
     hosts.kill_agent("h2")
     evacuation.wait(20)
+    if kills_migrate:
+        hosts.nodes["h2"].run(["pkill", "-KILL", "-f", "ppmr migrate"])
     pauses.write_text("")
+    hosts.start_agent("h2")
+    if not kills_migrate:  # the new agent must not conclude what still goes on
+        assert (
+            hosts.nodes["h1"].run([hosts.ppmr, "job", "evacuate", "h2"], check=False).returncode
+            == STAYED
+        )
+        assert "moving" in states(hosts).values()
     for marker in paused():
         marker.unlink()
-    hosts.start_agent("h2")
     wait_until(
         lambda: "moving" not in states(hosts).values(), 60, "the move to be settled", interval=0.2
     )
@@ -234,6 +251,14 @@ def test_two_hosts_are_evacuated_at_once(make_hosts):
     assert [each.wait(60) for each in running] == [MOVED, MOVED]
     assert states(hosts) == {"h1": "inactive", "h2": "inactive", "h3": "ready", "h4": "ready"}
     check_counted(job, 120)
+    hosts.await_clean()
+
+
+def test_host_under_another_name_is_refused(make_hosts):
+    hosts = make_hosts(2)
+    job = hosts.run(["--hosts", "10.78.0.2", "--", "true"])
+    assert job.wait() == 1
+    assert "serves the host h2: use that name" in job.error_text()
     hosts.await_clean()
 
 

@@ -92,7 +92,8 @@ class JobHosts:
     def await_agent(self, name):
         process, _ = self.agents[name]
         wait_until(
-            lambda: process.poll() is not None or "ready" in self.agent_log(name),
+            lambda: process.poll() is not None
+            or f"agent of host {name} ready" in self.agent_log(name),
             30,
             f"the agent of {name}",
         )
