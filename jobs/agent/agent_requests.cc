@@ -62,10 +62,10 @@ json JobAgent::answer_user(const json& request, const ControlClient& client, Uni
   if (op == "run") return start_job(request, client, descriptor);
   if (op == "check") return check_hosts(request);
   if (op == "exists") {
-    const auto place = home_.place(request.at("job"), 0);
-    return place ? kDone : refusal(place.error());
+    return answer_of(home_.exists(request.at("job")));
   }
-  if (op == "end") return answer_of(home_.end(request.at("job"), client.uid));
+  if (op == "end")
+    return answer_of(home_.end(request.at("job"), client.uid, "its command has ended"));
   if (op == "status") return status(client.uid);
   if (op == "evacuate") {
     const std::string host = request.at("host");
@@ -168,9 +168,13 @@ json JobAgent::answer_peer(const json& request) {
     return {{"ok", true}, {"job_ended", true}};
   }
   if (op == "place") {
-    auto place = home_.place(request.at("job"), request.at("index"));
+    auto place = home_.place(request.at("job"), request.at("index"), request.at("asker"));
     if (!place) return {{"ok", true}, {"job_ended", true}};
     return {{"ok", true}, {"host", place->first}, {"moving_to", place->second}};
+  }
+  if (op == "lost") {
+    home_.lose(request.at("job"), request.at("index"));
+    return kDone;
   }
   if (op == "status") {
     json jobs = json::array();

@@ -16,11 +16,13 @@ namespace {
 
 using nlohmann::json;
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kJoinPatience{60'000};   // runc on a loaded host
 constexpr milliseconds kLeavePatience{30'000};  // the same
 constexpr milliseconds kCheckPatience{10'000};
 constexpr milliseconds kConnectPatience{20'000};
+constexpr size_t kReasonsMax = 1000;
 // Requests to this many hosts are under way at once.
 constexpr size_t kThreadsMax = 32;
 
@@ -166,7 +168,7 @@ Result<StartedJob> HomeJobs::run(const JobRequest& request) {
     if (!connection) made = failure(connection.error());
   }
   if (!made) {
-    (void)end(job->id, 0);
+    (void)end(job->id, 0, made.error().message);
     return failure(made.error());
   }
   spdlog::info("job {} of user {} began on {} hosts", job->id, job->user.uid, job->nodes.size());
@@ -187,7 +189,7 @@ Status HomeJobs::join_network(const JobRecord& job) {
   return failure(ECANCELED, "the launcher has ended");
 }
 
-Status HomeJobs::end(const std::string& id, uid_t uid) {
+Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
   JobRecord job;
   {
     std::lock_guard lock(mutex_);
@@ -197,6 +199,8 @@ Status HomeJobs::end(const std::string& id, uid_t uid) {
       return failure(EPERM, "job " + id + " belongs to another user");
     }
     if (!removing_.insert(id).second) return {};
+    if (why_ended_.size() >= kReasonsMax) why_ended_.clear();
+    why_ended_[id] = why;
     // Written down: if the agent dies now, the next one goes on.
     found->second.ending = true;
     if (Status saved = save(found->second); !saved) spdlog::error("{}", saved.error().message);
@@ -205,11 +209,14 @@ Status HomeJobs::end(const std::string& id, uid_t uid) {
   remove(job);
   std::lock_guard lock(mutex_);
   records_.remove(id);
-  for (const JobNodePlace& node : job.nodes) addresses_.give_back(node.address);
+  for (unsigned i = 0; i < job.nodes.size(); ++i) {
+    addresses_.give_back(job.nodes[i].address);
+    asked_.erase(job.spec_of(i, options_.host).container());
+  }
   addresses_.give_back(job.port_address);
   jobs_.erase(id);
   removing_.erase(id);
-  spdlog::info("job {} ended", id);
+  spdlog::info("job {} ended: {}", id, why);
   return {};
 }
 
@@ -327,15 +334,58 @@ Status HomeJobs::settle(const MoveSettlement& settlement) {
   return replace_locked(**found, std::move(job));
 }
 
-Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& id,
-                                                            unsigned index) const {
+Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& id, unsigned index,
+                                                            const std::string& asker) {
   std::lock_guard lock(mutex_);
   const auto found = jobs_.find(id);
   if (found == jobs_.end() || found->second.ending || index >= found->second.nodes.size()) {
     return failure(ENOENT, "job " + id + " has ended");
   }
   const JobNodePlace& node = found->second.nodes[index];
+  if (asker == node.host) {
+    asked_[found->second.spec_of(index, options_.host).container()] = Clock::now();
+  }
   return std::pair(node.host, node.moving_to);
+}
+
+Status HomeJobs::exists(const std::string& id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found != jobs_.end() && !found->second.ending) return {};
+  const auto why = why_ended_.find(id);
+  return failure(ENOENT, why != why_ended_.end() ? why->second : "job " + id + " has ended");
+}
+
+void HomeJobs::lose(const std::string& id, unsigned index) {
+  std::string why;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = find_locked(id);
+    if (!found || index >= (*found)->nodes.size()) return;
+    const JobNodePlace& node = (*found)->nodes[index];
+    why = fmt::format("node {} on host {} was lost: all of its processes have ended", node.name,
+                      node.host);
+  }
+  (void)end(id, 0, why);
+}
+
+std::string HomeJobs::find_failed_host(const JobRecord& job) {
+  for (unsigned i = 0; i < job.nodes.size(); ++i) {
+    const std::string container = job.spec_of(i, options_.host).container();
+    {
+      std::lock_guard lock(mutex_);
+      const auto asked = asked_.emplace(container, Clock::now()).first;
+      if (!job.nodes[i].moving_to.empty()) asked->second = Clock::now();
+      if (Clock::now() - asked->second < options_.host_timeout) continue;
+    }
+    // An agent that is away for long does not harm the node: its host still refuses connections.
+    auto answer = ask_peer(options_.peers, job.nodes[i].host, {{"op", "hello"}}, kCheckPatience);
+    const int error = answer ? 0 : answer.error().errno_value;
+    if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN) {
+      return job.nodes[i].host;
+    }
+  }
+  return "";
 }
 
 std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
@@ -349,17 +399,23 @@ std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
 
 void HomeJobs::tend() {
   const std::string boot_id = read_boot_id();
-  std::vector<JobRecord> over;
+  std::vector<JobRecord> jobs;
   {
     std::lock_guard lock(mutex_);
     for (const auto& [id, job] : jobs_) {
-      const bool alive = job.boot_id == boot_id && is_alive(job.launcher);
-      if ((job.ending || !alive) && !removing_.contains(id)) over.push_back(job);
+      if (!removing_.contains(id)) jobs.push_back(job);
     }
   }
-  for (const JobRecord& job : over) {
-    spdlog::info("job {}: its launcher (pid {}) has ended", job.id, job.launcher.pid);
-    (void)end(job.id, 0);
+  for (const JobRecord& job : jobs) {
+    if (job.ending || job.boot_id != boot_id || !is_alive(job.launcher)) {
+      (void)end(job.id, 0, fmt::format("its launcher (pid {}) has ended", job.launcher.pid));
+      continue;
+    }
+    const std::string failed = find_failed_host(job);
+    if (failed.empty()) continue;
+    (void)end(job.id, 0,
+              fmt::format("host {} does not answer for {} s: its job node is lost", failed,
+                          options_.host_timeout.count()));
   }
 }
 

@@ -22,6 +22,9 @@ struct HomeOptions {
   JobNetwork network;
   PeerOptions peers;
   size_t jobs_per_user_max = 64;
+  // A host that has not asked for the place of its nodes for this time, and cannot be reached, has
+  // failed. Nodes whose home does not answer for this time are removed.
+  std::chrono::seconds host_timeout{300};
 };
 
 struct JobRequest {
@@ -56,9 +59,13 @@ class HomeJobs {
   // Makes the job's nodes on all hosts, and checks its spares. Errors: what the hosts refuse; then
   // nothing of the job remains.
   Result<StartedJob> run(const JobRequest& request);
-  // Removes the job's nodes. `uid`: of the caller; root may end every job. Idempotent. Errors:
-  // EPERM.
-  Status end(const std::string& job, uid_t uid);
+  // Removes the job's nodes. `uid`: of the caller; root may end every job. `why` is for the
+  // launcher (exists()). Idempotent. Errors: EPERM.
+  Status end(const std::string& job, uid_t uid, const std::string& why);
+  // Errors: ENOENT; the message says why the job has ended.
+  Status exists(const std::string& job) const;
+  // A node's processes have ended, though the job has not: ends the job.
+  void lose(const std::string& job, unsigned index);
 
   // Chooses a spare for a node that has to leave `from`, and marks both hosts as moving. `to` may
   // name the spare. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left.
@@ -66,13 +73,16 @@ class HomeJobs {
                               const std::string& to);
   // Idempotent. Errors: ENOENT: the job has ended.
   Status settle(const MoveSettlement& settlement);
-  // Where the node belongs: {host, moving_to}. Errors: ENOENT: nowhere.
-  Result<std::pair<std::string, std::string>> place(const std::string& job, unsigned index) const;
+  // Where the node belongs: {host, moving_to}. `asker`: the host that asks. Errors: ENOENT:
+  // nowhere.
+  Result<std::pair<std::string, std::string>> place(const std::string& job, unsigned index,
+                                                    const std::string& asker);
 
   // The jobs of a user, of all users for root.
   std::vector<JobRecord> list(uid_t uid) const;
 
-  // Ends jobs whose launcher has ended. The caller calls it about once a second.
+  // Ends jobs whose launcher has ended, or with a host that does not answer. The caller calls it
+  // about once a second.
   void tend();
   // Removes the ports of jobs that are not known here.
   void remove_stray_ports();
@@ -87,13 +97,18 @@ class HomeJobs {
   // Writes the changed job down, and only then replaces what is known of it.
   Status replace_locked(JobRecord& known, JobRecord changed);
   Status join_network(const JobRecord& job);
+  // The name of a host of the job that has failed; empty: none.
+  std::string find_failed_host(const JobRecord& job);
 
   const HomeOptions options_;
   const RecordFiles records_;
   mutable std::mutex mutex_;
   std::map<std::string, JobRecord> jobs_;  // guarded by mutex_
   std::set<std::string> removing_;         // guarded by mutex_: IDs, while end() works
-  AddressPool addresses_;                  // guarded by mutex_
+  // When the host of a node last asked, by NodeSpec::container().
+  std::map<std::string, std::chrono::steady_clock::time_point> asked_;  // guarded by mutex_
+  std::map<std::string, std::string> why_ended_;                        // guarded by mutex_
+  AddressPool addresses_;                                               // guarded by mutex_
 };
 
 // Calls `work` for each of the first `count` numbers, on as many threads as the system has left.

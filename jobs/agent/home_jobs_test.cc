@@ -45,7 +45,7 @@ struct HomeJobsTest : testing::Test {
     return text;
   }
   std::string place(unsigned index) const {
-    const auto place = home->place(id, index);
+    const auto place = home->place(id, index, "x");
     return place ? place->first + ">" + place->second : place.error().message;
   }
   Status settle(const std::string& from, bool moved, bool spare_failed = false) {
@@ -159,7 +159,7 @@ TEST_F(HomeJobsTest, OnlyTheOwnerAndRootSeeAndEndAJob) {
   EXPECT_EQ(home->list(kOwner).size(), 1u);
   EXPECT_EQ(home->list(0).size(), 1u);
   EXPECT_EQ(home->list(kOwner + 1).size(), 0u);
-  EXPECT_EQ(home->end(id, kOwner + 1).error().errno_value, EPERM);
+  EXPECT_EQ(home->end(id, kOwner + 1, "").error().errno_value, EPERM);
   EXPECT_EQ(place(0), "a>");
 }
 

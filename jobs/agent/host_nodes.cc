@@ -149,6 +149,11 @@ Status HostNodes::note_move(const std::string& container, const std::string& to,
   });
 }
 
+Result<bool> HostNodes::has_ended(const HostNode& node) const {
+  if (node.expected || !node.moving_to.empty()) return false;
+  return JobNode(options_, node.spec).has_ended();
+}
+
 Status HostNodes::note_arrival(const std::string& container) {
   return change(container, [](HostNode& node) { node.expected = false; });
 }

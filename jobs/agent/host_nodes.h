@@ -56,6 +56,9 @@ class HostNodes {
   };
   Result<Claim> claim(const std::string& container);
 
+  // Errors: those of JobNode::has_ended(). An expected or a moving node has not ended.
+  Result<bool> has_ended(const HostNode& node) const;
+
   // The node has arrived: it is not expected any more. Errors: ENOENT.
   Status note_arrival(const std::string& container);
 

@@ -172,7 +172,16 @@ void JobAgent::finish_moves() {
 bool JobAgent::is_orphaned(const std::string& home) const {
   const auto answered = home_answered_.find(home);
   return answered != home_answered_.end() &&
-         Clock::now() - answered->second > options_.orphan_timeout;
+         Clock::now() - answered->second > options_.home.host_timeout;
+}
+
+void JobAgent::report_loss(const HostNode& node) {
+  const auto ended = nodes_.has_ended(node);
+  if (!ended || !*ended) return;
+  spdlog::warn("{}: all of its processes have ended", node.spec.container());
+  (void)ask_peer(options_.home.peers, node.spec.home,
+                 {{"op", "lost"}, {"job", node.spec.job}, {"index", node.spec.index}},
+                 kPlacePatience);
 }
 
 // The job has lost its home for good. The other host removes its part in the same way.
@@ -195,7 +204,10 @@ void JobAgent::remove_orphans() {
     home_answered_.insert(*answered.find(home));
     if (!node.moving_to.empty() || silent.contains(home)) continue;
     auto place = ask_peer(options_.home.peers, home,
-                          {{"op", "place"}, {"job", node.spec.job}, {"index", node.spec.index}},
+                          {{"op", "place"},
+                           {"job", node.spec.job},
+                           {"index", node.spec.index},
+                           {"asker", options_.host}},
                           kPlacePatience);
     bool orphan = place && place->value("job_ended", false);
     if (place && !orphan) {
@@ -209,7 +221,10 @@ void JobAgent::remove_orphans() {
       silent.insert(home);  // ask it for one node only, as each question may take long
       orphan = is_orphaned(home);
     }
-    if (!orphan) continue;
+    if (!orphan) {
+      report_loss(node);
+      continue;
+    }
     spdlog::info("{} does not belong here any more: {}", node.spec.container(),
                  !place                             ? place.error().message
                  : place->value("job_ended", false) ? "its job has ended"

@@ -32,8 +32,6 @@ struct JobAgentOptions {
   // Decides whether a user may have job nodes on this host; empty: every user may. Called as
   // PROGRAM UID; exit code 0 admits.
   std::string admission_program;
-  // After this time without an answer of a job's home, its nodes are removed.
-  std::chrono::seconds orphan_timeout{300};
 };
 
 // Threads: created, run and destroyed by one thread; stop() may be called by any.
@@ -76,6 +74,7 @@ class JobAgent {
   void remove_strays();
   bool is_orphaned(const std::string& home) const;
   void forget_move(const HostNode& node);
+  void report_loss(const HostNode& node);
 
   const JobAgentOptions options_;
   HomeJobs home_;

@@ -89,6 +89,15 @@ void add_agent(CLI::App& job, int& exit_code) {
                  "more options for ppmr source; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
+  sub.add_option_function<std::string>(
+         "--host-timeout",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--host-timeout", time.error().message);
+           command->agent.home.host_timeout = std::chrono::ceil<std::chrono::seconds>(*time);
+         },
+         "a job ends when one of its hosts cannot be reached for this time; default: 300")
+      ->type_name("SECONDS");
   add_socket(sub, agent.socket);
   sub.add_option("--log-file", command->log_file, "log to this file instead of syslog");
   sub.add_flag("-f,--foreground", command->foreground, "stay in the foreground");

@@ -75,7 +75,7 @@ class Job {
     auto answer = call(socket_, {{"op", "exists"}, {"job", id_}}, kConnectTimeout);
     if (!answer || answer->value("ok", false)) return {};
     if (answer->value("errno", 0) != ENOENT) return {};
-    return failure(ECANCELED, "the agent of this host has ended job " + id_);
+    return failure(ECANCELED, "the agent has ended the job: " + answer->value("error", ""));
   }
 
  private:
@@ -137,8 +137,10 @@ int JobRunCommand::run() {
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());
   auto end = run_command_in_job_node(start.descriptor(), request,
                                      {.check = [&job] { return job.check(); }});
-  if (!end) return fail({ExitCode::kFailure, end.error().message});
-  return end->shell_code();
+  if (end) return end->shell_code();
+  // The agent may have ended the job, and knows why.
+  const Status known = job.check();
+  return fail({ExitCode::kFailure, (known ? end.error() : known.error()).message});
 }
 
 int JobRshCommand::run() const {

@@ -207,4 +207,13 @@ Result<bool> JobNode::is_here() const {
   return true;
 }
 
+Result<bool> JobNode::has_ended() const {
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto state = runc->state(spec_.container());
+  if (!state && state.error().errno_value == ENOENT) return false;
+  if (!state) return failure(state.error());
+  return state->status == "stopped";
+}
+
 }  // namespace ppmr

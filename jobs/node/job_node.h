@@ -38,6 +38,8 @@ class JobNode {
   Status remove() const;
   // Whether runc has the container here, in whatever state. Errors: those of runc.
   Result<bool> is_here() const;
+  // Whether process 1 of a container that runc has here has ended. Errors: those of runc.
+  Result<bool> has_ended() const;
 
  private:
   std::string bundle() const { return options_.directory + "/" + spec_.container(); }

@@ -241,6 +241,27 @@ def test_spare_that_does_not_answer_is_passed_over(make_hosts):
     check_counted(job, 100)
 
 
+def test_job_that_lost_a_node_ends_and_says_so(make_hosts):
+    hosts = make_hosts(2)
+    job = count_to(hosts, 10_000, words=("--slots", "1"))
+    job.await_lines(5)
+    hosts.nodes["h2"].run(["runc", "kill", hosts.containers("h2")[0], "KILL"])
+    assert job.wait() == 1
+    assert "node h2 on host h2 was lost" in job.error_text()
+    hosts.await_clean()
+
+
+def test_job_whose_host_does_not_answer_ends_and_says_so(make_hosts):
+    hosts = make_hosts(2, agent_options=["--host-timeout", "6"])
+    job = count_to(hosts, 10_000, words=("--slots", "1"))
+    job.await_lines(5)
+    hosts.links["h2"].set_up(False)
+    assert job.wait() == 1
+    assert "host h2 does not answer" in job.error_text()
+    # The host removes what the job left there, because the home does not answer.
+    hosts.await_clean()
+
+
 def test_two_hosts_are_evacuated_at_once(make_hosts):
     hosts = make_hosts(4)
     job = count_to(hosts, 120, words=("--spares", "2", "--slots", "1"))
@@ -346,10 +367,12 @@ def test_processes_of_a_job_have_the_rights_of_their_user_only(make_hosts):
 
 def test_job_node_refuses_commands_without_the_token_of_its_job(make_hosts):
     hosts = make_hosts(1)
-    script = "echo wrong >/tmp/t; /run/ppmr/rsh h1 echo allowed; exec /usr/bin/python3 -c '{}'"
+    script = "/run/ppmr/rsh h1 echo allowed; exec /usr/bin/python3 -c '{}'"
+    # A request in MessagePack with a token of the right length.
     stranger = (
-        'import json,socket,struct; s=socket.create_connection(("h1",7474));'
-        'r=json.dumps(dict(token="00",argv=["id"],environment=[],directory="/")).encode();'
+        'import socket,struct; s=socket.create_connection(("h1",7474));'
+        'r=b"\\x84\\xa5token\\xd9\\x20"+b"0"*32+b"\\xa4argv\\x91\\xa2id"'
+        '+b"\\xabenvironment\\x90\\xa9directory\\xa1/";'
         's.sendall(struct.pack(">BI",1,len(r))+r); print(s.recv(1000)[5:].decode())'
     )
     job = hosts.run(["--", "sh", "-c", script.format(stranger)])
