@@ -41,7 +41,8 @@ struct HomeJobsTest : testing::Test {
   }
   std::string states() const {
     std::string text;
-    for (const JobHost& host : home->list(0).at(0).hosts) text += to_string(host.state) + " ";
+    const JobRecord job = home->list(0).at(0);
+    for (const JobHost& host : job.hosts) text += to_string(host.state) + " ";
     return text;
   }
   std::string place(unsigned index) const {

@@ -55,8 +55,8 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   const std::string& directory = options.directory;
   options.nodes.directory = directory + "/nodes";
   options.evacuation.mounts = directory + "/out";
-  for (const std::string& path :
-       {directory, options.nodes.directory, options.evacuation.mounts, directory + "/in"}) {
+  for (const std::string& path : {directory, options.nodes.directory, options.evacuation.mounts,
+                                  directory + "/in", directory + "/hooks"}) {
     if (Status made = make_directory(path); !made) return failure(made.error());
   }
   // Protects all that is below.
@@ -127,6 +127,7 @@ void JobAgent::run() {
   std::thread homes([this] {
     while (!wait(kTendInterval)) safely([this] { home_.tend(); });
   });
+  std::thread hooks([this] { safely([this] { serve_hooks(); }); });
   for (int round = 0; !wait(kTendInterval); ++round) {
     safely([&] {
       peers_->tidy();
@@ -138,6 +139,7 @@ void JobAgent::run() {
     });
   }
   homes.join();
+  hooks.join();
 }
 
 // Returns whether the agent is to stop.

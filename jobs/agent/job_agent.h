@@ -69,6 +69,9 @@ class JobAgent {
   Status admit(const JobUser& user) const;
   Status start_target() const;
   bool wait(std::chrono::milliseconds time);
+  std::string hooks_directory() const { return options_.directory + "/hooks"; }
+  void serve_hooks();
+  nlohmann::json answer_hook(const std::string& text);
   void finish_moves();
   void remove_orphans();
   void remove_strays();

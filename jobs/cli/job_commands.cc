@@ -141,6 +141,16 @@ void add_evacuate(CLI::App& job, int& exit_code) {
   sub.add_option("HOST", command->host, "host to evacuate")->required();
   sub.add_option("--to", command->to, "spare host to move to; default: any of the job")
       ->type_name("HOST");
+  sub.add_option_function<std::string>(
+         "--ranks",
+         [](const std::string&) {
+           throw CLI::ValidationError(
+               "--ranks",
+               "cannot move a part of a host's ranks: they share memory, and one launcher daemon "
+               "started them; leave --ranks out, and all of them move");
+         },
+         "refused: the ranks of a host share memory and move together")
+      ->type_name("LIST");
   add_time_option(sub, "--wait", command->wait, "time to wait for a spare if there is none");
   sub.add_flag("--json", command->json, "print the result as one JSON object");
   add_socket(sub, command->socket);

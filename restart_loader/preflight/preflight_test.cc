@@ -237,6 +237,10 @@ TEST_F(Preflight, AsksTheTargetWhetherThreadIdsAreFree) {
 
 // --- what processes have ---
 
+TEST_F(Preflight, NamesTheSettingsThatKeepMpiLibrariesOffAnRdmaDevice) {
+  tree_.peculiarities = {{"device", "/dev/infiniband/uverbs0", 412, "dev[231/192]"}};
+  expect_stop("412 (worker) has the device /dev/infiniband/uverbs0 open", "UCX_TLS=tcp,posix,self");
+}
 TEST_F(Preflight, StopsTheMoveIfADeviceIsOpenAndNotGivenAsExternal) {
   tree_.peculiarities = {{"device", "/dev/nvidia0", 412, "dev[195/0]"}};
   expect_stop("412 (worker) has the device /dev/nvidia0 open", "close");

@@ -45,6 +45,12 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
   }
 }
 
+std::string remedy_for_device(const std::string& path) {
+  if (!path.starts_with("/dev/infiniband/")) return "make it close the device first";
+  return "let its MPI library use TCP between hosts: OMPI_MCA_pml=ob1 and "
+         "OMPI_MCA_btl=tcp,self,vader, or UCX_TLS=tcp,posix,self";
+}
+
 void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
   // If the tree holds the master side (ptmx) of its terminals, the terminals move with it.
   const bool own_terminals = std::any_of(
@@ -61,7 +67,7 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
     } else if (item.kind == "device") {
       findings.stop(fmt::format("{} has the device {} open, and CRIU cannot save its state", name,
                                 item.object),
-                    "make it close the device first");
+                    remedy_for_device(item.object));
     } else if (item.kind == "lock" && !options.file_locks) {
       findings.stop(fmt::format("{} holds a lock on {}", name, item.object),
                     "pass `-- --file-locks`, if no other process needs the lock during the move");

@@ -8,6 +8,7 @@ import pytest
 
 from lab.job_hosts import SOCKET, JobHosts
 from lab.node import wait_until
+from lab.programs import REPOSITORY
 
 MOVED, STAYED = 0, 11
 COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done; exit 7"
@@ -290,6 +291,59 @@ def test_dry_run_names_the_hosts_that_cannot_have_job_nodes(make_hosts):
     hosts.kill_agent("h2")
     done = hosts.command("h1", "run", "--hosts", "h1,h2", "--dry-run", check=False)
     assert done.returncode == 1 and "h2: " in done.stdout and "refused" in done.stdout
+
+
+# ---- Requests from other programs ----------------------------------------------------------------
+
+HOOKS = "/run/ppmr-job/hooks"
+
+
+def await_result(hosts, name, host):
+    path = hosts.nodes[host].host_path(f"{HOOKS}/{name}.result")
+    wait_until(path.exists, 60, f"the result of {name}")
+    wait_until(lambda: not path.with_suffix(".request").exists(), 10, "the request to be removed")
+    return json.loads(path.read_text())
+
+
+def test_request_file_evacuates_its_host_and_gets_a_result(make_hosts):
+    hosts = make_hosts(3)
+    job = count_to(hosts, 100)
+    job.await_lines(5)
+    node = hosts.nodes["h2"]
+    node.run(["sh", "-c", f"echo '[' >{HOOKS}/broken.request"])
+    assert "malformed request" in await_result(hosts, "broken", "h2")["error"]
+    node.run(["touch", f"{HOOKS}/drain.request"])
+    [move] = await_result(hosts, "drain", "h2")["moves"]
+    assert move["ok"] and (move["from"], move["to"]) == ("h2", "h3")
+    check_counted(job, 100)
+
+
+def test_health_check_requests_an_evacuation_and_then_drains_the_host(make_hosts, lab):
+    hosts = make_hosts(3)
+    job = count_to(hosts, 100)
+    job.await_lines(5)
+    drain, called = lab.home / "drain", lab.home / "scontrol-called"
+    programs = lab.home / "bin"
+    programs.mkdir()
+    for name in ("scontrol", "logger"):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{called}\n')
+        (programs / name).chmod(0o755)
+    check = ["env", f"PATH={programs}:/usr/bin:/bin", f"PPMR_DRAIN_FILE={drain}"]
+    check += ["SLURMD_NODENAME=slurm-h2", f"PPMR_EDAC={lab.home}/edac"]
+    check += [f"PPMR_THERMAL={lab.home}/thermal", str(REPOSITORY / "jobs/slurm/health_check")]
+    hosts.nodes["h2"].run(check)
+    assert not called.exists() and place_of(hosts, "h2") == "h2"
+    counters = lab.home / "edac/mc0"
+    counters.mkdir(parents=True)
+    (counters / "ue_count").write_text("1\n")
+    hosts.nodes["h2"].run(check)
+    [move] = await_result(hosts, "health", "h2")["moves"]
+    assert move["ok"] and place_of(hosts, "h2") == "h3"
+    hosts.nodes["h2"].run(check)
+    requested, drained = called.read_text().splitlines()
+    assert requested.startswith("logger") and "uncorrected memory errors" in requested
+    assert drained.startswith("scontrol update NodeName=slurm-h2 State=drain Reason=ppmr: uncorr")
+    check_counted(job, 100)
 
 
 # ---- Users ---------------------------------------------------------------------------------------

@@ -1,0 +1,59 @@
+// Requests of other programs, such as a scheduler's health check: a file NAME.request asks for the
+// evacuation of this host, and the agent answers with NAME.result. The directory is private to
+// root.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "jobs/agent/job_agent.h"
+#include "mount/control/json_text.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::seconds kLookInterval{1};
+
+Status write_result(const std::string& path, const json& result) {
+  const std::string unfinished = path + ".new";
+  if (!(std::ofstream(unfinished) << json_text(result) << '\n'
+                                  << std::flush) ||
+      rename(unfinished.c_str(), path.c_str()) != 0) {
+    return system_failure("write", path);
+  }
+  return {};
+}
+
+}  // namespace
+
+json JobAgent::answer_hook(const std::string& text) {
+  return answer_safely([&]() -> json {
+    const json request = text.empty() ? json::object() : json::parse(text);
+    return evacuate(0, request.value("to", ""));
+  });
+}
+
+void JobAgent::serve_hooks() {
+  while (!wait(kLookInterval)) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(hooks_directory(), error)) {
+      std::filesystem::path path = entry.path();
+      if (path.extension() != ".request") continue;
+      std::ifstream file(path);
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      spdlog::info("{} asks for the evacuation of this host", path.filename().string());
+      const json result = answer_hook(text);
+      // The result comes first: an agent that dies in between evacuates an empty host once more.
+      if (Status written = write_result(path.replace_extension(".result"), result); !written) {
+        spdlog::error("{}", written.error().message);
+        continue;
+      }
+      unlink(path.replace_extension(".request").c_str());
+    }
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,165 @@
+#!/usr/bin/python3
+"""Kills programs of jobs at random moments while hosts are evacuated, and checks what remains.
+
+    tests/job_kill_matrix.py --runs 200 --seed 1        as root, after `bazel build //:ppmr`
+
+Each run is a job that counts on three hosts with two spares: every node prints to a file of its own, and the command prints
+the same numbers to its output. One or two hosts are evacuated while one program is killed: an agent, a `ppmr target`, `ppmr
+source` or `ppmr migrate`, the launcher, or a link is cut for a while. Then:
+
+- Every number is in every file and in the output once and in order, and the exit code is that of the command;
+  or the job ended with a message, and every file and the output hold a beginning of the numbers, each once.
+- No container, namespace, port, bundle, mount or record is left.
+
+Prints a table of outcomes. Exit code 0: nothing to object to.
+"""
+
+import argparse
+import collections
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from lab.job_hosts import JobHosts  # noqa: E402
+from lab.node import Lab, LabError  # noqa: E402
+
+COUNT = 120
+NODES = ("h1", "h2", "h3")
+VICTIMS = (
+    "nothing",
+    "agent of the home",
+    "agent of the host",
+    "agent of the spare",
+    "ppmr target",
+    "ppmr source",
+    "ppmr migrate",
+    "launcher",
+    "link",
+)
+LOOP = f'i=0; while [ $i -lt {COUNT} ]; do echo $i >>"$0"; echo $i; i=$((i+1)); sleep 0.05; done'
+
+
+def command_line(directory):
+    """Counts in all nodes; only the first one's numbers go to the output."""
+    others = " ".join(
+        f"/run/ppmr/rsh {name} 'cd {directory}; sh -c \"$LOOP\" {name}' >/dev/null &"
+        for name in NODES[1:]
+    )
+    # The line goes through a second shell on the other node.
+    others = others.replace('"$LOOP"', "'\\''" + LOOP + "'\\''")
+    return f"{others} sh -c '{LOOP}' h1; wait; exit 7"
+
+
+def kill(hosts, victim, host, rng):
+    """Returns the hosts whose agent has to be started again."""
+    spare = rng.choice(("h4", "h5"))
+    agents = {"agent of the home": "h1", "agent of the host": host, "agent of the spare": spare}
+    if victim in agents:
+        hosts.kill_agent(agents[victim])
+        return [agents[victim]]
+    if victim == "launcher":
+        hosts.jobs[-1].signal(signal.SIGKILL)
+    elif victim == "link":
+        link = hosts.links[rng.choice((host, spare))]
+        link.set_up(False)
+        time.sleep(rng.uniform(0.2, 3))
+        link.set_up(True)
+    elif victim != "nothing":
+        at = spare if victim == "ppmr target" else host
+        hosts.nodes[at].run(
+            ["pkill", "-KILL", "-f", f"{hosts.ppmr.name} {victim[5:]} "], check=False
+        )
+    return []
+
+
+def is_beginning(numbers, whole):
+    expected = [str(number) for number in range(COUNT)]
+    return numbers == expected if whole else numbers == expected[: len(numbers)]
+
+
+def one_run(hosts, rng, number):
+    directory = hosts.lab.home / f"run{number}"
+    directory.mkdir()
+    victim, hosts_to_leave = rng.choice(VICTIMS), rng.sample(NODES, rng.choice((1, 1, 2)))
+    words = ["--spares", "2", "--slots", "1", "--", "sh", "-c", command_line(directory)]
+    job = hosts.run(words, directory=directory)
+    job.await_lines(5)
+    evacuations = [
+        hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", host], stdout=-3, stderr=-3)
+        for host in hosts_to_leave
+    ]
+    time.sleep(rng.uniform(0, 2.5))
+    restart = kill(hosts, victim, hosts_to_leave[0], rng)
+    time.sleep(rng.uniform(0, 1))
+    for host in restart:
+        hosts.start_agent(host)
+    objections = []
+    try:
+        code = job.wait(120)
+    except LabError as late:
+        code = None
+        objections.append(str(late))
+    for evacuation in evacuations:
+        evacuation.wait(120)
+    files = {
+        name: (directory / name).read_text().split() if (directory / name).exists() else []
+        for name in NODES
+    }
+    if code == 7:
+        outcome = "complete"
+    elif victim == "launcher" and code == -signal.SIGKILL:
+        outcome = "ended with its launcher"
+    elif code == 1 and job.error_text():
+        outcome = "lost: " + job.error_text().splitlines()[-1].split(": ", 1)[-1][:60]
+    else:
+        outcome = "wrong"
+        objections.append(f"exit code {code}: {job.error_text()}")
+    whole = outcome == "complete"
+    for name, numbers in {**files, "the output": job.output()}.items():
+        if not is_beginning(numbers, whole):
+            objections.append(f"{name} has {len(numbers)} numbers: ...{numbers[-5:]}")
+    try:
+        hosts.await_clean(60)
+    except LabError:
+        objections.append(f"left: {hosts.leftovers()}")
+    return victim, outcome, objections
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
+    table, bad, number = collections.Counter(), 0, 0
+    while number < args.runs:
+        # New hosts from time to time, and after an objection.
+        with Lab() as lab, JobHosts(lab, 5) as hosts:
+            for _ in range(20):
+                if number >= args.runs:
+                    break
+                rng = random.Random(args.seed * 1_000_003 + number)
+                victim, outcome, objections = one_run(hosts, rng, number)
+                table[victim, outcome] += 1
+                number += 1
+                print(f"{number:4} {victim:20} {outcome}", flush=True)
+                for objection in objections:
+                    print(f"     OBJECTION: {objection}", flush=True)
+                if objections:
+                    bad += 1
+                    for name in hosts.names:
+                        print(f"     --- {name}\n{hosts.agent_log(name)[-1500:]}", flush=True)
+                    break
+    print("\n| killed | outcome | runs |\n| --- | --- | --- |")
+    for (victim, outcome), count in sorted(table.items()):
+        print(f"| {victim} | {outcome} | {count} |")
+    print(f"\n{number} runs, {bad} to object to")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
