@@ -15,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::seconds kLookInterval{1};
-
 Status write_result(const std::string& path, const json& result) {
   const std::string unfinished = path + ".new";
   if (!(std::ofstream(unfinished) << json_text(result) << '\n'
@@ -37,22 +35,21 @@ json JobAgent::answer_hook(const std::string& text) {
 }
 
 void JobAgent::serve_hooks() {
-  while (!wait(kLookInterval)) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(hooks_directory(), error)) {
-      std::filesystem::path path = entry.path();
-      if (path.extension() != ".request") continue;
-      std::ifstream file(path);
-      const std::string text{std::istreambuf_iterator<char>(file), {}};
-      spdlog::info("{} asks for the evacuation of this host", path.filename().string());
-      const json result = answer_hook(text);
-      // The result comes first: an agent that dies in between evacuates an empty host once more.
-      if (Status written = write_result(path.replace_extension(".result"), result); !written) {
-        spdlog::error("{}", written.error().message);
-        continue;
-      }
-      unlink(path.replace_extension(".request").c_str());
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(hooks_directory(), error)) {
+    std::filesystem::path path = entry.path();
+    if (path.extension() != ".request" || !entry.is_regular_file(error)) continue;
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    spdlog::info("{} asks for the evacuation of this host", path.filename().string());
+    const json result = answer_hook(text);
+    if (wait({})) return;  // the next agent serves the request
+    // The result comes first: an agent that dies in between evacuates an empty host once more.
+    if (Status written = write_result(path.replace_extension(".result"), result); !written) {
+      spdlog::error("{}", written.error().message);
+      continue;
     }
+    unlink(path.replace_extension(".request").c_str());
   }
 }
 

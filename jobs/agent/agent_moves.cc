@@ -21,7 +21,6 @@ constexpr const char* kNotChosen = "?";
 json JobAgent::evacuate(uid_t uid, const std::string& to) {
   std::vector<HostNode> movable;
   for (const HostNode& node : nodes_.list()) {
-    if (node.expected) continue;
     if (uid == 0 || uid == node.spec.user.uid) movable.push_back(node);
   }
   if (!to.empty() && movable.size() > 1) {
@@ -58,25 +57,27 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   if (!claim) return refusal(claim.error());
   const auto unmoved = nodes_.find(container);
   if (!unmoved) return refusal(unmoved.error());
+  if (unmoved->expected) return refusal({EBUSY, "the node is still arriving: try again"});
   if (!unmoved->moving_to.empty()) {
     return refusal({EBUSY, "an earlier move of the node is not settled yet: try again"});
   }
-  const std::string previous = last_migration(options_.evacuation, *unmoved);
+  const auto earlier = migrations_of(options_.evacuation, *unmoved);
+  if (!earlier) return refusal(earlier.error());
   Error last{EIO, "no spare could take the node"};
   for (int tried = 0; tried < kSparesTried; ++tried) {
     // Noted first: if the agent dies behind this line, the next one gives the spare back.
-    if (Status noted = nodes_.note_move(container, kNotChosen, previous); !noted) {
+    if (Status noted = nodes_.note_move(container, kNotChosen, *earlier); !noted) {
       return refusal(noted.error());
     }
     const auto reserved = reserve(node, to);
     // The home may have reserved a spare: finish_moves() gives it back.
     if (!reserved) return refusal(reserved.error());
     if (reserved->contains("refusal")) {
-      (void)nodes_.note_move(container, "", "");
+      (void)nodes_.note_move(container, "", {});
       return tried == 0 ? reserved->at("refusal") : refusal(last);
     }
     const std::string spare = reserved->at("to");
-    if (Status noted = nodes_.note_move(container, spare, previous); !noted) {
+    if (Status noted = nodes_.note_move(container, spare, *earlier); !noted) {
       return refusal(noted.error());
     }
     auto moving = nodes_.find(container);
@@ -143,7 +144,7 @@ Status JobAgent::conclude_move(const HostNode& node, const MoveReport& report, b
     if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
   }
   if (moved || *job_ended) return nodes_.remove_claimed(container);
-  return nodes_.note_move(container, "", "");
+  return nodes_.note_move(container, "", {});
 }
 
 }  // namespace ppmr

@@ -169,11 +169,15 @@ json JobAgent::answer_peer(const json& request) {
   }
   if (op == "place") {
     auto place = home_.place(request.at("job"), request.at("index"), request.at("asker"));
+    if (!place && place.error().errno_value != ENOENT) return refusal(place.error());
     if (!place) return {{"ok", true}, {"job_ended", true}};
     return {{"ok", true}, {"host", place->first}, {"moving_to", place->second}};
   }
+  if (op == "present") {
+    return {{"ok", true}, {"present", nodes_.find(request.at("container")).has_value()}};
+  }
   if (op == "lost") {
-    home_.lose(request.at("job"), request.at("index"));
+    home_.lose(request.at("job"), request.at("index"), request.at("asker"));
     return kDone;
   }
   if (op == "status") {

@@ -1,13 +1,14 @@
 #include "jobs/agent/evacuation.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -103,38 +104,58 @@ MigrationOutput parse_output(const std::string& text) {
   return output;
 }
 
-// The last migration of the node from here. Errors: a record cannot be read, so that the last one
-// is not known.
-Result<std::optional<OwnershipRecord>> find_last_record(const EvacuationOptions& options,
-                                                        const HostNode& node) {
+// The records of the node's migrations from here. Errors: one cannot be read, and may be the one.
+Result<std::vector<OwnershipRecord>> find_records(const EvacuationOptions& options,
+                                                  const HostNode& node) {
   auto store = RecordStore::open(options.state_directory);
   if (!store) return failure(store.error());
   std::vector<Error> unreadable;
   auto records = store->list(&unreadable);
   if (!records) return failure(records.error());
   if (!unreadable.empty()) return failure(unreadable[0]);
-  std::optional<OwnershipRecord> last;
-  for (OwnershipRecord& record : *records) {  // oldest first
-    if (record.role == MigrationRole::kSource && record.trees.size() == 1 &&
-        record.trees[0].container.name == node.spec.container()) {
-      last = std::move(record);
+  std::erase_if(*records, [&](const OwnershipRecord& record) {
+    return record.role != MigrationRole::kSource || record.trees.size() != 1 ||
+           record.trees[0].container.name != node.spec.container();
+  });
+  return records;
+}
+
+// The record of the move that `node` began; empty: it has none.
+Result<std::optional<OwnershipRecord>> find_move(const EvacuationOptions& options,
+                                                 const HostNode& node) {
+  auto records = find_records(options, node);
+  if (!records) return failure(records.error());
+  for (OwnershipRecord& record : *records) {
+    if (std::find(node.earlier_migrations.begin(), node.earlier_migrations.end(), record.id) ==
+        node.earlier_migrations.end()) {
+      return std::optional(std::move(record));
     }
   }
-  return last;
+  return std::optional<OwnershipRecord>();
+}
+
+std::string read_command_line(const std::string& process) {
+  const UniqueFd file(open((process + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC));
+  char text[4096];
+  const ssize_t count = file ? read(file.get(), text, sizeof(text)) : 0;
+  return {text, static_cast<size_t>(std::max<ssize_t>(count, 0))};
 }
 
 // Whether a `ppmr migrate` of an earlier agent may still begin the migration: it checks both hosts
 // before it writes a record.
-bool migrate_runs(const HostNode& node) {
+bool migrate_runs(const EvacuationOptions& options, const HostNode& node) {
   const std::string words =
       std::string("migrate") + '\0' + "--runc" + '\0' + node.spec.container() + '\0';
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string process = entry.path();
     struct stat status;
-    if (stat(entry.path().c_str(), &status) != 0 || status.st_uid != 0) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string command{std::istreambuf_iterator<char>(file), {}};
-    if (command.find(words) != std::string::npos) return true;
+    if (stat(process.c_str(), &status) != 0 || status.st_uid != 0) continue;
+    // Users can start other programs of root with any words.
+    std::error_code gone;
+    const std::string program = std::filesystem::read_symlink(process + "/exe", gone);
+    if (!program.starts_with(options.program)) continue;
+    if (read_command_line(process).find(words) != std::string::npos) return true;
   }
   return false;
 }
@@ -170,26 +191,28 @@ void remove_source_mount(const EvacuationOptions& options, const HostNode& node)
   remove_mount(source_mount_of(options, node));
 }
 
-std::string last_migration(const EvacuationOptions& options, const HostNode& node) {
-  const auto last = find_last_record(options, node);
-  return last && *last ? (*last)->id : "";
+Result<std::vector<std::string>> migrations_of(const EvacuationOptions& options,
+                                               const HostNode& node) {
+  auto records = find_records(options, node);
+  if (!records) return failure(records.error());
+  std::vector<std::string> ids;
+  for (const OwnershipRecord& record : *records) ids.push_back(record.id);
+  return ids;
 }
 
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
-  if (migrate_runs(node)) return {.error = "ppmr migrate runs"};
-  const auto last = find_last_record(options, node);
-  if (!last) return {.error = last.error().message};
+  if (migrate_runs(options, node)) return {.error = "ppmr migrate runs"};
+  const auto move = find_move(options, node);
+  if (!move) return {.error = move.error().message};
   // The migration writes its record before it touches a process.
-  if (!*last || (*last)->id == node.previous_migration) {
-    return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
-  }
-  if (!is_over((*last)->state) || !(*last)->peer_notified) {
-    auto recovered = run_command({options.program, "migrate", "--recover", (*last)->id, "--json",
+  if (!*move) return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
+  if (!is_over((*move)->state) || !(*move)->peer_notified) {
+    auto recovered = run_command({options.program, "migrate", "--recover", (*move)->id, "--json",
                                   "--state-dir", options.state_directory},
                                  kRecoverPatience);
     if (!recovered) spdlog::warn("{}: {}", node.spec.container(), recovered.error().message);
   }
-  const auto now = find_last_record(options, node);
+  const auto now = find_move(options, node);
   if (!now) return {.error = now.error().message};
   return *now ? report_of(**now) : MoveReport{.error = "the migration's record has gone"};
 }

@@ -36,8 +36,9 @@ struct MoveReport {
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
                          const std::string& to);
 
-// The ID of the node's last migration from this host; empty: none, or its records cannot be read.
-std::string last_migration(const EvacuationOptions& options, const HostNode& node);
+// The IDs of the node's migrations from this host. Errors: a record cannot be read.
+Result<std::vector<std::string>> migrations_of(const EvacuationOptions& options,
+                                               const HostNode& node);
 
 // What the records say about the move that `node` began; finishes or aborts it if its processes
 // were killed. Threads: any.

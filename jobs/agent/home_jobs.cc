@@ -23,6 +23,9 @@ constexpr milliseconds kLeavePatience{30'000};  // the same
 constexpr milliseconds kCheckPatience{10'000};
 constexpr milliseconds kConnectPatience{20'000};
 constexpr size_t kReasonsMax = 1000;
+// What is kept of a node's moves: a user can make any number of them fail.
+constexpr size_t kMovesMax = 16;
+constexpr size_t kErrorMaxBytes = 1000;
 // Requests to this many hosts are under way at once.
 constexpr size_t kThreadsMax = 32;
 
@@ -137,7 +140,11 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
     job.nodes.push_back({.name = name, .address = *addresses_.take_next(), .host = name});
   }
   // Written before any node is made: a later agent then removes them.
-  if (Status saved = save(job); !saved) return failure(saved.error());
+  if (Status saved = save(job); !saved) {
+    for (const JobNodePlace& node : job.nodes) addresses_.give_back(node.address);
+    addresses_.give_back(job.port_address);
+    return failure(saved.error());
+  }
   jobs_[job.id] = job;
   return job;
 }
@@ -316,7 +323,8 @@ Status HomeJobs::settle(const MoveSettlement& settlement) {
                         .to = node.moving_to,
                         .ended_ns = unix_time_ns(),
                         .downtime_s = settlement.moved ? settlement.downtime_s : -1,
-                        .error = settlement.error});
+                        .error = settlement.error.substr(0, kErrorMaxBytes)});
+  if (node.moves.size() > kMovesMax) node.moves.erase(node.moves.begin());
   if (settlement.moved) node.host = node.moving_to;
   node.moving_to.clear();
   if (source != nullptr) {
@@ -338,6 +346,9 @@ Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& i
                                                             const std::string& asker) {
   std::lock_guard lock(mutex_);
   const auto found = jobs_.find(id);
+  if (found == jobs_.end() && is_job_id(id) && records_.exists(id)) {
+    return failure(EIO, "the record of job " + id + " could not be read");
+  }
   if (found == jobs_.end() || found->second.ending || index >= found->second.nodes.size()) {
     return failure(ENOENT, "job " + id + " has ended");
   }
@@ -356,36 +367,58 @@ Status HomeJobs::exists(const std::string& id) const {
   return failure(ENOENT, why != why_ended_.end() ? why->second : "job " + id + " has ended");
 }
 
-void HomeJobs::lose(const std::string& id, unsigned index) {
+void HomeJobs::lose(const std::string& id, unsigned index, const std::string& asker) {
   std::string why;
   {
     std::lock_guard lock(mutex_);
     auto found = find_locked(id);
     if (!found || index >= (*found)->nodes.size()) return;
     const JobNodePlace& node = (*found)->nodes[index];
+    // The host may have looked just before the node moved.
+    if (node.host != asker || !node.moving_to.empty()) return;
     why = fmt::format("node {} on host {} was lost: all of its processes have ended", node.name,
                       node.host);
   }
   (void)end(id, 0, why);
 }
 
-std::string HomeJobs::find_failed_host(const JobRecord& job) {
+std::string HomeJobs::find_loss(JobRecord job) {
+  const int64_t limit_ns = std::chrono::nanoseconds(options_.host_timeout).count();
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
+    const JobNodePlace& node = job.nodes[i];
     const std::string container = job.spec_of(i, options_.host).container();
+    const JobHost* host = job.find_host(node.host);
+    const bool moves_for_long =
+        !node.moving_to.empty() && host != nullptr && unix_time_ns() - host->since_ns > limit_ns;
     {
       std::lock_guard lock(mutex_);
       const auto asked = asked_.emplace(container, Clock::now()).first;
-      if (!job.nodes[i].moving_to.empty()) asked->second = Clock::now();
-      if (Clock::now() - asked->second < options_.host_timeout) continue;
+      if (!moves_for_long && Clock::now() - asked->second < options_.host_timeout) continue;
     }
-    // An agent that is away for long does not harm the node: its host still refuses connections.
-    auto answer = ask_peer(options_.peers, job.nodes[i].host, {{"op", "hello"}}, kCheckPatience);
-    const int error = answer ? 0 : answer.error().errno_value;
-    if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN) {
-      return job.nodes[i].host;
+    for (const std::string& name : {node.host, moves_for_long ? node.moving_to : std::string()}) {
+      if (name.empty()) continue;
+      const std::string loss = probe(name, container);
+      if (!loss.empty()) return loss;
     }
+    std::lock_guard lock(mutex_);
+    asked_[container] = Clock::now();
   }
   return "";
+}
+
+// Why the host has lost the node; empty: it has not.
+std::string HomeJobs::probe(const std::string& host, const std::string& container) const {
+  auto answer =
+      ask_peer(options_.peers, host, {{"op", "present"}, {"container", container}}, kCheckPatience);
+  if (answer && answer->value("present", true)) return "";
+  if (answer) return fmt::format("host {} does not have its job node any more", host);
+  // An agent that is away for long does not harm the node: its host still refuses connections.
+  const int error = answer.error().errno_value;
+  const bool silent =
+      error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN;
+  if (!silent) return "";
+  return fmt::format("host {} does not answer for {} s: its job node is lost", host,
+                     options_.host_timeout.count());
 }
 
 std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
@@ -411,11 +444,8 @@ void HomeJobs::tend() {
       (void)end(job.id, 0, fmt::format("its launcher (pid {}) has ended", job.launcher.pid));
       continue;
     }
-    const std::string failed = find_failed_host(job);
-    if (failed.empty()) continue;
-    (void)end(job.id, 0,
-              fmt::format("host {} does not answer for {} s: its job node is lost", failed,
-                          options_.host_timeout.count()));
+    const std::string loss = find_loss(job);
+    if (!loss.empty()) (void)end(job.id, 0, loss);
   }
 }
 

@@ -64,8 +64,9 @@ class HomeJobs {
   Status end(const std::string& job, uid_t uid, const std::string& why);
   // Errors: ENOENT; the message says why the job has ended.
   Status exists(const std::string& job) const;
-  // A node's processes have ended, though the job has not: ends the job.
-  void lose(const std::string& job, unsigned index);
+  // `asker` reports that all processes of its node have ended, though the job has not: ends the
+  // job.
+  void lose(const std::string& job, unsigned index, const std::string& asker);
 
   // Chooses a spare for a node that has to leave `from`, and marks both hosts as moving. `to` may
   // name the spare. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left.
@@ -97,8 +98,9 @@ class HomeJobs {
   // Writes the changed job down, and only then replaces what is known of it.
   Status replace_locked(JobRecord& known, JobRecord changed);
   Status join_network(const JobRecord& job);
-  // The name of a host of the job that has failed; empty: none.
-  std::string find_failed_host(const JobRecord& job);
+  // Which node of the job is lost with its host, in a sentence; empty: none.
+  std::string find_loss(JobRecord job);
+  std::string probe(const std::string& host, const std::string& container) const;
 
   const HomeOptions options_;
   const RecordFiles records_;

@@ -107,6 +107,29 @@ TEST_F(HomeJobsTest, JobThatIsEndingHasNoNodes) {
   EXPECT_EQ(home->reserve(id, 0, "a", "").error().errno_value, ENOENT);
 }
 
+TEST_F(HomeJobsTest, OnlyTheHostOfANodeThatDoesNotMoveCanReportItsLoss) {
+  home->lose(id, 0, "b");
+  ASSERT_TRUE(home->reserve(id, 0, "a", ""));
+  home->lose(id, 0, "a");
+  home->lose(id, 7, "a");
+  EXPECT_TRUE(home->exists(id));
+}
+
+TEST_F(HomeJobsTest, JobWhoseRecordCannotBeReadHasNotEnded) {
+  ASSERT_TRUE(RecordFiles::open(directory)->write("deadbeef", {{"job", "deadbeef"}}));
+  reopen();
+  EXPECT_EQ(home->place("deadbeef", 0, "a").error().errno_value, EIO);
+  EXPECT_EQ(home->place("ffffffff", 0, "a").error().errno_value, ENOENT);
+}
+
+TEST_F(HomeJobsTest, LastMovesAreKept) {
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(home->reserve(id, 0, "a", ""));
+    ASSERT_TRUE(settle("a", false));
+  }
+  EXPECT_EQ(home->list(0)[0].nodes[0].moves.size(), 16u);
+}
+
 TEST_F(HomeJobsTest, ReservationThatCannotBeWrittenDownIsNotMade) {
   std::filesystem::remove_all(directory);
   EXPECT_FALSE(home->reserve(id, 0, "a", ""));

@@ -13,17 +13,18 @@ json to_json(const HostNode& node) {
   return {{"spec", to_json(node.spec)},
           {"expected", node.expected},
           {"moving_to", node.moving_to},
-          {"previous_migration", node.previous_migration}};
+          {"earlier_migrations", node.earlier_migrations}};
 }
 
 Result<HostNode> parse_host_node(const json& json) {
   try {
     auto spec = parse_node_spec(json.at("spec"));
     if (!spec) return failure(spec.error());
-    return HostNode{.spec = std::move(*spec),
-                    .expected = json.at("expected"),
-                    .moving_to = json.at("moving_to"),
-                    .previous_migration = json.at("previous_migration")};
+    return HostNode{
+        .spec = std::move(*spec),
+        .expected = json.at("expected"),
+        .moving_to = json.at("moving_to"),
+        .earlier_migrations = json.at("earlier_migrations").get<std::vector<std::string>>()};
   } catch (const json::exception& error) {
     return failure(EPROTO, error.what());
   }
@@ -142,10 +143,10 @@ Status HostNodes::change(const std::string& container,
 }
 
 Status HostNodes::note_move(const std::string& container, const std::string& to,
-                            const std::string& previous_migration) {
+                            const std::vector<std::string>& earlier_migrations) {
   return change(container, [&](HostNode& node) {
     node.moving_to = to;
-    node.previous_migration = previous_migration;
+    node.earlier_migrations = earlier_migrations;
   });
 }
 

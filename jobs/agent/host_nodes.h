@@ -17,8 +17,7 @@ struct HostNode {
   NodeSpec spec;
   bool expected = false;    // prepared for a node that is on its way here
   std::string moving_to{};  // the host that it is leaving for; empty: it stays
-  // The node's last migration from here before this move; empty: none. A later one is this move.
-  std::string previous_migration{};
+  std::vector<std::string> earlier_migrations{};  // of the node from here; another one is this move
 };
 
 // Threads: any. A node that one thread works on is busy for the others (EBUSY).
@@ -56,6 +55,8 @@ class HostNodes {
   };
   Result<Claim> claim(const std::string& container);
 
+  // Whether there is a file for the node, readable or not.
+  bool has_record(const std::string& container) const { return records_.exists(container); }
   // Errors: those of JobNode::has_ended(). An expected or a moving node has not ended.
   Result<bool> has_ended(const HostNode& node) const;
 
@@ -64,7 +65,7 @@ class HostNodes {
 
   // The caller has claimed the node.
   Status note_move(const std::string& container, const std::string& to,
-                   const std::string& previous_migration);
+                   const std::vector<std::string>& earlier_migrations);
   Status remove_claimed(const std::string& container);
 
  private:

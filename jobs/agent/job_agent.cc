@@ -127,10 +127,14 @@ void JobAgent::run() {
   std::thread homes([this] {
     while (!wait(kTendInterval)) safely([this] { home_.tend(); });
   });
-  std::thread hooks([this] { safely([this] { serve_hooks(); }); });
+  std::thread tidier([this] {
+    while (!wait(kTendInterval)) safely([this] { peers_->tidy(); });
+  });
+  std::thread hooks([this] {
+    while (!wait(kTendInterval)) safely([this] { serve_hooks(); });
+  });
   for (int round = 0; !wait(kTendInterval); ++round) {
     safely([&] {
-      peers_->tidy();
       finish_moves();
       if (round % kOrphanRounds != 0) return;
       remove_orphans();
@@ -140,6 +144,7 @@ void JobAgent::run() {
   }
   homes.join();
   hooks.join();
+  tidier.join();
 }
 
 // Returns whether the agent is to stop.
@@ -164,25 +169,38 @@ void JobAgent::finish_moves() {
     if (!now || now->moving_to.empty()) continue;
     const MoveReport report = move_result(options_.evacuation, *now);
     if (report.result == MoveResult::kOpen) continue;
-    if (Status concluded = conclude_move(*now, report, false); !concluded) {
+    const Status concluded = conclude_move(*now, report, false);
+    note_answer(node.spec.home, concluded.has_value());
+    if (!concluded) {
       spdlog::warn("{}: {}", node.spec.container(), concluded.error().message);
       if (is_orphaned(node.spec.home)) forget_move(*now);
     }
   }
 }
 
+void JobAgent::note_answer(const std::string& home, bool answered) {
+  if (answered) {
+    silent_since_.erase(home);
+  } else {
+    silent_since_.emplace(home, Clock::now());
+  }
+}
+
 bool JobAgent::is_orphaned(const std::string& home) const {
-  const auto answered = home_answered_.find(home);
-  return answered != home_answered_.end() &&
-         Clock::now() - answered->second > options_.home.host_timeout;
+  const auto since = silent_since_.find(home);
+  return since != silent_since_.end() && Clock::now() - since->second > options_.home.host_timeout;
 }
 
 void JobAgent::report_loss(const HostNode& node) {
-  const auto ended = nodes_.has_ended(node);
+  const auto now = nodes_.find(node.spec.container());
+  const auto ended = now ? nodes_.has_ended(*now) : Result<bool>(false);
   if (!ended || !*ended) return;
   spdlog::warn("{}: all of its processes have ended", node.spec.container());
   (void)ask_peer(options_.home.peers, node.spec.home,
-                 {{"op", "lost"}, {"job", node.spec.job}, {"index", node.spec.index}},
+                 {{"op", "lost"},
+                  {"job", node.spec.job},
+                  {"index", node.spec.index},
+                  {"asker", options_.host}},
                  kPlacePatience);
 }
 
@@ -197,31 +215,27 @@ void JobAgent::forget_move(const HostNode& node) {
 
 // Removes nodes that, according to their home, do not belong here.
 void JobAgent::remove_orphans() {
-  std::map<std::string, Clock::time_point> answered;
   std::set<std::string> silent;
   for (const HostNode& node : nodes_.list()) {
     const std::string& home = node.spec.home;
-    const auto earlier = home_answered_.find(home);
-    answered.emplace(home, earlier != home_answered_.end() ? earlier->second : Clock::now());
-    home_answered_.insert(*answered.find(home));
-    if (!node.moving_to.empty() || silent.contains(home)) continue;
+    if (silent.contains(home)) continue;
     auto place = ask_peer(options_.home.peers, home,
                           {{"op", "place"},
                            {"job", node.spec.job},
                            {"index", node.spec.index},
                            {"asker", options_.host}},
                           kPlacePatience);
-    bool orphan = place && place->value("job_ended", false);
+    note_answer(home, place.has_value());
+    if (!place) silent.insert(home);  // ask it for one node only, as each question may take long
+    // finish_moves() decides about a node that moves. The question shows the home that its host
+    // lives.
+    const auto now = nodes_.find(node.spec.container());
+    if (!now || !now->moving_to.empty()) continue;
+    bool orphan = place ? place->value("job_ended", false) : is_orphaned(home);
     if (place && !orphan) {
       const bool arrived = place->value("host", "") == options_.host;
       if (arrived && node.expected) (void)nodes_.note_arrival(node.spec.container());
       orphan = !arrived && place->value("moving_to", "") != options_.host;
-    }
-    if (place) {
-      answered[home] = Clock::now();
-    } else {
-      silent.insert(home);  // ask it for one node only, as each question may take long
-      orphan = is_orphaned(home);
     }
     if (!orphan) {
       report_loss(node);
@@ -235,7 +249,6 @@ void JobAgent::remove_orphans() {
       spdlog::warn("{}", removed.error().message);
     }
   }
-  home_answered_ = std::move(answered);
 }
 
 // Containers that a `runc restore` finished after their node was removed, and the ports of jobs
@@ -247,6 +260,7 @@ void JobAgent::remove_strays() {
   if (!names) return spdlog::warn("{}", names.error().message);
   for (const std::string& name : *names) {
     if (!is_job_container(name) || nodes_.find(name)) continue;
+    if (nodes_.has_record(name)) continue;  // one that this agent could not read
     spdlog::warn("removing the container {}, which no job node is", name);
     if (Status removed = runc->remove(name); !removed) spdlog::warn("{}", removed.error().message);
   }

@@ -75,6 +75,8 @@ class JobAgent {
   void finish_moves();
   void remove_orphans();
   void remove_strays();
+  // Notes whether a home has answered a question.
+  void note_answer(const std::string& home, bool answered);
   bool is_orphaned(const std::string& home) const;
   void forget_move(const HostNode& node);
   void report_loss(const HostNode& node);
@@ -82,7 +84,8 @@ class JobAgent {
   const JobAgentOptions options_;
   HomeJobs home_;
   HostNodes nodes_;
-  std::map<std::string, std::chrono::steady_clock::time_point> home_answered_;  // used by run()
+  // When a home began to leave questions unanswered. Used by run().
+  std::map<std::string, std::chrono::steady_clock::time_point> silent_since_;
 
   std::mutex mutex_;
   std::condition_variable stopping_;

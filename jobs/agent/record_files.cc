@@ -38,6 +38,10 @@ void RecordFiles::remove(const std::string& name) const {
   unlink((directory_ + "/" + name + ".json").c_str());
 }
 
+bool RecordFiles::exists(const std::string& name) const {
+  return access((directory_ + "/" + name + ".json").c_str(), F_OK) == 0;
+}
+
 std::vector<nlohmann::json> RecordFiles::read_all() const {
   std::vector<nlohmann::json> records;
   std::error_code error;

@@ -19,6 +19,7 @@ class RecordFiles {
   // Replaces the file NAME.json as a whole. Errors: those of open(2), write(2) and rename(2).
   Status write(const std::string& name, const nlohmann::json& record) const;
   void remove(const std::string& name) const;
+  bool exists(const std::string& name) const;
   // All records. Logs and skips a file that is not valid JSON.
   std::vector<nlohmann::json> read_all() const;
 

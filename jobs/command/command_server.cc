@@ -25,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kRequestTimeout{10};
 constexpr std::chrono::milliseconds kRefusalTimeout{10'000};
-constexpr std::chrono::milliseconds kForEver{-1};  // a client's output may be stopped for long
+// A client's output may be stopped for long.
+constexpr std::chrono::milliseconds kEndTimeout = std::chrono::hours(24 * 20);
 constexpr size_t kReadBytes = 64 << 10;
 
 void on_child_end(int) {}  // interrupts ppoll(2)
@@ -51,7 +52,7 @@ class CommandServer {
       return;
     }
     if (relay()) {
-      send_last(FrameType::kEnd, to_text(*end_), kForEver);
+      send_last(FrameType::kEnd, to_text(*end_), kEndTimeout);
     } else {
       kill(-pid_, SIGKILL);
     }
@@ -65,9 +66,11 @@ class CommandServer {
     socket_.send(type, payload);
     if (!socket_.flush_all()) return;
     shutdown(socket_.fd(), SHUT_WR);
+    const auto deadline = Clock::now() + patience;
     for (;;) {
       pollfd readable{socket_.fd(), POLLIN, 0};
-      if (poll(&readable, 1, static_cast<int>(patience.count())) == 0) return;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+      if (left.count() <= 0 || poll(&readable, 1, static_cast<int>(left.count())) == 0) return;
       if (!socket_.receive()) return;
       socket_.discard();
     }
