@@ -204,9 +204,8 @@ class VirtualNode(Commands):
         time.sleep(0.3)
         return (self.agent.ask("clock") - there) / 1e9 / (time.monotonic() - began)
 
-    def boot(self, timeout=180):
-        self.start()
-        self.await_ready(timeout)
+    def boot(self):
+        self.lab._boot([self])
 
     def kill(self):
         """Ends the machine without warning, like a power failure."""
@@ -270,10 +269,7 @@ class VirtualLab:
             self._prepare(memory_mib, cpus, backed)
             self._start_supervisor()
             began = time.monotonic()
-            for node in self.nodes:
-                node.start()
-            for node in self.nodes:
-                node.await_ready()
+            self._boot(self.nodes)
             log(
                 f"both machines are up after {time.monotonic() - began:.1f} s: a is {self.a.address}, b is {self.b.address}, {memory_mib} MiB and {cpus} CPUs each"
             )
