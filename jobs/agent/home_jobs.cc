@@ -398,7 +398,12 @@ std::string HomeJobs::find_loss(JobRecord job) {
     for (const std::string& name : {node.host, moves_for_long ? node.moving_to : std::string()}) {
       if (name.empty()) continue;
       const std::string loss = probe(name, container);
-      if (!loss.empty()) return loss;
+      if (loss.empty()) continue;
+      // A host gives a node away only after the home has noted it.
+      std::lock_guard lock(mutex_);
+      auto now = find_locked(job.id);
+      if (now && (*now)->nodes[i].host == node.host && (*now)->nodes[i].moving_to == node.moving_to)
+        return loss;
     }
     std::lock_guard lock(mutex_);
     asked_[container] = Clock::now();
