@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <memory>
+#include <optional>
 
 namespace ppmr {
 namespace {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <string>
 
@@ -26,7 +25,7 @@ Result<AddressRange> default_address_range(const std::string& host);
 std::string format_address(uint32_t address);
 
 // Hands out the addresses in turn, so that one that became free stays free for as long as possible:
-// a host that nobody can reach may still use it. Threads: one at a time.
+// an unreachable host may still use it. Threads: one at a time.
 class AddressPool {
  public:
   explicit AddressPool(AddressRange range) : range_(range), next_(range.first) {}

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "jobs/agent/job_agent.h"
+#include "jobs/agent/parallel.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -40,15 +41,13 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
 }
 
 Result<json> JobAgent::reserve(const HostNode& node, const std::string& to) {
-  auto answer = ask_peer(options_.home.peers, node.spec.home,
-                         {{"op", "reserve"},
-                          {"job", node.spec.job},
-                          {"index", node.spec.index},
-                          {"from", options_.host},
-                          {"to", to}},
-                         kHomePatience);
-  if (!answer) return failure(answer.error());
-  return answer;
+  return ask_peer(options_.home.peers, node.spec.home,
+                  {{"op", "reserve"},
+                   {"job", node.spec.job},
+                   {"index", node.spec.index},
+                   {"from", options_.host},
+                   {"to", to}},
+                  kHomePatience);
 }
 
 json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
@@ -65,7 +64,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   if (!earlier) return refusal(earlier.error());
   Error last{EIO, "no spare could take the node"};
   for (int tried = 0; tried < kSparesTried; ++tried) {
-    // Noted first: if the agent dies behind this line, the next one gives the spare back.
+    // Noted first: if the agent dies after this line, the next one gives the spare back.
     if (Status noted = nodes_.note_move(container, kNotChosen, *earlier); !noted) {
       return refusal(noted.error());
     }

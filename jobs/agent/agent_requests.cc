@@ -4,6 +4,7 @@
 #include <pwd.h>
 
 #include "jobs/agent/job_agent.h"
+#include "jobs/agent/parallel.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/run_command.h"

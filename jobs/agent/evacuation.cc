@@ -36,7 +36,7 @@ std::string source_mount_of(const EvacuationOptions& options, const HostNode& no
   return options.mounts + "/" + node.spec.container();
 }
 
-// The daemon ends when nobody uses the mount any more.
+// The daemon ends with the last user of the mount.
 void remove_mount(const std::string& path) {
   umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
   rmdir(path.c_str());

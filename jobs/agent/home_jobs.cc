@@ -4,11 +4,10 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <set>
-#include <thread>
 
+#include "jobs/agent/parallel.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -23,11 +22,9 @@ constexpr milliseconds kLeavePatience{30'000};  // the same
 constexpr milliseconds kCheckPatience{10'000};
 constexpr milliseconds kConnectPatience{20'000};
 constexpr size_t kReasonsMax = 1000;
-// What is kept of a node's moves: a user can make any number of them fail.
+// Limits for the history of a node: a user can cause any number of failed moves.
 constexpr size_t kMovesMax = 16;
 constexpr size_t kErrorMaxBytes = 1000;
-// Requests to this many hosts are under way at once.
-constexpr size_t kThreadsMax = 32;
 
 std::string random_hexadecimal(size_t digits) {
   std::vector<unsigned char> bytes(digits / 2);
@@ -54,33 +51,6 @@ std::string on_host(const std::string& host, const Error& error) {
 }
 
 }  // namespace
-
-Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work) {
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  Status first;
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      Status done;
-      try {
-        done = work(i);
-      } catch (const std::exception& error) {
-        done = failure(EIO, error.what());
-      }
-      std::lock_guard lock(mutex);
-      if (!done && first) first = std::move(done);
-    }
-  };
-  std::vector<std::thread> threads;
-  try {
-    for (size_t i = 1; i < std::min(count, kThreadsMax); ++i) threads.emplace_back(run);
-  } catch (const std::system_error&) {
-    // The threads that there are do the work.
-  }
-  run();
-  for (std::thread& thread : threads) thread.join();
-  return first;
-}
 
 HomeJobs::HomeJobs(HomeOptions options, RecordFiles records)
     : options_(std::move(options)), records_(std::move(records)), addresses_(options_.addresses) {
@@ -416,7 +386,7 @@ std::string HomeJobs::probe(const std::string& host, const std::string& containe
   auto answer =
       ask_peer(options_.peers, host, {{"op", "present"}, {"container", container}}, kCheckPatience);
   if (answer && answer->value("present", true)) return "";
-  if (answer) return fmt::format("host {} does not have its job node any more", host);
+  if (answer) return fmt::format("host {} has lost its job node", host);
   // An agent that is away for long does not harm the node: its host still refuses connections.
   const int error = answer.error().errno_value;
   const bool silent =

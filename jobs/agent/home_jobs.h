@@ -1,7 +1,6 @@
 // The jobs whose home is this host: started by `ppmr job run` here.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -95,7 +94,7 @@ class HomeJobs {
   Status save(const JobRecord& job) const { return records_.write(job.id, to_json(job)); }
   // Errors: ENOENT, also for a job that is ending.
   Result<JobRecord*> find_locked(const std::string& job);
-  // Writes the changed job down, and only then replaces what is known of it.
+  // Saves the changed job, then replaces the job in memory.
   Status replace_locked(JobRecord& known, JobRecord changed);
   Status join_network(const JobRecord& job);
   // Which node of the job is lost with its host, in a sentence; empty: none.
@@ -112,9 +111,5 @@ class HomeJobs {
   std::map<std::string, std::string> why_ended_;                        // guarded by mutex_
   AddressPool addresses_;                                               // guarded by mutex_
 };
-
-// Calls `work` for each of the first `count` numbers, on as many threads as the system has left.
-// Returns the first error; an exception of `work` is an error, too.
-Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work);
 
 }  // namespace ppmr

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <filesystem>
 
+#include "jobs/agent/parallel.h"
+
 namespace ppmr {
 namespace {
 

@@ -36,7 +36,7 @@ class HostNodes {
   // Errors: ENOENT.
   Result<HostNode> find(const std::string& container) const;
 
-  // Nobody else may work on the node until the claim ends. Errors: ENOENT, EBUSY.
+  // The exclusive right to work on the node, until the claim is destroyed. Errors: ENOENT, EBUSY.
   class Claim {
    public:
     Claim(HostNodes& nodes, std::string container, uint64_t entry)
@@ -60,7 +60,7 @@ class HostNodes {
   // Errors: those of JobNode::has_ended(). An expected or a moving node has not ended.
   Result<bool> has_ended(const HostNode& node) const;
 
-  // The node has arrived: it is not expected any more. Errors: ENOENT.
+  // Notes that the node has arrived. Errors: ENOENT.
   Status note_arrival(const std::string& container);
 
   // The caller has claimed the node.

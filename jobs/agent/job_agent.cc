@@ -3,8 +3,8 @@
 // host's agent; it asks the home for a spare, has the spare prepare, moves the node, and reports
 // the result.
 //
-// After a crash of an agent the next one reads the records, finishes what was under way, and asks
-// the homes where its nodes belong. So a lost request leaves nothing behind for ever.
+// An agent that starts after a crash reads the records, finishes the moves under way, and asks the
+// homes where its nodes belong. So a lost request leaves no node behind.
 #include "jobs/agent/job_agent.h"
 
 #include <fmt/format.h>

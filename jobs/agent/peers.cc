@@ -48,6 +48,9 @@ Result<json> ask_peer(const PeerOptions& options, const std::string& host, const
   json named = request;
   named["asked"] = host;
   auto answer = client.ask(named, patience);
+  if (!answer && answer.error().errno_value == ECONNREFUSED) {
+    return failure(ECONNREFUSED, answer.error().message + " (does ppmr job agent run there?)");
+  }
   if (!answer) return answer;
   if (Status status = accepted(*answer); !status) return failure(status.error());
   return answer;

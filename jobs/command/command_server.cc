@@ -129,7 +129,11 @@ class CommandServer {
   // command is also looked up in the PATH of the request.
   static Status adopt(const CommandRequest& request) {
     if (chdir(request.directory.c_str()) != 0) {
-      return system_failure("change to the directory", request.directory);
+      const Error error = system_failure("change to the directory", request.directory).value();
+      return failure(error.errno_value,
+                     error.message +
+                         " (start the job in a directory that its hosts share, see "
+                         "--share of ppmr job agent)");
     }
     clearenv();
     for (const std::string& variable : request.environment) {

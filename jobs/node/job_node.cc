@@ -189,31 +189,28 @@ Status JobNode::start() const {
 Status JobNode::remove() const {
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
-  auto here = is_here();
-  if (!here) return failure(here.error());
-  if (*here) {
+  auto now = status();
+  if (!now) return failure(now.error());
+  if (!now->empty()) {
     if (Status removed = runc->remove(spec_.container()); !removed) return removed;
   }
   if (Status removed = remove_bundle(); !removed) return removed;
   return remove_port(spec_.container());
 }
 
-Result<bool> JobNode::is_here() const {
+Result<std::string> JobNode::status() const {
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
   auto state = runc->state(spec_.container());
-  if (!state && state.error().errno_value == ENOENT) return false;
+  if (!state && state.error().errno_value == ENOENT) return "";
   if (!state) return failure(state.error());
-  return true;
+  return state->status;
 }
 
 Result<bool> JobNode::has_ended() const {
-  auto runc = Runc::find();
-  if (!runc) return failure(runc.error());
-  auto state = runc->state(spec_.container());
-  if (!state && state.error().errno_value == ENOENT) return false;
-  if (!state) return failure(state.error());
-  return state->status == "stopped";
+  auto now = status();
+  if (!now) return failure(now.error());
+  return *now == "stopped";
 }
 
 }  // namespace ppmr

@@ -36,13 +36,13 @@ class JobNode {
   // Ends all processes of the node and removes what prepare() made. Idempotent. Errors: those of
   // runc; call it again then.
   Status remove() const;
-  // Whether runc has the container here, in whatever state. Errors: those of runc.
-  Result<bool> is_here() const;
   // Whether process 1 of a container that runc has here has ended. Errors: those of runc.
   Result<bool> has_ended() const;
 
  private:
   std::string bundle() const { return options_.directory + "/" + spec_.container(); }
+  // The container's status as runc names it; empty: runc has no such container here.
+  Result<std::string> status() const;
   Status make_bundle() const;
   Status remove_bundle() const;
 

@@ -121,14 +121,14 @@ def test_node_stays_when_no_spare_is_left(make_hosts):
 
 def test_evacuation_to_a_host_that_is_no_spare_is_refused(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 60)
+    job = count_to(hosts, 150)
     job.await_lines(5)
     for wrong in ("h2", "h1", "nowhere"):
         [move] = hosts.evacuate("h1", "--to", wrong, check=False)
         assert not move["ok"] and "is not a spare" in move["error"]
     [move] = hosts.evacuate("h1", "--to", "h3")
     assert move["ok"]
-    check_counted(job, 60)
+    check_counted(job, 150)
 
 
 def test_everything_of_a_job_ends_with_its_launcher(make_hosts):
@@ -159,10 +159,12 @@ def test_exit_code_signal_and_standard_input_pass_through(make_hosts):
 
 def test_large_output_arrives_complete(make_hosts):
     hosts = make_hosts(3)
-    job = hosts.run(["--spares", "1", "--", "sh", "-c", "seq 1 150000; sleep 3; seq 150001 300000"])
+    script = "seq 1 150000; until [ -e moved ]; do sleep 0.05; done; seq 150001 300000"
+    job = hosts.run(["--spares", "1", "--", "sh", "-c", script])
     job.await_lines(1)
     [move] = hosts.evacuate("h1")
     assert move["ok"], move
+    (hosts.lab.home / "moved").touch()
     assert job.wait() == 0
     assert job.output() == [str(number) for number in range(1, 300_001)]
 

@@ -1,0 +1,45 @@
+#include "jobs/agent/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kThreadsMax = 32;
+
+}  // namespace
+
+Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  Status first;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      Status done;
+      try {
+        done = work(i);
+      } catch (const std::exception& error) {
+        done = failure(EIO, error.what());
+      }
+      std::lock_guard lock(mutex);
+      if (!done && first) first = std::move(done);
+    }
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (size_t i = 1; i < std::min(count, kThreadsMax); ++i) threads.emplace_back(run);
+  } catch (const std::system_error&) {
+    // The threads that there are do the work.
+  }
+  run();
+  for (std::thread& thread : threads) thread.join();
+  return first;
+}
+
+}  // namespace ppmr
