@@ -33,6 +33,7 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
   (void)for_each_in_parallel(movable.size(), [&](size_t i) -> Status {
     results[i] = answer_safely([&] { return evacuate_node(movable[i], to); });
     results[i]["job"] = movable[i].spec.job;
+    results[i]["allocation"] = movable[i].spec.allocation;
     results[i]["node"] = movable[i].spec.name;
     results[i]["from"] = options_.host;
     return {};

@@ -20,6 +20,8 @@ constexpr milliseconds kStatusPatience{5'000};
 // Longer than evacuations take, but for one whose result stays open.
 constexpr milliseconds kEvacuatePatience{1'200'000};
 constexpr std::chrono::seconds kAdmissionPatience{20};
+// For the step of a scheduler, which starts at the same time as the job's nodes.
+constexpr milliseconds kStepPatience{30'000};
 
 constexpr size_t kHostsMax = 4096;
 
@@ -58,6 +60,22 @@ Status JobAgent::admit(const JobUser& user) const {
                                      asked ? asked->ending : asked.error().message));
 }
 
+Result<StepHolder> JobAgent::find_step(uid_t uid, const std::string& allocation) {
+  if (allocation.empty()) {
+    if (!options_.needs_step) return StepHolder{};
+    return failure(EACCES,
+                   "this host is for jobs in allocations of Slurm only: call `ppmr job run` "
+                   "in one, without --hosts");
+  }
+  auto holder = holders_.await(uid, allocation, kStepPatience);
+  if (holder && options_.needs_step && holder->group.empty()) {
+    return failure(EACCES, fmt::format("process {}, which says that it holds this host for job {}, "
+                                       "is in no control group of that job",
+                                       holder->process.pid, allocation));
+  }
+  return holder;
+}
+
 json JobAgent::answer_user(const json& request, const ControlClient& client, UniqueFd& descriptor) {
   const std::string op = request.at("op");
   if (op == "run") return start_job(request, client, descriptor);
@@ -67,6 +85,9 @@ json JobAgent::answer_user(const json& request, const ControlClient& client, Uni
   }
   if (op == "end")
     return answer_of(home_.end(request.at("job"), client.uid, "its command has ended"));
+  if (op == "hold") {
+    return answer_of(holders_.add(client.uid, request.at("allocation"), client.pid));
+  }
   if (op == "status") return status(client.uid);
   if (op == "evacuate") {
     const std::string host = request.at("host");
@@ -87,7 +108,8 @@ json JobAgent::start_job(const json& request, const ControlClient& client, Uniqu
   auto started = home_.run({.hosts = request.at("hosts").get<std::vector<std::string>>(),
                             .spares = request.at("spares").get<std::vector<std::string>>(),
                             .user = std::move(*user),
-                            .launcher = client.pid});
+                            .launcher = client.pid,
+                            .allocation = request.at("allocation")});
   if (!started) return refusal(started.error());
   descriptor = std::move(started->connection);
   return {{"ok", true}, {"job", started->record.id}, {"token", started->record.token}};
@@ -140,13 +162,17 @@ json JobAgent::answer_peer(const json& request) {
     if (auto criu = find_criu(); !criu) return refusal(criu.error());
     const auto mtu = bridge_mtu_bytes(options_.nodes.network.bridge);
     if (!mtu) return refusal(mtu.error());
-    return kDone;
+    if (!request.contains("uid")) return kDone;
+    const auto step = find_step(request.at("uid"), request.at("allocation"));
+    return step ? kDone : refusal(step.error());
   }
   if (op == "join") {
     auto spec = parse_node_spec(request.at("spec"));
     if (!spec) return refusal(spec.error());
     if (Status admitted = admit(spec->user); !admitted) return refusal(admitted.error());
-    return answer_of(nodes_.create(*spec, request.at("expected")));
+    const auto step = find_step(spec->user.uid, spec->allocation);
+    if (!step) return refusal(step.error());
+    return answer_of(nodes_.create(*spec, *step, request.at("expected")));
   }
   if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
   if (op == "leave") return answer_of(nodes_.remove(request.at("container")));
@@ -178,7 +204,7 @@ json JobAgent::answer_peer(const json& request) {
     return {{"ok", true}, {"present", nodes_.find(request.at("container")).has_value()}};
   }
   if (op == "lost") {
-    home_.lose(request.at("job"), request.at("index"), request.at("asker"));
+    home_.lose(request.at("job"), request.at("index"), request.at("asker"), request.at("why"));
     return kDone;
   }
   if (op == "status") {

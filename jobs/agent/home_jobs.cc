@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kJoinPatience{60'000};   // runc on a loaded host
 constexpr milliseconds kLeavePatience{30'000};  // the same
 constexpr milliseconds kCheckPatience{10'000};
+// Longer than agents wait for the step of a scheduler.
+constexpr milliseconds kSparePatience{50'000};
 constexpr milliseconds kConnectPatience{20'000};
 constexpr size_t kReasonsMax = 1000;
 // Limits for the history of a node: a user can cause any number of failed moves.
@@ -35,6 +37,9 @@ std::string random_hexadecimal(size_t digits) {
 }
 
 Status check_hosts(const JobRequest& request) {
+  if (!request.allocation.empty() && !is_allocation(request.allocation)) {
+    return failure(EINVAL, "'" + request.allocation + "' is not the number of a scheduler's job");
+  }
   if (request.hosts.empty()) return failure(EINVAL, "the job has no host");
   std::set<std::string> seen;
   for (const auto& names : {request.hosts, request.spares}) {
@@ -74,6 +79,7 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
   JobRecord job{.id = random_hexadecimal(8),
                 .user = request.user,
                 .token = random_hexadecimal(32),
+                .allocation = request.allocation,
                 .launcher = *launcher,
                 .boot_id = read_boot_id()};
   for (const std::string& name : request.hosts) job.hosts.push_back({.name = name});
@@ -123,12 +129,12 @@ Status HomeJobs::make_nodes(const JobRecord& job) const {
   return for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const std::string& host = job.hosts[i].name;
     const bool spare = i >= job.nodes.size();
-    json request = {{"op", "hello"}};
+    json request = {{"op", "hello"}, {"uid", job.user.uid}, {"allocation", job.allocation}};
     if (!spare) {
       const auto spec = job.spec_of(static_cast<unsigned>(i), options_.host);
       request = {{"op", "join"}, {"spec", to_json(spec)}, {"expected", false}};
     }
-    auto answer = ask_peer(options_.peers, host, request, spare ? kCheckPatience : kJoinPatience);
+    auto answer = ask_peer(options_.peers, host, request, spare ? kSparePatience : kJoinPatience);
     if (answer) return {};
     return failure(answer.error().errno_value, on_host(host, answer.error()));
   });
@@ -337,8 +343,9 @@ Status HomeJobs::exists(const std::string& id) const {
   return failure(ENOENT, why != why_ended_.end() ? why->second : "job " + id + " has ended");
 }
 
-void HomeJobs::lose(const std::string& id, unsigned index, const std::string& asker) {
-  std::string why;
+void HomeJobs::lose(const std::string& id, unsigned index, const std::string& asker,
+                    const std::string& why) {
+  std::string message;
   {
     std::lock_guard lock(mutex_);
     auto found = find_locked(id);
@@ -346,10 +353,9 @@ void HomeJobs::lose(const std::string& id, unsigned index, const std::string& as
     const JobNodePlace& node = (*found)->nodes[index];
     // The host may have looked just before the node moved.
     if (node.host != asker || !node.moving_to.empty()) return;
-    why = fmt::format("node {} on host {} was lost: all of its processes have ended", node.name,
-                      node.host);
+    message = fmt::format("node {} on host {} was lost: {}", node.name, node.host, why);
   }
-  (void)end(id, 0, why);
+  (void)end(id, 0, message.substr(0, kErrorMaxBytes));
 }
 
 std::string HomeJobs::find_loss(JobRecord job) {

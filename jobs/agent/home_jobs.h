@@ -31,6 +31,7 @@ struct JobRequest {
   std::vector<std::string> spares;
   JobUser user;
   pid_t launcher = 0;
+  std::string allocation{};  // see NodeSpec
 };
 
 struct StartedJob {
@@ -63,9 +64,9 @@ class HomeJobs {
   Status end(const std::string& job, uid_t uid, const std::string& why);
   // Errors: ENOENT; the message says why the job has ended.
   Status exists(const std::string& job) const;
-  // `asker` reports that all processes of its node have ended, though the job has not: ends the
-  // job.
-  void lose(const std::string& job, unsigned index, const std::string& asker);
+  // `asker` reports that its node ends, though the job has not, and why: ends the job.
+  void lose(const std::string& job, unsigned index, const std::string& asker,
+            const std::string& why);
 
   // Chooses a spare for a node that has to leave `from`, and marks both hosts as moving. `to` may
   // name the spare. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left.

@@ -110,10 +110,10 @@ TEST_F(HomeJobsTest, JobThatIsEndingHasNoNodes) {
 }
 
 TEST_F(HomeJobsTest, OnlyTheHostOfANodeThatDoesNotMoveCanReportItsLoss) {
-  home->lose(id, 0, "b");
+  home->lose(id, 0, "b", "its step has ended");
   ASSERT_TRUE(home->reserve(id, 0, "a", ""));
-  home->lose(id, 0, "a");
-  home->lose(id, 7, "a");
+  home->lose(id, 0, "a", "its step has ended");
+  home->lose(id, 7, "a", "its step has ended");
   EXPECT_TRUE(home->exists(id));
 }
 

@@ -1,5 +1,7 @@
 #include "jobs/agent/host_nodes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "third_party/spdlog.h"
@@ -11,6 +13,7 @@ using nlohmann::json;
 
 json to_json(const HostNode& node) {
   return {{"spec", to_json(node.spec)},
+          {"holder", to_json(node.holder)},
           {"expected", node.expected},
           {"moving_to", node.moving_to},
           {"earlier_migrations", node.earlier_migrations}};
@@ -22,6 +25,7 @@ Result<HostNode> parse_host_node(const json& json) {
     if (!spec) return failure(spec.error());
     return HostNode{
         .spec = std::move(*spec),
+        .holder = parse_step_holder(json.at("holder")),
         .expected = json.at("expected"),
         .moving_to = json.at("moving_to"),
         .earlier_migrations = json.at("earlier_migrations").get<std::vector<std::string>>()};
@@ -49,9 +53,9 @@ Status HostNodes::save(const HostNode& node) const {
   return records_.write(node.spec.container(), to_json(node));
 }
 
-Status HostNodes::create(const NodeSpec& spec, bool expected) {
+Status HostNodes::create(const NodeSpec& spec, const StepHolder& holder, bool expected) {
   const std::string container = spec.container();
-  const HostNode node{.spec = spec, .expected = expected};
+  const HostNode node{.spec = spec, .holder = holder, .expected = expected};
   uint64_t number = 0;
   {
     std::lock_guard lock(mutex_);
@@ -69,7 +73,7 @@ Status HostNodes::create(const NodeSpec& spec, bool expected) {
   const Claim claim(*this, container, number);
   // Written first: if the agent dies now, the next one removes what there is.
   Status made = save(node);
-  const JobNode job_node(options_, spec);
+  const JobNode job_node(options_, spec, holder.group);
   if (made) made = job_node.prepare();
   if (made && !expected) made = job_node.start();
   if (made) return {};
@@ -89,7 +93,8 @@ Status HostNodes::remove(const std::string& container) {
 Status HostNodes::remove_claimed(const std::string& container) {
   auto node = find(container);
   if (!node) return {};
-  if (Status removed = JobNode(options_, node->spec).remove(); !removed) return removed;
+  if (Status removed = JobNode(options_, node->spec, node->holder.group).remove(); !removed)
+    return removed;
   std::lock_guard lock(mutex_);  // also keeps note_arrival() from writing the record again
   records_.remove(container);
   entries_.erase(container);
@@ -150,9 +155,14 @@ Status HostNodes::note_move(const std::string& container, const std::string& to,
   });
 }
 
-Result<bool> HostNodes::has_ended(const HostNode& node) const {
-  if (node.expected || !node.moving_to.empty()) return false;
-  return JobNode(options_, node.spec).has_ended();
+Result<std::string> HostNodes::why_ended(const HostNode& node) const {
+  if (node.expected || !node.moving_to.empty()) return "";
+  if (node.holder.process.pid != 0 && !is_alive(node.holder.process)) {
+    return fmt::format("the step of job {} that held the host has ended", node.spec.allocation);
+  }
+  auto ended = JobNode(options_, node.spec, node.holder.group).has_ended();
+  if (!ended) return failure(ended.error());
+  return *ended ? "all of its processes have ended" : "";
 }
 
 Status HostNodes::note_arrival(const std::string& container) {

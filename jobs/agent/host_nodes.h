@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "jobs/agent/record_files.h"
+#include "jobs/agent/step_holders.h"
 #include "jobs/node/job_node.h"
 
 namespace ppmr {
 
 struct HostNode {
   NodeSpec spec;
+  StepHolder holder{};      // its group has the node, and the node ends with it; pid 0: none
   bool expected = false;    // prepared for a node that is on its way here
   std::string moving_to{};  // the host that it is leaving for; empty: it stays
   std::vector<std::string> earlier_migrations{};  // of the node from here; another one is this move
@@ -28,7 +30,7 @@ class HostNodes {
 
   // Makes a job node and starts it, or only prepares for one that is on its way. Errors: EEXIST,
   // EADDRINUSE, EBUSY; those of JobNode.
-  Status create(const NodeSpec& spec, bool expected);
+  Status create(const NodeSpec& spec, const StepHolder& holder, bool expected);
   // Idempotent. Errors: EBUSY; those of JobNode::remove(): the node is kept then.
   Status remove(const std::string& container);
 
@@ -57,8 +59,9 @@ class HostNodes {
 
   // Whether there is a file for the node, readable or not.
   bool has_record(const std::string& container) const { return records_.exists(container); }
-  // Errors: those of JobNode::has_ended(). An expected or a moving node has not ended.
-  Result<bool> has_ended(const HostNode& node) const;
+  // Why the node is at its end; empty: it is not, such as one that moves. Errors: those of
+  // JobNode::has_ended().
+  Result<std::string> why_ended(const HostNode& node) const;
 
   // Notes that the node has arrived. Errors: ENOENT.
   Status note_arrival(const std::string& container);

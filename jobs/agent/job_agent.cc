@@ -193,14 +193,15 @@ bool JobAgent::is_orphaned(const std::string& home) const {
 
 void JobAgent::report_loss(const HostNode& node) {
   const auto now = nodes_.find(node.spec.container());
-  const auto ended = now ? nodes_.has_ended(*now) : Result<bool>(false);
-  if (!ended || !*ended) return;
-  spdlog::warn("{}: all of its processes have ended", node.spec.container());
+  const auto why = now ? nodes_.why_ended(*now) : Result<std::string>("");
+  if (!why || why->empty()) return;
+  spdlog::warn("{}: {}", node.spec.container(), *why);
   (void)ask_peer(options_.home.peers, node.spec.home,
                  {{"op", "lost"},
                   {"job", node.spec.job},
                   {"index", node.spec.index},
-                  {"asker", options_.host}},
+                  {"asker", options_.host},
+                  {"why", *why}},
                  kPlacePatience);
 }
 

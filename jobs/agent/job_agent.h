@@ -32,6 +32,7 @@ struct JobAgentOptions {
   // Decides whether a user may have job nodes on this host; empty: every user may. Called as
   // PROGRAM UID; exit code 0 admits.
   std::string admission_program;
+  bool needs_step = false;  // job nodes only for steps of Slurm that have a control group
 };
 
 // Threads: created, run and destroyed by one thread; stop() may be called by any.
@@ -67,6 +68,9 @@ class JobAgent {
   Result<bool> tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
 
   Status admit(const JobUser& user) const;
+  // The step in which the user's job nodes of `allocation` are to be. Errors: EACCES; those of
+  // StepHolders::await().
+  Result<StepHolder> find_step(uid_t uid, const std::string& allocation);
   Status start_target() const;
   bool wait(std::chrono::milliseconds time);
   std::string hooks_directory() const { return options_.directory + "/hooks"; }
@@ -84,6 +88,7 @@ class JobAgent {
   const JobAgentOptions options_;
   HomeJobs home_;
   HostNodes nodes_;
+  StepHolders holders_;
   // When a home began to leave questions unanswered. Used by run().
   std::map<std::string, std::chrono::steady_clock::time_point> silent_since_;
 

@@ -96,7 +96,8 @@ NodeSpec JobRecord::spec_of(unsigned index, const std::string& home) const {
                 .address = nodes.at(index).address,
                 .home = home,
                 .token = token,
-                .user = user};
+                .user = user,
+                .allocation = allocation};
   for (const JobNodePlace& node : nodes) spec.addresses[node.name] = node.address;
   return spec;
 }
@@ -108,6 +109,7 @@ json public_view(const JobRecord& job) {
   for (const JobNodePlace& node : job.nodes) nodes.push_back(to_json(node));
   return {{"job", job.id},
           {"uid", job.user.uid},
+          {"allocation", job.allocation},
           {"launcher_pid", job.launcher.pid},
           {"hosts", hosts},
           {"nodes", nodes}};
@@ -130,6 +132,7 @@ JobRecord parse_job_record(const json& json) {
       .id = json.at("job"),
       .user = {.uid = json.at("uid"), .gid = json.at("gid"), .groups = json.at("groups")},
       .token = json.at("token"),
+      .allocation = json.at("allocation"),
       .launcher = {.pid = json.at("launcher_pid"), .start_time = json.at("launcher_start_time")},
       .boot_id = json.at("boot_id"),
       .port_address = json.at("port_address"),

@@ -49,6 +49,7 @@ struct JobRecord {
   std::string id;
   JobUser user{};
   std::string token;
+  std::string allocation{};    // see NodeSpec
   ProcessIdentity launcher{};  // the job ends with it
   std::string boot_id;         // of the launcher
   std::string port_address;    // the home's own address in the job's network

@@ -7,6 +7,7 @@
 #include "jobs/cli/agent_command.h"
 #include "jobs/cli/launch_commands.h"
 #include "jobs/cli/operator_commands.h"
+#include "jobs/cli/slurm_step.h"
 #include "jobs/command/job_init.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
@@ -68,6 +69,9 @@ void add_agent(CLI::App& job, int& exit_code) {
                  "program that decides who may have job nodes here: called with the user's number, "
                  "exit code 0 admits; default: every user may")
       ->type_name("PROGRAM");
+  sub.add_flag("--slurm", agent.needs_step,
+               "make job nodes only within steps of Slurm, which needs ProctrackType=proctrack/"
+               "cgroup: Slurm then decides who may use this host");
   add_credential_options(sub, command->credentials);
   sub.add_option("--directory", agent.directory, "directory for job nodes and their records")
       ->capture_default_str();
@@ -165,12 +169,16 @@ void add_status(CLI::App& job, int& exit_code) {
   add_socket(sub, command->socket);
 }
 
-// What agents and MPI launchers start in job nodes.
+// What agents and MPI launchers start in job nodes, and Slurm in its step.
 void add_internal_commands(CLI::App& job, int& exit_code) {
   CLI::App* init = job.add_subcommand("init")->group("");
   make_command<JobInit>(*init, exit_code);
   CLI::App* rsh = job.add_subcommand("rsh")->group("");
   rsh->prefix_command();  // the options belong to ssh
+  CLI::App* hold = job.add_subcommand("hold")->group("");
+  auto holding = make_command<JobHoldCommand>(*hold, exit_code);
+  hold->add_option("ALLOCATION", holding->allocation)->required();
+  add_socket(*hold, holding->socket);
   rsh->callback([rsh, &exit_code] { exit_code = JobRshCommand{rsh->remaining()}.run(); });
 }
 

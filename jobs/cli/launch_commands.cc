@@ -7,14 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <optional>
 #include <thread>
 
 #include "jobs/agent/job_agent.h"
 #include "jobs/cli/mpi_environment.h"
+#include "jobs/cli/slurm_step.h"
 #include "jobs/command/command_client.h"
 #include "mount/control/control_client.h"
-#include "restart_loader/criu/run_command.h"
 #include "restart_loader/migration/command_error.h"
 #include "restart_loader/migration/output.h"
 
@@ -27,34 +27,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStartTimeout{180'000};
 constexpr milliseconds kCheckTimeout{60'000};
 constexpr milliseconds kConnectTimeout{20'000};
-constexpr std::chrono::seconds kScontrolPatience{20};
 // An agent that is being replaced is away for a moment.
 constexpr int kEndAttempts = 10;
 constexpr std::chrono::milliseconds kBetweenAttempts{500};
 
 int fail(const CommandError& error) { return report("job run", error, false); }
-
-CommandResult<std::vector<std::string>> slurm_hosts() {
-  const char* list = std::getenv("SLURM_JOB_NODELIST");
-  if (list == nullptr) {
-    return command_failure(ExitCode::kUsage,
-                           "no hosts: name them with --hosts, or run inside an allocation of Slurm "
-                           "(sbatch --no-kill, salloc --no-kill)");
-  }
-  auto output = run_successfully({"scontrol", "show", "hostnames", list}, kScontrolPatience);
-  if (!output) return command_failure(ExitCode::kFailure, output.error().message);
-  std::istringstream lines(*output);
-  std::vector<std::string> hosts;
-  for (std::string line; std::getline(lines, line);) hosts.push_back(line);
-  return hosts;
-}
-
-unsigned slots_of_host() {
-  // "2(x3)", "4,2": the first number is that of the first host, and hosts of a job are alike.
-  const char* tasks = std::getenv("SLURM_TASKS_PER_NODE");
-  const unsigned of_slurm = tasks != nullptr ? static_cast<unsigned>(std::atoi(tasks)) : 0;
-  return of_slurm > 0 ? of_slurm : std::max(1U, std::thread::hardware_concurrency());
-}
 
 // Ends the job also when the command could not be started.
 class Job {
@@ -102,10 +79,12 @@ int check_hosts(const std::string& socket, const std::vector<std::string>& hosts
 }  // namespace
 
 int JobRunCommand::run() {
+  SlurmAllocation allocation;  // none, if the hosts are named
   if (hosts.empty()) {
-    auto found = slurm_hosts();
-    if (!found) return fail(found.error());
-    hosts = std::move(*found);
+    auto found = find_slurm_allocation();
+    if (!found) return fail({ExitCode::kUsage, found.error().message});
+    allocation = std::move(*found);
+    hosts = allocation.hosts;
   }
   if (spares >= hosts.size()) {
     return fail(
@@ -116,9 +95,17 @@ int JobRunCommand::run() {
   const std::vector<std::string> working(hosts.begin(), hosts.end() - spares);
   const std::vector<std::string> spare(hosts.end() - spares, hosts.end());
 
+  std::optional<SlurmStep> step;  // ends after the job
+  if (!allocation.number.empty()) {
+    auto started = SlurmStep::start(allocation);
+    if (!started) return fail({ExitCode::kFailure, started.error().message});
+    step.emplace(std::move(*started));
+  }
   ControlCall start;
-  Status sent =
-      start.send(socket, {{"op", "run"}, {"hosts", working}, {"spares", spare}}, kConnectTimeout);
+  Status sent = start.send(
+      socket,
+      {{"op", "run"}, {"hosts", working}, {"spares", spare}, {"allocation", allocation.number}},
+      kConnectTimeout);
   auto answer = sent ? start.answer(kStartTimeout) : Result<json>(failure(sent.error()));
   if (!answer) {
     return fail({ExitCode::kDaemonSilent,

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "jobs/node/control_group.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/run_command.h"
 
@@ -96,7 +97,8 @@ std::string hosts_file(const NodeSpec& spec) {
 
 }  // namespace
 
-std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec) {
+std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
+                            const std::string& group) {
   const std::string bundle = options.directory + "/" + spec.container();
   const ContainerPort port = port_of(options.network, spec.container(), spec.address);
   const json config = {
@@ -116,7 +118,7 @@ std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec)
       {"mounts", mounts_of(options, spec, bundle)},
       {"annotations", {{"ppmr.port", port.interface}, {"ppmr.bridge", port.bridge}}},
       {"linux",
-       {{"cgroupsPath", "/ppmr-job/" + spec.container()},
+       {{"cgroupsPath", (group.empty() ? kJobGroups : group) + "/" + spec.container()},
         {"namespaces",
          {{{"type", "pid"}},
           {{"type", "mount"}},
@@ -133,7 +135,7 @@ Status JobNode::make_bundle() const {
   if (mkdir(root.c_str(), 0700) != 0) return system_failure("create", root);
   if (Status made = mount_root(root); !made) return made;
   if (Status made = write_file(bundle() + "/hosts", hosts_file(spec_), 0644); !made) return made;
-  return write_file(bundle() + "/config.json", job_node_config(options_, spec_), 0600);
+  return write_file(bundle() + "/config.json", job_node_config(options_, spec_, group_), 0600);
 }
 
 // Removes files by name and never a tree: the host's root is mounted in it.
@@ -194,6 +196,8 @@ Status JobNode::remove() const {
   if (!now->empty()) {
     if (Status removed = runc->remove(spec_.container()); !removed) return removed;
   }
+  // Slurm waits until the groups of a step have gone.
+  if (!group_.empty()) remove_empty_groups(group_ + "/" + spec_.container());
   if (Status removed = remove_bundle(); !removed) return removed;
   return remove_port(spec_.container());
 }

@@ -26,7 +26,10 @@ struct JobNodeOptions {
 // Threads: any; one at a time for each node.
 class JobNode {
  public:
-  JobNode(const JobNodeOptions& options, const NodeSpec& spec) : options_(options), spec_(spec) {}
+  // `group`: the control group in which the node's own is to be, see control_group.h; empty:
+  // kJobGroups.
+  JobNode(const JobNodeOptions& options, const NodeSpec& spec, std::string group)
+      : options_(options), spec_(spec), group_(std::move(group)) {}
 
   // Makes the network namespace and the bundle. Nothing runs, and the port is detached. Errors:
   // EEXIST; those of the steps. Nothing remains after an error.
@@ -48,9 +51,11 @@ class JobNode {
 
   const JobNodeOptions& options_;
   const NodeSpec& spec_;
+  const std::string group_;
 };
 
 // The bundle's config.json.
-std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec);
+std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
+                            const std::string& group);
 
 }  // namespace ppmr

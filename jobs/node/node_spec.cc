@@ -12,6 +12,7 @@ using nlohmann::json;
 
 constexpr size_t kJobIdLength = 8;
 constexpr size_t kHostNameMax = 64;  // HOST_NAME_MAX
+constexpr size_t kAllocationMax = 20;
 
 bool is_address(const std::string& text) {
   in_addr address;
@@ -35,6 +36,11 @@ bool is_job_id(const std::string& text) {
   return text.size() == kJobIdLength && is_hexadecimal(text);
 }
 
+bool is_allocation(const std::string& text) {
+  return !text.empty() && text.size() <= kAllocationMax &&
+         text.find_first_not_of("0123456789") == std::string::npos;
+}
+
 bool is_job_container(const std::string& text) {
   constexpr std::string_view kPrefix = "ppmr-";
   const size_t dash = kPrefix.size() + kJobIdLength;
@@ -55,6 +61,7 @@ json to_json(const NodeSpec& spec) {
           {"uid", spec.user.uid},
           {"gid", spec.user.gid},
           {"groups", spec.user.groups},
+          {"allocation", spec.allocation},
           {"addresses", spec.addresses}};
 }
 
@@ -68,12 +75,14 @@ Result<NodeSpec> parse_node_spec(const json& json) {
     spec.home = json.at("home");
     spec.token = json.at("token");
     spec.user = {.uid = json.at("uid"), .gid = json.at("gid"), .groups = json.at("groups")};
+    spec.allocation = json.at("allocation");
     spec.addresses = json.at("addresses").get<std::map<std::string, std::string>>();
   } catch (const nlohmann::json::exception& error) {
     return failure(EPROTO, std::string("malformed job node: ") + error.what());
   }
   bool valid = is_job_id(spec.job) && is_host_name(spec.name) && is_address(spec.address) &&
-               is_host_name(spec.home) && !spec.token.empty() && is_hexadecimal(spec.token);
+               is_host_name(spec.home) && !spec.token.empty() && is_hexadecimal(spec.token) &&
+               (spec.allocation.empty() || is_allocation(spec.allocation));
   for (const auto& [name, address] : spec.addresses) {
     valid = valid && is_host_name(name) && is_address(address);
   }

@@ -27,6 +27,7 @@ struct NodeSpec {
   std::string home;     // the host whose agent manages the job
   std::string token;    // for commands in the job's nodes (jobs/command)
   JobUser user{};
+  std::string allocation{};  // the scheduler's number of the job; empty: no scheduler
   std::map<std::string, std::string> addresses{};  // of all nodes of the job, by name
 
   // The name of its container, of its network namespace and of its directory: "ppmr-JOB-INDEX".
@@ -41,6 +42,8 @@ Result<NodeSpec> parse_node_spec(const nlohmann::json& json);
 // or '.'.
 bool is_host_name(const std::string& text);
 bool is_job_id(const std::string& text);
+// Whether `text` can be a scheduler's number of a job.
+bool is_allocation(const std::string& text);
 // Whether `text` can be a NodeSpec::container().
 bool is_job_container(const std::string& text);
 

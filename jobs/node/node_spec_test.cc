@@ -19,6 +19,7 @@ NodeSpec valid_spec() {
           .home = "n1",
           .token = "00ff",
           .user = {.uid = 1000, .gid = 100, .groups = {100, 200}},
+          .allocation = "42",
           .addresses = {{"n3.cluster", "10.1.2.3"}, {"n1", "10.1.2.1"}}};
 }
 
@@ -47,6 +48,7 @@ TEST(NodeSpec, NamesThatCouldBecomeOtherPathsAreRefused) {
                                                            {"token", "x\n"},
                                                            {"uid", "root"},
                                                            {"index", "0"},
+                                                           {"allocation", "42/../43"},
                                                            {"addresses", {{"a/b", "10.0.0.1"}}},
                                                            {"addresses", {{"a", "b"}}}};
   for (const auto& [field, value] : wrong) {
@@ -72,7 +74,7 @@ TEST(JobNodeConfig, GivesProcessesNoPrivilegeBeyondTheirUser) {
                                .shares = {"/home"},
                                .program = "/usr/bin/ppmr",
                                .network = {.bridge = "jobs"}};
-  const json config = json::parse(job_node_config(options, valid_spec()));
+  const json config = json::parse(job_node_config(options, valid_spec(), ""));
   const json& process = config.at("process");
   EXPECT_EQ(process.at("user").at("uid"), 1000);
   EXPECT_EQ(process.at("user").at("additionalGids"), json::array({100, 200}));

@@ -21,13 +21,13 @@ SOCKET = "/run/ppmr-job.sock"
 
 
 class JobHosts:
-    def __init__(self, lab, count, environment=None, agent_options=()):
+    def __init__(self, lab, count, environment=None, agent_options=(), control_groups=False):
         self.lab = lab
         self.environment = {**os.environ, **(environment or {})}
         self.ppmr = find_ppmr(environment)
         self.agent_options = agent_options
         self.names = [f"h{number}" for number in range(1, count + 1)]
-        self.nodes = {name: lab.node(name) for name in self.names}
+        self.nodes = {name: lab.node(name, control_groups) for name in self.names}
         self.agents, self.jobs = {}, []
         self._join()
         self._key = make_key(lab.home / "job-key", self.nodes["h1"])

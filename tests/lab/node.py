@@ -223,8 +223,9 @@ HOST = Commands()
 class Node(Commands):
     has_pids_of_its_own = True
 
-    def __init__(self, name, private, all_private):
+    def __init__(self, name, private, all_private, control_groups=""):
         self.name = name
+        self._control_groups = control_groups  # the name of those that are the node's own
         self.private = private
         self.address = None  # of the first link
         self._helper = subprocess.Popen(
@@ -242,6 +243,7 @@ class Node(Commands):
                 "-SE",
                 str(Path(__file__).with_name("node_init.py")),
                 name,
+                control_groups,
                 *map(str, all_private),
             ],
             stdin=subprocess.PIPE,
@@ -255,7 +257,7 @@ class Node(Commands):
         self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
     def command(self, argv):
-        return [
+        words = [
             "nsenter",
             f"--target={self.init_pid}",
             "--pid",
@@ -267,6 +269,35 @@ class Node(Commands):
             "--",
             *map(str, argv),
         ]
+        if not self._control_groups:
+            return words
+        join = 'for group in $0; do echo 0 >"$group/cgroup.procs"; done; exec "$@"'
+        words[-len(argv) - 1 : -len(argv)] = ["--cgroup", "--"]
+        return ["sh", "-c", join, " ".join(self._own_groups()), *words]
+
+    def _own_groups(self):
+        """The paths of the node's control groups on the host."""
+        with open("/proc/self/mountinfo") as mounts:
+            fields = [line.split() for line in mounts]
+        roots = [f[4] for f in fields if f[-3] in ("cgroup", "cgroup2")]
+        return [f"{root}/{self._control_groups}" for root in roots]
+
+    def _remove_groups(self):
+        for top in self._own_groups() if self._control_groups else []:
+            for directory, _, _ in os.walk(top, topdown=False):
+                wait_until(
+                    lambda path=directory: self._try_remove(path), 10, f"the end of {directory}"
+                )
+
+    @staticmethod
+    def _try_remove(group):
+        try:
+            os.rmdir(group)
+            return True
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # the kernel has not let go of the last process yet
 
     def host_path(self, path):
         return Path(f"/proc/{self.init_pid}/root{path}")
@@ -310,6 +341,7 @@ class Node(Commands):
             self._helper.kill()  # --kill-child: its child, process 1 of the node, goes with it
             self._helper.wait()
         self._helper.stdout.close()
+        self._remove_groups()
 
 
 class Link:
@@ -365,10 +397,11 @@ class Lab:
     def __exit__(self, *_):
         self.close()
 
-    def node(self, name):
+    def node(self, name, control_groups=False):
         private = self.directory / "private"
         private.mkdir(exist_ok=True)
-        node = Node(name, private, [private, "/run", "/dev/shm"])
+        groups = f"{self.directory.name}-{name}" if control_groups else ""
+        node = Node(name, private, [private, "/run", "/dev/shm"], groups)
         self.nodes.append(node)
         return node
 

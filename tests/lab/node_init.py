@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+CLONE_NEWCGROUP = 0x02000000
 
 
 def reap():
@@ -37,8 +38,30 @@ def drop_copied_mounts():
         libc.umount2(os.fsencode(path), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
+def make_control_groups(name):
+    """Gives the node control groups of its own: those of the host named `name`, as the root of all it sees."""
+    with open("/proc/self/mountinfo") as mounts:
+        fields = [line.split() for line in mounts]
+    hierarchies = [(f[4], f[-3], f[-1]) for f in fields if f[-3] in ("cgroup", "cgroup2")]
+    for mountpoint, _, _ in hierarchies:
+        group = f"{mountpoint}/{name}"
+        os.makedirs(group, exist_ok=True)
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            if os.path.exists(f"{group}/{file}"):
+                with open(f"{mountpoint}/{file}") as parent, open(f"{group}/{file}", "w") as own:
+                    own.write(parent.read())
+        with open(f"{group}/cgroup.procs", "w") as members:
+            members.write("0")
+    if ctypes.CDLL(None).unshare(CLONE_NEWCGROUP) != 0:
+        raise OSError("unshare: no cgroup namespace")
+    for mountpoint, kind, options in hierarchies:
+        what = ["-o", ",".join(set(options.split(",")) - {"rw"})] if kind == "cgroup" else []
+        subprocess.run(["umount", mountpoint], check=True)
+        subprocess.run(["mount", "-t", kind, *what, kind, mountpoint], check=True)
+
+
 def main():
-    name, *private_directories = sys.argv[1:]
+    name, control_groups, *private_directories = sys.argv[1:]
     drop_copied_mounts()  # before anything slow
     tmpfs = ["mount", "-t", "tmpfs", "-o", "mode=0755", "node"]
     # With the host's devpts, the terminals of all nodes would share their numbers.
@@ -51,6 +74,8 @@ def main():
         ["ip", "link", "set", "lo", "up"],
     ):
         subprocess.run(command, check=True)
+    if control_groups:
+        make_control_groups(control_groups)
     child_ended, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(child_ended, False)

@@ -1,0 +1,113 @@
+#include "jobs/cli/slurm_step.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "mount/control/control_client.h"
+#include "restart_loader/criu/run_command.h"
+#include "restart_loader/migration/command_error.h"
+
+namespace ppmr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kScontrolPatience{20};
+constexpr std::chrono::milliseconds kEndPatience{10'000};
+constexpr std::chrono::milliseconds kHoldTimeout{5'000};
+constexpr std::chrono::milliseconds kBetweenReports{5'000};
+constexpr std::chrono::seconds kFirstReportPatience{20};  // an agent may be about to start
+
+// Returns whether standard input has ended.
+bool input_ends_within(std::chrono::milliseconds time) {
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (poll(&input, 1, static_cast<int>(time.count())) <= 0) return false;
+  char ignored[64];
+  return read(STDIN_FILENO, ignored, sizeof(ignored)) <= 0;
+}
+
+}  // namespace
+
+Result<SlurmAllocation> find_slurm_allocation() {
+  const char* number = std::getenv("SLURM_JOB_ID");
+  const char* list = std::getenv("SLURM_JOB_NODELIST");
+  if (number == nullptr || list == nullptr) {
+    return failure(ENOENT,
+                   "no hosts: name them with --hosts, or run inside an allocation of Slurm (sbatch "
+                   "--no-kill, salloc --no-kill)");
+  }
+  auto output = run_successfully({"scontrol", "show", "hostnames", list}, kScontrolPatience);
+  if (!output) return failure(output.error());
+  SlurmAllocation allocation{.number = number};
+  std::istringstream lines(*output);
+  for (std::string line; std::getline(lines, line);) allocation.hosts.push_back(line);
+  return allocation;
+}
+
+unsigned slots_of_host() {
+  // "2(x3)", "4,2": the first number is that of the first host, and hosts of a job are alike.
+  const char* tasks = std::getenv("SLURM_TASKS_PER_NODE");
+  const unsigned of_slurm = tasks != nullptr ? static_cast<unsigned>(std::atoi(tasks)) : 0;
+  return of_slurm > 0 ? of_slurm : std::max(1U, std::thread::hardware_concurrency());
+}
+
+Result<SlurmStep> SlurmStep::start(const SlurmAllocation& allocation) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("create", "a pipe");
+  const UniqueFd theirs(ends[0]);
+  UniqueFd ours(ends[1]);
+  const size_t hosts = allocation.hosts.size();
+  auto srun = ChildProcess::start(
+      {.argv = {"srun", fmt::format("--nodes={}", hosts), fmt::format("--ntasks={}", hosts),
+                "--ntasks-per-node=1", "--job-name=ppmr",
+                // Beside other steps, with all that the allocation has.
+                "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
+                // It outlives hosts that fail.
+                "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--",
+                std::filesystem::canonical("/proc/self/exe").string(), "job", "hold",
+                allocation.number},
+       .files = {{.ours = theirs.get(), .theirs = STDIN_FILENO}},
+       // Ctrl-C is for the job.
+       .group = SpawnGroup::kOwn});
+  if (!srun) return failure(srun.error());
+  return SlurmStep(std::move(ours), std::move(*srun));
+}
+
+SlurmStep::~SlurmStep() {
+  if (!input_) return;  // moved from
+  input_.reset();
+  pollfd end{.fd = srun_.pidfd(), .events = POLLIN, .revents = 0};
+  (void)poll(&end, 1, static_cast<int>(kEndPatience.count()));
+}
+
+int JobHoldCommand::run() const {
+  const auto deadline = Clock::now() + kFirstReportPatience;
+  for (bool known = false;;) {
+    auto answer = call(socket, {{"op", "hold"}, {"allocation", allocation}}, kHoldTimeout);
+    if (answer) {
+      if (Status status = accepted(*answer); !status) {
+        return report("job hold", {ExitCode::kFailure, status.error().message}, false);
+      }
+      known = true;
+    } else if (!known && Clock::now() > deadline) {
+      return report("job hold",
+                    {ExitCode::kDaemonSilent,
+                     answer.error().message + " (does `ppmr job agent` run on this host?)"},
+                    false);
+    }
+    if (input_ends_within(known ? kBetweenReports : kBetweenReports / 10)) {
+      return to_int(ExitCode::kSuccess);
+    }
+  }
+}
+
+}  // namespace ppmr

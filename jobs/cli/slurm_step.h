@@ -1,0 +1,51 @@
+// `ppmr job run` in an allocation of Slurm: its hosts, and the step that holds them for the job.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/criu/child_process.h"
+
+namespace ppmr {
+
+struct SlurmAllocation {
+  std::string number;              // SLURM_JOB_ID
+  std::vector<std::string> hosts;  // in the order of Slurm
+};
+
+// Errors: ENOENT outside of an allocation; those of scontrol(1).
+Result<SlurmAllocation> find_slurm_allocation();
+
+// Ranks on each host: Slurm's tasks per node, else the CPUs of this host.
+unsigned slots_of_host();
+
+// A step with one `ppmr job hold` on each host of the allocation. Slurm limits and accounts what is
+// in the step, and ends it. Threads: one.
+class SlurmStep {
+ public:
+  // Does not wait until the step runs. Errors: those of pipe(2) and ChildProcess::start().
+  static Result<SlurmStep> start(const SlurmAllocation& allocation);
+  SlurmStep(SlurmStep&&) = default;
+  // Ends the step and waits for its end.
+  ~SlurmStep();
+
+ private:
+  SlurmStep(UniqueFd input, ChildProcess srun) : input_(std::move(input)), srun_(std::move(srun)) {}
+
+  // The standard input of all its processes: they end when it is closed, also by our own end.
+  UniqueFd input_;
+  ChildProcess srun_;
+};
+
+// `ppmr job hold ALLOCATION`
+struct JobHoldCommand {
+  std::string allocation;
+  std::string socket;
+
+  // Reports to the agent, again and again in case that it is a new one, until standard input ends.
+  int run() const;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,54 @@
+#include "jobs/node/control_group.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <sstream>
+
+namespace ppmr {
+namespace {
+
+constexpr const char* kHierarchies = "/sys/fs/cgroup";
+
+bool is_of_slurm(const std::string& group) {
+  // Several slurmd on one machine have "/slurm_NODE".
+  return group.starts_with("/slurm/") || group.starts_with("/slurm_") ||
+         group.find("/slurmstepd.scope/") != std::string::npos;
+}
+
+void remove_upwards(const std::string& hierarchy, std::string group) {
+  while (group.size() > 1) {
+    // Fails for a group with processes or with groups in it.
+    if (rmdir((hierarchy + group).c_str()) != 0 && errno != ENOENT) return;
+    group.resize(group.rfind('/'));
+  }
+}
+
+}  // namespace
+
+std::string step_group(const std::string& process_groups, const std::string& allocation) {
+  const std::string job = "/job_" + allocation + "/";
+  std::string deepest;
+  std::istringstream lines(process_groups);  // "4:memory:/slurm/uid_0/job_1/step_0"
+  for (std::string line; std::getline(lines, line);) {
+    const size_t controllers = line.find(':');
+    const size_t path =
+        controllers == std::string::npos ? controllers : line.find(':', controllers + 1);
+    if (path == std::string::npos) continue;
+    const std::string group = line.substr(path + 1);
+    if (!is_of_slurm(group) || group.find(job) == std::string::npos) continue;
+    if (group.find("/../") != std::string::npos) continue;  // outside of what we see
+    if (group.size() > deepest.size()) deepest = group;
+  }
+  return deepest;
+}
+
+void remove_empty_groups(const std::string& group) {
+  remove_upwards(kHierarchies, group);  // cgroup v2
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(kHierarchies, error)) {
+    if (entry.is_directory(error)) remove_upwards(entry.path(), group);
+  }
+}
+
+}  // namespace ppmr

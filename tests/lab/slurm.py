@@ -1,0 +1,152 @@
+"""Real Slurm on the hosts of a JobHosts: munged and slurmd on each, slurmctld on the first.
+
+    with JobHosts(lab, 4, control_groups=True) as hosts, SlurmCluster(hosts) as slurm:
+        job = slurm.submit("ppmr job run --spares 1 -- mpirun ./simulation", nodes=4)
+        slurm.await_end(job)
+
+Programs that Slurm starts find the configuration through SLURM_CONF. The daemons keep their state in directories that
+are private to their host.
+"""
+import os
+import re
+import subprocess
+
+from .node import LabError, wait_until
+
+CONTROL_PORT = 6817
+# Slurm's names of the states in which a job has ended.
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
+
+
+class SlurmCluster:
+    def __init__(self, hosts, health_check=None, health_check_interval=2):
+        self.hosts = hosts
+        self.directory = hosts.lab.home / "slurm"
+        self.directory.mkdir()
+        self.configuration = self.directory / "slurm.conf"
+        health = (
+            [
+                f"HealthCheckProgram={health_check}",
+                f"HealthCheckInterval={health_check_interval}",
+                "HealthCheckNodeState=ANY",
+            ]
+            if health_check
+            else []
+        )
+        self.configuration.write_text("\n".join([*self._settings(), *health, ""]))
+        (self.directory / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        key = self.directory / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        self.environment = {**hosts.environment, "SLURM_CONF": str(self.configuration)}
+        self.logs, self.daemons = {}, {}
+        for name in hosts.names:
+            self._start_munge(name, key)
+        self._start("slurmctld", hosts.names[0], ["slurmctld", "-D", "-i"])
+        for name in hosts.names:
+            self._start("slurmd", name, ["slurmd", "-D"])
+        wait_until(
+            lambda: set(self.node_states().values()) == {"idle"}, 60, "Slurm's nodes to be idle", 0.2
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _settings(self):
+        names = self.hosts.names
+        nodes = [
+            f"NodeName={name} NodeAddr=10.78.0.{number} CPUs=16 RealMemory=1000"
+            for number, name in enumerate(names, start=1)
+        ]
+        return [
+            "ClusterName=lab",
+            f"SlurmctldHost={names[0]}",
+            f"SlurmctldPort={CONTROL_PORT}",
+            "SlurmUser=root",
+            "AuthType=auth/munge",
+            "CryptoType=crypto/munge",
+            "MpiDefault=none",
+            "StateSaveLocation=/run/slurm/state",
+            "SlurmdSpoolDir=/run/slurm/spool",
+            "SlurmctldPidFile=/run/slurm/slurmctld.pid",
+            "SlurmdPidFile=/run/slurm/slurmd.pid",
+            "ProctrackType=proctrack/cgroup",
+            "TaskPlugin=task/cgroup",
+            "JobAcctGatherType=jobacct_gather/cgroup",
+            "JobAcctGatherFrequency=task=1",
+            "SelectType=select/cons_tres",
+            "SelectTypeParameters=CR_CPU",
+            "SlurmdParameters=config_overrides",  # the hosts have more CPUs than this machine
+            "KillWait=2",
+            "SlurmctldTimeout=30",
+            "SlurmdTimeout=30",
+            *nodes,
+            f"PartitionName=all Nodes={','.join(names)} Default=YES State=UP MaxTime=INFINITE",
+        ]
+
+    def _start_munge(self, name, key):
+        self.hosts.nodes[name].run(["mkdir", "-m", "0755", "/run/munge"])
+        # --force: the key lies in a directory that others may write.
+        self._start("munged", name, ["munged", "--foreground", "--force", f"--key-file={key}"])
+        wait_until(
+            lambda: self.hosts.nodes[name].run(["munge", "-n"], check=False).returncode == 0,
+            20,
+            f"munged on {name}",
+        )
+
+    def _start(self, what, name, command):
+        node = self.hosts.nodes[name]
+        node.run(["mkdir", "-p", "/run/slurm"])
+        log = open(self.directory / f"{what}-{name}.log", "ab")
+        self.logs[what, name] = log
+        self.daemons[what, name] = node.popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=self.environment
+        )
+
+    def log(self, what, name):
+        return (self.directory / f"{what}-{name}.log").read_text(errors="replace")
+
+    def command(self, *words, host="h1", check=True):
+        node = self.hosts.nodes[host]
+        return node.run(words, env=self.environment, check=check).stdout.strip()
+
+    def node_states(self):
+        text = self.command("sinfo", "--noheader", "-N", "-o", "%N %T", check=False)
+        return dict(line.split() for line in text.splitlines())
+
+    def submit(self, script, nodes, tasks_per_node=2, options=()):
+        """Returns the number of the batch job. `script`: its commands."""
+        path = self.directory / "batch.sh"
+        path.write_text("#!/bin/sh\n" + script + "\n")
+        words = ["sbatch", "--parsable", "--no-kill", f"--nodes={nodes}", "--chdir", self.hosts.lab.home]
+        words += [f"--ntasks-per-node={tasks_per_node}", *options, path]
+        return self.command(*words)
+
+    def job(self, job):
+        """Slurm's record of a job: name to value."""
+        text = self.command("scontrol", "show", "job", job)
+        return dict(re.findall(r"(\S+?)=(\S*)", text))
+
+    def output(self, job):
+        path = self.hosts.lab.home / f"slurm-{job}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def await_end(self, job, timeout=120):
+        """Returns Slurm's state of the job, such as COMPLETED."""
+        wait_until(
+            lambda: self.job(job)["JobState"] in ENDED, timeout, f"the end of job {job}", 0.2
+        )
+        return self.job(job)["JobState"]
+
+    def close(self):
+        for (what, name), process in self.daemons.items():
+            if process.poll() is None:
+                try:
+                    self.hosts.nodes[name].signal_process(process, 9)
+                except LabError:
+                    pass
+            process.wait()
+            self.logs[what, name].close()
