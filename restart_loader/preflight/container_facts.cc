@@ -47,16 +47,9 @@ bool is_bind(const json& mount) {
   return false;
 }
 
-Result<std::string> digest_of_config(const std::string& directory) {
-  const std::string path = directory + "/config.json";
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!fd) return system_failure("open", path);
-  return digest_of(fd.get(), kConfigMaxBytes, path);
-}
-
 Result<std::string> read_config(const std::string& directory) {
   const std::string path = directory + "/config.json";
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd) return system_failure("open", path);
   std::string text;
   char buffer[16 << 10];
@@ -67,6 +60,16 @@ Result<std::string> read_config(const std::string& directory) {
     text.append(buffer, static_cast<size_t>(size));
     if (text.size() > kConfigMaxBytes) return failure(EFBIG, path + " is longer than 16 MiB");
   }
+}
+
+// Of what must be equal on both nodes. The control group belongs to the node: a scheduler may
+// choose it.
+Result<std::string> digest_of_config(const std::string& text) {
+  json config = json::parse(text, nullptr, false);
+  if (config.is_object() && config.contains("linux") && config["linux"].is_object()) {
+    config["linux"].erase("cgroupsPath");
+  }
+  return digest_of(config.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -129,7 +132,7 @@ Result<BundleFacts> read_bundle(const std::string& directory) {
   if (!config) return failure(config.error());
   auto bundle = parse_bundle(*config, directory);
   if (!bundle) return bundle;
-  auto digest = digest_of_config(directory);
+  auto digest = digest_of_config(*config);
   if (!digest) return failure(digest.error());
   bundle->config_digest = *digest;
   return bundle;
@@ -190,7 +193,8 @@ Result<ContainerAnswer> answer_question(const ContainerQuestion& question) {
   for (const std::string& name : question.interfaces) {
     if (if_nametoindex(name.c_str()) == 0) answer.interfaces_missing.push_back(name);
   }
-  if (const auto digest = digest_of_config(question.bundle)) {
+  const auto config = read_config(question.bundle);
+  if (const auto digest = config ? digest_of_config(*config) : config) {
     answer.bundle =
         *digest == question.config_digest ? BundleVerdict::kSame : BundleVerdict::kOther;
   }

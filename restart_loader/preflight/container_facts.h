@@ -19,7 +19,7 @@ struct BundleFacts {
   };
 
   std::string directory;
-  std::string config_digest;     // SHA-256 of config.json
+  std::string config_digest;     // SHA-256 of config.json but for its control group
   std::string root_file_system;  // on the node
   std::vector<Mount> mounts;
   std::vector<std::string> namespaces;  // paths of the namespaces that the container joins

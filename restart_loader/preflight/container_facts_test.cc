@@ -64,6 +64,14 @@ class ContainerAnswers : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
+  // kConfig with other text where its part "linux" begins.
+  void write_config(const std::string& text) const {
+    constexpr std::string_view kBegin = "\"linux\": {";
+    std::string config = kConfig;
+    config.replace(config.find(kBegin), kBegin.size(), text);
+    std::ofstream(directory_ + "/config.json") << config;
+  }
+
   std::string directory_;
 };
 
@@ -79,7 +87,9 @@ TEST_F(ContainerAnswers, CompareTheBundleAndListMissingPaths) {
   EXPECT_EQ(answer->bundle, BundleVerdict::kSame);
   EXPECT_FALSE(answer->name_taken);
   EXPECT_THAT(answer->paths_missing, ElementsAre(directory_ + "/missing"));
-  std::ofstream(directory_ + "/config.json", std::ios::app) << " ";
+  write_config("\"linux\": {\"cgroupsPath\": \"/slurm/job_1\",");
+  EXPECT_EQ(answer_question(question)->bundle, BundleVerdict::kSame);
+  write_config("\"linux\": {\"seccomp\": {},");
   EXPECT_EQ(answer_question(question)->bundle, BundleVerdict::kOther);
   question.bundle = directory_ + "/rootfs";
   EXPECT_EQ(answer_question(question)->bundle, BundleVerdict::kMissing);

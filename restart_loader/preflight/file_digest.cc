@@ -75,6 +75,15 @@ Result<std::string> digest_of(int fd, uint64_t size_max_bytes, const std::string
   return hexadecimal(digest, size);
 }
 
+Result<std::string> digest_of(const std::string& text) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  if (EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr) != 1) {
+    return failure(ENOMEM, "compute a digest: OpenSSL lacks SHA-256");
+  }
+  return hexadecimal(digest, size);
+}
+
 std::string build_id_of(int fd) {
   Elf64_Ehdr header;
   if (!read_at(fd, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||

@@ -13,6 +13,9 @@ namespace ppmr {
 // file is longer than `size_max_bytes`.
 Result<std::string> digest_of(int fd, uint64_t size_max_bytes, const std::string& path);
 
+// SHA-256 of a text, in hexadecimal. Errors: ENOMEM.
+Result<std::string> digest_of(const std::string& text);
+
 // The build ID of a program or library (note NT_GNU_BUILD_ID of an ELF file), in hexadecimal. CRIU
 // compares it, too. Empty: the file has none.
 std::string build_id_of(int fd);
