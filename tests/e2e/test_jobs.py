@@ -6,35 +6,13 @@ import signal
 
 import pytest
 
-from lab.job_hosts import SOCKET, JobHosts
+from lab import lammps
+from lab.job_hosts import AS_ROOT, SOCKET, JobHosts
 from lab.node import wait_until
 from lab.programs import REPOSITORY
 
 MOVED, STAYED = 0, 11
 COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done; exit 7"
-AS_ROOT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    # Ranks that wait leave the CPU to others: here are more ranks than CPUs.
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
-LAMMPS = """units lj
-atom_style atomic
-lattice fcc 0.8442
-region box block 0 12 0 12 0 12
-create_box 1 box
-create_atoms 1 box
-mass 1 1.0
-velocity all create 1.44 87287 loop geom
-pair_style lj/cut 2.5
-pair_coeff 1 1 1.0 1.0 2.5
-neighbor 0.3 bin
-neigh_modify delay 0 every 20 check no
-fix 1 all nve
-thermo 10
-thermo_modify flush yes
-run {steps}
-"""
 
 
 @pytest.fixture
@@ -86,7 +64,7 @@ def test_job_leaves_its_host_and_loses_no_output(make_hosts):
 def test_mpi_job_computes_the_same_result_while_two_hosts_are_evacuated(make_hosts, need_command):
     need_command("lmp")
     hosts = make_hosts(5)
-    (hosts.lab.home / "in.melt").write_text(LAMMPS.format(steps=1500))
+    (hosts.lab.home / "in.melt").write_text(lammps.melt(steps=1500))
     words = ["--spares", "2", "--slots", "2", "--", "mpirun", "-n", "6"]
     words += ["lmp", "-in", "in.melt", "-log", "none"]
 

@@ -18,6 +18,13 @@ from .ppmr import find_ppmr, make_key
 
 BRIDGE = "jobs"
 SOCKET = "/run/ppmr-job.sock"
+# The environment of Open MPI's mpirun.
+AS_ROOT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    # Ranks that wait leave the CPU to others: here are more ranks than CPUs.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
 
 
 class JobHosts:

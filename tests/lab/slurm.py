@@ -9,31 +9,38 @@ are private to their host.
 """
 import os
 import re
+import signal
 import subprocess
 
 from .node import LabError, wait_until
+from .programs import REPOSITORY
 
 CONTROL_PORT = 6817
+# The health check as an administrator would adapt it: each host has a drain file, and this machine's sensors do not count.
+HEALTH_CHECK = """#!/bin/sh
+# slurmd gives it no environment but SLURMD_NODENAME.
+export SLURM_CONF={directory}/slurm.conf
+export PPMR_DRAIN_FILE={directory}/drain-$SLURMD_NODENAME PPMR_EDAC=/none PPMR_THERMAL=/none PPMR_SHRINK=1
+exec {program}
+"""
 # Slurm's names of the states in which a job has ended.
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
 
 
 class SlurmCluster:
-    def __init__(self, hosts, health_check=None, health_check_interval=2):
+    def __init__(self, hosts, health_check_interval=1):
         self.hosts = hosts
         self.directory = hosts.lab.home / "slurm"
         self.directory.mkdir()
         self.configuration = self.directory / "slurm.conf"
-        health = (
-            [
-                f"HealthCheckProgram={health_check}",
-                f"HealthCheckInterval={health_check_interval}",
-                "HealthCheckNodeState=ANY",
-            ]
-            if health_check
-            else []
+        self.health_check = self.directory / "health-check"
+        self.health_check.write_text(
+            HEALTH_CHECK.format(
+                directory=self.directory, program=REPOSITORY / "jobs/slurm/health_check"
+            )
         )
-        self.configuration.write_text("\n".join([*self._settings(), *health, ""]))
+        self.health_check.chmod(0o755)
+        self.configuration.write_text("\n".join([*self._settings(health_check_interval), ""]))
         (self.directory / "cgroup.conf").write_text("CgroupAutomount=no\n")
         key = self.directory / "munge.key"
         key.write_bytes(os.urandom(128))
@@ -46,7 +53,10 @@ class SlurmCluster:
         for name in hosts.names:
             self._start("slurmd", name, ["slurmd", "-D"])
         wait_until(
-            lambda: set(self.node_states().values()) == {"idle"}, 60, "Slurm's nodes to be idle", 0.2
+            lambda: set(self.node_states().values()) == {"idle"},
+            60,
+            "Slurm's nodes to be idle",
+            0.2,
         )
 
     def __enter__(self):
@@ -55,7 +65,7 @@ class SlurmCluster:
     def __exit__(self, *_):
         self.close()
 
-    def _settings(self):
+    def _settings(self, health_check_interval):
         names = self.hosts.names
         nodes = [
             f"NodeName={name} NodeAddr=10.78.0.{number} CPUs=16 RealMemory=1000"
@@ -83,6 +93,9 @@ class SlurmCluster:
             "KillWait=2",
             "SlurmctldTimeout=30",
             "SlurmdTimeout=30",
+            f"HealthCheckProgram={self.health_check}",
+            f"HealthCheckInterval={health_check_interval}",
+            "HealthCheckNodeState=ANY",
             *nodes,
             f"PartitionName=all Nodes={','.join(names)} Default=YES State=UP MaxTime=INFINITE",
         ]
@@ -117,11 +130,22 @@ class SlurmCluster:
         text = self.command("sinfo", "--noheader", "-N", "-o", "%N %T", check=False)
         return dict(line.split() for line in text.splitlines())
 
+    def report_failing(self, host):
+        """From now on the health check says that the host is about to fail."""
+        (self.directory / f"drain-{host}").touch()
+
     def submit(self, script, nodes, tasks_per_node=2, options=()):
         """Returns the number of the batch job. `script`: its commands."""
         path = self.directory / "batch.sh"
         path.write_text("#!/bin/sh\n" + script + "\n")
-        words = ["sbatch", "--parsable", "--no-kill", f"--nodes={nodes}", "--chdir", self.hosts.lab.home]
+        words = [
+            "sbatch",
+            "--parsable",
+            "--no-kill",
+            f"--nodes={nodes}",
+            "--chdir",
+            self.hosts.lab.home,
+        ]
         words += [f"--ntasks-per-node={tasks_per_node}", *options, path]
         return self.command(*words)
 
@@ -141,11 +165,16 @@ class SlurmCluster:
         )
         return self.job(job)["JobState"]
 
+    def kill(self, what, host):
+        process = self.daemons[what, host]
+        self.hosts.nodes[host].signal_process(process, signal.SIGKILL)
+        process.wait()
+
     def close(self):
         for (what, name), process in self.daemons.items():
             if process.poll() is None:
                 try:
-                    self.hosts.nodes[name].signal_process(process, 9)
+                    self.kill(what, name)
                 except LabError:
                     pass
             process.wait()

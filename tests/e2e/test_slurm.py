@@ -1,0 +1,191 @@
+"""Jobs under real Slurm that leave a host: allocation, steps, accounting, health check, drain."""
+
+import json
+
+import pytest
+
+from lab import lammps
+from lab.job_hosts import AS_ROOT, JobHosts
+from lab.node import wait_until
+from lab.slurm import SlurmCluster
+
+HOSTS = 4
+EXPORTS = "".join(f"export {name}={value}\n" for name, value in AS_ROOT.items())
+COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done"
+
+
+@pytest.fixture
+def slurm(lab, need_command):
+    for program in ("runc", "slurmd", "slurmctld", "munged"):
+        need_command(program)
+    with JobHosts(lab, HOSTS, agent_options=["--slurm"], control_groups=True) as hosts:
+        with SlurmCluster(hosts) as cluster:
+            yield cluster
+
+
+def submit(slurm, command, options="--spares 1", **limits):
+    run = f"{slurm.hosts.ppmr} job run {options} -- {command}; echo ended with $?"
+    return slurm.submit(EXPORTS + run, nodes=HOSTS, **limits)
+
+
+def submit_counting(slurm, count):
+    """A job of which the node on h1 counts."""
+    return submit(slurm, f"sh -c '{COUNT.format(count=count)}'")
+
+
+def await_text(slurm, job, text):
+    wait_until(
+        lambda: text in slurm.output(job) or "ended with" in slurm.output(job),
+        90,
+        f"'{text}' in the output of job {job}",
+    )
+    assert text in slurm.output(job)
+
+
+def check_counted(slurm, job, count):
+    assert slurm.await_end(job) == "COMPLETED"
+    # srun reports on the job's standard error when Slurm loses a host.
+    lines = [line for line in slurm.output(job).splitlines() if not line.startswith("srun: ")]
+    assert lines == [*map(str, range(count)), "ended with 0"]
+
+
+def values_of(slurm, job):
+    return lammps.values(slurm.output(job).splitlines())
+
+
+def groups_of_job_nodes(slurm, host):
+    """The control groups of the job nodes on a host, as the memory controller names them."""
+    find = ["find", "/sys/fs/cgroup/memory", "-name", "ppmr-*", "-printf", "/%P\n"]
+    return slurm.hosts.nodes[host].run(find).stdout.split()
+
+
+def groups_of_jobs(slurm, host):
+    """Slurm's control groups on a host, in all hierarchies."""
+    return slurm.hosts.nodes[host].run(["find", "/sys/fs/cgroup", "-name", "job_*"]).stdout.split()
+
+
+def await_no_trace(slurm):
+    slurm.hosts.await_clean()
+    wait_until(
+        lambda: not any(groups_of_jobs(slurm, host) for host in slurm.hosts.names),
+        30,
+        "the control groups of the job to go",
+        interval=0.2,
+    )
+    assert "Unable to destroy" not in "".join(slurm.log("slurmd", n) for n in slurm.hosts.names)
+
+
+def test_failing_host_is_evacuated_drained_and_given_back(slurm, need_command):
+    need_command("lmp")
+    home = slurm.hosts.lab.home
+    (home / "in.melt").write_text(lammps.melt(steps=2000))
+    command = f"mpirun -n 6 lmp -in {home}/in.melt -log none"
+    undisturbed = submit(slurm, command)
+    assert slurm.await_end(undisturbed) == "COMPLETED", slurm.output(undisturbed)
+    await_no_trace(slurm)
+
+    job = submit(slurm, command)
+    wait_until(lambda: len(values_of(slurm, job)) >= 20, 60, "20 lines of values")
+    slurm.report_failing("h2")
+    wait_until(lambda: slurm.node_states()["h2"] == "drained", 60, "h2 to be drained", 0.2)
+    # The job goes on: it moved, and then gave the host back.
+    assert slurm.job(job)["JobState"] == "RUNNING"
+    assert slurm.job(job)["NodeList"] == "h[1,3-4]"
+    [record] = slurm.hosts.status()
+    assert record["allocation"] == job
+    assert [node["host"] for node in record["nodes"]] == ["h1", "h4", "h3"]
+    [group] = groups_of_job_nodes(slurm, "h4")
+    assert f"/job_{job}/step_" in group
+    assert groups_of_job_nodes(slurm, "h2") == []
+    assert slurm.await_end(job) == "COMPLETED"
+    assert len(values_of(slurm, undisturbed)) == 201
+    assert values_of(slurm, job) == values_of(slurm, undisturbed)
+    await_no_trace(slurm)
+
+
+def test_slurm_accounts_a_node_on_the_host_to_which_it_moved(slurm):
+    # Rank 1, alone on h2, takes 200 MB.
+    taker = "import time; held = bytearray(b'x') * 200_000_000; print('held', flush=True)\n"
+    taker += "while True: sum(range(100_000))\n"
+    path = slurm.hosts.lab.home / "taker.py"
+    path.write_text(taker)
+    command = (
+        f'mpirun -n 2 sh -c "[ $OMPI_COMM_WORLD_RANK = 0 ] || exec python3 {path}; sleep 1000"'
+    )
+    job = submit(slurm, command.replace("$", "\\$"), tasks_per_node=1)
+    await_text(slurm, job, "held")
+
+    def accounted():
+        """Of the whole step: (host with the most memory, its bytes, seconds of CPU)."""
+        fields = "MaxRSSNode,MaxRSS,MaxRSSTask,AveCPU"
+        words = ["sstat", "--noheader", "--parsable2", "--noconvert", f"--format={fields}"]
+        [line] = slurm.command(*words, f"--jobs={job}.0").splitlines()
+        host, size, *_ = line.split("|")
+        return host, int(size)
+
+    wait_until(lambda: accounted()[1] > 200_000_000, 20, "Slurm to see the memory", 0.5)
+    assert accounted()[0] == "h2"
+    [move] = slurm.hosts.evacuate("h2")
+    assert move["ok"] and move["to"] == "h4"
+    wait_until(lambda: memory_of_step(slurm, "h4", job) > 200_000_000, 20, "h4 to have it", 0.5)
+    assert memory_of_step(slurm, "h2", job) < 100_000_000
+    slurm.command("scancel", job)
+    slurm.await_end(job)
+    await_no_trace(slurm)
+
+
+def memory_of_step(slurm, host, job):
+    """What the step uses on the host, in bytes, as its control group has it: with that, Slurm limits the step."""
+    script = f"cat /sys/fs/cgroup/memory/slurm*/uid_0/job_{job}/step_0/memory.stat"
+    stat = slurm.hosts.nodes[host].run(["sh", "-c", script]).stdout
+    return int(dict(line.split() for line in stat.splitlines())["total_rss"])
+
+
+def test_scancel_ends_the_job_nodes_on_all_hosts(slurm):
+    job = submit_counting(slurm, 100_000)
+    await_text(slurm, job, "\n10\n")
+    [move] = slurm.hosts.evacuate("h1")
+    assert move["ok"]
+    slurm.command("scancel", job)
+    assert slurm.await_end(job) == "CANCELLED"
+    await_no_trace(slurm)
+
+
+def test_job_goes_on_when_slurm_loses_a_host_after_its_evacuation(slurm):
+    count = 300
+    job = submit_counting(slurm, count)
+    await_text(slurm, job, "\n10\n")
+    [move] = slurm.hosts.evacuate("h2")
+    assert move["ok"]
+    slurm.kill("slurmd", "h2")
+    slurm.command("scontrol", "update", "NodeName=h2", "State=down", "Reason=test")
+    check_counted(slurm, job, count)
+    assert slurm.node_states()["h2"].startswith("down")
+
+
+def test_job_ends_when_its_step_ends_on_a_host(slurm):
+    job = submit_counting(slurm, 100_000)
+    await_text(slurm, job, "\n10\n")
+    node = slurm.hosts.nodes["h3"]
+    [holder] = node.run(["pgrep", "-f", "job hold"]).stdout.split()
+    node.signal(holder, 9)
+    assert slurm.await_end(job) == "COMPLETED"  # of the batch script; its last command is `echo`
+    assert f"the step of job {job} that held the host has ended" in slurm.output(job)
+    await_no_trace(slurm)
+
+
+def test_hosts_are_only_for_jobs_of_slurm(slurm):
+    hosts = slurm.hosts
+    outside = hosts.run(["--", "true"])
+    assert outside.wait() == 1
+    assert "in allocations of Slurm only" in outside.error_text()
+    # Whoever says that a host is held for them has to be in Slurm's control group.
+    holder = hosts.nodes["h1"].popen([hosts.ppmr, "job", "hold", "77"], stdin=-1)
+    lying = hosts.run(["--hosts", "h1", "--", "true"], environment={"SLURM_JOB_ID": "77"})
+    assert lying.wait() == 1
+    request = json.dumps({"op": "run", "hosts": ["h1"], "spares": [], "allocation": "77"})
+    program = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/ppmr-job.sock'); s.sendall(b'{request}\\n'); print(s.makefile().readline())"
+    answer = json.loads(hosts.nodes["h1"].run(["python3", "-c", program], timeout=60).stdout)
+    assert not answer["ok"] and "is in no control group of that job" in answer["error"]
+    holder.stdin.close()
+    assert holder.wait(20) == 0
