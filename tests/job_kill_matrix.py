@@ -2,10 +2,12 @@
 """Kills programs of jobs at random moments while hosts are evacuated, and checks what remains.
 
     tests/job_kill_matrix.py --runs 200 --seed 1        as root, after `bazel build //:ppmr`
+    tests/job_kill_matrix.py --runs 200 --slurm         jobs of Slurm, whose programs are killed, too
 
 Each run is a job that counts on three hosts with two spares: every node prints to a file of its own, and the command prints
 the same numbers to its output. One or two hosts are evacuated while one program is killed: an agent, a `ppmr target`, `ppmr
-source` or `ppmr migrate`, the launcher, or a link is cut for a while. Then:
+source` or `ppmr migrate`, the launcher, its command, or a link is cut for a while; under Slurm also slurmd, slurmctld,
+slurmstepd, srun, or the holder of a host. Then:
 
 - Every number is in every file and in the output once and in order, and the exit code is that of the command;
   or the job ended with a message, and every file and the output hold a beginning of the numbers, each once.
@@ -16,7 +18,9 @@ Prints a table of outcomes. Exit code 0: nothing to object to.
 
 import argparse
 import collections
+import contextlib
 import random
+import re
 import signal
 import sys
 import time
@@ -26,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from lab.job_hosts import JobHosts  # noqa: E402
 from lab.node import Lab, LabError  # noqa: E402
+from lab.slurm import SlurmCluster  # noqa: E402
 
 COUNT = 120
 NODES = ("h1", "h2", "h3")
@@ -38,8 +43,10 @@ VICTIMS = (
     "ppmr source",
     "ppmr migrate",
     "launcher",
+    "command",
     "link",
 )
+VICTIMS_OF_SLURM = ("slurmd", "slurmctld", "slurmstepd", "srun", "ppmr job hold")
 LOOP = f'i=0; while [ $i -lt {COUNT} ]; do echo $i >>"$0"; echo $i; i=$((i+1)); sleep 0.05; done'
 
 
@@ -54,15 +61,26 @@ def command_line(directory):
     return f"{others} sh -c '{LOOP}' h1; wait; exit 7"
 
 
-def kill(hosts, victim, host, rng):
-    """Returns the hosts whose agent has to be started again."""
+def kill(hosts, slurm, job, victim, host, rng):
+    """Returns what has to be started again: a function and its arguments, or nothing."""
     spare = rng.choice(("h4", "h5"))
     agents = {"agent of the home": "h1", "agent of the host": host, "agent of the spare": spare}
     if victim in agents:
         hosts.kill_agent(agents[victim])
-        return [agents[victim]]
+        return [hosts.start_agent, agents[victim]]
     if victim == "launcher":
-        hosts.jobs[-1].signal(signal.SIGKILL)
+        job.signal(signal.SIGKILL)
+    elif victim == "command":
+        for node in hosts.nodes.values():  # wherever it is now
+            node.run(["pkill", "-KILL", "-f", "^sh -c /run/ppmr/rsh"], check=False)
+    elif victim in ("slurmd", "slurmctld"):
+        at = host if victim == "slurmd" else "h1"
+        slurm.kill(victim, at)
+        return [slurm.restart, victim, at]
+    elif victim in ("slurmstepd", "srun"):
+        name = r"slurmstepd: \[[0-9]+\.0\]" if victim == "slurmstepd" else "^srun "
+        at = host if victim == "slurmstepd" else "h1"
+        hosts.nodes[at].run(["pkill", "-KILL", "-f", name], check=False)
     elif victim == "link":
         link = hosts.links[rng.choice((host, spare))]
         link.set_up(False)
@@ -81,22 +99,24 @@ def is_beginning(numbers, whole):
     return numbers == expected if whole else numbers == expected[: len(numbers)]
 
 
-def one_run(hosts, rng, number):
+def one_run(hosts, slurm, rng, number, only=None):
     directory = hosts.lab.home / f"run{number}"
     directory.mkdir()
-    victim, hosts_to_leave = rng.choice(VICTIMS), rng.sample(NODES, rng.choice((1, 1, 2)))
+    victim = only or rng.choice(VICTIMS + (VICTIMS_OF_SLURM if slurm else ()))
+    hosts_to_leave = rng.sample(NODES, rng.choice((1, 1, 2)))
     words = ["--spares", "2", "--slots", "1", "--", "sh", "-c", command_line(directory)]
-    job = hosts.run(words, directory=directory)
+    job = (slurm or hosts).run(words, directory=directory)
     job.await_lines(5)
     evacuations = [
         hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", host], stdout=-3, stderr=-3)
         for host in hosts_to_leave
     ]
     time.sleep(rng.uniform(0, 2.5))
-    restart = kill(hosts, victim, hosts_to_leave[0], rng)
+    restart = kill(hosts, slurm, job, victim, hosts_to_leave[0], rng)
     time.sleep(rng.uniform(0, 1))
-    for host in restart:
-        hosts.start_agent(host)
+    if restart:
+        start, *arguments = restart
+        start(*arguments)
     objections = []
     try:
         code = job.wait(120)
@@ -113,8 +133,11 @@ def one_run(hosts, rng, number):
         outcome = "complete"
     elif victim == "launcher" and code == -signal.SIGKILL:
         outcome = "ended with its launcher"
-    elif code == 1 and job.error_text():
-        outcome = "lost: " + job.error_text().splitlines()[-1].split(": ", 1)[-1][:60]
+    elif victim == "command" and code == 128 + signal.SIGKILL:
+        outcome = "ended with its command"
+    elif code == 1 and "ppmr job run: " in job.error_text():
+        reason = job.error_text().partition("ppmr job run: ")[2].splitlines()[0]
+        outcome = "lost: " + re.sub(r"\d+ | h\d", "", reason)[:70]
     else:
         outcome = "wrong"
         objections.append(f"exit code {code}: {job.error_text()}")
@@ -124,8 +147,10 @@ def one_run(hosts, rng, number):
             objections.append(f"{name} has {len(numbers)} numbers: ...{numbers[-5:]}")
     try:
         hosts.await_clean(60)
-    except LabError:
-        objections.append(f"left: {hosts.leftovers()}")
+        if slurm:
+            slurm.await_idle()
+    except LabError as late:
+        objections.append(f"left: {hosts.leftovers()} {late}")
     return victim, outcome, objections
 
 
@@ -133,17 +158,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--only", choices=VICTIMS + VICTIMS_OF_SLURM, help="kill only this")
+    parser.add_argument("--slurm", action="store_true", help="the jobs are jobs of Slurm")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
     table, bad, number = collections.Counter(), 0, 0
     while number < args.runs:
         # New hosts from time to time, and after an objection.
-        with Lab() as lab, JobHosts(lab, 5) as hosts:
+        with contextlib.ExitStack() as stack:
+            lab = stack.enter_context(Lab())
+            options = {"agent_options": ["--slurm"], "control_groups": True} if args.slurm else {}
+            hosts = stack.enter_context(JobHosts(lab, 5, **options))
+            slurm = stack.enter_context(SlurmCluster(hosts)) if args.slurm else None
             for _ in range(20):
                 if number >= args.runs:
                     break
                 rng = random.Random(args.seed * 1_000_003 + number)
-                victim, outcome, objections = one_run(hosts, rng, number)
+                victim, outcome, objections = one_run(hosts, slurm, rng, number, args.only)
                 table[victim, outcome] += 1
                 number += 1
                 print(f"{number:4} {victim:20} {outcome}", flush=True)
@@ -153,6 +184,9 @@ def main():
                     bad += 1
                     for name in hosts.names:
                         print(f"     --- {name}\n{hosts.agent_log(name)[-1500:]}", flush=True)
+                    for log in sorted((lab.home / "slurm").glob("*.log")) if slurm else []:
+                        text = log.read_text(errors="replace")
+                        print(f"     --- {log.name}\n{text[-1500:]}", flush=True)
                     break
     print("\n| killed | outcome | runs |\n| --- | --- | --- |")
     for (victim, outcome), count in sorted(table.items()):

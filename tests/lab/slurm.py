@@ -9,6 +9,7 @@ are private to their host.
 """
 import os
 import re
+import shlex
 import signal
 import subprocess
 
@@ -25,6 +26,47 @@ exec {program}
 """
 # Slurm's names of the states in which a job has ended.
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
+
+
+class BatchJob:
+    """`ppmr job run` in a batch script; the interface of RunningJob."""
+
+    def __init__(self, slurm, words, directory):
+        self.slurm, self.directory = slurm, directory
+        command = shlex.join([str(slurm.hosts.ppmr), "job", "run", *words])
+        options = [f"--output={directory}/output", f"--error={directory}/errors", "--no-requeue"]
+        script = f"cd {directory}\nexec {command}"
+        self.number = slurm.submit(script, len(slurm.hosts.names), options=options)
+
+    def _read(self, name):
+        path = self.directory / name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def output(self):
+        return self._read("output").splitlines()
+
+    def error_text(self):
+        return self._read("errors")
+
+    def await_lines(self, count, timeout=60):
+        wait_until(
+            lambda: len(self.output()) >= count or self.slurm.has_ended(self.number),
+            timeout,
+            f"{count} lines of the job",
+        )
+        if len(self.output()) < count:
+            raise LabError(f"the job ended early: {self.output()} {self.error_text()}")
+
+    def signal(self, number):
+        """To the launcher."""
+        node = self.slurm.hosts.nodes["h1"]
+        node.run(["pkill", f"-{int(number)}", "-f", f"{self.slurm.hosts.ppmr.name} job run"])
+
+    def wait(self, timeout=120):
+        """Returns the exit code of the batch script, negative after a signal."""
+        self.slurm.await_end(self.number, timeout)
+        code, number = self.slurm.job(self.number)["ExitCode"].split(":")
+        return int(code) or -int(number)
 
 
 class SlurmCluster:
@@ -151,7 +193,7 @@ class SlurmCluster:
 
     def job(self, job):
         """Slurm's record of a job: name to value."""
-        text = self.command("scontrol", "show", "job", job)
+        text = self.command("scontrol", "show", "job", job, check=False)
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 
     def output(self, job):
@@ -160,21 +202,46 @@ class SlurmCluster:
 
     def await_end(self, job, timeout=120):
         """Returns Slurm's state of the job, such as COMPLETED."""
-        wait_until(
-            lambda: self.job(job)["JobState"] in ENDED, timeout, f"the end of job {job}", 0.2
-        )
+        wait_until(lambda: self.has_ended(job), timeout, f"the end of job {job}", 0.2)
         return self.job(job)["JobState"]
 
+    def has_ended(self, job):
+        return self.job(job).get("JobState") in ENDED  # not known while slurmctld is away
+
+    def run(self, words, directory, **_):
+        """`ppmr job run` in an allocation of all hosts, like JobHosts.run; the job has no input."""
+        return BatchJob(self, words, directory)
+
+    def restart(self, what, host):
+        command = {"slurmd": ["slurmd", "-D"], "slurmctld": ["slurmctld", "-D", "-i"]}[what]
+        self._start(what, host, command)
+
+    def await_idle(self, timeout=60):
+        """Waits until all hosts can have jobs again, those too that Slurm has given up."""
+
+        def idle():
+            states = self.node_states()
+            for host, state in states.items():
+                if state.startswith(("down", "drain")):
+                    self.command(
+                        "scontrol", "update", f"NodeName={host}", "State=resume", check=False
+                    )
+            return set(states.values()) == {"idle"}
+
+        wait_until(idle, timeout, "all hosts to be idle", 0.3)
+
     def kill(self, what, host):
+        """slurmctld may save its state: a killed one forgets the jobs of the last seconds, and starts them again."""
         process = self.daemons[what, host]
-        self.hosts.nodes[host].signal_process(process, signal.SIGKILL)
+        number = signal.SIGTERM if what == "slurmctld" else signal.SIGKILL
+        self.hosts.nodes[host].signal_process(process, number)
         process.wait()
 
     def close(self):
         for (what, name), process in self.daemons.items():
             if process.poll() is None:
                 try:
-                    self.kill(what, name)
+                    self.hosts.nodes[name].signal_process(process, signal.SIGKILL)
                 except LabError:
                     pass
             process.wait()
