@@ -65,7 +65,7 @@ Result<StepHolder> JobAgent::find_step(uid_t uid, const std::string& allocation)
     if (!options_.needs_step) return StepHolder{};
     return failure(EACCES,
                    "this host is for jobs in allocations of Slurm only: call `ppmr job run` "
-                   "in one, without --hosts");
+                   "in one");
   }
   auto holder = holders_.await(uid, allocation, kStepPatience);
   if (holder && options_.needs_step && holder->group.empty()) {

@@ -114,7 +114,8 @@ void add_run(CLI::App& job, int& exit_code) {
       "node of the first host");
   auto command = make_command<JobRunCommand>(sub, exit_code);
   sub.add_option("--hosts", command->hosts,
-                 "the job's hosts, separated by commas; default: those of the Slurm allocation")
+                 "the job's hosts, separated by commas; in an allocation of Slurm, some of its "
+                 "hosts; default: all of them")
       ->type_name("HOST,...")
       ->delimiter(',')
       ->allow_extra_args(false)

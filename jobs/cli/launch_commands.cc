@@ -79,12 +79,13 @@ int check_hosts(const std::string& socket, const std::vector<std::string>& hosts
 }  // namespace
 
 int JobRunCommand::run() {
-  SlurmAllocation allocation;  // none, if the hosts are named
+  const auto allocation = find_slurm_allocation(hosts);
+  if (!allocation) return fail({ExitCode::kFailure, allocation.error().message});
+  if (*allocation) hosts = (*allocation)->hosts;
   if (hosts.empty()) {
-    auto found = find_slurm_allocation();
-    if (!found) return fail({ExitCode::kUsage, found.error().message});
-    allocation = std::move(*found);
-    hosts = allocation.hosts;
+    return fail({ExitCode::kUsage,
+                 "no hosts: name them with --hosts, or run inside an allocation of Slurm (sbatch "
+                 "--no-kill, salloc --no-kill)"});
   }
   if (spares >= hosts.size()) {
     return fail(
@@ -96,16 +97,18 @@ int JobRunCommand::run() {
   const std::vector<std::string> spare(hosts.end() - spares, hosts.end());
 
   std::optional<SlurmStep> step;  // ends after the job
-  if (!allocation.number.empty()) {
-    auto started = SlurmStep::start(allocation);
+  if (*allocation) {
+    auto started = SlurmStep::start(**allocation);
     if (!started) return fail({ExitCode::kFailure, started.error().message});
     step.emplace(std::move(*started));
   }
   ControlCall start;
-  Status sent = start.send(
-      socket,
-      {{"op", "run"}, {"hosts", working}, {"spares", spare}, {"allocation", allocation.number}},
-      kConnectTimeout);
+  Status sent = start.send(socket,
+                           {{"op", "run"},
+                            {"hosts", working},
+                            {"spares", spare},
+                            {"allocation", *allocation ? (*allocation)->number : ""}},
+                           kConnectTimeout);
   auto answer = sent ? start.answer(kStartTimeout) : Result<json>(failure(sent.error()));
   if (!answer) {
     return fail({ExitCode::kDaemonSilent,

@@ -7,7 +7,7 @@ namespace ppmr {
 
 // `ppmr job run`
 struct JobRunCommand {
-  std::vector<std::string> hosts;  // empty: those of the Slurm allocation, held by a step of it
+  std::vector<std::string> hosts;  // empty: those of the Slurm allocation
   unsigned spares = 0;             // the last ones of `hosts`
   unsigned slots = 0;  // ranks on each host; 0: what Slurm says, else the CPUs of this host
   std::vector<std::string> argv;

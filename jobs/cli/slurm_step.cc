@@ -37,13 +37,13 @@ bool input_ends_within(std::chrono::milliseconds time) {
 
 }  // namespace
 
-Result<SlurmAllocation> find_slurm_allocation() {
+Result<std::optional<SlurmAllocation>> find_slurm_allocation(
+    const std::vector<std::string>& hosts) {
   const char* number = std::getenv("SLURM_JOB_ID");
   const char* list = std::getenv("SLURM_JOB_NODELIST");
-  if (number == nullptr || list == nullptr) {
-    return failure(ENOENT,
-                   "no hosts: name them with --hosts, or run inside an allocation of Slurm (sbatch "
-                   "--no-kill, salloc --no-kill)");
+  if (number == nullptr || list == nullptr) return std::nullopt;
+  if (!hosts.empty()) {
+    return SlurmAllocation{.number = number, .hosts = hosts, .has_more_hosts = true};
   }
   auto output = run_successfully({"scontrol", "show", "hostnames", list}, kScontrolPatience);
   if (!output) return failure(output.error());
@@ -66,18 +66,22 @@ Result<SlurmStep> SlurmStep::start(const SlurmAllocation& allocation) {
   const UniqueFd theirs(ends[0]);
   UniqueFd ours(ends[1]);
   const size_t hosts = allocation.hosts.size();
-  auto srun = ChildProcess::start(
-      {.argv = {"srun", fmt::format("--nodes={}", hosts), fmt::format("--ntasks={}", hosts),
-                "--ntasks-per-node=1", "--job-name=ppmr",
-                // Beside other steps, with all that the allocation has.
-                "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
-                // It outlives hosts that fail.
-                "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--",
-                std::filesystem::canonical("/proc/self/exe").string(), "job", "hold",
-                allocation.number},
-       .files = {{.ours = theirs.get(), .theirs = STDIN_FILENO}},
-       // Ctrl-C is for the job.
-       .group = SpawnGroup::kOwn});
+  std::vector<std::string> argv = {"srun", fmt::format("--nodes={}", hosts),
+                                   fmt::format("--ntasks={}", hosts), "--ntasks-per-node=1",
+                                   "--job-name=ppmr",
+                                   // Beside other steps, with all that the allocation has.
+                                   "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
+                                   // It outlives hosts that fail.
+                                   "--no-kill", "--kill-on-bad-exit=0", "--quiet"};
+  if (allocation.has_more_hosts) {
+    argv.push_back(fmt::format("--nodelist={}", fmt::join(allocation.hosts, ",")));
+  }
+  const std::string program = std::filesystem::canonical("/proc/self/exe").string();
+  argv.insert(argv.end(), {"--", program, "job", "hold", allocation.number});
+  // A group of its own, because Ctrl-C is for the job.
+  auto srun = ChildProcess::start({.argv = argv,
+                                   .files = {{.ours = theirs.get(), .theirs = STDIN_FILENO}},
+                                   .group = SpawnGroup::kOwn});
   if (!srun) return failure(srun.error());
   return SlurmStep(std::move(ours), std::move(*srun));
 }

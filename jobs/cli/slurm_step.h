@@ -1,6 +1,7 @@
 // `ppmr job run` in an allocation of Slurm: its hosts, and the step that holds them for the job.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,16 +13,18 @@ namespace ppmr {
 
 struct SlurmAllocation {
   std::string number;              // SLURM_JOB_ID
-  std::vector<std::string> hosts;  // in the order of Slurm
+  std::vector<std::string> hosts;  // for the job: all, in the order of Slurm, or those of `--hosts`
+  bool has_more_hosts = false;     // hosts that are not for the job
 };
 
-// Errors: ENOENT outside of an allocation; those of scontrol(1).
-Result<SlurmAllocation> find_slurm_allocation();
+// The allocation in which this process is; `hosts`: the job's hosts, empty for all. nullopt:
+// outside of an allocation. Errors: those of scontrol(1).
+Result<std::optional<SlurmAllocation>> find_slurm_allocation(const std::vector<std::string>& hosts);
 
 // Ranks on each host: Slurm's tasks per node, else the CPUs of this host.
 unsigned slots_of_host();
 
-// A step with one `ppmr job hold` on each host of the allocation. Slurm limits and accounts what is
+// A step with one `ppmr job hold` on each of the job's hosts. Slurm limits and accounts what is
 // in the step, and ends it. Threads: one.
 class SlurmStep {
  public:

@@ -141,6 +141,16 @@ def memory_of_step(slurm, host, job):
     return int(dict(line.split() for line in stat.splitlines())["total_rss"])
 
 
+def test_chosen_hosts_of_an_allocation_are_held_and_can_be_evacuated(slurm):
+    job = submit(slurm, f"sh -c '{COUNT.format(count=100)}'", "--hosts h3,h2 --spares 1")
+    await_text(slurm, job, "\n10\n")
+    [record] = slurm.hosts.status("h3")
+    assert [host["name"] for host in record["hosts"]] == ["h3", "h2"]
+    [move] = slurm.hosts.evacuate("h3", at="h3")
+    assert move["ok"] and move["to"] == "h2"
+    check_counted(slurm, job, 100)
+
+
 def test_scancel_ends_the_job_nodes_on_all_hosts(slurm):
     job = submit_counting(slurm, 100_000)
     await_text(slurm, job, "\n10\n")
@@ -181,8 +191,6 @@ def test_hosts_are_only_for_jobs_of_slurm(slurm):
     assert "in allocations of Slurm only" in outside.error_text()
     # Whoever says that a host is held for them has to be in Slurm's control group.
     holder = hosts.nodes["h1"].popen([hosts.ppmr, "job", "hold", "77"], stdin=-1)
-    lying = hosts.run(["--hosts", "h1", "--", "true"], environment={"SLURM_JOB_ID": "77"})
-    assert lying.wait() == 1
     request = json.dumps({"op": "run", "hosts": ["h1"], "spares": [], "allocation": "77"})
     program = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/ppmr-job.sock'); s.sendall(b'{request}\\n'); print(s.makefile().readline())"
     answer = json.loads(hosts.nodes["h1"].run(["python3", "-c", program], timeout=60).stdout)
