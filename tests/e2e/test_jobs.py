@@ -86,6 +86,32 @@ def test_mpi_job_computes_the_same_result_while_two_hosts_are_evacuated(make_hos
     hosts.await_clean()
 
 
+@pytest.mark.parametrize(
+    "ranks, evacuated",
+    [
+        (4, "h1"),  # with mpiexec
+        (4, "h2"),
+        pytest.param(2, "h1", marks=pytest.mark.long),
+        pytest.param(2, "h2", marks=pytest.mark.long),
+        pytest.param(8, "h1", marks=pytest.mark.long),
+        pytest.param(8, "h2", marks=pytest.mark.long),
+    ],
+)
+def test_mpich_job_goes_on_after_an_evacuation(make_hosts, need_command, ranks, evacuated):
+    need_command("mpiexec.hydra")
+    hosts, rounds = make_hosts(3), 200
+    program = ["/usr/bin/python3", REPOSITORY / "tests/workloads/mpich_sums.py", rounds]
+    words = ["--spares", "1", "--slots", ranks // 2, "--", "mpiexec.hydra", "-n", ranks, *program]
+    job = hosts.run([str(word) for word in words])
+    job.await_lines(30)
+    [move] = hosts.evacuate(evacuated)
+    assert move["ok"] and move["to"] == "h3"
+    assert job.wait() == 0, job.error_text()
+    of_all = ranks * (ranks + 1) // 2
+    assert job.output() == [f"{number} {number * of_all}" for number in range(rounds)]
+    hosts.await_clean()
+
+
 def test_node_stays_when_no_spare_is_left(make_hosts):
     hosts = make_hosts(2)
     job = count_to(hosts, 60, words=("--slots", "1"))
