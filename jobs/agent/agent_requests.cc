@@ -21,7 +21,7 @@ constexpr milliseconds kStatusPatience{5'000};
 constexpr milliseconds kEvacuatePatience{1'200'000};
 constexpr std::chrono::seconds kAdmissionPatience{20};
 
-constexpr size_t kHostsMax = 4096;
+constexpr size_t kHostsMax = 1 << 16;
 
 const json kDone = {{"ok", true}};
 

@@ -37,18 +37,12 @@ constexpr std::array kSettings = {
 
 }  // namespace
 
-std::string start_script(const std::vector<std::string>& hosts, unsigned slots) {
-  std::string open_mpi, hydra;
-  for (const std::string& host : hosts) {
-    open_mpi += fmt::format("{} slots={}\n", host, slots);
-    hydra += fmt::format("{}:{}\n", host, slots);
-  }
-  return fmt::format(R"(cat >/run/ppmr/hosts.openmpi <<'.'
-{}.
-cat >/run/ppmr/hosts.hydra <<'.'
-{}.
+// The names are not in the script: Linux limits an argument to 128 KiB, some 5000 hosts.
+std::string start_script(unsigned slots) {
+  return fmt::format(R"(sed -n '2,$s/.* \(.*\)/\1 slots={0}/p' /etc/hosts >/run/ppmr/hosts.openmpi
+sed -n '2,$s/.* \(.*\)/\1:{0}/p' /etc/hosts >/run/ppmr/hosts.hydra
 exec "$@")",
-                     open_mpi, hydra);
+                     slots);
 }
 
 std::vector<std::string> job_environment(const std::string& job, char** environment) {

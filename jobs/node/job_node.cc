@@ -88,12 +88,6 @@ Status write_file(const std::string& path, const std::string& text, mode_t mode)
   return {};
 }
 
-std::string hosts_file(const NodeSpec& spec) {
-  std::string text = "127.0.0.1 localhost\n";
-  for (const auto& [name, address] : spec.addresses) text += address + " " + name + "\n";
-  return text;
-}
-
 }  // namespace
 
 std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec) {
@@ -132,7 +126,9 @@ Status JobNode::make_bundle() const {
   const std::string root = bundle() + "/root";
   if (mkdir(root.c_str(), 0700) != 0) return system_failure("create", root);
   if (Status made = mount_root(root); !made) return made;
-  if (Status made = write_file(bundle() + "/hosts", hosts_file(spec_), 0644); !made) return made;
+  if (Status made = write_file(bundle() + "/hosts", "127.0.0.1 localhost\n" + spec_.hosts, 0644);
+      !made)
+    return made;
   return write_file(bundle() + "/config.json", job_node_config(options_, spec_), 0600);
 }
 

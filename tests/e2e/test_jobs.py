@@ -393,7 +393,7 @@ def test_user_cannot_see_move_or_end_the_job_of_another_user(make_hosts):
 def test_user_cannot_make_the_requests_of_agents(make_hosts, op):
     hosts = make_hosts(1)
     spec = {"job": "00000000", "index": 0, "name": "h1", "address": "10.0.1.9", "home": "h1"}
-    spec |= {"token": "00", "uid": 0, "gid": 0, "groups": [], "addresses": {}}
+    spec |= {"token": "00", "uid": 0, "gid": 0, "groups": [], "hosts": ""}
     request = {"op": op, "spec": spec, "expected": False, "container": "x", "job": "00000000"}
     answer = ask_as_nobody(hosts, request)
     assert not answer["ok"] and "unknown request" in answer["error"]
