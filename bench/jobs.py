@@ -301,6 +301,10 @@ def measure(arguments, effort):
         for name, of_program in runs.items():
             figures["run_times"][name] = report_run_times(name, of_program)
         print()
+        if runs and (effort.seconds < MOVES_IN[1] or effort.rounds < 3):
+            print(
+                "Few or short runs: the differences below are mostly those of the start and chance."
+            )
         for name, of_program in figures["run_times"].items():
             report_targets(name, of_program)
         if not arguments.only or "stall" in arguments.only:
