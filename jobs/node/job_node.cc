@@ -139,7 +139,7 @@ Status JobNode::remove_bundle() const {
       errno != ENOENT) {
     return system_failure("unmount", root);
   }
-  for (const char* name : {"/hosts", "/config.json", "/runc.log"}) {
+  for (const char* name : {"/hosts", "/neighbours", "/config.json", "/runc.log"}) {
     unlink((bundle() + name).c_str());
   }
   for (const std::string& directory : {root, bundle()}) {
@@ -155,6 +155,7 @@ Status JobNode::prepare() const {
     return made;
   }
   Status made = make_bundle();
+  if (made) made = add_neighbours(spec_.container(), spec_.hosts, bundle() + "/neighbours");
   if (!made) {
     (void)remove_bundle();
     (void)remove_port(spec_.container());
