@@ -117,11 +117,11 @@ json public_view(const JobRecord& job) {
   for (const JobHost& host : job.hosts) hosts.push_back(to_json(host));
   json nodes = json::array();
   for (const JobNodePlace& node : job.nodes) nodes.push_back(to_json(node));
-  return {{"job", job.id},
-          {"uid", job.user.uid},
-          {"launcher_pid", job.launcher.pid},
-          {"hosts", hosts},
-          {"nodes", nodes}};
+  json view = {{"job", job.id}, {"uid", job.user.uid}, {"launcher_pid", job.launcher.pid}};
+  // An initializer list would copy them.
+  view["hosts"] = std::move(hosts);
+  view["nodes"] = std::move(nodes);
+  return view;
 }
 
 json to_json(const JobRecord& job) {
