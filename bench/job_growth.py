@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """How the cost of a job grows with its nodes: its start, an evacuation, and the agents at rest. Fits a line to each figure.
 
-    bench/job_growth.py [--nodes 2,4,8,16] [--idle 30] [--json FILE]        as root, after `bazel build //:ppmr`
+    bench/job_growth.py [--nodes 2,4,8,16] [--launchers 2,50,100,200] [--idle 30] [--json FILE]        as root, after `bazel build //:ppmr`
 
 Each job is an `mpirun` with one rank in each node, that sleeps; three more hosts are spares. All hosts are namespaces of this machine, so
 times are those of its processors, while messages, bytes, CPU seconds and memory are those of a cluster. Requests between agents are
-counted by rules of iptables on every host, with all headers. `bazel run -c opt //bench:job_benchmark` measures the home alone, with up to
+counted by rules of iptables on every host, with all headers. A second table shows what moving the first node costs, where mpirun keeps one
+process, `ppmr job rsh`, for each other node. `bazel run -c opt //bench:job_benchmark` measures the home alone, with up to
 10,000 nodes.
 """
 import argparse
@@ -33,7 +34,7 @@ MPI = {
 }
 HOME = "h1"
 SPARES = 3  # each takes the last node once
-SETTLE_SECONDS = 3  # after the start, before the agents are at rest
+SETTLE_SECONDS = 3  # before the start, and before the agents are at rest
 
 
 def cpu_seconds(pid):
@@ -112,6 +113,8 @@ def measure(count, idle_seconds):
         agents = Agents(hosts)
         found = {}
 
+        # Every ten seconds each agent asks for the places of its nodes: not now.
+        time.sleep(SETTLE_SECONDS)
         before, cpu_before, began = counters.read(), agents.cpu(), time.monotonic()
         words = ["--spares", str(SPARES), "--slots", "1", "--", "mpirun", "-n", str(count)]
         job = hosts.run([*words, "sh", "-c", "hostname; exec sleep 600"], environment=MPI)
@@ -156,14 +159,36 @@ def measure(count, idle_seconds):
         for name in samples[0]:
             found[f"evacuation: {name}"] = spread([sample[name] for sample in samples]).median
 
-        before, began = counters.read(), time.monotonic()
+        began = time.monotonic()
         job.signal(signal.SIGTERM)
         job.wait()
         wait_until(lambda: not hosts.status(), 60, "the job to end")
         found["end: time, s"] = time.monotonic() - began
-        found["end: requests"] = (counters.read() - before).requests
         hosts.await_clean(60)
         return found
+
+
+def measure_launcher(count):
+    """{figure: value} of a move of the first node while it holds `count` connections to other nodes, as mpirun does."""
+    with Lab() as lab, JobHosts(lab, 2 + SPARES) as hosts:
+        counters = TrafficCounters(hosts)
+        try:
+            start = "/run/ppmr/rsh h2 'echo up; exec sleep 600' &"
+            script = f"i=0; while [ $i -lt {count} ]; do {start} i=$((i+1)); done; wait"
+            job = hosts.run(["--spares", str(SPARES), "--", "sh", "-c", script])
+            job.await_lines(count, 120)
+            memory = sum(map(private_memory_mib, launchers_of(hosts)))
+            places = [HOME, *hosts.names[2 : 1 + SPARES]]
+            moves = [evacuate(hosts, counters, host, Agents(hosts)) for host in places]
+            job.signal(signal.SIGTERM)
+            job.wait()
+        finally:
+            counters.close()
+        return {
+            "private memory of all ppmr job rsh, MiB": memory,
+            "move of node 1: time, s": spread(move["time, s"] for move in moves).median,
+            "move of node 1: downtime, s": spread(move["downtime, s"] for move in moves).median,
+        }
 
 
 def line_through(points):
@@ -185,19 +210,26 @@ def model(figures):
     return fitted
 
 
-def print_table(figures, fitted):
-    print(f"| nodes | {' | '.join(map(str, figures))} | line through these | off by at most |")
+def print_table(figures, head):
+    fitted = model(figures)
+    print(f"\n| {head} | {' | '.join(map(str, figures))} | line through these | off by at most |")
     print("| --- " * (len(figures) + 3) + "|")
     for name, (base, slope, off) in fitted.items():
         values = " | ".join(figure(found[name]) for found in figures.values())
         sign = "-" if slope < 0 else "+"
         line = f"{figure(base)} {sign} {figure(abs(slope))} n"
         print(f"| {name} | {values} | {line} | {figure(off)} |")
+    return fitted
+
+
+def numbers(text):
+    return [int(word) for word in text.split(",") if word]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", default="2,4,8,16", metavar="N,N,...")
+    parser.add_argument("--nodes", type=numbers, default="2,4,8,16", metavar="N,N,...")
+    parser.add_argument("--launchers", type=numbers, default="2,50,100,200", metavar="N,N,...")
     parser.add_argument("--idle", type=float, default=30, metavar="SECONDS")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     parser.add_argument("--ppmr", metavar="PATH", help="the ppmr binary")
@@ -206,21 +238,23 @@ def main():
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the clean-up, like Ctrl-C
     try:
-        counts = [int(word) for word in arguments.nodes.split(",")]
         about = machine.environment()
         for key, value in about.items():
             print(f"{key:<10}{value}")
         figures = {}
-        for count in counts:
+        for count in arguments.nodes:
             figures[count] = measure(count, arguments.idle)
             print(f"{count} nodes measured", file=sys.stderr, flush=True)
+        launchers = {count: measure_launcher(count) for count in arguments.launchers}
     except LabError as error:
         sys.exit(f"job_growth: {error}")
-    fitted = model(figures)
-    print()
-    print_table(figures, fitted)
+    lines = {}
+    for head, found in (("nodes", figures), ("connections of mpirun", launchers)):
+        if found:
+            lines[head] = print_table(found, head)
     if arguments.json:
-        text = json.dumps({"environment": about, "figures": figures, "lines": fitted}, indent=1)
+        found = {"figures": figures, "launchers": launchers, "lines": lines}
+        text = json.dumps({"environment": about, **found}, indent=1)
         Path(arguments.json).write_text(text + "\n")
 
 

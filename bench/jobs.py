@@ -61,7 +61,7 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort(4, 1, (0, 1), 4),
-    "default": Effort(20, 1, (0, 1, 3), 50),
+    "default": Effort(15, 1, (0, 1, 3), 50),
     "full": Effort(60, 3, (0, 1, 3), 50),
 }
 
@@ -71,6 +71,7 @@ class Run:
     seconds: float  # of the whole command
     between_lines: float  # from the first step to the last one
     lines: list
+    longest_pause: float  # between two steps
     downtimes: list = field(default_factory=list)
 
 
@@ -117,7 +118,9 @@ class Bench:
         steps = [(at, line) for at, line in job.lines if program.is_step(line)]
         if moves is not None:
             self._await_end()
-        return Run(took, steps[-1][0] - steps[0][0], [line for _, line in steps], downtimes)
+        times = [at for at, _ in steps]
+        pause = max(later - earlier for earlier, later in zip(times, times[1:]))
+        return Run(took, times[-1] - times[0], [line for _, line in steps], pause, downtimes)
 
     def _hosts_to_leave(self, moves):
         """The last node leaves first, then the one with mpirun, and so on; each goes to the next spare."""
@@ -225,12 +228,15 @@ def report_run_times(name, runs):
             "seconds": [run.seconds for run in of_way],
             "between_lines_s": [run.between_lines for run in of_way],
             "downtimes_s": downtimes,
+            "longest_pauses_s": [run.longest_pause for run in of_way],
             "more_than_plain": whole.median / plain.median - 1,
         }
         down = f"{spread(downtimes).median:.2f}" if downtimes else ""
+        pause = spread(figures[way]["longest_pauses_s"]).median
         print(
             f"| {name} | {way} | {whole.median:.2f} ({whole.low:.2f} to {whole.high:.2f}) "
-            f"| {100 * figures[way]['more_than_plain']:+.1f}% | {inner.median:.2f} | {down} |"
+            f"| {100 * figures[way]['more_than_plain']:+.1f}% | {inner.median:.2f} | {pause:.2f} "
+            f"| {down} |"
         )
     return figures
 
@@ -296,8 +302,10 @@ def measure(arguments, effort):
             if name in PROGRAMS
         }
         if runs:
-            print("\n| program | way | whole command, s | against plain | steps, s | downtime, s |")
-            print("| --- | --- | --- | --- | --- | --- |")
+            print(
+                "\n| program | way | whole command, s | against plain | steps, s | longest pause, s | downtime, s |"
+            )
+            print("| --- " * 7 + "|")
         for name, of_program in runs.items():
             figures["run_times"][name] = report_run_times(name, of_program)
         print()

@@ -455,7 +455,7 @@ def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
     need_command("mpirun")
     need_command("iptables")
     output = tmp_path / "figures"
-    options = "--nodes 2 --idle 1 --json".split()
+    options = "--nodes 2 --launchers= --idle 1 --json".split()
     done = subprocess.run(
         [REPOSITORY / "bench/job_growth.py", *options, output, "--ppmr", ppmr],
         capture_output=True,
