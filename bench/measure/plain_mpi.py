@@ -30,7 +30,7 @@ SETTINGS = {
     "plm": "rsh",
     "ras": "^slurm",
     "plm_rsh_no_tree_spawn": "1",
-    "orte_leave_session_attached": "1",
+    "orte_leave_session_attached": "0",
     "btl": "tcp,self,vader",
     "pml": "ob1",
     "btl_tcp_if_include": "eth0",

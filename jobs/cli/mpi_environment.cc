@@ -19,9 +19,10 @@ constexpr std::array kSettings = {
     Setting{"OMPI_MCA_plm", "rsh", true},
     Setting{"OMPI_MCA_ras", "^slurm", true},
     Setting{"OMPI_MCA_plm_rsh_agent", "/run/ppmr/rsh", true},
-    // mpirun starts every daemon itself, and hears of one that fails.
+    // mpirun starts every daemon itself. The daemons leave their sessions: else node 1 would keep a
+    // process and a connection for each other node, and a move of node 1 would take them along.
     Setting{"OMPI_MCA_plm_rsh_no_tree_spawn", "1", true},
-    Setting{"OMPI_MCA_orte_leave_session_attached", "1", true},
+    Setting{"OMPI_MCA_orte_leave_session_attached", "0", true},
     Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
     Setting{"OMPI_MCA_btl", "tcp,self,vader", false},
     Setting{"OMPI_MCA_pml", "ob1", false},
