@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kAdmissionPatience{20};
 // For the step of a scheduler, which starts at the same time as the job's nodes.
 constexpr milliseconds kStepPatience{30'000};
 
-constexpr size_t kHostsMax = 4096;
+constexpr size_t kHostsMax = 1 << 16;
 
 const json kDone = {{"ok", true}};
 

@@ -126,12 +126,13 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
 }
 
 Status HomeJobs::make_nodes(const JobRecord& job) const {
+  const std::string hosts_text = job.hosts_text();
   return for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const std::string& host = job.hosts[i].name;
     const bool spare = i >= job.nodes.size();
     json request = {{"op", "hello"}, {"uid", job.user.uid}, {"allocation", job.allocation}};
     if (!spare) {
-      const auto spec = job.spec_of(static_cast<unsigned>(i), options_.host);
+      const auto spec = job.spec_of(static_cast<unsigned>(i), options_.host, hosts_text);
       request = {{"op", "join"}, {"spec", to_json(spec)}, {"expected", false}};
     }
     auto answer = ask_peer(options_.peers, host, request, spare ? kSparePatience : kJoinPatience);
@@ -194,7 +195,7 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
   records_.remove(id);
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
     addresses_.give_back(job.nodes[i].address);
-    asked_.erase(job.spec_of(i, options_.host).container());
+    asked_.erase(job.container_of(i));
   }
   addresses_.give_back(job.port_address);
   jobs_.erase(id);
@@ -206,7 +207,7 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
 // A host that does not answer now asks later where its nodes belong, and removes them.
 void HomeJobs::remove(const JobRecord& job) {
   (void)for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
-    const std::string container = job.spec_of(static_cast<unsigned>(i), options_.host).container();
+    const std::string container = job.container_of(static_cast<unsigned>(i));
     for (const std::string& host : {job.nodes[i].host, job.nodes[i].moving_to}) {
       if (host.empty()) continue;
       auto answer = ask_peer(options_.peers, host, {{"op", "leave"}, {"container", container}},
@@ -330,7 +331,7 @@ Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& i
   }
   const JobNodePlace& node = found->second.nodes[index];
   if (asker == node.host) {
-    asked_[found->second.spec_of(index, options_.host).container()] = Clock::now();
+    asked_[found->second.container_of(index)] = Clock::now();
   }
   return std::pair(node.host, node.moving_to);
 }
@@ -358,14 +359,14 @@ void HomeJobs::lose(const std::string& id, unsigned index, const std::string& as
   (void)end(id, 0, message.substr(0, kErrorMaxBytes));
 }
 
-std::string HomeJobs::find_loss(JobRecord job) {
+std::string HomeJobs::find_loss(const JobRecord& job) {
   const int64_t limit_ns = std::chrono::nanoseconds(options_.host_timeout).count();
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
     const JobNodePlace& node = job.nodes[i];
-    const std::string container = job.spec_of(i, options_.host).container();
-    const JobHost* host = job.find_host(node.host);
-    const bool moves_for_long =
-        !node.moving_to.empty() && host != nullptr && unix_time_ns() - host->since_ns > limit_ns;
+    const std::string container = job.container_of(i);
+    // Few nodes move: to find the host of each would cost the square of their number.
+    const JobHost* moving = node.moving_to.empty() ? nullptr : job.find_host(node.host);
+    const bool moves_for_long = moving != nullptr && unix_time_ns() - moving->since_ns > limit_ns;
     {
       std::lock_guard lock(mutex_);
       const auto asked = asked_.emplace(container, Clock::now()).first;

@@ -99,7 +99,7 @@ class HomeJobs {
   Status replace_locked(JobRecord& known, JobRecord changed);
   Status join_network(const JobRecord& job);
   // Which node of the job is lost with its host, in a sentence; empty: none.
-  std::string find_loss(JobRecord job);
+  std::string find_loss(const JobRecord& job);
   std::string probe(const std::string& host, const std::string& container) const;
 
   const HomeOptions options_;

@@ -26,7 +26,9 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTendInterval{1};
-constexpr int kOrphanRounds = 10;  // of tending, between two checks
+constexpr unsigned kOrphanRounds = 10;  // of tending, between two checks
+// A home answers about a thousand hosts per second and core.
+constexpr size_t kQuestionsPerCheck = 1000;  // of one job to its home
 constexpr std::chrono::seconds kTargetPatience{60};
 constexpr std::chrono::milliseconds kTargetAnswerTimeout{2000};
 constexpr std::chrono::milliseconds kPlacePatience{10'000};
@@ -71,6 +73,7 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   ControlServerOptions control;
   control.public_path = agent->options_.socket;
   control.clients_per_user_max = 8;
+  control.request_max_bytes = 1 << 20;  // the names of all hosts of a job
   auto users = ControlServer::create(control);
   if (!users) return failure(users.error());
   agent->users_ = std::move(*users);
@@ -133,11 +136,11 @@ void JobAgent::run() {
   std::thread hooks([this] {
     while (!wait(kTendInterval)) safely([this] { serve_hooks(); });
   });
-  for (int round = 0; !wait(kTendInterval); ++round) {
+  for (unsigned round = 0; !wait(kTendInterval); ++round) {
     safely([&] {
       finish_moves();
       if (round % kOrphanRounds != 0) return;
-      remove_orphans();
+      remove_orphans(round / kOrphanRounds);
       remove_strays();
       if (Status started = start_target(); !started) spdlog::error("{}", started.error().message);
     });
@@ -214,12 +217,23 @@ void JobAgent::forget_move(const HostNode& node) {
   }
 }
 
+// The hosts of a large job take turns, but each asks often enough to show that it lives.
+bool JobAgent::is_turn(const NodeSpec& spec, unsigned round) const {
+  const auto rounds_max = options_.home.host_timeout / (3 * kOrphanRounds * kTendInterval);
+  const size_t turns = std::min<size_t>(spec.node_count() / kQuestionsPerCheck, rounds_max);
+  return turns < 2 || (round + spec.index) % turns == 0;
+}
+
 // Removes nodes that, according to their home, do not belong here.
-void JobAgent::remove_orphans() {
+void JobAgent::remove_orphans(unsigned round) {
   std::set<std::string> silent;
   for (const HostNode& node : nodes_.list()) {
     const std::string& home = node.spec.home;
     if (silent.contains(home)) continue;
+    if (!is_turn(node.spec, round)) {
+      report_loss(node);
+      continue;
+    }
     auto place = ask_peer(options_.home.peers, home,
                           {{"op", "place"},
                            {"job", node.spec.job},

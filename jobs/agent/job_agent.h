@@ -77,7 +77,9 @@ class JobAgent {
   void serve_hooks();
   nlohmann::json answer_hook(const std::string& text);
   void finish_moves();
-  void remove_orphans();
+  void remove_orphans(unsigned round);
+  // Whether the node's place is to be asked for in this round.
+  bool is_turn(const NodeSpec& spec, unsigned round) const;
   void remove_strays();
   // Notes whether a home has answered a question.
   void note_answer(const std::string& home, bool answered);

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace ppmr {
 namespace {
@@ -83,23 +84,33 @@ void set_state(JobHost& host, HostState state, const std::string& reason) {
   host.reason = reason;
 }
 
-JobHost* JobRecord::find_host(const std::string& name) {
+const JobHost* JobRecord::find_host(const std::string& name) const {
   const auto found = std::find_if(hosts.begin(), hosts.end(),
                                   [&](const JobHost& host) { return host.name == name; });
   return found != hosts.end() ? &*found : nullptr;
 }
 
-NodeSpec JobRecord::spec_of(unsigned index, const std::string& home) const {
-  NodeSpec spec{.job = id,
-                .index = index,
-                .name = nodes.at(index).name,
-                .address = nodes.at(index).address,
-                .home = home,
-                .token = token,
-                .user = user,
-                .allocation = allocation};
-  for (const JobNodePlace& node : nodes) spec.addresses[node.name] = node.address;
-  return spec;
+JobHost* JobRecord::find_host(const std::string& name) {
+  return const_cast<JobHost*>(std::as_const(*this).find_host(name));
+}
+
+std::string JobRecord::hosts_text() const {
+  std::string text;
+  for (const JobNodePlace& node : nodes) text += node.address + " " + node.name + "\n";
+  return text;
+}
+
+NodeSpec JobRecord::spec_of(unsigned index, const std::string& home,
+                            const std::string& hosts_text) const {
+  return {.job = id,
+          .index = index,
+          .name = nodes.at(index).name,
+          .address = nodes.at(index).address,
+          .home = home,
+          .token = token,
+          .user = user,
+          .allocation = allocation,
+          .hosts = hosts_text};
 }
 
 json public_view(const JobRecord& job) {
@@ -107,12 +118,14 @@ json public_view(const JobRecord& job) {
   for (const JobHost& host : job.hosts) hosts.push_back(to_json(host));
   json nodes = json::array();
   for (const JobNodePlace& node : job.nodes) nodes.push_back(to_json(node));
-  return {{"job", job.id},
-          {"uid", job.user.uid},
-          {"allocation", job.allocation},
-          {"launcher_pid", job.launcher.pid},
-          {"hosts", hosts},
-          {"nodes", nodes}};
+  json view = {{"job", job.id},
+               {"uid", job.user.uid},
+               {"allocation", job.allocation},
+               {"launcher_pid", job.launcher.pid}};
+  // An initializer list would copy them.
+  view["hosts"] = std::move(hosts);
+  view["nodes"] = std::move(nodes);
+  return view;
 }
 
 json to_json(const JobRecord& job) {

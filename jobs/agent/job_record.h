@@ -58,7 +58,11 @@ struct JobRecord {
   std::vector<JobNodePlace> nodes{};
 
   JobHost* find_host(const std::string& name);
-  NodeSpec spec_of(unsigned index, const std::string& home) const;
+  const JobHost* find_host(const std::string& name) const;
+  // NodeSpec::hosts of every node.
+  std::string hosts_text() const;
+  NodeSpec spec_of(unsigned index, const std::string& home, const std::string& hosts_text) const;
+  std::string container_of(unsigned index) const { return container_name(id, index); }
   // The namespace through which the launcher reaches the job.
   std::string port_name() const { return "ppmr-" + id + "-home"; }
 };

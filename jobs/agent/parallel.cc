@@ -11,7 +11,8 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kThreadsMax = 32;
+// A thread waits for a host for most of its time.
+constexpr size_t kThreadsMax = 128;
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 namespace ppmr {
 
 // Calls `work` for each of the first `count` numbers, on as many threads as the system has left, at
-// most 32. Returns the first error; an exception of `work` is an error, too.
+// most 128. Returns the first error; an exception of `work` is an error, too.
 Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work);
 
 }  // namespace ppmr

@@ -121,7 +121,7 @@ int JobRunCommand::run() {
   const Job job(socket, id);
   CommandRequest request{
       .token = answer->at("token"),
-      .argv = {"/bin/sh", "-c", start_script(working, slots > 0 ? slots : slots_of_host()), "sh"},
+      .argv = {"/bin/sh", "-c", start_script(slots > 0 ? slots : slots_of_host()), "sh"},
       .environment = job_environment(id, environ),
       .directory = std::filesystem::current_path().string()};
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());

@@ -19,9 +19,10 @@ constexpr std::array kSettings = {
     Setting{"OMPI_MCA_plm", "rsh", true},
     Setting{"OMPI_MCA_ras", "^slurm", true},
     Setting{"OMPI_MCA_plm_rsh_agent", "/run/ppmr/rsh", true},
-    // mpirun starts every daemon itself, and hears of one that fails.
+    // mpirun starts every daemon itself. The daemons leave their sessions: else node 1 would keep a
+    // process and a connection for each other node, and a move of node 1 would take them along.
     Setting{"OMPI_MCA_plm_rsh_no_tree_spawn", "1", true},
-    Setting{"OMPI_MCA_orte_leave_session_attached", "1", true},
+    Setting{"OMPI_MCA_orte_leave_session_attached", "0", true},
     Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
     Setting{"OMPI_MCA_btl", "tcp,self,vader", false},
     Setting{"OMPI_MCA_pml", "ob1", false},
@@ -37,18 +38,12 @@ constexpr std::array kSettings = {
 
 }  // namespace
 
-std::string start_script(const std::vector<std::string>& hosts, unsigned slots) {
-  std::string open_mpi, hydra;
-  for (const std::string& host : hosts) {
-    open_mpi += fmt::format("{} slots={}\n", host, slots);
-    hydra += fmt::format("{}:{}\n", host, slots);
-  }
-  return fmt::format(R"(cat >/run/ppmr/hosts.openmpi <<'.'
-{}.
-cat >/run/ppmr/hosts.hydra <<'.'
-{}.
+// The names are not in the script: Linux limits an argument to 128 KiB, some 5000 hosts.
+std::string start_script(unsigned slots) {
+  return fmt::format(R"(sed -n '2,$s/.* \(.*\)/\1 slots={0}/p' /etc/hosts >/run/ppmr/hosts.openmpi
+sed -n '2,$s/.* \(.*\)/\1:{0}/p' /etc/hosts >/run/ppmr/hosts.hydra
 exec "$@")",
-                     open_mpi, hydra);
+                     slots);
 }
 
 std::vector<std::string> job_environment(const std::string& job, char** environment) {

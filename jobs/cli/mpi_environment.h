@@ -6,9 +6,9 @@
 
 namespace ppmr {
 
-// The shell script that writes the launchers' host lists in the job node, and then runs the job's
-// command, which follows as arguments.
-std::string start_script(const std::vector<std::string>& hosts, unsigned slots);
+// The shell script that writes the launchers' host lists in the job node, from its
+// /etc/hosts, and then runs the job's command, which follows as arguments.
+std::string start_script(unsigned slots);
 
 // The caller's environment and the settings of Open MPI and of MPICH (Hydra, UCX). Settings that
 // only tune the launcher give way to those of the caller.

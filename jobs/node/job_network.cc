@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -125,6 +126,19 @@ Status create_port(const JobNetwork& network, const std::string& container,
   if (done) done = in_namespace(container, set_tcp);
   if (!done) (void)remove_port(container);
   return done;
+}
+
+Status add_neighbours(const std::string& container, const std::string& hosts,
+                      const std::string& file) {
+  std::ofstream commands(file);
+  std::istringstream lines(hosts);
+  for (std::string address, name; lines >> address >> name;) {
+    commands << fmt::format("neighbour replace {} lladdr {} dev eth0 nud permanent\n", address,
+                            mac_of(address));
+  }
+  commands.close();
+  if (!commands) return system_failure("write", file);
+  return run_ip({"-n", container, "-batch", file});
 }
 
 Status remove_port(const std::string& container) {

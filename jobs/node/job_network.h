@@ -33,6 +33,12 @@ Result<int> bridge_mtu_bytes(const std::string& bridge);
 Status create_port(const JobNetwork& network, const std::string& container,
                    const std::string& address);
 
+// Makes the addresses of `hosts` (NodeSpec::hosts) permanent neighbours of the namespace, so that
+// no host has to ask for them by broadcast. The kernel limits only the number of other neighbours,
+// by default to 1024 for the whole host. Writes `file` for ip(8). Errors: ECHILD with its output.
+Status add_neighbours(const std::string& container, const std::string& hosts,
+                      const std::string& file);
+
 // Removes the namespace and with it the pair. Idempotent.
 Status remove_port(const std::string& container);
 

@@ -89,12 +89,6 @@ Status write_file(const std::string& path, const std::string& text, mode_t mode)
   return {};
 }
 
-std::string hosts_file(const NodeSpec& spec) {
-  std::string text = "127.0.0.1 localhost\n";
-  for (const auto& [name, address] : spec.addresses) text += address + " " + name + "\n";
-  return text;
-}
-
 }  // namespace
 
 std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
@@ -134,7 +128,9 @@ Status JobNode::make_bundle() const {
   const std::string root = bundle() + "/root";
   if (mkdir(root.c_str(), 0700) != 0) return system_failure("create", root);
   if (Status made = mount_root(root); !made) return made;
-  if (Status made = write_file(bundle() + "/hosts", hosts_file(spec_), 0644); !made) return made;
+  if (Status made = write_file(bundle() + "/hosts", "127.0.0.1 localhost\n" + spec_.hosts, 0644);
+      !made)
+    return made;
   return write_file(bundle() + "/config.json", job_node_config(options_, spec_, group_), 0600);
 }
 
@@ -145,7 +141,7 @@ Status JobNode::remove_bundle() const {
       errno != ENOENT) {
     return system_failure("unmount", root);
   }
-  for (const char* name : {"/hosts", "/config.json", "/runc.log"}) {
+  for (const char* name : {"/hosts", "/neighbours", "/config.json", "/runc.log"}) {
     unlink((bundle() + name).c_str());
   }
   for (const std::string& directory : {root, bundle()}) {
@@ -161,6 +157,7 @@ Status JobNode::prepare() const {
     return made;
   }
   Status made = make_bundle();
+  if (made) made = add_neighbours(spec_.container(), spec_.hosts, bundle() + "/neighbours");
   if (!made) {
     (void)remove_bundle();
     (void)remove_port(spec_.container());

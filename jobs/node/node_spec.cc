@@ -19,6 +19,21 @@ bool is_address(const std::string& text) {
   return inet_pton(AF_INET, text.c_str(), &address) == 1;
 }
 
+// Lines "ADDRESS NAME".
+bool are_hosts(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string::npos) return false;
+    const size_t space = std::min(text.find(' ', at), end);
+    if (!is_address(text.substr(at, space - at)) || space == end ||
+        !is_host_name(text.substr(space + 1, end - space - 1))) {
+      return false;
+    }
+    at = end + 1;
+  }
+  return true;
+}
+
 bool is_hexadecimal(const std::string& text) {
   return text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
@@ -49,7 +64,15 @@ bool is_job_container(const std::string& text) {
          text.find_first_not_of("0123456789", dash + 1) == std::string::npos;
 }
 
-std::string NodeSpec::container() const { return "ppmr-" + job + "-" + std::to_string(index); }
+std::string container_name(const std::string& job, unsigned index) {
+  return "ppmr-" + job + "-" + std::to_string(index);
+}
+
+std::string NodeSpec::container() const { return container_name(job, index); }
+
+size_t NodeSpec::node_count() const {
+  return static_cast<size_t>(std::count(hosts.begin(), hosts.end(), '\n'));
+}
 
 json to_json(const NodeSpec& spec) {
   return {{"job", spec.job},
@@ -62,7 +85,7 @@ json to_json(const NodeSpec& spec) {
           {"gid", spec.user.gid},
           {"groups", spec.user.groups},
           {"allocation", spec.allocation},
-          {"addresses", spec.addresses}};
+          {"hosts", spec.hosts}};
 }
 
 Result<NodeSpec> parse_node_spec(const json& json) {
@@ -76,16 +99,14 @@ Result<NodeSpec> parse_node_spec(const json& json) {
     spec.token = json.at("token");
     spec.user = {.uid = json.at("uid"), .gid = json.at("gid"), .groups = json.at("groups")};
     spec.allocation = json.at("allocation");
-    spec.addresses = json.at("addresses").get<std::map<std::string, std::string>>();
+    spec.hosts = json.at("hosts");
   } catch (const nlohmann::json::exception& error) {
     return failure(EPROTO, std::string("malformed job node: ") + error.what());
   }
-  bool valid = is_job_id(spec.job) && is_host_name(spec.name) && is_address(spec.address) &&
-               is_host_name(spec.home) && !spec.token.empty() && is_hexadecimal(spec.token) &&
-               (spec.allocation.empty() || is_allocation(spec.allocation));
-  for (const auto& [name, address] : spec.addresses) {
-    valid = valid && is_host_name(name) && is_address(address);
-  }
+  const bool valid = is_job_id(spec.job) && is_host_name(spec.name) && is_address(spec.address) &&
+                     is_host_name(spec.home) && !spec.token.empty() && is_hexadecimal(spec.token) &&
+                     (spec.allocation.empty() || is_allocation(spec.allocation)) &&
+                     are_hosts(spec.hosts);
   if (!valid) return failure(EPROTO, "malformed job node: a name or an address is not valid");
   return spec;
 }

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -28,11 +27,16 @@ struct NodeSpec {
   std::string token;    // for commands in the job's nodes (jobs/command)
   JobUser user{};
   std::string allocation{};  // the scheduler's number of the job; empty: no scheduler
-  std::map<std::string, std::string> addresses{};  // of all nodes of the job, by name
+  // A line "ADDRESS NAME" for each node of the job, in their order. One text, because a job of N
+  // nodes makes, sends and stores it N times.
+  std::string hosts{};
 
-  // The name of its container, of its network namespace and of its directory: "ppmr-JOB-INDEX".
+  size_t node_count() const;
   std::string container() const;
 };
+
+// The name of a node's container, of its network namespace and of its directory.
+std::string container_name(const std::string& job, unsigned index);
 
 nlohmann::json to_json(const NodeSpec& spec);
 // Checks every field: names become parts of paths. Errors: EPROTO.

@@ -20,7 +20,7 @@ NodeSpec valid_spec() {
           .token = "00ff",
           .user = {.uid = 1000, .gid = 100, .groups = {100, 200}},
           .allocation = "42",
-          .addresses = {{"n3.cluster", "10.1.2.3"}, {"n1", "10.1.2.1"}}};
+          .hosts = "10.1.2.1 n1\n10.1.2.3 n3.cluster\n"};
 }
 
 TEST(NodeSpec, SurvivesTheWire) {
@@ -29,6 +29,7 @@ TEST(NodeSpec, SurvivesTheWire) {
   ASSERT_TRUE(received) << received.error().message;
   EXPECT_EQ(to_json(*received), sent);
   EXPECT_EQ(received->container(), "ppmr-0123abcd-3");
+  EXPECT_EQ(received->node_count(), 2u);
 }
 
 TEST(NodeSpec, NamesThatCouldBecomeOtherPathsAreRefused) {
@@ -49,8 +50,15 @@ TEST(NodeSpec, NamesThatCouldBecomeOtherPathsAreRefused) {
                                                            {"uid", "root"},
                                                            {"index", "0"},
                                                            {"allocation", "42/../43"},
-                                                           {"addresses", {{"a/b", "10.0.0.1"}}},
-                                                           {"addresses", {{"a", "b"}}}};
+                                                           {"hosts", json::object()},
+                                                           {"hosts", "10.0.0.1 a/b\n"},
+                                                           {"hosts", "b a\n"},
+                                                           {"hosts", "10.0.0.1\n"},
+                                                           {"hosts", "10.0.0.1 \n"},
+                                                           {"hosts", "\n"},
+                                                           {"hosts", "10.0.0.1\na\n"},
+                                                           {"hosts", "10.0.0.1 a b\n"},
+                                                           {"hosts", "10.0.0.1 a"}};
   for (const auto& [field, value] : wrong) {
     json spec = to_json(valid_spec());
     spec[field] = value;

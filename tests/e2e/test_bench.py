@@ -431,6 +431,45 @@ def test_tiny_run_measures_every_way_to_move(ppmr, tmp_path):
         assert row["also"]["complete"][way][0] >= row["results"][way][0]
 
 
+@pytest.mark.xdist_group("bench")
+def test_short_run_of_the_benchmark_of_jobs(ppmr, tmp_path, need_command):
+    need_command("mpirun")
+    output = tmp_path / "figures"
+    options = "--quick --only cg --only stall --seconds 1 --stalls 1 --json".split()
+    done = subprocess.run(
+        [REPOSITORY / "bench/jobs.py", *options, output, "--ppmr", ppmr],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(output.read_text())
+    [of_program] = figures["run_times"].values()
+    assert len(of_program["job nodes, 1 move"]["downtimes_s"]) == 1
+    [[gap, downtime]] = figures["stalls"]["gap_and_downtime_s"]
+    assert gap > 0.9 * downtime > 0
+
+
+@pytest.mark.xdist_group("bench")
+def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
+    need_command("mpirun")
+    need_command("iptables")
+    output = tmp_path / "figures"
+    options = "--nodes 2 --launchers= --idle 1 --json".split()
+    done = subprocess.run(
+        [REPOSITORY / "bench/job_growth.py", *options, output, "--ppmr", ppmr],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())["figures"]["2"]
+    # Two nodes and three spares; the agents may have asked for the places of the nodes meanwhile.
+    assert 5 <= found["start: requests"] <= 7
+    assert found["start: ARP announcements"] == 3  # of the nodes and of the launcher's port
+    assert found["evacuation: ARP announcements"] == 1
+
+
 def test_wrong_options_are_refused():
     assert bench("--only", "nothing").returncode == 2
     assert "no figures here" in bench("--report", "/nonexistent").stderr

@@ -161,6 +161,19 @@ def test_exit_code_signal_and_standard_input_pass_through(make_hosts):
     hosts.await_clean()
 
 
+def test_nodes_know_the_names_and_addresses_of_all_nodes_in_their_order(make_hosts):
+    hosts = make_hosts(2)
+    script = "cat /run/ppmr/hosts.openmpi /run/ppmr/hosts.hydra /etc/hosts"
+    script += "; /usr/sbin/ip -o neighbour show nud permanent"
+    job = hosts.run(["--hosts", "h2,h1", "--slots", "3", "--", "sh", "-c", script])
+    assert job.wait() == 0, job.error_text()
+    *lines, neighbour, other = job.output()
+    assert lines[:5] == ["h2 slots=3", "h1 slots=3", "h2:3", "h1:3", "127.0.0.1 localhost"]
+    addresses = dict(reversed(line.split()) for line in lines[5:])
+    assert list(addresses) == ["h2", "h1"]
+    assert {neighbour.split()[0], other.split()[0]} == set(addresses.values())
+
+
 def test_large_output_arrives_complete(make_hosts):
     hosts = make_hosts(3)
     script = "seq 1 150000; until [ -e moved ]; do sleep 0.05; done; seq 150001 300000"
@@ -397,7 +410,7 @@ def test_user_cannot_see_move_or_end_the_job_of_another_user(make_hosts):
 def test_user_cannot_make_the_requests_of_agents(make_hosts, op):
     hosts = make_hosts(1)
     spec = {"job": "00000000", "index": 0, "name": "h1", "address": "10.0.1.9", "home": "h1"}
-    spec |= {"token": "00", "uid": 0, "gid": 0, "groups": [], "addresses": {}}
+    spec |= {"token": "00", "uid": 0, "gid": 0, "groups": [], "hosts": ""}
     request = {"op": op, "spec": spec, "expected": False, "container": "x", "job": "00000000"}
     answer = ask_as_nobody(hosts, request)
     assert not answer["ok"] and "unknown request" in answer["error"]

@@ -159,22 +159,11 @@ class JobHosts:
             log.close()
 
 
-class RunningJob:
-    """`ppmr job run` in the background; its output is collected line by line."""
+class RunningCommand:
+    """A command in the background; its output is collected line by line."""
 
-    def __init__(self, hosts, host, words, directory, environment=None, stdin=subprocess.DEVNULL):
-        self.hosts, self.host = hosts, host
-        if "--hosts" not in words:
-            words = ["--hosts", ",".join(hosts.names), *words]
-        self.process = hosts.nodes[host].popen(
-            ["env", f"--chdir={directory}", hosts.ppmr, "job", "run", *words],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**hosts.environment, **(environment or {})},
-        )
+    def __init__(self, process):
+        self.process = process
         self.lines, self.errors = [], []
         self._readers = [
             threading.Thread(target=self._read, args=(self.process.stdout, self.lines)),
@@ -203,9 +192,6 @@ class RunningJob:
         if len(self.lines) < count:
             raise LabError(f"the job ended early: {self.output()} {self.error_text()}")
 
-    def signal(self, number):
-        self.hosts.nodes[self.host].signal_process(self.process, number)
-
     def wait(self, timeout=120):
         """Returns the exit code."""
         try:
@@ -224,11 +210,37 @@ class RunningJob:
         return max(later - earlier for earlier, later in zip(times, times[1:]))
 
     def close(self):
+        self.process.wait()
+        for reader in self._readers:
+            reader.join()
+
+
+class RunningJob(RunningCommand):
+    """`ppmr job run`."""
+
+    def __init__(self, hosts, host, words, directory, environment=None, stdin=subprocess.DEVNULL):
+        self.hosts, self.host = hosts, host
+        if "--hosts" not in words:
+            words = ["--hosts", ",".join(hosts.names), *words]
+        super().__init__(
+            hosts.nodes[host].popen(
+                ["env", f"--chdir={directory}", hosts.ppmr, "job", "run", *words],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**hosts.environment, **(environment or {})},
+            )
+        )
+
+    def signal(self, number):
+        self.hosts.nodes[self.host].signal_process(self.process, number)
+
+    def close(self):
         if self.process.poll() is None:
             try:
                 self.signal(signal.SIGKILL)
             except LabError:
                 pass
-        self.process.wait()
-        for reader in self._readers:
-            reader.join()
+        super().close()

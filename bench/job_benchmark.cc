@@ -1,0 +1,146 @@
+// Measures what a job of N nodes costs at its home: the agent of the host where it was started.
+// The other agents are missing here; a message to one of them is measured over loopback.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "jobs/agent/home_jobs.h"
+#include "rdma_stream/connection/tcp_connection.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kHome = "node00000";
+constexpr const char* kJob = "0123abcd";
+
+const std::string& directory() {
+  static const std::string path = [] {
+    const auto made = std::filesystem::temp_directory_path() / fmt::format("jobs-{}", getpid());
+    std::filesystem::create_directory(made);
+    return made.string();
+  }();
+  return path;
+}
+
+// N nodes, and one spare.
+JobRecord job_of(unsigned count) {
+  JobRecord job{.id = kJob,
+                .user = {.uid = 1000, .gid = 100, .groups = {100}},
+                .token = std::string(32, 'a'),
+                .launcher = identify_self(),
+                .boot_id = read_boot_id(),
+                .port_address = "10.1.0.1"};
+  const uint32_t first = parse_address_range("10.1.0.0/16")->first + 1;
+  for (unsigned i = 0; i < count; ++i) {
+    const std::string name = fmt::format("node{:05}", i);
+    job.hosts.push_back({.name = name});
+    job.nodes.push_back({.name = name, .address = format_address(first + i), .host = name});
+  }
+  job.hosts.push_back({.name = "spare", .state = HostState::kSpare});
+  for (JobHost& host : job.hosts) set_state(host, host.state);
+  return job;
+}
+
+unsigned count_of(const benchmark::State& state) { return static_cast<unsigned>(state.range(0)); }
+
+HomeJobs home_of(unsigned count) {
+  const std::string records = directory() + "/records";
+  const JobRecord job = job_of(count);
+  (void)RecordFiles::open(records)->write(job.id, to_json(job));
+  return {HomeOptions{.host = kHome, .addresses = *parse_address_range("10.1.0.0/16")},
+          *RecordFiles::open(records)};
+}
+
+// The message that makes one node, which the home sends N times.
+void join_message(benchmark::State& state) {
+  const JobRecord job = job_of(count_of(state));
+  const std::string hosts_text = job.hosts_text();
+  size_t bytes = 0;
+  for (auto _ : state) {
+    const json request = {
+        {"op", "join"}, {"spec", to_json(job.spec_of(0, kHome, hosts_text))}, {"expected", false}};
+    bytes = request.dump().size();
+  }
+  state.counters["bytes"] = static_cast<double>(bytes);
+}
+
+// Once a second.
+void tend(benchmark::State& state) {
+  HomeJobs home = home_of(count_of(state));
+  for (auto _ : state) home.tend();
+}
+
+// Each host asks for the place of its node every ten seconds.
+void place(benchmark::State& state) {
+  HomeJobs home = home_of(count_of(state));
+  for (auto _ : state) benchmark::DoNotOptimize(home.place(kJob, 0, kHome));
+}
+
+// A move: two changes of the job's record.
+void reserve_and_settle(benchmark::State& state) {
+  HomeJobs home = home_of(count_of(state));
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(home.reserve(kJob, 0, kHome, ""));
+    benchmark::DoNotOptimize(
+        home.settle({.job = kJob, .index = 0, .from = kHome, .moved = false, .error = "no"}));
+  }
+}
+
+// The answer to `ppmr job status` on another host.
+void status(benchmark::State& state) {
+  const HomeJobs home = home_of(count_of(state));
+  size_t bytes = 0;
+  for (auto _ : state) {
+    json jobs = json::array();
+    for (const JobRecord& job : home.list(0)) jobs.push_back(public_view(job));
+    bytes = jobs.dump().size();
+  }
+  state.counters["bytes"] = static_cast<double>(bytes);
+}
+
+// One small message and its answer, each time on a new connection. The time is that of both sides.
+void message(benchmark::State& state) {
+  PeerOptions options;
+  options.credentials.key_file = directory() + "/key";
+  if (!std::filesystem::exists(options.credentials.key_file)) {
+    (void)create_key_file(options.credentials.key_file);
+  }
+  {
+    const std::string free = (*tcp_listener("127.0.0.1:0"))->address();
+    options.port = static_cast<uint16_t>(std::stoi(free.substr(free.rfind(':') + 1)));
+  }
+  const auto server = PeerServer::create(
+      options.credentials, fmt::format("127.0.0.1:{}", options.port), [](const json&) {
+        return json{{"ok", true}, {"host", kHome}, {"moving_to", ""}};
+      });
+  const json request = {{"op", "place"}, {"job", kJob}, {"index", 0}, {"asker", kHome}};
+  for (auto _ : state) {
+    const auto answer = ask_peer(options, "127.0.0.1", request, std::chrono::seconds(10));
+    if (!answer) return state.SkipWithError(answer.error().message.c_str());
+    (*server)->tidy();
+  }
+}
+
+constexpr int64_t kNodesMin = 10, kNodesMax = 10'000;
+
+BENCHMARK(join_message)->RangeMultiplier(10)->Range(kNodesMin, kNodesMax);
+BENCHMARK(tend)->RangeMultiplier(10)->Range(kNodesMin, kNodesMax);
+BENCHMARK(place)->RangeMultiplier(10)->Range(kNodesMin, kNodesMax);
+BENCHMARK(reserve_and_settle)->RangeMultiplier(10)->Range(kNodesMin, kNodesMax);
+BENCHMARK(status)->RangeMultiplier(10)->Range(kNodesMin, kNodesMax);
+BENCHMARK(message)->MeasureProcessCPUTime()->UseRealTime();
+
+}  // namespace
+}  // namespace ppmr
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  std::error_code error;
+  std::filesystem::remove_all(ppmr::directory(), error);
+}

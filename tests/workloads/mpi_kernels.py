@@ -1,0 +1,141 @@
+"""Small kernels in the style of the NAS parallel benchmarks, and a ring that measures stalls. Each result depends on every byte that the ranks exchange.
+
+    mpirun -np N python3 mpi_kernels.py ep|cg|ft STEPS
+    mpirun -np N python3 mpi_kernels.py ring
+
+    ep    random numbers, counted by each rank alone; one sum per step          (EP)
+    cg    conjugate gradients; an allgather and two allreduce per iteration     (CG)
+    ft    Fourier transforms in two dimensions; an all-to-all per transform     (FT)
+    ring  a token of 8 bytes passes all ranks, until a signal ends the job      (stalls)
+
+Rank 0 prints "step NUMBER VALUE ..." after each step. Equal arguments give equal lines, to the last digit. The ring prints
+"gap SECONDS END" ten times a second: the longest time that a rank has waited for the token since the last line, and the time of
+day when that wait ended. Its clock is CLOCK_REALTIME, because CRIU hides the downtime from the monotonic clock of a moved process.
+"""
+import sys
+import time
+
+import numpy
+from mpi4py import MPI
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
+
+EP_NUMBERS = 1 << 19  # of a step, on all ranks
+CG_SIDE, CG_ITERATIONS = 192, 25  # the matrix has side^2 rows
+FT_SIDE = 384
+PRINT_SECONDS = 0.1
+
+
+def report(step, *values):
+    if RANK == 0:
+        print("step", step, *(repr(value) for value in values), flush=True)
+
+
+def total(value):
+    return WORLD.allreduce(float(value))
+
+
+def ep(steps):
+    counts = numpy.zeros(10, dtype=numpy.int64)
+    for step in range(1, steps + 1):
+        random = numpy.random.Generator(numpy.random.PCG64([step, RANK]))
+        pairs = random.standard_normal((2, EP_NUMBERS // SIZE))
+        rings = numpy.minimum(numpy.abs(pairs).max(axis=0).astype(numpy.int64), 9)
+        of_step = numpy.bincount(rings, minlength=10)
+        sums = numpy.empty_like(of_step)
+        WORLD.Allreduce(of_step, sums)
+        counts += sums
+        report(step, *counts.tolist(), total(pairs.sum()))
+
+
+def rows_of(count):
+    """The rows of each rank: (first row, number of rows), and those of this rank."""
+    firsts = [count * rank // SIZE for rank in range(SIZE + 1)]
+    return firsts[:-1], [b - a for a, b in zip(firsts, firsts[1:])]
+
+
+def cg(steps):
+    count = CG_SIDE * CG_SIDE
+    firsts, lengths = rows_of(count)
+    own = slice(firsts[RANK], firsts[RANK] + lengths[RANK])
+    rows = numpy.arange(own.start, own.stop)
+    # Each row has its diagonal and eight other places, drawn once for all ranks.
+    offsets = numpy.random.Generator(numpy.random.PCG64(7)).integers(1, count, 4)
+    columns = [(rows + offset) % count for offset in (*offsets, *-offsets)]
+
+    def multiply(vector):
+        product = 9.0 * vector[rows]
+        for places in columns:
+            product -= vector[places]
+        return product
+
+    def whole(part):
+        vector = numpy.empty(count)
+        WORLD.Allgatherv(part, [vector, lengths, firsts, MPI.DOUBLE])
+        return vector
+
+    right = numpy.sin(rows + 1.0)
+    for step in range(1, steps + 1):
+        solution, residual = numpy.zeros(lengths[RANK]), right.copy()
+        direction, rho = residual.copy(), total(residual @ residual)
+        for _ in range(CG_ITERATIONS):
+            product = multiply(whole(direction))
+            alpha = rho / total(direction @ product)
+            solution += alpha * direction
+            residual -= alpha * product
+            rho, before = total(residual @ residual), rho
+            direction = residual + rho / before * direction
+        norm = total(solution @ solution) ** 0.5
+        report(step, norm, rho)
+        right = solution / norm
+
+
+def ft(steps):
+    side = FT_SIDE - FT_SIDE % SIZE
+    own = side // SIZE
+    random = numpy.random.Generator(numpy.random.PCG64([1, RANK]))
+    field = random.standard_normal((own, side)) + 1j * random.standard_normal((own, side))
+
+    def transposed(part):
+        sent = numpy.ascontiguousarray(part.reshape(own, SIZE, own).transpose(1, 2, 0))
+        received = numpy.empty_like(sent)
+        WORLD.Alltoall(sent, received)
+        return numpy.ascontiguousarray(received.transpose(1, 0, 2).reshape(own, side))
+
+    points = (5 * (RANK * own + numpy.arange(own))) % side
+    phase = numpy.exp(-1e-6j * numpy.arange(side) ** 2)
+    for step in range(1, steps + 1):
+        there = numpy.fft.fft(transposed(numpy.fft.fft(field, axis=1)), axis=1) * phase
+        field = numpy.fft.ifft(transposed(numpy.fft.ifft(there, axis=1)), axis=1)
+        checksum = field[numpy.arange(own), points].sum()
+        report(step, total(checksum.real), total(checksum.imag))
+
+
+def ring(_):
+    # The token is the longest wait of any rank in this round, and when it ended.
+    token, worst, received = numpy.zeros(2), numpy.zeros(2), None
+    printed = time.time()
+    while True:
+        if RANK == 0:
+            WORLD.Send(token, dest=1 % SIZE)
+        WORLD.Recv(token, source=(RANK - 1) % SIZE)
+        now = time.time()
+        if received is not None and now - received > token[0]:
+            token[:] = now - received, now
+        received = now
+        if RANK > 0:
+            WORLD.Send(token, dest=(RANK + 1) % SIZE)
+            continue
+        if token[0] > worst[0]:
+            worst[:] = token
+        token[:] = 0
+        if now - printed >= PRINT_SECONDS:
+            print("gap", *worst.tolist(), flush=True)
+            worst[:], printed = 0, now
+
+
+KERNELS = {"ep": ep, "cg": cg, "ft": ft, "ring": ring}
+
+if __name__ == "__main__":
+    KERNELS[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 0)
