@@ -46,7 +46,9 @@ std::string age_of(int64_t since_ns) {
 }
 
 void print_job(const json& job) {
-  print_to(stdout, "job {} of user {}\n", job.value("job", ""), job.value("uid", 0));
+  const std::string allocation = job.value("allocation", "");
+  print_to(stdout, "job {} of user {}{}\n", job.value("job", ""), job.value("uid", 0),
+           allocation.empty() ? "" : ", job " + allocation + " of Slurm");
   for (const json& host : job.at("hosts")) {
     std::string nodes;
     for (const json& node : job.at("nodes")) {

@@ -4,16 +4,22 @@
 
 #include <filesystem>
 #include <sstream>
+#include <string_view>
 
 namespace ppmr {
 namespace {
 
 constexpr const char* kHierarchies = "/sys/fs/cgroup";
 
+// Only root can make groups there. Further down users may have groups of any name.
 bool is_of_slurm(const std::string& group) {
-  // Several slurmd on one machine have "/slurm_NODE".
-  return group.starts_with("/slurm/") || group.starts_with("/slurm_") ||
-         group.find("/slurmstepd.scope/") != std::string::npos;
+  // Several slurmd on one machine have "/slurm_NODE" and "NODE_slurmstepd.scope".
+  if (group.starts_with("/slurm/") || group.starts_with("/slurm_")) return true;
+  constexpr std::string_view kSlice = "/system.slice/";
+  if (!group.starts_with(kSlice)) return false;
+  return std::string_view(group)
+      .substr(kSlice.size(), group.find('/', kSlice.size()) - kSlice.size())
+      .ends_with("slurmstepd.scope");
 }
 
 void remove_upwards(const std::string& hierarchy, std::string group) {

@@ -19,6 +19,16 @@ TEST(StepGroup, IsFoundWithVersion2AndWithSeveralDaemonsOnAMachine) {
             "/system.slice/slurmstepd.scope/job_7/step_1/user/task_0");
   EXPECT_EQ(step_group("6:freezer:/slurm_n3/uid_0/job_7/step_0\n", "7"),
             "/slurm_n3/uid_0/job_7/step_0");
+  EXPECT_EQ(step_group("0::/system.slice/n3_slurmstepd.scope/job_7/step_1/user/task_0\n", "7"),
+            "/system.slice/n3_slurmstepd.scope/job_7/step_1/user/task_0");
+}
+
+TEST(StepGroup, IsNotOneThatAUserCanMake) {
+  const std::string delegated = "/user.slice/user-1000.slice/user@1000.service";
+  for (const char* name : {"/slurmstepd.scope/job_7/x", "/slurm/job_7/x", "/slurm_n3/job_7/x",
+                           "/system.slice/slurmstepd.scope/job_7/x"}) {
+    EXPECT_EQ(step_group("0::" + delegated + name + "\n", "7"), "") << name;
+  }
 }
 
 TEST(StepGroup, OfAnotherAllocationOrOfNoSchedulerIsNone) {
