@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 """How the cost of a job grows with its nodes: its start, an evacuation, and the agents at rest. Fits a line to each figure.
 
-    bench/job_growth.py [--nodes 2,4,8,16] [--launchers 2,50,100,200] [--idle 30] [--json FILE]        as root, after `bazel build //:ppmr`
+    bench/job_growth.py [--nodes 2,4,8,16] [--processes 2,50,200] [--idle 30] [--json FILE]        as root, after `bazel build //:ppmr`
 
 Each job is an `mpirun` with one rank in each node, that sleeps; three more hosts are spares. All hosts are namespaces of this machine, so
 times are those of its processors, while messages, bytes, CPU seconds and memory are those of a cluster. Requests between agents are
-counted by rules of iptables on every host, with all headers. A second table shows what moving the first node costs if its MPI launcher keeps
-one process, `ppmr job rsh`, for each other node, as that of MPICH does. `bazel run -c opt //bench:job_benchmark` measures the home alone, with up to
+counted by rules of iptables on every host, with all headers. Two more tables show what moving the first node costs with many processes. The
+launcher of MPICH keeps one, `ppmr job rsh`, for each other node. `bazel run -c opt //bench:job_benchmark` measures the home alone, with up to
 10,000 nodes.
 """
 import argparse
@@ -33,6 +33,11 @@ MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 HOME = "h1"
+# What the first node may hold many of. Each writes a line.
+PROCESSES = {
+    "ppmr job rsh": "/run/ppmr/rsh h2 'echo up; exec sleep 600' &",
+    "sleep": "{ echo up; exec sleep 600; } &",
+}
 SPARES = 3  # each takes the last node once
 SETTLE_SECONDS = 3  # before the start, and before the agents are at rest
 
@@ -41,12 +46,6 @@ def cpu_seconds(pid):
     """Of the process and its children that have ended, such as runc."""
     words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return sum(map(int, words[11:15])) / machine.TICK
-
-
-def private_memory_mib(pid):
-    """Memory that the process shares with no other."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
 class Agents:
@@ -163,16 +162,14 @@ def measure(count, idle_seconds):
         return found
 
 
-def measure_launcher(count):
-    """{figure: value} of a move of the first node while it holds `count` connections to commands in another node."""
+def measure_processes(count, start):
+    """{figure: value} of moves of the first node, in which the shell has run `start` so many times."""
     with Lab() as lab, JobHosts(lab, 2 + SPARES) as hosts:
         counters = TrafficCounters(hosts)
         try:
-            start = "/run/ppmr/rsh h2 'echo up; exec sleep 600' &"
             script = f"i=0; while [ $i -lt {count} ]; do {start} i=$((i+1)); done; wait"
             job = hosts.run(["--spares", str(SPARES), "--", "sh", "-c", script])
             job.await_lines(count, 120)
-            memory = sum(map(private_memory_mib, launchers_of(hosts)))
             places = [HOME, *hosts.names[2 : 1 + SPARES]]
             moves = [evacuate(hosts, counters, host, Agents(hosts)) for host in places]
             job.signal(signal.SIGTERM)
@@ -180,7 +177,6 @@ def measure_launcher(count):
         finally:
             counters.close()
         return {
-            "private memory of all ppmr job rsh, MiB": memory,
             "move of node 1: time, s": spread(move["time, s"] for move in moves).median,
             "move of node 1: downtime, s": spread(move["downtime, s"] for move in moves).median,
         }
@@ -224,7 +220,7 @@ def numbers(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=numbers, default="2,4,8,16", metavar="N,N,...")
-    parser.add_argument("--launchers", type=numbers, default="2,50,100,200", metavar="N,N,...")
+    parser.add_argument("--processes", type=numbers, default="2,50,200", metavar="N,N,...")
     parser.add_argument("--idle", type=float, default=30, metavar="SECONDS")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     parser.add_argument("--ppmr", metavar="PATH", help="the ppmr binary")
@@ -240,16 +236,16 @@ def main():
         for count in arguments.nodes:
             figures[count] = measure(count, arguments.idle)
             print(f"{count} nodes measured", file=sys.stderr, flush=True)
-        launchers = {count: measure_launcher(count) for count in arguments.launchers}
+        tables = {"nodes": figures}
+        for name, start in PROCESSES.items():
+            tables[f"processes `{name}` in node 1"] = {
+                count: measure_processes(count, start) for count in arguments.processes
+            }
     except LabError as error:
         sys.exit(f"job_growth: {error}")
-    lines = {}
-    for head, found in (("nodes", figures), ("launchers in node 1", launchers)):
-        if found:
-            lines[head] = print_table(found, head)
+    lines = {head: print_table(found, head) for head, found in tables.items() if found}
     if arguments.json:
-        found = {"figures": figures, "launchers": launchers, "lines": lines}
-        text = json.dumps({"environment": about, **found}, indent=1)
+        text = json.dumps({"environment": about, "figures": tables, "lines": lines}, indent=1)
         Path(arguments.json).write_text(text + "\n")
 
 

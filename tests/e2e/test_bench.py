@@ -455,7 +455,7 @@ def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
     need_command("mpirun")
     need_command("iptables")
     output = tmp_path / "figures"
-    options = "--nodes 2 --launchers= --idle 1 --json".split()
+    options = "--nodes 2 --processes 2 --idle 1 --json".split()
     done = subprocess.run(
         [REPOSITORY / "bench/job_growth.py", *options, output, "--ppmr", ppmr],
         capture_output=True,
@@ -463,7 +463,7 @@ def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(output.read_text())["figures"]["2"]
+    found = json.loads(output.read_text())["figures"]["nodes"]["2"]
     # Two nodes and three spares; the agents may have asked for the places of the nodes meanwhile.
     assert 5 <= found["start: requests"] <= 7
     assert found["start: ARP announcements"] == 3  # of the nodes and of the launcher's port
