@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 
 import pytest
@@ -100,7 +101,8 @@ def test_mpi_job_computes_the_same_result_while_two_hosts_are_evacuated(make_hos
 def test_mpich_job_goes_on_after_an_evacuation(make_hosts, need_command, ranks, evacuated):
     need_command("mpiexec.hydra")
     hosts, rounds = make_hosts(3), 200
-    program = ["/usr/bin/python3", REPOSITORY / "tests/workloads/mpich_sums.py", rounds]
+    shutil.copy(REPOSITORY / "tests/workloads/mpich_sums.py", hosts.lab.home)  # which job nodes see
+    program = ["/usr/bin/python3", hosts.lab.home / "mpich_sums.py", rounds]
     words = ["--spares", "1", "--slots", ranks // 2, "--", "mpiexec.hydra", "-n", ranks, *program]
     job = hosts.run([str(word) for word in words])
     job.await_lines(30)

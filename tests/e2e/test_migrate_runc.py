@@ -315,9 +315,17 @@ def test_preflight_reports_differences_at_target_before_any_change(lab, migratio
     there = migrations.target_at.scratch("bundles") / "job"
     migrations.target_at.run(["mkdir", there])
     config = migrations.source_at.run(["cat", job.bundle / "config.json"]).stdout
-    migrations.target_at.run(["sh", "-c", 'cat >"$0"', there / "config.json"], input=config + " ")
+
+    def write_config(**changes):
+        text = json.dumps({**json.loads(config), **changes})
+        migrations.target_at.run(["sh", "-c", 'cat >"$0"', there / "config.json"], input=text)
+
+    write_config(hostname="another")
     refused(migrations, job, "differs at the target")
-    migrations.target_at.run(["sh", "-c", 'cat >"$0"', there / "config.json"], input=config)
+    # The control group is the node's own affair.
+    write_config(linux={**json.loads(config)["linux"], "cgroupsPath": "/of-the-target"})
+    assert migrate(migrations, "--dry-run").code == 0
+    write_config()
     assert migrate(migrations, "--dry-run").code == 0
     migrations.target_at.run(
         ["sh", "-c", f"runc create --bundle {there} job </dev/null >/dev/null 2>&1"]
