@@ -254,7 +254,7 @@ class Arena:
     def _restart_daemons(self, killed):
         for daemon in (self.migrations.source, self.migrations.target):
             if killed == f"{daemon.role} daemon":
-                daemon.process.wait(timeout=10)  # nsenter ends a little later than the daemon
+                daemon.process.wait(timeout=30)  # nsenter ends a little later than the daemon
         self.migrations.restart_dead()
 
     def _recover(self):
