@@ -1,0 +1,234 @@
+// The header for messaging libraries, and the part of ppmr that talks to it.
+#include "jobs/rdma_release.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/rdma_release/rdma_release.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPatience{10'000};
+
+// A messaging library's progress loop in a thread of its own, in this process.
+class Library {
+ public:
+  explicit Library(const char* error = nullptr) : error_(error) {
+    EXPECT_EQ(ppmr_rdma_open(&rdma_), 0);
+    EXPECT_EQ(pipe2(stop_, O_CLOEXEC), 0);
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~Library() {
+    close(stop_[1]);
+    thread_.join();
+    close(stop_[0]);
+    ppmr_rdma_close(&rdma_);
+  }
+  std::string heard() {
+    std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      pollfd fds[2] = {{.fd = ppmr_rdma_fd(&rdma_), .events = POLLIN, .revents = 0},
+                       {.fd = stop_[0], .events = POLLIN, .revents = 0}};
+      poll(fds, 2, ppmr_rdma_timeout_ms(&rdma_));
+      if (fds[1].revents != 0) return;
+      const ppmr_rdma_request request = ppmr_rdma_next(&rdma_);
+      if (request == PPMR_RDMA_NONE) continue;
+      {
+        std::lock_guard lock(mutex_);
+        heard_ += request == PPMR_RDMA_RELEASE ? "release " : "resume ";
+      }
+      ppmr_rdma_done(&rdma_, error_);
+    }
+  }
+
+  const char* const error_;
+  ppmr_rdma rdma_{};
+  int stop_[2];
+  std::mutex mutex_;
+  std::string heard_;  // guarded by mutex_
+  std::thread thread_;
+};
+
+RdmaListener only_listener() {
+  const auto found = find_rdma_listeners({getpid()});
+  if (!found || found->size() != 1) throw std::runtime_error("there is not one listener");
+  return found->front();
+}
+
+TEST(RdmaRelease, ProcessIsAskedToReleaseAndToResume) {
+  Library library;
+  const auto released = release_rdma(getpid(), kPatience);
+  ASSERT_TRUE(released) << released.error().message;
+  EXPECT_TRUE(*released);
+  const Status resumed = resume_rdma(getpid(), kPatience);
+  EXPECT_TRUE(resumed) << resumed.error().message;
+  EXPECT_EQ(library.heard(), "release resume ");
+}
+
+TEST(RdmaRelease, ProcessWithoutASocketIsNotAsked) {
+  const auto released = release_rdma(getpid(), kPatience, "/none/");
+  ASSERT_TRUE(released) << released.error().message;
+  EXPECT_FALSE(*released);
+  EXPECT_TRUE(resume_rdma(getpid(), kPatience));
+}
+
+TEST(RdmaRelease, WhoeverHasNotReleasedNeedNotResume) {
+  Library library;
+  EXPECT_TRUE(resume_rdma(getpid(), kPatience));
+  EXPECT_EQ(library.heard(), "");
+}
+
+TEST(RdmaRelease, EveryListenerOfAProcessIsAskedAndAReleaseMayBeRepeated) {
+  Library first, second;
+  ASSERT_TRUE(release_rdma(getpid(), kPatience));
+  ASSERT_TRUE(release_rdma(getpid(), kPatience));
+  ASSERT_TRUE(resume_rdma(getpid(), kPatience));
+  EXPECT_EQ(first.heard(), "release release resume ");
+  EXPECT_EQ(second.heard(), "release release resume ");
+}
+
+TEST(RdmaRelease, ReasonOfALibraryThatRefusesIsReported) {
+  Library library("a transfer cannot be interrupted");
+  const auto released = release_rdma(getpid(), kPatience);
+  ASSERT_FALSE(released);
+  EXPECT_EQ(released.error().errno_value, ECANCELED);
+  EXPECT_NE(released.error().message.find("a transfer cannot be interrupted"), std::string::npos);
+  // It has released nothing.
+  EXPECT_TRUE(resume_rdma(getpid(), kPatience));
+  EXPECT_EQ(library.heard(), "release ");
+}
+
+TEST(RdmaRelease, LibraryThatDoesNotAnswerIsNotAwaitedForEver) {
+  ppmr_rdma silent{};
+  ASSERT_EQ(ppmr_rdma_open(&silent), 0);
+  const auto released = release_rdma(getpid(), milliseconds(50));
+  ASSERT_FALSE(released);
+  EXPECT_EQ(released.error().errno_value, ETIMEDOUT);
+  ppmr_rdma_close(&silent);
+}
+
+TEST(RdmaRelease, LibraryThatHangsUpHasNotReleased) {
+  ppmr_rdma rdma{};
+  ASSERT_EQ(ppmr_rdma_open(&rdma), 0);
+  const RdmaListener listener = only_listener();
+  std::thread closer([&] {
+    pollfd waits{.fd = ppmr_rdma_fd(&rdma), .events = POLLIN, .revents = 0};
+    poll(&waits, 1, -1);
+    while (ppmr_rdma_next(&rdma) != PPMR_RDMA_RELEASE) poll(nullptr, 0, 1);
+    ppmr_rdma_close(&rdma);
+  });
+  const Status asked = ask_rdma_listener(listener, "release", kPatience);
+  closer.join();
+  ASSERT_FALSE(asked);
+  EXPECT_EQ(ask_rdma_listener(listener, "resume", kPatience).error().errno_value, ECONNREFUSED);
+}
+
+TEST(RdmaRelease, DeviceThatIsStillOpenOrMappedIsNamed) {
+  Library library;
+  std::string directory = testing::TempDir() + "rdma-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string device = directory + "/uverbs0";
+  UniqueFd open_device(open(device.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(ftruncate(open_device.get(), 4096), 0);
+  const auto message_of_release = [&] {
+    const auto released = release_rdma(getpid(), kPatience, directory + "/");
+    return released ? "" : released.error().message;
+  };
+  EXPECT_NE(message_of_release().find(device), std::string::npos);
+  void* mapped = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, open_device.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  open_device.reset();
+  EXPECT_NE(message_of_release().find(device), std::string::npos);
+  munmap(mapped, 4096);
+  EXPECT_EQ(message_of_release(), "");
+  std::ofstream(device).close();
+  unlink(device.c_str());
+  rmdir(directory.c_str());
+}
+
+TEST(RdmaRelease, SocketThatAChildSharesIsAskedOnce) {
+  Library library;
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  EXPECT_EQ(find_rdma_listeners({getpid(), child})->size(), 1u);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(find_rdma_listeners({getpid(), child})->size(), 1u);  // it has ended: skipped
+}
+
+TEST(RdmaReleaseHeader, ResumesByItselfWhenNobodySaysSo) {
+  ppmr_rdma rdma{};
+  ASSERT_EQ(ppmr_rdma_open(&rdma), 0);
+  EXPECT_EQ(ppmr_rdma_timeout_ms(&rdma), -1);
+  EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_NONE);
+  rdma.deadline_ms = ppmr_rdma_now_ms() + 1000;
+  EXPECT_GT(ppmr_rdma_timeout_ms(&rdma), 0);
+  EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_NONE);
+  rdma.deadline_ms = ppmr_rdma_now_ms() - 1;
+  EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_RESUME);
+  ppmr_rdma_done(&rdma, nullptr);
+  EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_NONE);
+  // Another machine's clock.
+  rdma.deadline_ms = ppmr_rdma_now_ms() + 100LL * PPMR_RDMA_AWAY_MS;
+  EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_RESUME);
+  ppmr_rdma_close(&rdma);
+}
+
+TEST(RdmaReleaseHeader, UnknownRequestsAreRefused) {
+  Library library;
+  const Status asked = ask_rdma_listener(only_listener(), "explode", kPatience);
+  ASSERT_FALSE(asked);
+  EXPECT_NE(asked.error().message.find("unknown request"), std::string::npos);
+  EXPECT_EQ(library.heard(), "");
+}
+
+TEST(RdmaReleaseHeader, OtherUsersAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  Library library;
+  const RdmaListener listener = only_listener();
+  // The library takes requests of root, too, so it has to be asked by a user that is neither.
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setresuid(65534, 65534, 65534) != 0) _exit(3);
+    const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
+    listener.name.copy(name.sun_path + 1, listener.name.size());
+    const auto size = offsetof(sockaddr_un, sun_path) + 1 + listener.name.size();
+    char answer[64] = {};
+    if (connect(socket, reinterpret_cast<sockaddr*>(&name), static_cast<socklen_t>(size)) != 0) {
+      _exit(2);
+    }
+    (void)!send(socket, "release", 7, MSG_NOSIGNAL);
+    (void)!recv(socket, answer, sizeof(answer) - 1, 0);
+    // "not permitted", or nothing, if the library hangs up first.
+    _exit(std::string_view(answer) != "ok" ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(library.heard(), "");
+}
+
+}  // namespace
+}  // namespace ppmr

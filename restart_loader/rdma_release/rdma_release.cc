@@ -1,0 +1,179 @@
+#include "restart_loader/rdma_release/rdma_release.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/processes/proc_files.h"
+#include "restart_loader/processes/sockets.h"
+#include "restart_loader/processes/visit_namespace.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// Those of jobs/rdma_release.h. The '@' stands for the zero byte of an abstract name.
+constexpr std::string_view kListed = "@ppmr-rdma-release/";
+constexpr size_t kAnswerMaxBytes = 256;
+
+milliseconds left_until(Clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()),
+                  milliseconds(0));
+}
+
+Status connect_to(int socket, const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.size() >= sizeof(address.sun_path)) return failure(EINVAL, "the name is too long");
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    return system_failure("connect to", name);
+  }
+  return {};
+}
+
+// In the network namespace of the process.
+Status converse(const RdmaListener& listener, const std::string& request, milliseconds patience) {
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket) return system_failure("create", "a socket");
+  if (Status connected = connect_to(socket.get(), listener.name); !connected) return connected;
+  if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
+    return system_failure("send to", listener.name);
+  }
+  pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
+  if (poll(&answer, 1, static_cast<int>(patience.count())) <= 0) {
+    return failure(ETIMEDOUT, fmt::format("process {} does not {} its RDMA devices within {} s",
+                                          listener.pid, request, patience.count() / 1000));
+  }
+  char text[kAnswerMaxBytes];
+  const ssize_t size = recv(socket.get(), text, sizeof(text), 0);
+  if (size < 0) return system_failure("receive from", listener.name);
+  const std::string_view said(text, static_cast<size_t>(size));
+  if (said == "ok") return {};
+  return failure(ECANCELED, fmt::format("process {} cannot {} its RDMA devices: {}", listener.pid,
+                                        request, said.empty() ? "it hung up" : said));
+}
+
+Result<std::vector<pid_t>> pids_of_tree(pid_t root) {
+  const auto tree = read_tree(root);
+  if (!tree) return failure(tree.error());
+  std::vector<pid_t> pids;
+  for (const ProcessStat& process : *tree) pids.push_back(process.pid);
+  return pids;
+}
+
+// Of the files that the process has open or mapped; empty: none.
+Result<std::string> find_device(pid_t pid, const std::string& devices) {
+  const auto descriptors = read_descriptors(pid);
+  if (!descriptors) return failure(descriptors.error());
+  for (const Descriptor& descriptor : *descriptors) {
+    if (descriptor.target.starts_with(devices)) return descriptor.target;
+  }
+  const auto mappings = read_mappings(pid);
+  if (!mappings) return failure(mappings.error());
+  for (const Mapping& mapping : *mappings) {
+    if (mapping.path.starts_with(devices)) return mapping.path;
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<std::vector<RdmaListener>> find_rdma_listeners(const std::vector<pid_t>& pids) {
+  std::map<std::string, UnixSockets> of_namespaces;
+  std::set<uint64_t> found;
+  std::vector<RdmaListener> listeners;
+  for (const pid_t pid : pids) {
+    const auto network = read_process_link(pid, "ns/net");
+    const auto descriptors = read_descriptors(pid);
+    if (!network || !descriptors) {
+      const Error& error = network ? descriptors.error() : network.error();
+      if (error.errno_value == ESRCH) continue;
+      return failure(error);
+    }
+    if (!of_namespaces.contains(*network)) {
+      auto sockets = read_unix_sockets(pid);
+      if (!sockets && sockets.error().errno_value == ESRCH) continue;
+      if (!sockets) return failure(sockets.error());
+      of_namespaces[*network] = std::move(*sockets);
+    }
+    const UnixSockets& sockets = of_namespaces[*network];
+    for (const Descriptor& descriptor : *descriptors) {
+      const auto socket = sockets.find(inode_in(descriptor.target, "socket"));
+      if (socket == sockets.end() || !socket->second.listens) continue;
+      if (!socket->second.path.starts_with(kListed)) continue;
+      if (found.insert(socket->first).second) {
+        listeners.push_back({.pid = pid, .name = socket->second.path.substr(1)});
+      }
+    }
+  }
+  return listeners;
+}
+
+Status ask_rdma_listener(const RdmaListener& listener, const std::string& request,
+                         milliseconds patience) {
+  Status done;
+  const Status visited =
+      visit_namespace(listener.pid, "net", [&] { done = converse(listener, request, patience); });
+  return visited ? done : visited;
+}
+
+Status check_no_rdma(const std::vector<pid_t>& pids, const std::string& devices) {
+  for (const pid_t pid : pids) {
+    const auto device = find_device(pid, devices);
+    if (!device && device.error().errno_value == ESRCH) continue;
+    if (!device) return failure(device.error());
+    if (device->empty()) continue;
+    const auto process = read_process_stat(pid);
+    return failure(EBUSY,
+                   fmt::format("process {} ({}) still uses {} after the release of RDMA: its "
+                               "messaging library must close it; or let it use TCP",
+                               pid, process ? process->name : "", *device));
+  }
+  return {};
+}
+
+Result<bool> release_rdma(pid_t root, milliseconds patience, const std::string& devices) {
+  const auto deadline = Clock::now() + patience;
+  const auto pids = pids_of_tree(root);
+  if (!pids) return failure(pids.error());
+  const auto listeners = find_rdma_listeners(*pids);
+  if (!listeners) return failure(listeners.error());
+  for (const RdmaListener& listener : *listeners) {
+    if (Status done = ask_rdma_listener(listener, "release", left_until(deadline)); !done) {
+      return failure(done.error());
+    }
+  }
+  if (listeners->empty()) return false;
+  // Anew: processes may have begun meanwhile.
+  const auto now = pids_of_tree(root);
+  if (!now) return failure(now.error());
+  if (Status free = check_no_rdma(*now, devices); !free) return failure(free.error());
+  return true;
+}
+
+Status resume_rdma(pid_t root, milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  const auto pids = pids_of_tree(root);
+  if (!pids) return failure(pids.error());
+  const auto listeners = find_rdma_listeners(*pids);
+  if (!listeners) return failure(listeners.error());
+  Status first;
+  for (const RdmaListener& listener : *listeners) {
+    Status done = ask_rdma_listener(listener, "resume", left_until(deadline));
+    if (first && !done) first = done;
+  }
+  return first;
+}
+
+}  // namespace ppmr
