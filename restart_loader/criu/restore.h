@@ -37,7 +37,7 @@ struct RestoreOptions {
   // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. False in a
   // migration, which only its record may end.
   bool stops_on_signal = true;
-  // Asked about once a second before the process runs; true ends the restore. Empty: never.
+  // Asked at least once a second before the process runs; true ends the restore. Empty: never.
   std::function<bool()> is_cancelled;
 };
 
