@@ -1,6 +1,7 @@
 """Jobs under real Slurm that leave a host: allocation, steps, accounting, health check, drain."""
 
 import json
+import shutil
 
 import pytest
 
@@ -181,6 +182,28 @@ def test_job_ends_when_its_step_ends_on_a_host(slurm):
     node.signal(holder, 9)
     assert slurm.await_end(job) == "COMPLETED"  # of the batch script; its last command is `echo`
     assert f"the step of job {job} that held the host has ended" in slurm.output(job)
+    await_no_trace(slurm)
+
+
+def test_ordinary_user_has_job_nodes_on_all_hosts(slurm, lab):
+    # Evacuations of users' jobs are in test_vm_jobs.py: CRIU may not dump other users' processes on every machine.
+    program, directory = "/run/ppmr-copy", lab.home / "of-user"
+    for node in slurm.hosts.nodes.values():
+        node.run(["cp", slurm.hosts.ppmr, program])
+    directory.mkdir()
+    shutil.chown(directory, "nobody")
+    lab.directory.chmod(0o711)  # to the configuration of Slurm
+    lab.home.chmod(0o755)
+    others = "".join(f"/run/ppmr/rsh {host} id -u; " for host in ("h2", "h3"))
+    job = slurm.submit(
+        f"{program} job run --spares 1 -- sh -c 'id -u; {others}'; echo ended with $?",
+        nodes=HOSTS,
+        options=["--uid=nobody", "--gid=nogroup", f"--output={directory}/out"],
+        directory=directory,
+    )
+    assert slurm.await_end(job) == "COMPLETED"
+    output = (directory / "out").read_text()
+    assert output.splitlines() == ["65534"] * 3 + ["ended with 0"]
     await_no_trace(slurm)
 
 

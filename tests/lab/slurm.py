@@ -176,8 +176,8 @@ class SlurmCluster:
         """From now on the health check says that the host is about to fail."""
         (self.directory / f"drain-{host}").touch()
 
-    def submit(self, script, nodes, tasks_per_node=2, options=()):
-        """Returns the number of the batch job. `script`: its commands."""
+    def submit(self, script, nodes, tasks_per_node=2, options=(), directory=None):
+        """Returns the number of the batch job. `script`: its commands; `directory`: where they run."""
         path = self.directory / "batch.sh"
         path.write_text("#!/bin/sh\n" + script + "\n")
         words = [
@@ -186,7 +186,7 @@ class SlurmCluster:
             "--no-kill",
             f"--nodes={nodes}",
             "--chdir",
-            self.hosts.lab.home,
+            directory or self.hosts.lab.home,
         ]
         words += [f"--ntasks-per-node={tasks_per_node}", *options, path]
         return self.command(*words)
