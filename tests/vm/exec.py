@@ -102,9 +102,10 @@ def main():
     parser.add_argument("--pid-fd", type=int)
     parser.add_argument("--environment", type=json.loads, default={})
     parser.add_argument("directory")
-    parser.add_argument("command", nargs="+")
-    arguments = parser.parse_args()
-    request = {"do": "run", "argv": arguments.command, "stdin": True, "env": arguments.environment}
+    # argparse would also remove a "--" of the command.
+    end = sys.argv.index("--")
+    arguments, command = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
+    request = {"do": "run", "argv": command, "stdin": True, "env": arguments.environment}
     window = saved = None
     if arguments.terminal:
 
