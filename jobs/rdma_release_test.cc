@@ -75,51 +75,51 @@ RdmaListener only_listener() {
 
 TEST(RdmaRelease, ProcessIsAskedToReleaseAndToResume) {
   Library library;
-  const auto released = release_rdma(getpid(), kPatience);
+  const auto released = release_rdma({getpid()}, kPatience);
   ASSERT_TRUE(released) << released.error().message;
-  EXPECT_TRUE(*released);
-  const Status resumed = resume_rdma(getpid(), kPatience);
+  EXPECT_EQ(*released, 1u);
+  const Status resumed = resume_rdma({getpid()}, kPatience);
   EXPECT_TRUE(resumed) << resumed.error().message;
   EXPECT_EQ(library.heard(), "release resume ");
 }
 
 TEST(RdmaRelease, ProcessWithoutASocketIsNotAsked) {
-  const auto released = release_rdma(getpid(), kPatience, "/none/");
+  const auto released = release_rdma({getpid()}, kPatience, "/none/");
   ASSERT_TRUE(released) << released.error().message;
-  EXPECT_FALSE(*released);
-  EXPECT_TRUE(resume_rdma(getpid(), kPatience));
+  EXPECT_EQ(*released, 0u);
+  EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
 }
 
 TEST(RdmaRelease, WhoeverHasNotReleasedNeedNotResume) {
   Library library;
-  EXPECT_TRUE(resume_rdma(getpid(), kPatience));
+  EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
   EXPECT_EQ(library.heard(), "");
 }
 
 TEST(RdmaRelease, EveryListenerOfAProcessIsAskedAndAReleaseMayBeRepeated) {
   Library first, second;
-  ASSERT_TRUE(release_rdma(getpid(), kPatience));
-  ASSERT_TRUE(release_rdma(getpid(), kPatience));
-  ASSERT_TRUE(resume_rdma(getpid(), kPatience));
+  ASSERT_TRUE(release_rdma({getpid()}, kPatience));
+  ASSERT_TRUE(release_rdma({getpid()}, kPatience));
+  ASSERT_TRUE(resume_rdma({getpid()}, kPatience));
   EXPECT_EQ(first.heard(), "release release resume ");
   EXPECT_EQ(second.heard(), "release release resume ");
 }
 
 TEST(RdmaRelease, ReasonOfALibraryThatRefusesIsReported) {
   Library library("a transfer cannot be interrupted");
-  const auto released = release_rdma(getpid(), kPatience);
+  const auto released = release_rdma({getpid()}, kPatience);
   ASSERT_FALSE(released);
   EXPECT_EQ(released.error().errno_value, ECANCELED);
   EXPECT_NE(released.error().message.find("a transfer cannot be interrupted"), std::string::npos);
   // It has released nothing.
-  EXPECT_TRUE(resume_rdma(getpid(), kPatience));
+  EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
   EXPECT_EQ(library.heard(), "release ");
 }
 
 TEST(RdmaRelease, LibraryThatDoesNotAnswerIsNotAwaitedForEver) {
   ppmr_rdma silent{};
   ASSERT_EQ(ppmr_rdma_open(&silent), 0);
-  const auto released = release_rdma(getpid(), milliseconds(50));
+  const auto released = release_rdma({getpid()}, milliseconds(50));
   ASSERT_FALSE(released);
   EXPECT_EQ(released.error().errno_value, ETIMEDOUT);
   ppmr_rdma_close(&silent);
@@ -149,7 +149,7 @@ TEST(RdmaRelease, DeviceThatIsStillOpenOrMappedIsNamed) {
   UniqueFd open_device(open(device.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(ftruncate(open_device.get(), 4096), 0);
   const auto message_of_release = [&] {
-    const auto released = release_rdma(getpid(), kPatience, directory + "/");
+    const auto released = release_rdma({getpid()}, kPatience, directory + "/");
     return released ? "" : released.error().message;
   };
   EXPECT_NE(message_of_release().find(device), std::string::npos);

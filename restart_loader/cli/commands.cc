@@ -142,6 +142,8 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
                  "maximum number of processes that are dumped at the same time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  add_time_option(sub, "--release-timeout", migrate.release_timeout,
+                  "time limit for processes that use RDMA themselves to release it");
   sub.add_option("--state-dir", migrate.state_directory, "directory for the records of migrations")
       ->capture_default_str();
   sub.add_option("CRIU-OPTIONS", migrate.criu_options,

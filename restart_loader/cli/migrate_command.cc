@@ -137,6 +137,7 @@ CommandResult<void> Migrate::find_target() {
   settings_.leave_running = command_.leave_running;
   settings_.pre_copy_rounds_max = command_.pre_copy;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
+  settings_.release_timeout = command_.release_timeout;
   if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
     return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
   }

@@ -21,6 +21,7 @@ struct MigrateCommand {
   unsigned pre_copy = 0;  // maximum number of rounds
   unsigned jobs = 2;
   std::optional<std::chrono::milliseconds> timeout;
+  std::chrono::milliseconds release_timeout{10'000};
   std::string state_directory = kDefaultStateDirectory;
   std::vector<std::string> criu_options;
   bool json = false;

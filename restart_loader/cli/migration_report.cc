@@ -42,6 +42,9 @@ std::string event_text(const json& event) {
   std::string who = "the migration";
   if (event.contains("pid"))
     who = fmt::format("{} {}", event.value("pid", 0), event.value("name", std::string("?")));
+  if (what == "rdma-released") {
+    return fmt::format("{}: {} processes have released RDMA", who, event.value("processes", 0));
+  }
   if (what == "pre-copying") return who + ": copying its memory while it runs";
   if (what == "pre-copied") {
     return fmt::format("{}: round {}, {}", who, event.value("round", 0),

@@ -16,6 +16,7 @@
 #include "restart_loader/migration/supervisors.h"
 #include "restart_loader/processes/frozen_tasks.h"
 #include "restart_loader/processes/proc_files.h"
+#include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
 namespace {
@@ -25,6 +26,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultTimeout{10'000};
 constexpr milliseconds kSettleTimeout{2000};
+constexpr milliseconds kResumePatience{2000};
 
 struct Verdict {
   bool open = false;
@@ -44,18 +46,28 @@ void settle_containers(const OwnershipRecord& record) {
   }
 }
 
+void resume_rdma_of(const OwnershipRecord& record) {
+  std::vector<pid_t> roots;
+  for (const TreeRecord& tree : record.trees) {
+    if (check_identity({tree.root, tree.root_start_time}, record.boot_id)) {
+      roots.push_back(tree.root);
+    }
+  }
+  if (Status resumed = resume_rdma(roots, kResumePatience); !resumed) warn(resumed.error());
+}
+
 // Resumes the processes and containers at the source. Normally the hooks do it, but they may have
 // been killed.
 void resume_source(const OwnershipRecord& record) {
   settle_containers(record);
-  if (!record.tasks_stopped) return;
   for (const TreeRecord& tree : record.trees) {
     for (const ProcessIdentity& task : tree.tasks) {
-      if (!is_stopped(task)) continue;
+      if (!record.tasks_stopped || !is_stopped(task)) continue;
       auto tasks = FrozenTasks::open({task});
       tasks ? tasks->resume() : warn(tasks.error());
     }
   }
+  resume_rdma_of(record);
 }
 
 // After an error some of the processes may still be alive at the source.

@@ -62,6 +62,13 @@ std::string with_directories(const std::string& message, int images_directory, i
   return request.SerializeAsString();
 }
 
+std::string without_freezer(const std::string& message) {
+  criu::criu_req request;
+  if (!request.ParseFromString(message)) return message;
+  if (request.has_opts()) request.mutable_opts()->clear_freeze_cgroup();
+  return request.SerializeAsString();
+}
+
 std::optional<CriuNotification> parse_criu_notification(const std::string& message) {
   criu::criu_resp response;
   if (!response.ParseFromString(message) || response.type() != criu::NOTIFY) return std::nullopt;

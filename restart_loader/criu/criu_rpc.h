@@ -33,6 +33,12 @@ std::optional<CriuRequestFields> parse_criu_request(const std::string& message);
 // set. Keeps all other fields.
 std::string with_directories(const std::string& message, int images_directory, int work_directory);
 
+// Removes the freezer control group from a request, so that CRIU stops the processes one by one.
+// CRIU cannot dump a tree that is frozen between vfork(2) and execve(2): the parent waits in the
+// kernel until the child executes a program, which the frozen child never does. CRIU then gives up
+// after 10 s. Keeps all other fields.
+std::string without_freezer(const std::string& message);
+
 // CRIU waits for the reply to a notification.
 struct CriuNotification {
   std::string script;  // "post-dump", "post-restore": the names of action scripts

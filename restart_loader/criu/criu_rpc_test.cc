@@ -74,6 +74,13 @@ TEST(CriuRpc, ReplacingDirectoriesKeepsUnknownFields) {
       << "an unknown field of the request itself is lost";
 }
 
+TEST(CriuRpc, RemovingTheFreezerKeepsAllOtherFields) {
+  // type: DUMP, opts { images_dir_fd: 7, freeze_cgroup: "/frozen", timeout: 9 }
+  const std::string frozen = "\x08\x01\x12\x0f\x08\x07\xe2\x02\x07/frozen\xe8\x02\x09"s;
+  EXPECT_EQ(without_freezer(frozen), "\x08\x01\x12\x05\x08\x07\xe8\x02\x09"s);
+  EXPECT_EQ(parse_criu_request(without_freezer(kDump))->work_directory, 300);
+}
+
 TEST(CriuRpc, ParsesTheScriptNameAndPidOfANotification) {
   // type: NOTIFY, success: true, notify { script: "post-restore", pid: 3001 }
   const auto restored = parse_criu_notification(

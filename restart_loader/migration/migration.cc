@@ -6,6 +6,7 @@
 
 #include "mount/control/control_client.h"
 #include "restart_loader/migration/migration_hook.h"
+#include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
 namespace {
@@ -15,7 +16,8 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
-constexpr milliseconds kFirstContact{3000};
+// Before anything is frozen, so a target that is busy costs nothing but time.
+constexpr milliseconds kFirstContact{10'000};
 constexpr milliseconds kLookSlice{1000};
 // The coordinator aborts if, before the decision, the target is unreachable for this long.
 constexpr milliseconds kReachPatience{5000};
@@ -64,6 +66,7 @@ MigrationOutcome Migration::run() {
   if (!done && !is_recorded_) return outcome(ExitCode::kMigrationAborted, done.error().message);
   if (!done) {
     const Status aborted = abort(done.error());
+    resume_rdma_here();
     if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
     return outcome(ExitCode::kMigrationOpen,
                    fmt::format("{}; and the abort could not be recorded: {}. Unfinished: run `ppmr "
@@ -73,6 +76,7 @@ MigrationOutcome Migration::run() {
   done = hand_over();
   kill_tasks();
   join_dumps();
+  if (settings_.leave_running) resume_rdma_here();
   if (!done) {
     return outcome(ExitCode::kMigrationOpen,
                    fmt::format("committed: the target owns the processes, but it cannot be "
@@ -135,7 +139,8 @@ Status Migration::prepare() {
 
 void Migration::dump(Tree& tree, size_t number) {
   slots_.acquire();
-  const Status done = dump_and_seal(tree, number);
+  Status done = release_rdma_once();
+  if (done) done = dump_and_seal(tree, number);
   slots_.release();
   {
     std::lock_guard lock(mutex_);
@@ -148,6 +153,34 @@ void Migration::dump(Tree& tree, size_t number) {
   }
   changed_.notify_all();
   if (tree.dump) tree.dump->wait_for_end();
+}
+
+Status Migration::release_rdma_once() {
+  std::call_once(release_began_, [this] {
+    const auto asked = release_rdma(roots(), settings_.release_timeout);
+    // Even after an error some may have released.
+    asked_to_release_ = !asked || *asked > 0;
+    if (!asked) {
+      released_ = failure(asked.error());
+    } else if (*asked > 0) {
+      report_event({{"event", "rdma-released"}, {"processes", *asked}});
+    }
+  });
+  return released_;
+}
+
+void Migration::resume_rdma_here() {
+  if (!asked_to_release_) return;
+  if (Status resumed = resume_rdma(roots(), settings_.release_timeout); !resumed) {
+    report_event({{"event", "warning"},
+                  {"sentence", "a process does not resume RDMA yet: " + resumed.error().message}});
+  }
+}
+
+std::vector<pid_t> Migration::roots() const {
+  std::vector<pid_t> pids;
+  for (const Tree& tree : trees_) pids.push_back(tree.plan.root.pid);
+  return pids;
 }
 
 Status Migration::dump_and_seal(Tree& tree, size_t number) {

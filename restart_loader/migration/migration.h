@@ -25,6 +25,8 @@ struct MigrationSettings {
   bool leave_running = false;
   unsigned pre_copy_rounds_max = 0;
   std::chrono::milliseconds hold_limit{120'000};
+  // For processes that use RDMA themselves to release it.
+  std::chrono::milliseconds release_timeout{10'000};
   std::vector<std::string> criu_options;
   // Receives each event, called from several threads at once.
   std::function<void(const nlohmann::json& event)> on_event;
@@ -72,6 +74,12 @@ class Migration {
   // The steps before the decision. On an error the caller aborts the migration.
   Status prepare();
   void dump(Tree& tree, size_t number);  // in a thread of its own
+  // Asks the trees to release RDMA, and returns when they have. Later calls return the same result:
+  // all trees release before the first one is frozen, because they may talk to each other.
+  Status release_rdma_once();
+  // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
+  void resume_rdma_here();
+  std::vector<pid_t> roots() const;
   Status dump_and_seal(Tree& tree, size_t number);
   Error root_cause(const Error& own);
   Status await_all_sealed();
@@ -103,6 +111,10 @@ class Migration {
   bool target_runs_ = false;  // the target was notified that all tasks at the source are dead
   std::vector<Tree> trees_;
   std::vector<FrozenTasks> frozen_;  // filled by hold_tasks()
+
+  std::once_flag release_began_;
+  Status released_;  // set in release_rdma_once()
+  std::atomic<bool> asked_to_release_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "restart_loader/migration/output.h"
 #include "restart_loader/processes/frozen_tasks.h"
 #include "restart_loader/processes/restorer_wait.h"
+#include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
 namespace {
@@ -24,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kLookInterval{200};
 // How long a hook whose coordinator died tries to notify the target.
 constexpr milliseconds kNotifyPatience{10'000};
+// Includes the time until CRIU has let the tree run on.
+constexpr milliseconds kResumePatience{10'000};
 
 constexpr bool kLetCriuGoOn = true;
 constexpr bool kStopCriu = false;
@@ -72,17 +76,23 @@ class Hold {
   bool logged_that_it_holds_ = false;
 };
 
-// Notifies from a child process, so that CRIU, which waits for the relay, can continue.
-void notify_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
+// Runs `work` in a child process, so that CRIU, which waits for the relay, can continue.
+void run_in_background(const std::function<void()>& work) {
   if (fork() != 0) return;
   setsid();
   // If this child kept CRIU's socket open, CRIU would not notice the end of the relay.
   close_range(STDERR_FILENO + 1, ~0U, 0);
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), fd);
-  AgentClient agent(parse_endpoint(record.endpoint));
-  (void)notify_target(store, agent, record, kNotifyPatience);
+  work();
   _exit(0);
+}
+
+void notify_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
+  run_in_background([&] {
+    AgentClient agent(parse_endpoint(record.endpoint));
+    (void)notify_target(store, agent, record, kNotifyPatience);
+  });
 }
 
 Status Hold::note_held(OwnershipRecord& record) const {
@@ -180,6 +190,10 @@ std::optional<bool> Hold::abort(const std::string& why) {
 bool Hold::let_run_on(const OwnershipRecord& record) const {
   if (record.tasks_stopped) {
     if (auto tasks = our_tasks(record)) tasks->resume();
+  }
+  // Normally the coordinator asks the tree to resume RDMA.
+  if (!is_alive(record.coordinator)) {
+    run_in_background([&] { (void)resume_rdma({record.trees[tree_].root}, kResumePatience); });
   }
   return kStopCriu;
 }

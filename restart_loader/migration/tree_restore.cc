@@ -26,6 +26,7 @@
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
 #include "restart_loader/processes/own_namespace.h"
+#include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
 namespace {
@@ -40,6 +41,7 @@ constexpr milliseconds kSealSlice{250};
 constexpr milliseconds kDaemonPatience{2000};
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
+constexpr milliseconds kResumePatience{10'000};
 
 void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
 
@@ -71,6 +73,7 @@ class TreeRestore {
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
   void note_running(pid_t pid);
+  void let_resume_rdma() const;
   int finish(const std::string& lost);
   int await_pages();
   int give_up(const Error& error);
@@ -240,6 +243,16 @@ void TreeRestore::note_running(pid_t pid) {
   });
   // Orphans of the running tree become children of init, no longer of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
+  let_resume_rdma();
+}
+
+// Of the tree's processes, those that released RDMA for the move. One that does not reply resumes
+// by itself after a time limit of its own.
+void TreeRestore::let_resume_rdma() const {
+  const auto record = read();
+  if (!record || record->trees[tree_].tasks.empty()) return;
+  const Status resumed = resume_rdma({record->trees[tree_].tasks.front().pid}, kResumePatience);
+  if (!resumed) log(resumed.error().message);
 }
 
 // `lost` is empty, or the reason why the tree has lost memory.

@@ -241,6 +241,16 @@ TEST_F(Preflight, NamesTheSettingsThatKeepMpiLibrariesOffAnRdmaDevice) {
   tree_.peculiarities = {{"device", "/dev/infiniband/uverbs0", 412, "dev[231/192]"}};
   expect_stop("412 (worker) has the device /dev/infiniband/uverbs0 open", "UCX_TLS=tcp,posix,self");
 }
+TEST_F(Preflight, WarnsOfRdmaThatAProcessOfTheTreeReleases) {
+  add("device", "/dev/infiniband/uverbs0");
+  tree_.rdma_releasers = {412};
+  expect_warning("412 (worker) uses RDMA (/dev/infiniband/uverbs0)",
+                 "asks 412 (worker) to release it");
+  add("anonymous file", "[infinibandevent]");
+  EXPECT_FALSE(stops(find()));
+  add("device", "/dev/nvidia0");
+  EXPECT_TRUE(stops(find()));
+}
 TEST_F(Preflight, StopsTheMoveIfADeviceIsOpenAndNotGivenAsExternal) {
   tree_.peculiarities = {{"device", "/dev/nvidia0", 412, "dev[195/0]"}};
   expect_stop("412 (worker) has the device /dev/nvidia0 open", "close");

@@ -1,6 +1,7 @@
 // Findings that stop the dump of a tree, whatever the target.
 #include "mount/command_line/size_option.h"
 #include "restart_loader/preflight/preflight_findings.h"
+#include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
 namespace {
@@ -45,8 +46,13 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
   }
 }
 
-std::string remedy_for_device(const std::string& path) {
-  if (!path.starts_with("/dev/infiniband/")) return "make it close the device first";
+bool is_of_rdma(const Peculiarity& item) {
+  return (item.kind == "device" && item.object.starts_with(kRdmaDevices)) ||
+         (item.kind == "anonymous file" && item.object == "[infinibandevent]");
+}
+
+std::string remedy_for_device(const Peculiarity& item) {
+  if (!is_of_rdma(item)) return "make it close the device first";
   return "let its MPI library use TCP between hosts: OMPI_MCA_pml=ob1 and "
          "OMPI_MCA_btl=tcp,self,vader, or UCX_TLS=tcp,posix,self";
 }
@@ -59,7 +65,12 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
   for (const Peculiarity& item : tree.peculiarities) {
     const std::string name = tree.name_of(item.pid);
     if (!item.external.empty() && options.externals.contains(item.external)) continue;
-    if (item.kind == "terminal" && !own_terminals) {
+    if (is_of_rdma(item) && !tree.rdma_releasers.empty()) {
+      findings.warn(fmt::format("{} uses RDMA ({})", name, item.object),
+                    fmt::format("ppmr asks {} to release it before the dump; if that fails, the "
+                                "process stays",
+                                tree.name_of(tree.rdma_releasers.front())));
+    } else if (item.kind == "terminal" && !own_terminals) {
       findings.stop(
           fmt::format("{} uses the terminal {}, which does not move with it", name, item.object),
           "start it with input and output redirected to files, or start it in screen or tmux and "
@@ -67,7 +78,7 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
     } else if (item.kind == "device") {
       findings.stop(fmt::format("{} has the device {} open, and CRIU cannot save its state", name,
                                 item.object),
-                    remedy_for_device(item.object));
+                    remedy_for_device(item));
     } else if (item.kind == "lock" && !options.file_locks) {
       findings.stop(fmt::format("{} holds a lock on {}", name, item.object),
                     "pass `-- --file-locks`, if no other process needs the lock during the move");

@@ -20,6 +20,7 @@
 #include "restart_loader/preflight/file_digest.h"
 #include "restart_loader/preflight/node_facts.h"
 #include "restart_loader/processes/system_v_memory.h"
+#include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
 namespace {
@@ -90,6 +91,7 @@ class Gathering {
     }
     if (Status gathered = gather_sockets(); !gathered) return failure(gathered.error());
     if (Status checked = check_system_v_memory(); !checked) return failure(checked.error());
+    if (Status gathered = gather_rdma_releasers(); !gathered) return failure(gathered.error());
     compute_digests();
     for (auto& [key, file] : files_) facts_.files.push_back(std::move(file));
     return std::move(facts_);
@@ -104,6 +106,7 @@ class Gathering {
   Status gather_mappings(pid_t pid);
   Status gather_sockets();
   Status check_system_v_memory();
+  Status gather_rdma_releasers();
   void gather_descriptor(pid_t pid, const Descriptor& descriptor);
   void check_device(pid_t pid, const std::string& path, const struct statx& found);
   void gather_socket(pid_t pid, const Descriptor& descriptor);
@@ -356,6 +359,15 @@ Status Gathering::check_system_v_memory() {
     if (same != shared_memory_inodes_.end())
       add_peculiarity("ambiguous shared memory", std::to_string(segment), same->second);
   }
+  return {};
+}
+
+Status Gathering::gather_rdma_releasers() {
+  std::vector<pid_t> pids;
+  for (const ProcessStat& process : tree_.processes) pids.push_back(process.pid);
+  const auto listeners = find_rdma_listeners(pids);
+  if (!listeners) return failure(listeners.error());
+  for (const RdmaListener& listener : *listeners) facts_.rdma_releasers.push_back(listener.pid);
   return {};
 }
 

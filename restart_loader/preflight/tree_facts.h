@@ -76,6 +76,7 @@ struct TreeFacts {
   std::vector<FileFact> files;
   std::vector<InternetSocket> sockets;
   std::vector<Peculiarity> peculiarities;
+  std::vector<pid_t> rdma_releasers;        // processes that registered with jobs/rdma_release.h
   std::vector<std::string> own_namespaces;  // namespaces that the root does not share with ppmr
   uint64_t memory_bytes = 0;                // an upper bound: shared pages count twice
   std::optional<ContainerFacts> container;  // of a tree that runc started

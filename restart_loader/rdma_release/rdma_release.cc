@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <future>
 #include <map>
 #include <set>
 
@@ -19,16 +20,10 @@ namespace ppmr {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 // Those of jobs/rdma_release.h. The '@' stands for the zero byte of an abstract name.
 constexpr std::string_view kListed = "@ppmr-rdma-release/";
 constexpr size_t kAnswerMaxBytes = 256;
-
-milliseconds left_until(Clock::time_point deadline) {
-  return std::max(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()),
-                  milliseconds(0));
-}
 
 Status connect_to(int socket, const std::string& name) {
   sockaddr_un address{};
@@ -64,12 +59,43 @@ Status converse(const RdmaListener& listener, const std::string& request, millis
                                         request, said.empty() ? "it hung up" : said));
 }
 
-Result<std::vector<pid_t>> pids_of_tree(pid_t root) {
-  const auto tree = read_tree(root);
-  if (!tree) return failure(tree.error());
+// Of the trees whose roots are alive.
+Result<std::vector<pid_t>> pids_of_trees(const std::vector<pid_t>& roots) {
   std::vector<pid_t> pids;
-  for (const ProcessStat& process : *tree) pids.push_back(process.pid);
+  for (const pid_t root : roots) {
+    const auto tree = read_tree(root);
+    if (!tree && tree.error().errno_value == ESRCH) continue;
+    if (!tree) return failure(tree.error());
+    for (const ProcessStat& process : *tree) pids.push_back(process.pid);
+  }
   return pids;
+}
+
+bool has_ended(const Status& asked) {
+  return !asked &&
+         (asked.error().errno_value == ECONNREFUSED || asked.error().errno_value == ESRCH);
+}
+
+// Each in a thread of its own: a process may release only after its partners in the same tree have
+// answered. Errors: the first failure of a process that has not ended.
+Status ask_all(const std::vector<RdmaListener>& listeners, const std::string& request,
+               milliseconds patience) {
+  std::vector<std::future<Status>> answers;
+  for (const RdmaListener& listener : listeners) {
+    answers.push_back(std::async(std::launch::async, [&listener, &request, patience] {
+      return ask_rdma_listener(listener, request, patience);
+    }));
+  }
+  Status first;
+  for (std::future<Status>& answer : answers) {
+    Status asked = answer.get();
+    if (first && !asked && !has_ended(asked)) first = std::move(asked);
+  }
+  return first;
+}
+
+bool is_rdma(const std::string& path, const std::string& devices) {
+  return path.starts_with(devices) || path == "anon_inode:[infinibandevent]";
 }
 
 // Of the files that the process has open or mapped; empty: none.
@@ -77,12 +103,12 @@ Result<std::string> find_device(pid_t pid, const std::string& devices) {
   const auto descriptors = read_descriptors(pid);
   if (!descriptors) return failure(descriptors.error());
   for (const Descriptor& descriptor : *descriptors) {
-    if (descriptor.target.starts_with(devices)) return descriptor.target;
+    if (is_rdma(descriptor.target, devices)) return descriptor.target;
   }
   const auto mappings = read_mappings(pid);
   if (!mappings) return failure(mappings.error());
   for (const Mapping& mapping : *mappings) {
-    if (mapping.path.starts_with(devices)) return mapping.path;
+    if (is_rdma(mapping.path, devices)) return mapping.path;
   }
   return "";
 }
@@ -143,37 +169,27 @@ Status check_no_rdma(const std::vector<pid_t>& pids, const std::string& devices)
   return {};
 }
 
-Result<bool> release_rdma(pid_t root, milliseconds patience, const std::string& devices) {
-  const auto deadline = Clock::now() + patience;
-  const auto pids = pids_of_tree(root);
+Result<size_t> release_rdma(const std::vector<pid_t>& roots, milliseconds patience,
+                            const std::string& devices) {
+  const auto pids = pids_of_trees(roots);
   if (!pids) return failure(pids.error());
   const auto listeners = find_rdma_listeners(*pids);
   if (!listeners) return failure(listeners.error());
-  for (const RdmaListener& listener : *listeners) {
-    if (Status done = ask_rdma_listener(listener, "release", left_until(deadline)); !done) {
-      return failure(done.error());
-    }
-  }
-  if (listeners->empty()) return false;
+  if (listeners->empty()) return 0;
+  if (Status done = ask_all(*listeners, "release", patience); !done) return failure(done.error());
   // Anew: processes may have begun meanwhile.
-  const auto now = pids_of_tree(root);
+  const auto now = pids_of_trees(roots);
   if (!now) return failure(now.error());
   if (Status free = check_no_rdma(*now, devices); !free) return failure(free.error());
-  return true;
+  return listeners->size();
 }
 
-Status resume_rdma(pid_t root, milliseconds patience) {
-  const auto deadline = Clock::now() + patience;
-  const auto pids = pids_of_tree(root);
+Status resume_rdma(const std::vector<pid_t>& roots, milliseconds patience) {
+  const auto pids = pids_of_trees(roots);
   if (!pids) return failure(pids.error());
   const auto listeners = find_rdma_listeners(*pids);
   if (!listeners) return failure(listeners.error());
-  Status first;
-  for (const RdmaListener& listener : *listeners) {
-    Status done = ask_rdma_listener(listener, "resume", left_until(deadline));
-    if (first && !done) first = done;
-  }
-  return first;
+  return ask_all(*listeners, "resume", patience);
 }
 
 }  // namespace ppmr

@@ -28,17 +28,17 @@ Result<std::vector<RdmaListener>> find_rdma_listeners(const std::vector<pid_t>& 
 Status ask_rdma_listener(const RdmaListener& listener, const std::string& request,
                          std::chrono::milliseconds patience);
 
-// That none of the processes has a file below `devices` open or mapped. Errors: EBUSY, which names
-// the process, the file and the remedy; EACCES.
+// That none of the processes has a file below `devices` open or mapped, or receives events of such
+// a device. Errors: EBUSY, which names the process, the file and the remedy; EACCES.
 Status check_no_rdma(const std::vector<pid_t>& pids, const std::string& devices = kRdmaDevices);
 
-// Asks all processes of the tree to release, and checks that they did. They may run meanwhile.
-// `patience`: for all together. Returns whether any was asked. After an error the caller lets the
-// tree resume. Errors: those of the functions above.
-Result<bool> release_rdma(pid_t root, std::chrono::milliseconds patience,
-                          const std::string& devices = kRdmaDevices);
+// Asks all processes of the trees at the same time to release, and checks that they did. They may
+// run meanwhile. Processes that have ended are skipped. Returns how many were asked. After an error
+// the caller lets the trees resume. Errors: those of the functions above.
+Result<size_t> release_rdma(const std::vector<pid_t>& roots, std::chrono::milliseconds patience,
+                            const std::string& devices = kRdmaDevices);
 
-// Lets the tree resume. All are asked, whatever fails. Errors: the first failure.
-Status resume_rdma(pid_t root, std::chrono::milliseconds patience);
+// Lets the trees resume. All processes are asked, whatever fails. Errors: the first failure.
+Status resume_rdma(const std::vector<pid_t>& roots, std::chrono::milliseconds patience);
 
 }  // namespace ppmr
