@@ -62,6 +62,9 @@ class Messenger {
   // Before the end of the process: shuts all connections down, as for a release.
   void leave();
 
+  // A request to release is being obeyed.
+  bool is_releasing() const { return releasing_; }
+  // Released, and not resumed.
   bool is_away() const { return !device_; }
   const Counters& counters() const { return counters_; }
 

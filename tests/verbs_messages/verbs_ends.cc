@@ -100,11 +100,11 @@ class End {
       if (stopping && end_by_ns == 0) end_by_ns = monotonic_ns() + kEndMax_ns;
       if (end_by_ns != 0 && monotonic_ns() > end_by_ns) return finish(1);
       if (!has_ended_ && (stopping || sends.is_due())) send_some(sends);
-      const bool is_away = messenger_.is_away();
+      const int state = state_now();
       const int64_t wait_ns =
           has_ended_ ? lines.wait_ns() : std::min(lines.wait_ns(), sends.wait_ns());
       messenger_.progress(milliseconds(has_room_ ? wait_ns / 1'000'000 : 10));
-      if (lines.is_due() || is_away != messenger_.is_away()) {
+      if (lines.is_due() || state != state_now()) {
         report("");
         lines.next();
       }
@@ -116,6 +116,10 @@ class End {
  private:
   bool is_finished() {
     return has_ended_ && partner_has_ended_ && messenger_.acknowledged(options_.partner) == sent_;
+  }
+
+  int state_now() const {
+    return (messenger_.is_releasing() ? 1 : 0) + (messenger_.is_away() ? 2 : 0);
   }
 
   int finish(int code) {
@@ -162,11 +166,12 @@ class End {
     out_.line(
         "%snode=%s sent=%lu acknowledged=%lu received=%lu bytes=%lu wrong=%lu twice=%lu "
         "missing=%lu connections=%lu broken=%lu sent_again=%lu discarded=%lu releases=%lu "
-        "resumes=%lu away=%d",
+        "resumes=%lu releasing=%d away=%d",
         prefix, ppmr_programs::node_name().c_str(), sent_,
         messenger_.acknowledged(options_.partner), received_, bytes_, wrong_, twice_, missing_,
         counters.connections, counters.broken, counters.sent_again, counters.discarded,
-        counters.releases, counters.resumes, messenger_.is_away() ? 1 : 0);
+        counters.releases, counters.resumes, messenger_.is_releasing() ? 1 : 0,
+        messenger_.is_away() ? 1 : 0);
   }
 
   const Options options_;
