@@ -172,6 +172,19 @@ def test_end_moves_there_and_back_under_traffic(make_ends):
     ends.finish()
 
 
+def test_messages_are_sent_again_after_a_connection_broke(machines, make_ends):
+    ends = make_ends()
+    machines.cut_link()
+    try:
+        for end in (ends.x, ends.y):
+            end.wait_for("loses its connection", lambda line: line["broken"] > 0)
+    finally:
+        machines.restore_link()
+    ends.await_traffic()
+    assert ends.x.last()["sent_again"] > 0
+    ends.finish()
+
+
 def await_release(ends, end, running):
     """Waits until the end obeys ppmr's request, or has obeyed it."""
     before = end.last()["releases"]
