@@ -8,12 +8,16 @@
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
 #include "mount/command_line/exit_code.h"
+#include "restart_loader/cli/action_script.h"
 #include "restart_loader/cli/commands.h"
 
 int main(int argc, char** argv) {
   // The parent process may have left SIGCHLD ignored. Then exit statuses of child processes would
   // be lost.
   std::signal(SIGCHLD, SIG_DFL);
+  if (argc == 1) {
+    if (const auto done = ppmr::run_action_script()) return *done;
+  }
   CLI::App app("Move running processes between nodes through two mounts.", "ppmr");
   app.set_version_flag("--version", "ppmr 0.1.0");
   app.require_subcommand(1);

@@ -22,6 +22,7 @@ import contextlib
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ from lab.node import Lab, LabError  # noqa: E402
 from lab.slurm import SlurmCluster  # noqa: E402
 
 COUNT = 120
+EVACUATION_S_MAX = 90
 NODES = ("h1", "h2", "h3")
 VICTIMS = (
     "nothing",
@@ -124,7 +126,10 @@ def one_run(hosts, slurm, rng, number, only=None):
         code = None
         objections.append(str(late))
     for evacuation in evacuations:
-        evacuation.wait(120)
+        try:
+            evacuation.wait(EVACUATION_S_MAX)
+        except subprocess.TimeoutExpired:
+            objections.append(f"an evacuation did not end within {EVACUATION_S_MAX} s")
     files = {
         name: (directory / name).read_text().split() if (directory / name).exists() else []
         for name in NODES

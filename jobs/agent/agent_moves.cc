@@ -89,7 +89,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
       last = {prepared.error().errno_value,
               fmt::format("spare {}: {}", spare, prepared.error().message)};
       spdlog::warn("{}: {}", container, last.message);
-      const Status concluded =
+      const auto concluded =
           conclude_move(*moving, {.result = MoveResult::kStayed, .error = last.message}, true);
       if (!concluded || !to.empty()) return refusal(last);
       continue;
@@ -102,8 +102,11 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
       }
       report = move_result(options_.evacuation, *moving);
     }
-    if (Status concluded = conclude_move(*moving, report, false); !concluded) {
-      spdlog::warn("{}: {}", container, concluded.error().message);  // finish_moves() repeats it
+    const auto job_ended = conclude_move(*moving, report, false);
+    if (!job_ended) {
+      spdlog::warn("{}: {}", container, job_ended.error().message);  // finish_moves() repeats it
+    } else if (*job_ended) {
+      return refusal({ECANCELED, "the job has ended"});
     }
     if (report.result == MoveResult::kMoved) {
       spdlog::info("{} moved to {}: {:.2f} s down", container, spare, report.downtime_s);
@@ -130,7 +133,8 @@ Result<bool> JobAgent::tell_home(const HostNode& node, const MoveReport& report,
   return answer->value("job_ended", false);
 }
 
-Status JobAgent::conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed) {
+Result<bool> JobAgent::conclude_move(const HostNode& node, const MoveReport& report,
+                                     bool spare_failed) {
   const std::string container = node.spec.container();
   const auto job_ended = tell_home(node, report, spare_failed);
   if (!job_ended) return failure(job_ended.error());
@@ -143,8 +147,10 @@ Status JobAgent::conclude_move(const HostNode& node, const MoveReport& report, b
     // It also asks the home by itself.
     if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
   }
-  if (moved || *job_ended) return nodes_.remove_claimed(container);
-  return nodes_.note_move(container, "", {});
+  const Status settled =
+      moved || *job_ended ? nodes_.remove_claimed(container) : nodes_.note_move(container, "", {});
+  if (!settled) return failure(settled.error());
+  return job_ended;
 }
 
 }  // namespace ppmr

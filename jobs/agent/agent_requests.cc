@@ -175,7 +175,7 @@ json JobAgent::answer_peer(const json& request) {
     return answer_of(nodes_.create(*spec, *step, request.at("expected")));
   }
   if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
-  if (op == "leave") return answer_of(nodes_.remove(request.at("container")));
+  if (op == "leave") return answer_of(remove_node(request.at("container")));
   if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));
   if (op == "reserve") {
     auto spare =

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "restart_loader/criu/run_command.h"
 #include "restart_loader/records/record_store.h"
@@ -28,6 +29,7 @@ constexpr seconds kMountPatience{30};
 // memory.
 constexpr seconds kMovePatience{600};
 constexpr seconds kRecoverPatience{60};
+constexpr std::chrono::milliseconds kSupervisorInterval{50};
 // MPI libraries delete their shared memory segments as soon as all ranks have opened them; the
 // contents then travel in CRIU's images.
 constexpr const char* kGhostLimit = "--ghost-limit=1G";
@@ -104,9 +106,11 @@ MigrationOutput parse_output(const std::string& text) {
   return output;
 }
 
-// The records of the node's migrations from here. Errors: one cannot be read, and may be the one.
+// The records of the node's migrations from here (kSource) or to here. Errors: one cannot be read,
+// and may be the one.
 Result<std::vector<OwnershipRecord>> find_records(const EvacuationOptions& options,
-                                                  const HostNode& node) {
+                                                  const HostNode& node,
+                                                  MigrationRole role = MigrationRole::kSource) {
   auto store = RecordStore::open(options.state_directory);
   if (!store) return failure(store.error());
   std::vector<Error> unreadable;
@@ -114,7 +118,7 @@ Result<std::vector<OwnershipRecord>> find_records(const EvacuationOptions& optio
   if (!records) return failure(records.error());
   if (!unreadable.empty()) return failure(unreadable[0]);
   std::erase_if(*records, [&](const OwnershipRecord& record) {
-    return record.role != MigrationRole::kSource || record.trees.size() != 1 ||
+    return record.role != role || record.trees.size() != 1 ||
            record.trees[0].container.name != node.spec.container();
   });
   return records;
@@ -158,6 +162,33 @@ bool migrate_runs(const EvacuationOptions& options, const HostNode& node) {
     if (read_command_line(process).find(words) != std::string::npos) return true;
   }
   return false;
+}
+
+// Errors: those of abort_arrival().
+Status abort_restore(const RecordStore& store, OwnershipRecord record,
+                     std::chrono::steady_clock::time_point deadline) {
+  if (record.state == MigrationState::kRestoring) {
+    auto aborted =
+        store.advance(record.id, record.role, MigrationState::kAborted, [](auto& latest) -> Status {
+          latest.error = "the job of this node has ended";
+          return {};
+        });
+    if (!aborted) aborted = store.read(record.id, record.role);  // it has changed meanwhile
+    if (!aborted) return failure(aborted.error());
+    record = std::move(*aborted);
+  }
+  const auto still = [&](const char* what) {
+    return failure(EBUSY, fmt::format("{} {}: try again", record.trees[0].container.name, what));
+  };
+  if (record.state != MigrationState::kAborted) {
+    if (record.state == MigrationState::kFinished) return {};
+    return still("is being restored here, and its source decides about it");
+  }
+  while (is_alive(record.trees[0].supervisor)) {
+    if (std::chrono::steady_clock::now() > deadline) return still("is still being restored here");
+    std::this_thread::sleep_for(kSupervisorInterval);
+  }
+  return {};
 }
 
 MoveReport report_of(const OwnershipRecord& record) {
@@ -215,6 +246,19 @@ MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
   const auto now = find_move(options, node);
   if (!now) return {.error = now.error().message};
   return *now ? report_of(**now) : MoveReport{.error = "the migration's record has gone"};
+}
+
+Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
+                     std::chrono::milliseconds patience) {
+  const auto store = RecordStore::open(options.state_directory);
+  if (!store) return failure(store.error());
+  const auto records = find_records(options, node, MigrationRole::kTarget);
+  if (!records) return failure(records.error());
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (const OwnershipRecord& record : *records) {
+    if (Status ended = abort_restore(*store, record, deadline); !ended) return ended;
+  }
+  return {};
 }
 
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,

@@ -3,6 +3,7 @@
 // agent, or a `ppmr migrate`, that is killed at any moment changes nothing about the outcome.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,13 @@ Result<std::vector<std::string>> migrations_of(const EvacuationOptions& options,
 // What the records say about the move that `node` began; finishes or aborts it if its processes
 // were killed. Threads: any.
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node);
+
+// Before the node is removed from a host to which it is on its way: aborts the migration here, and
+// returns when nothing of it is being restored any more. No migration: no effect. Errors: EBUSY:
+// this host has voted, so the source decides; or the restore has not ended within `patience`. Try
+// again later. Threads: any.
+Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
+                     std::chrono::milliseconds patience = std::chrono::seconds(10));
 
 // Removes the mount that an agent left which was killed during the move.
 void remove_source_mount(const EvacuationOptions& options, const HostNode& node);

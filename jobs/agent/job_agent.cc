@@ -172,7 +172,7 @@ void JobAgent::finish_moves() {
     if (!now || now->moving_to.empty()) continue;
     const MoveReport report = move_result(options_.evacuation, *now);
     if (report.result == MoveResult::kOpen) continue;
-    const Status concluded = conclude_move(*now, report, false);
+    const auto concluded = conclude_move(*now, report, false);
     note_answer(node.spec.home, concluded.has_value());
     if (!concluded) {
       spdlog::warn("{}: {}", node.spec.container(), concluded.error().message);
@@ -260,10 +260,18 @@ void JobAgent::remove_orphans(unsigned round) {
                  !place                             ? place.error().message
                  : place->value("job_ended", false) ? "its job has ended"
                                                     : "it is on host " + place->value("host", ""));
-    if (Status removed = nodes_.remove(node.spec.container()); !removed) {
+    if (Status removed = remove_node(node.spec.container()); !removed) {
       spdlog::warn("{}", removed.error().message);
     }
   }
+}
+
+Status JobAgent::remove_node(const std::string& container) {
+  const auto node = nodes_.find(container);
+  if (node && node->expected) {
+    if (Status aborted = abort_arrival(options_.evacuation, *node); !aborted) return aborted;
+  }
+  return nodes_.remove(container);
 }
 
 // Containers that a `runc restore` finished after their node was removed, and the ports of jobs

@@ -62,8 +62,9 @@ class JobAgent {
   nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
   // {"to":SPARE} or {"refusal":...}. After an error a spare may have been reserved.
   Result<nlohmann::json> reserve(const HostNode& node, const std::string& to);
-  // Reports a decided move to the home, and removes the node where it no longer is.
-  Status conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed);
+  // Reports a decided move to the home, and removes the node where it no longer is. Returns whether
+  // the job has ended.
+  Result<bool> conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed);
   // Returns whether the job has ended.
   Result<bool> tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
 
@@ -81,6 +82,9 @@ class JobAgent {
   // Whether the node's place is to be asked for in this round.
   bool is_turn(const NodeSpec& spec, unsigned round) const;
   void remove_strays();
+  // Also of a node that is on its way here. Idempotent. Errors: those of abort_arrival() and
+  // HostNodes::remove(); the node is kept then.
+  Status remove_node(const std::string& container);
   // Notes whether a home has answered a question.
   void note_answer(const std::string& home, bool answered);
   bool is_orphaned(const std::string& home) const;

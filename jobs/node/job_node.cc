@@ -63,16 +63,17 @@ json mounts_of(const JobNodeOptions& options, const NodeSpec& spec, const std::s
   return mounts;
 }
 
-// A read-only copy of the mount of /. It is read-only before it gets a place in the tree, so there
-// is no moment at which writing through it would change the host.
+// A read-only copy of the mount of /. Programs in it gain no privileges: CRIU 3.17 does not restore
+// "no new privileges", which runc sets. The copy is read-only before it gets a place in the tree,
+// so there is no moment at which writing through it would change the host.
 Status mount_root(const std::string& path) {
   const UniqueFd tree(open_tree(AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree) return system_failure("copy the mount of", "/");
   mount_attr attributes{};
-  attributes.attr_set = MOUNT_ATTR_RDONLY;
+  attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID;
   attributes.propagation = MS_PRIVATE;
   if (mount_setattr(tree.get(), "", AT_EMPTY_PATH, &attributes, sizeof(attributes)) != 0) {
-    return system_failure("make read-only", "the copy of /");
+    return system_failure("make read-only and nosuid", "the copy of /");
   }
   if (move_mount(tree.get(), "", AT_FDCWD, path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
     return system_failure("mount on", path);
@@ -107,7 +108,9 @@ std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
         // A job gets no privilege that its user does not have.
         {"capabilities", json::object()},
         {"noNewPrivileges", true}}},
-      {"root", {{"path", "root"}, {"readonly", true}}},
+      // mount_root() makes it read-only and nosuid. With "readonly" runc would remount it without
+      // nosuid.
+      {"root", {{"path", "root"}, {"readonly", false}}},
       {"hostname", spec.name},
       {"mounts", mounts_of(options, spec, bundle)},
       {"annotations", {{"ppmr.port", port.interface}, {"ppmr.bridge", port.bridge}}},

@@ -88,7 +88,8 @@ TEST(JobNodeConfig, GivesProcessesNoPrivilegeBeyondTheirUser) {
   EXPECT_EQ(process.at("user").at("additionalGids"), json::array({100, 200}));
   EXPECT_EQ(process.at("noNewPrivileges"), true);
   EXPECT_EQ(process.at("capabilities"), json::object());
-  EXPECT_EQ(config.at("root").at("readonly"), true);
+  // The mount of the root is read-only and nosuid itself; runc must not change it.
+  EXPECT_EQ(config.at("root").at("readonly"), false);
   EXPECT_EQ(config.at("annotations").at("ppmr.port"), "pj0a010203");
   for (const json& mount : config.at("mounts")) {
     if (mount.at("type") != "bind") continue;

@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kEndsTogether{500};
 constexpr milliseconds kLookInterval{20};
+constexpr milliseconds kCancelInterval{1000};
 
 sigset_t ending_signals() {
   sigset_t set;
@@ -146,8 +147,13 @@ Status Restore::serve_until(const std::function<bool()>& done) {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
     if (lazy_pages_) lazy_pages_->add_to(fds);
     if (restore_) restore_->add_to(fds);
-    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR)
+    const bool can_be_cancelled = !running_ && options_.is_cancelled;
+    const int wait_ms = can_be_cancelled ? static_cast<int>(kCancelInterval.count()) : -1;
+    if (poll(fds.data(), fds.size(), wait_ms) < 0 && errno != EINTR)
       return system_failure("poll", "criu");
+    if (can_be_cancelled && options_.is_cancelled()) {
+      return failure(ECANCELED, options_.name + " was ended because its migration was aborted");
+    }
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     const std::string name = strsignal(static_cast<int>(info.ssi_signo));

@@ -37,6 +37,8 @@ struct RestoreOptions {
   // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. False in a
   // migration, which only its record may end.
   bool stops_on_signal = true;
+  // Asked at least once a second before the process runs; true ends the restore. Empty: never.
+  std::function<bool()> is_cancelled;
 };
 
 // Threads: one. While a Restore exists, SIGINT, SIGTERM and SIGHUP are blocked in that thread.
@@ -46,8 +48,9 @@ class Restore {
   ~Restore();
 
   // Returns when the process runs. The pid is -1 if unknown: the user's --pidfile cannot be read.
-  // After an error nothing is left running: EINTR if a signal stopped the restore, EOWNERDEAD if
-  // CRIU was killed, else ECHILD with CRIU's first error and the remedy.
+  // After an error nothing is left running: EINTR if a signal stopped the restore, ECANCELED if
+  // `is_cancelled` did, EOWNERDEAD if CRIU was killed, else ECHILD with CRIU's first error and the
+  // remedy.
   Result<pid_t> run();
   // Blocks until every page is in place. Ignores signals, because the process needs its pages.
   // Errors: EFAULT: memory is lost, and the guard (pages_guard.h) kills the process.
@@ -59,7 +62,7 @@ class Restore {
   Result<std::unique_ptr<CriuProcess>> start_criu() const;
   Status start_restore();
   // Handles the output of `criu restore` and `criu lazy-pages` until `done()` returns true.
-  // Errors: EINTR after a signal, see run().
+  // Errors: EINTR, ECANCELED, see run().
   Status serve_until(const std::function<bool()>& done);
   Error explain(const std::string& what, CriuProcess& process);
   Result<pid_t> read_pid() const;

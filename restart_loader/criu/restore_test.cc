@@ -48,7 +48,8 @@ class RestoreWithAScript : public testing::Test {
                                notices_.push_back(notice);
                                if (on_notice_) on_notice_();
                              },
-                         .stops_on_signal = stops_on_signal_});
+                         .stops_on_signal = stops_on_signal_,
+                         .is_cancelled = is_cancelled_});
     EXPECT_TRUE(created.has_value());
     return std::move(*created);
   }
@@ -61,6 +62,7 @@ class RestoreWithAScript : public testing::Test {
 
   std::string work_;
   bool stops_on_signal_ = true;
+  std::function<bool()> is_cancelled_;
   std::vector<std::string> shown_;
   std::vector<std::string> notices_;
   std::function<void()> on_notice_;
@@ -101,6 +103,24 @@ TEST_F(RestoreWithAScript, SignalStopsARestoreOnlyIfConfigured) {
     auto restore = restore_with("", kSignals, false);
     EXPECT_EQ(restore->run().has_value(), !stops);
   }
+}
+
+TEST_F(RestoreWithAScript, CancelledRestoreEndsACriuThatHangs) {
+  is_cancelled_ = [this] { return std::filesystem::exists(work_ + "/hangs"); };
+  auto restore = restore_with("", "echo $$ > hangs; exec sleep 1000", false);
+  const auto pid = restore->run();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_EQ(pid.error().errno_value, ECANCELED);
+  EXPECT_EQ(kill(std::stoi(read("hangs")), 0), -1);
+}
+
+TEST_F(RestoreWithAScript, ProcessThatRunsIsNotCancelled) {
+  bool runs = false;
+  is_cancelled_ = [&runs] { return runs; };
+  auto restore = restore_with(std::string(kReady) + "sleep 1.2", "echo 4711 > pidfile");
+  ASSERT_TRUE(restore->run().has_value());
+  runs = true;
+  EXPECT_TRUE(restore->finish_pages().has_value());
 }
 
 TEST_F(RestoreWithAScript, FailureQuotesCriuAndKeepsItsLog) {

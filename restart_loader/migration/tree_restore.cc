@@ -42,6 +42,9 @@ constexpr milliseconds kDaemonPatience{2000};
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
 constexpr milliseconds kResumePatience{10'000};
+// How long CRIU may take to end after an abort. Normally the hook makes it fail. But CRIU 3.17
+// waits for ever for a process that was killed while it was being restored.
+constexpr milliseconds kAbortPatience{5000};
 
 void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
 
@@ -69,6 +72,7 @@ class TreeRestore {
   Status prepare();
   Result<std::unique_ptr<CriuProcess>> start_criu();
   Result<std::unique_ptr<CriuProcess>> start_runc() const;
+  bool was_aborted_for(milliseconds time);
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
@@ -86,7 +90,8 @@ class TreeRestore {
   std::string criu_;
   std::optional<HeldCriu> prepared_;
   bool lazily_ = true;
-  bool runs_ = false;            // the tree runs, or has run and ended
+  bool runs_ = false;  // the tree runs, or has run and ended
+  std::optional<Clock::time_point> saw_abort_;
   bool criu_was_killed_ = true;  // CRIU was killed, or how it ended is unknown
 };
 
@@ -204,6 +209,13 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
                              .show = log});
 }
 
+bool TreeRestore::was_aborted_for(milliseconds time) {
+  const auto record = read();
+  if (!record || record->state != MigrationState::kAborted) return false;
+  if (!saw_abort_) saw_abort_ = Clock::now();
+  return Clock::now() - *saw_abort_ >= time;
+}
+
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
   auto restore =
       Restore::create({.criu = criu_,
@@ -214,7 +226,8 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .name = is_container() ? "runc restore" : "criu restore",
                        .show_line = log,
                        .show_notice = log,
-                       .stops_on_signal = false});
+                       .stops_on_signal = false,
+                       .is_cancelled = [this] { return was_aborted_for(kAbortPatience); }});
   if (!restore) return failure(restore.error());
   const auto pid = (*restore)->run();
   if (!pid) return failure(pid.error());

@@ -114,6 +114,21 @@ def test_mpich_job_goes_on_after_an_evacuation(make_hosts, need_command, ranks, 
     hosts.await_clean()
 
 
+def test_root_of_a_moved_node_grants_no_writes_and_no_privileges(make_hosts):
+    hosts = make_hosts(2)
+    show = "awk '$5 == \"/\" {print $6}' /proc/self/mountinfo"
+    script = f"{show}; until [ -e moved ]; do sleep 0.05; done; {show}"
+    job = hosts.run(["--spares", "1", "--", "sh", "-c", script])
+    job.await_lines(1)
+    [move] = hosts.evacuate("h1")
+    assert move["ok"], move
+    (hosts.lab.home / "moved").touch()
+    assert job.wait() == 0
+    for options in job.output():
+        assert {"ro", "nosuid"} <= set(options.split(","))
+    assert len(job.output()) == 2
+
+
 def test_node_stays_when_no_spare_is_left(make_hosts):
     hosts = make_hosts(2)
     job = count_to(hosts, 60, words=("--slots", "1"))

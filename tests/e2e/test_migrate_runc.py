@@ -1,5 +1,6 @@
 """`ppmr migrate --runc`: one command moves a runc container. After every failure exactly one copy runs."""
 import json
+import shutil
 import signal
 import subprocess
 
@@ -8,7 +9,7 @@ import pytest
 from lab.containers import Counter, make_bundle
 from lab.criu import find_criu
 from lab.node import wait_until
-from lab.programs import SteadyWorker, check_continuity
+from lab.programs import SteadyWorker, check_continuity, find_program
 from lab.readme import run_section
 
 MOVED, ABORTED, USAGE = 0, 11, 2
@@ -146,6 +147,17 @@ def test_documented_commands_move_container(migrations, start):
     migrations.source_at.run(["mount", "-t", "tmpfs", "none", "/var/lib"])  # private records
     job = start()
     run_section(migrations, "Move a runc container")
+    job.check_moved()
+
+
+def test_container_moves_while_its_process_waits_for_a_child_of_vfork(
+    migrations, start, root_file_system
+):
+    shutil.copy(find_program("slow_vfork"), root_file_system / "bin")
+    (root_file_system / "bin/true").symlink_to("busybox")
+    words = ["/bin/slow_vfork", "/bin/true", "/data/lines"]
+    job = start(change=lambda config: config["process"].update(args=words))
+    migrate(migrations).ok()
     job.check_moved()
 
 

@@ -1,0 +1,95 @@
+// What an agent does to the records of migrations before it removes a node that is on its way.
+#include "jobs/agent/evacuation.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "restart_loader/records/record_store.h"
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPatience{20};
+
+class AbortArrival : public testing::Test {
+ protected:
+  AbortArrival() {
+    std::string path = testing::TempDir() + "/arrival-XXXXXX";
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+    options_.state_directory = directory_ = path;
+    node_.spec.job = "0123abcd";
+    node_.expected = true;
+  }
+  ~AbortArrival() override { std::filesystem::remove_all(directory_); }
+
+  RecordStore store() const { return *RecordStore::open(directory_); }
+
+  // A migration to this host.
+  void begin(const std::string& container, MigrationState state = kRestoring,
+             const ProcessIdentity& supervisor = {}) {
+    OwnershipRecord record;
+    record.id = id_ = random_migration_id();
+    record.role = MigrationRole::kTarget;
+    record.endpoint = nlohmann::json::object();
+    record.trees.resize(1);
+    record.trees[0].checkpoint = "job-17";
+    record.trees[0].container = {.name = container, .bundle = "/run/bundle", .created = ""};
+    record.trees[0].supervisor = supervisor;
+    const auto created = store().create(std::move(record));
+    ASSERT_TRUE(created) << created.error().message;
+    for (const MigrationState next : {kReady, kOwned, kRunning, kFinished}) {
+      if (state == kRestoring) break;
+      ASSERT_TRUE(store().advance(id_, MigrationRole::kTarget, next));
+      if (next == state) break;
+    }
+  }
+  MigrationState state() const { return store().read(id_, MigrationRole::kTarget)->state; }
+
+  std::string directory_;
+  std::string id_;
+  EvacuationOptions options_;
+  HostNode node_;
+};
+
+TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
+  begin(node_.spec.container());
+  const Status aborted = abort_arrival(options_, node_, kPatience);
+  EXPECT_TRUE(aborted) << aborted.error().message;
+  EXPECT_EQ(state(), kAborted);
+  EXPECT_TRUE(abort_arrival(options_, node_, kPatience));  // idempotent
+}
+
+TEST_F(AbortArrival, RestoreThatHasVotedIsLeftToItsSource) {
+  for (const MigrationState after_vote : {kReady, kOwned, kRunning}) {
+    begin(node_.spec.container(), after_vote);
+    const Status aborted = abort_arrival(options_, node_, kPatience);
+    ASSERT_FALSE(aborted);
+    EXPECT_EQ(aborted.error().errno_value, EBUSY);
+    EXPECT_EQ(state(), after_vote);
+  }
+}
+
+TEST_F(AbortArrival, ReturnsOnlyWhenTheSupervisorHasEnded) {
+  begin(node_.spec.container(), kRestoring, identify_self());
+  const Status aborted = abort_arrival(options_, node_, kPatience);
+  ASSERT_FALSE(aborted);
+  EXPECT_EQ(aborted.error().errno_value, EBUSY);
+  EXPECT_EQ(state(), kAborted);
+}
+
+TEST_F(AbortArrival, MigrationsThatAreOverAndThoseOfOthersAreLeftAlone) {
+  begin(node_.spec.container(), kFinished);
+  EXPECT_TRUE(abort_arrival(options_, node_, kPatience));
+  begin("ppmr-0123abcd-7");
+  EXPECT_TRUE(abort_arrival(options_, node_, kPatience));
+  EXPECT_EQ(state(), kRestoring);
+}
+
+}  // namespace
+}  // namespace ppmr

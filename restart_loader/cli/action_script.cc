@@ -1,0 +1,27 @@
+#include "restart_loader/cli/action_script.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "mount/command_line/exit_code.h"
+#include "restart_loader/cli/commit_command.h"
+#include "restart_loader/migration/command_error.h"
+
+namespace ppmr {
+
+std::optional<int> run_action_script() {
+  const char* action = std::getenv("CRTOOLS_SCRIPT_ACTION");
+  if (action == nullptr) return std::nullopt;
+  if (std::string_view(action) != "post-dump") return to_int(ExitCode::kSuccess);
+  const char* images = std::getenv("CRTOOLS_IMAGE_DIR");
+  if (images == nullptr) {
+    return report("commit",
+                  {ExitCode::kUsage, "CRIU has not set CRTOOLS_IMAGE_DIR for its action script"},
+                  false);
+  }
+  CommitCommand commit;
+  commit.path = images;
+  return commit.run();
+}
+
+}  // namespace ppmr
