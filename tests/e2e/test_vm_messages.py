@@ -23,7 +23,7 @@ class End:
     """One end. `node`: the machine on which it is now."""
 
     def __init__(self, node, name, partner, directory, message_bytes, rate):
-        self.node, self.name = node, name
+        self.node, self.name, self.other = node, name, None
         self.out, self.log = directory / f"{name}.out", directory / f"{name}.log"
         options = {
             "--name": name,
@@ -52,6 +52,8 @@ class End:
     def wait_for(self, what, condition, timeout=180):
         def there():
             line = self.last()
+            if self.other:
+                self.other.last()
             return line if condition(line) else None
 
         try:
@@ -84,6 +86,7 @@ class Ends:
         self.y = End(b, "y", "x", directory, message_bytes, rate)
         b.signal(holder, signal.SIGKILL)
         assert self.x.pid != self.y.pid
+        self.x.other, self.y.other = self.y, self.x
         self.await_traffic()
 
     def from_node(self, node):
