@@ -35,7 +35,9 @@
 #include <unistd.h>
 
 #define PPMR_RDMA_PREFIX "ppmr-rdma-release/"
+#ifndef PPMR_RDMA_AWAY_MS
 #define PPMR_RDMA_AWAY_MS 120000
+#endif
 
 enum ppmr_rdma_request { PPMR_RDMA_NONE = 0, PPMR_RDMA_RELEASE = 1, PPMR_RDMA_RESUME = 2 };
 

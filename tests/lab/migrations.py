@@ -131,13 +131,7 @@ class Running:
     def __init__(self, node, words, env=None):
         self.node = node
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            node.command(words),
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=self._err,
-            env=env,
-        )
+        self.process = node.popen(words, stdout=self._out, stderr=self._err, env=env)
 
     def running(self):
         return self.process.poll() is None
@@ -149,9 +143,11 @@ class Running:
         return int(children[0]) if children else None
 
     def signal(self, number):
-        pid = self.host_pid
-        if pid:
-            os.kill(pid, number)
+        """Has no effect if the command has ended."""
+        try:
+            self.node.signal_process(self.process, number)
+        except (LabError, FileNotFoundError, ProcessLookupError):
+            pass
 
     def wait(self, timeout=60):
         try:
@@ -165,8 +161,8 @@ class Running:
         return Done(self.process.returncode, out, err)
 
     def kill(self):
-        if self.running() and self.host_pid:
-            os.kill(self.host_pid, 9)
+        if self.running():
+            self.signal(9)
         self.process.wait(timeout=20)
 
     def _read(self):

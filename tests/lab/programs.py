@@ -7,6 +7,7 @@ from .node import LabError, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORD = (1 << 64) - 1
+PACKAGES = ("programs", "verbs_messages")  # in tests
 
 # All ranks on one node, over TCP on loopback: Open MPI's segments in /dev/shm are files of the node
 # and would not move.
@@ -18,12 +19,13 @@ MPIRUN = (
 
 
 def find_program(name):
-    """A binary of tests/programs: in $PPMR_PROGRAMS, else Bazel's output."""
-    for directory in (os.environ.get("PPMR_PROGRAMS"), REPOSITORY / "bazel-bin/tests/programs"):
+    """A binary of PACKAGES: in $PPMR_PROGRAMS, else Bazel's output."""
+    built = [REPOSITORY / "bazel-bin/tests" / package for package in PACKAGES]
+    for directory in (os.environ.get("PPMR_PROGRAMS"), *built):
         if directory and (Path(directory) / name).exists():
             return (Path(directory) / name).resolve()  # a node may lack the symbolic links
     raise LabError(
-        f"{name} is missing: run `bazel build //tests/programs:{name}`, or set PPMR_PROGRAMS to its directory"
+        f"{name} is missing: run `bazel build //tests/...`, or set PPMR_PROGRAMS to its directory"
     )
 
 
