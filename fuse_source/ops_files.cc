@@ -59,19 +59,22 @@ Status read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fus
   return {};
 }
 
-// close(2) and fsync(2) return when the target has verified every byte of the file.
-Status drain(fuse_req_t request, fuse_ino_t inode) {
+// fsync(2) returns when the target has verified every byte of the file.
+Status fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
   const auto node = node_of(request, inode);
   if (!node) return failure(node.error());
   return reply_done(request, mount_of(request).drain(*node, interruption_of(request)));
 }
 
+// close(2) returns when the target has verified every byte of the file, so that a program which the
+// caller starts there next sees it.
 Status flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  return for_writing(file) ? drain(request, inode) : reply_done(request);
-}
-
-Status fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
-  return drain(request, inode);
+  if (!for_writing(file)) return reply_done(request);
+  const auto node = node_of(request, inode);
+  if (!node) return failure(node.error());
+  if (!(*node)->checkpoint->errors_surface_at_seal) return fsync(request, inode, 0, file);
+  (*node)->writer->flush();
+  return reply_done(request, (*node)->checkpoint->status());
 }
 
 Status fsyncdir(fuse_req_t request, fuse_ino_t, int, fuse_file_info*) {
