@@ -67,12 +67,16 @@ Status fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
 }
 
 // close(2) returns when the target has verified every byte of the file, so that a program which the
-// caller starts there next sees it.
+// caller starts there next sees it. If the checkpoint is going to be sealed anyway, only files
+// longer than a chunk wait: the seal has a time limit, and must not be left with much to transfer.
 Status flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   if (!for_writing(file)) return reply_done(request);
   const auto node = node_of(request, inode);
   if (!node) return failure(node.error());
-  if (!(*node)->checkpoint->errors_surface_at_seal) return fsync(request, inode, 0, file);
+  const bool is_small = (*node)->writer->size_bytes() <= mount_of(request).chunk_size_bytes();
+  if (!is_small || !(*node)->checkpoint->errors_surface_at_seal) {
+    return fsync(request, inode, 0, file);
+  }
   (*node)->writer->flush();
   return reply_done(request, (*node)->checkpoint->status());
 }

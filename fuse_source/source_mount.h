@@ -91,8 +91,8 @@ class SourceMount final : public FrontEnd {
 
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
-  // From now on close(2) in this checkpoint does not wait for the target: its writer will seal it.
-  // Errors: ENOENT.
+  // From now on close(2) of a small file in this checkpoint does not wait for the target: its
+  // writer will seal it. Errors: ENOENT.
   Status defer_errors(const std::string& name);
 
   // ---- The control socket (source_control.cc). `endpoint` is the answer to the operation of that

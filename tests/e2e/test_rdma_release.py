@@ -118,12 +118,12 @@ def test_process_that_does_not_release_stays(migrations, start, behaviour, reaso
 
 def test_process_resumes_after_an_abort(migrations, start, pauses):
     user = start()
-    pauses.write_text("source:frozen")
+    pauses.write_text("source:sealed")
     running = migrations.start_migrate(user.pid)
-    migrations.wait_until_paused("source", "frozen", running)
-    running.signal(signal.SIGINT)
-    migrations.go_on("source", "frozen")
-    check_stayed(migrations, user, running.wait(), "interrupted", releases=1, resumes=1)
+    migrations.wait_until_paused("source", "sealed", running)
+    migrations.target_at.signal_process(migrations.target.process, signal.SIGKILL)
+    migrations.go_on("source", "sealed")
+    check_stayed(migrations, user, running.wait(), "target", releases=1, resumes=1)
 
 
 def test_process_resumes_if_the_coordinator_is_killed(migrations, start, pauses):
