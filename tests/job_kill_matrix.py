@@ -150,6 +150,8 @@ def one_run(hosts, slurm, rng, number, only=None):
     for name, numbers in {**files, "the output": job.output()}.items():
         if not is_beginning(numbers, whole):
             objections.append(f"{name} has {len(numbers)} numbers: ...{numbers[-5:]}")
+    if objections:
+        objections.append(f"the job's errors: {job.error_text()[-1000:]}")
     try:
         hosts.await_clean(60)
         if slurm:

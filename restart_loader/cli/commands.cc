@@ -19,6 +19,7 @@
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/migration_agent.h"
 #include "restart_loader/migration/tree_restore.h"
+#include "restart_loader/pager/serve_pages_command.h"
 
 namespace ppmr {
 namespace {
@@ -277,6 +278,10 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();
   sub->add_option("--tree", restore->tree)->required();
+  auto pager = add_internal<ServePagesCommand>(app, "serve-pages", exit_code, sub);
+  sub->add_option("--images", pager->images)->required();
+  sub->add_option("--work", pager->work)->required();
+  sub->add_option("--ready-fd", pager->ready_fd);
   auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);
   sub->add_option("--work", guard->work_directory)->required();
   auto relay = add_internal<CriuRelay>(app, "migration-relay", exit_code, sub);

@@ -132,7 +132,7 @@ CommandResult<void> Migrate::find_target() {
   }
   settings_.criu_options = command_.criu_options;
   // With pre-copy, even a lazy restore reads the pages of earlier rounds before the process runs.
-  // The few pages that remain for criu lazy-pages are not worth the time of its start.
+  // The few pages that remain for the pager are not worth the time of its start.
   settings_.lazily = !command_.eager && command_.pre_copy == 0;
   settings_.leave_running = command_.leave_running;
   settings_.pre_copy_rounds_max = command_.pre_copy;

@@ -27,7 +27,7 @@ constexpr const char* kKilledFile = "/killed";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
 constexpr std::chrono::milliseconds kRetryInterval{10};
 
-// Reads which process is criu lazy-pages; nullopt if none was recorded.
+// Reads which process is the pager; nullopt if none was recorded.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
   std::ifstream file(work + kServerFile);
   if (!file) return std::nullopt;
@@ -70,9 +70,9 @@ void kill_tree(const std::string& work, const RestoredTree& tree) {
 // ptrace(2); ESRCH if `server` has already ended.
 Status seize(const ProcessIdentity& server) {
   if (ptrace(PTRACE_SEIZE, server.pid, nullptr, PTRACE_O_TRACEEXIT) != 0) {
-    return system_failure("watch criu lazy-pages, process", std::to_string(server.pid));
+    return system_failure("watch the pager, process", std::to_string(server.pid));
   }
-  if (!is_alive(server)) return failure(ESRCH, "criu lazy-pages has ended before the process ran");
+  if (!is_alive(server)) return failure(ESRCH, "the pager has ended before the process ran");
   return {};
 }
 
@@ -88,7 +88,7 @@ void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
     const int number = WSTOPSIG(status);
     switch (status >> 16) {
       case PTRACE_EVENT_EXIT: {
-        // lazy-pages still has its descriptors open, so tasks that wait for a page keep waiting.
+        // The pager still has its descriptors open, so tasks that wait for a page keep waiting.
         unsigned long how = 1;
         ptrace(PTRACE_GETEVENTMSG, server, nullptr, &how);
         if (how != 0) kill_tree(work, tree);
@@ -104,7 +104,7 @@ void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
   }
 }
 
-// Returns when the guard traces lazy-pages.
+// Returns when the guard traces the pager.
 Status start_guard(const std::string& work, const ProcessIdentity& server,
                    const RestoredTree& tree) {
   int ends[2];
@@ -120,7 +120,7 @@ Status start_guard(const std::string& work, const ProcessIdentity& server,
       return failure(ECHILD, "the page guard of lazily restored memory died while it started");
     }
     if (errno_value == 0) return {};
-    return failure(errno_value, "watch criu lazy-pages: " + std::string(strerror(errno_value)));
+    return failure(errno_value, "watch the pager: " + std::string(strerror(errno_value)));
   }
   setsid();
   const Status seized = seize(server);

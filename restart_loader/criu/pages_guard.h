@@ -1,24 +1,23 @@
 // Prevents a lazily restored tree from reading zeros instead of its memory.
 //
-// `criu lazy-pages` serves missing pages through userfaultfd(2). When the last descriptor of a
-// userfaultfd is closed, the kernel forgets which pages are missing, and the tree reads zeros there
-// (fs/userfaultfd.c, userfaultfd_release()). So if lazy-pages died, or gave up because its mount is
-// gone, the tree would compute on with wrong data. The guard, a separate process, traces
-// lazy-pages: the kernel stops an exiting tracee before it closes its descriptors
+// The pager (restart_loader/pager) serves missing pages through userfaultfd(2). When the last
+// descriptor of a userfaultfd is closed, the kernel forgets which pages are missing, and the tree
+// reads zeros there (fs/userfaultfd.c, userfaultfd_release()). So if the pager died, or gave up
+// because its mount is gone, the tree would compute on with wrong data. The guard, a separate
+// process, traces the pager: the kernel stops an exiting tracee before it closes its descriptors
 // (PTRACE_O_TRACEEXIT). If the exit code is not 0, the guard then kills the tree, which still waits
 // for its pages.
 //
 // clang-format off
-//   criu restore ... post-restore: the guard traces lazy-pages | the tree may run
-//   lazy-pages   ... serves, fills in ...................... exit | ends
+//   criu restore ... post-restore: the guard traces the pager | the tree may run
+//   the pager    ... serves, fills in ..................... exit | ends
 //   guard                      waits ....................... code 0: detach; else: kill the tree, detach
 // clang-format on
 //
-// Not covered: the guard is killed, and lazy-pages dies later.
+// Not covered: the guard is killed, and the pager dies later.
 //
-// Considered and not used: duplicates of the userfaultfds in the guard. When a task has all of its
-// pages, lazy-pages closes the userfaultfd and frees its data about the task. If the guard held a
-// duplicate, the epoll set of lazy-pages would still report events that refer to the freed data.
+// Considered and not used: duplicates of the userfaultfds in the guard, for a new pager. It would
+// not know which pages the tree has discarded or moved meanwhile.
 #pragma once
 
 #include <sys/types.h>
@@ -29,14 +28,14 @@
 
 namespace ppmr {
 
-// Removes the notes about an earlier lazy-pages, before a new one starts.
+// Removes the notes about an earlier pager, before a new one starts.
 void forget_pages_server(const std::string& work_directory);
-// Records the pid of lazy-pages for the guard. Errors: of the file system.
+// Records the pid of the pager for the guard. Errors: of the file system.
 Status note_pages_server(const std::string& work_directory, pid_t pid);
 
-// Whether a lazy-pages was recorded.
+// Whether a pager was recorded.
 bool has_pages_server(const std::string& work_directory);
-// Blocks until lazy-pages, if any, has ended. It need not be a child of the caller.
+// Blocks until the pager, if any, has ended. It need not be a child of the caller.
 void await_pages_server(const std::string& work_directory);
 
 // Whether the guard has killed the tree.
@@ -45,7 +44,7 @@ bool guard_killed(const std::string& work_directory);
 // had run its own code.
 bool guard_killed_before_it_ran(const std::string& work_directory);
 
-// Whether lazy-pages, if any, has ended, is about to end, or is stopped. The last check before a
+// Whether the pager, if any, has ended, is about to end, or is stopped. The last check before a
 // tree is released, because the guard may not have reacted yet.
 bool pages_server_is_lost(const std::string& work_directory);
 
@@ -59,7 +58,7 @@ struct PagesGuard {
   pid_t restored_root = 0;  // 0: read it from CRTOOLS_INIT_PID, which CRIU sets for action scripts
 
   // Starts the guard in a child process, which exits without returning from run(). Returns 0 if the
-  // tree is guarded, or was restored without lazy-pages. Closes all descriptors of the calling
+  // tree is guarded, or was restored without a pager. Closes all descriptors of the calling
   // process except its standard streams.
   int run() const;
 };

@@ -1,5 +1,5 @@
-// Starts `criu lazy-pages` before `criu restore`, which connects to the socket of lazy-pages and
-// fails if that socket does not exist yet. lazy-pages reports on --status-fd that it listens.
+// Starts the pager before `criu restore`, which connects to its socket and fails if that does not
+// exist yet. The pager reports on descriptor 3 that it listens.
 #include "restart_loader/criu/restore.h"
 
 #include <signal.h>
@@ -59,33 +59,36 @@ Restore::~Restore() {
 
 Result<pid_t> Restore::run() {
   if (options_.lazily) {
-    if (Status ready = start_lazy_pages(); !ready) return failure(ready.error());
+    if (Status ready = start_pager(); !ready) return failure(ready.error());
   }
   if (Status restored = start_restore(); !restored) {
     if (restore_) restore_->end();
-    if (lazy_pages_) lazy_pages_->end();
+    if (pager_) pager_->end();
     return failure(restored.error());
   }
   running_ = true;
   return read_pid();
 }
 
-Status Restore::start_lazy_pages() {
-  auto started = CriuProcess::start({.argv = {options_.criu, "lazy-pages", "-D", options_.images,
-                                              "-W", options_.work, "-v2", "--status-fd", "3"},
-                                     .log_file = options_.work + "/lazy-pages.log",
+Status Restore::start_pager() {
+  std::vector<std::string> argv = options_.pager;
+  if (argv.empty()) argv = {"/proc/self/exe", "serve-pages"};
+  argv.insert(argv.end(),
+              {"--images", options_.images, "--work", options_.work, "--ready-fd", "3"});
+  auto started = CriuProcess::start({.argv = std::move(argv),
+                                     .log_file = options_.work + "/pager.log",
                                      .show = options_.show_line,
                                      .status_fd = true,
                                      .background = true});
   if (!started) return failure(started.error());
-  lazy_pages_ = std::move(*started);
-  const Status waited = serve_until([&] { return lazy_pages_->ready() || lazy_pages_->ended(); });
+  pager_ = std::move(*started);
+  const Status waited = serve_until([&] { return pager_->ready() || pager_->ended(); });
   if (!waited) {
-    lazy_pages_->end();
+    pager_->end();
     return waited;
   }
-  if (!lazy_pages_->ready()) return failure(explain("criu lazy-pages", *lazy_pages_));
-  return note_pages_server(options_.work, lazy_pages_->pid());
+  if (!pager_->ready()) return failure(explain("the pager", *pager_));
+  return note_pages_server(options_.work, pager_->pid());
 }
 
 Result<std::unique_ptr<CriuProcess>> Restore::start_criu() const {
@@ -105,12 +108,10 @@ Status Restore::start_restore() {
   auto started = options_.start ? options_.start() : start_criu();
   if (!started) return failure(started.error());
   restore_ = std::move(*started);
-  const auto lost = [&] {
-    return lazy_pages_ && lazy_pages_->ended() && !lazy_pages_->succeeded();
-  };
+  const auto lost = [&] { return pager_ && pager_->ended() && !pager_->succeeded(); };
   const Status waited = serve_until([&] { return restore_->ended() || lost(); });
   if (!waited) return waited;
-  // lazy-pages may have failed because the restore did. Then the restore ends soon, too, and its
+  // The pager may have failed because the restore did. Then the restore ends soon, too, and its
   // error is the cause.
   const auto deadline = Clock::now() + kEndsTogether;
   while (!restore_->ended() && Clock::now() < deadline) {
@@ -119,9 +120,9 @@ Status Restore::start_restore() {
     poll(fds.data(), fds.size(), static_cast<int>(kLookInterval.count()));
     restore_->process();
   }
-  if (!restore_->ended()) {  // lazy-pages failed first; `criu restore` still waits for pages
+  if (!restore_->ended()) {  // the pager failed first; `criu restore` still waits for pages
     restore_->end();
-    return failure(ECHILD, explain("criu lazy-pages", *lazy_pages_).message);
+    return failure(ECHILD, explain("the pager", *pager_).message);
   }
   if (restore_->succeeded()) return {};
   if (!users_log_.empty()) {
@@ -132,20 +133,20 @@ Status Restore::start_restore() {
 }
 
 Status Restore::finish_pages() {
-  if (!lazy_pages_) return {};
-  if (Status served = serve_until([&] { return lazy_pages_->ended(); }); !served) return served;
-  if (lazy_pages_->succeeded()) return {};
-  return failure(EFAULT, explain("criu lazy-pages", *lazy_pages_).message);
+  if (!pager_) return {};
+  if (Status served = serve_until([&] { return pager_->ended(); }); !served) return served;
+  if (pager_->succeeded()) return {};
+  return failure(EFAULT, explain("the pager", *pager_).message);
 }
 
 Status Restore::serve_until(const std::function<bool()>& done) {
   for (;;) {
-    for (CriuProcess* process : {lazy_pages_.get(), restore_.get()}) {
+    for (CriuProcess* process : {pager_.get(), restore_.get()}) {
       if (process != nullptr) process->process();
     }
     if (done()) return {};
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
-    if (lazy_pages_) lazy_pages_->add_to(fds);
+    if (pager_) pager_->add_to(fds);
     if (restore_) restore_->add_to(fds);
     const bool can_be_cancelled = !running_ && options_.is_cancelled;
     const int wait_ms = can_be_cancelled ? static_cast<int>(kCancelInterval.count()) : -1;

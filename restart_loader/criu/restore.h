@@ -2,7 +2,7 @@
 // mount or anywhere else.
 //
 // clang-format off
-//   lazily    criu lazy-pages  |----- ready ------ serves page faults, fills in the rest ----| ends
+//   lazily    ppmr serve-pages |----- ready ------ serves page faults, fills in the rest ----| ends
 //             criu restore                |------| ends: the process runs
 //   eagerly   criu restore     |------------------------------------| ends: the process runs
 // clang-format on
@@ -37,6 +37,9 @@ struct RestoreOptions {
   // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. False in a
   // migration, which only its record may end.
   bool stops_on_signal = true;
+  // The program and the first words of the pager's command line (restart_loader/pager); empty: this
+  // program's.
+  std::vector<std::string> pager;
   // Asked at least once a second before the process runs; true ends the restore. Empty: never.
   std::function<bool()> is_cancelled;
 };
@@ -58,10 +61,10 @@ class Restore {
 
  private:
   explicit Restore(RestoreOptions options) : options_(std::move(options)) {}
-  Status start_lazy_pages();
+  Status start_pager();
   Result<std::unique_ptr<CriuProcess>> start_criu() const;
   Status start_restore();
-  // Handles the output of `criu restore` and `criu lazy-pages` until `done()` returns true.
+  // Handles the output of `criu restore` and of the pager until `done()` returns true.
   // Errors: EINTR, ECANCELED, see run().
   Status serve_until(const std::function<bool()>& done);
   Error explain(const std::string& what, CriuProcess& process);
@@ -72,7 +75,7 @@ class Restore {
   std::string users_log_;  // CRIU's own log file; empty: CRIU logs to a pipe that ppmr reads
   UniqueFd signals_;       // signalfd
   bool running_ = false;
-  std::unique_ptr<CriuProcess> lazy_pages_;
+  std::unique_ptr<CriuProcess> pager_;
   std::unique_ptr<CriuProcess> restore_;
 };
 

@@ -26,14 +26,14 @@ class RestoreWithAScript : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(work_); }
 
-  // The script runs `lazy_pages` or `restore`, as its first argument says, in the work directory.
-  std::unique_ptr<Restore> restore_with(const std::string& lazy_pages, const std::string& restore,
+  // The script runs `pager` or `restore`, as its first argument says, in the work directory.
+  std::unique_ptr<Restore> restore_with(const std::string& pager, const std::string& restore,
                                         bool lazily = true,
                                         std::vector<std::string> criu_options = {}) {
     const std::string script = work_ + "/criu";
     std::ofstream(script) << "#!/bin/bash\ncd " << work_
-                          << "\necho \"$@\" >> calls\ncase $1 in\nlazy-pages)\n"
-                          << lazy_pages << ";;\nrestore)\n"
+                          << "\necho \"$@\" >> calls\ncase $1 in\npager)\n"
+                          << pager << ";;\nrestore)\n"
                           << restore << ";;\nesac\n";
     chmod(script.c_str(), 0700);
     auto created =
@@ -49,6 +49,7 @@ class RestoreWithAScript : public testing::Test {
                                if (on_notice_) on_notice_();
                              },
                          .stops_on_signal = stops_on_signal_,
+                         .pager = {script, "pager"},
                          .is_cancelled = is_cancelled_});
     EXPECT_TRUE(created.has_value());
     return std::move(*created);
@@ -70,7 +71,7 @@ class RestoreWithAScript : public testing::Test {
 
 constexpr const char* kReady = "printf '\\0' >&3; exec 3>&-;";
 
-TEST_F(RestoreWithAScript, StartsCriuRestoreOnceCriuLazyPagesListens) {
+TEST_F(RestoreWithAScript, StartsCriuRestoreOnceThePagerListens) {
   auto restore = restore_with(std::string("sleep 0.1; touch listening;") + kReady +
                                   "while [ ! -e enough ]; do sleep 0.01; done; touch filled",
                               "[ -e listening ] && echo 4711 > pidfile");
@@ -85,11 +86,11 @@ TEST_F(RestoreWithAScript, StartsCriuRestoreOnceCriuLazyPagesListens) {
   EXPECT_THAT(read("calls"), HasSubstr("--lazy-pages"));
 }
 
-TEST_F(RestoreWithAScript, EagerRestoreDoesNotStartCriuLazyPages) {
+TEST_F(RestoreWithAScript, EagerRestoreDoesNotStartThePager) {
   auto restore = restore_with("exit 1", "echo 4711 > pidfile", false, {"--shell-job"});
   ASSERT_TRUE(restore->run().has_value());
   EXPECT_TRUE(restore->finish_pages().has_value());
-  EXPECT_THAT(read("calls"), testing::Not(HasSubstr("lazy-pages")));
+  EXPECT_THAT(read("calls"), testing::Not(HasSubstr("pager")));
   EXPECT_THAT(read("calls"), testing::EndsWith("-v2 --shell-job\n"));
 }
 
@@ -175,7 +176,7 @@ TEST_F(RestoreWithAScript, RestoreFailsIfCriuLazyPagesEndsBeforeTheProcessRuns) 
   const auto pid = restore->run();
   ASSERT_FALSE(pid.has_value());
   EXPECT_EQ(pid.error().errno_value, ECHILD) << "criu restore itself was not killed";
-  EXPECT_THAT(pid.error().message, HasSubstr("criu lazy-pages ended with exit code 1"));
+  EXPECT_THAT(pid.error().message, HasSubstr("the pager ended with exit code 1"));
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(50));
 }
 

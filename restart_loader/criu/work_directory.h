@@ -1,4 +1,4 @@
-// CRIU's work directory: logs, pid file, the socket of lazy-pages.
+// CRIU's work directory: logs, pid file, the socket of the pager.
 #pragma once
 
 #include <string>

@@ -245,7 +245,7 @@ bool Hold::let_run_here() const {
     return kStopCriu;
   }
   if (pages_server_is_lost(*work)) {
-    log("criu lazy-pages has ended before the process ran");
+    log("the pager has ended before the process ran");
     return kStopCriu;
   }
   return kLetCriuGoOn;

@@ -293,11 +293,11 @@ int TreeRestore::finish(const std::string& lost) {
   return to_int(ExitCode::kSuccess);
 }
 
-// Waits for the pages of a tree that an earlier supervisor restored: the lazy-pages of that restore
+// Waits for the pages of a tree that an earlier supervisor restored: the pager of that restore
 // may still be at work.
 int TreeRestore::await_pages() {
   await_pages_server(work_);
-  return finish(guard_killed(work_) ? "criu lazy-pages died" : "");
+  return finish(guard_killed(work_) ? "the pager died" : "");
 }
 
 int TreeRestore::give_up(const Error& error) {

@@ -14,7 +14,7 @@ from lab.proofs import Before, prove
 from lab.workers import (
     check_moved,
     check_stayed,
-    lazy_pages_of,
+    pagers_of,
     pause_at,
     start_workers,
     take_pid,
@@ -404,7 +404,7 @@ def test_migration_succeeds_after_binary_of_running_daemons_was_replaced(
     worker.end()
 
 
-@pytest.mark.parametrize("victim", ["criu lazy-pages", "target daemon"])
+@pytest.mark.parametrize("victim", ["pager", "target daemon"])
 def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(
     lab, nodes, migrations, victim
 ):
@@ -412,7 +412,7 @@ def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(
     worker.wait_for_lines(10)
     running = migrations.start_migrate(worker.pid, options=["--timeout", 10])
     worker.wait_for_lines(1, nodes.target)
-    pages = lazy_pages_of(nodes.target)
+    pages = pagers_of(nodes.target)
     assert pages, "all memory was in place before the failure"
     if victim == "target daemon":
         migrations.target.kill()
@@ -455,14 +455,14 @@ def test_shell_can_fork_while_memory_of_another_process_is_still_missing(lab, no
     nodes.target.signal(shell, signal.SIGKILL)
 
 
-def test_lazy_pages_daemon_is_replaced_if_killed_before_process_runs(lab, nodes, migrations):
+def test_pager_is_replaced_if_killed_before_process_runs(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
     migrations.wait_until_paused("source", "sealed", running)
     wait_until(
         lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
     )
-    nodes.target.signal(lazy_pages_of(nodes.target)[0], signal.SIGKILL)
+    nodes.target.signal(pagers_of(nodes.target)[0], signal.SIGKILL)
     migrations.go_on("source", "sealed")
     running.wait().ok()
     check_moved(worker, nodes)

@@ -205,8 +205,13 @@ class Arena:
             return self._find_supervisors()
         if what.endswith(" relay"):
             return node.find_processes(lambda words: words[1] == b"migration-relay")
-        word = {"source criu": "dump", "target criu": "restore", "lazy pages": "lazy-pages"}[what]
         path = self.migrations.out if node is self.source else self.migrations.in_
+        if what == "pager":
+            return node.find_processes(
+                lambda words: words[1] == b"serve-pages"
+                and any(word.startswith(bytes(path)) for word in words)
+            )
+        word = {"source criu": "dump", "target criu": "restore"}[what]
         return self.find_criu(node, word, path)
 
     def _find_supervisors(self):

@@ -27,7 +27,7 @@ VICTIMS = [
     "source relay",
     "target criu",
     "target relay",
-    "lazy pages",
+    "pager",
 ]
 LINKS = ["to the source", "to the target", "both ways"]
 
@@ -70,7 +70,7 @@ WHERE_CRIU_IS = {
         "target:running": LEAVING,
         "source:finished": LEAVING,
     },
-    "lazy pages": {
+    "pager": {
         "source:sealed": HELD,
         "source:committed": HELD,
         "target:ready": HELD,
@@ -100,13 +100,10 @@ def may_be_lost(stop, what, how, eager):
     )
     if eager:
         return False
-    if what == "lazy pages" and how != "kill":
-        # When it continues, CRIU treats the EINTR of its epoll_wait as an error and gives up.
-        return True
     if what in ("target criu", "target relay"):
-        # lazy-pages gives up unless a CRIU reports that all tasks run.
+        # The pager gives up unless CRIU reports that all tasks are restored.
         return how == "kill" and stop in ("target:running", "source:finished")
-    return decided and how == "kill" and what in ("target daemon", "lazy pages")
+    return decided and how == "kill" and what in ("target daemon", "pager")
 
 
 def missing_states():
@@ -127,7 +124,7 @@ def all_cases():
         for stop in stops:
             for victim in VICTIMS:
                 for how in ("kill", "stop", "pause") if where_is(victim, stop) else ():
-                    yield stop, victim, how, False if victim == "lazy pages" else None
+                    yield stop, victim, how, False if victim == "pager" else None
             for link in LINKS:
                 for how in ("cut", "blink"):
                     yield stop, link, how, None

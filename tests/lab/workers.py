@@ -64,5 +64,5 @@ def pause_at(lab, states):
     return {"PPMR_PAUSE_FILE": str(path)}
 
 
-def lazy_pages_of(node):
-    return node.run(["pgrep", "-f", "^[^ ]*criu lazy-pages"], check=False).stdout.split()
+def pagers_of(node):
+    return node.run(["pgrep", "-f", "^/proc/self/exe serve-pages"], check=False).stdout.split()

@@ -1,0 +1,113 @@
+#include "restart_loader/pager/page_images.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "restart_loader/pager/pagemap.pb.h"
+
+namespace ppmr {
+namespace {
+
+// criu/include/magic.h
+constexpr uint32_t kImageMagic = 0x54564319;
+constexpr uint32_t kPagemapMagic = 0x56084025;
+// criu/include/pagemap.h
+constexpr uint32_t kLazy = 1U << 1;
+constexpr uint32_t kPresent = 1U << 2;
+constexpr uint64_t kAddressMax = uint64_t{1} << 56;  // of five-level page tables
+constexpr size_t kReadBytes = size_t{1} << 20;
+
+Result<UniqueFd> open_image(const std::string& path) {
+  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_failure("open", path);
+  return file;
+}
+
+Result<std::string> read_whole(const std::string& path) {
+  const auto file = open_image(path);
+  if (!file) return failure(file.error());
+  std::string text;
+  for (;;) {
+    const size_t before = text.size();
+    text.resize(before + kReadBytes);
+    const ssize_t n = read(file->get(), text.data() + before, kReadBytes);
+    if (n < 0 && errno != EINTR) return system_failure("read", path);
+    text.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    if (n == 0) return text;
+  }
+}
+
+// Splits an image into its messages: each follows its length.
+class Messages {
+ public:
+  explicit Messages(std::string_view bytes) : rest_(bytes) {}
+
+  std::optional<uint32_t> number() {
+    uint32_t value = 0;
+    if (rest_.size() < sizeof(value)) return std::nullopt;
+    std::memcpy(&value, rest_.data(), sizeof(value));
+    rest_.remove_prefix(sizeof(value));
+    return value;
+  }
+  template <typename Message>
+  bool read(Message& message) {
+    const auto length = number();
+    if (!length || *length > rest_.size()) return false;
+    const bool parsed = message.ParseFromArray(rest_.data(), static_cast<int>(*length));
+    rest_.remove_prefix(*length);
+    return parsed;
+  }
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+}  // namespace
+
+Result<PageImages> read_page_images(const std::string& directory, pid_t pid) {
+  const std::string path = fmt::format("{}/pagemap-{}.img", directory, pid);
+  const auto bytes = read_whole(path);
+  if (!bytes) return failure(bytes.error());
+  const auto damaged = [&](const std::string& what) {
+    return failure(EPROTO, fmt::format("{}: not an image that CRIU has written: {}", path, what));
+  };
+  Messages messages(*bytes);
+  if (messages.number() != kImageMagic || messages.number() != kPagemapMagic) {
+    return damaged("wrong magic number");
+  }
+  criu::pagemap_head head;
+  if (!messages.read(head)) return damaged("no head");
+  PageImages images;
+  uint64_t offset = 0;
+  uint64_t last_end = 0;
+  while (!messages.at_end()) {
+    criu::pagemap_entry entry;
+    if (!messages.read(entry)) return damaged("an entry is cut off");
+    const uint64_t start = entry.vaddr();
+    const uint64_t pages = entry.has_nr_pages() ? entry.nr_pages() : entry.compat_nr_pages();
+    if (start % kPageBytes != 0 || start < last_end || start > kAddressMax || pages == 0 ||
+        pages > (kAddressMax - start) / kPageBytes) {
+      return damaged(fmt::format("wrong entry of {} pages at {:#x}", pages, start));
+    }
+    last_end = start + pages * kPageBytes;
+    const bool present = (entry.flags() & kPresent) != 0;
+    if ((entry.flags() & kLazy) != 0) {
+      if (!present) return damaged("its pages were left to a page server");
+      images.ranges.push_back({start, last_end, offset});
+    }
+    if (present) offset += last_end - start;
+  }
+  if (images.ranges.empty()) return images;
+  auto pages = open_image(fmt::format("{}/pages-{}.img", directory, head.pages_id()));
+  if (!pages) return failure(pages.error());
+  images.pages = std::make_shared<const UniqueFd>(std::move(*pages));
+  return images;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,44 @@
+// Serves the memory of a lazily restored tree: the server of its userfaultfds, in place of
+// `criu lazy-pages`.
+//
+// clang-format off
+//   criu restore --lazy-pages -- socket lazy-pages.socket --> pid, userfaultfd of each task; "finished"
+//   kernel -- page fault, fork, mremap, munmap, madvise ----> serving thread: answers faults
+//                                                             filling thread: all other pages
+// clang-format on
+//
+// The protocol of the socket is that of criu/uffd.c (CRIU 3.17 to 4.2): for each task a 32-bit pid
+// and, unless it is negative (a zombie), the descriptor; at the end kRestoreFinished. Faults can
+// arrive before the end, and CRIU waits for the answers.
+//
+// Both threads copy pages under one lock, which the serving thread also holds while it reads the
+// kernel's events. So no page is copied to an address that the kernel has reported as unmapped or
+// moved. The pages are read from the images without the lock.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+inline constexpr uint32_t kRestoreFinished = 0x52535446;
+// Of the socket, in CRIU's work directory.
+inline constexpr const char* kPagerSocket = "lazy-pages.socket";
+
+struct PagerCounters {
+  uint64_t faults = 0;
+  uint64_t pages = 0;       // copied
+  uint64_t zero_pages = 0;  // answers to faults where the images have no page
+};
+
+// Listens in the directory `work`, calls `listening`, and returns when every page of every task is
+// in place. `images`: the directory of the images. Errors: those of the images and of
+// userfaultfd(2); ECONNRESET if CRIU ends before it has restored all tasks. After an error, tasks
+// that miss pages must not run on: once their userfaultfd is closed they read zeros.
+// Threads: one call at a time.
+Result<PagerCounters> serve_pages(const std::string& images, const std::string& work,
+                                  const std::function<void()>& listening);
+
+}  // namespace ppmr

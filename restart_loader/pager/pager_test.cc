@@ -1,0 +1,324 @@
+// The pager with real userfaultfds: a child process plays criu restore and the restored task.
+#include "restart_loader/pager/pager.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/pager/page_images.h"
+#include "restart_loader/pager/pagemap.pb.h"
+
+namespace ppmr {
+namespace {
+
+constexpr uint64_t kPages = 800;
+// The last pages are not in the images.
+constexpr uint64_t kPagesInImages = 700;
+constexpr int32_t kPid = 17;
+
+uint64_t word_of(uint64_t page) { return page * 0x9E3779B97F4A7C15ULL + 1; }
+uint64_t expected(uint64_t page) { return page < kPagesInImages ? word_of(page) : 0; }
+
+UniqueFd open_userfaultfd() {
+  UniqueFd fd(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
+  uffdio_api api{.api = UFFD_API,
+                 .features = UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP |
+                             UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP,
+                 .ioctls = 0};
+  if (fd && ioctl(fd.get(), UFFDIO_API, &api) != 0) fd.reset();
+  return fd;
+}
+
+// What runs in the child. It must not allocate: it was forked from a process with threads.
+class Restored {
+ public:
+  Restored(std::byte* memory, const std::string& socket_path) : memory_(memory) {
+    address_.sun_family = AF_UNIX;
+    socket_path.copy(address_.sun_path, sizeof(address_.sun_path) - 1);
+  }
+
+  void begin() {
+    uffd_ = open_userfaultfd();
+    uffdio_register range{
+        .range = {.start = reinterpret_cast<uint64_t>(memory_), .len = kPages * kPageBytes},
+        .mode = UFFDIO_REGISTER_MODE_MISSING,
+        .ioctls = 0};
+    if (!uffd_ || ioctl(uffd_.get(), UFFDIO_REGISTER, &range) != 0) _exit(101);
+    socket_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    while (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address_), sizeof(address_)) != 0) {
+      usleep(1000);
+    }
+    send_number(-5);  // a zombie
+    send_number(kPid);
+    send_descriptor();
+  }
+  void finish() {
+    send_number(static_cast<int32_t>(kRestoreFinished));
+    // CRIU does not keep them, either.
+    socket_.reset();
+    uffd_.reset();
+  }
+  uint64_t word(uint64_t page) const {
+    uint64_t word = 0;
+    std::memcpy(&word, memory_ + page * kPageBytes, sizeof(word));
+    return word;
+  }
+  void check(uint64_t first, uint64_t last, uint64_t step = 1) const {
+    for (uint64_t page = first; page < last; page += step) {
+      if (word(page) != expected(page)) _exit(102);
+    }
+  }
+  std::byte* page(uint64_t number) const { return memory_ + number * kPageBytes; }
+
+ private:
+  void send_number(int32_t number) const {
+    if (send(socket_.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) _exit(103);
+  }
+  void send_descriptor() const {
+    char byte = 0;
+    iovec data{&byte, 1};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = uffd_.get();
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    if (sendmsg(socket_.get(), &message, MSG_NOSIGNAL) != 1) _exit(104);
+  }
+
+  std::byte* const memory_;
+  sockaddr_un address_{};
+  UniqueFd uffd_;
+  UniqueFd socket_;
+};
+
+int end_of(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+class PagerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!open_userfaultfd()) GTEST_SKIP() << "userfaultfd with events needs root";
+    std::string path = "/tmp/pager-XXXXXX";  // short enough for the address of a socket
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    void* memory = mmap(nullptr, kPages * kPageBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    memory_ = static_cast<std::byte*>(memory);
+    // One mapping of its own: merged with a neighbour, it could not be moved as a whole.
+    madvise(memory, kPages * kPageBytes, MADV_NOHUGEPAGE);
+    write_images(kPagesInImages);
+  }
+  void TearDown() override {
+    if (directory_.empty()) return;
+    munmap(memory_, kPages * kPageBytes);
+    std::filesystem::remove_all(directory_);
+  }
+
+  void write_images(uint64_t pages_in_file) {
+    std::ofstream pagemap(directory_ + "/pagemap-17.img");
+    const auto number = [&](uint32_t value) {
+      pagemap.write(reinterpret_cast<const char*>(&value), sizeof(value));
+    };
+    number(0x54564319);
+    number(0x56084025);
+    criu::pagemap_head head;
+    head.set_pages_id(1);
+    number(static_cast<uint32_t>(head.ByteSizeLong()));
+    pagemap << head.SerializeAsString();
+    // Entries of 1, 2, 3 ... pages, as a sparse process has them.
+    for (uint64_t page = 0, count = 1; page < kPagesInImages; page += count, ++count) {
+      criu::pagemap_entry entry;
+      entry.set_vaddr(reinterpret_cast<uint64_t>(memory_) + page * kPageBytes);
+      entry.set_compat_nr_pages(0);
+      entry.set_nr_pages(std::min(count, kPagesInImages - page));
+      entry.set_flags(6);
+      number(static_cast<uint32_t>(entry.ByteSizeLong()));
+      pagemap << entry.SerializeAsString();
+    }
+    std::ofstream pages(directory_ + "/pages-1.img");
+    std::vector<char> bytes(kPageBytes);
+    for (uint64_t page = 0; page < pages_in_file; ++page) {
+      const uint64_t word = word_of(page);
+      std::memcpy(bytes.data(), &word, sizeof(word));
+      pages.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    }
+  }
+
+  // Serves a task that does `body`. Returns the pager's result; `task_end_`: how the task ended.
+  template <typename Body>
+  Result<PagerCounters> serve(const Body& body) {
+    Restored task(memory_, directory_ + "/" + kPagerSocket);
+    const pid_t child = fork();
+    if (child == 0) {
+      body(task);
+      _exit(0);
+    }
+    auto served = serve_pages(directory_, directory_, [] {});
+    if (!served) kill(child, SIGKILL);
+    task_end_ = end_of(child);
+    return served;
+  }
+
+  std::string directory_;
+  std::byte* memory_ = nullptr;
+  int task_end_ = -1;
+};
+
+TEST_F(PagerTest, AllPagesArriveByFaultsAndByThemselves) {
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.check(3, kPages, 97);  // before CRIU has finished
+    task.finish();
+    task.check(0, kPages);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
+  EXPECT_EQ(served->pages, kPagesInImages);
+  EXPECT_GE(served->faults, 8u);
+  EXPECT_GE(served->zero_pages, 1u);
+}
+
+TEST_F(PagerTest, TaskThatTouchesNothingGetsItsPages) {
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.finish();
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
+}
+
+TEST_F(PagerTest, ForkedChildGetsThePagesThatItsParentLacked) {
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.check(0, 100);
+    const pid_t child = fork();
+    if (child == 0) {
+      std::memset(task.page(3), 0, kPageBytes);  // its own copy
+      task.check(4, kPages);
+      _exit(0);
+    }
+    task.finish();
+    task.check(0, kPages);
+    if (end_of(child) != 0) _exit(105);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
+  EXPECT_GT(served->pages, kPagesInImages);
+}
+
+TEST_F(PagerTest, PagesFollowMovedMemory) {
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.check(0, 10);
+    void* place = mmap(nullptr, kPages * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* moved = mremap(task.page(0), kPages * kPageBytes, kPages * kPageBytes,
+                         MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    if (moved == MAP_FAILED) _exit(106);
+    const Restored there(static_cast<std::byte*>(moved), "");
+    there.check(5, 300);
+    task.finish();
+    there.check(0, kPages);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
+}
+
+TEST_F(PagerTest, DiscardedPagesReadAsZerosAndUnmappedOnesAreNotMissed) {
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    madvise(task.page(100), 50 * kPageBytes, MADV_DONTNEED);
+    munmap(task.page(200), 50 * kPageBytes);
+    task.finish();
+    for (uint64_t page = 100; page < 150; ++page) {
+      if (task.word(page) != 0) _exit(107);
+    }
+    task.check(0, 100);
+    task.check(150, 200);
+    task.check(250, kPages);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
+}
+
+// While the filling thread is at work.
+TEST_F(PagerTest, ChangesOfMemoryDuringTheFillLoseNothing) {
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.finish();
+    for (uint64_t page = 0; page + 8 < kPages; page += 8) {
+      madvise(task.page(page), kPageBytes, MADV_DONTNEED);
+      mprotect(task.page(page + 4), kPageBytes, PROT_READ);  // splits the mapping
+    }
+    for (uint64_t page = 0; page + 8 < kPages; page += 8) {
+      if (task.word(page) != 0) _exit(108);
+      task.check(page + 1, page + 8);
+    }
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
+}
+
+TEST_F(PagerTest, TaskThatEndsIsNotMissed) {
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.check(0, 10);
+    task.finish();
+    _exit(0);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+}
+
+TEST_F(PagerTest, RestoreThatEndsEarlyIsReported) {
+  const auto served = serve([](Restored& task) { task.begin(); });
+  ASSERT_FALSE(served);
+  EXPECT_EQ(served.error().errno_value, ECONNRESET);
+}
+
+TEST_F(PagerTest, PagesFileThatIsTooShortIsReported) {
+  write_images(kPagesInImages / 2);
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.finish();
+    pause();
+  });
+  ASSERT_FALSE(served);
+  EXPECT_EQ(served.error().errno_value, EIO);
+}
+
+TEST_F(PagerTest, MissingImagesAreReported) {
+  std::filesystem::remove(directory_ + "/pagemap-17.img");
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    pause();
+  });
+  ASSERT_FALSE(served);
+  EXPECT_EQ(served.error().errno_value, ENOENT);
+}
+
+}  // namespace
+}  // namespace ppmr

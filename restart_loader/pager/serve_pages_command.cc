@@ -1,0 +1,41 @@
+#include "restart_loader/pager/serve_pages_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "restart_loader/pager/pager.h"
+
+namespace ppmr {
+namespace {
+
+// In the form of CRIU's log, from which ppmr takes the first error.
+int report(const std::string& error) {
+  std::fputs(fmt::format("Error (ppmr serve-pages): {}\n", error).c_str(), stderr);
+  return 1;
+}
+
+}  // namespace
+
+int ServePagesCommand::run() const {
+  const auto listening = [this] {
+    if (ready_fd < 0) return;
+    (void)!write(ready_fd, "", 1);
+    close(ready_fd);
+  };
+  try {
+    const auto served = serve_pages(images, work, listening);
+    if (!served) return report(served.error().message);
+    std::fputs(fmt::format("served {} faults; {} pages, {} zero pages\n", served->faults,
+                           served->pages, served->zero_pages)
+                   .c_str(),
+               stdout);
+    return 0;
+  } catch (const std::exception& error) {
+    return report(error.what());
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,17 @@
+// `ppmr serve-pages`, which a restore starts: runs the pager (pager.h) until every page is in
+// place.
+#pragma once
+
+#include <string>
+
+namespace ppmr {
+
+struct ServePagesCommand {
+  std::string images;
+  std::string work;
+  int ready_fd = -1;  // receives a byte when the pager listens
+
+  int run() const;  // the exit code; the reason for a failure is on standard error
+};
+
+}  // namespace ppmr
