@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -20,6 +21,8 @@ int report(const std::string& error) {
 }  // namespace
 
 int ServePagesCommand::run() const {
+  // Nobody may read the output any more. An end by SIGPIPE would look like lost memory.
+  std::signal(SIGPIPE, SIG_IGN);
   const auto listening = [this] {
     if (ready_fd < 0) return;
     (void)!write(ready_fd, "", 1);

@@ -438,6 +438,23 @@ def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(
     )
 
 
+def test_memory_arrives_although_the_supervisor_is_killed(lab, nodes, migrations):
+    worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=384, threads=1)
+    worker.wait_for_lines(10)
+    running = migrations.start_migrate(worker.pid, options=["--timeout", 10])
+    worker.wait_for_lines(1, nodes.target)
+    supervisors = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
+    pagers = pagers_of(nodes.target)
+    assert supervisors and pagers, "all memory was in place before the failure"
+    nodes.target.signal(supervisors[0], signal.SIGKILL)
+    nodes.target.await_end(pagers[0], timeout=60)
+    running.wait()
+    check_moved(worker, nodes)
+    audit = worker.audit()
+    worker.end()
+    assert audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
+
+
 def test_shell_can_fork_while_memory_of_another_process_is_still_missing(lab, nodes, migrations):
     numbers, directory = lab.home / "numbers", lab.home / "worker"
     directory.mkdir()
