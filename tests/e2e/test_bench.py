@@ -2,6 +2,7 @@
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -448,6 +449,21 @@ def test_short_run_of_the_benchmark_of_jobs(ppmr, tmp_path, need_command):
     assert len(of_program["job nodes, 1 move"]["downtimes_s"]) == 1
     [[gap, downtime]] = figures["stalls"]["gap_and_downtime_s"]
     assert gap > 0.9 * downtime > 0
+
+
+@pytest.mark.xdist_group("bench")
+def test_shapes_are_measured(ppmr):
+    options = ["--rounds", "1", "--only", "small"]
+    done = subprocess.run(
+        [REPOSITORY / "bench/shapes.py", *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PPMR": str(ppmr)},
+    )
+    assert done.returncode == 0, done.stderr
+    cells = [cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|")]
+    assert cells[0] == "small" and all(0 < float(cell) < 60 for cell in cells[1:4])
 
 
 @pytest.mark.xdist_group("bench")
