@@ -180,11 +180,15 @@ Status abort_restore(const RecordStore& store, OwnershipRecord record,
   const auto still = [&](const char* what) {
     return failure(EBUSY, fmt::format("{} {}: try again", record.trees[0].container.name, what));
   };
-  if (record.state != MigrationState::kAborted) {
-    if (record.state == MigrationState::kFinished) return {};
-    return still("is being restored here, and its source decides about it");
+  const ProcessIdentity& supervisor = record.trees[0].supervisor;
+  const bool voted =
+      record.state == MigrationState::kReady || record.state == MigrationState::kOwned;
+  if (voted) return still("is being restored here, and its source decides about it");
+  // Decided: a supervisor that is alive lets it run soon, and one that has given up is no obstacle.
+  if (record.state == MigrationState::kRunning && is_alive(supervisor)) {
+    return still("is about to run here");
   }
-  while (is_alive(record.trees[0].supervisor)) {
+  while (record.state == MigrationState::kAborted && is_alive(supervisor)) {
     if (std::chrono::steady_clock::now() > deadline) return still("is still being restored here");
     std::this_thread::sleep_for(kSupervisorInterval);
   }

@@ -45,10 +45,10 @@ Result<std::vector<std::string>> migrations_of(const EvacuationOptions& options,
 // were killed. Threads: any.
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node);
 
-// Before the node is removed from a host to which it is on its way: aborts the migration here, and
-// returns when nothing of it is being restored any more. No migration: no effect. Errors: EBUSY:
-// this host has voted, so the source decides; or the restore has not ended within `patience`. Try
-// again later. Threads: any.
+// Call before removing a node that has not arrived yet. Aborts its migration to this host, and
+// returns when the restore has ended. No effect without a migration. Errors: EBUSY: this host has
+// voted, so the source decides; the node is about to run; or the restore has not ended within
+// `patience`. Try again later. Threads: any.
 Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
                      std::chrono::milliseconds patience = std::chrono::seconds(10));
 

@@ -67,12 +67,18 @@ TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
 
 TEST_F(AbortArrival, RestoreThatHasVotedIsLeftToItsSource) {
   for (const MigrationState after_vote : {kReady, kOwned, kRunning}) {
-    begin(node_.spec.container(), after_vote);
+    begin(node_.spec.container(), after_vote, identify_self());
     const Status aborted = abort_arrival(options_, node_, kPatience);
     ASSERT_FALSE(aborted);
     EXPECT_EQ(aborted.error().errno_value, EBUSY);
     EXPECT_EQ(state(), after_vote);
   }
+}
+
+TEST_F(AbortArrival, DecidedRestoreWhoseSupervisorHasGivenUpIsNoObstacle) {
+  begin(node_.spec.container(), kRunning);
+  const Status aborted = abort_arrival(options_, node_, kPatience);
+  EXPECT_TRUE(aborted) << aborted.error().message;
 }
 
 TEST_F(AbortArrival, ReturnsOnlyWhenTheSupervisorHasEnded) {

@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <thread>
 
@@ -34,8 +35,8 @@ constexpr uint64_t kFaultWindowBytes = 64 << 10;
 constexpr uint64_t kBatchBytes = 1 << 20;
 // The longest copy under the lock, which a fault waits for.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
-// While a task changes its memory, the kernel refuses copies until it has been told that its event
-// was read.
+// While a task changes its memory, the kernel refuses copies. It accepts them again when the pager
+// has read the event of the change.
 constexpr int kRetryMs = 1;
 
 struct Free {
@@ -94,13 +95,15 @@ class Pager {
  private:
   Status watch(int fd) const;
   Status accept_criu();
-  Status hear_criu();
+  Status receive_from_criu();
   Status add_task(pid_t pid);
   Status serve_once();
+  TaskPointer task_of(int uffd);
   void serve_events(const TaskPointer& task);
   void note_event(const TaskPointer& task, const uffd_msg& event);
-  Status answer_faults(const TaskPointer& task);
-  Result<Copied> answer_fault(const TaskPointer& task, uint64_t address);
+  // Returns whether all of the task's faults are answered.
+  Result<bool> answer_faults(Task& task);
+  Result<Copied> answer_fault(Task& task, uint64_t address);
   bool end_finished_tasks();
 
   void fill();
@@ -118,6 +121,8 @@ class Pager {
   UniqueFd criu_;
   UniqueFd epoll_;
   UniqueFd wake_;  // eventfd: the filling thread has completed a task, or failed
+  // Tasks whose faults may be unanswered. Of the serving thread.
+  std::set<TaskPointer> waiting_;
   Buffer window_{kFaultWindowBytes};
 
   std::mutex mutex_;
@@ -173,18 +178,22 @@ Result<PagerCounters> Pager::serve() {
   return counters_;
 }
 
+TaskPointer Pager::task_of(int uffd) {
+  std::lock_guard lock(mutex_);
+  for (const TaskPointer& task : tasks_) {
+    if (task->uffd.get() == uffd) return task;
+  }
+  return nullptr;
+}
+
 Status Pager::serve_once() {
-  std::vector<TaskPointer> tasks;
-  bool unanswered = false;
   {
     std::lock_guard lock(mutex_);
     if (failure_) return failure(*failure_);
-    tasks.assign(tasks_.begin(), tasks_.end());
-    for (const TaskPointer& task : tasks) unanswered = unanswered || !task->unanswered.empty();
   }
   std::array<epoll_event, 64> events{};
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                               unanswered ? kRetryMs : -1);
+                               waiting_.empty() ? -1 : kRetryMs);
   if (count < 0 && errno != EINTR) return system_failure("wait for", "page faults");
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<size_t>(i)].data.fd;
@@ -192,19 +201,20 @@ Status Pager::serve_once() {
     if (fd == listener_.get()) {
       done = accept_criu();
     } else if (fd == criu_.get()) {
-      done = hear_criu();
+      done = receive_from_criu();
     } else if (fd == wake_.get()) {
       uint64_t ignored = 0;
       (void)!read(fd, &ignored, sizeof(ignored));
-    } else {
-      for (const TaskPointer& task : tasks) {
-        if (task->uffd.get() == fd) serve_events(task);
-      }
+    } else if (const TaskPointer task = task_of(fd)) {
+      serve_events(task);
+      waiting_.insert(task);
     }
     if (!done) return done;
   }
-  for (const TaskPointer& task : tasks) {
-    if (Status answered = answer_faults(task); !answered) return answered;
+  for (auto task = waiting_.begin(); task != waiting_.end();) {
+    const auto all = answer_faults(**task);
+    if (!all) return failure(all.error());
+    task = *all ? waiting_.erase(task) : std::next(task);
   }
   return {};
 }
@@ -216,7 +226,7 @@ Status Pager::accept_criu() {
   return watch(criu_.get());
 }
 
-Status Pager::hear_criu() {
+Status Pager::receive_from_criu() {
   int32_t pid = 0;
   const ssize_t n = recv(criu_.get(), &pid, sizeof(pid), MSG_WAITALL);
   if (n != sizeof(pid)) {
@@ -311,45 +321,46 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
   }
 }
 
-Status Pager::answer_faults(const TaskPointer& task) {
+Result<bool> Pager::answer_faults(Task& task) {
   std::vector<uint64_t> addresses;
   {
     std::lock_guard lock(mutex_);
-    addresses.swap(task->unanswered);
+    addresses.swap(task.unanswered);
   }
+  bool all = true;
   for (const uint64_t address : addresses) {
     const auto copied = answer_fault(task, address);
     if (!copied) return failure(copied.error());
     if (*copied == Copied::kDone) continue;
+    all = false;
     std::lock_guard lock(mutex_);
-    task->unanswered.push_back(address);
+    task.unanswered.push_back(address);
   }
-  return {};
+  return all;
 }
 
-Result<Copied> Pager::answer_fault(const TaskPointer& task, uint64_t address) {
+Result<Copied> Pager::answer_fault(Task& task, uint64_t address) {
   std::optional<PageRange> range;
   {
     std::lock_guard lock(mutex_);
-    if (task->has_ended) return Copied::kDone;
-    if (!task->missing.first_in(address, address + kPageBytes)) {
-      return copy_zero_locked(*task, address);
+    if (task.has_ended) return Copied::kDone;
+    if (!task.missing.first_in(address, address + kPageBytes)) {
+      return copy_zero_locked(task, address);
     }
     // The page first: its neighbours may be missing only behind a gap.
     const uint64_t window_end = (address & ~(kFaultWindowBytes - 1)) + kFaultWindowBytes;
-    range = task->missing.first_in(address, window_end);
-    task->cursor = range->end;
+    range = task.missing.first_in(address, window_end);
+    task.cursor = range->end;
   }
-  if (Status done = read_pages(*task->pages, range->offset, window_.data(), range->bytes());
-      !done) {
+  if (Status done = read_pages(*task.pages, range->offset, window_.data(), range->bytes()); !done) {
     return failure(done.error());
   }
   std::lock_guard lock(mutex_);
-  const auto still = task->missing.first_in(range->start, range->end);
+  const auto still = task.missing.first_in(range->start, range->end);
   if (!still || still->start != range->start || still->offset != range->offset) {
     return Copied::kTryAgain;  // it has changed meanwhile
   }
-  return copy_locked(*task, {range->start, std::min(range->end, still->end), range->offset},
+  return copy_locked(task, {range->start, std::min(range->end, still->end), range->offset},
                      window_.data());
 }
 

@@ -43,7 +43,7 @@ UniqueFd open_userfaultfd() {
   return fd;
 }
 
-// What runs in the child. It must not allocate: it was forked from a process with threads.
+// What runs in the child.
 class Restored {
  public:
   Restored(std::byte* memory, const std::string& socket_path) : memory_(memory) {
@@ -59,8 +59,8 @@ class Restored {
         .ioctls = 0};
     if (!uffd_ || ioctl(uffd_.get(), UFFDIO_REGISTER, &range) != 0) _exit(101);
     socket_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    while (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address_), sizeof(address_)) != 0) {
-      usleep(1000);
+    if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address_), sizeof(address_)) != 0) {
+      _exit(109);
     }
     send_number(-5);  // a zombie
     send_number(kPid);
@@ -173,12 +173,13 @@ class PagerTest : public testing::Test {
   template <typename Body>
   Result<PagerCounters> serve(const Body& body) {
     Restored task(memory_, directory_ + "/" + kPagerSocket);
-    const pid_t child = fork();
-    if (child == 0) {
+    pid_t child = -1;
+    auto served = serve_pages(directory_, directory_, [&] {
+      child = fork();
+      if (child != 0) return;
       body(task);
       _exit(0);
-    }
-    auto served = serve_pages(directory_, directory_, [] {});
+    });
     if (!served) kill(child, SIGKILL);
     task_end_ = end_of(child);
     return served;

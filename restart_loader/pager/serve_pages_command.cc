@@ -21,7 +21,7 @@ int report(const std::string& error) {
 }  // namespace
 
 int ServePagesCommand::run() const {
-  // Nobody may read the output any more. An end by SIGPIPE would look like lost memory.
+  // The reader of the output may have ended. An end by SIGPIPE would count as lost memory.
   std::signal(SIGPIPE, SIG_IGN);
   const auto listening = [this] {
     if (ready_fd < 0) return;

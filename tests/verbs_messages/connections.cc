@@ -133,7 +133,7 @@ void Messenger::welcome(Exchange exchange, const Hello& hello) {
   Peer& partner = peer(hello.from.data());
   // Both ends connect at once: the attempt of the end with the lower name is carried on.
   if (partner.exchange && partner.is_active && name_ < partner.name) return;
-  // The partner has no connection any more, or it would not ask for one.
+  // A partner that asks for a connection has lost the old one.
   disconnect(partner);
   partner.exchange.emplace(std::move(exchange));
   partner.exchange_deadline = Clock::now() + kExchangeMax;
