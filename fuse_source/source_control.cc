@@ -1,5 +1,5 @@
-// Answers requests on the control socket of a source mount: status, commit, defer-errors, and
-// endpoint (how `ppmr migrate` reaches the target).
+// Answers requests on the control socket of a source mount: status, commit, defer-errors,
+// send-memory, and endpoint (how `ppmr migrate` reaches the target).
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -36,6 +36,12 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
   if (operation == "defer-errors") {
     const Status deferred = defer_errors(request.at("checkpoint"));
     return deferred ? nlohmann::json{{"ok", true}} : refusal(deferred.error());
+  }
+  if (operation == "send-memory") {
+    const auto index = read_page_index(request.at("index"));
+    if (!index) return refusal(index.error());
+    const Status sent = send_memory(request.at("checkpoint"), *index);
+    return sent ? nlohmann::json{{"ok", true}} : refusal(sent.error());
   }
   return refusal(
       Error{EOPNOTSUPP, "a source mount does not support the operation '" + operation + "'"});

@@ -1,6 +1,6 @@
 // The source mount: the pool, the session with the target, the tree, and what the FUSE operations
-// require of them. source_names.cc, source_bytes.cc, source_seal.cc and source_control.cc define
-// the groups of members below.
+// require of them. source_names.cc, source_bytes.cc, source_memory.cc, source_seal.cc and
+// source_control.cc define the groups of members below.
 //
 // Locks: changes_ puts changes of names and the messages about them in the same order. A thread
 // that holds it may block on a full outbox or on the target. A close must not wait for such a
@@ -25,6 +25,7 @@
 #include "fuse_source/source_tree.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/fuse/front_end.h"
+#include "mount/page_index/page_index.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/session/sender.h"
 
@@ -89,6 +90,12 @@ class SourceMount final : public FrontEnd {
                     const Interrupted& interrupted);
   Status set_attributes(const SourceNodePointer& node, const wire::Attributes& attributes);
 
+  // ---- Memory of frozen processes (source_memory.cc).
+  // Writes the memory that the index lists, read from the processes, to the checkpoint `name`: one
+  // file. Errors: ENOENT; those of memory_reader.h and of write(), after which the checkpoint has
+  // failed.
+  Status send_memory(const std::string& name, const PageIndex& index);
+
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
   // From now on close(2) of a small file in this checkpoint does not wait for the target: its
@@ -144,6 +151,11 @@ class SourceMount final : public FrontEnd {
   void give_up(const SourceCheckpoint& checkpoint, const Error& error);
 
   nlohmann::json status();
+
+  // Memory.
+  Status send_memory(const SourceNodePointer& node, const PageIndex& index);
+  Status send_part(const SourceNodePointer& node, SlotLease lease, std::span<const std::byte> bytes,
+                   uint64_t offset);
 
   // Checkpoints.
   Result<CommitReport> seal(const SourceNodePointer& top);

@@ -75,6 +75,7 @@ Status Restore::start_pager() {
   if (argv.empty()) argv = {"/proc/self/exe", "serve-pages"};
   argv.insert(argv.end(),
               {"--images", options_.images, "--work", options_.work, "--ready-fd", "3"});
+  if (!options_.memory.empty()) argv.insert(argv.end(), {"--memory", options_.memory});
   auto started = CriuProcess::start({.argv = std::move(argv),
                                      .log_file = options_.work + "/pager.log",
                                      .show = options_.show_line,

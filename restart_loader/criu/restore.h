@@ -22,7 +22,10 @@ namespace ppmr {
 struct RestoreOptions {
   std::string criu;
   std::string images;  // absolute
-  std::string work;    // absolute: CRIU's work directory, for its logs; not in the mount
+  // The memory file to which the images' page index refers (mount/page_index); empty: the images
+  // include the memory. For a lazy restore.
+  std::string memory;
+  std::string work;  // absolute: CRIU's work directory, for its logs; not in the mount
   bool lazily = true;
   // Appended to the options of `criu restore`. For a lazy restore they must include an
   // --action-script that runs the guard (pages_guard.h) at post-restore.

@@ -20,6 +20,7 @@
 
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/criu_rpc.h"
+#include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/shell_script.h"
@@ -317,6 +318,11 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
   if (status != 0) return report_error("cannot start the relay");
   if (dup2(sockets->theirs.get(), socket) < 0)
     return report_error("cannot pass the socket to CRIU");
+  if (role == "source") {
+    if (Status opened = open_ended_page_client(); !opened) {
+      return report_error(opened.error().message);
+    }
+  }
   return become_criu();
 }
 

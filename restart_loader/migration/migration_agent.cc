@@ -50,7 +50,7 @@ Error wrong_state(const OwnershipRecord& record) {
 // the checkpoint of its tree itself.
 void remove_abandoned_checkpoints(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
-    if (!is_alive(tree.supervisor)) (void)remove_checkpoint(record.mountpoint, tree.checkpoint);
+    if (!is_alive(tree.supervisor)) (void)remove_checkpoint(record.mountpoint, tree);
   }
 }
 

@@ -86,13 +86,18 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
           tree.root, tree.checkpoint));
 }
 
-Status remove_checkpoint(const std::string& mountpoint, const std::string& checkpoint) {
+Status remove_checkpoint(const std::string& mountpoint, const TreeRecord& tree) {
   auto mount = find_mount(mountpoint);
   if (!mount) return failure(mount.error());
-  const auto removed =
-      call(mount->mount.source, {{"op", "remove"}, {"checkpoint", checkpoint}}, kRemovePatience);
-  if (!removed) return failure(removed.error());
-  return accepted(*removed);
+  Status all;
+  for (const std::string& name : {tree.checkpoint, tree.memory}) {
+    if (name.empty()) continue;
+    const auto removed =
+        call(mount->mount.source, {{"op", "remove"}, {"checkpoint", name}}, kRemovePatience);
+    const Status done = removed ? accepted(*removed) : failure(removed.error());
+    if (all) all = done;
+  }
+  return all;
 }
 
 }  // namespace ppmr

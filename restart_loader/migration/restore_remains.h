@@ -21,6 +21,6 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
                             bool criu_was_killed);
 
 // Removes a checkpoint from the target's store. Errors: of the mount and its daemon.
-Status remove_checkpoint(const std::string& mountpoint, const std::string& checkpoint);
+Status remove_checkpoint(const std::string& mountpoint, const TreeRecord& tree);
 
 }  // namespace ppmr

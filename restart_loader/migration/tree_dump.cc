@@ -1,13 +1,17 @@
 #include "restart_loader/migration/tree_dump.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/lazy_dump.h"
+#include "restart_loader/frozen_memory/frozen_pages.h"
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/migration_hook.h"
 #include "restart_loader/migration/mount_daemon.h"
@@ -48,6 +52,14 @@ Status TreeDump::make_directories() {
   auto deferred =
       ask(options_.mount, {{"op", "defer-errors"}, {"checkpoint", options_.record.checkpoint}});
   if (!deferred) return failure(EIO, deferred.error().message);
+  return moves_memory_apart() ? make_memory_file() : Status{};
+}
+
+// The file stays open until the memory is in it: the target takes a closed file as complete.
+Status TreeDump::make_memory_file() {
+  const std::string path = options_.mount.mountpoint + "/" + options_.record.memory;
+  memory_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!memory_) return system_failure("begin checkpoint", path);
   return {};
 }
 
@@ -62,6 +74,9 @@ void TreeDump::remove_checkpoint() {
   if (top_.empty() || !check_daemon()) return;
   std::error_code ignored;  // a failed session has removed them
   std::filesystem::remove_all(top_, ignored);
+  if (!moves_memory_apart()) return;
+  memory_.reset();
+  std::filesystem::remove(options_.mount.mountpoint + "/" + options_.record.memory, ignored);
 }
 
 // Copies memory in rounds while the tree runs. The first round copies all memory, each later round
@@ -166,6 +181,9 @@ Status TreeDump::start() {
   if (!is_container()) {
     auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
     if (options_.leave_running) options.push_back("--leave-running");
+    if (moves_memory_apart()) {
+      for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
+    }
     return held_->request(CriuRequest::kDump,
                           {images, kLog, std::move(options), options_.record.root});
   }
@@ -205,9 +223,49 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (!*held) {
     return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
   }
-  const auto sealed =
-      ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", options_.record.checkpoint}},
-                    options_.seal_patience);
+  if (!moves_memory_apart()) return seal(options_.record.checkpoint);
+  const auto index = index_frozen_memory();
+  if (!index) return failure(index.error());
+  // The target restores the description while the memory is on its way.
+  auto description = std::async(std::launch::async, [&]() -> Result<SealedTree> {
+    const Status written = write_page_index(top_ + "/" + kPageIndexFile, *index);
+    if (!written) return failure(written.error());
+    return seal(options_.record.checkpoint);
+  });
+  const Status sent = send_memory(*index);
+  auto sealed = description.get();
+  if (!sent) return failure(sent.error());
+  if (!sealed) return sealed;
+  auto memory = seal(options_.record.memory);
+  if (!memory) return memory;
+  return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
+}
+
+Result<PageIndex> TreeDump::index_frozen_memory() const {
+  const auto record = store_.read(options_.id, kRole);
+  if (!record) return failure(record.error());
+  auto index = index_memory(record->trees[options_.tree].tasks);
+  if (!index)
+    return failure(index.error().errno_value, "find the memory: " + index.error().message);
+  return index;
+}
+
+// The daemon reads the memory from the processes into its pool.
+Status TreeDump::send_memory(const PageIndex& index) {
+  const std::string path = work_ + "/" + kPageIndexFile;
+  if (Status written = write_page_index(path, index); !written) return written;
+  const auto sent = ask_at_length(
+      options_.mount,
+      {{"op", "send-memory"}, {"checkpoint", options_.record.memory}, {"index", path}},
+      options_.seal_patience);
+  memory_.reset();
+  if (!sent) return failure(EIO, "send the memory: " + sent.error().message);
+  return {};
+}
+
+Result<SealedTree> TreeDump::seal(const std::string& checkpoint) {
+  const auto sealed = ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", checkpoint}},
+                                    options_.seal_patience);
   if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
   return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
 }

@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "buffer_pool/unique_fd.h"
 #include "mount/control/mount_table.h"
+#include "mount/page_index/page_index.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/held_criu.h"
 #include "restart_loader/records/record_store.h"
@@ -57,6 +59,11 @@ class TreeDump {
   bool is_container() const { return !options_.record.container.name.empty(); }
   Status prepare();
   Status start();
+  bool moves_memory_apart() const { return !options_.record.memory.empty(); }
+  Status make_memory_file();
+  Result<PageIndex> index_frozen_memory() const;
+  Status send_memory(const PageIndex& index);
+  Result<SealedTree> seal(const std::string& checkpoint);
   std::vector<std::string> options_with_tracking() const;
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
   void wait_and_process(std::vector<pollfd> fds = {});
@@ -69,6 +76,7 @@ class TreeDump {
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
+  UniqueFd memory_;      // the memory file, while it is written
   std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
   unsigned rounds_ = 0;  // of pre-copy, complete
   std::optional<HeldCriu> held_;

@@ -220,6 +220,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
   auto restore =
       Restore::create({.criu = criu_,
                        .images = images(),
+                       .memory = memory_path(record_, record_.trees[tree_]),
                        .work = work_,
                        .lazily = lazily_,
                        .start = [this] { return is_container() ? start_runc() : start_criu(); },
@@ -286,8 +287,7 @@ int TreeRestore::finish(const std::string& lost) {
     }
   });
   if (!lost.empty()) return to_int(ExitCode::kPagesLost);
-  if (Status removed = remove_checkpoint(record_.mountpoint, record_.trees[tree_].checkpoint);
-      !removed) {
+  if (Status removed = remove_checkpoint(record_.mountpoint, record_.trees[tree_]); !removed) {
     log(removed.error().message);
   }
   return to_int(ExitCode::kSuccess);
@@ -324,7 +324,7 @@ int TreeRestore::give_up(const Error& error) {
     }
   });
   if (auto record = read(); record && record->state == MigrationState::kAborted) {
-    (void)remove_checkpoint(record_.mountpoint, record_.trees[tree_].checkpoint);
+    (void)remove_checkpoint(record_.mountpoint, record_.trees[tree_]);
   }
   return to_int(ExitCode::kRestoreFailed);
 }

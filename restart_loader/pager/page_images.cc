@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -19,7 +20,6 @@ constexpr uint32_t kPagemapMagic = 0x56084025;
 // criu/include/pagemap.h
 constexpr uint32_t kLazy = 1U << 1;
 constexpr uint32_t kPresent = 1U << 2;
-constexpr uint64_t kAddressMax = uint64_t{1} << 56;  // of five-level page tables
 constexpr size_t kReadBytes = size_t{1} << 20;
 
 Result<UniqueFd> open_image(const std::string& path) {
@@ -68,10 +68,40 @@ class Messages {
   std::string_view rest_;
 };
 
+// The places of [start, end) in `indexed`. False: some memory has no place.
+bool find_places(const std::vector<PageRange>& indexed, uint64_t start, uint64_t end,
+                 std::vector<PageRange>& places) {
+  auto range = std::upper_bound(indexed.begin(), indexed.end(), start,
+                                [](uint64_t at, const PageRange& item) { return at < item.end; });
+  while (start < end) {
+    if (range == indexed.end() || range->start > start) return false;
+    const uint64_t stop = std::min(end, range->end);
+    places.push_back({start, stop, range->offset + (start - range->start)});
+    start = stop;
+    ++range;
+  }
+  return true;
+}
+
 }  // namespace
 
-Result<PageImages> read_page_images(const std::string& directory, pid_t pid) {
-  const std::string path = fmt::format("{}/pagemap-{}.img", directory, pid);
+Result<PageImages> PageImages::open(std::string directory, const std::string& memory) {
+  PageImages images(std::move(directory));
+  if (memory.empty()) return images;
+  auto file = open_image(memory);
+  if (!file) return failure(file.error());
+  images.memory_ = std::make_shared<const UniqueFd>(std::move(*file));
+  auto index = read_page_index(images.directory_ + "/" + kPageIndexFile);
+  if (!index) return failure(index.error());
+  for (IndexedTask& task : index->tasks) images.indexed_[task.pid] = std::move(task.ranges);
+  for (const auto& [pid, ranges] : images.indexed_) {
+    if (const auto task = images.of(pid); !task) return failure(task.error());
+  }
+  return images;
+}
+
+Result<TaskImages> PageImages::of(pid_t pid) const {
+  const std::string path = fmt::format("{}/pagemap-{}.img", directory_, pid);
   const auto bytes = read_whole(path);
   if (!bytes) return failure(bytes.error());
   const auto damaged = [&](const std::string& what) {
@@ -83,7 +113,9 @@ Result<PageImages> read_page_images(const std::string& directory, pid_t pid) {
   }
   criu::pagemap_head head;
   if (!messages.read(head)) return damaged("no head");
-  PageImages images;
+  const auto indexed = indexed_.find(pid);
+  TaskImages images;
+  bool in_images = false;
   uint64_t offset = 0;
   uint64_t last_end = 0;
   while (!messages.at_end()) {
@@ -97,14 +129,24 @@ Result<PageImages> read_page_images(const std::string& directory, pid_t pid) {
     }
     last_end = start + pages * kPageBytes;
     const bool present = (entry.flags() & kPresent) != 0;
-    if ((entry.flags() & kLazy) != 0) {
-      if (!present) return damaged("its pages were left to a page server");
+    if ((entry.flags() & kLazy) != 0 && present) {
+      in_images = true;
       images.ranges.push_back({start, last_end, offset});
+    } else if ((entry.flags() & kLazy) != 0 && indexed == indexed_.end()) {
+      return damaged("its pages were left to a page server");
+    } else if ((entry.flags() & kLazy) != 0 &&
+               !find_places(indexed->second, start, last_end, images.ranges)) {
+      return failure(EPROTO, fmt::format("the page index lacks memory of process {} between {:#x} "
+                                         "and {:#x}, which {} lists",
+                                         pid, start, last_end, path));
     }
     if (present) offset += last_end - start;
   }
   if (images.ranges.empty()) return images;
-  auto pages = open_image(fmt::format("{}/pages-{}.img", directory, head.pages_id()));
+  if (in_images && memory_) return damaged("it includes memory that is also in a memory file");
+  images.pages = memory_;
+  if (memory_) return images;
+  auto pages = open_image(fmt::format("{}/pages-{}.img", directory_, head.pages_id()));
   if (!pages) return failure(pages.error());
   images.pages = std::make_shared<const UniqueFd>(std::move(*pages));
   return images;

@@ -1,40 +1,49 @@
-// The pages of one process in CRIU's images: which ranges of its memory a lazy restore leaves out,
-// and where their bytes are.
+// The memory of processes in CRIU's images: which ranges a lazy restore leaves out, and where their
+// bytes are.
 //
 //   pagemap-PID.img   entries in the order of the addresses: address, number of pages, flags
 //   pages-N.img       the bytes of the entries that are present, in the same order
+//   memory file       the bytes of the other entries, if the dump left them out; the page index
+//                     (mount/page_index) has their places
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
+#include "mount/page_index/page_index.h"
 
 namespace ppmr {
 
-inline constexpr uint64_t kPageBytes = 4096;
-
-// Addresses of the process, at page boundaries, and the place of their bytes in the pages file.
-struct PageRange {
-  uint64_t start = 0;
-  uint64_t end = 0;
-  uint64_t offset = 0;
-
-  uint64_t bytes() const { return end - start; }
-};
-
-struct PageImages {
+// What a lazy restore of one process leaves out.
+struct TaskImages {
   std::shared_ptr<const UniqueFd> pages;  // null if there are no ranges
-  std::vector<PageRange> ranges;          // by address, not overlapping
+  std::vector<PageRange> ranges;          // by address, not overlapping; offsets in `pages`
 };
 
-// `pid`: as the process sees itself. Errors: of the file system; EPROTO with the file and the fault
-// for images that CRIU has not written.
-Result<PageImages> read_page_images(const std::string& directory, pid_t pid);
+// Threads: one.
+class PageImages {
+ public:
+  // `memory`: the memory file; empty: the images include the memory. With a memory file, also
+  // checks that it has every page that the images leave out. Errors: of the file system; EPROTO
+  // with the file and the fault for images that CRIU has not written, or memory that is missing.
+  static Result<PageImages> open(std::string directory, const std::string& memory);
+
+  // `pid`: as the process sees itself. Errors: as open().
+  Result<TaskImages> of(pid_t pid) const;
+
+ private:
+  explicit PageImages(std::string directory) : directory_(std::move(directory)) {}
+
+  std::string directory_;
+  std::shared_ptr<const UniqueFd> memory_;           // null: there is no memory file
+  std::map<pid_t, std::vector<PageRange>> indexed_;  // by pid, in the memory file
+};
 
 }  // namespace ppmr

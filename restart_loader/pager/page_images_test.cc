@@ -46,7 +46,7 @@ class PageImagesTest : public testing::Test {
   Result<PageImages> read() {
     std::ofstream(directory_ + "/pagemap-17.img") << bytes_ << std::flush;
     std::ofstream(directory_ + "/pages-3.img") << "pages" << std::flush;
-    return read_page_images(directory_, 17);
+    return PageImages::open(directory_, "")->of(17);
   }
 
   std::string directory_;
@@ -78,7 +78,7 @@ TEST_F(PageImagesTest, TaskWithoutLazyPagesNeedsNoPagesFile) {
 }
 
 TEST_F(PageImagesTest, MissingImageIsNamed) {
-  EXPECT_EQ(read_page_images(directory_, 18).error().errno_value, ENOENT);
+  EXPECT_EQ(PageImages::open(directory_, "")->of(18).error().errno_value, ENOENT);
 }
 
 TEST_F(PageImagesTest, DamagedImagesAreRefused) {

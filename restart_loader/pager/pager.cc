@@ -86,7 +86,7 @@ Status read_pages(const UniqueFd& pages, uint64_t offset, std::byte* to, uint64_
 
 class Pager {
  public:
-  explicit Pager(std::string images) : images_(std::move(images)) {}
+  explicit Pager(PageImages images) : images_(std::move(images)) {}
   ~Pager() { stop(); }
 
   Status open(const std::string& work);
@@ -116,7 +116,7 @@ class Pager {
   void stop();
   void fail(const Error& error);
 
-  const std::string images_;
+  const PageImages images_;
   UniqueFd listener_;
   UniqueFd criu_;
   UniqueFd epoll_;
@@ -260,7 +260,7 @@ Status Pager::add_task(pid_t pid) {
   std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
   task->pid = pid;
   task->uffd = UniqueFd(fd);
-  auto images = read_page_images(images_, pid);
+  auto images = images_.of(pid);
   if (!images) return failure(images.error());
   task->pages = std::move(images->pages);
   task->missing = MissingPages(images->ranges);
@@ -529,9 +529,11 @@ void Pager::stop() {
 
 }  // namespace
 
-Result<PagerCounters> serve_pages(const std::string& images, const std::string& work,
-                                  const std::function<void()>& listening) {
-  Pager pager(images);
+Result<PagerCounters> serve_pages(const std::string& images, const std::string& memory,
+                                  const std::string& work, const std::function<void()>& listening) {
+  auto opened_images = PageImages::open(images, memory);
+  if (!opened_images) return failure(opened_images.error());
+  Pager pager(std::move(*opened_images));
   if (Status opened = pager.open(work); !opened) return failure(opened.error());
   listening();
   return pager.serve();

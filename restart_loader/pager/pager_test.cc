@@ -174,7 +174,7 @@ class PagerTest : public testing::Test {
   Result<PagerCounters> serve(const Body& body) {
     Restored task(memory_, directory_ + "/" + kPagerSocket);
     pid_t child = -1;
-    auto served = serve_pages(directory_, directory_, [&] {
+    auto served = serve_pages(directory_, "", directory_, [&] {
       child = fork();
       if (child != 0) return;
       body(task);

@@ -29,7 +29,7 @@ int ServePagesCommand::run() const {
     close(ready_fd);
   };
   try {
-    const auto served = serve_pages(images, work, listening);
+    const auto served = serve_pages(images, memory, work, listening);
     if (!served) return report(served.error().message);
     std::fputs(fmt::format("served {} faults; {} pages, {} zero pages\n", served->faults,
                            served->pages, served->zero_pages)

@@ -8,6 +8,7 @@ namespace ppmr {
 
 struct ServePagesCommand {
   std::string images;
+  std::string memory;  // a memory file; empty: the images include the memory
   std::string work;
   int ready_fd = -1;  // receives a byte when the pager listens
 

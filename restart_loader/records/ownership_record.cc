@@ -59,6 +59,7 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.root_start_time = packed.at("root_start_time");
   tree.name = packed.at("name");
   tree.checkpoint = packed.at("checkpoint");
+  tree.memory = packed.at("memory");
   tree.images = packed.at("images");
   auto container = unpack_container(packed.at("container"));
   if (!container) return failure(container.error());
@@ -79,8 +80,9 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.lazily = packed.at("lazily");
   tree.error = packed.at("error");
   // A peer must not send paths.
-  if (!is_plain_name(tree.checkpoint) || (!tree.images.empty() && !is_plain_name(tree.images))) {
-    return failure(EPROTO, "invalid checkpoint name '" + tree.checkpoint + "/" + tree.images + "'");
+  for (const std::string* name : {&tree.checkpoint, &tree.memory, &tree.images}) {
+    if (name->empty() && name != &tree.checkpoint) continue;
+    if (!is_plain_name(*name)) return failure(EPROTO, "invalid checkpoint name '" + *name + "'");
   }
   return tree;
 }
@@ -214,6 +216,10 @@ std::string images_path(const OwnershipRecord& record, const TreeRecord& tree) {
   return tree.images.empty() ? top : top + "/" + tree.images;
 }
 
+std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree) {
+  return tree.memory.empty() ? "" : record.mountpoint + "/" + tree.memory;
+}
+
 void to_json(json& packed, const TreeRecord& tree) {
   auto tasks = json::array();
   for (const ProcessIdentity& task : tree.tasks) tasks.push_back(pack(task));
@@ -221,6 +227,7 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"root_start_time", tree.root_start_time},
             {"name", tree.name},
             {"checkpoint", tree.checkpoint},
+            {"memory", tree.memory},
             {"images", tree.images},
             {"container",
              {{"name", tree.container.name},

@@ -77,6 +77,7 @@ struct TreeRecord {
   uint64_t root_start_time = 0;  // source: with `root`, identifies the process that was selected
   std::string name;              // name of the root's program, for messages
   std::string checkpoint;        // name of the tree's checkpoint in the mounts
+  std::string memory;  // name of the checkpoint of its memory; "": the images include the memory
   ContainerRecord container;
   std::string images;  // directory of the last dump in the checkpoint; "" without pre-copy rounds
   TreePhase phase = TreePhase::kWaiting;
@@ -130,6 +131,8 @@ struct OwnershipRecord {
 
 // The directory with the images of a tree's last dump, in the mount of the record's node.
 std::string images_path(const OwnershipRecord& record, const TreeRecord& tree);
+// The memory file of a tree (mount/page_index); "" if the images include the memory.
+std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree);
 
 void to_json(nlohmann::json& json, const OwnershipRecord& record);
 void to_json(nlohmann::json& json, const TreeRecord& tree);

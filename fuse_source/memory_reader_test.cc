@@ -1,0 +1,177 @@
+#include "fuse_source/memory_reader.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+
+namespace ppmr {
+namespace {
+
+constexpr uint64_t kPage = kPageBytes;
+
+// Pages that a child process, which waits to be killed, shares with this one.
+class MemoryReaderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* mapped =
+        mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    memory_ = static_cast<std::byte*>(mapped);
+    for (size_t i = 0; i < kPages; ++i) {
+      std::memset(memory_ + i * kPage, static_cast<int>(i + 1), kPage);
+    }
+    child_ = fork();
+    if (child_ == 0) {
+      for (;;) pause();
+    }
+    ASSERT_GT(child_, 0);
+  }
+  void TearDown() override {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    munmap(memory_, kPages * kPage);
+  }
+  PageRange range(size_t first, size_t pages, size_t file_page) const {
+    const uint64_t start = reinterpret_cast<uint64_t>(memory_) + first * kPage;
+    return {start, start + pages * kPage, file_page * kPage};
+  }
+  // Reads everything in slots of `slot_pages`, and returns the first byte of each page.
+  static std::vector<int> read_all(const PageIndex& index, size_t slot_pages) {
+    MemoryReader reader(index);
+    std::vector<std::byte> slot(slot_pages * kPage);
+    std::vector<int> pages;
+    while (!reader.at_end()) {
+      const auto bytes = reader.next(slot);
+      EXPECT_TRUE(bytes) << bytes.error().message;
+      if (!bytes) break;
+      for (size_t at = 0; at < *bytes; at += kPage) {
+        EXPECT_EQ(std::memcmp(slot.data() + at, slot.data() + at + 1, kPage - 1), 0);
+        pages.push_back(static_cast<int>(slot[at]));
+      }
+    }
+    return pages;
+  }
+
+  static constexpr size_t kPages = 64;
+  std::byte* memory_ = nullptr;
+  pid_t child_ = 0;
+};
+
+TEST_F(MemoryReaderTest, ReadsRangesInTheOrderOfTheFile) {
+  PageIndex index{6 * kPage, {{1, child_, {range(3, 1, 0), range(10, 4, 1), range(40, 1, 5)}}}};
+  const std::vector<int> expected = {4, 11, 12, 13, 14, 41};
+  EXPECT_EQ(read_all(index, 2), expected);
+  EXPECT_EQ(read_all(index, 4), expected);
+  EXPECT_EQ(read_all(index, 100), expected);
+}
+
+TEST_F(MemoryReaderTest, ReadsASharedPageOnce) {
+  PageIndex index{5 * kPage,
+                  {{1, child_, {range(0, 2, 0), range(5, 1, 2)}},
+                   {2, child_, {range(0, 2, 0), range(8, 1, 3)}},
+                   // Begins with a shared page and goes on with one of its own.
+                   {3, child_, {range(8, 2, 3)}}}};
+  EXPECT_EQ(read_all(index, 3), (std::vector<int>{1, 2, 6, 9, 10}));
+}
+
+// The next process is another one, with other bytes at the same addresses.
+TEST_F(MemoryReaderTest, ReadsFromTheProcessThatHasTheMemory) {
+  for (size_t i = 0; i < kPages; ++i) {
+    std::memset(memory_ + i * kPage, static_cast<int>(i + 101), kPage);
+  }
+  const pid_t other = fork();
+  if (other == 0) {
+    for (;;) pause();
+  }
+  // The last range of the first process is shared, so that its list ends before its memory does.
+  PageIndex index{4 * kPage,
+                  {{1, child_, {range(0, 2, 0), range(5, 1, 0)}}, {2, other, {range(0, 2, 2)}}}};
+  EXPECT_EQ(read_all(index, 4), (std::vector<int>{1, 2, 101, 102}));
+  EXPECT_EQ(read_all(index, 3), (std::vector<int>{1, 2, 101, 102}));
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+}
+
+TEST_F(MemoryReaderTest, ReadsMoreRangesThanOneCallTakes) {
+  PageIndex index{0, {}};
+  std::vector<int> expected;
+  for (int task = 0; task < 60; ++task) {
+    IndexedTask entry{task + 1, child_, {}};
+    for (size_t page = 0; page < kPages; page += 2) {
+      entry.ranges.push_back(range(page, 1, index.memory_bytes / kPage));
+      expected.push_back(static_cast<int>(page + 1));
+      index.memory_bytes += kPage;
+    }
+    index.tasks.push_back(entry);
+  }
+  EXPECT_EQ(read_all(index, 256), expected);
+}
+
+TEST_F(MemoryReaderTest, ReadsMemoryWithoutReadPermission) {
+  kill(child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+  mprotect(memory_ + 2 * kPage, 2 * kPage, PROT_NONE);
+  child_ = fork();
+  if (child_ == 0) {
+    for (;;) pause();
+  }
+  PageIndex index{6 * kPage, {{1, child_, {range(0, 6, 0)}}}};
+  EXPECT_EQ(read_all(index, 6), (std::vector<int>{1, 2, 3, 4, 5, 6}));
+  mprotect(memory_ + 2 * kPage, 2 * kPage, PROT_READ | PROT_WRITE);
+}
+
+TEST_F(MemoryReaderTest, NamesTheProcessThatIsGone) {
+  kill(child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+  PageIndex index{kPage, {{1, child_, {range(0, 1, 0)}}}};
+  MemoryReader reader(index);
+  std::vector<std::byte> slot(kPage);
+  const auto read = reader.next(slot);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, ESRCH);
+  EXPECT_NE(read.error().message.find(std::to_string(child_)), std::string::npos);
+}
+
+TEST_F(MemoryReaderTest, NamesAnAddressWithoutMemory) {
+  PageIndex index{kPage, {{1, child_, {{kPage, 2 * kPage, 0}}}}};
+  MemoryReader reader(index);
+  std::vector<std::byte> slot(kPage);
+  const auto read = reader.next(slot);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message.find("0x1000"), std::string::npos) << read.error().message;
+}
+
+TEST_F(MemoryReaderTest, RefusesAnIndexThatLeavesMemoryOut) {
+  for (const PageIndex& index :
+       {PageIndex{2 * kPage, {{1, child_, {range(0, 1, 1)}}}},
+        PageIndex{2 * kPage, {{1, child_, {range(0, 1, 0)}}}}, PageIndex{kPage, {}}}) {
+    MemoryReader reader(index);
+    std::vector<std::byte> slot(4 * kPage);
+    const auto read = reader.next(slot);
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().errno_value, EPROTO);
+  }
+}
+
+TEST(FindNonzero, SkipsLongRunsOfZeroPages) {
+  std::vector<std::byte> bytes(64 * kPage);
+  std::vector<std::span<const std::byte>> parts;
+  find_nonzero(bytes, parts);
+  EXPECT_TRUE(parts.empty());
+  bytes[2 * kPage + 17] = std::byte{1};
+  bytes[5 * kPage + 4095] = std::byte{1};  // a short run: one part
+  bytes[40 * kPage] = std::byte{1};
+  find_nonzero(bytes, parts);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].data() - bytes.data(), static_cast<ptrdiff_t>(2 * kPage));
+  EXPECT_EQ(parts[0].size(), 4 * kPage);
+  EXPECT_EQ(parts[1].data() - bytes.data(), static_cast<ptrdiff_t>(40 * kPage));
+  EXPECT_EQ(parts[1].size(), kPage);
+}
+
+}  // namespace
+}  // namespace ppmr
