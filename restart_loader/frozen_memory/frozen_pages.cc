@@ -209,7 +209,8 @@ Status Layout::add_mapping(const UniqueFd& pagemap, const Span& mapping) {
       break;
     }
     if (count < 0) return system_failure("scan", "the page tables of a process");
-    for (const ScannedRegion& region : std::span(regions_).first(static_cast<size_t>(count))) {
+    const auto found = static_cast<size_t>(count);
+    for (const ScannedRegion& region : std::span(regions_).first(found)) {
       if (shares_) {
         if (Status added = add_listed(pagemap, {region.start, region.end}); !added) return added;
       } else {
@@ -217,7 +218,8 @@ Status Layout::add_mapping(const UniqueFd& pagemap, const Span& mapping) {
         next_ += region.end - region.start;
       }
     }
-    rest.start = scan.walk_end;
+    // Not walk_end: Linux 6.18 reports less than it has scanned.
+    rest.start = found < regions_.size() ? rest.end : regions_.back().end;
   }
   return add_listed(pagemap, rest);
 }

@@ -141,6 +141,31 @@ TEST_F(FrozenPages, LeavesOutWhatCriuWrites) {
   }
 }
 
+// More than one answer of the kernel lists.
+TEST_F(FrozenPages, ListsManyScatteredPages) {
+  constexpr size_t kMany = 5000;
+  constexpr size_t kSparseBytes = kMany * 600 * kPage;
+  void* mapped = mmap(nullptr, kSparseBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  madvise(mapped, kSparseBytes, MADV_NOHUGEPAGE);
+  auto* sparse = static_cast<std::byte*>(mapped);
+  const auto child = start_child([&] {
+    for (size_t i = 0; i < kMany; ++i) touch(sparse, i * 600 + i % 7, 1);
+  });
+  for (const auto& tasks : {std::vector{child}, std::vector{child, start_child()}}) {
+    const auto index = index_memory(tasks);
+    ASSERT_TRUE(index) << index.error().message;
+    expect_in_order(*index);
+    for (size_t i = 0; i < kMany; ++i) {
+      ASSERT_TRUE(place(index->tasks[0], sparse, i * 600 + i % 7)) << i;
+      ASSERT_FALSE(place(index->tasks[0], sparse, i * 600 + i % 7 + 1)) << i;
+    }
+    EXPECT_TRUE(parse_page_index(to_bytes(*index)));
+  }
+  munmap(mapped, kSparseBytes);
+}
+
 TEST_F(FrozenPages, NamesTheProcessThatIsGone) {
   const auto child = start_child();
   kill(child.pid, SIGKILL);
