@@ -43,15 +43,66 @@ class PageImagesTest : public testing::Test {
     entry.set_flags(flags);
     add(entry);
   }
-  Result<PageImages> read() {
+  Result<TaskImages> read(const std::string& memory = "") {
     std::ofstream(directory_ + "/pagemap-17.img") << bytes_ << std::flush;
     std::ofstream(directory_ + "/pages-3.img") << "pages" << std::flush;
-    return PageImages::open(directory_, "")->of(17);
+    const auto images = PageImages::open(directory_, memory);
+    if (!images) return failure(images.error());
+    return images->of(17);
+  }
+
+  // Memory of process 17 in a memory file, and its page index.
+  std::string write_memory(std::vector<PageRange> ranges) {
+    PageIndex index{16 * kPageBytes, {{17, 4017, std::move(ranges)}}};
+    EXPECT_TRUE(write_page_index(directory_ + "/" + kPageIndexFile, index));
+    std::ofstream(directory_ + "/memory") << "memory" << std::flush;
+    return directory_ + "/memory";
   }
 
   std::string directory_;
   std::string bytes_;
 };
+
+TEST_F(PageImagesTest, PagesThatTheDumpLeftOutAreInTheMemoryFile) {
+  add_pages(0x10000, 2, kPresent);
+  add_pages(0x20000, 4, kLazy);
+  add_pages(0x30000, 1, kLazy);
+  // The index may have more, in other ranges.
+  const auto memory = write_memory({{0x1f000, 0x22000, 0}, {0x22000, 0x32000, 5 * kPageBytes}});
+  EXPECT_FALSE(read(memory));  // the second range is not in the file
+  const auto good = write_memory({{0x1f000, 0x22000, 0},
+                                  {0x22000, 0x24000, 7 * kPageBytes},
+                                  {0x2f000, 0x31000, 10 * kPageBytes}});
+  const auto images = read(good);
+  ASSERT_TRUE(images) << images.error().message;
+  ASSERT_EQ(images->ranges.size(), 3u);
+  EXPECT_EQ(images->ranges[0].start, 0x20000u);
+  EXPECT_EQ(images->ranges[0].offset, kPageBytes);
+  EXPECT_EQ(images->ranges[1].end, 0x24000u);
+  EXPECT_EQ(images->ranges[1].offset, 7 * kPageBytes);
+  EXPECT_EQ(images->ranges[2].start, 0x30000u);
+  EXPECT_EQ(images->ranges[2].offset, 11 * kPageBytes);
+  ASSERT_TRUE(images->pages);
+}
+
+TEST_F(PageImagesTest, MemoryWithoutAPlaceIsNamed) {
+  add_pages(0x20000, 4, kLazy);
+  for (const auto& ranges :
+       {std::vector<PageRange>{{0x20000, 0x23000, 0}},
+        std::vector<PageRange>{{0x21000, 0x24000, 0}},
+        std::vector<PageRange>{{0x20000, 0x21000, 0}, {0x22000, 0x24000, 4096}},
+        std::vector<PageRange>{}}) {
+    const auto images = read(write_memory(ranges));
+    ASSERT_FALSE(images);
+    EXPECT_NE(images.error().message.find("process 17"), std::string::npos)
+        << images.error().message;
+  }
+}
+
+TEST_F(PageImagesTest, MemoryInTwoPlacesIsAnError) {
+  add_pages(0x20000, 4, kLazy | kPresent);
+  EXPECT_FALSE(read(write_memory({{0x20000, 0x24000, 0}})));
+}
 
 TEST_F(PageImagesTest, LazyRangesHaveTheirPlaceInThePagesFile) {
   add_pages(0x10000, 2, kPresent);
