@@ -266,6 +266,7 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   if (!answer) return command_failure(ExitCode::kPeerFailed, answer.error().message);
   auto answers = read_answers(*answer, questions);
   if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
+  if (!answers->node.has_feature(kLazyFeature)) settings_.lazily = false;
   auto obstacles =
       check_move(move_options_, gather_node_facts(settings_.criu), facts, questions, *answers);
   findings.insert(findings.end(), obstacles.begin(), obstacles.end());

@@ -270,6 +270,7 @@ Status Migration::await_all_sealed() {
     if (sealed == trees_.size()) break;
     if (changed_.wait_for(lock, kLookInterval) == std::cv_status::no_timeout) continue;
     lock.unlock();
+    store_.note_contact(id_, kRole);
     auto target = look_at_target(milliseconds(0), kReachPatience);
     if (!target) return failure(target.error());
     if (target->state == MigrationState::kAborted) {

@@ -46,11 +46,12 @@ Error wrong_state(const OwnershipRecord& record) {
                      (record.error.empty() ? "" : ": " + record.error)};
 }
 
-// Removes the checkpoints of trees whose supervisor has ended. A supervisor that is alive removes
-// the checkpoint of its tree itself.
+// Removes the checkpoints of trees whose supervisor has ended or given up. Another supervisor
+// removes the checkpoint of its tree itself.
 void remove_abandoned_checkpoints(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
-    if (!is_alive(tree.supervisor)) (void)remove_checkpoint(record.mountpoint, tree);
+    const bool has_given_up = !tree.error.empty() || !is_alive(tree.supervisor);
+    if (has_given_up) (void)remove_checkpoint(record.mountpoint, tree);
   }
 }
 
@@ -157,6 +158,7 @@ Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
 json Agent::look(const json& request) const {
   const std::string id = request.at("id");
   auto record = read_of_peer(id);
+  if (record) store_.note_contact(id, kRole);
   const uint64_t version = request.value("version", uint64_t{0});
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
@@ -177,11 +179,11 @@ json Agent::vote(const json& request) const {
     return refusal({ECHILD, error});
   }
   for (const TreeRecord& tree : record->trees) {
-    const std::string images = images_path(*record, tree);
-    if (access(images.c_str(), F_OK) != 0) {
+    for (const std::string& path : {images_path(*record, tree), memory_path(*record, tree)}) {
+      if (path.empty() || access(path.c_str(), F_OK) == 0) continue;
       const int why = errno;
       return refusal(
-          {why, fmt::format("find checkpoint {}: {} (was the target's daemon restarted?)", images,
+          {why, fmt::format("find checkpoint {}: {} (was the target's daemon restarted?)", path,
                             strerror(why))});
     }
   }

@@ -54,9 +54,7 @@ class Hold {
   }
   Status note_held(OwnershipRecord& record) const;
   Status note_ready(OwnershipRecord& record) const;
-  bool is_overdue(const OwnershipRecord& record) const {
-    return Clock::now() - began_ > milliseconds(record.hold_limit_ms);
-  }
+  bool is_overdue(const OwnershipRecord& record) const;
   std::string reason_to_abort(const OwnershipRecord& record) const;
   std::optional<bool> abort(const std::string& why);
   bool let_run_on(const OwnershipRecord& record) const;
@@ -148,6 +146,13 @@ bool Hold::at_source() {
       std::this_thread::sleep_for(kLookInterval);
     }
   }
+}
+
+// Memory may take any time to arrive: each contact of the coordinator, which has time limits of its
+// own, restarts the limit.
+bool Hold::is_overdue(const OwnershipRecord& record) const {
+  const milliseconds limit(record.hold_limit_ms);
+  return Clock::now() - began_ > limit && store_.since_contact(id_, role_) > limit;
 }
 
 std::string Hold::reason_to_abort(const OwnershipRecord& record) const {

@@ -257,7 +257,7 @@ Status TreeDump::send_memory(const PageIndex& index) {
   const auto sent = ask_at_length(
       options_.mount,
       {{"op", "send-memory"}, {"checkpoint", options_.record.memory}, {"index", path}},
-      options_.seal_patience);
+      std::nullopt);
   memory_.reset();
   if (!sent) return failure(EIO, "send the memory: " + sent.error().message);
   return {};

@@ -373,6 +373,11 @@ int TreeRestore::supervise() {
   if (!criu) return give_up(criu.error());
   criu_ = *criu;
   lazily_ = record_.lazily && can_be_lazy();
+  if (!lazily_ && !record_.trees[tree_].memory.empty()) {
+    return give_up({ENOTSUP,
+                    "this node cannot restore lazily, but the memory is apart from the images; "
+                    "migrate with --eager"});
+  }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
   // An earlier supervisor may have died at any step: continues from there.

@@ -92,6 +92,19 @@ Result<RecordStore> RecordStore::open(const std::string& directory) {
   return RecordStore(directory);
 }
 
+// The time of a contact is the modification time of the record's directory.
+void RecordStore::note_contact(const std::string& id, MigrationRole role) const {
+  (void)utimensat(AT_FDCWD, path_of(id, role).c_str(), nullptr, 0);
+}
+
+std::chrono::milliseconds RecordStore::since_contact(const std::string& id,
+                                                     MigrationRole role) const {
+  struct stat facts {};
+  if (stat(path_of(id, role).c_str(), &facts) != 0) return std::chrono::milliseconds::max();
+  const int64_t at_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
+  return std::chrono::milliseconds((realtime_ns() - at_ns) / 1'000'000);
+}
+
 std::string RecordStore::path_of(const std::string& id, MigrationRole role) const {
   return directory_ + "/" + id + "." + to_string(role);
 }

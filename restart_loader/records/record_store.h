@@ -29,6 +29,11 @@ class RecordStore {
   static Result<RecordStore> open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
+
+  // Notes that the migration's coordinator is at work.
+  void note_contact(const std::string& id, MigrationRole role) const;
+  // The time since note_contact() or a change of the record.
+  std::chrono::milliseconds since_contact(const std::string& id, MigrationRole role) const;
   // Creates the directory (0700) for CRIU's logs, scripts and pid files of one tree.
   Result<std::string> make_work_directory(const std::string& id, MigrationRole role,
                                           size_t tree) const;

@@ -121,11 +121,13 @@ def test_interrupt_lets_criu_finish_its_pre_copy_round(lab, nodes, make_migratio
     worker.end()
 
 
-def test_timeout_does_not_limit_the_dump(lab, nodes, migrations):
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
+def test_timeout_does_not_limit_the_transfer(lab, nodes, migrations, options):
     [worker] = start_workers(lab, nodes, 1, size_mib=64)
     nodes.link.limit("150mbit")
-    done = migrations.migrate(worker.pid, options=["--timeout", 2]).ok()
-    assert done.summary["trees"][0]["dump_s"] > 2.5, "the dump was shorter than --timeout"
+    done = migrations.migrate(worker.pid, options=["--timeout", 2, *options]).ok()
+    moved = done.summary["trees"][0]
+    assert moved["dump_s"] + moved["seal_s"] > 2.5, "the transfer was shorter than --timeout"
     nodes.link.limit()
     check_moved(worker, nodes)
     worker.end()
