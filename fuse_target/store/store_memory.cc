@@ -170,6 +170,7 @@ BlockRef StoreMemory::adopt(uint32_t block_id) {
 StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
                                              size_t extents_max) {
   StoreExtent* extent = nullptr;
+  bool fresh = false;
   if (used_extents_ < extents_max) {
     // If thread_ is touching the last free extent, waits until thread_ has finished.
     changed_.wait(lock, [this] {
@@ -185,6 +186,7 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
       touched_.pop_back();
     } else {
       extent = fresh_extent_locked();
+      fresh = extent != nullptr;
     }
   }
   if (extent == nullptr) {
@@ -195,6 +197,11 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   note_use();
   extent->block_bytes = kExtentBytes;
   if (touch_due_locked()) changed_.notify_all();
+  if (fresh) {
+    lock.unlock();
+    MappedMemory::make_huge({extent->data, kExtentBytes});
+    lock.lock();
+  }
   return extent;
 }
 
@@ -207,7 +214,7 @@ StoreExtent* StoreMemory::fresh_extent_locked() {
   if (!region) {
     const size_t first = region_number * kExtentsPerRegion;
     const size_t count = std::min(kExtentsPerRegion, limit_extents_ - first);
-    auto memory = MappedMemory::create(count * kExtentBytes);
+    auto memory = MappedMemory::create_shared(count * kExtentBytes);
     if (!memory) return nullptr;
     region = std::make_unique<Region>();
     region->memory = std::move(*memory);
@@ -281,6 +288,7 @@ void StoreMemory::refill_reserve() {
     }
     touching_ = true;
     lock.unlock();
+    MappedMemory::make_huge({extent->data, kExtentBytes});
     MappedMemory::touch({extent->data, kExtentBytes});
     lock.lock();
     touching_ = false;

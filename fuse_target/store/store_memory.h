@@ -1,6 +1,6 @@
 // The memory of the image store: allocated and touched ahead of need, up to a limit, and reused.
 //
-//   region (64 MiB, registered as a whole by a device)  =  32 extents of 2 MiB
+//   region (64 MiB, a memfd, registered as a whole by a device)  =  32 extents of 2 MiB
 //   extent  =  one block of 2 MiB,  or a slab of equal blocks of 4 KiB, 8 KiB ... 1 MiB
 //
 // The first touch of fresh memory is the most expensive step on a virtual machine, because the host
