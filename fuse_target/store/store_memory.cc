@@ -29,6 +29,7 @@ constexpr size_t kScarcePart = 8;
 struct StoreExtent {
   StoreMemory* owner = nullptr;
   std::byte* data = nullptr;
+  int descriptor = -1;  // of the region
   uint32_t region = 0;
   uint32_t number = 0;
   // Written under the store's mutex, and only while no block is referenced.
@@ -58,6 +59,12 @@ std::span<std::byte> BlockRef::bytes() const {
 }
 
 uint32_t BlockRef::region() const { return extent_->region; }
+
+int BlockRef::descriptor() const { return extent_->descriptor; }
+
+uint64_t BlockRef::region_offset() const {
+  return (extent_->number % kExtentsPerRegion) * kExtentBytes + index_ * extent_->block_bytes;
+}
 
 uint32_t BlockRef::id() const {
   return static_cast<uint32_t>(extent_->number * kBlocksPerExtentMax + index_);
@@ -222,6 +229,7 @@ StoreExtent* StoreMemory::fresh_extent_locked() {
       StoreExtent& extent = region->extents[i];
       extent.owner = this;
       extent.data = region->memory.bytes().data() + i * kExtentBytes;
+      extent.descriptor = region->memory.descriptor();
       extent.region = static_cast<uint32_t>(region_number);
       extent.number = static_cast<uint32_t>(first + i);
     }

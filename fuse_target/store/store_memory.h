@@ -56,7 +56,9 @@ class BlockRef {
   explicit operator bool() const { return extent_ != nullptr; }
   std::span<std::byte> bytes() const;
   uint32_t region() const;
-  uint32_t id() const;  // identifies the block in its store
+  int descriptor() const;          // the memfd of the region
+  uint64_t region_offset() const;  // of the block in its region, and so in the memfd
+  uint32_t id() const;             // identifies the block in its store
   void reset();
   // Passes the reference to the caller as a block id; StoreMemory::adopt() turns it into a
   // BlockRef.
