@@ -394,6 +394,7 @@ TEST_F(ImageFileTest, LendsNoFileThatIsIncompleteOrConsumed) {
   EXPECT_TRUE(file().lend(0));
   ASSERT_TRUE(file().announce(0, 5));
   EXPECT_EQ(file().lend(0).error().errno_value, EBUSY);
+  file_.reset();
   use(32 * kMiB, /*consume=*/true);
   file().close(0);
   EXPECT_EQ(file().lend(0).error().errno_value, EOPNOTSUPP);

@@ -149,21 +149,23 @@ TEST_F(ControlSocket, AnswerCarriesTheMostDescriptorsThatTheKernelPassesInTheirO
 }
 
 TEST_F(ControlSocket, ReportsWhenItsProcessCannotHaveSoManyDescriptors) {
-  auto server = std::move(*ControlServer::create(options_));
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd daemon(ends[0]), client(ends[1]);
+  const auto deadline = std::chrono::steady_clock::now() + seconds(5);
+  std::vector<UniqueFd> passed;
+  for (int i = 0; i < 10; ++i) passed.emplace_back(memfd_create("passed", MFD_CLOEXEC));
+  ASSERT_TRUE(write_line(daemon.get(), "line", deadline, passed));
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  server->serve([&](const json&, const ControlClient&, std::vector<UniqueFd>& descriptors) {
-    for (int i = 0; i < 10; ++i) descriptors.emplace_back(memfd_create("passed", MFD_CLOEXEC));
-    const rlimit low{static_cast<rlim_t>(descriptors.back().get()) + 3, before.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-    return json{{"ok", true}};
-  });
-  ControlCall request;
-  ASSERT_TRUE(request.send(server->path(), {{"op", "x"}}, seconds(5)));
-  const auto answer = request.answer(seconds(5));
-  setrlimit(RLIMIT_NOFILE, &before);
-  ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().errno_value, EMFILE);
+  const rlimit none{3, before.rlim_max};  // standard input and outputs have these
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::string pending, line;
+  std::vector<UniqueFd> received;
+  const Status read = read_line(client.get(), pending, line, 1000, deadline, &received);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EMFILE);
 }
 
 TEST_F(ControlSocket, IsPrivateAndRemovedAtTheEnd) {
