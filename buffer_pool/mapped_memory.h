@@ -1,5 +1,6 @@
-// One mapping of anonymous memory, in huge pages if the kernel has them: fewer page faults at the
-// first touch, fewer entries in the translation table of an RDMA device.
+// One mapping of memory, in huge pages if the kernel has them: fewer page faults at the first
+// touch, fewer entries in the translation table of an RDMA device. Private, or shared: then other
+// processes can map the same bytes, and the bytes live until the last process unmaps them.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
 
 namespace ppmr {
 
@@ -19,23 +21,36 @@ class MappedMemory {
   // Rounds `size_bytes` up to whole huge pages. The start is aligned to a huge page. Touches
   // nothing. Errors: ENOMEM.
   static Result<MappedMemory> create(size_t size_bytes);
+  // The same in a memfd, which cannot shrink, and which nobody else can map for writing (Linux
+  // 5.1). Errors: also those of memfd_create(2).
+  static Result<MappedMemory> create_shared(size_t size_bytes);
 
   MappedMemory() = default;
-  MappedMemory(MappedMemory&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedMemory(MappedMemory&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), memfd_(std::move(other.memfd_)) {}
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory();
 
   std::span<std::byte> bytes() const { return bytes_; }
+  int descriptor() const { return memfd_.get(); }  // of the memfd; -1 for private memory
 
   // Makes the kernel, and the host of a virtual machine, allocate the pages of `range` now. The
   // first touch of a page costs several times as much as copying it. Writes zeros: only for memory
   // that is not in use yet.
   static void touch(std::span<std::byte> range);
+  // The part of touch() for shared memory that must not be left to page faults: makes the whole
+  // huge pages of `range` huge pages. Without it, shared memory is in small pages, unless the
+  // administrator enabled huge pages for it. Writes zeros. Does nothing where the kernel cannot
+  // (before Linux 6.1), or has no huge page.
+  static void make_huge(std::span<std::byte> range);
 
  private:
-  explicit MappedMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  MappedMemory(std::span<std::byte> bytes, UniqueFd memfd)
+      : bytes_(bytes), memfd_(std::move(memfd)) {}
+  static Result<MappedMemory> map(size_t size, UniqueFd memfd);
 
   std::span<std::byte> bytes_;
+  UniqueFd memfd_;
 };
 
 }  // namespace ppmr

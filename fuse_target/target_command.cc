@@ -54,8 +54,8 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
-    raise_descriptor_limit();  // each spilled image keeps a file open
   }
+  raise_descriptor_limit();  // each 64 MiB of memory, spilled image and loan keeps a file open
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
   // Authentication is required also on loopback: without it, --allow-restart would let any user of
@@ -76,7 +76,10 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
   StopSignals signals([&](int) { (*target)->stop(); });
   const auto served = (*target)->serve((*control)->path(), [&] {
-    (*control)->serve([&](const nlohmann::json& request) { return (*target)->answer(request); });
+    (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
+                          std::vector<UniqueFd>& descriptors) {
+      return (*target)->answer(request, descriptors);
+    });
     daemon.ready();
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
                  (*target)->listen_address());

@@ -1,4 +1,5 @@
-// The requests of the control socket: status, commit, wait, remove.
+// The requests of the control socket: status, commit, wait, remove, lend.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -79,18 +80,21 @@ Error missing_error(const std::string& name) {
 
 }  // namespace
 
-nlohmann::json TargetMount::answer(const nlohmann::json& request) {
+nlohmann::json TargetMount::answer(const nlohmann::json& request,
+                                   std::vector<UniqueFd>& descriptors) {
   const std::string operation = request.at("op");
   if (operation == "status") return status();
   if (operation == "commit") return commit(request);
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
+  if (operation == "lend") return lend(request, descriptors);
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
 }
 
 nlohmann::json TargetMount::status() const {
   const StoreCounters store = memory_->counters();
+  const LoanCounters loans = loans_->counters();
   uint64_t stalls = 0;
   auto peers = nlohmann::json::array();
   for (const SessionReport& session : upstream_->sessions()) {
@@ -115,7 +119,9 @@ nlohmann::json TargetMount::status() const {
                              {"used_bytes", store.used_bytes},
                              {"ready_bytes", store.ready_bytes},
                              {"reserve_bytes", store.reserve_bytes},
-                             {"spilled_bytes", spill_ ? spill_->spilled_bytes() : 0}}},
+                             {"spilled_bytes", spill_ ? spill_->spilled_bytes() : 0},
+                             {"loans", loans.loans},
+                             {"lent_bytes", loans.bytes}}},
                            {"peers", peers},
                            {"checkpoints", checkpoints}};
   if (verbs_) status["rdma"] = describe(verbs_->counters(), verbs_->traffic());
@@ -183,6 +189,50 @@ nlohmann::json TargetMount::remove(const nlohmann::json& request) {
   if (!removed) return refusal(removed.error());
   upstream_->notify_removed(*removed);
   return {{"ok", true}};
+}
+
+// Lends the part of a file that begins at `offset`. Descriptors of the answer, in this order: the
+// borrower's end of the loan, then what `place` in `pieces` numbers: memfds, and at last the spill
+// file, if any, followed by its checksums. README.md of mount/control has the format.
+nlohmann::json TargetMount::lend(const nlohmann::json& request,
+                                 std::vector<UniqueFd>& descriptors) {
+  auto lent = tree_.lend(request.at("checkpoint"), request.at("file"),
+                         request.value("offset", uint64_t{0}));
+  if (!lent) return refusal(lent.error());
+  FileLoan& loan = lent->loan;
+  std::vector<UniqueFd> passed(1);
+  auto pieces = nlohmann::json::array();
+  for (const FileLoan::Piece& piece : loan.pieces) {
+    const size_t place =
+        1 + (piece.place == FileLoan::kSpilled ? loan.regions.size() : piece.place);
+    pieces.push_back({piece.offset, piece.length, place, piece.place_offset});
+  }
+  for (const int region : loan.regions) {
+    passed.emplace_back(::fcntl(region, F_DUPFD_CLOEXEC, 0));
+    if (!passed.back())
+      return refusal(Error{errno, std::string("duplicate a memfd: ") + std::strerror(errno)});
+  }
+  nlohmann::json answer = {{"ok", true},
+                           {"inode", lent->inode},
+                           {"size", loan.size_bytes},
+                           {"end", loan.end},
+                           {"pieces", std::move(pieces)}};
+  if (loan.spill_file) {
+    const uint64_t first = loan.pieces.front().offset / SpillFile::kBlockBytes;
+    const uint64_t last = (loan.end - 1) / SpillFile::kBlockBytes;
+    auto file = loan.spill_file->open_for_reading();
+    if (!file) return refusal(file.error());
+    auto checksums = loan.spill_file->copy_checksums(first, last - first + 1);
+    if (!checksums) return refusal(checksums.error());
+    answer["spill"] = {{"place", passed.size()}, {"first_block", first}};
+    passed.push_back(std::move(*file));
+    passed.push_back(std::move(*checksums));
+  }
+  auto end = loans_->add(std::move(loan));
+  if (!end) return refusal(end.error());
+  passed[0] = std::move(*end);
+  descriptors = std::move(passed);
+  return answer;
 }
 
 }  // namespace ppmr

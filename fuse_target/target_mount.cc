@@ -62,6 +62,9 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options) 
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());
   parts.memory = std::move(*memory);
+  auto loans = Loans::create();
+  if (!loans) return failure(loans.error());
+  parts.loans = std::move(*loans);
   return std::unique_ptr<TargetMount>(new TargetMount(std::move(options), std::move(parts)));
 }
 
@@ -90,6 +93,7 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
       fabric_(std::move(parts.fabric)),
       verbs_(std::move(parts.verbs)),
       memory_(std::move(parts.memory)),
+      loans_(std::move(parts.loans)),
       storage_{*memory_, spill_.get(), options_.consume},
       parking_(caller_is_dying),
       tree_(storage_, parking_),

@@ -6,9 +6,11 @@
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "fuse_target/agent_bridge.h"
 #include "fuse_target/operations.h"
+#include "fuse_target/store/loans.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/command_line/transport_option.h"
 #include "rdma_stream/connection/security.h"
@@ -46,8 +48,9 @@ class TargetMount {
   Status serve(const std::string& source_label, const std::function<void()>& mounted);
   void stop();
 
-  // Answers a request of the control socket. Blocks for `commit` and `wait`.
-  nlohmann::json answer(const nlohmann::json& request);
+  // Answers a request of the control socket. Blocks for `commit` and `wait`. The client gets the
+  // `descriptors` with the answer.
+  nlohmann::json answer(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
   // Makes answer() return at once, now and later.
   void stop_answering() { tree_.stop_waiting(); }
 
@@ -62,6 +65,7 @@ class TargetMount {
     std::unique_ptr<VerbsTarget> verbs;
     std::string why_no_verbs = "--transport tcp";
     std::unique_ptr<StoreMemory> memory;
+    std::unique_ptr<Loans> loans;
   };
   static Status open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts);
   TargetMount(TargetOptions options, Parts parts);
@@ -69,6 +73,7 @@ class TargetMount {
   nlohmann::json commit(const nlohmann::json& request);
   nlohmann::json wait(const nlohmann::json& request);
   nlohmann::json remove(const nlohmann::json& request);
+  nlohmann::json lend(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
 
   const TargetOptions options_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
@@ -80,6 +85,7 @@ class TargetMount {
   const std::unique_ptr<Fabric> fabric_;
   const std::unique_ptr<VerbsTarget> verbs_;  // null: TCP only
   const std::unique_ptr<StoreMemory> memory_;
+  const std::unique_ptr<Loans> loans_;
   const ImageStorage storage_;
   ParkingLot parking_;
   ImageTree tree_;

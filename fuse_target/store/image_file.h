@@ -11,7 +11,8 @@
 // arrived ranges it holds bytes of earlier files. Readers get arrived ranges from blocks and zeros
 // for everything else.
 //
-// Two files: image_file.cc (arrival), image_file_read.cc (reading; freeing consumed bytes).
+// Files: image_file.cc (arrival), image_file_read.cc (reading; freeing consumed bytes),
+// image_file_loan.cc (lending).
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@
 #include <mutex>
 #include <vector>
 
+#include "fuse_target/store/file_loan.h"
 #include "fuse_target/store/range_set.h"
 #include "fuse_target/store/read_plan.h"
 #include "fuse_target/store/spill_file.h"
@@ -85,6 +87,11 @@ class ImageFile {
   // Plans a read back: arrived bytes, zeros for the rest, up to the present end. Errors: EAGAIN
   // while chunks of the range are in flight, ESPIPE for bytes that were consumed.
   Status read_back(uint64_t offset, size_t length, ReadPlan& plan);
+
+  // Lends the bytes from `offset` to the loan's `end`. The blocks keep their bytes while the loan
+  // exists, whatever happens to the file. The caller ensures that the file does not change any
+  // more. Errors: EBUSY for a file that is not complete, EOPNOTSUPP with `consume`.
+  Result<FileLoan> lend(uint64_t offset);
 
   Facts facts() const;
 

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <random>
+
+#include "buffer_pool/crc32c.h"
 
 namespace ppmr {
 namespace {
@@ -265,6 +268,136 @@ TEST_F(ImageFileTest, SpillsBytesWhenMemoryIsFull) {
   EXPECT_EQ(read(30 * kMiB + 5, 5), "again");
   file_.reset();
   EXPECT_EQ(spill_->spilled_bytes(), 0u);
+}
+
+// What a borrower sees: spilled pieces through the spill file, the others through the memfds.
+std::string borrowed(const FileLoan& loan, uint64_t begin) {
+  std::string bytes(loan.end - begin, '\0');
+  UniqueFd spilled;
+  if (loan.spill_file) spilled = std::move(*loan.spill_file->open_for_reading());
+  for (const FileLoan::Piece& piece : loan.pieces) {
+    const int fd = piece.place == FileLoan::kSpilled ? spilled.get() : loan.regions.at(piece.place);
+    EXPECT_EQ(::pread(fd, bytes.data() + (piece.offset - begin), piece.length,
+                      static_cast<off_t>(piece.place_offset)),
+              static_cast<ssize_t>(piece.length));
+  }
+  return bytes;
+}
+
+TEST_F(ImageFileTest, LoanKeepsItsBytesAgainstReuse) {
+  use(kLimitMinBytes);
+  const std::string bytes = pattern(5 * kMiB + 123, 1);
+  for (size_t at = 0; at < bytes.size(); at += kMiB) {
+    ASSERT_TRUE(arrive(at, bytes.substr(at, kMiB)));
+  }
+  ASSERT_TRUE(arrive(9 * kMiB, bytes.substr(0, 1000)));
+  file().close(10 * kMiB);
+  auto loan = file().lend(0);
+  ASSERT_TRUE(loan) << loan.error().message;
+  EXPECT_EQ(loan->end, 10 * kMiB);
+  (void)file().discard();
+  file_.emplace(*storage_);
+  uint64_t offset = 0;  // another file takes all memory that is left
+  while (arrive(offset, std::string(kMiB, 'z'))) offset += kMiB;
+  EXPECT_GT(offset, 4 * kMiB);
+  std::string expected = bytes;
+  expected.resize(10 * kMiB);
+  expected.replace(9 * kMiB, 1000, bytes, 0, 1000);
+  EXPECT_TRUE(borrowed(*loan, 0) == expected);
+  const size_t used_before = used_bytes();
+  *loan = {};
+  EXPECT_LT(used_bytes(), used_before);
+}
+
+TEST_F(ImageFileTest, LoanMergesAdjoiningPieces) {
+  use(64 * kMiB);
+  for (uint64_t at = 0; at < 16 * kMiB; at += kMiB) ASSERT_TRUE(arrive(at, pattern(kMiB, 1)));
+  file().close(16 * kMiB);
+  const auto loan = file().lend(0);
+  ASSERT_TRUE(loan);
+  EXPECT_EQ(loan->pieces.size(), 1u) << "extents of a new store are in the order of its memory";
+  EXPECT_EQ(loan->regions.size(), 1u);
+}
+
+TEST_F(ImageFileTest, LoanSaysWhereTheNextPartOfALongFileBegins) {
+  use(32 * kMiB);
+  const uint64_t far = 5 * kLoanSpanMaxBytes / 2;
+  ASSERT_TRUE(arrive(10, "near"));
+  ASSERT_TRUE(arrive(far, "far"));
+  file().close(4 * kLoanSpanMaxBytes);
+  auto first = file().lend(0);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->pieces.size(), 1u);
+  EXPECT_EQ(first->end, 10 + kLoanSpanMaxBytes);
+  auto second = file().lend(first->end);  // skips the hole
+  ASSERT_TRUE(second);
+  ASSERT_EQ(second->pieces.size(), 1u);
+  EXPECT_EQ(second->pieces[0].offset, far);
+  EXPECT_EQ(second->end, far + kLoanSpanMaxBytes);
+  auto last = file().lend(second->end);
+  ASSERT_TRUE(last);
+  EXPECT_TRUE(last->pieces.empty());
+  EXPECT_EQ(last->end, last->size_bytes);
+}
+
+TEST_F(ImageFileTest, LoanOfManySmallPiecesComesInParts) {
+  use(64 * kMiB);
+  const uint64_t count = kLoanPiecesMax + 10;
+  for (uint64_t i = 0; i < count; ++i) ASSERT_TRUE(arrive(i * 2000, std::to_string(i)));
+  file().close(count * 2000);
+  uint64_t next = 0;
+  for (uint64_t offset = 0; offset < count * 2000;) {
+    auto loan = file().lend(offset);
+    ASSERT_TRUE(loan);
+    ASSERT_LE(loan->pieces.size(), kLoanPiecesMax);
+    ASSERT_GT(loan->end, offset);
+    for (const auto& piece : loan->pieces) {
+      ASSERT_EQ(piece.offset, next * 2000);
+      ++next;
+    }
+    offset = loan->end;
+  }
+  EXPECT_EQ(next, count);
+}
+
+TEST_F(ImageFileTest, LendsSpilledBytesWithTheirChecksums) {
+  use(kLimitMinBytes + 2 * kExtentBytes, /*consume=*/false, ::testing::TempDir().c_str());
+  std::string whole;
+  for (uint32_t i = 0; i < 40; ++i) {
+    const std::string part = pattern(kMiB, i);
+    ASSERT_TRUE(arrive(whole.size(), part));
+    whole += part;
+  }
+  file().close(whole.size());
+  auto loan = file().lend(3 * kMiB);
+  ASSERT_TRUE(loan);
+  ASSERT_NE(loan->spill_file, nullptr);
+  (void)file().discard();
+  EXPECT_TRUE(borrowed(*loan, 3 * kMiB) == whole.substr(3 * kMiB));
+  const auto checksums = loan->spill_file->copy_checksums(39 * 256, 2);
+  ASSERT_TRUE(checksums);
+  uint32_t checksum = 0;
+  ASSERT_EQ(::pread(checksums->get(), &checksum, 4, 4), 4);
+  EXPECT_EQ(checksum, crc32c(std::as_bytes(std::span(whole)).subspan(39 * kMiB + 4096, 4096)));
+  const auto file = loan->spill_file->open_for_reading();
+  ASSERT_TRUE(file);
+  EXPECT_LT(::pwrite(file->get(), "x", 1, 0), 0);
+  loan->spill_file.reset();
+  EXPECT_EQ(spill_->spilled_bytes(), 0u);
+}
+
+TEST_F(ImageFileTest, LendsNoFileThatIsIncompleteOrConsumed) {
+  use(32 * kMiB);
+  ASSERT_TRUE(arrive(0, "bytes"));
+  EXPECT_EQ(file().lend(0).error().errno_value, EBUSY);
+  file().close(5);
+  EXPECT_TRUE(file().lend(0));
+  ASSERT_TRUE(file().announce(0, 5));
+  EXPECT_EQ(file().lend(0).error().errno_value, EBUSY);
+  file_.reset();
+  use(32 * kMiB, /*consume=*/true);
+  file().close(0);
+  EXPECT_EQ(file().lend(0).error().errno_value, EOPNOTSUPP);
 }
 
 TEST_F(ImageFileTest, RefusesAndFreesAChunkWhoseFileWasTruncatedBeforeItLanded) {

@@ -291,6 +291,28 @@ TEST_F(ImageTreeTest, OpenFileKeepsItsBytesWhenRemoved) {
   EXPECT_EQ(tree_.open_file(*file).error().errno_value, ESTALE);
 }
 
+TEST_F(ImageTreeTest, LendsAFileOfASealedCheckpoint) {
+  make_checkpoint();
+  const auto early = tree_.lend("c", "file", 0);
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().errno_value, EBUSY);
+  EXPECT_NE(early.error().message.find("not sealed"), std::string::npos);
+  ASSERT_EQ(seal_error(file_entry()), "");
+  EXPECT_EQ(tree_.lend("d", "file", 0).error().errno_value, ENOENT);
+  EXPECT_EQ(tree_.lend("c", "other", 0).error().errno_value, ENOENT);
+  EXPECT_EQ(tree_.lend("c", "../c/file", 0).error().errno_value, ENOENT);
+  EXPECT_EQ(tree_.lend("c", "file/x", 0).error().errno_value, ENOENT);
+  EXPECT_EQ(tree_.lend("c", "", 0).error().errno_value, EISDIR);
+  auto lent = tree_.lend("c", "file", 0);
+  ASSERT_TRUE(lent) << lent.error().message;
+  EXPECT_EQ(lent->loan.size_bytes, 5u);
+  ASSERT_TRUE(tree_.remove_checkpoint("c"));
+  EXPECT_EQ(memory_->counters().used_bytes, kExtentBytes) << "the removal freed lent bytes";
+  EXPECT_EQ(std::memcmp(lent->loan.blocks.at(0).bytes().data(), "hello", 5), 0);
+  lent->loan = {};
+  EXPECT_EQ(memory_->counters().used_bytes, 0u);
+}
+
 TEST_F(ImageTreeTest, ForgetFreesTheMemoryOfARemovedFile) {
   make_checkpoint();
   ASSERT_TRUE(tree_.remove(kSession, {kTop, "file"}));

@@ -1,6 +1,7 @@
 #include "fuse_target/store/spill_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
+#include <vector>
 
 #include "buffer_pool/crc32c.h"
 #include "third_party/spdlog.h"
@@ -134,6 +136,29 @@ Status SpillFile::read(uint64_t offset, std::span<std::byte> bytes) const {
     offset += length;
   }
   return {};
+}
+
+Result<UniqueFd> SpillFile::open_for_reading() const {
+  const std::string name = "/proc/self/fd/" + std::to_string(file_.get());
+  UniqueFd file(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_failure("open for reading", "a spill file in " + directory_);
+  return file;
+}
+
+Result<UniqueFd> SpillFile::copy_checksums(uint64_t first_block, size_t count) const {
+  std::vector<uint32_t> checksums(count);
+  {
+    std::shared_lock lock(mutex_);
+    for (size_t i = 0; i < count; ++i) {
+      if (const uint32_t* checksum = checksum_locked(first_block + i)) checksums[i] = *checksum;
+    }
+  }
+  UniqueFd memfd(::memfd_create("ppmr-checksums", MFD_CLOEXEC));
+  const size_t bytes = count * sizeof(uint32_t);
+  if (!memfd || ::pwrite(memfd.get(), checksums.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+    return system_failure("copy checksums to", "a memfd");
+  }
+  return memfd;
 }
 
 void SpillFile::punch_hole(uint64_t offset, uint64_t length_bytes) {

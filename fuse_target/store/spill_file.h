@@ -43,11 +43,17 @@ class SpillFile {
   // Blocks that were never written, or were punched, read as zeros. Logs damage. Errors: EIO when
   // the disk fails, the file is too short, or a block differs from what was written.
   Status read(uint64_t offset, std::span<std::byte> bytes) const;
+  // For a borrower of these bytes: the file, open for reading only, and a memfd with the CRC32C
+  // (uint32_t) of each block of kBlockBytes from `first_block` on; 0 for blocks that were never
+  // written. Errors: EMFILE and others of open(2) and memfd_create(2).
+  Result<UniqueFd> open_for_reading() const;
+  Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const;
   // Frees disk space. The content of the range is undefined until it is written again.
   void punch_hole(uint64_t offset, uint64_t length_bytes);
 
- private:
   static constexpr size_t kBlockBytes = 4096;
+
+ private:
   static constexpr size_t kBlocksPerGroup = 512;
   using Block = std::array<std::byte, kBlockBytes>;
   struct Checksums {  // of a group of consecutive blocks

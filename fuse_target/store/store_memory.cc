@@ -29,6 +29,7 @@ constexpr size_t kScarcePart = 8;
 struct StoreExtent {
   StoreMemory* owner = nullptr;
   std::byte* data = nullptr;
+  int descriptor = -1;  // of the region
   uint32_t region = 0;
   uint32_t number = 0;
   // Written under the store's mutex, and only while no block is referenced.
@@ -58,6 +59,12 @@ std::span<std::byte> BlockRef::bytes() const {
 }
 
 uint32_t BlockRef::region() const { return extent_->region; }
+
+int BlockRef::descriptor() const { return extent_->descriptor; }
+
+uint64_t BlockRef::region_offset() const {
+  return (extent_->number % kExtentsPerRegion) * kExtentBytes + index_ * extent_->block_bytes;
+}
 
 uint32_t BlockRef::id() const {
   return static_cast<uint32_t>(extent_->number * kBlocksPerExtentMax + index_);
@@ -170,6 +177,7 @@ BlockRef StoreMemory::adopt(uint32_t block_id) {
 StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
                                              size_t extents_max) {
   StoreExtent* extent = nullptr;
+  bool fresh = false;
   if (used_extents_ < extents_max) {
     // If thread_ is touching the last free extent, waits until thread_ has finished.
     changed_.wait(lock, [this] {
@@ -185,6 +193,7 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
       touched_.pop_back();
     } else {
       extent = fresh_extent_locked();
+      fresh = extent != nullptr;
     }
   }
   if (extent == nullptr) {
@@ -195,6 +204,11 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   note_use();
   extent->block_bytes = kExtentBytes;
   if (touch_due_locked()) changed_.notify_all();
+  if (fresh) {
+    lock.unlock();
+    MappedMemory::make_huge({extent->data, kExtentBytes});
+    lock.lock();
+  }
   return extent;
 }
 
@@ -207,7 +221,7 @@ StoreExtent* StoreMemory::fresh_extent_locked() {
   if (!region) {
     const size_t first = region_number * kExtentsPerRegion;
     const size_t count = std::min(kExtentsPerRegion, limit_extents_ - first);
-    auto memory = MappedMemory::create(count * kExtentBytes);
+    auto memory = MappedMemory::create_shared(count * kExtentBytes);
     if (!memory) return nullptr;
     region = std::make_unique<Region>();
     region->memory = std::move(*memory);
@@ -215,6 +229,7 @@ StoreExtent* StoreMemory::fresh_extent_locked() {
       StoreExtent& extent = region->extents[i];
       extent.owner = this;
       extent.data = region->memory.bytes().data() + i * kExtentBytes;
+      extent.descriptor = region->memory.descriptor();
       extent.region = static_cast<uint32_t>(region_number);
       extent.number = static_cast<uint32_t>(first + i);
     }
@@ -281,6 +296,7 @@ void StoreMemory::refill_reserve() {
     }
     touching_ = true;
     lock.unlock();
+    MappedMemory::make_huge({extent->data, kExtentBytes});
     MappedMemory::touch({extent->data, kExtentBytes});
     lock.lock();
     touching_ = false;

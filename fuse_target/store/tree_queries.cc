@@ -1,5 +1,6 @@
 // The functions of ImageTree for the mount and the control socket.
 #include <algorithm>
+#include <sstream>
 
 #include "fuse_target/store/image_tree.h"
 
@@ -136,6 +137,36 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
   // forever, so the checkpoint fails.
   if (unfinished) fail(top->checkpoint, Error{EIO, "removed at the target before it was complete"});
   return top->key;
+}
+
+// ---- Loans ------------------------------------------------------------------------------------
+
+Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std::string& path,
+                                        uint64_t offset) {
+  const std::string name = path.empty() ? checkpoint : checkpoint + "/" + path;
+  // Held until the loan has its references: otherwise a removal could free the bytes.
+  std::lock_guard lock(mutex_);
+  const auto top = root_->children.find(checkpoint);
+  if (top == root_->children.end()) return failure(ENOENT, "no checkpoint '" + checkpoint + "'");
+  StoredNodePointer node = top->second;
+  if (const StoredState state = node->checkpoint->state(); state != StoredState::kSealed) {
+    return failure(EBUSY, "lend '" + name + "': the checkpoint is not sealed, it is " +
+                              to_string(state) + "; seal it with `ppmr commit`");
+  }
+  std::istringstream names(path);
+  for (std::string part; std::getline(names, part, '/');) {
+    const auto child = node->children.find(part);
+    if (child == node->children.end()) return failure(ENOENT, "lend '" + name + "': no such file");
+    node = child->second;
+  }
+  if (!node->is_file()) {
+    return failure(node->is_directory() ? EISDIR : EINVAL, "lend '" + name + "': not a file");
+  }
+  auto loan = node->file->lend(offset);
+  if (!loan) {
+    return failure(loan.error().errno_value, "lend '" + name + "': " + loan.error().message);
+  }
+  return Lent{node->inode, std::move(*loan)};
 }
 
 // ---- Reports of checkpoints --------------------------------------------------------------------

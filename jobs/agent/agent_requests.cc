@@ -76,9 +76,10 @@ Result<StepHolder> JobAgent::find_step(uid_t uid, const std::string& allocation)
   return holder;
 }
 
-json JobAgent::answer_user(const json& request, const ControlClient& client, UniqueFd& descriptor) {
+json JobAgent::answer_user(const json& request, const ControlClient& client,
+                           std::vector<UniqueFd>& descriptors) {
   const std::string op = request.at("op");
-  if (op == "run") return start_job(request, client, descriptor);
+  if (op == "run") return start_job(request, client, descriptors);
   if (op == "check") return check_hosts(request);
   if (op == "exists") {
     return answer_of(home_.exists(request.at("job")));
@@ -102,7 +103,8 @@ json JobAgent::answer_user(const json& request, const ControlClient& client, Uni
   return refusal({EINVAL, "unknown request '" + op + "'"});
 }
 
-json JobAgent::start_job(const json& request, const ControlClient& client, UniqueFd& descriptor) {
+json JobAgent::start_job(const json& request, const ControlClient& client,
+                         std::vector<UniqueFd>& descriptors) {
   auto user = find_user(client.uid);
   if (!user) return refusal(user.error());
   auto started = home_.run({.hosts = request.at("hosts").get<std::vector<std::string>>(),
@@ -111,7 +113,7 @@ json JobAgent::start_job(const json& request, const ControlClient& client, Uniqu
                             .launcher = client.pid,
                             .allocation = request.at("allocation")});
   if (!started) return refusal(started.error());
-  descriptor = std::move(started->connection);
+  descriptors.push_back(std::move(started->connection));
   return {{"ok", true}, {"job", started->record.id}, {"token", started->record.token}};
 }
 

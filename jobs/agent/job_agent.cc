@@ -123,9 +123,10 @@ Status JobAgent::start_target() const {
 }
 
 void JobAgent::run() {
-  users_->serve([this](const json& request, const ControlClient& client, UniqueFd& descriptor) {
-    return answer_user(request, client, descriptor);
-  });
+  users_->serve(
+      [this](const json& request, const ControlClient& client, std::vector<UniqueFd>& descriptors) {
+        return answer_user(request, client, descriptors);
+      });
   // A host that does not answer delays the one or the other.
   std::thread homes([this] {
     while (!wait(kTendInterval)) safely([this] { home_.tend(); });

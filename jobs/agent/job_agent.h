@@ -50,10 +50,10 @@ class JobAgent {
   JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records);
 
   nlohmann::json answer_user(const nlohmann::json& request, const ControlClient& client,
-                             UniqueFd& descriptor);
+                             std::vector<UniqueFd>& descriptors);
   nlohmann::json answer_peer(const nlohmann::json& request);
   nlohmann::json start_job(const nlohmann::json& request, const ControlClient& client,
-                           UniqueFd& descriptor);
+                           std::vector<UniqueFd>& descriptors);
   nlohmann::json check_hosts(const nlohmann::json& request) const;
   nlohmann::json status(uid_t uid) const;
 

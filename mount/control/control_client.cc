@@ -51,7 +51,7 @@ Result<nlohmann::json> ControlCall::answer(std::chrono::milliseconds timeout) {
   std::string line;
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   if (Status got =
-          read_line(socket_.get(), pending_, line, kAnswerMaxBytes, deadline, &descriptor_);
+          read_line(socket_.get(), pending_, line, kAnswerMaxBytes, deadline, &descriptors_);
       !got) {
     return explain(got.error());
   }

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
@@ -19,8 +21,9 @@ class ControlCall {
               std::chrono::milliseconds timeout);
   // Waits for the answer; after ETIMEDOUT the caller can wait again. Errors: as call().
   Result<nlohmann::json> answer(std::chrono::milliseconds timeout);
-  // The file descriptor that came with the answer, if any.
-  UniqueFd descriptor() { return std::move(descriptor_); }
+  // The file descriptors that came with the answer, or the only one.
+  std::vector<UniqueFd> descriptors() { return std::exchange(descriptors_, {}); }
+  UniqueFd descriptor() { return descriptors_.empty() ? UniqueFd() : std::move(descriptors()[0]); }
 
  private:
   tl::unexpected<Error> explain(const Error& error) const;
@@ -28,7 +31,7 @@ class ControlCall {
   std::string control_socket_;
   UniqueFd socket_;
   std::string pending_;  // first part of an incomplete answer
-  UniqueFd descriptor_;
+  std::vector<UniqueFd> descriptors_;
 };
 
 // Sends one request and returns the daemon's answer, which can be a refusal, see accepted().

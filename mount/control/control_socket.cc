@@ -170,9 +170,8 @@ ControlServer::~ControlServer() {
 }
 
 void ControlServer::serve(Handler handler) {
-  serve([handler = std::move(handler)](const json& request, const ControlClient&, UniqueFd&) {
-    return handler(request);
-  });
+  serve([handler = std::move(handler)](const json& request, const ControlClient&,
+                                       std::vector<UniqueFd>&) { return handler(request); });
 }
 
 void ControlServer::serve(ClientHandler handler) {
@@ -263,20 +262,21 @@ void ControlServer::serve_client(const Client& client) {
     const Status read = read_line(socket, pending, line, options_.request_max_bytes, deadline());
     const bool too_long = !read && read.error().errno_value == EMSGSIZE;
     if (!read && !too_long) return;
-    UniqueFd descriptor;
-    const json reply = too_long ? refusal(read.error()) : answer(line, client.identity, descriptor);
-    const Status sent = write_line(socket, json_text(reply), deadline(), descriptor.get());
+    std::vector<UniqueFd> descriptors;
+    const json reply =
+        too_long ? refusal(read.error()) : answer(line, client.identity, descriptors);
+    const Status sent = write_line(socket, json_text(reply), deadline(), descriptors);
     if (!sent || too_long) return;
   }
 }
 
 json ControlServer::answer(const std::string& line, const ControlClient& client,
-                           UniqueFd& descriptor) {
+                           std::vector<UniqueFd>& descriptors) {
   const json request = json::parse(line, nullptr, false);
   if (!request.is_object())
     return refusal({EINVAL, "malformed request: not a JSON object on one line"});
   try {
-    return handler_(request, client, descriptor);
+    return handler_(request, client, descriptors);
   } catch (const json::exception& error) {
     return refusal({EINVAL, std::string("malformed request: ") + error.what()});
   } catch (const std::bad_alloc&) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
@@ -50,10 +51,11 @@ class ControlServer {
   // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM for
   // std::bad_alloc, EIO for others.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
-  // For a handler that needs to know the client. It may set `descriptor`, which the client then
-  // gets with the answer (ControlCall::descriptor()).
-  using ClientHandler = std::function<nlohmann::json(
-      const nlohmann::json& request, const ControlClient& client, UniqueFd& descriptor)>;
+  // For a handler that needs to know the client. The client gets the `descriptors` that it
+  // adds, at most kDescriptorsMax, with the answer (ControlCall::descriptors()).
+  using ClientHandler =
+      std::function<nlohmann::json(const nlohmann::json& request, const ControlClient& client,
+                                   std::vector<UniqueFd>& descriptors)>;
 
   // Creates the directory (mode 0700) and in it a listening socket (mode 0600) with a random name.
   // Removes the sockets of dead daemons. Clients block until serve(). Errors: EADDRINUSE if another
@@ -82,7 +84,8 @@ class ControlServer {
   void accept_clients();
   void add_client(UniqueFd socket);
   void serve_client(const Client& client);
-  nlohmann::json answer(const std::string& line, const ControlClient& client, UniqueFd& descriptor);
+  nlohmann::json answer(const std::string& line, const ControlClient& client,
+                        std::vector<UniqueFd>& descriptors);
   const char* reason_to_refuse(const ControlClient& client) const;
 
   const ControlServerOptions options_;

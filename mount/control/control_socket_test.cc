@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -75,9 +76,9 @@ TEST_F(ControlSocket, AnswersRequests) {
 TEST_F(ControlSocket, PublicSocketTellsItsHandlerWhoAsks) {
   options_.public_path = base_ + "/public.sock";
   auto server = std::move(*ControlServer::create(options_));
-  server->serve([](const json&, const ControlClient& client, UniqueFd& descriptor) {
-    descriptor = UniqueFd(memfd_create("passed", MFD_CLOEXEC));
-    EXPECT_EQ(write(descriptor.get(), "text", 4), 4);
+  server->serve([](const json&, const ControlClient& client, std::vector<UniqueFd>& descriptors) {
+    descriptors.emplace_back(memfd_create("passed", MFD_CLOEXEC));
+    EXPECT_EQ(write(descriptors[0].get(), "text", 4), 4);
     return json{{"ok", true}, {"uid", client.uid}, {"pid", client.pid}};
   });
   EXPECT_EQ(server->path(), options_.public_path);
@@ -116,12 +117,55 @@ TEST_F(ControlSocket, DescriptorsThatAClientSendsAreClosed) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd reader(ends[0]);
+  std::vector<UniqueFd> writer(1);
+  writer[0] = UniqueFd(ends[1]);
   ASSERT_TRUE(write_line(client.get(), R"({"op":"x"})",
-                         std::chrono::steady_clock::now() + seconds(5), ends[1]));
-  close(ends[1]);
+                         std::chrono::steady_clock::now() + seconds(5), writer));
+  writer.clear();
   EXPECT_NE(answer_on(client).find("true"), std::string::npos);
   char byte;
   EXPECT_EQ(read(reader.get(), &byte, 1), 0);  // blocks while somebody has the other end
+}
+
+TEST_F(ControlSocket, AnswerCarriesTheMostDescriptorsThatTheKernelPassesInTheirOrder) {
+  auto server = std::move(*ControlServer::create(options_));
+  server->serve([](const json&, const ControlClient&, std::vector<UniqueFd>& descriptors) {
+    for (size_t i = 0; i < kDescriptorsMax; ++i) {
+      descriptors.emplace_back(memfd_create("passed", MFD_CLOEXEC));
+      EXPECT_EQ(ftruncate(descriptors.back().get(), static_cast<off_t>(i)), 0);
+    }
+    return json{{"ok", true}, {"long", std::string(1 << 20, 'x')}};  // needs several sendmsg(2)
+  });
+  ControlCall request;
+  ASSERT_TRUE(request.send(server->path(), {{"op", "x"}}, seconds(5)));
+  ASSERT_TRUE(request.answer(seconds(5)));
+  const auto passed = request.descriptors();
+  ASSERT_EQ(passed.size(), kDescriptorsMax);
+  for (size_t i = 0; i < passed.size(); ++i) {
+    struct stat status;
+    ASSERT_EQ(fstat(passed[i].get(), &status), 0);
+    EXPECT_EQ(status.st_size, static_cast<off_t>(i));
+  }
+}
+
+TEST_F(ControlSocket, ReportsWhenItsProcessCannotHaveSoManyDescriptors) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd daemon(ends[0]), client(ends[1]);
+  const auto deadline = std::chrono::steady_clock::now() + seconds(5);
+  std::vector<UniqueFd> passed;
+  for (int i = 0; i < 10; ++i) passed.emplace_back(memfd_create("passed", MFD_CLOEXEC));
+  ASSERT_TRUE(write_line(daemon.get(), "line", deadline, passed));
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};  // standard input and outputs have these
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::string pending, line;
+  std::vector<UniqueFd> received;
+  const Status read = read_line(client.get(), pending, line, 1000, deadline, &received);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EMFILE);
 }
 
 TEST_F(ControlSocket, IsPrivateAndRemovedAtTheEnd) {

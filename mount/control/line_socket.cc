@@ -4,8 +4,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
-#include <span>
 
 namespace ppmr {
 
@@ -23,51 +23,59 @@ Status wait_for(int socket, short poll_events, Deadline deadline) {
 
 namespace {
 
+constexpr size_t kFdBytesMax = kDescriptorsMax * sizeof(int);
+
 union ControlBuffer {
-  char bytes[CMSG_SPACE(sizeof(int))];
+  char bytes[CMSG_SPACE(kFdBytesMax)];
   cmsghdr align;
 };
 
-ssize_t receive(int socket, std::span<char> bytes, UniqueFd* descriptor) {
+// Returns -1 and EMFILE when the kernel could not deliver all descriptors.
+ssize_t receive(int socket, std::span<char> bytes, std::vector<UniqueFd>* descriptors) {
   iovec buffer{bytes.data(), bytes.size()};
   ControlBuffer control{};
   msghdr message{};
   message.msg_iov = &buffer;
   message.msg_iovlen = 1;
-  // Room for exactly one descriptor (CMSG_SPACE has room for two), and for none that the caller
-  // does not want. The kernel closes the others.
-  if (descriptor != nullptr) {
+  // No room for descriptors that the caller does not want: the kernel closes them.
+  if (descriptors != nullptr) {
     message.msg_control = control.bytes;
-    message.msg_controllen = CMSG_LEN(sizeof(int));
+    message.msg_controllen = sizeof(control.bytes);
   }
   const ssize_t count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (count < 0) return count;
+  if (count < 0 || descriptors == nullptr) return count;
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len < CMSG_LEN(sizeof(int))) {
-    return count;
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    const size_t passed = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < passed; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(fd), sizeof(fd));
+      descriptors->emplace_back(fd);
+    }
   }
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-  *descriptor = UniqueFd(fd);
-  return count;
+  if ((message.msg_flags & MSG_CTRUNC) == 0) return count;
+  errno = EMFILE;
+  return -1;
 }
 
-// `descriptor`: -1 for none.
-ssize_t transmit(int socket, std::string_view bytes, int descriptor) {
+ssize_t transmit(int socket, std::string_view bytes, std::span<const UniqueFd> descriptors) {
   iovec buffer{const_cast<char*>(bytes.data()), bytes.size()};
   ControlBuffer control{};
   msghdr message{};
   message.msg_iov = &buffer;
   message.msg_iovlen = 1;
-  if (descriptor >= 0) {
+  if (!descriptors.empty()) {
+    const size_t fd_bytes = descriptors.size() * sizeof(int);
     message.msg_control = control.bytes;
-    message.msg_controllen = sizeof(control.bytes);
+    message.msg_controllen = CMSG_SPACE(fd_bytes);
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
+    header->cmsg_len = CMSG_LEN(fd_bytes);
+    for (size_t i = 0; i < descriptors.size(); ++i) {
+      const int fd = descriptors[i].get();
+      std::memcpy(CMSG_DATA(header) + i * sizeof(fd), &fd, sizeof(fd));
+    }
   }
   return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -75,7 +83,7 @@ ssize_t transmit(int socket, std::string_view bytes, int descriptor) {
 }  // namespace
 
 Status read_line(int socket, std::string& pending, std::string& line, size_t line_max_bytes,
-                 Deadline deadline, UniqueFd* descriptor) {
+                 Deadline deadline, std::vector<UniqueFd>* descriptors) {
   size_t searched = 0;
   for (;;) {
     const size_t newline = pending.find('\n', searched);
@@ -91,7 +99,7 @@ Status read_line(int socket, std::string& pending, std::string& line, size_t lin
     }
     if (Status ready = wait_for(socket, POLLIN, deadline); !ready) return ready;
     char buffer[16 << 10];
-    const ssize_t n = receive(socket, buffer, descriptor);
+    const ssize_t n = receive(socket, buffer, descriptors);
     if (n == 0) return failure(ENODATA, "the connection was closed");
     if (n < 0 && errno != EAGAIN && errno != EINTR)
       return system_failure("receive from", "a control socket");
@@ -99,13 +107,15 @@ Status read_line(int socket, std::string& pending, std::string& line, size_t lin
   }
 }
 
-Status write_line(int socket, std::string_view line, Deadline deadline, int descriptor) {
+Status write_line(int socket, std::string_view line, Deadline deadline,
+                  std::span<const UniqueFd> descriptors) {
+  assert(descriptors.size() <= kDescriptorsMax);
   std::string bytes(line);
   bytes += '\n';
   for (size_t sent = 0; sent < bytes.size();) {
-    const ssize_t n = transmit(socket, std::string_view(bytes).substr(sent), descriptor);
+    const ssize_t n = transmit(socket, std::string_view(bytes).substr(sent), descriptors);
     if (n > 0) {
-      descriptor = -1;
+      descriptors = {};
       sent += static_cast<size_t>(n);
     } else if (errno == EAGAIN) {
       if (Status ready = wait_for(socket, POLLOUT, deadline); !ready) return ready;

@@ -1,0 +1,43 @@
+// A part of a file that another process borrows: where its bytes are, and references that keep
+// them there. The borrower maps the memory and so has the bytes even if this process is killed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "fuse_target/store/spill_file.h"
+#include "fuse_target/store/store_memory.h"
+
+namespace ppmr {
+
+struct FileLoan {
+  // Bytes of the file that are next to each other in one place.
+  struct Piece {
+    uint64_t offset = 0;  // in the file
+    uint64_t length = 0;
+    uint32_t place = 0;         // index in `regions`, or kSpilled
+    uint64_t place_offset = 0;  // in the region's memfd, or in the spill file
+  };
+  static constexpr uint32_t kSpilled = UINT32_MAX;
+
+  uint64_t size_bytes = 0;    // of the whole file
+  uint64_t end = 0;           // where the next part begins; size_bytes: this is the last
+  std::vector<Piece> pieces;  // by offset. Between them, and behind them up to `end`: zeros
+  std::vector<int> regions;   // memfds of the store, which outlives the loan
+  std::vector<BlockRef> blocks;
+  std::shared_ptr<SpillFile> spill_file;  // null: no piece is spilled
+
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const Piece& piece : pieces) sum += piece.length;
+    return sum;
+  }
+};
+
+// What one loan covers at most: few enough descriptors for one message, and short lists.
+inline constexpr uint64_t kLoanSpanMaxBytes = uint64_t{1} << 30;
+inline constexpr size_t kLoanRegionsMax = 200;
+inline constexpr size_t kLoanPiecesMax = 8192;
+
+}  // namespace ppmr

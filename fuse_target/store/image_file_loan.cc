@@ -1,0 +1,73 @@
+// Lending a part of a file to another process.
+#include <algorithm>
+
+#include "fuse_target/store/image_file.h"
+
+namespace ppmr {
+namespace {
+
+// False when the piece is one too many for the loan.
+bool add_piece(FileLoan& loan, FileLoan::Piece piece, int region) {
+  if (piece.place != FileLoan::kSpilled) {
+    const auto found = std::find(loan.regions.begin(), loan.regions.end(), region);
+    piece.place = static_cast<uint32_t>(found - loan.regions.begin());
+    if (found == loan.regions.end()) {
+      if (loan.regions.size() == kLoanRegionsMax) return false;
+      loan.regions.push_back(region);
+    }
+  }
+  if (!loan.pieces.empty()) {
+    FileLoan::Piece& last = loan.pieces.back();
+    if (last.place == piece.place && last.offset + last.length == piece.offset &&
+        last.place_offset + last.length == piece.place_offset) {
+      last.length += piece.length;
+      return true;
+    }
+  }
+  if (loan.pieces.size() == kLoanPiecesMax) return false;
+  loan.pieces.push_back(piece);
+  return true;
+}
+
+}  // namespace
+
+Result<FileLoan> ImageFile::lend(uint64_t offset) {
+  if (storage_.consume) return failure(EOPNOTSUPP, "a target with --consume does not lend");
+  std::lock_guard lock(mutex_);
+  if (!closed_ || !in_flight_.empty()) return failure(EBUSY, "the file is not complete");
+  FileLoan loan;
+  loan.size_bytes = loan.end = size_bytes_;
+  const auto& ranges = arrived_.ranges();
+  const auto first = std::find_if(ranges.begin(), ranges.end(),
+                                  [&](const Range& range) { return range.end > offset; });
+  if (first == ranges.end() || offset >= size_bytes_) return loan;
+  const uint64_t begin = std::max(first->begin, offset);
+  loan.end = std::min(size_bytes_, begin + kLoanSpanMaxBytes);
+  for (auto range = first; range != ranges.end() && range->begin < loan.end; ++range) {
+    for (Range part = range->intersection({begin, loan.end}); !part.empty();) {
+      const Place place = place_locked(part.begin);
+      const Range piece = place.covers.intersection(part);
+      part.begin = piece.end;
+      if (place.segment == nullptr) continue;
+      const BlockRef& block = place.segment->block;
+      if (!block && !place.segment->spilled) continue;
+      const uint64_t at =
+          block ? block.region_offset() + (piece.begin - place.covers.begin) : piece.begin;
+      const bool added =
+          add_piece(loan, {piece.begin, piece.length(), block ? 0 : FileLoan::kSpilled, at},
+                    block ? block.descriptor() : -1);
+      if (!added) {
+        loan.end = piece.begin;
+        return loan;
+      }
+      if (block) {
+        loan.blocks.push_back(block);
+      } else {
+        loan.spill_file = spill_file_;
+      }
+    }
+  }
+  return loan;
+}
+
+}  // namespace ppmr

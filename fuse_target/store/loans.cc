@@ -1,0 +1,78 @@
+#include "fuse_target/store/loans.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+namespace ppmr {
+
+Result<std::unique_ptr<Loans>> Loans::create() {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll || !stop) return system_failure("make", "an epoll set for loans");
+  epoll_event event{.events = EPOLLIN, .data = {.fd = stop.get()}};
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stop.get(), &event) != 0) {
+    return system_failure("watch", "an eventfd");
+  }
+  return std::unique_ptr<Loans>(new Loans(std::move(epoll), std::move(stop)));
+}
+
+Loans::Loans(UniqueFd epoll, UniqueFd stop)
+    : epoll_(std::move(epoll)), stop_(std::move(stop)), thread_([this] { end_loans(); }) {}
+
+Loans::~Loans() {
+  ::eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+Result<UniqueFd> Loans::add(FileLoan loan) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    return system_failure("make", "a pipe for a loan");
+  UniqueFd ours(ends[0]);
+  UniqueFd borrowers(ends[1]);
+  const int fd = ours.get();
+  std::lock_guard lock(mutex_);
+  if (entries_.size() >= kLoansMax) {
+    return failure(EAGAIN, "there are " + std::to_string(kLoansMax) + " loans already");
+  }
+  // No event but the end of the last borrower (EPOLLHUP, always reported). What a borrower writes
+  // stays in the pipe.
+  epoll_event event{.events = 0, .data = {.fd = fd}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return system_failure("watch", "a loan");
+  }
+  bytes_ += loan.bytes();
+  entries_.emplace(fd, Entry{std::move(ours), std::move(loan)});
+  return borrowers;
+}
+
+LoanCounters Loans::counters() const {
+  std::lock_guard lock(mutex_);
+  return {entries_.size(), bytes_};
+}
+
+void Loans::end_loans() {
+  for (;;) {
+    std::array<epoll_event, 64> events;
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    for (int i = 0; i < count; ++i) {  // -1: EINTR
+      const int fd = events[static_cast<size_t>(i)].data.fd;
+      if (fd == stop_.get()) return;
+      // Ends with no lock held: closing a spill file takes long. The descriptor is closed before
+      // its number can be used for a new loan.
+      std::unique_lock lock(mutex_);
+      auto ended = entries_.extract(fd);
+      if (ended.empty()) continue;
+      bytes_ -= ended.mapped().loan.bytes();
+      lock.unlock();
+    }
+  }
+}
+
+}  // namespace ppmr

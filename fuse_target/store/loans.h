@@ -1,0 +1,60 @@
+// The bytes that other processes have borrowed. A loan lasts until no process has the borrower's
+// end of its pipe any more: the borrower has closed it, or has ended in whatever way.
+//
+// Rejected: a request that returns the loan. A borrower that is killed cannot send it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+#include "fuse_target/store/file_loan.h"
+
+namespace ppmr {
+
+inline constexpr size_t kLoansMax = 4096;  // each keeps a descriptor open
+
+struct LoanCounters {
+  size_t loans = 0;
+  uint64_t bytes = 0;  // those that two borrowers have count twice
+};
+
+// Never waits for a borrower: a stopped one keeps its loan and delays nothing.
+// Threads: all members by any. Destroyed before the store whose blocks are lent.
+class Loans {
+ public:
+  // Throws std::system_error when its thread cannot be started. Errors: EMFILE.
+  static Result<std::unique_ptr<Loans>> create();
+  ~Loans();  // ends all loans; mapped bytes stay, because the memory of the store is not reused
+
+  Loans(const Loans&) = delete;
+  Loans& operator=(const Loans&) = delete;
+
+  // Keeps the bytes in place, and returns the borrower's end. Errors: EAGAIN when kLoansMax is
+  // reached, EMFILE.
+  Result<UniqueFd> add(FileLoan loan);
+  LoanCounters counters() const;
+
+ private:
+  struct Entry {
+    UniqueFd end;
+    FileLoan loan;
+  };
+
+  Loans(UniqueFd epoll, UniqueFd stop);
+  void end_loans();
+
+  const UniqueFd epoll_;
+  const UniqueFd stop_;  // eventfd: written once by the destructor
+
+  mutable std::mutex mutex_;
+  std::map<int, Entry> entries_;  // by descriptor of our end; guarded by mutex_
+  uint64_t bytes_ = 0;            // guarded by mutex_
+
+  std::thread thread_;  // last: it uses the members above
+};
+
+}  // namespace ppmr

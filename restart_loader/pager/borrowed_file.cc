@@ -1,0 +1,201 @@
+#include "restart_loader/pager/borrowed_file.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "buffer_pool/crc32c.h"
+#include "mount/control/control_client.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::chrono::seconds kTimeout{30};
+constexpr uint64_t kBlockBytes = BorrowedFile::kScratchMinBytes;  // of a spill file's checksums
+alignas(4096) constexpr std::array<std::byte, 64 << 10> kZeros{};
+
+tl::unexpected<Error> malformed(const std::string& what) {
+  return failure(EPROTO, "borrow: malformed answer of the daemon: " + what);
+}
+
+bool fits(uint64_t offset, uint64_t length, uint64_t size) {
+  return offset <= size && length <= size - offset;
+}
+
+}  // namespace
+
+struct BorrowedFile::Part {
+  nlohmann::json answer;
+  std::vector<UniqueFd> descriptors;
+};
+
+// ---- Mappings ----------------------------------------------------------------------------------
+
+Result<BorrowedFile::Mapping> BorrowedFile::Mapping::create(const UniqueFd& memfd) {
+  struct stat status {};
+  if (::fstat(memfd.get(), &status) != 0) return system_failure("stat", "borrowed memory");
+  const auto size = static_cast<size_t>(status.st_size);
+  void* const start = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, memfd.get(), 0);
+  if (start == MAP_FAILED) return system_failure("map", "borrowed memory");
+  ::madvise(start, size, MADV_DONTDUMP);  // images of processes hold secrets
+  return Mapping({static_cast<const std::byte*>(start), size});
+}
+
+BorrowedFile::Mapping::~Mapping() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+// Maps each region once, however many parts lie in it.
+Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_t offset,
+                                                  uint64_t length) {
+  struct stat status {};
+  if (::fstat(memfd.get(), &status) != 0) return system_failure("stat", "borrowed memory");
+  auto found = regions_.find(status.st_ino);
+  if (found == regions_.end()) {
+    auto mapping = Mapping::create(memfd);
+    if (!mapping) return failure(mapping.error());
+    found = regions_.emplace(status.st_ino, std::move(*mapping)).first;
+  }
+  const auto bytes = found->second.bytes();
+  if (!fits(offset, length, bytes.size())) return malformed("a piece outside its memory");
+  return bytes.data() + offset;
+}
+
+// ---- Borrowing ---------------------------------------------------------------------------------
+
+Result<BorrowedFile> BorrowedFile::borrow(const std::string& control_socket,
+                                          const std::string& checkpoint, const std::string& file) {
+  BorrowedFile borrowed;
+  uint64_t inode = 0;
+  uint64_t offset = 0;
+  do {
+    ControlCall request;
+    if (auto sent = request.send(
+            control_socket,
+            {{"op", "lend"}, {"checkpoint", checkpoint}, {"file", file}, {"offset", offset}},
+            kTimeout);
+        !sent) {
+      return failure(sent.error());
+    }
+    auto answer = request.answer(kTimeout);
+    if (!answer) return failure(answer.error());
+    if (auto granted = accepted(*answer); !granted) return failure(granted.error());
+    try {
+      const uint64_t end = answer->at("end");
+      const uint64_t size = answer->at("size");
+      const uint64_t answer_inode = answer->at("inode");
+      if (offset > 0 && (answer_inode != inode || size != borrowed.size_bytes_)) {
+        return failure(ESTALE,
+                       "borrow '" + checkpoint + "/" + file + "': it was replaced meanwhile");
+      }
+      if (end > size || (end <= offset && end < size)) return malformed("the part has no end");
+      inode = answer_inode;
+      borrowed.size_bytes_ = size;
+      offset = end;
+      if (auto added = borrowed.add({std::move(*answer), request.descriptors()}); !added) {
+        return failure(added.error());
+      }
+    } catch (const nlohmann::json::exception& error) {
+      return malformed(error.what());
+    }
+  } while (offset < borrowed.size_bytes_);
+  return borrowed;
+}
+
+Status BorrowedFile::add(Part part) {
+  auto& descriptors = part.descriptors;
+  if (descriptors.empty()) return malformed("no descriptors");
+  loans_.push_back(std::move(descriptors[0]));
+  size_t spill_place = 0;  // 0: none
+  if (const auto spill = part.answer.find("spill"); spill != part.answer.end()) {
+    spill_place = spill->at("place");
+    if (spill_place == 0 || spill_place + 1 >= descriptors.size())
+      return malformed("no spill file");
+    auto checksums = Mapping::create(descriptors[spill_place + 1]);
+    if (!checksums) return failure(checksums.error());
+    spills_.push_back(
+        {std::move(descriptors[spill_place]), std::move(*checksums), spill->at("first_block")});
+  }
+  for (const auto& fields : part.answer.at("pieces")) {
+    const uint64_t offset = fields.at(0);
+    const uint64_t length = fields.at(1);
+    const size_t place = fields.at(2);
+    const uint64_t place_offset = fields.at(3);
+    if (length == 0 || !fits(offset, length, size_bytes_)) return malformed("a piece of no length");
+    if (place == 0 || place >= descriptors.size()) return malformed("a piece without memory");
+    if (place == spill_place) {
+      const Spill& spill = spills_.back();
+      const uint64_t blocks = spill.checksums.bytes().size() / sizeof(uint32_t);
+      if (place_offset != offset || offset / kBlockBytes < spill.first_block ||
+          (offset + length - 1) / kBlockBytes - spill.first_block >= blocks) {
+        return malformed("a spilled piece without checksums");
+      }
+      pieces_[offset] = {length, nullptr, spills_.size() - 1};
+      continue;
+    }
+    const auto data = map_region(descriptors[place], place_offset, length);
+    if (!data) return failure(data.error());
+    pieces_[offset] = {length, *data, 0};
+  }
+  return {};
+}
+
+// ---- Reading -----------------------------------------------------------------------------------
+
+Result<std::span<const std::byte>> BorrowedFile::at(uint64_t offset, uint64_t length_bytes,
+                                                    std::span<std::byte> scratch) const {
+  if (offset >= size_bytes_ || length_bytes == 0) return std::span<const std::byte>();
+  uint64_t end = std::min(size_bytes_, offset + std::min(length_bytes, size_bytes_));
+  const auto next = pieces_.upper_bound(offset);
+  if (next != pieces_.begin()) {
+    const auto& [begin, piece] = *std::prev(next);
+    if (offset < begin + piece.length) {
+      const uint64_t length = std::min(end, begin + piece.length) - offset;
+      if (piece.data != nullptr) return std::span(piece.data + (offset - begin), length);
+      return read_spilled(spills_[piece.spill], offset, length, scratch);
+    }
+  }
+  if (next != pieces_.end()) end = std::min(end, next->first);
+  return std::span(kZeros).first(std::min<uint64_t>(end - offset, kZeros.size()));
+}
+
+// Reads whole blocks, because the checksums are of whole blocks.
+Result<std::span<const std::byte>> BorrowedFile::read_spilled(const Spill& spill, uint64_t offset,
+                                                              uint64_t length_bytes,
+                                                              std::span<std::byte> scratch) const {
+  const uint64_t first = offset / kBlockBytes;
+  const uint64_t last = std::min<uint64_t>((offset + length_bytes - 1) / kBlockBytes,
+                                           first + scratch.size() / kBlockBytes - 1);
+  if (scratch.size() < kScratchMinBytes) return failure(EINVAL, "scratch is too short");
+  const auto damaged = [&](uint64_t at, const std::string& why) {
+    return failure(EIO, "read borrowed spill file at offset " + std::to_string(at) + ": " + why);
+  };
+  const auto bytes = scratch.first((last - first + 1) * kBlockBytes);
+  for (size_t done = 0; done < bytes.size();) {
+    const uint64_t at = first * kBlockBytes + done;
+    const ssize_t count =
+        ::pread(spill.file.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(at));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return damaged(at, std::strerror(errno));
+    if (count == 0) return damaged(at, "the file is too short");
+    done += static_cast<size_t>(count);
+  }
+  for (uint64_t block = first; block <= last; ++block) {
+    uint32_t checksum = 0;
+    std::memcpy(&checksum,
+                spill.checksums.bytes().data() + (block - spill.first_block) * sizeof(checksum),
+                sizeof(checksum));
+    if (crc32c(bytes.subspan((block - first) * kBlockBytes, kBlockBytes)) != checksum) {
+      return damaged(block * kBlockBytes, "checksum mismatch");
+    }
+  }
+  const uint64_t skip = offset - first * kBlockBytes;
+  return bytes.subspan(skip, std::min<uint64_t>(length_bytes, bytes.size() - skip));
+}
+
+}  // namespace ppmr
