@@ -281,6 +281,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   auto pager = add_internal<ServePagesCommand>(app, "serve-pages", exit_code, sub);
   sub->add_option("--images", pager->images)->required();
   sub->add_option("--memory", pager->memory);
+  sub->add_option("--complete", pager->complete);
   sub->add_option("--work", pager->work)->required();
   sub->add_option("--ready-fd", pager->ready_fd);
   auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);

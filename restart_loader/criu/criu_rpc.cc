@@ -69,6 +69,13 @@ std::string without_freezer(const std::string& message) {
   return request.SerializeAsString();
 }
 
+std::string with_lazy_pages(const std::string& message) {
+  criu::criu_req request;
+  if (!request.ParseFromString(message)) return message;
+  request.mutable_opts()->set_lazy_pages(true);
+  return request.SerializeAsString();
+}
+
 std::optional<CriuNotification> parse_criu_notification(const std::string& message) {
   criu::criu_resp response;
   if (!response.ParseFromString(message) || response.type() != criu::NOTIFY) return std::nullopt;

@@ -39,6 +39,10 @@ std::string with_directories(const std::string& message, int images_directory, i
 // after 10 s. Keeps all other fields.
 std::string without_freezer(const std::string& message);
 
+// Makes the dump that a request asks for a lazy one (lazy_dump.h). A configuration file cannot:
+// runc sets the field, and CRIU prefers the field. Keeps all other fields.
+std::string with_lazy_pages(const std::string& message);
+
 // CRIU waits for the reply to a notification.
 struct CriuNotification {
   std::string script;  // "post-dump", "post-restore": the names of action scripts

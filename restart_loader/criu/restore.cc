@@ -44,6 +44,7 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   // Removes the files of an earlier restore with the same work directory.
   unlink((work + "/lazy-pages.socket").c_str());
   unlink(restore->pid_file_.c_str());
+  unlink((work + kMemoryCompleteFile).c_str());
   forget_pages_server(work);
   const sigset_t set = ending_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -75,7 +76,10 @@ Status Restore::start_pager() {
   if (argv.empty()) argv = {"/proc/self/exe", "serve-pages"};
   argv.insert(argv.end(),
               {"--images", options_.images, "--work", options_.work, "--ready-fd", "3"});
-  if (!options_.memory.empty()) argv.insert(argv.end(), {"--memory", options_.memory});
+  if (!options_.memory.empty()) {
+    const std::string complete = options_.work + kMemoryCompleteFile;
+    argv.insert(argv.end(), {"--memory", options_.memory, "--complete", complete});
+  }
   auto started = CriuProcess::start({.argv = std::move(argv),
                                      .log_file = options_.work + "/pager.log",
                                      .show = options_.show_line,

@@ -19,6 +19,9 @@
 
 namespace ppmr {
 
+// In the work directory: the pager makes it when the whole memory file has arrived.
+inline constexpr const char* kMemoryCompleteFile = "/memory-complete";
+
 struct RestoreOptions {
   std::string criu;
   std::string images;  // absolute

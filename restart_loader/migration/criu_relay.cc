@@ -277,7 +277,12 @@ int CriuRelay::run_for_runtime(int socket) const {
   if (!images) return report_error(images.error().message);
   if (!work) return report_error(work.error().message);
   first->bytes = with_directories(std::move(first->bytes), *images, *work);
-  if (role == "source") first->bytes = without_freezer(first->bytes);
+  if (role == "source") {
+    const auto record = read_record();
+    if (!record) return report_error(record.error().message);
+    first->bytes = without_freezer(first->bytes);
+    if (!record->trees[tree].memory.empty()) first->bytes = with_lazy_pages(first->bytes);
+  }
   if (role == "target") {
     (void)leave_mark(work_directory, RelayMark::kContainerCreated, read_boot_id());
   }

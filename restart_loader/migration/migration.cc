@@ -112,7 +112,7 @@ Status Migration::prepare() {
     entry.container = tree.plan.container;
     entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
     if (settings_.pre_copy_rounds_max > 0) entry.images = "last";
-    if (moves_memory_apart(tree)) entry.memory = entry.checkpoint + ".memory";
+    if (moves_memory_apart()) entry.memory = entry.checkpoint + ".memory";
     record.trees.push_back(std::move(entry));
   }
   auto created = store_.create(std::move(record));
@@ -140,9 +140,8 @@ Status Migration::prepare() {
 
 // The page reader moves the memory, not CRIU. Not with pre-copy, whose rounds CRIU writes, and not
 // for a copy, because the original runs on as soon as CRIU has dumped it.
-bool Migration::moves_memory_apart(const Tree& tree) const {
-  return settings_.lazily && !settings_.leave_running && settings_.pre_copy_rounds_max == 0 &&
-         tree.plan.container.name.empty();
+bool Migration::moves_memory_apart() const {
+  return settings_.lazily && !settings_.leave_running && settings_.pre_copy_rounds_max == 0;
 }
 
 void Migration::dump(Tree& tree, size_t number) {

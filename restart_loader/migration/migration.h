@@ -73,7 +73,7 @@ class Migration {
 
   // The steps before the decision. On an error the caller aborts the migration.
   Status prepare();
-  bool moves_memory_apart(const Tree& tree) const;
+  bool moves_memory_apart() const;
   void dump(Tree& tree, size_t number);  // in a thread of its own
   // Asks the trees to release RDMA, and returns when they have. Later calls return the same result:
   // all trees release before the first one is frozen, because they may talk to each other.

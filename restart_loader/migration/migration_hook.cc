@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/restore.h"
 #include "restart_loader/migration/notify_target.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/processes/frozen_tasks.h"
@@ -24,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 // How often a hook checks which processes are still alive.
 constexpr milliseconds kLookInterval{200};
+// How often the target's hook looks whether all memory has arrived.
+constexpr milliseconds kMemoryInterval{2};
 // How long a hook whose coordinator died tries to notify the target.
 constexpr milliseconds kNotifyPatience{10'000};
 // Includes the time until CRIU has let the tree run on.
@@ -58,6 +61,7 @@ class Hold {
   std::string reason_to_abort(const OwnershipRecord& record) const;
   std::optional<bool> abort(const std::string& why);
   bool let_run_on(const OwnershipRecord& record) const;
+  bool await_memory() const;
   bool let_run_here() const;
   bool finish_committed(OwnershipRecord record);
   Result<FrozenTasks> our_tasks(const OwnershipRecord& record) const {
@@ -256,7 +260,22 @@ bool Hold::let_run_here() const {
   return kLetCriuGoOn;
 }
 
+// Before this node votes: the pager must have all memory, so that the tree needs neither the source
+// nor the mount's daemon any more. False: the migration is over, or the pager has ended.
+bool Hold::await_memory() const {
+  auto record = store_.read(id_, role_);
+  if (!record || tree_ >= record->trees.size() || record->trees[tree_].memory.empty()) return true;
+  const auto work = store_.make_work_directory(id_, role_, tree_);
+  if (!work) return log(work.error().message), false;
+  while (access((*work + kMemoryCompleteFile).c_str(), F_OK) != 0) {
+    if (pages_server_is_lost(*work) || !is_alive(criu_) || is_over(record->state)) return false;
+    if (auto next = store_.wait(id_, role_, record->version, kMemoryInterval)) record = next;
+  }
+  return true;
+}
+
 bool Hold::at_target() {
+  if (!await_memory()) return kStopCriu;
   auto record = change([&](OwnershipRecord& latest) { return note_ready(latest); });
   if (!record) {
     log(record.error().message);

@@ -10,6 +10,7 @@
 #include <future>
 
 #include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/criu_options.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/frozen_memory/frozen_pages.h"
 #include "restart_loader/migration/criu_relay.h"
@@ -159,8 +160,10 @@ Status TreeDump::prepare() {
 // Containers are dumped through runc: it passes CRIU the options that a container needs, and
 // forgets the container after the dump.
 Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
+  std::string configuration = runc_configuration(options_.criu_options);
+  if (moves_memory_apart()) configuration += criu_settings(lazy_dump_options())->configuration;
   const Status relay = write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu,
-                                          work_, runc_configuration(options_.criu_options));
+                                          work_, configuration);
   if (!relay) return failure(relay.error());
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());

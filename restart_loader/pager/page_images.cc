@@ -22,20 +22,14 @@ constexpr uint32_t kLazy = 1U << 1;
 constexpr uint32_t kPresent = 1U << 2;
 constexpr size_t kReadBytes = size_t{1} << 20;
 
-Result<UniqueFd> open_image(const std::string& path) {
-  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return system_failure("open", path);
-  return file;
-}
-
 Result<std::string> read_whole(const std::string& path) {
-  const auto file = open_image(path);
-  if (!file) return failure(file.error());
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_failure("open", path);
   std::string text;
   for (;;) {
     const size_t before = text.size();
     text.resize(before + kReadBytes);
-    const ssize_t n = read(file->get(), text.data() + before, kReadBytes);
+    const ssize_t n = read(file.get(), text.data() + before, kReadBytes);
     if (n < 0 && errno != EINTR) return system_failure("read", path);
     text.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
     if (n == 0) return text;
@@ -88,9 +82,9 @@ bool find_places(const std::vector<PageRange>& indexed, uint64_t start, uint64_t
 Result<PageImages> PageImages::open(std::string directory, const std::string& memory) {
   PageImages images(std::move(directory));
   if (memory.empty()) return images;
-  auto file = open_image(memory);
+  auto file = PageFile::open(memory);
   if (!file) return failure(file.error());
-  images.memory_ = std::make_shared<const UniqueFd>(std::move(*file));
+  images.memory_ = std::move(*file);
   auto index = read_page_index(images.directory_ + "/" + kPageIndexFile);
   if (!index) return failure(index.error());
   for (IndexedTask& task : index->tasks) images.indexed_[task.pid] = std::move(task.ranges);
@@ -146,9 +140,9 @@ Result<TaskImages> PageImages::of(pid_t pid) const {
   if (in_images && memory_) return damaged("it includes memory that is also in a memory file");
   images.pages = memory_;
   if (memory_) return images;
-  auto pages = open_image(fmt::format("{}/pages-{}.img", directory_, head.pages_id()));
+  auto pages = PageFile::open(fmt::format("{}/pages-{}.img", directory_, head.pages_id()));
   if (!pages) return failure(pages.error());
-  images.pages = std::make_shared<const UniqueFd>(std::move(*pages));
+  images.pages = std::move(*pages);
   return images;
 }
 

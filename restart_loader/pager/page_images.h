@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
 #include "mount/page_index/page_index.h"
+#include "restart_loader/pager/page_file.h"
 
 namespace ppmr {
 
 // What a lazy restore of one process leaves out.
 struct TaskImages {
-  std::shared_ptr<const UniqueFd> pages;  // null if there are no ranges
+  std::shared_ptr<const PageFile> pages;  // null if there are no ranges
   std::vector<PageRange> ranges;          // by address, not overlapping; offsets in `pages`
 };
 
@@ -37,12 +37,14 @@ class PageImages {
 
   // `pid`: as the process sees itself. Errors: as open().
   Result<TaskImages> of(pid_t pid) const;
+  // The memory file; null if there is none.
+  const std::shared_ptr<PageFile>& memory() const { return memory_; }
 
  private:
   explicit PageImages(std::string directory) : directory_(std::move(directory)) {}
 
   std::string directory_;
-  std::shared_ptr<const UniqueFd> memory_;           // null: there is no memory file
+  std::shared_ptr<PageFile> memory_;                 // null: there is no memory file
   std::map<pid_t, std::vector<PageRange>> indexed_;  // by pid, in the memory file
 };
 

@@ -58,7 +58,7 @@ class Buffer {
 struct Task {
   pid_t pid = 0;  // as the task sees itself; 0: a fork that the kernel has reported
   UniqueFd uffd;
-  std::shared_ptr<const UniqueFd> pages;
+  std::shared_ptr<const PageFile> pages;
   MissingPages missing;
   std::vector<uint64_t> unanswered;  // addresses of faults
   uint64_t cursor = 0;               // where the filling thread goes on
@@ -71,22 +71,10 @@ enum class Copied {
   kTryAgain,  // the task changes its memory: its event comes first
 };
 
-Status read_pages(const UniqueFd& pages, uint64_t offset, std::byte* to, uint64_t bytes) {
-  while (bytes > 0) {
-    const ssize_t n = pread(pages.get(), to, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_failure("read", "the pages of the images");
-    if (n == 0) return failure(EIO, "the pages file of the images is too short");
-    to += n;
-    offset += static_cast<uint64_t>(n);
-    bytes -= static_cast<uint64_t>(n);
-  }
-  return {};
-}
-
 class Pager {
  public:
-  explicit Pager(PageImages images) : images_(std::move(images)) {}
+  Pager(PageImages images, std::function<void()> completed)
+      : images_(std::move(images)), completed_(std::move(completed)) {}
   ~Pager() { stop(); }
 
   Status open(const std::string& work);
@@ -106,6 +94,7 @@ class Pager {
   Result<Copied> answer_fault(Task& task, uint64_t address);
   bool end_finished_tasks();
 
+  Status await_memory();
   void fill();
   TaskPointer next_task_locked();
   Status fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
@@ -117,6 +106,7 @@ class Pager {
   void fail(const Error& error);
 
   const PageImages images_;
+  const std::function<void()> completed_;  // called by the filling thread
   UniqueFd listener_;
   UniqueFd criu_;
   UniqueFd epoll_;
@@ -352,16 +342,14 @@ Result<Copied> Pager::answer_fault(Task& task, uint64_t address) {
     range = task.missing.first_in(address, window_end);
     task.cursor = range->end;
   }
-  if (Status done = read_pages(*task.pages, range->offset, window_.data(), range->bytes()); !done) {
-    return failure(done.error());
-  }
+  const auto bytes = task.pages->read(range->offset, range->bytes(), window_.data());
+  if (!bytes) return failure(bytes.error());
   std::lock_guard lock(mutex_);
   const auto still = task.missing.first_in(range->start, range->end);
   if (!still || still->start != range->start || still->offset != range->offset) {
     return Copied::kTryAgain;  // it has changed meanwhile
   }
-  return copy_locked(task, {range->start, std::min(range->end, still->end), range->offset},
-                     window_.data());
+  return copy_locked(task, {range->start, std::min(range->end, still->end), range->offset}, *bytes);
 }
 
 void Pager::wake_locked(const Task& task, uint64_t address) const {
@@ -451,7 +439,22 @@ bool Pager::end_finished_tasks() {
   return restored_ && tasks_.empty();
 }
 
+Status Pager::await_memory() {
+  const Status complete = images_.memory()->borrow([this] {
+    std::lock_guard lock(mutex_);
+    return stopping_;
+  });
+  if (!complete) return complete;
+  completed_();
+  return {};
+}
+
 void Pager::fill() {
+  if (images_.memory()) {
+    const Status complete = await_memory();
+    if (!complete && complete.error().errno_value == ECANCELED) return;
+    if (!complete) return fail(complete.error());
+  }
   std::vector<PageRange> batch;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -487,8 +490,9 @@ TaskPointer Pager::next_task_locked() {
 Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {
   static thread_local Buffer buffer(kBatchBytes);
   const uint64_t first = batch.front().offset;
-  const uint64_t bytes = batch.back().offset + batch.back().bytes() - first;
-  if (Status done = read_pages(*task->pages, first, buffer.data(), bytes); !done) return done;
+  const uint64_t length = batch.back().offset + batch.back().bytes() - first;
+  const auto bytes = task->pages->read(first, length, buffer.data());
+  if (!bytes) return failure(bytes.error());
   for (const PageRange& range : batch) {
     for (uint64_t at = range.start; at < range.end;) {
       std::unique_lock lock(mutex_);
@@ -496,7 +500,7 @@ Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& 
       at = still ? still->end : std::min(range.end, at + kCopyBytesMax);
       // The task may have moved other memory here meanwhile.
       if (!still || still->offset - range.offset != still->start - range.start) continue;
-      const auto copied = copy_locked(*task, *still, buffer.data() + (still->offset - first));
+      const auto copied = copy_locked(*task, *still, *bytes + (still->offset - first));
       if (!copied) return failure(copied.error());
       if (task->has_ended) return {};
       // A later batch has what could not be copied now.
@@ -530,10 +534,11 @@ void Pager::stop() {
 }  // namespace
 
 Result<PagerCounters> serve_pages(const std::string& images, const std::string& memory,
-                                  const std::string& work, const std::function<void()>& listening) {
+                                  const std::string& work, const std::function<void()>& listening,
+                                  const std::function<void()>& completed) {
   auto opened_images = PageImages::open(images, memory);
   if (!opened_images) return failure(opened_images.error());
-  Pager pager(std::move(*opened_images));
+  Pager pager(std::move(*opened_images), completed);
   if (Status opened = pager.open(work); !opened) return failure(opened.error());
   listening();
   return pager.serve();

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -118,6 +119,9 @@ int end_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+constexpr uint32_t kLazy = 2;
+constexpr uint32_t kLazyAndPresent = 6;
+
 class PagerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -139,7 +143,8 @@ class PagerTest : public testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  void write_images(uint64_t pages_in_file) {
+  // `flags`: of the entries, see include/pagemap.h of CRIU.
+  void write_images(uint64_t pages_in_file, uint32_t flags = kLazyAndPresent) {
     std::ofstream pagemap(directory_ + "/pagemap-17.img");
     const auto number = [&](uint32_t value) {
       pagemap.write(reinterpret_cast<const char*>(&value), sizeof(value));
@@ -156,7 +161,7 @@ class PagerTest : public testing::Test {
       entry.set_vaddr(reinterpret_cast<uint64_t>(memory_) + page * kPageBytes);
       entry.set_compat_nr_pages(0);
       entry.set_nr_pages(std::min(count, kPagesInImages - page));
-      entry.set_flags(6);
+      entry.set_flags(flags);
       number(static_cast<uint32_t>(entry.ByteSizeLong()));
       pagemap << entry.SerializeAsString();
     }
@@ -169,26 +174,66 @@ class PagerTest : public testing::Test {
     }
   }
 
+  // Moves the pages to a memory file, the upper half first.
+  void write_memory_file() {
+    write_images(kPagesInImages, kLazy);
+    const uint64_t half = kPagesInImages / 2;
+    const uint64_t start = reinterpret_cast<uint64_t>(memory_);
+    const uint64_t middle = start + half * kPageBytes;
+    const uint64_t upper_bytes = (kPagesInImages - half) * kPageBytes;
+    const PageIndex index{
+        kPagesInImages * kPageBytes,
+        {{17, 1, {{start, middle, upper_bytes}, {middle, middle + upper_bytes, 0}}}}};
+    ASSERT_TRUE(write_page_index(directory_ + "/" + kPageIndexFile, index));
+    std::ifstream pages(directory_ + "/pages-1.img");
+    std::vector<char> bytes(kPagesInImages * kPageBytes);
+    pages.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::filesystem::remove(directory_ + "/pages-1.img");
+    memory_file_ = directory_ + "/memory";
+    std::ofstream file(memory_file_);
+    const auto lower_bytes = static_cast<std::streamsize>(half * kPageBytes);
+    file.write(bytes.data() + lower_bytes, static_cast<std::streamsize>(upper_bytes));
+    file.write(bytes.data(), lower_bytes);
+  }
+
   // Serves a task that does `body`. Returns the pager's result; `task_end_`: how the task ended.
   template <typename Body>
   Result<PagerCounters> serve(const Body& body) {
     Restored task(memory_, directory_ + "/" + kPagerSocket);
     pid_t child = -1;
-    auto served = serve_pages(directory_, "", directory_, [&] {
+    const auto listening = [&] {
       child = fork();
       if (child != 0) return;
       body(task);
       _exit(0);
-    });
+    };
+    auto served = serve_pages(directory_, memory_file_, directory_, listening,
+                              [this] { memory_is_complete_ = true; });
     if (!served) kill(child, SIGKILL);
     task_end_ = end_of(child);
     return served;
   }
 
   std::string directory_;
+  std::string memory_file_;  // empty: there is none
   std::byte* memory_ = nullptr;
   int task_end_ = -1;
+  std::atomic<bool> memory_is_complete_ = false;
 };
+
+TEST_F(PagerTest, PagesArriveFromAMemoryFile) {
+  write_memory_file();
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.check(3, kPages, 97);
+    task.finish();
+    task.check(0, kPages);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(served->pages, kPagesInImages);
+  EXPECT_EQ(task_end_, 0);
+  EXPECT_TRUE(memory_is_complete_);
+}
 
 TEST_F(PagerTest, AllPagesArriveByFaultsAndByThemselves) {
   const auto served = serve([](Restored& task) {

@@ -1,5 +1,6 @@
 #include "restart_loader/pager/serve_pages_command.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "buffer_pool/unique_fd.h"
 #include "restart_loader/pager/pager.h"
 
 namespace ppmr {
@@ -28,8 +30,12 @@ int ServePagesCommand::run() const {
     (void)!write(ready_fd, "", 1);
     close(ready_fd);
   };
+  const auto completed = [this] {
+    if (complete.empty()) return;
+    UniqueFd(open(complete.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  };
   try {
-    const auto served = serve_pages(images, memory, work, listening);
+    const auto served = serve_pages(images, memory, work, listening, completed);
     if (!served) return report(served.error().message);
     std::fputs(fmt::format("served {} faults; {} pages, {} zero pages\n", served->faults,
                            served->pages, served->zero_pages)

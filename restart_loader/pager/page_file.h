@@ -1,0 +1,44 @@
+// The file that has the bytes of missing pages: a pages file of CRIU, or a memory file
+// (mount/page_index). Bytes of a memory file that has arrived are borrowed from the target's daemon
+// (borrowed_file.h): then reads need neither the daemon nor a system call.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/pager/borrowed_file.h"
+
+namespace ppmr {
+
+// Threads: read() by any, also during borrow(); borrow() by one.
+class PageFile {
+ public:
+  static Result<std::shared_ptr<PageFile>> open(const std::string& path);
+
+  // The bytes at `offset`: in the file's own memory if they are there in one piece, else copied to
+  // `scratch`. Blocks while they have not arrived. Valid as long as this object and `scratch`.
+  // Errors: EIO, of the file system.
+  Result<const std::byte*> read(uint64_t offset, size_t length_bytes, std::byte* scratch) const;
+
+  // Waits until the file is sealed, then borrows its bytes. Does nothing for a file that is in no
+  // ppmr mount, or that its mount cannot lend. Errors: ECANCELED when `is_cancelled`, which it asks
+  // every 100 ms; those of the checkpoint.
+  Status borrow(const std::function<bool()>& is_cancelled);
+
+ private:
+  PageFile(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
+
+  const std::string path_;
+  const UniqueFd file_;
+  std::optional<BorrowedFile> borrowed_;  // constant once is_borrowed_
+  std::atomic<bool> is_borrowed_ = false;
+};
+
+}  // namespace ppmr
