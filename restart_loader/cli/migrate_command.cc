@@ -267,8 +267,11 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   auto answers = read_answers(*answer, questions);
   if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
   if (!answers->node.has_feature(kLazyFeature)) settings_.lazily = false;
-  auto obstacles =
-      check_move(move_options_, gather_node_facts(settings_.criu), facts, questions, *answers);
+  const NodeFacts here = gather_node_facts(settings_.criu);
+  for (const TreeFacts& tree : facts) {
+    if (!here.can_hold_in_pipes(tree.memory_bytes)) settings_.memory_apart = false;
+  }
+  auto obstacles = check_move(move_options_, here, facts, questions, *answers);
   findings.insert(findings.end(), obstacles.begin(), obstacles.end());
   return {};
 }

@@ -22,6 +22,7 @@ struct MigrationSettings {
   MountEntry mount;
   nlohmann::json endpoint;  // address and credentials for the target's agent, see parse_endpoint()
   bool lazily = true;
+  bool memory_apart = true;  // if possible, the page reader moves the memory, not CRIU
   bool leave_running = false;
   unsigned pre_copy_rounds_max = 0;
   std::chrono::milliseconds hold_limit{120'000};

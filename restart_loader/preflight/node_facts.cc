@@ -117,6 +117,19 @@ bool NodeFacts::has_feature(const std::string& feature) const {
   return std::find(features.begin(), features.end(), feature) != features.end();
 }
 
+// Each pipe needs two descriptors. With CAP_SYS_RESOURCE neither limit applies to CRIU.
+bool NodeFacts::can_hold_in_pipes(uint64_t memory_bytes) const {
+  constexpr uint64_t kOtherDescriptors = 1024;
+  constexpr uint64_t kDescriptorsOfPipe = 2;
+  const auto limit = hard_limits.find("Max open files");
+  if (has_capability(kCapSysResource) || pipe_max_bytes == 0 || limit == hard_limits.end()) {
+    return true;
+  }
+  const uint64_t descriptors = std::strtoull(limit->second.c_str(), nullptr, 10);
+  if (descriptors == 0) return true;  // "unlimited"
+  return memory_bytes / pipe_max_bytes * kDescriptorsOfPipe + kOtherDescriptors <= descriptors;
+}
+
 std::vector<std::string> parse_cpu_features(std::string_view cpuinfo) {
   std::set<std::string> found;
   std::istringstream lines{std::string(cpuinfo)};
@@ -169,6 +182,8 @@ NodeFacts gather_node_facts(const std::string& criu) {
   if (!criu.empty()) query_criu(facts);
   facts.cpu_features = parse_cpu_features(read_file("/proc/cpuinfo"));
   facts.memory_available_bytes = available_memory();
+  facts.pipe_max_bytes =
+      std::strtoull(read_file("/proc/sys/fs/pipe-max-size").c_str(), nullptr, 10);
   if (const auto status = read_process_status(getpid())) {
     facts.user = status->effective_uid;
     facts.capabilities = status->capabilities;

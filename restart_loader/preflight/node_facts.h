@@ -17,6 +17,10 @@ namespace ppmr {
 inline constexpr const char* kMemoryTrackingFeature = "mem_dirty_track";  // for pre-copy
 inline constexpr const char* kLazyFeature = "uffd-noncoop";               // for a lazy restart
 
+// linux/capability.h
+inline constexpr int kCapSysAdmin = 21;
+inline constexpr int kCapSysResource = 24;
+
 struct NodeFacts {
   std::string host;
   std::string architecture;               // "x86_64"
@@ -31,8 +35,11 @@ struct NodeFacts {
   uid_t user = 0;                                  // that runs CRIU
   uint64_t capabilities = 0;                       // effective, one bit each
   std::map<std::string, std::string> hard_limits;  // "Max open files": "1048576"
+  uint64_t pipe_max_bytes = 0;                     // fs.pipe-max-size; 0: unknown
 
   bool has_feature(const std::string& feature) const;
+  // Whether CRIU can keep this much memory in pipes, as it does during a lazy dump.
+  bool can_hold_in_pipes(uint64_t memory_bytes) const;
   bool has_capability(int capability) const { return (capabilities >> capability & 1) != 0; }
 };
 
@@ -51,6 +58,7 @@ std::map<std::string, std::string> parse_hard_limits(std::string_view text);
 // from_json() throws nlohmann::json::exception.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeFacts, host, architecture, kernel, criu_path, criu_version,
                                    criu_problem, features, cpu_features, memory_available_bytes,
-                                   store_free_bytes, user, capabilities, hard_limits)
+                                   store_free_bytes, user, capabilities, hard_limits,
+                                   pipe_max_bytes)
 
 }  // namespace ppmr

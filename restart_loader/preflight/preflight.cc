@@ -101,6 +101,19 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
   }
 }
 
+void check_pipes(const MoveOptions& options, const NodeFacts& source,
+                 const std::vector<TreeFacts>& trees, Findings& findings) {
+  if (!options.lazily || options.pre_copy || options.own_pid_namespace) return;
+  for (const TreeFacts& tree : trees) {
+    if (source.can_hold_in_pipes(tree.memory_bytes)) continue;
+    findings.warn(
+        fmt::format("the memory of {} ({}) goes through CRIU's images, which takes longer: for "
+                    "more, CRIU would need more pipes than this node allows",
+                    tree.name_of(tree.root), format_size(tree.memory_bytes)),
+        "sysctl fs.pipe-max-size=16777216, or run ppmr migrate with CAP_SYS_RESOURCE");
+  }
+}
+
 void check_space(const std::vector<TreeFacts>& trees, const NodeFacts& target, Findings& findings) {
   uint64_t needed = 0;
   for (const TreeFacts& tree : trees) needed += tree.memory_bytes;
@@ -237,6 +250,7 @@ std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& sou
   Findings findings;
   check_source(options, source, trees, findings);
   compare_nodes(options, source, answers, findings);
+  check_pipes(options, source, trees, findings);
   check_space(trees, answers.node, findings);
   check_answers(trees, questions, answers, findings);
   return findings.take();

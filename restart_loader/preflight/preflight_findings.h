@@ -12,8 +12,6 @@
 
 namespace ppmr {
 
-inline constexpr int kCapSysAdmin = 21, kCapSysResource = 24;  // linux/capability.h
-
 // Findings, sorted by severity and without duplicates.
 class Findings {
  public:

@@ -166,6 +166,16 @@ TEST_F(Preflight, StopsTheMoveIfTheTargetHasTooLittleMemory) {
   target_.memory_available_bytes = 1 << 29;
   expect_stop("the target has 512.0 MiB free", "free memory");
 }
+TEST_F(Preflight, WarnsIfCriuCannotHoldTheMemoryInPipes) {
+  source_.capabilities &= ~(uint64_t{1} << kCapSysResource);
+  source_.pipe_max_bytes = 1 << 20;
+  source_.hard_limits["Max open files"] = "3072";  // 1,024 pipes for 1 GiB, and others
+  EXPECT_THAT(find(), IsEmpty());
+  source_.hard_limits["Max open files"] = "3071";
+  expect_warning("more pipes than this node allows", "fs.pipe-max-size");
+  source_.hard_limits["Max open files"] = "unlimited";
+  EXPECT_THAT(find(), IsEmpty());
+}
 TEST_F(Preflight, WarnsOfLittleMemory) {
   target_.memory_available_bytes = (1 << 30) + (1 << 29);
   expect_warning("the target has 1.5 GiB free", "needs that memory twice");
