@@ -64,9 +64,11 @@ class Tree:
         return sum(int(line.split()[1]) for line in shown.splitlines()) / 1024
 
     def end(self):
-        for pid in reversed(self.pids()):
+        pids = self.pids()
+        for pid in reversed(pids):
             self.node.signal(pid, 9)
-        self.node.await_end(self.pid)
+        for pid in pids:
+            self.node.await_end(pid)
 
 
 def move(lab, nodes, migrations, shape):
@@ -83,11 +85,13 @@ def move(lab, nodes, migrations, shape):
 def plain(lab, node, shape, number):
     """Seconds of a dump into tmpfs and of a restore from there."""
     tree = Tree(lab, node, shape)
+    pids = tree.pids()
     images, work = node.scratch(f"images{number}", tmpfs=True), node.scratch(f"work{number}")
     began = time.monotonic()
     criu.dump(node, tree.pid, images, work, timeout=300)
     dumped = time.monotonic()
-    node.await_end(tree.pid)
+    for pid in pids:  # a restored process needs its pid
+        node.await_end(pid)
     node.keep_helpers_low()
     restoring = time.monotonic()
     criu.restore(node, images, work, timeout=300)
