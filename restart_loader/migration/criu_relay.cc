@@ -356,6 +356,11 @@ void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
   }
   const auto record = read_record();
   if (!record) return;
+  // Also if runc has removed the container, because its processes ended after CRIU was killed.
+  const auto port = port_of_container();
+  if (port && port->exists() && record->state == MigrationState::kAborted) {
+    if (Status attached = port->attach(); !attached) (void)report_error(attached.error().message);
+  }
   if (Status settled = settle_container_at_source(*record, record->trees[tree]); !settled) {
     (void)report_error(settled.error().message);
   }

@@ -16,11 +16,11 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <thread>
 
@@ -32,6 +32,7 @@ namespace {
 // A fault also brings its neighbours: programs touch memory in order more often than not, and one
 // read of the images costs as much as copying some ten pages.
 constexpr uint64_t kFaultWindowBytes = 64 << 10;
+constexpr size_t kAnswerers = 4;
 constexpr uint64_t kBatchBytes = 1 << 20;
 // The longest copy under the lock, which a fault waits for.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
@@ -60,11 +61,16 @@ struct Task {
   UniqueFd uffd;
   std::shared_ptr<const PageFile> pages;
   MissingPages missing;
-  std::vector<uint64_t> unanswered;  // addresses of faults
-  uint64_t cursor = 0;               // where the filling thread goes on
+  size_t unanswered = 0;  // faults
+  uint64_t cursor = 0;    // where the filling thread goes on
   bool has_ended = false;
 };
 using TaskPointer = std::shared_ptr<Task>;
+
+struct Fault {
+  TaskPointer task;
+  uint64_t address = 0;
+};
 
 enum class Copied {
   kDone,
@@ -89,10 +95,10 @@ class Pager {
   TaskPointer task_of(int uffd);
   void serve_events(const TaskPointer& task);
   void note_event(const TaskPointer& task, const uffd_msg& event);
-  // Returns whether all of the task's faults are answered.
-  Result<bool> answer_faults(Task& task);
-  Result<Copied> answer_fault(Task& task, uint64_t address);
   bool end_finished_tasks();
+
+  void answer_faults();
+  Result<Copied> answer_fault(Task& task, uint64_t address, std::byte* window);
 
   Status await_memory();
   void fill();
@@ -104,27 +110,28 @@ class Pager {
   void wake_locked(const Task& task, uint64_t address) const;
   void stop();
   void fail(const Error& error);
+  void wake_serving() const;
 
   const PageImages images_;
   const std::function<void()> completed_;  // called by the filling thread
   UniqueFd listener_;
   UniqueFd criu_;
   UniqueFd epoll_;
-  UniqueFd wake_;  // eventfd: the filling thread has completed a task, or failed
-  // Tasks whose faults may be unanswered. Of the serving thread.
-  std::set<TaskPointer> waiting_;
-  Buffer window_{kFaultWindowBytes};
+  UniqueFd wake_;  // eventfd: another thread has completed a task, or failed
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<TaskPointer>
-      tasks_;              // guarded by mutex_, as are the tasks; the serving thread changes it
-  bool restored_ = false;  // guarded by mutex_: CRIU has restored all tasks
-  bool stopping_ = false;  // guarded by mutex_
+      tasks_;                 // guarded by mutex_, as are the tasks; the serving thread changes it
+  std::deque<Fault> faults_;  // guarded by mutex_
+  bool restored_ = false;     // guarded by mutex_: CRIU has restored all tasks
+  bool stopping_ = false;     // guarded by mutex_
   std::optional<Error> failure_;  // guarded by mutex_
   PagerCounters counters_;        // guarded by mutex_
 
-  std::thread filler_;  // last: it uses the members above
+  // Last: they use the members above.
+  std::thread filler_;
+  std::vector<std::thread> answerers_;
 };
 
 Status Pager::open(const std::string& work) {
@@ -160,6 +167,7 @@ Status Pager::watch(int fd) const {
 
 Result<PagerCounters> Pager::serve() {
   filler_ = std::thread([this] { fill(); });
+  for (size_t i = 0; i < kAnswerers; ++i) answerers_.emplace_back([this] { answer_faults(); });
   for (;;) {
     if (Status served = serve_once(); !served) return failure(served.error());
     if (end_finished_tasks()) break;
@@ -182,8 +190,7 @@ Status Pager::serve_once() {
     if (failure_) return failure(*failure_);
   }
   std::array<epoll_event, 64> events{};
-  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                               waiting_.empty() ? -1 : kRetryMs);
+  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
   if (count < 0 && errno != EINTR) return system_failure("wait for", "page faults");
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<size_t>(i)].data.fd;
@@ -197,14 +204,8 @@ Status Pager::serve_once() {
       (void)!read(fd, &ignored, sizeof(ignored));
     } else if (const TaskPointer task = task_of(fd)) {
       serve_events(task);
-      waiting_.insert(task);
     }
     if (!done) return done;
-  }
-  for (auto task = waiting_.begin(); task != waiting_.end();) {
-    const auto all = answer_faults(**task);
-    if (!all) return failure(all.error());
-    task = *all ? waiting_.erase(task) : std::next(task);
   }
   return {};
 }
@@ -286,7 +287,9 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
   switch (event.event) {
     case UFFD_EVENT_PAGEFAULT:
       ++counters_.faults;
-      task->unanswered.push_back(event.arg.pagefault.address & ~(kPageBytes - 1));
+      ++task->unanswered;
+      faults_.push_back({task, event.arg.pagefault.address & ~(kPageBytes - 1)});
+      changed_.notify_all();
       break;
     case UFFD_EVENT_FORK: {
       auto child = std::make_shared<Task>();
@@ -311,25 +314,31 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
   }
 }
 
-Result<bool> Pager::answer_faults(Task& task) {
-  std::vector<uint64_t> addresses;
-  {
-    std::lock_guard lock(mutex_);
-    addresses.swap(task.unanswered);
+// Several threads: one that waits for bytes which have not arrived must not delay the others.
+void Pager::answer_faults() {
+  const Buffer window(kFaultWindowBytes);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !faults_.empty(); });
+    if (stopping_) return;
+    const Fault fault = faults_.front();
+    faults_.pop_front();
+    lock.unlock();
+    const auto copied = answer_fault(*fault.task, fault.address, window.data());
+    if (!copied) return fail(copied.error());
+    if (*copied == Copied::kTryAgain) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
+    }
+    lock.lock();
+    if (*copied == Copied::kTryAgain) {
+      faults_.push_back(fault);
+    } else if (--fault.task->unanswered == 0 && fault.task->missing.empty()) {
+      wake_serving();
+    }
   }
-  bool all = true;
-  for (const uint64_t address : addresses) {
-    const auto copied = answer_fault(task, address);
-    if (!copied) return failure(copied.error());
-    if (*copied == Copied::kDone) continue;
-    all = false;
-    std::lock_guard lock(mutex_);
-    task.unanswered.push_back(address);
-  }
-  return all;
 }
 
-Result<Copied> Pager::answer_fault(Task& task, uint64_t address) {
+Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::byte* window) {
   std::optional<PageRange> range;
   {
     std::lock_guard lock(mutex_);
@@ -342,7 +351,7 @@ Result<Copied> Pager::answer_fault(Task& task, uint64_t address) {
     range = task.missing.first_in(address, window_end);
     task.cursor = range->end;
   }
-  const auto bytes = task.pages->read(range->offset, range->bytes(), window_.data());
+  const auto bytes = task.pages->read(range->offset, range->bytes(), window);
   if (!bytes) return failure(bytes.error());
   std::lock_guard lock(mutex_);
   const auto still = task.missing.first_in(range->start, range->end);
@@ -429,7 +438,7 @@ Result<Copied> Pager::copy_locked(Task& task, const PageRange& to, const std::by
 bool Pager::end_finished_tasks() {
   std::lock_guard lock(mutex_);
   std::erase_if(tasks_, [this](const TaskPointer& task) {
-    const bool complete = restored_ && task->missing.empty() && task->unanswered.empty();
+    const bool complete = restored_ && task->missing.empty() && task->unanswered == 0;
     if (!complete && !task->has_ended) return false;
     // The filling thread may still refer to the task.
     task->has_ended = true;
@@ -469,10 +478,7 @@ void Pager::fill() {
     if (!filled) return fail(filled.error());
     lock.lock();
     const bool complete = task->missing.empty() || task->has_ended;
-    if (complete) {
-      const uint64_t one = 1;
-      (void)!write(wake_.get(), &one, sizeof(one));
-    }
+    if (complete) wake_serving();
   }
 }
 
@@ -518,6 +524,10 @@ Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& 
 void Pager::fail(const Error& error) {
   std::lock_guard lock(mutex_);
   if (!failure_) failure_ = error;
+  wake_serving();
+}
+
+void Pager::wake_serving() const {
   const uint64_t one = 1;
   (void)!write(wake_.get(), &one, sizeof(one));
 }
@@ -529,6 +539,8 @@ void Pager::stop() {
     changed_.notify_all();
   }
   if (filler_.joinable()) filler_.join();
+  for (std::thread& answerer : answerers_) answerer.join();
+  answerers_.clear();
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 //
 // clang-format off
 //   criu restore --lazy-pages -- socket lazy-pages.socket --> pid, userfaultfd of each task; "finished"
-//   kernel -- page fault, fork, mremap, munmap, madvise ----> serving thread: answers faults
+//   kernel -- fork, mremap, munmap, madvise, page fault ----> serving thread
+//                                              page fault ----> answering threads
 //                                                             filling thread: all other pages
 // clang-format on
 //
@@ -11,7 +12,7 @@
 // and, unless it is negative (a zombie), the descriptor; at the end kRestoreFinished. Faults can
 // arrive before the end, and CRIU waits for the answers.
 //
-// Both threads copy pages under one lock, which the serving thread also holds while it reads the
+// All threads copy pages under one lock, which the serving thread also holds while it reads the
 // kernel's events. So no page is copied to an address that the kernel has reported as unmapped or
 // moved. The pages are read from the images without the lock.
 #pragma once
@@ -37,8 +38,8 @@ struct PagerCounters {
 // the memory file is complete, and returns when every page of every task is in place. `images`: the
 // directory of the images; `memory`: see PageImages. Errors: those of PageImages and of
 // userfaultfd(2); ECONNRESET if CRIU ends before it has restored all tasks. After an error, tasks
-// that miss pages must not run on: once their userfaultfd is closed they read zeros. Threads: one
-// call at a time.
+// that miss pages must not run on: once their userfaultfd is closed they read zeros.
+// Threads: one call at a time.
 Result<PagerCounters> serve_pages(const std::string& images, const std::string& memory,
                                   const std::string& work, const std::function<void()>& listening,
                                   const std::function<void()>& completed);
