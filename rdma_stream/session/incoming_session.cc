@@ -164,6 +164,8 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       return apply(body, &Sink::truncate);
     case MessageType::kPunchHole:
       return apply(body, &Sink::punch_hole);
+    case MessageType::kZeros:
+      return apply(body, &Sink::zeros);
     case MessageType::kOpenedForWrite:
       return apply(body, &Sink::opened_for_write);
     case MessageType::kClosed:
