@@ -99,6 +99,9 @@ class SourceMount final : public FrontEnd {
   // EBUSY when another call sends to the same checkpoint; those of memory_reader.h and of write().
   // After an error other than ENOENT the checkpoint has failed.
   Status send_memory(const std::string& name, const PageIndex& index);
+  // Readers at the target wait for bytes of a file: send_memory() sends them first. Any values are
+  // allowed. Never blocks.
+  void bytes_wanted(uint64_t node, uint64_t offset, uint64_t length);
 
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
@@ -160,7 +163,6 @@ class SourceMount final : public FrontEnd {
   class MemoryPass;
   class WantedSender;
   Status send_memory(const SourceNodePointer& node, const PageIndex& index);
-  void bytes_wanted(uint64_t node, uint64_t offset, uint64_t length);
 
   // Checkpoints.
   Result<CommitReport> seal(const SourceNodePointer& top);

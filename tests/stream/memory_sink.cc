@@ -264,6 +264,7 @@ Status MemorySink::land(const Landing& landing, uint64_t chunk_digest) {
   node->in_flight.erase(chunk);
   node->size_bytes = std::max(node->size_bytes, landing.offset + landing.length);
   node->digest += chunk_digest;
+  landed_offsets_.push_back(landing.offset);
   return {};
 }
 
@@ -412,6 +413,11 @@ std::optional<std::vector<std::byte>> MemorySink::content(uint64_t number) const
 std::vector<wire::Zeros> MemorySink::zeros() const {
   std::lock_guard lock(mutex_);
   return zeros_;
+}
+
+std::vector<uint64_t> MemorySink::landed_offsets() const {
+  std::lock_guard lock(mutex_);
+  return landed_offsets_;
 }
 
 std::vector<std::string> MemorySink::names_made() const {
