@@ -57,13 +57,15 @@ class SourceMount::MemoryPass {
 // The blocks of a file and the thread that sends the wanted ones. The destructor ends the thread.
 class SourceMount::WantedSender {
  public:
-  // Errors of start(): EBUSY. Throws std::system_error when the system has no thread left.
   WantedSender(SourceMount& mount, SourceNodePointer node, uint64_t file_bytes)
       : mount_(mount), node_(std::move(node)), blocks_(file_bytes) {}
   ~WantedSender() { finish(); }
 
   WantedBlocks& blocks() { return blocks_; }
-  Status start(MemoryReader reader);
+  // From now on blocks can be wanted. Errors: EBUSY.
+  Status admit_wants();
+  // Throws std::system_error when the system has no thread left.
+  void start(MemoryReader reader);
   // Returns the error of the thread.
   Status finish();
 
@@ -73,7 +75,7 @@ class SourceMount::WantedSender {
   SourceMount& mount_;
   const SourceNodePointer node_;
   WantedBlocks blocks_;
-  bool registered_ = false;
+  bool admits_wants_ = false;
   bool reserves_ = false;
   Status status_;  // of the thread
   std::thread thread_;
@@ -86,7 +88,8 @@ Status SourceMount::send_memory(const std::string& name, const PageIndex& index)
   }
   if (Status open = opened(node, true); !open) return open;
   const Status sent = without_exceptions([&] { return send_memory(node, index); });
-  if (!sent) give_up(*node->checkpoint, sent.error());
+  // EBUSY: the other request continues.
+  if (!sent && sent.error().errno_value != EBUSY) give_up(*node->checkpoint, sent.error());
   released(node, true);
   return sent;
 }
@@ -94,11 +97,12 @@ Status SourceMount::send_memory(const std::string& name, const PageIndex& index)
 Status SourceMount::send_memory(const SourceNodePointer& node, const PageIndex& index) {
   auto reader = MemoryReader::create(index);
   if (!reader) return failure(reader.error());
+  WantedSender wanted(*this, node, index.memory_bytes);
+  if (Status alone = wanted.admit_wants(); !alone) return alone;
   // The chunks of the memory do not overlap each other; nor must they overlap earlier ones.
   if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
   node->writer->set_size_bytes(index.memory_bytes);
-  WantedSender wanted(*this, node, index.memory_bytes);
-  if (Status started = wanted.start(reader->for_another_thread()); !started) return started;
+  wanted.start(reader->for_another_thread());
   MemoryPass pass(*this, node, std::move(*reader), wanted.blocks());
   if (Status sent = pass.send_all(); !sent) return sent;
   return wanted.finish();
@@ -120,19 +124,21 @@ void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) 
 // ---- The thread for wanted blocks
 // ----------------------------------------------------------------
 
-Status SourceMount::WantedSender::start(MemoryReader reader) {
-  {
-    std::lock_guard lock(mount_.memories_mutex_);
-    if (!mount_.memories_.emplace(node_->id, &blocks_).second) {
-      return failure(EBUSY, "send memory: another request sends memory to the same file");
-    }
-    registered_ = true;
-    std::erase_if(mount_.early_wants_, [this](const wire::Want& early) {
-      if (early.node != node_->id) return false;
-      blocks_.want(early.offset, early.length_bytes);
-      return true;
-    });
+Status SourceMount::WantedSender::admit_wants() {
+  std::lock_guard lock(mount_.memories_mutex_);
+  if (!mount_.memories_.emplace(node_->id, &blocks_).second) {
+    return failure(EBUSY, "send memory: another request sends memory to the same file");
   }
+  admits_wants_ = true;
+  std::erase_if(mount_.early_wants_, [this](const wire::Want& early) {
+    if (early.node != node_->id) return false;
+    blocks_.want(early.offset, early.length_bytes);
+    return true;
+  });
+  return {};
+}
+
+void SourceMount::WantedSender::start(MemoryReader reader) {
   // At most half of the slots are reserves, so that each first pass can get one.
   reserves_ = 2 * ++mount_.reserves_ <= mount_.pool_->slot_count();
   if (!reserves_) --mount_.reserves_;
@@ -141,7 +147,6 @@ Status SourceMount::WantedSender::start(MemoryReader reader) {
   thread_ = std::thread([this, reader = std::move(reader), reserve = std::move(reserve)]() mutable {
     run(std::move(reader), std::move(reserve), reserves_);
   });
-  return {};
 }
 
 void SourceMount::WantedSender::run(MemoryReader reader, SlotLease reserve, bool keep_reserve) {
@@ -159,7 +164,7 @@ Status SourceMount::WantedSender::finish() {
   blocks_.finish();
   if (thread_.joinable()) thread_.join();
   if (std::exchange(reserves_, false)) --mount_.reserves_;
-  if (std::exchange(registered_, false)) {
+  if (std::exchange(admits_wants_, false)) {
     std::lock_guard lock(mount_.memories_mutex_);
     mount_.memories_.erase(node_->id);
   }
@@ -212,6 +217,7 @@ Status SourceMount::MemoryPass::send_wanted(SlotLease reserve, bool keep_reserve
     // A reader waits: no patience for slots.
     if (Status sent = send(reserve, taken, std::chrono::milliseconds(0)); !sent) return sent;
     if (Status sent = send_zeros(); !sent) return sent;
+    blocks_.wanted_sent();
   }
 }
 

@@ -97,7 +97,7 @@ class SourceMount final : public FrontEnd {
   // Writes the memory that the index lists, read from the processes, to the checkpoint `name`: one
   // file. Bytes that readers at the target wait for are sent ahead of the others. Errors: ENOENT;
   // EBUSY when another call sends to the same checkpoint; those of memory_reader.h and of write().
-  // After an error other than ENOENT the checkpoint has failed.
+  // After other errors than ENOENT and EBUSY the checkpoint has failed.
   Status send_memory(const std::string& name, const PageIndex& index);
   // Readers at the target wait for bytes of a file: send_memory() sends them first. Any values are
   // allowed. Never blocks.

@@ -73,12 +73,21 @@ WantedBlocks::Part WantedBlocks::take_wanted(uint64_t length_max) {
   size_t first = find_locked(wanted_, next_wanted_, true);
   if (first == block_count_) first = find_locked(wanted_, 0, true);
   next_wanted_ = std::min(find_locked(wanted_, first, false), first + blocks_max);
+  sending_wanted_ = true;
   return take_locked(first, next_wanted_);
+}
+
+void WantedBlocks::wanted_sent() {
+  {
+    std::lock_guard lock(mutex_);
+    sending_wanted_ = false;
+  }
+  changed_.notify_all();
 }
 
 bool WantedBlocks::any_wanted() const {
   std::lock_guard lock(mutex_);
-  return wanted_count_ > 0 && !finished_;
+  return any_wanted_locked();
 }
 
 bool WantedBlocks::await_wanted() {
@@ -89,7 +98,7 @@ bool WantedBlocks::await_wanted() {
 
 void WantedBlocks::await_none_wanted() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return wanted_count_ == 0 || finished_; });
+  changed_.wait(lock, [this] { return !any_wanted_locked(); });
 }
 
 void WantedBlocks::finish() {

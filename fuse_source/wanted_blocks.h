@@ -32,13 +32,15 @@ class WantedBlocks {
   Part take_next(uint64_t offset, uint64_t length_max);
   // Takes wanted blocks in the same way. It continues behind the last one that it took, and then at
   // the beginning of the file, so that every wanted block is taken in turn. Empty: none is wanted.
+  // The caller calls wanted_sent() when it has announced them.
   Part take_wanted(uint64_t length_max);
+  void wanted_sent();
 
-  // Whether a block is wanted and not taken; false after finish().
+  // Whether blocks are wanted and not sent yet; false after finish().
   bool any_wanted() const;
   // Blocks until a block is wanted. Returns false after finish().
   bool await_wanted();
-  // Blocks until no block is wanted, or until finish().
+  // Blocks until no block is wanted that is not sent yet, or until finish().
   void await_none_wanted();
   // From now on no thread takes wanted blocks.
   void finish();
@@ -49,6 +51,7 @@ class WantedBlocks {
   // The first block at or behind `from` whose bit is `value`.
   size_t find_locked(const Bits& bits, size_t from, bool value) const;
   Part take_locked(size_t first, size_t end);
+  bool any_wanted_locked() const { return !finished_ && (wanted_count_ > 0 || sending_wanted_); }
 
   const uint64_t file_bytes_;
   const size_t block_count_;
@@ -59,7 +62,8 @@ class WantedBlocks {
   Bits taken_;
   Bits wanted_;  // never a taken block
   size_t wanted_count_ = 0;
-  size_t next_wanted_ = 0;  // where take_wanted() continues
+  bool sending_wanted_ = false;  // between take_wanted() and wanted_sent()
+  size_t next_wanted_ = 0;       // where take_wanted() continues
   bool finished_ = false;
 };
 

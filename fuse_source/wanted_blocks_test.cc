@@ -42,6 +42,8 @@ TEST(WantedBlocks, TakesEachBlockOnce) {
   file.want(70 * kBlock + 5, 10);
   EXPECT_TRUE(file.any_wanted());
   EXPECT_EQ(blocks(file.take_wanted(16 * kBlock)), Blocks(70, 71));
+  EXPECT_TRUE(file.any_wanted()) << "the block is not sent yet";
+  file.wanted_sent();
   EXPECT_FALSE(file.any_wanted());
   file.want(70 * kBlock, kBlock);
   EXPECT_FALSE(file.any_wanted()) << "the block is taken";
@@ -73,6 +75,7 @@ TEST(WantedBlocks, ServesWantedBlocksInTurn) {
   EXPECT_EQ(blocks(file.take_wanted(16 * kBlock)), Blocks(199, 200));
   EXPECT_EQ(blocks(file.take_wanted(kBlock)), Blocks(10, 11));
   EXPECT_EQ(blocks(file.take_wanted(kBlock)), Blocks(11, 12));
+  file.wanted_sent();
   EXPECT_FALSE(file.any_wanted());
 }
 
@@ -84,6 +87,7 @@ TEST(WantedBlocks, IgnoresRangesOutsideTheFile) {
   EXPECT_FALSE(file.any_wanted());
   file.want(63 * kBlock + 1, UINT64_MAX);
   EXPECT_EQ(blocks(file.take_wanted(16 * kBlock)), Blocks(63, 64));
+  file.wanted_sent();
   EXPECT_FALSE(file.any_wanted());
 }
 
@@ -96,6 +100,8 @@ TEST(WantedBlocks, WaitsEndWhenABlockIsWantedOrAllAreTaken) {
   auto served = std::async(std::launch::async, [&] { file.await_none_wanted(); });
   EXPECT_EQ(served.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   (void)file.take_wanted(kBlock);
+  EXPECT_EQ(served.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  file.wanted_sent();
   served.get();
   auto ended = std::async(std::launch::async, [&] { return file.await_wanted(); });
   file.finish();
@@ -119,6 +125,7 @@ TEST(WantedBlocks, RandomRequestsDuringTheFirstPassCoverTheFileOnce) {
     for (uint64_t offset = 0; offset < count * kBlock;) {
       for (uint32_t i = random() % 3; i > 0; --i) file.want(random() % (count * kBlock), random());
       for (uint32_t i = random() % 3; i > 0; --i) note(file.take_wanted(kBlock << random() % 5));
+      file.wanted_sent();
       const auto next = file.take_next(offset, kBlock << random() % 5);
       if (next.length == 0) break;
       offset = note(next);
