@@ -21,7 +21,8 @@ bool ImageFile::arrived_locked(Range range) const {
 
 Range ImageFile::missing(uint64_t offset, size_t length) const {
   std::lock_guard lock(mutex_);
-  if (closed_ || offset > uint64_t{INT64_MAX} - length) return {};
+  constexpr uint64_t kEndMax = INT64_MAX;
+  if (closed_ || length > kEndMax || offset > kEndMax - length) return {};
   const Range range{offset, offset + length};
   RangeSet known;
   const auto add = [&known](Range part, bool is_known) {

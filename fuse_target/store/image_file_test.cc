@@ -245,6 +245,7 @@ TEST_F(ImageFileTest, MissingAreTheBytesThatAreNeitherHereNorAnnounced) {
   EXPECT_EQ(file().missing(250, 300), (Range{300, 550}));
   EXPECT_EQ(file().missing(250, 200), (Range{300, 400}));
   EXPECT_EQ(file().missing(UINT64_MAX - 1, 5), Range{});
+  EXPECT_EQ(file().missing(5, UINT64_MAX - 1), Range{});
   file().retract(200, 100);
   file().close(1000);
   EXPECT_EQ(file().missing(250, 300), Range{}) << "holes of a closed file";

@@ -124,7 +124,8 @@ bool IncomingSession::take_wanted_locked(uint64_t node, uint64_t offset, uint64_
 }
 
 void IncomingSession::want(uint64_t node, uint64_t offset, uint64_t length) {
-  if (length == 0 || offset > uint64_t{INT64_MAX} - length) return;
+  constexpr uint64_t kEndMax = INT64_MAX;
+  if (length == 0 || length > kEndMax || offset > kEndMax - length) return;
   {
     std::lock_guard lock(mutex_);
     const bool requested = std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& one) {
