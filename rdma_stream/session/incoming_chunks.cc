@@ -18,6 +18,11 @@ constexpr uint32_t kUrgentMaxBytes = 64 << 10;
 // Requested ranges that are recorded. Beyond that the oldest is dropped: its bytes then arrive
 // without priority at the target.
 constexpr size_t kWantedMax = 1024;
+// While readers leap through a file, at most this many chunks of the usual queue are in flight, so
+// that an urgent chunk does not wait behind a whole window of them. Readers leap if a chunk that
+// was requested out of the order of its file arrived within the last second.
+constexpr size_t kFetchingMaxForLeaps = 2;
+constexpr std::chrono::seconds kLeapsLast{1};
 // Releases are held back, to be sent together, for at most one in this many slots.
 constexpr size_t kSlotsPerHeldRelease = 8;
 
@@ -61,6 +66,10 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
     entry.attempts = 0;
     entry.has_landing = false;
     entry.wanted = take_wanted_locked(announce.node, announce.offset, announce.length);
+    const bool follows =
+        last_announced_.node == announce.node && last_announced_.end == announce.offset;
+    if (entry.wanted && !follows) last_leap_ = Clock::now();
+    last_announced_ = {announce.node, announce.offset, announce.offset + announce.length};
     if (inline_bytes.empty() || must_starve_locked(announce.slot)) {
       queue_locked(announce.slot);
     } else {
@@ -114,12 +123,12 @@ void IncomingSession::queue_locked(uint32_t slot) {
 // The source sends a request from front to back, so only its front is removed.
 bool IncomingSession::take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length) {
   bool found = false;
-  for (Wanted& wanted : wanted_) {
+  for (FileRange& wanted : wanted_) {
     if (wanted.node != node || wanted.end <= offset || offset + length <= wanted.begin) continue;
     found = true;
     if (offset <= wanted.begin) wanted.begin = std::min(offset + length, wanted.end);
   }
-  if (found) std::erase_if(wanted_, [](const Wanted& one) { return one.begin == one.end; });
+  if (found) std::erase_if(wanted_, [](const FileRange& one) { return one.begin == one.end; });
   return found;
 }
 
@@ -128,7 +137,7 @@ void IncomingSession::want(uint64_t node, uint64_t offset, uint64_t length) {
   if (length == 0 || length > kEndMax || offset > kEndMax - length) return;
   {
     std::lock_guard lock(mutex_);
-    const bool requested = std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& one) {
+    const bool requested = std::any_of(wanted_.begin(), wanted_.end(), [&](const FileRange& one) {
       return one.node == node && one.begin <= offset && offset + length <= one.end;
     });
     if (requested) return;
@@ -225,6 +234,12 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
       if (!wait) return false;
       queue_changed_.wait(lock);
       continue;
+    }
+    // A mover with nothing in flight waits for a pull and gets one; another one takes its next pull
+    // when one of those in flight has ended.
+    if (!wait && &ring == &queue_ && fetching_ >= kFetchingMaxForLeaps &&
+        Clock::now() - last_leap_ < kLeapsLast) {
+      return false;
     }
     const uint32_t slot = ring.pop_front();
     ChunkEntry& entry = chunks_[slot];

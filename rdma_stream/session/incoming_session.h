@@ -116,7 +116,7 @@ class IncomingSession final {
     Landing landing;
   };
 
-  struct Wanted {  // a range for which a Want is under way
+  struct FileRange {
     uint64_t node = 0;
     uint64_t begin = 0;
     uint64_t end = 0;
@@ -178,7 +178,9 @@ class IncomingSession final {
   SlotRing urgent_queue_;
   SlotRing queue_;
   SlotRing starved_;
-  std::deque<Wanted> wanted_;  // in the order of the requests; at most kWantedMax
+  std::deque<FileRange> wanted_;  // requested; the oldest first; at most kWantedMax
+  FileRange last_announced_;      // the range of the latest chunk
+  std::chrono::steady_clock::time_point last_leap_{};  // see kFetchingMaxForLeaps
   size_t pulling_ = 0;
   size_t releases_held_ = 0;  // releases in the outbox that are sent together with later ones
   uint64_t space_events_ = 0;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <future>
 #include <mutex>
+#include <semaphore>
 #include <thread>
 
 #include "tests/stream/greeting.h"
@@ -117,33 +118,77 @@ TEST_F(WantedBytes, RequestsAndZerosAreRepeatedAfterALostConnection) {
   EXPECT_GT(source_->sender().counters().reconnections, 0u);
 }
 
-// The chunk is longer than those that are always pulled first.
-TEST_F(WantedBytes, RequestedChunkIsPulledAheadOfTheQueue) {
-  constexpr size_t kChunk = 128 << 10;
-  constexpr size_t kQueued = 100;
-  constexpr uint64_t kWanted = 64 << 20;
-  std::mutex gate;
-  open({}, {.pool_slots = kQueued + 10, .chunk_size_bytes = kChunk, .stream_count = 1});
-  rig_->sink().set_before_land([&] { std::lock_guard lock(gate); });
-  {
-    std::lock_guard closed(gate);
-    for (size_t i = 0; i < kQueued; ++i) {
-      const std::vector<std::byte> bytes(kChunk - 64, std::byte{1});
-      ASSERT_TRUE(source_->write(*file_, i * kChunk, bytes));
-    }
-    ASSERT_TRUE(eventually([&] { return rig_->sink().chunks_in_flight() == kQueued; }));
-    want(kWanted + 100, 10);
-    ASSERT_TRUE(eventually_wanted(1));
-    const std::vector<std::byte> bytes(kChunk - 64, std::byte{2});
-    ASSERT_TRUE(source_->write(*file_, kWanted, bytes));
-    ASSERT_TRUE(eventually([&] { return rig_->sink().chunks_in_flight() == kQueued + 1; }));
+// Chunks that are longer than those that are always pulled first. They land one by one, when the
+// test permits it.
+class QueuedChunks : public WantedBytes {
+ protected:
+  static constexpr size_t kChunk = 128 << 10;
+  static constexpr size_t kQueued = 100;
+  static constexpr size_t kInFlightMax = 34;  // 4 MiB, and the one that crosses this limit
+
+  void SetUp() override {
+    open({}, {.pool_slots = kQueued + 10, .chunk_size_bytes = kChunk, .stream_count = 1});
+    rig_->sink().set_before_land([this] { permits_.acquire(); });
+    for (size_t i = 0; i < kQueued; ++i) write(i * kChunk);
+    await_announced(kQueued);
   }
-  ASSERT_TRUE(source_->drain(*file_));
-  rig_->sink().set_before_land(nullptr);
-  const auto landed = rig_->sink().landed_offsets();
-  const auto found = std::find(landed.begin(), landed.end(), kWanted);
-  // Behind the 4 MiB that were in flight already.
-  EXPECT_LE(found - landed.begin(), 34);
+  void write(uint64_t offset) {
+    const std::vector<std::byte> bytes(kChunk - 64, std::byte{1});
+    ASSERT_TRUE(source_->write(*file_, offset, bytes));
+  }
+  void await_announced(size_t chunks) {
+    ASSERT_TRUE(eventually([&] {
+      return rig_->sink().chunks_in_flight() + rig_->sink().landed_offsets().size() == chunks;
+    }));
+  }
+  // The number of chunks that land before this one.
+  size_t position(uint64_t offset) {
+    permits_.release(2 * kQueued);
+    EXPECT_TRUE(source_->drain(*file_));
+    const auto landed = rig_->sink().landed_offsets();
+    return static_cast<size_t>(std::find(landed.begin(), landed.end(), offset) - landed.begin());
+  }
+
+  std::counting_semaphore<> permits_{0};
+};
+
+TEST_F(QueuedChunks, RequestedChunkIsPulledAheadOfTheQueue) {
+  want((64 << 20) + 100, 10);
+  ASSERT_TRUE(eventually_wanted(1));
+  write(64 << 20);
+  await_announced(kQueued + 1);
+  EXPECT_LE(position(64 << 20), kInFlightMax);
+}
+
+TEST_F(QueuedChunks, SecondRequestFindsFewChunksInFlight) {
+  constexpr size_t kLanded = kInFlightMax + 4;
+  want(64 << 20, 10);
+  ASSERT_TRUE(eventually_wanted(1));
+  write(64 << 20);
+  await_announced(kQueued + 1);
+  permits_.release(kLanded);
+  ASSERT_TRUE(eventually([&] { return rig_->sink().landed_offsets().size() == kLanded; }));
+  want(80 << 20, 10);
+  ASSERT_TRUE(eventually_wanted(2));
+  write(80 << 20);
+  await_announced(kQueued + 2);
+  EXPECT_LE(position(80 << 20), kLanded + 3);
+}
+
+// A reader that follows the writer is no reason to keep the pipeline short.
+TEST_F(QueuedChunks, RequestThatTheWriterFollowsLeavesManyChunksInFlight) {
+  constexpr size_t kLanded = kInFlightMax + 4;
+  want(kQueued * kChunk - 64, kChunk);
+  ASSERT_TRUE(eventually_wanted(1));
+  write(kQueued * kChunk - 64);
+  await_announced(kQueued + 1);
+  permits_.release(kLanded);
+  ASSERT_TRUE(eventually([&] { return rig_->sink().landed_offsets().size() == kLanded; }));
+  want(80 << 20, 10);
+  ASSERT_TRUE(eventually_wanted(2));
+  write(80 << 20);
+  await_announced(kQueued + 2);
+  EXPECT_GT(position(80 << 20), kLanded + 20);
 }
 
 TEST_F(WantedBytes, TargetForgetsTheOldestOfManyRequests) {

@@ -124,7 +124,7 @@ def test_reader_gets_the_bytes_it_waits_for_ahead_of_the_rest(nodes, mounts, fro
     wait_until(lambda: nodes.target.exists(memory), 10, "the memory file")
     # Until the first pass has filled the pool of the source: 64 MiB.
     wait_until(lambda: mounts.source.status()["pool"]["free"] <= 1, 10, "a full pool")
-    faults = [(199 * MIB, MIB), (180 * MIB + 5 * PAGE, PAGE), (150 * MIB, PAGE), (170 * MIB, PAGE)]
+    faults = [(180 * MIB + 5 * PAGE, PAGE), (199 * MIB, MIB), (150 * MIB, PAGE), (170 * MIB, PAGE)]
     zeros = [(130 * MIB, MIB)]
     steps = [f"{offset}:{length}" for offset, length in faults + zeros]
     reader = start(nodes.target, READER, memory, *steps)
