@@ -55,6 +55,7 @@ class DiscardSink final : public Sink {
   Status set_attributes(SessionId, const wire::SetAttributes&) override { return {}; }
   Status truncate(SessionId, const wire::Truncate&) override { return {}; }
   Status punch_hole(SessionId, const wire::PunchHole&) override { return {}; }
+  Status zeros(SessionId, const wire::Zeros&) override { return {}; }
   Status opened_for_write(SessionId, const wire::OpenedForWrite&) override { return {}; }
   Status closed(SessionId, const wire::Closed&) override { return {}; }
   Status forget(SessionId, const wire::Forget&) override { return {}; }

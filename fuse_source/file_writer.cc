@@ -42,6 +42,16 @@ bool FileWriter::adopt(SlotLease lease, std::span<const std::byte> bytes, uint64
   return !std::exchange(watched_, true);
 }
 
+Chunk FileWriter::cut_apart(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset) {
+  const auto slot_offset = static_cast<uint32_t>(bytes.data() - lease.payload().data());
+  std::lock_guard lock(mutex_);
+  size_bytes_ = std::max(size_bytes_, offset + bytes.size());
+  Chunk chunk =
+      stream_->cut(std::move(lease), slot_offset, static_cast<uint32_t>(bytes.size()), offset);
+  chunk.apart = true;
+  return chunk;
+}
+
 void FileWriter::cut_locked(CutChunks& cut) {
   cut.add(stream_->cut(std::move(gathered_->lease), gathered_->slot_offset, gathered_->length,
                        gathered_->offset));

@@ -44,6 +44,10 @@ class FileWriter {
   // thread must call flush_if_quiet() repeatedly until it returns true.
   bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
 
+  // Makes a chunk of `bytes`, which are in the slot of the lease, and gathers nothing behind them.
+  // The caller ensures that they overlap no other bytes in flight, and announces the chunk.
+  Chunk cut_apart(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset);
+
   // Sends the gathered bytes.
   void flush();
   // For the watching thread: sends the gathered bytes if none were added for `quiet`. Returns false

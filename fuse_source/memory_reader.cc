@@ -17,85 +17,84 @@ constexpr size_t kZeroPagesMin = 16;
 
 }  // namespace
 
-MemoryReader::MemoryReader(const PageIndex& index) : index_(index) {
+Result<MemoryReader> MemoryReader::create(const PageIndex& index) {
+  std::vector<Piece> pieces;
+  uint64_t end = 0;  // of the pieces so far
+  for (const IndexedTask& task : index.tasks) {
+    for (const PageRange& range : task.ranges) {
+      if (range.offset + range.bytes() <= end) continue;  // shared, and in an earlier range
+      if (range.offset > end) {
+        return failure(EPROTO, fmt::format("the page index leaves out the memory at {:#x}", end));
+      }
+      pieces.push_back({end, range.start + (end - range.offset), task.host_pid});
+      end = range.offset + range.bytes();
+    }
+  }
+  if (end != index.memory_bytes) {
+    return failure(EPROTO, fmt::format("the page index ends at {:#x}, but the memory at {:#x}", end,
+                                       index.memory_bytes));
+  }
+  pieces.push_back({end, 0, 0});
+  pieces.shrink_to_fit();
+  return MemoryReader(std::make_shared<const std::vector<Piece>>(std::move(pieces)));
+}
+
+MemoryReader::MemoryReader(Pieces pieces) : pieces_(std::move(pieces)) {
   gathered_.reserve(kGatheredMax);
 }
 
-Result<size_t> MemoryReader::next(std::span<std::byte> slot) {
-  const auto wanted =
-      static_cast<size_t>(std::min<uint64_t>(slot.size(), index_.memory_bytes - offset_));
-  size_t filled = 0;  // with what is read or gathered
-  size_t read = 0;
-  const auto read_all = [&]() -> Status {
-    const Status done = read_gathered(slot.subspan(read, filled - read));
-    read = filled;
-    return done;
-  };
-  while (filled < wanted) {
-    const size_t task_before = task_;
-    if (Status found = take_range(); !found) return failure(found.error());
+Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
+  const uint64_t file_end = pieces_->back().offset;
+  if (offset > file_end || to.size() > file_end - offset) {
+    return failure(EINVAL,
+                   fmt::format("read memory at {:#x}: the file ends at {:#x}", offset, file_end));
+  }
+  const auto behind = [](uint64_t at, const Piece& piece) { return at < piece.offset; };
+  auto piece = std::upper_bound(pieces_->begin(), pieces_->end(), offset, behind) - 1;
+  while (!to.empty()) {
     // One call reads from one process.
-    if (task_ != task_before || gathered_.size() == kGatheredMax) {
-      if (Status done = read_all(); !done) return failure(done.error());
+    const pid_t process = piece->process;
+    size_t filled = 0;
+    gathered_.clear();
+    while (filled < to.size() && piece->process == process && gathered_.size() < kGatheredMax) {
+      const uint64_t skipped = offset - piece->offset;
+      const uint64_t length = std::min<uint64_t>((piece + 1)->offset - offset, to.size() - filled);
+      gathered_.push_back({reinterpret_cast<void*>(piece->address + skipped), length});
+      filled += length;
+      offset += length;
+      if (offset == (piece + 1)->offset) ++piece;
     }
-    gathered_from_ = index_.tasks[task_].host_pid;
-    const PageRange& range = index_.tasks[task_].ranges[range_];
-    const uint64_t bytes = std::min<uint64_t>(range.bytes() - taken_, wanted - filled);
-    gathered_.push_back({reinterpret_cast<void*>(range.start + taken_), bytes});
-    filled += bytes;
-    offset_ += bytes;
+    if (Status done = read_gathered(process, to.first(filled)); !done) return done;
+    to = to.subspan(filled);
   }
-  if (Status done = read_all(); !done) return failure(done.error());
-  return wanted;
+  return {};
 }
 
-// Moves on to the range that has the bytes at offset_.
-Status MemoryReader::take_range() {
-  for (; task_ < index_.tasks.size(); ++task_, range_ = 0, taken_ = 0) {
-    const std::vector<PageRange>& ranges = index_.tasks[task_].ranges;
-    for (; range_ < ranges.size(); ++range_, taken_ = 0) {
-      const PageRange& range = ranges[range_];
-      if (range.offset + range.bytes() <= offset_) continue;  // shared, and read before
-      if (range.offset > offset_) {
-        return failure(EPROTO,
-                       fmt::format("the page index leaves out the memory at {:#x}", offset_));
-      }
-      taken_ = offset_ - range.offset;
-      return {};
-    }
-  }
-  return failure(EPROTO, fmt::format("the page index ends at {:#x}", offset_));
-}
-
-Status MemoryReader::read_gathered(std::span<std::byte> slot) {
-  if (gathered_.empty()) return {};
-  const pid_t pid = gathered_from_;
-  const iovec local{slot.data(), slot.size()};
-  const ssize_t n = process_vm_readv(pid, &local, 1, gathered_.data(), gathered_.size(), 0);
+Status MemoryReader::read_gathered(pid_t process, std::span<std::byte> bytes) {
+  const iovec local{bytes.data(), bytes.size()};
+  const ssize_t n = process_vm_readv(process, &local, 1, gathered_.data(), gathered_.size(), 0);
   if (n < 0 && errno != EFAULT) {
-    return system_failure("read the memory of process", std::to_string(pid));
+    return system_failure("read the memory of process", std::to_string(process));
   }
   // Memory without read permission stops the call (EFAULT); /proc/PID/mem ignores permissions.
   auto done = static_cast<size_t>(std::max<ssize_t>(n, 0));
-  std::byte* to = slot.data() + done;
-  for (iovec& remote : gathered_) {
+  std::byte* to = bytes.data() + done;
+  for (const iovec& remote : gathered_) {
     const size_t skipped = std::min(done, remote.iov_len);
     done -= skipped;
     if (skipped == remote.iov_len) continue;
     const iovec rest{static_cast<std::byte*>(remote.iov_base) + skipped, remote.iov_len - skipped};
-    if (Status read = read_forcibly(rest, to); !read) return read;
+    if (Status read = read_forcibly(process, rest, to); !read) return read;
     to += rest.iov_len;
   }
-  gathered_.clear();
   return {};
 }
 
-Status MemoryReader::read_forcibly(const iovec& remote, std::byte* to) {
-  const pid_t pid = gathered_from_;
-  const std::string path = fmt::format("/proc/{}/mem", pid);
-  if (!memory_ || memory_pid_ != pid) {
+Status MemoryReader::read_forcibly(pid_t process, const iovec& remote, std::byte* to) {
+  const std::string path = fmt::format("/proc/{}/mem", process);
+  if (!memory_ || memory_of_ != process) {
     memory_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    memory_pid_ = pid;
+    memory_of_ = process;
     if (!memory_) return system_failure("open", path);
   }
   const auto address = reinterpret_cast<uint64_t>(remote.iov_base);

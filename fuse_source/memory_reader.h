@@ -1,13 +1,9 @@
-// Reads the memory of frozen processes into slots of the pool, in the order of the memory file (see
-// mount/page_index).
-//
-//   next()  ->  up to one slot of bytes that follow each other in the file
-//
-// Threads: one.
+// Reads the memory of frozen processes by its place in the memory file (see mount/page_index).
 #pragma once
 
 #include <sys/uio.h>
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -16,32 +12,35 @@
 
 namespace ppmr {
 
+// Threads: one per object; for_another_thread() makes an object for a second one.
 class MemoryReader {
  public:
-  // The index outlives the reader.
-  explicit MemoryReader(const PageIndex& index);
+  // Errors: EPROTO for an index whose ranges do not cover the file in order. The reader does not
+  // use the index after this call.
+  static Result<MemoryReader> create(const PageIndex& index);
+  MemoryReader for_another_thread() const { return MemoryReader(pieces_); }
 
-  uint64_t offset() const { return offset_; }  // of the next bytes in the file
-  bool at_end() const { return offset_ == index_.memory_bytes; }
-  // Fills `slot` with the next bytes, and returns how many: all, unless the file ends. Errors:
-  // EPROTO for an index whose ranges do not cover the file in order; those of
-  // process_vm_readv(2), with the process and the address.
-  Result<size_t> next(std::span<std::byte> slot);
+  // Fills `to` with the bytes at `offset` in the file. Errors: EINVAL when the file ends before;
+  // those of process_vm_readv(2), with the process and the address.
+  Status read(uint64_t offset, std::span<std::byte> to);
 
  private:
-  Status take_range();
-  Status read_gathered(std::span<std::byte> slot);
-  Status read_forcibly(const iovec& remote, std::byte* to);
+  // The memory of the file from `offset` to the next piece. The last piece only marks the end.
+  struct Piece {
+    uint64_t offset = 0;
+    uint64_t address = 0;
+    pid_t process = 0;
+  };
+  using Pieces = std::shared_ptr<const std::vector<Piece>>;
 
-  const PageIndex& index_;
-  size_t task_ = 0;
-  size_t range_ = 0;
-  uint64_t taken_ = 0;  // bytes of the range
-  uint64_t offset_ = 0;
+  explicit MemoryReader(Pieces pieces);
+  Status read_gathered(pid_t process, std::span<std::byte> to);
+  Status read_forcibly(pid_t process, const iovec& remote, std::byte* to);
+
+  Pieces pieces_;                // of the first range that has each byte, in the order of the file
   std::vector<iovec> gathered_;  // not read yet
-  pid_t gathered_from_ = 0;
-  UniqueFd memory_;  // /proc/PID/mem of memory_pid_, opened when it is needed
-  pid_t memory_pid_ = 0;
+  UniqueFd memory_;              // /proc/PID/mem of memory_of_, opened when it is needed
+  pid_t memory_of_ = 0;
 };
 
 // The parts of `bytes` (whole pages) that are not zero. Parts with few zero pages between them are

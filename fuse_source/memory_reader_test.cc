@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -41,16 +42,19 @@ class MemoryReaderTest : public testing::Test {
   }
   // Reads everything in slots of `slot_pages`, and returns the first byte of each page.
   static std::vector<int> read_all(const PageIndex& index, size_t slot_pages) {
-    MemoryReader reader(index);
+    auto reader = MemoryReader::create(index);
+    EXPECT_TRUE(reader) << reader.error().message;
     std::vector<std::byte> slot(slot_pages * kPage);
     std::vector<int> pages;
-    while (!reader.at_end()) {
-      const auto bytes = reader.next(slot);
-      EXPECT_TRUE(bytes) << bytes.error().message;
-      if (!bytes) break;
-      for (size_t at = 0; at < *bytes; at += kPage) {
-        EXPECT_EQ(std::memcmp(slot.data() + at, slot.data() + at + 1, kPage - 1), 0);
-        pages.push_back(static_cast<int>(slot[at]));
+    for (uint64_t offset = 0; reader && offset < index.memory_bytes; offset += slot.size()) {
+      const auto bytes =
+          std::span(slot).first(std::min<uint64_t>(slot.size(), index.memory_bytes - offset));
+      const Status read = reader->read(offset, bytes);
+      EXPECT_TRUE(read) << read.error().message;
+      if (!read) break;
+      for (size_t at = 0; at < bytes.size(); at += kPage) {
+        EXPECT_EQ(std::memcmp(bytes.data() + at, bytes.data() + at + 1, kPage - 1), 0);
+        pages.push_back(static_cast<int>(bytes[at]));
       }
     }
     return pages;
@@ -128,9 +132,8 @@ TEST_F(MemoryReaderTest, NamesTheProcessThatIsGone) {
   kill(child_, SIGKILL);
   waitpid(child_, nullptr, 0);
   PageIndex index{kPage, {{1, child_, {range(0, 1, 0)}}}};
-  MemoryReader reader(index);
-  std::vector<std::byte> slot(kPage);
-  const auto read = reader.next(slot);
+  std::vector<std::byte> bytes(kPage);
+  const Status read = MemoryReader::create(index)->read(0, bytes);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().errno_value, ESRCH);
   EXPECT_NE(read.error().message.find(std::to_string(child_)), std::string::npos);
@@ -138,9 +141,8 @@ TEST_F(MemoryReaderTest, NamesTheProcessThatIsGone) {
 
 TEST_F(MemoryReaderTest, NamesAnAddressWithoutMemory) {
   PageIndex index{kPage, {{1, child_, {{kPage, 2 * kPage, 0}}}}};
-  MemoryReader reader(index);
-  std::vector<std::byte> slot(kPage);
-  const auto read = reader.next(slot);
+  std::vector<std::byte> bytes(kPage);
+  const Status read = MemoryReader::create(index)->read(0, bytes);
   ASSERT_FALSE(read);
   EXPECT_NE(read.error().message.find("0x1000"), std::string::npos) << read.error().message;
 }
@@ -149,12 +151,40 @@ TEST_F(MemoryReaderTest, RefusesAnIndexThatLeavesMemoryOut) {
   for (const PageIndex& index :
        {PageIndex{2 * kPage, {{1, child_, {range(0, 1, 1)}}}},
         PageIndex{2 * kPage, {{1, child_, {range(0, 1, 0)}}}}, PageIndex{kPage, {}}}) {
-    MemoryReader reader(index);
-    std::vector<std::byte> slot(4 * kPage);
-    const auto read = reader.next(slot);
-    ASSERT_FALSE(read);
-    EXPECT_EQ(read.error().errno_value, EPROTO);
+    const auto reader = MemoryReader::create(index);
+    ASSERT_FALSE(reader);
+    EXPECT_EQ(reader.error().errno_value, EPROTO);
   }
+}
+
+TEST_F(MemoryReaderTest, ReadsAnyPartOfTheFile) {
+  PageIndex index{8 * kPage,
+                  {{1, child_, {range(0, 3, 0), range(10, 1, 3)}},
+                   // Two pages of the first process, then one of its own.
+                   {2, child_, {range(20, 3, 2), range(30, 3, 5)}}}};
+  const std::vector<int> expected = {1, 2, 3, 11, 23, 31, 32, 33};
+  ASSERT_EQ(read_all(index, 8), expected);
+  const MemoryReader first = std::move(MemoryReader::create(index).value());
+  MemoryReader reader = first.for_another_thread();
+  for (size_t begin = 8; begin-- > 0;) {
+    for (size_t pages = 0; pages <= 8 - begin; ++pages) {
+      std::vector<std::byte> bytes(pages * kPage);
+      ASSERT_TRUE(reader.read(begin * kPage, bytes));
+      for (size_t i = 0; i < pages; ++i) {
+        EXPECT_EQ(static_cast<int>(bytes[i * kPage]), expected[begin + i]);
+        EXPECT_EQ(bytes[i * kPage], bytes[(i + 1) * kPage - 1]);
+      }
+    }
+  }
+}
+
+TEST_F(MemoryReaderTest, RefusesToReadBehindTheEnd) {
+  MemoryReader reader =
+      std::move(MemoryReader::create({2 * kPage, {{1, child_, {range(0, 2, 0)}}}}).value());
+  std::vector<std::byte> bytes(2 * kPage);
+  EXPECT_TRUE(reader.read(0, bytes));
+  EXPECT_EQ(reader.read(kPage, bytes).error().errno_value, EINVAL);
+  EXPECT_EQ(reader.read(UINT64_MAX - kPage + 1, bytes).error().errno_value, EINVAL);
 }
 
 TEST(FindNonzero, SkipsLongRunsOfZeroPages) {

@@ -1,9 +1,18 @@
 // Memory of frozen processes: read into slots and sent like written bytes.
+//
+// Two threads send a file. The first pass sends all of it in the order of the file. The other
+// thread sends the blocks that readers at the target wait for (see wanted_blocks.h); it has a slot
+// in reserve, because the first pass keeps the pool full. While blocks are wanted, the first pass
+// leaves them the free slots.
+//
+// Zero pages are not sent: they stay holes, which read as zeros, and a message tells the target
+// where they are, so that no reader waits for them.
 #include <algorithm>
 #include <cstring>
 
 #include "fuse_source/memory_reader.h"
 #include "fuse_source/source_mount.h"
+#include "fuse_source/wanted_blocks.h"
 
 namespace ppmr {
 namespace {
@@ -11,8 +20,66 @@ namespace {
 // Trees that move at the same time each hold a slot. If they took all slots, none could get another
 // for its parts: then zero pages are sent.
 constexpr std::chrono::milliseconds kPatienceForParts{100};
+// Zeros of consecutive slots share a message. Reading this much takes a few milliseconds, and a
+// reader at the target may wait for the message.
+constexpr uint64_t kZerosMaxBytes = uint64_t{16} << 20;
+// Wants that arrive before send_memory() begins. Beyond that the oldest is dropped.
+constexpr size_t kEarlyWantsMax = 4096;
 
 }  // namespace
+
+// What one thread of send_memory() sends. Threads: one.
+class SourceMount::MemoryPass {
+ public:
+  MemoryPass(SourceMount& mount, SourceNodePointer node, MemoryReader reader, WantedBlocks& blocks)
+      : mount_(mount), node_(std::move(node)), reader_(std::move(reader)), blocks_(blocks) {}
+
+  Status send_all();
+  // Returns when blocks_.finish() is called. `reserve` is empty if the pool has no slot to reserve.
+  Status send_wanted(SlotLease reserve, bool keep_reserve);
+
+ private:
+  Status send(SlotLease& lease, const WantedBlocks::Part& taken,
+              std::chrono::milliseconds patience_for_parts);
+  Status send_chunk(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset);
+  Status add_zeros(uint64_t begin, uint64_t end);
+  Status send_zeros();
+
+  SourceMount& mount_;
+  const SourceNodePointer node_;
+  MemoryReader reader_;
+  WantedBlocks& blocks_;
+  std::vector<std::span<const std::byte>> parts_;
+  uint64_t zeros_begin_ = 0;  // not sent yet
+  uint64_t zeros_end_ = 0;
+};
+
+// The blocks of a file and the thread that sends the wanted ones. The destructor ends the thread.
+class SourceMount::WantedSender {
+ public:
+  WantedSender(SourceMount& mount, SourceNodePointer node, uint64_t file_bytes)
+      : mount_(mount), node_(std::move(node)), blocks_(file_bytes) {}
+  ~WantedSender() { finish(); }
+
+  WantedBlocks& blocks() { return blocks_; }
+  // From now on blocks can be wanted. Errors: EBUSY.
+  Status admit_wants();
+  // Throws std::system_error when the system has no thread left.
+  void start(MemoryReader reader);
+  // Returns the error of the thread.
+  Status finish();
+
+ private:
+  void run(MemoryReader reader, SlotLease reserve, bool keep_reserve);
+
+  SourceMount& mount_;
+  const SourceNodePointer node_;
+  WantedBlocks blocks_;
+  bool admits_wants_ = false;
+  bool reserves_ = false;
+  Status status_;  // of the thread
+  std::thread thread_;
+};
 
 Status SourceMount::send_memory(const std::string& name, const PageIndex& index) {
   const SourceNodePointer node = tree_.child(tree_.root(), name);
@@ -21,58 +88,198 @@ Status SourceMount::send_memory(const std::string& name, const PageIndex& index)
   }
   if (Status open = opened(node, true); !open) return open;
   const Status sent = without_exceptions([&] { return send_memory(node, index); });
-  if (!sent) give_up(*node->checkpoint, sent.error());
+  // EBUSY: the other request continues.
+  if (!sent && sent.error().errno_value != EBUSY) give_up(*node->checkpoint, sent.error());
   released(node, true);
   return sent;
 }
 
 Status SourceMount::send_memory(const SourceNodePointer& node, const PageIndex& index) {
-  // Zero pages are not sent: they stay holes, which read as zeros.
+  auto reader = MemoryReader::create(index);
+  if (!reader) return failure(reader.error());
+  WantedSender wanted(*this, node, index.memory_bytes);
+  if (Status alone = wanted.admit_wants(); !alone) return alone;
+  // The chunks of the memory do not overlap each other; nor must they overlap earlier ones.
+  if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
   node->writer->set_size_bytes(index.memory_bytes);
-  MemoryReader reader(index);
-  std::vector<std::span<const std::byte>> parts;
-  SlotLease lease;
-  while (!reader.at_end()) {
-    if (!lease) {
-      auto waited = wait_for_slot(*node->checkpoint, [] { return false; });
-      if (!waited) return failure(waited.error());
-      lease = std::move(*waited);
-    }
-    const uint64_t offset = reader.offset();
-    const std::span<std::byte> slot = lease.payload();
-    const auto filled = reader.next(slot);
-    if (!filled) return failure(filled.error());
-    find_nonzero(slot.first(*filled), parts);
-    // A slot is one chunk: the parts behind the first move to slots of their own.
-    while (parts.size() > 1) {
-      const std::span<const std::byte> part = parts.back();
-      SlotLease another = pool_->acquire(kPatienceForParts);
-      if (!another) break;
-      const std::span<std::byte> copy = another.payload().first(part.size());
-      std::memcpy(copy.data(), part.data(), copy.size());
-      const auto distance = static_cast<uint64_t>(part.data() - slot.data());
-      if (Status sent = send_part(node, std::move(another), copy, offset + distance); !sent) {
-        return sent;
-      }
-      parts.pop_back();
-    }
-    if (parts.empty()) continue;
-    const auto distance = static_cast<uint64_t>(parts.front().data() - slot.data());
-    const auto end = static_cast<size_t>(parts.back().data() + parts.back().size() - slot.data());
-    const std::span<std::byte> rest = slot.subspan(distance, end - distance);
-    if (Status sent = send_part(node, std::move(lease), rest, offset + distance); !sent) {
-      return sent;
-    }
+  wanted.start(reader->for_another_thread());
+  MemoryPass pass(*this, node, std::move(*reader), wanted.blocks());
+  if (Status sent = pass.send_all(); !sent) return sent;
+  return wanted.finish();
+}
+
+void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) {
+  std::lock_guard lock(memories_mutex_);
+  if (const auto found = memories_.find(node); found != memories_.end()) {
+    found->second->want(offset, length);
+    return;
   }
+  // Memory is sent to checkpoints of one file. The readers may be earlier than the memory.
+  const SourceNodePointer top = tree_.find_top(node);
+  if (!top || top->type != wire::NodeType::kFile) return;
+  if (early_wants_.size() == kEarlyWantsMax) early_wants_.pop_front();
+  early_wants_.push_back({node, offset, length});
+}
+
+// ---- The thread for wanted blocks
+// ----------------------------------------------------------------
+
+Status SourceMount::WantedSender::admit_wants() {
+  std::lock_guard lock(mount_.memories_mutex_);
+  if (!mount_.memories_.emplace(node_->id, &blocks_).second) {
+    return failure(EBUSY, "send memory: another request sends memory to the same file");
+  }
+  admits_wants_ = true;
+  std::erase_if(mount_.early_wants_, [this](const wire::Want& early) {
+    if (early.node != node_->id) return false;
+    blocks_.want(early.offset, early.length_bytes);
+    return true;
+  });
   return {};
 }
 
-Status SourceMount::send_part(const SourceNodePointer& node, SlotLease lease,
-                              std::span<const std::byte> bytes, uint64_t offset) {
-  CutChunks cut;
-  if (node->writer->adopt(std::move(lease), bytes, offset, cut)) flusher_.watch(node->writer);
-  cut.announce(*node->checkpoint->outlet);
-  return node->checkpoint->status();
+void SourceMount::WantedSender::start(MemoryReader reader) {
+  // At most half of the slots are reserves, so that each first pass can get one.
+  reserves_ = 2 * ++mount_.reserves_ <= mount_.pool_->slot_count();
+  if (!reserves_) --mount_.reserves_;
+  SlotLease reserve;
+  if (reserves_) reserve = mount_.pool_->try_acquire();
+  thread_ = std::thread([this, reader = std::move(reader), reserve = std::move(reserve)]() mutable {
+    run(std::move(reader), std::move(reserve), reserves_);
+  });
+}
+
+void SourceMount::WantedSender::run(MemoryReader reader, SlotLease reserve, bool keep_reserve) {
+  status_ = without_exceptions([&] {
+    MemoryPass pass(mount_, node_, std::move(reader), blocks_);
+    return pass.send_wanted(std::move(reserve), keep_reserve);
+  });
+  if (status_) return;
+  // The first pass finds the error in the checkpoint and ends.
+  node_->checkpoint->error->set(status_.error());
+  blocks_.finish();
+}
+
+Status SourceMount::WantedSender::finish() {
+  blocks_.finish();
+  if (thread_.joinable()) thread_.join();
+  if (std::exchange(reserves_, false)) --mount_.reserves_;
+  if (std::exchange(admits_wants_, false)) {
+    std::lock_guard lock(mount_.memories_mutex_);
+    mount_.memories_.erase(node_->id);
+  }
+  return status_;
+}
+
+// ---- Passes
+// --------------------------------------------------------------------------------------
+
+Status SourceMount::MemoryPass::send_all() {
+  SlotLease lease;
+  for (uint64_t offset = 0;;) {
+    if (blocks_.any_wanted()) {
+      lease.release();
+      if (Status sent = send_zeros(); !sent) return sent;
+      blocks_.await_none_wanted();
+    }
+    if (!lease) lease = mount_.pool_->try_acquire();
+    if (!lease) {
+      if (Status sent = send_zeros(); !sent) return sent;
+      auto waited = mount_.wait_for_slot(*node_->checkpoint, [] { return false; });
+      if (!waited) return failure(waited.error());
+      lease = std::move(*waited);
+      if (blocks_.any_wanted()) continue;
+    }
+    // Taken only now: while this thread waits for a slot, the other one may take these blocks.
+    const WantedBlocks::Part taken = blocks_.take_next(offset, lease.payload().size());
+    if (taken.length == 0) return send_zeros();
+    offset = taken.offset + taken.length;
+    if (Status sent = send(lease, taken, kPatienceForParts); !sent) return sent;
+  }
+}
+
+Status SourceMount::MemoryPass::send_wanted(SlotLease reserve, bool keep_reserve) {
+  const auto get_slot = [&]() -> Status {
+    if (reserve) return {};
+    auto waited = mount_.wait_for_slot(*node_->checkpoint, [this] { return blocks_.finished(); });
+    if (!waited) return failure(waited.error());
+    reserve = std::move(*waited);
+    return {};
+  };
+  for (;;) {
+    if (!keep_reserve) reserve.release();
+    Status got = keep_reserve ? get_slot() : Status{};
+    if (got && !blocks_.await_wanted()) return {};
+    if (got) got = get_slot();
+    if (!got) return blocks_.finished() ? Status{} : got;
+    const WantedBlocks::Part taken = blocks_.take_wanted(reserve.payload().size());
+    if (taken.length == 0) continue;
+    // A reader waits: no patience for slots.
+    if (Status sent = send(reserve, taken, std::chrono::milliseconds(0)); !sent) return sent;
+    if (Status sent = send_zeros(); !sent) return sent;
+    blocks_.wanted_sent();
+  }
+}
+
+// Reads the blocks into the slot and sends what is not zero. The lease stays if all is zero.
+Status SourceMount::MemoryPass::send(SlotLease& lease, const WantedBlocks::Part& taken,
+                                     std::chrono::milliseconds patience_for_parts) {
+  const std::span<std::byte> slot = lease.payload().first(taken.length);
+  if (Status read = reader_.read(taken.offset, slot); !read) return read;
+  find_nonzero(slot, parts_);
+  const auto offset_of = [&](const std::byte* at) {
+    return taken.offset + static_cast<uint64_t>(at - slot.data());
+  };
+  uint64_t at = taken.offset;
+  for (const std::span<const std::byte> part : parts_) {
+    if (Status added = add_zeros(at, offset_of(part.data())); !added) return added;
+    at = offset_of(part.data() + part.size());
+  }
+  // The following chunks may have to wait for slots.
+  if (!parts_.empty()) {
+    if (Status sent = send_zeros(); !sent) return sent;
+  }
+  if (Status added = add_zeros(at, taken.offset + taken.length); !added) return added;
+  // A slot is one chunk: the parts behind the first move to slots of their own.
+  while (parts_.size() > 1) {
+    const std::span<const std::byte> part = parts_.back();
+    SlotLease another = patience_for_parts.count() > 0 ? mount_.pool_->acquire(patience_for_parts)
+                                                       : mount_.pool_->try_acquire();
+    if (!another) break;
+    const std::span<std::byte> copy = another.payload().first(part.size());
+    std::memcpy(copy.data(), part.data(), copy.size());
+    if (Status sent = send_chunk(std::move(another), copy, offset_of(part.data())); !sent) {
+      return sent;
+    }
+    parts_.pop_back();
+  }
+  if (parts_.empty()) return {};
+  const std::byte* const begin = parts_.front().data();
+  const std::byte* const end = parts_.back().data() + parts_.back().size();
+  return send_chunk(std::move(lease), {begin, end}, offset_of(begin));
+}
+
+Status SourceMount::MemoryPass::send_chunk(SlotLease lease, std::span<const std::byte> bytes,
+                                           uint64_t offset) {
+  const SourceCheckpoint& checkpoint = *node_->checkpoint;
+  checkpoint.outlet->announce(node_->writer->cut_apart(std::move(lease), bytes, offset));
+  return checkpoint.status();
+}
+
+Status SourceMount::MemoryPass::add_zeros(uint64_t begin, uint64_t end) {
+  if (begin == end) return {};
+  if (begin != zeros_end_ || zeros_end_ - zeros_begin_ >= kZerosMaxBytes) {
+    if (Status sent = send_zeros(); !sent) return sent;
+    zeros_begin_ = begin;
+  }
+  zeros_end_ = end;
+  return {};
+}
+
+Status SourceMount::MemoryPass::send_zeros() {
+  const uint64_t begin = std::exchange(zeros_begin_, zeros_end_);
+  if (begin == zeros_end_) return {};
+  return node_->checkpoint->outlet->send(wire::Zeros{node_->id, begin, zeros_end_ - begin});
 }
 
 }  // namespace ppmr

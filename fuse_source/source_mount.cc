@@ -131,6 +131,10 @@ Result<std::shared_ptr<Outlet>> SourceMount::connect() {
     std::lock_guard lock(gate->mutex);
     if (gate->mount != nullptr) gate->mount->checkpoint_removed(node);
   };
+  events.bytes_wanted = [gate = events_](uint64_t node, uint64_t offset, uint64_t length) {
+    std::lock_guard lock(gate->mutex);
+    if (gate->mount != nullptr) gate->mount->bytes_wanted(node, offset, length);
+  };
   auto sender = Sender::open(options_.sender, *pool_, *connector_, std::move(events));
   if (!sender) return failure(sender.error());
   return std::shared_ptr<Outlet>(std::move(*sender));

@@ -10,7 +10,9 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
@@ -23,6 +25,7 @@
 #include "fuse_source/quiet_flusher.h"
 #include "fuse_source/slot_buffers.h"
 #include "fuse_source/source_tree.h"
+#include "fuse_source/wanted_blocks.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/fuse/front_end.h"
 #include "mount/page_index/page_index.h"
@@ -92,9 +95,13 @@ class SourceMount final : public FrontEnd {
 
   // ---- Memory of frozen processes (source_memory.cc).
   // Writes the memory that the index lists, read from the processes, to the checkpoint `name`: one
-  // file. Errors: ENOENT; those of memory_reader.h and of write(), after which the checkpoint has
-  // failed.
+  // file. Bytes that readers at the target wait for are sent ahead of the others. Errors: ENOENT;
+  // EBUSY when another call sends to the same checkpoint; those of memory_reader.h and of write().
+  // After other errors than ENOENT and EBUSY the checkpoint has failed.
   Status send_memory(const std::string& name, const PageIndex& index);
+  // Readers at the target wait for bytes of a file: send_memory() sends them first. Any values are
+  // allowed. Never blocks.
+  void bytes_wanted(uint64_t node, uint64_t offset, uint64_t length);
 
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
@@ -153,9 +160,9 @@ class SourceMount final : public FrontEnd {
   nlohmann::json status();
 
   // Memory.
+  class MemoryPass;
+  class WantedSender;
   Status send_memory(const SourceNodePointer& node, const PageIndex& index);
-  Status send_part(const SourceNodePointer& node, SlotLease lease, std::span<const std::byte> bytes,
-                   uint64_t offset);
 
   // Checkpoints.
   Result<CommitReport> seal(const SourceNodePointer& top);
@@ -188,6 +195,12 @@ class SourceMount final : public FrontEnd {
   std::condition_variable commit_requested_;
   std::queue<uint64_t> commit_requests_;  // ids of top-level nodes; guarded by commits_mutex_
   bool commits_stopping_ = false;         // guarded by commits_mutex_
+
+  std::mutex memories_mutex_;
+  // Guarded by memories_mutex_.
+  std::map<uint64_t, WantedBlocks*> memories_;  // that send_memory() sends now, by node
+  std::deque<wire::Want> early_wants_;          // for files to which no memory is sent yet
+  std::atomic<uint32_t> reserves_ = 0;          // calls of send_memory() that reserve a slot
 
   // Last: the threads end before the members that they use.
   QuietFlusher flusher_;

@@ -2,8 +2,9 @@
 //
 // clang-format off
 //   all of its bytes have arrived   -> one writev(2) from the blocks that hold them
-//   some have not                   -> parked, and the source sends them first; retried when
-//                                      bytes of the file land or its size becomes final
+//   some have not                   -> parked; announced ones are pulled first, and the source
+//                                      is asked for the others; retried when bytes of the file
+//                                      land or its size becomes final
 //   the checkpoint has failed       -> EIO, never fewer bytes: if a read in the middle of a file
 //                                      returned 0 bytes, CRIU would loop forever or take that for
 //                                      the end of the file
@@ -75,12 +76,15 @@ Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file
   TargetFrontEnd& target = target_of(request);
   target.memory.note_use();
   if (try_read(request, *node, begin, size)) return {};
-  const NodeKey key = node->key;  // copied: once parked, the request and its file may be gone
+  // Copied: once parked, the request and its file may be gone.
+  const NodeKey key = node->key;
+  const Range missing = node->file->missing(begin, size);
   park(request, node->file.get(), node,
        [request, node, begin, size] { return try_read(request, *node, begin, size); });
-  // If this request for priority fails, the bytes still arrive, but later.
+  // If these requests fail, the bytes still arrive, but later.
   (void)without_exceptions([&]() -> Status {
     target.upstream.prioritize(key, begin, size);
+    if (!missing.empty()) target.upstream.want(key, missing.begin, missing.length());
     return {};
   });
   return {};

@@ -29,6 +29,10 @@ class Upstream {
     std::shared_lock lock(mutex_);
     if (receiver_ != nullptr) receiver_->prioritize(file, offset, length);
   }
+  void want(NodeKey file, uint64_t offset, uint64_t length) {
+    std::shared_lock lock(mutex_);
+    if (receiver_ != nullptr) receiver_->want(file, offset, length);
+  }
   void notify_removed(NodeKey checkpoint) {
     std::shared_lock lock(mutex_);
     if (receiver_ != nullptr) receiver_->notify_removed(checkpoint);

@@ -211,6 +211,7 @@ void ImageFile::truncate(uint64_t size_bytes) {
   std::unique_lock lock(mutex_);
   const Range cut{size_bytes, size_bytes_};
   arrived_.remove({size_bytes, UINT64_MAX});
+  zeros_.remove({size_bytes, UINT64_MAX});
   drop_segments_locked({size_bytes, uint64_t{INT64_MAX} + 1});
   size_bytes_ = size_bytes;
   consumed_end_ = std::min(consumed_end_, size_bytes);
@@ -231,13 +232,21 @@ void ImageFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
   if (spill_file && !hole.empty()) spill_file->punch_hole(hole.begin, hole.length());
 }
 
+void ImageFile::zeros(uint64_t offset, uint64_t length_bytes) {
+  const Range range{offset, offset + std::min(length_bytes, uint64_t{INT64_MAX} - offset)};
+  if (range.empty()) return;
+  std::lock_guard lock(mutex_);
+  zeros_.add(range);
+  size_bytes_ = std::max(size_bytes_, range.end);
+}
+
 void ImageFile::open_for_write() {
   std::lock_guard lock(mutex_);
   closed_ = false;
 }
 
 uint64_t ImageFile::known_end_locked() const {
-  uint64_t end = arrived_.end();
+  uint64_t end = std::max(arrived_.end(), zeros_.end());
   for (const Range& range : in_flight_) end = std::max(end, range.end);
   return end;
 }
@@ -251,6 +260,7 @@ void ImageFile::close(uint64_t size_bytes) {
 std::shared_ptr<SpillFile> ImageFile::discard() {
   std::lock_guard lock(mutex_);
   arrived_.clear();
+  zeros_.clear();
   series_.reset();
   windows_.clear();
   return std::move(spill_file_);

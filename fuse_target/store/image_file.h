@@ -9,7 +9,8 @@
 //
 // A block is allocated when the first byte of its range arrives. It is not cleared: outside the
 // arrived ranges it holds bytes of earlier files. Readers get arrived ranges from blocks and zeros
-// for everything else.
+// for everything else. So zeros that the source announces need no block: they are a set of ranges
+// for which no reader waits.
 //
 // Files: image_file.cc (arrival), image_file_read.cc (reading; freeing consumed bytes),
 // image_file_loan.cc (lending).
@@ -75,6 +76,9 @@ class ImageFile {
 
   void truncate(uint64_t size_bytes);
   void punch_hole(uint64_t offset, uint64_t length_bytes);
+  // These bytes are zero and have arrived, unless other bytes land there, before or after. Takes no
+  // memory.
+  void zeros(uint64_t offset, uint64_t length_bytes);
   void open_for_write();
   void close(uint64_t size_bytes);
   // Frees the memory; later reads are invalid. Returns the spill file: closing it can take seconds,
@@ -92,6 +96,10 @@ class ImageFile {
   // exists, whatever happens to the file. The caller ensures that the file does not change any
   // more. Errors: EBUSY for a file that is not complete, EOPNOTSUPP with `consume`.
   Result<FileLoan> lend(uint64_t offset);
+
+  // The bytes from the first to the last one of the range for which a reader waits and which are
+  // not announced; empty if there are none.
+  Range missing(uint64_t offset, size_t length) const;
 
   Facts facts() const;
 
@@ -114,6 +122,7 @@ class ImageFile {
   void drop_segments_locked(Range range);
   void retract_locked(uint64_t offset, uint32_t length);
   bool in_flight_locked(Range range) const;
+  bool arrived_locked(Range range) const;
   uint64_t known_end_locked() const;
   bool is_in_place_locked(const Landing& landing);
   void plan_locked(Range range, ReadPlan& plan);
@@ -126,7 +135,8 @@ class ImageFile {
   std::unique_ptr<Series> series_;       // the first 2 MiB of a file that began small; else null
   std::map<uint64_t, Segment> windows_;  // other windows of 2 MiB, by number; one allocation each
   std::shared_ptr<SpillFile> spill_file_;
-  RangeSet arrived_;
+  RangeSet arrived_;  // as chunks
+  RangeSet zeros_;    // zeros() has announced them; where arrived_ has the same bytes, these count
   std::vector<Range> in_flight_;  // in the order of their announcements
   uint64_t size_bytes_ = 0;
   bool closed_ = false;

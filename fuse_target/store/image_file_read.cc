@@ -11,6 +11,35 @@ bool ImageFile::in_flight_locked(Range range) const {
                      [&](const Range& chunk) { return chunk.overlaps(range); });
 }
 
+bool ImageFile::arrived_locked(Range range) const {
+  bool arrived = true;
+  arrived_.for_each_part(range, [&](Range part, bool landed) {
+    arrived = arrived && (landed || zeros_.contains(part));
+  });
+  return arrived;
+}
+
+Range ImageFile::missing(uint64_t offset, size_t length) const {
+  std::lock_guard lock(mutex_);
+  constexpr uint64_t kEndMax = INT64_MAX;
+  if (closed_ || length > kEndMax || offset > kEndMax - length) return {};
+  const Range range{offset, offset + length};
+  RangeSet known;
+  const auto add = [&known](Range part, bool is_known) {
+    if (is_known) known.add(part);
+  };
+  arrived_.for_each_part(range, add);
+  zeros_.for_each_part(range, add);
+  for (const Range& chunk : in_flight_) known.add(chunk.intersection(range));
+  Range missing;
+  known.for_each_part(range, [&missing](Range part, bool is_known) {
+    if (is_known) return;
+    if (missing.empty()) missing.begin = part.begin;
+    missing.end = part.end;
+  });
+  return missing;
+}
+
 void ImageFile::plan_locked(Range range, ReadPlan& plan) {
   arrived_.for_each_part(range, [&](Range part, bool arrived) {
     if (!arrived) {
@@ -48,7 +77,7 @@ Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, Rea
   }
   if (range.empty()) return Readiness::kReady;
   if (in_flight_locked(range)) return Readiness::kWait;
-  if (!closed_ && !arrived_.contains(range)) return Readiness::kWait;
+  if (!closed_ && !arrived_locked(range)) return Readiness::kWait;
   plan_locked(range, plan);
   if (!storage_.consume) return Readiness::kReady;
   consume_locked(range.end);

@@ -157,6 +157,103 @@ TEST_F(ImageFileTest, ReadsHolesAsZerosOnceTheSizeIsFinal) {
   EXPECT_EQ(read(5 * kMiB - 1, 100), std::string(1, '\0') + "end" + std::string(7, '\0'));
 }
 
+TEST_F(ImageFileTest, AnnouncedZerosArriveWithoutMemory) {
+  use(32 * kMiB);
+  EXPECT_EQ(read(3 * kMiB, 10), "wait");
+  file().zeros(2 * kMiB, 4 * kMiB);
+  EXPECT_EQ(read(3 * kMiB, 10), std::string(10, '\0'));
+  EXPECT_EQ(read(2 * kMiB - 1, 2), "wait");
+  EXPECT_EQ(read(6 * kMiB - 1, 2), "wait");
+  EXPECT_EQ(used_bytes(), 0u);
+  EXPECT_EQ(file().facts().digest, 0u);
+  EXPECT_EQ(file().facts().stored_bytes, 0u);
+  EXPECT_EQ(file().facts().size_bytes, 6 * kMiB);
+}
+
+// The block of the chunk contains bytes of an earlier file where the zeros are.
+TEST_F(ImageFileTest, AnnouncedZerosStayZerosBesideAChunkOfTheSameWindow) {
+  use(kLimitMinBytes);
+  for (uint64_t window = 0; window < 8; ++window) {
+    ASSERT_TRUE(arrive(window * 2 * kMiB, std::string(2 * kMiB, 's')));
+  }
+  file_.emplace(*storage_);
+  file().zeros(0, 3 * kMiB);
+  ASSERT_TRUE(arrive(kMiB, "landed later"));
+  ASSERT_TRUE(arrive(3 * kMiB, "x"));
+  EXPECT_EQ(read(0, 3 * kMiB + 1),
+            std::string(kMiB, '\0') + "landed later" + std::string(2 * kMiB - 12, '\0') + "x");
+  ASSERT_TRUE(arrive(4 * kMiB, "y"));
+  file().zeros(3 * kMiB + 1, kMiB - 1);
+  EXPECT_EQ(read(3 * kMiB, kMiB + 1), "x" + std::string(kMiB - 1, '\0') + "y");
+}
+
+TEST_F(ImageFileTest, AnnouncedZerosReplaceNoBytes) {
+  use(32 * kMiB);
+  ASSERT_TRUE(arrive(100, "bytes"));
+  const uint64_t digest = file().facts().digest;
+  file().zeros(0, 200);
+  EXPECT_EQ(read(0, 200), std::string(100, '\0') + "bytes" + std::string(95, '\0'));
+  EXPECT_EQ(file().facts().digest, digest);
+  file().zeros(UINT64_MAX / 4, UINT64_MAX);  // clipped
+  EXPECT_EQ(file().facts().size_bytes, uint64_t{INT64_MAX});
+}
+
+TEST_F(ImageFileTest, ReadAcrossAnnouncedZerosWaitsForTheChunkInFlight) {
+  use(32 * kMiB);
+  file().zeros(0, 1000);
+  ASSERT_TRUE(file().announce(500, 5));
+  EXPECT_EQ(read(0, 1000), "wait");
+  file().retract(500, 5);
+  ASSERT_TRUE(arrive(500, "bytes"));
+  EXPECT_EQ(read(0, 1000), std::string(500, '\0') + "bytes" + std::string(495, '\0'));
+}
+
+TEST_F(ImageFileTest, TruncationRemovesAnnouncedZeros) {
+  use(32 * kMiB);
+  file().zeros(0, 1000);
+  file().truncate(10);
+  EXPECT_EQ(read(0, 10), std::string(10, '\0'));
+  EXPECT_EQ(read(0, 11), "wait");
+}
+
+TEST_F(ImageFileTest, AnnouncedZerosCanBeConsumed) {
+  use(32 * kMiB, /*consume=*/true);
+  ASSERT_TRUE(arrive(0, "start"));
+  file().zeros(5, 3 * kMiB);
+  ASSERT_TRUE(arrive(5 + 3 * kMiB, "end"));
+  EXPECT_EQ(read(0, kMiB), "start" + std::string(kMiB - 5, '\0'));
+  EXPECT_EQ(read(kMiB, 2 * kMiB + 8), std::string(2 * kMiB + 5, '\0') + "end");
+}
+
+TEST_F(ImageFileTest, AnnouncedZerosStayZerosBesideSpilledBytes) {
+  use(kLimitMinBytes, /*consume=*/false, "/tmp");
+  file().zeros(100 * kMiB, 2 * kMiB);
+  for (uint64_t at = 0; spill_->spilled_bytes() == 0; at += kMiB) {
+    ASSERT_LT(at, 90 * kMiB);
+    ASSERT_TRUE(arrive(at, pattern(kMiB, 1)));
+  }
+  ASSERT_TRUE(arrive(101 * kMiB, "spilled"));
+  EXPECT_EQ(read(100 * kMiB, 2 * kMiB),
+            std::string(kMiB, '\0') + "spilled" + std::string(kMiB - 7, '\0'));
+}
+
+TEST_F(ImageFileTest, MissingAreTheBytesThatAreNeitherHereNorAnnounced) {
+  use(32 * kMiB);
+  ASSERT_TRUE(arrive(0, std::string(100, 'a')));
+  file().zeros(100, 100);
+  ASSERT_TRUE(file().announce(200, 100));
+  EXPECT_EQ(file().missing(0, 300), Range{});
+  EXPECT_EQ(file().missing(50, 300), (Range{300, 350}));
+  ASSERT_TRUE(arrive(400, std::string(100, 'b')));
+  EXPECT_EQ(file().missing(250, 300), (Range{300, 550}));
+  EXPECT_EQ(file().missing(250, 200), (Range{300, 400}));
+  EXPECT_EQ(file().missing(UINT64_MAX - 1, 5), Range{});
+  EXPECT_EQ(file().missing(5, UINT64_MAX - 1), Range{});
+  file().retract(200, 100);
+  file().close(1000);
+  EXPECT_EQ(file().missing(250, 300), Range{}) << "holes of a closed file";
+}
+
 TEST_F(ImageFileTest, NeverShowsBytesOfAnEarlierFile) {
   use(kLimitMinBytes);
   for (uint64_t window = 0; window < 8; ++window) {

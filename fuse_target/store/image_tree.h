@@ -56,6 +56,7 @@ class ImageTree final : public Sink {
   Status set_attributes(SessionId session, const wire::SetAttributes& message) override;
   Status truncate(SessionId session, const wire::Truncate& message) override;
   Status punch_hole(SessionId session, const wire::PunchHole& message) override;
+  Status zeros(SessionId session, const wire::Zeros& message) override;
   Status opened_for_write(SessionId session, const wire::OpenedForWrite& message) override;
   Status closed(SessionId session, const wire::Closed& message) override;
   Status forget(SessionId session, const wire::Forget& message) override;

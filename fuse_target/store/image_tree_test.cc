@@ -122,6 +122,44 @@ TEST_F(ImageTreeTest, RefusesIdsOfOtherSessions) {
   EXPECT_EQ(state("c"), StoredState::kOpen) << "an error of another source fails no checkpoint";
 }
 
+TEST_F(ImageTreeTest, ZerosAnswerParkedReadsAndAreNotPartOfTheDigest) {
+  ASSERT_TRUE(claim("c"));
+  ASSERT_TRUE(make(kTop, 11, "file"));
+  const auto file = child(child(root(), "c"), "file");
+  std::string bytes;
+  ParkedRequest read;
+  read.subject = file->file.get();
+  read.checkpoint = file->checkpoint.get();
+  read.retry = [&] {
+    ReadPlan plan;
+    if (*file->file->read(100, 10, plan) == ImageFile::Readiness::kWait) return false;
+    EXPECT_TRUE(plan.make_ready());
+    for (const iovec& buffer : plan.buffers()) {
+      bytes.append(static_cast<const char*>(buffer.iov_base), buffer.iov_len);
+    }
+    return true;
+  };
+  parking_.park(std::move(read));
+  ASSERT_EQ(parking_.parked(), 1u);
+  ASSERT_TRUE(tree_.zeros(kSession, {11, 5, 1000}));
+  EXPECT_EQ(parking_.parked(), 0u);
+  EXPECT_EQ(bytes, std::string(10, '\0'));
+  ASSERT_TRUE(arrive(11, 0, "hello"));
+  ASSERT_TRUE(close(11, 1005));
+  auto entry = file_entry();
+  entry.size_bytes = 1005;
+  EXPECT_EQ(seal_error(entry), "");
+}
+
+TEST_F(ImageTreeTest, ZerosOfAnUnknownFileOrOutOfRangeAreErrors) {
+  make_checkpoint();
+  EXPECT_EQ(tree_.zeros(kSession, {99, 0, 1}).error().errno_value, ENOENT);
+  EXPECT_EQ(tree_.zeros(kOther, {11, 0, 1}).error().errno_value, ENOENT);
+  EXPECT_EQ(state("c"), StoredState::kOpen);
+  EXPECT_EQ(tree_.zeros(kSession, {11, UINT64_MAX, 1}).error().errno_value, EINVAL);
+  EXPECT_EQ(state("c"), StoredState::kFailed);
+}
+
 TEST_F(ImageTreeTest, ProtocolViolationFailsTheCheckpoint) {
   make_checkpoint();
   EXPECT_FALSE(make(11, 12, "below a file"));

@@ -42,6 +42,18 @@ Status ImageTree::punch_hole(SessionId session, const wire::PunchHole& message) 
   return {};
 }
 
+Status ImageTree::zeros(SessionId session, const wire::Zeros& message) {
+  auto node = changeable_file(session, message.node);
+  if (!node) return failure(node.error());
+  if (message.offset > uint64_t{INT64_MAX}) {
+    fail((*node)->checkpoint, Error{EINVAL, "zeros: the offset is out of range"});
+    return failure(EINVAL, "zeros: the offset is out of range");
+  }
+  (*node)->file->zeros(message.offset, message.length_bytes);
+  parking_.changed((*node)->file.get());
+  return {};
+}
+
 Status ImageTree::opened_for_write(SessionId session, const wire::OpenedForWrite& message) {
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());

@@ -65,6 +65,7 @@ class Sink {
   virtual Status set_attributes(SessionId session, const wire::SetAttributes& message) = 0;
   virtual Status truncate(SessionId session, const wire::Truncate& message) = 0;
   virtual Status punch_hole(SessionId session, const wire::PunchHole& message) = 0;
+  virtual Status zeros(SessionId session, const wire::Zeros& message) = 0;
   virtual Status opened_for_write(SessionId session, const wire::OpenedForWrite& message) = 0;
   virtual Status closed(SessionId session, const wire::Closed& message) = 0;
   virtual Status forget(SessionId session, const wire::Forget& message) = 0;

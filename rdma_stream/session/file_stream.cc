@@ -49,7 +49,7 @@ void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& ann
     const uint64_t end = begin + next.chunk.length;
     const auto idle = [this] { return turns_done_ == turns_announced_; };
     // A session that fails finishes its chunks too, so this wait always ends.
-    if (in_flight_.overlaps(begin, end)) changed_.wait(lock, idle);
+    if (!next.chunk.apart && in_flight_.overlaps(begin, end)) changed_.wait(lock, idle);
     if (idle()) in_flight_.clear();
     in_flight_.add(begin, end);
     lock.unlock();

@@ -55,12 +55,14 @@ struct Chunk {
   uint32_t slot_offset = 0;  // where the chunk's bytes begin in the slot's payload
   uint32_t length = 0;
   uint64_t offset = 0;  // in the file
+  bool apart = false;   // overlaps no bytes in flight, as its maker knows: it never waits for them
   uint64_t turn = 0;    // chunks of a file are announced in the order in which they were cut
 };
 
 // Chunks in flight land in any order, but where two writes overlap the later bytes must win. So
 // chunks in flight never overlap: a chunk that overlaps one of them waits until the file has
-// nothing in flight.
+// nothing in flight. A chunk whose maker marks it as `apart` does not wait: the ranges in flight
+// are recorded coarsely, and chunks that leap through a file would wait without need.
 //
 // Threads: any. Each chunk holds a reference to its FileStream.
 class FileStream : public std::enable_shared_from_this<FileStream> {

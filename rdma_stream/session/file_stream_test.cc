@@ -152,6 +152,22 @@ TEST_F(OverlapTest, ChunksOfSeparateRangesDoNotWaitForEachOther) {
   EXPECT_EQ(announced.size(), 800u);
 }
 
+// There are more gaps than the file records.
+TEST_F(OverlapTest, ChunkThatIsMarkedAsApartNeverWaits) {
+  for (uint64_t i = 0; i < 20; ++i) {
+    Chunk chunk = cut_range(10'000 * (i * 7 % 20), 10'000 * (i * 7 % 20) + 10);
+    chunk.apart = true;
+    const uint64_t turn = chunk.turn;
+    ASSERT_EQ(announce(std::move(chunk)).wait_for(std::chrono::seconds(10)),
+              std::future_status::ready);
+    EXPECT_TRUE(is_announced(turn));
+  }
+  auto overlapping = announce(cut_range(0, 5));
+  EXPECT_EQ(overlapping.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  for (uint64_t turn = 0; turn < 20; ++turn) file->verified(turn, 0);
+  overlapping.wait();
+}
+
 TEST_F(OverlapTest, OverlappingChunksAreNeverInFlightTogether) {
   struct InFlight {
     uint64_t turn, begin, end;

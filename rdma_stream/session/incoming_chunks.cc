@@ -15,6 +15,14 @@ using Clock = std::chrono::steady_clock;
 constexpr uint32_t kAttemptsMax = 3;
 // Chunks up to this length are pulled before longer ones.
 constexpr uint32_t kUrgentMaxBytes = 64 << 10;
+// Requested ranges that are recorded. Beyond that the oldest is dropped: its bytes then arrive
+// without priority at the target.
+constexpr size_t kWantedMax = 1024;
+// While readers leap through a file, at most this many chunks of the usual queue are in flight, so
+// that an urgent chunk does not wait behind a whole window of them. Readers leap if a chunk that
+// was requested out of the order of its file arrived within the last second.
+constexpr size_t kFetchingMaxForLeaps = 2;
+constexpr std::chrono::seconds kLeapsLast{1};
 // Releases are held back, to be sent together, for at most one in this many slots.
 constexpr size_t kSlotsPerHeldRelease = 8;
 
@@ -57,6 +65,11 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
     entry.announce = announce;
     entry.attempts = 0;
     entry.has_landing = false;
+    entry.wanted = take_wanted_locked(announce.node, announce.offset, announce.length);
+    const bool follows =
+        last_announced_.node == announce.node && last_announced_.end == announce.offset;
+    if (entry.wanted && !follows) last_leap_ = Clock::now();
+    last_announced_ = {announce.node, announce.offset, announce.offset + announce.length};
     if (inline_bytes.empty() || must_starve_locked(announce.slot)) {
       queue_locked(announce.slot);
     } else {
@@ -94,12 +107,47 @@ void IncomingSession::begin_waiting_locked() {
   if (queue_.empty() && urgent_queue_.empty() && fetching_ == 0) pull_progress_ = Clock::now();
 }
 
+bool IncomingSession::is_urgent_locked(uint32_t slot) const {
+  return chunks_[slot].wanted || chunks_[slot].announce.length <= kUrgentMaxBytes;
+}
+
 void IncomingSession::queue_locked(uint32_t slot) {
   ChunkEntry& entry = chunks_[slot];
   begin_waiting_locked();
   entry.state = ChunkState::kQueued;
-  (entry.announce.length <= kUrgentMaxBytes ? urgent_queue_ : queue_).push_back(slot);
+  (is_urgent_locked(slot) ? urgent_queue_ : queue_).push_back(slot);
   wake_mover_locked();
+}
+
+// Returns whether bytes of the range were requested by want(), and removes them from the requests.
+// The source sends a request from front to back, so only its front is removed.
+bool IncomingSession::take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length) {
+  bool found = false;
+  for (FileRange& wanted : wanted_) {
+    if (wanted.node != node || wanted.end <= offset || offset + length <= wanted.begin) continue;
+    found = true;
+    if (offset <= wanted.begin) wanted.begin = std::min(offset + length, wanted.end);
+  }
+  if (found) std::erase_if(wanted_, [](const FileRange& one) { return one.begin == one.end; });
+  return found;
+}
+
+void IncomingSession::want(uint64_t node, uint64_t offset, uint64_t length) {
+  constexpr uint64_t kEndMax = INT64_MAX;
+  if (length == 0 || length > kEndMax || offset > kEndMax - length) return;
+  {
+    std::lock_guard lock(mutex_);
+    const bool requested = std::any_of(wanted_.begin(), wanted_.end(), [&](const FileRange& one) {
+      return one.node == node && one.begin <= offset && offset + length <= one.end;
+    });
+    if (requested) return;
+    if (wanted_.size() == kWantedMax) wanted_.pop_front();
+    wanted_.push_back({node, offset, offset + length});
+  }
+  if (channel_.post(wire::Want{node, offset, length})) return;
+  // Not sent: another read may request the same bytes.
+  std::lock_guard lock(mutex_);
+  (void)take_wanted_locked(node, offset, length);
 }
 
 void IncomingSession::wake_mover_locked() {
@@ -130,7 +178,7 @@ void IncomingSession::space_freed() {
   begin_waiting_locked();
   while (!starved_.empty()) {
     const uint32_t slot = starved_.pop_back();
-    (chunks_[slot].announce.length <= kUrgentMaxBytes ? urgent_queue_ : queue_).push_front(slot);
+    (is_urgent_locked(slot) ? urgent_queue_ : queue_).push_front(slot);
   }
   wake_mover_locked();
   queue_changed_.notify_all();
@@ -186,6 +234,12 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
       if (!wait) return false;
       queue_changed_.wait(lock);
       continue;
+    }
+    // A mover with nothing in flight waits for a pull and gets one; another one takes its next pull
+    // when one of those in flight has ended.
+    if (!wait && &ring == &queue_ && fetching_ >= kFetchingMaxForLeaps &&
+        Clock::now() - last_leap_ < kLeapsLast) {
+      return false;
     }
     const uint32_t slot = ring.pop_front();
     ChunkEntry& entry = chunks_[slot];

@@ -164,6 +164,13 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       return apply(body, &Sink::truncate);
     case MessageType::kPunchHole:
       return apply(body, &Sink::punch_hole);
+    case MessageType::kZeros: {
+      if (const auto message = wire::decode<wire::Zeros>(body)) {
+        std::lock_guard lock(mutex_);
+        (void)take_wanted_locked(message->node, message->offset, message->length_bytes);
+      }
+      return apply(body, &Sink::zeros);
+    }
     case MessageType::kOpenedForWrite:
       return apply(body, &Sink::opened_for_write);
     case MessageType::kClosed:

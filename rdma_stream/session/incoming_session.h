@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -82,6 +83,9 @@ class IncomingSession final {
   void space_freed();
   // Pulls these bytes first, because a reader waits for them.
   void prioritize(uint64_t node, uint64_t offset, uint64_t length);
+  // Requests bytes that the source has not announced, and pulls them first when it does. Never
+  // blocks. Without effect if the same bytes are requested already, or the outbox is full.
+  void want(uint64_t node, uint64_t offset, uint64_t length);
   // These send a message to the source and never block. Errors: ENOBUFS, those of the session.
   Status request_seal(uint64_t checkpoint);
   void notify_removed(uint64_t checkpoint);
@@ -107,8 +111,15 @@ class IncomingSession final {
     ChunkState state = ChunkState::kIdle;
     wire::Announce announce;
     uint32_t attempts = 0;
+    bool wanted = false;  // a reader waits for the chunk
     bool has_landing = false;
     Landing landing;
+  };
+
+  struct FileRange {
+    uint64_t node = 0;
+    uint64_t begin = 0;
+    uint64_t end = 0;
   };
 
   // The queue of one mover. Only the queue of the chosen transport hands out pulls. An exception of
@@ -146,7 +157,9 @@ class IncomingSession final {
 
   bool must_starve_locked(uint32_t slot) const;
   void begin_waiting_locked();
+  bool is_urgent_locked(uint32_t slot) const;
   void queue_locked(uint32_t slot);
+  bool take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length);
   Status reserve(ChunkEntry& entry);
   Status verify(const ChunkEntry& entry) const;
   void pull_again(uint32_t slot);
@@ -165,6 +178,9 @@ class IncomingSession final {
   SlotRing urgent_queue_;
   SlotRing queue_;
   SlotRing starved_;
+  std::deque<FileRange> wanted_;  // requested; the oldest first; at most kWantedMax
+  FileRange last_announced_;      // the range of the latest chunk
+  std::chrono::steady_clock::time_point last_leap_{};  // see kFetchingMaxForLeaps
   size_t pulling_ = 0;
   size_t releases_held_ = 0;  // releases in the outbox that are sent together with later ones
   uint64_t space_events_ = 0;

@@ -31,7 +31,7 @@ struct OutletCounters {
 // Messages without an answer. The target applies them in the order in which they were sent.
 using OneWayMessage =
     std::variant<wire::Make, wire::Remove, wire::SetAttributes, wire::Truncate, wire::PunchHole,
-                 wire::OpenedForWrite, wire::Closed, wire::Forget, wire::ManifestEntry,
+                 wire::Zeros, wire::OpenedForWrite, wire::Closed, wire::Forget, wire::ManifestEntry,
                  wire::Abandon, wire::SealRefused>;
 
 class Outlet {

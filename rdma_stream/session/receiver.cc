@@ -273,6 +273,10 @@ void Receiver::prioritize(NodeKey file, uint64_t offset, uint64_t length) {
   if (auto session = find(file.session)) session->prioritize(file.node, offset, length);
 }
 
+void Receiver::want(NodeKey file, uint64_t offset, uint64_t length) {
+  if (auto session = find(file.session)) session->want(file.node, offset, length);
+}
+
 void Receiver::notify_removed(NodeKey checkpoint) {
   if (auto session = find(checkpoint.session)) session->notify_removed(checkpoint.node);
 }

@@ -43,6 +43,9 @@ class Receiver {
   // For the sink. No effect on sessions that have ended.
   void space_freed();
   void prioritize(NodeKey file, uint64_t offset, uint64_t length);
+  // Requests bytes that the source has not announced. No effect if the source cannot send them
+  // ahead of others.
+  void want(NodeKey file, uint64_t offset, uint64_t length);
   void notify_removed(NodeKey checkpoint);
   // Requests the source to seal. Errors: ENOTCONN when the session has ended.
   Status request_seal(NodeKey checkpoint);

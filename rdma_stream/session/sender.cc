@@ -256,6 +256,14 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
       if (events_.checkpoint_removed) events_.checkpoint_removed(message->checkpoint);
       return {};
     }
+    case wire::MessageType::kWant: {
+      auto message = wire::decode<wire::Want>(body);
+      if (!message) return failure(message.error());
+      if (events_.bytes_wanted) {
+        events_.bytes_wanted(message->node, message->offset, message->length_bytes);
+      }
+      return {};
+    }
     default:
       return failure(EPROTO, "unexpected message of type " +
                                  std::to_string(static_cast<int>(type)) + " from the target");

@@ -44,6 +44,7 @@ struct SenderOptions {
 struct SenderEvents {
   std::function<void(uint64_t checkpoint)> seal_requested;
   std::function<void(uint64_t checkpoint)> checkpoint_removed;
+  std::function<void(uint64_t node, uint64_t offset, uint64_t length)> bytes_wanted;
 };
 
 // Threads: any.

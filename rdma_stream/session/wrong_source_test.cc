@@ -169,6 +169,18 @@ TEST_F(WrongSource, MessageThatOnlyATargetSendsEndsTheSession) {
   expect_end("unexpected message of type 60");
 }
 
+TEST_F(WrongSource, WantFromASourceEndsTheSession) {
+  ASSERT_TRUE(channel.send(wire::Want{1, 0, 1}));
+  expect_end("unexpected message of type 66");
+}
+
+TEST_F(WrongSource, ZerosOfAnUnknownFileAreIgnoredByTheSession) {
+  ASSERT_TRUE(channel.send(wire::Zeros{1'000'000, UINT64_MAX, UINT64_MAX}));
+  ASSERT_TRUE(channel.send(wire::Zeros{kFile, 100, 10}));
+  EXPECT_TRUE(eventually([this] { return rig.sink().zeros().size() == 1; }));
+  EXPECT_EQ(rig.sink().open_sessions(), 1u);
+}
+
 // A truncated Seal.
 struct HalfOfASeal {
   static constexpr wire::MessageType kType = wire::MessageType::kSeal;

@@ -201,6 +201,27 @@ TEST_F(WrongTarget, MessageThatOnlyASourceSendsEndsTheSession) {
   expect_end("unexpected message");
 }
 
+TEST_F(WrongTarget, WantsOfAnythingAreHarmless) {
+  const auto chunk = announce();
+  for (const uint64_t value : {uint64_t{0}, uint64_t{1}, UINT64_MAX}) {
+    ASSERT_TRUE(channel.send(wire::Want{value, value, UINT64_MAX - value}));
+  }
+  ASSERT_TRUE(channel.send(wire::Release{chunk.slot, chunk.generation, 0}));
+  EXPECT_TRUE(file->drain(nullptr));
+  EXPECT_TRUE(sender->status());
+}
+
+TEST_F(WrongTarget, TooLongWantEndsTheSession) {
+  const std::array<std::byte, 1> more{};
+  ASSERT_TRUE(channel.send(wire::Want{1, 2, 3}, more));
+  expect_end("too long");
+}
+
+TEST_F(WrongTarget, ZerosFromATargetEndTheSession) {
+  ASSERT_TRUE(channel.send(wire::Zeros{1, 2, 3}));
+  expect_end("unexpected message");
+}
+
 TEST_F(WrongTarget, UnrequestedAnswerIsIgnored) {
   ASSERT_TRUE(channel.send(wire::Outcome{.request = 77, .errno_value = 5}));
   ASSERT_TRUE(channel.send(wire::Space{.total_bytes = 9}));

@@ -38,6 +38,7 @@ enum class MessageType : uint16_t {
   // Source -> target: chunks.
   kAnnounce = 30,
   kAnnounceInline = 31,
+  kZeros = 32,
   // Source -> target: checkpoints.
   kManifestEntry = 40,
   kSeal = 41,
@@ -53,6 +54,7 @@ enum class MessageType : uint16_t {
   kSpace = 63,
   kSealRequest = 64,
   kCheckpointRemoved = 65,
+  kWant = 66,
   kTransportChoice = 70,
 };
 
@@ -228,6 +230,19 @@ struct AnnounceInline : Announce {
   static constexpr MessageType kType = MessageType::kAnnounceInline;
 };
 
+// These bytes of the file are zero. Readers of the range do not wait for a chunk. Bytes that land
+// in the range, before or after, replace the zeros. The digest of the file does not change.
+struct Zeros {
+  static constexpr MessageType kType = MessageType::kZeros;
+  uint64_t node = 0;
+  uint64_t offset = 0;
+  uint64_t length_bytes = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(node), field(offset), field(length_bytes);
+  }
+};
+
 // One directory, file or symbolic link of a checkpoint as the source has it. All entries are sent
 // before Seal. `digest` is the sum of chunk_digest() over a file's chunks; 0 if it is not a file.
 struct ManifestEntry {
@@ -357,6 +372,20 @@ struct CheckpointRemoved {  // rm -r at the target
   template <typename F>
   void fields(F&& field) {
     field(checkpoint);
+  }
+};
+
+// A reader waits for these bytes, and the source has not announced them. The source sends them
+// ahead of others if it can, and ignores the message if it cannot: it has sent them, the file is
+// unknown, or the writer alone decides the order.
+struct Want {
+  static constexpr MessageType kType = MessageType::kWant;
+  uint64_t node = 0;
+  uint64_t offset = 0;
+  uint64_t length_bytes = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(node), field(offset), field(length_bytes);
   }
 };
 

@@ -38,8 +38,8 @@ using Messages =
                    Make, Remove, Rename, SetAttributes, Truncate, PunchHole, OpenedForWrite, Closed,
                    Forget, Announce, AnnounceInline, ManifestEntry, Seal, Abandon, SealRefused,
                    ReadBack, Release, Outcome, ReadBackReply, Space, SealRequest, CheckpointRemoved,
-                   ReadRequest, ReadResponse, TransportOffer, TransportChoice, AgentHello,
-                   DataWelcome, RdmaHello, AgentFrameHeader>;
+                   Want, Zeros, ReadRequest, ReadResponse, TransportOffer, TransportChoice,
+                   AgentHello, DataWelcome, RdmaHello, AgentFrameHeader>;
 TYPED_TEST_SUITE(EachMessage, Messages);
 
 TYPED_TEST(EachMessage, SurvivesEncodingAndDecoding) {

@@ -153,6 +153,16 @@ Status MemorySink::punch_hole(SessionId session, const wire::PunchHole& message)
   return {};
 }
 
+Status MemorySink::zeros(SessionId session, const wire::Zeros& message) {
+  std::lock_guard lock(mutex_);
+  if (live_locked(session, "zeros") == nullptr) return failure(EIO, "no session");
+  Node* node = node_locked({session, message.node});
+  if (node == nullptr) return failure(ENOENT, "zeros: no such node");
+  node->size_bytes = std::max(node->size_bytes, message.offset + message.length_bytes);
+  zeros_.push_back(message);
+  return {};
+}
+
 Status MemorySink::opened_for_write(SessionId session, const wire::OpenedForWrite&) {
   std::lock_guard lock(mutex_);
   (void)live_locked(session, "opened_for_write");
@@ -254,6 +264,7 @@ Status MemorySink::land(const Landing& landing, uint64_t chunk_digest) {
   node->in_flight.erase(chunk);
   node->size_bytes = std::max(node->size_bytes, landing.offset + landing.length);
   node->digest += chunk_digest;
+  landed_offsets_.push_back(landing.offset);
   return {};
 }
 
@@ -397,6 +408,16 @@ std::optional<std::vector<std::byte>> MemorySink::content(uint64_t number) const
                 bytes.begin() + static_cast<ptrdiff_t>(start));
   }
   return bytes;
+}
+
+std::vector<wire::Zeros> MemorySink::zeros() const {
+  std::lock_guard lock(mutex_);
+  return zeros_;
+}
+
+std::vector<uint64_t> MemorySink::landed_offsets() const {
+  std::lock_guard lock(mutex_);
+  return landed_offsets_;
 }
 
 std::vector<std::string> MemorySink::names_made() const {

@@ -41,6 +41,7 @@ class MemorySink final : public Sink {
   Status set_attributes(SessionId session, const wire::SetAttributes& message) override;
   Status truncate(SessionId session, const wire::Truncate& message) override;
   Status punch_hole(SessionId session, const wire::PunchHole& message) override;
+  Status zeros(SessionId session, const wire::Zeros& message) override;
   Status opened_for_write(SessionId session, const wire::OpenedForWrite& message) override;
   Status closed(SessionId session, const wire::Closed& message) override;
   Status forget(SessionId session, const wire::Forget& message) override;
@@ -67,7 +68,9 @@ class MemorySink final : public Sink {
   // The bytes that have landed in `node`, zeros elsewhere. If several sessions have such a node, an
   // open session precedes an ended one. Empty if no session has it.
   std::optional<std::vector<std::byte>> content(uint64_t node) const;
-  std::vector<std::string> names_made() const;  // in their order
+  std::vector<wire::Zeros> zeros() const;        // in their order
+  std::vector<uint64_t> landed_offsets() const;  // of all chunks, in the order of their landing
+  std::vector<std::string> names_made() const;   // in their order
   void raise_capacity(uint64_t capacity_bytes);
   // The memory of all landings: region 0.
   std::span<std::byte> memory() const { return arena_.bytes(); }
@@ -123,6 +126,8 @@ class MemorySink final : public Sink {
   // Guarded by mutex_.
   std::map<SessionId, Session> sessions_;
   std::vector<std::string> violations_;
+  std::vector<wire::Zeros> zeros_;
+  std::vector<uint64_t> landed_offsets_;
   std::vector<std::string> names_made_;
   std::string end_reason_;
   size_t arena_used_bytes_ = 0;

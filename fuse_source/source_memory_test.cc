@@ -1,0 +1,385 @@
+// Memory of a frozen process that is sent while readers at the target want parts of it. Without
+// FUSE.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "fuse_source/source_mount.h"
+#include "rdma_stream/session/receiver.h"
+#include "tests/stream/memory_sink.h"
+#include "tests/stream/stream_rig.h"
+
+namespace ppmr {
+namespace {
+
+constexpr uint64_t kBlock = kWantedBlockBytes;
+constexpr size_t kBlocks = 64;
+constexpr const char* kName = "memory";
+
+// A process whose memory has other bytes in each block.
+class FrozenProcess {
+ public:
+  FrozenProcess() {
+    void* mapped =
+        mmap(nullptr, kBlocks * kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(mapped, MAP_FAILED);
+    memory_ = static_cast<std::byte*>(mapped);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      std::memset(memory_ + i * kBlock, static_cast<int>(i + 1), kBlock);
+    }
+  }
+  ~FrozenProcess() {
+    end();
+    munmap(memory_, kBlocks * kBlock);
+  }
+  void clear(uint64_t offset, uint64_t length) { std::memset(memory_ + offset, 0, length); }
+  void start() {
+    process_ = fork();
+    if (process_ == 0) {
+      for (;;) pause();
+    }
+  }
+  void end() {
+    if (process_ <= 0) return;
+    kill(process_, SIGKILL);
+    waitpid(std::exchange(process_, 0), nullptr, 0);
+  }
+  std::vector<std::byte> bytes() const { return {memory_, memory_ + kBlocks * kBlock}; }
+  PageIndex index() const {
+    const auto start = reinterpret_cast<uint64_t>(memory_);
+    return {kBlocks * kBlock, {{1, process_, {{start, start + kBlocks * kBlock, 0}}}}};
+  }
+
+ private:
+  std::byte* memory_ = nullptr;
+  pid_t process_ = 0;
+};
+
+// Records what is announced. A chunk is in flight until the test lets it arrive.
+class RecordingOutlet final : public DiscardOutlet {
+ public:
+  void announce(Chunk chunk) override {
+    const std::shared_ptr<FileStream> file = chunk.file;
+    file->announce_in_turn(std::move(chunk), 0, [&](Chunk next, uint32_t) {
+      const auto payload = next.lease.payload().subspan(next.slot_offset, next.length);
+      std::lock_guard lock(mutex_);
+      offsets_.push_back(next.offset);
+      if (content_.size() < next.offset + payload.size()) {
+        content_.resize(next.offset + payload.size());
+      }
+      for (size_t i = 0; i < payload.size(); ++i) {
+        EXPECT_EQ(content_[next.offset + i], std::byte{0}) << "sent twice";
+        content_[next.offset + i] = payload[i];
+      }
+      in_flight_.push_back(std::move(next));
+    });
+  }
+  Status send(const OneWayMessage& message) override {
+    if (const auto* zeros = std::get_if<wire::Zeros>(&message)) {
+      std::lock_guard lock(mutex_);
+      zeros_.push_back(*zeros);
+    }
+    return {};
+  }
+  bool one_arrives() {
+    Chunk chunk;
+    {
+      std::lock_guard lock(mutex_);
+      if (in_flight_.empty()) return false;
+      chunk = std::move(in_flight_.front());
+      in_flight_.pop_front();
+    }
+    chunk.lease.release();
+    chunk.file->verified(chunk.turn, 0);
+    return true;
+  }
+  std::vector<uint64_t> offsets() const {
+    std::lock_guard lock(mutex_);
+    return offsets_;
+  }
+  std::vector<std::pair<uint64_t, uint64_t>> zeros() const {
+    std::lock_guard lock(mutex_);
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    for (const wire::Zeros& zeros : zeros_) ranges.emplace_back(zeros.offset, zeros.length_bytes);
+    return ranges;
+  }
+  std::vector<std::byte> content() const {
+    std::lock_guard lock(mutex_);
+    return content_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<uint64_t> offsets_;  // in the order of the announcements
+  std::vector<std::byte> content_;
+  std::vector<wire::Zeros> zeros_;
+  std::deque<Chunk> in_flight_;
+};
+
+class SourceMemory : public testing::Test {
+ protected:
+  // The chunks have the size of a block, unless the test chooses another.
+  void open(size_t slots = 4, size_t chunk_bytes = kBlock) {
+    SourceOptions options;
+    options.discard = true;
+    options.chunk_size_bytes = chunk_bytes;
+    options.pool_size_bytes = slots * chunk_bytes;
+    mount_ = std::move(SourceMount::create(options).value());
+    node_ = mount_->make(kSourceRoot, kName, wire::NodeType::kFile, {}, "").value();
+    node_->checkpoint->outlet = outlet_;
+  }
+  void begin() {
+    process_.start();
+    sent_ = std::async(std::launch::async,
+                       [this] { return mount_->send_memory(kName, process_.index()); });
+  }
+  // Lets every chunk arrive until send_memory() returns.
+  Status finish() {
+    while (sent_.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout) {
+      if (!outlet_->one_arrives()) std::this_thread::yield();
+    }
+    return sent_.get();
+  }
+  void want(uint64_t offset, uint64_t length = 1) {
+    mount_->bytes_wanted(node_->id, offset, length);
+  }
+  bool eventually_announced(size_t chunks) {
+    return eventually([&] { return outlet_->offsets().size() >= chunks; });
+  }
+  void expect_whole_memory_once() {
+    auto content = outlet_->content();
+    content.resize(kBlocks * kBlock);
+    EXPECT_TRUE(content == process_.bytes());
+  }
+
+  FrozenProcess process_;
+  std::shared_ptr<RecordingOutlet> outlet_ = std::make_shared<RecordingOutlet>();
+  std::unique_ptr<SourceMount> mount_;
+  SourceNodePointer node_;
+  std::future<Status> sent_;
+};
+
+TEST_F(SourceMemory, WantedBlockDoesNotWaitForTheFullPool) {
+  open();
+  begin();
+  ASSERT_TRUE(eventually_announced(3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ASSERT_EQ(outlet_->offsets().size(), 3u) << "one slot is the reserve";
+  want(50 * kBlock + 17);
+  ASSERT_TRUE(eventually_announced(4));
+  EXPECT_EQ(outlet_->offsets()[3], 50 * kBlock);
+  const Status sent = finish();
+  ASSERT_TRUE(sent) << sent.error().message;
+  EXPECT_EQ(outlet_->offsets().size(), kBlocks);
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, SlotsThatBecomeFreeServeWantedBlocksFirst) {
+  open();
+  begin();
+  ASSERT_TRUE(eventually_announced(3));
+  for (const uint64_t block : {40, 50, 60}) want(block * kBlock);
+  ASSERT_TRUE(eventually_announced(4));
+  for (const size_t chunks : {5, 6}) {
+    outlet_->one_arrives();
+    ASSERT_TRUE(eventually_announced(chunks));
+  }
+  const auto offsets = outlet_->offsets();
+  EXPECT_EQ(std::vector<uint64_t>(offsets.begin() + 3, offsets.begin() + 6),
+            (std::vector<uint64_t>{40 * kBlock, 50 * kBlock, 60 * kBlock}));
+  ASSERT_TRUE(finish());
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, ConsecutiveWantedBlocksShareASlot) {
+  open(4, 16 * kBlock);
+  want(33 * kBlock, 12 * kBlock);
+  begin();
+  ASSERT_TRUE(eventually_announced(1));
+  EXPECT_EQ(outlet_->offsets()[0], 33 * kBlock);
+  ASSERT_TRUE(finish());
+  EXPECT_EQ(outlet_->offsets().size(), 6u);  // 0, 16, 32, 33, 45, 61
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, BytesThatAreWantedBeforeTheyCanBeSentAreSentFirst) {
+  open();
+  want(63 * kBlock);
+  begin();
+  ASSERT_TRUE(eventually_announced(1));
+  EXPECT_EQ(outlet_->offsets()[0], 63 * kBlock);
+  ASSERT_TRUE(finish());
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, BlocksThatWereSentAreNotSentAgain) {
+  open();
+  begin();
+  ASSERT_TRUE(eventually_announced(3));
+  want(0, 3 * kBlock);
+  want(10 * kBlock);
+  ASSERT_TRUE(eventually_announced(4));
+  want(10 * kBlock);
+  ASSERT_TRUE(finish());
+  want(20 * kBlock);  // afterwards
+  EXPECT_EQ(outlet_->offsets().size(), kBlocks);
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, RunsOfZeroPagesAreAnnouncedWithOneMessageEach) {
+  open(4, 4 * kBlock);
+  process_.clear(5 * kBlock, 15 * kBlock);  // the slots 4 to 7 in part, the others whole
+  process_.clear(25 * kBlock, kBlock);      // in a slot
+  process_.clear(40 * kBlock + kPageBytes, kPageBytes);  // too short
+  process_.clear(60 * kBlock, 4 * kBlock);               // at the end
+  begin();
+  ASSERT_TRUE(finish());
+  EXPECT_EQ(outlet_->zeros(),
+            (std::vector<std::pair<uint64_t, uint64_t>>{
+                {5 * kBlock, 15 * kBlock}, {25 * kBlock, kBlock}, {60 * kBlock, 4 * kBlock}}));
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, WantedZerosAreAnnouncedAheadOfTheRest) {
+  open();
+  process_.clear(50 * kBlock, 2 * kBlock);
+  begin();
+  ASSERT_TRUE(eventually_announced(3));
+  want(51 * kBlock);
+  ASSERT_TRUE(eventually([&] { return !outlet_->zeros().empty(); }));
+  EXPECT_EQ(outlet_->zeros()[0], (std::pair<uint64_t, uint64_t>{51 * kBlock, kBlock}));
+  want(52 * kBlock);  // the reserve is still there
+  ASSERT_TRUE(eventually_announced(4));
+  EXPECT_EQ(outlet_->offsets()[3], 52 * kBlock);
+  ASSERT_TRUE(finish());
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, HostileWantsAreHarmless) {
+  open(4, 4 * kBlock);
+  std::atomic<bool> done = false;
+  std::thread hostile([&] {
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 20'000 || !done; ++i) {
+      const uint64_t node = random() % 3 == 0 ? random() : node_->id + random() % 2;
+      const uint64_t offset = random() % 2 == 0 ? random() : random() % (kBlocks * kBlock);
+      mount_->bytes_wanted(node, offset, random() >> random() % 64);
+      if (i > 20'000) std::this_thread::yield();
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  begin();
+  const Status sent = finish();
+  done = true;
+  hostile.join();
+  ASSERT_TRUE(sent) << sent.error().message;
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, PoolOfOneSlotHasNoReserveAndServesWantedBlocks) {
+  open(1);
+  begin();
+  ASSERT_TRUE(eventually_announced(1));
+  want(50 * kBlock);
+  outlet_->one_arrives();
+  ASSERT_TRUE(eventually_announced(2));
+  outlet_->one_arrives();
+  ASSERT_TRUE(eventually_announced(3));
+  const auto offsets = outlet_->offsets();
+  EXPECT_NE(std::find(offsets.begin(), offsets.end(), 50 * kBlock), offsets.end());
+  ASSERT_TRUE(finish());
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, ReservesOfManyTransfersLeaveSlotsForTheFirstPasses) {
+  open(4);
+  process_.start();
+  std::vector<std::future<Status>> others;
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = "other-" + std::to_string(i);
+    ASSERT_TRUE(mount_->make(kSourceRoot, name, wire::NodeType::kFile, {}, ""));
+    others.push_back(std::async(
+        std::launch::async, [this, name] { return mount_->send_memory(name, process_.index()); }));
+  }
+  for (auto& other : others) {
+    ASSERT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    EXPECT_TRUE(other.get());
+  }
+}
+
+TEST_F(SourceMemory, EndOfTheProcessFailsTheTransferWhileBlocksAreWanted) {
+  open();
+  process_.start();
+  const PageIndex index = process_.index();
+  process_.end();
+  want(50 * kBlock);
+  const Status sent = mount_->send_memory(kName, index);
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().errno_value, ESRCH) << sent.error().message;
+  EXPECT_FALSE(node_->checkpoint->status());
+}
+
+TEST_F(SourceMemory, SecondTransferToTheSameFileIsRefused) {
+  open();
+  begin();
+  ASSERT_TRUE(eventually_announced(3));
+  const Status second = mount_->send_memory(kName, {0, {}});
+  EXPECT_EQ(second.error().errno_value, EBUSY);
+  ASSERT_TRUE(finish());
+  expect_whole_memory_once();
+}
+
+// From a request at the target to the bytes in its store, over TCP.
+TEST(SourceMemoryStream, TargetReceivesWhatItWantsBeforeTheRest) {
+  std::mutex gate;
+  MemorySink sink;
+  sink.set_before_land([&] { std::lock_guard lock(gate); });
+  Receiver target({}, std::move(Security::none()->listener("127.0.0.1:0").value()), sink);
+  SourceOptions options;
+  options.target_address = target.address();
+  options.chunk_size_bytes = kBlock;
+  options.pool_size_bytes = 4 * kBlock;
+  options.transport.mode = TransportMode::kTcp;
+  options.sender.stream_count = 1;
+  auto mount = std::move(SourceMount::create(options).value());
+  const auto node = mount->make(kSourceRoot, kName, wire::NodeType::kFile, {}, "").value();
+  FrozenProcess process;
+  process.clear(20 * kBlock, 10 * kBlock);
+  process.start();
+  const SessionId session = target.sessions().front().id;
+  std::future<Status> sent;
+  {
+    std::lock_guard closed(gate);
+    sent =
+        std::async(std::launch::async, [&] { return mount->send_memory(kName, process.index()); });
+    ASSERT_TRUE(eventually([&] { return sink.chunks_in_flight() == 3; }));
+    target.want({session, node->id}, 25 * kBlock, 1);
+    ASSERT_TRUE(eventually([&] { return sink.zeros().size() == 1; }));
+    EXPECT_EQ(sink.zeros()[0].offset, 25 * kBlock);
+    target.want({session, node->id}, 50 * kBlock, 1);
+    ASSERT_TRUE(eventually([&] { return sink.chunks_in_flight() == 4; }));
+  }
+  ASSERT_TRUE(sent.get());
+  const auto landed = sink.landed_offsets();
+  EXPECT_EQ(std::vector<uint64_t>(landed.begin(), landed.begin() + 4),
+            (std::vector<uint64_t>{0, kBlock, 2 * kBlock, 50 * kBlock}));
+  EXPECT_EQ(landed.size(), kBlocks - 10);
+  EXPECT_TRUE(sink.content(node->id) == process.bytes());
+  ASSERT_TRUE(mount->commit(kName));
+  EXPECT_EQ(sink.violations(), std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace ppmr
