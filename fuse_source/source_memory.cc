@@ -121,8 +121,7 @@ void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) 
   early_wants_.push_back({node, offset, length});
 }
 
-// ---- The thread for wanted blocks
-// ----------------------------------------------------------------
+// ---- The thread for wanted blocks ---------------------------------------------------------------
 
 Status SourceMount::WantedSender::admit_wants() {
   std::lock_guard lock(mount_.memories_mutex_);
@@ -171,8 +170,7 @@ Status SourceMount::WantedSender::finish() {
   return status_;
 }
 
-// ---- Passes
-// --------------------------------------------------------------------------------------
+// ---- Passes -------------------------------------------------------------------------------------
 
 Status SourceMount::MemoryPass::send_all() {
   SlotLease lease;

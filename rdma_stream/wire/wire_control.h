@@ -376,8 +376,8 @@ struct CheckpointRemoved {  // rm -r at the target
 };
 
 // A reader waits for these bytes, and the source has not announced them. The source sends them
-// ahead of others if it can, and ignores the message if it cannot: it has sent them, the file is
-// unknown, or the writer alone decides the order.
+// ahead of others if it can. It ignores the message if it has sent them, if it does not know the
+// file, or if a program writes the file: then the program chooses the order.
 struct Want {
   static constexpr MessageType kType = MessageType::kWant;
   uint64_t node = 0;
