@@ -190,6 +190,7 @@ TEST_F(SourceMemory, SlotsThatBecomeFreeServeWantedBlocksFirst) {
   open();
   begin();
   ASSERT_TRUE(eventually_announced(3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the first pass waits for a slot
   for (const uint64_t block : {40, 50, 60}) want(block * kBlock);
   ASSERT_TRUE(eventually_announced(4));
   for (const size_t chunks : {5, 6}) {
