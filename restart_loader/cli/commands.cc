@@ -131,13 +131,21 @@ struct MigrateOrRecover {
 // The common options of migrate and evacuate.
 template <typename Command>
 void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
-  sub.add_flag("--eager", migrate.eager,
-               "run the program at the target only after all of its memory is in place");
-  sub.add_option("--pre-copy", migrate.pre_copy,
-                 "copy memory in up to this many rounds while the process runs, and freeze it only "
-                 "for the rest; implies --eager")
-      ->type_name("ROUNDS")
-      ->check(CLI::Range(1, 100));
+  auto* eager =
+      sub.add_flag("--eager", migrate.eager,
+                   "run the program at the target only after all of its memory is in place");
+  auto* post_copy = sub.add_flag(
+      "--post-copy", migrate.post_copy,
+      "run the program at the target before its memory is there; until all of it has arrived, the "
+      "loss of a node or of the link loses the program");
+  auto* pre_copy =
+      sub.add_option(
+             "--pre-copy", migrate.pre_copy,
+             "copy memory in up to this many rounds while the process runs, and freeze it only "
+             "for the rest; implies --eager")
+          ->type_name("ROUNDS")
+          ->check(CLI::Range(1, 100));
+  post_copy->excludes(eager)->excludes(pre_copy);
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")
@@ -239,7 +247,8 @@ void add_migrate(CLI::App& app, int& exit_code) {
                "move each process independently; default: move all processes or none");
   sub.add_flag("--leave-running", migrate.leave_running,
                "copy the process: it continues here, and the copy runs at the target in a new pid "
-               "namespace");
+               "namespace")
+      ->excludes("--post-copy");
   add_timeout(
       sub, command,
       "time limit from the dump of a process to the decision, default: 120; with --recover, "
@@ -282,6 +291,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--images", pager->images)->required();
   sub->add_option("--memory", pager->memory);
   sub->add_option("--complete", pager->complete);
+  sub->add_flag("--fill-early", pager->fill_early);
   sub->add_option("--work", pager->work)->required();
   sub->add_option("--ready-fd", pager->ready_fd);
   auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);

@@ -84,6 +84,7 @@ class Migrate {
   void exclude(const std::string& name, std::vector<Finding> findings);
   CommandResult<void> check_both_sides();
   CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
+  void check_post_copy();
   void print_findings() const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
@@ -135,6 +136,7 @@ CommandResult<void> Migrate::find_target() {
   // The few pages that remain for the pager are not worth the time of its start.
   settings_.lazily = !command_.eager && command_.pre_copy == 0;
   settings_.leave_running = command_.leave_running;
+  settings_.post_copy = command_.post_copy;
   settings_.pre_copy_rounds_max = command_.pre_copy;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
@@ -276,6 +278,22 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   return {};
 }
 
+void Migrate::check_post_copy() {
+  if (!settings_.lazily || !settings_.memory_apart) {
+    findings_.push_back(
+        {Severity::kStops,
+         "--post-copy is not possible: the memory cannot be moved apart from CRIU's "
+         "images (see the warnings)",
+         "migrate without --post-copy"});
+    return;
+  }
+  findings_.push_back(
+      {Severity::kWarns,
+       "--post-copy: from the decision until all memory has arrived, the processes need both nodes "
+       "and the link between them; if one is lost, the processes are lost",
+       "without --post-copy they run at the target only when all memory is there"});
+}
+
 void Migrate::print_findings() const {
   for (const Finding& finding : findings_) {
     const bool stops = finding.severity == Severity::kStops;
@@ -349,6 +367,7 @@ int Migrate::run() {
   if (auto target = find_target(); !target) return failed(target.error());
   if (auto trees = find_trees(); !trees) return failed(trees.error());
   if (auto checked = check_both_sides(); !checked) return failed(checked.error());
+  if (settings_.post_copy) check_post_copy();
   print_findings();
   for (const std::string& tree : excluded_) {
     (void)report(command_.name,

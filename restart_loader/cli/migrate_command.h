@@ -17,6 +17,7 @@ struct MigrateCommand {
   bool eager = false;
   bool independent = false;
   bool leave_running = false;
+  bool post_copy = false;
   bool dry_run = false;
   unsigned pre_copy = 0;  // maximum number of rounds
   unsigned jobs = 2;

@@ -11,6 +11,7 @@
 #include "mount/control/json_text.h"
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/migration/command_error.h"
+#include "restart_loader/migration/moved_memory.h"
 #include "restart_loader/migration/notify_target.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/supervisors.h"
@@ -115,6 +116,13 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
     record = std::move(*aborted);
   }
   const bool committed = record.state != MigrationState::kAborted;
+  for (const TreeRecord& tree : record.trees) {
+    if (committed && tree.phase != TreePhase::kComplete && needs_frozen_pages(record, tree)) {
+      return {true, fmt::format("committed: the target owns the processes, but does not have all "
+                                "memory of process {} yet; its frozen pages stay here until then",
+                                tree.root)};
+    }
+  }
   if (!committed) {
     resume_source(record);
   } else if (Status killed = kill_source(store, record); !killed) {

@@ -79,6 +79,7 @@ Status Restore::start_pager() {
   if (!options_.memory.empty()) {
     const std::string complete = options_.work + kMemoryCompleteFile;
     argv.insert(argv.end(), {"--memory", options_.memory, "--complete", complete});
+    if (options_.post_copy) argv.push_back("--fill-early");
   }
   auto started = CriuProcess::start({.argv = std::move(argv),
                                      .log_file = options_.work + "/pager.log",

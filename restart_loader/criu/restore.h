@@ -28,6 +28,8 @@ struct RestoreOptions {
   // The memory file to which the images' page index refers (mount/page_index); empty: the images
   // include the memory. For a lazy restore.
   std::string memory;
+  // Whether the process may run before the memory file has arrived.
+  bool post_copy = false;
   std::string work;  // absolute: CRIU's work directory, for its logs; not in the mount
   bool lazily = true;
   // Appended to the options of `criu restore`. For a lazy restore they must include an

@@ -74,6 +74,10 @@ MigrationOutcome Migration::run() {
                                done.error().message, aborted.error().message, id_));
   }
   done = hand_over();
+  // With post-copy the target still reads the memory of the frozen tasks.
+  Status running;
+  if (done && settings_.post_copy) running = await_running();
+  await_memory_moved();
   kill_tasks();
   join_dumps();
   if (settings_.leave_running) resume_rdma_here();
@@ -84,7 +88,7 @@ MigrationOutcome Migration::run() {
                                "migrate --recover {}` here when the target is reachable again",
                                done.error().message, id_));
   }
-  done = await_running();
+  done = settings_.post_copy ? running : await_running();
   if (!done) {
     const bool lost = done.error().errno_value == EFAULT;
     return outcome(lost ? ExitCode::kPagesLost : ExitCode::kMigrationOpen, done.error().message);
@@ -103,6 +107,7 @@ Status Migration::prepare() {
   record.hold_limit_ms = settings_.hold_limit.count();
   record.leave_running = settings_.leave_running;
   record.lazily = settings_.lazily;
+  record.post_copy = settings_.post_copy;
   record.criu_options = settings_.criu_options;
   for (const Tree& tree : trees_) {
     TreeRecord entry;
@@ -153,14 +158,44 @@ void Migration::dump(Tree& tree, size_t number) {
   {
     std::lock_guard lock(mutex_);
     tree.is_sealed = done.has_value();
-    if (!done && !first_failure_) {
-      first_failure_ =
-          Error{done.error().errno_value, fmt::format("process {} ({}): {}", tree.plan.root.pid,
-                                                      tree.plan.name, done.error().message)};
+    tree.memory_has_moved = !done || !settings_.post_copy;
+    if (!done) note_failure_locked(tree, done.error());
+  }
+  changed_.notify_all();
+  if (done && settings_.post_copy) finish_memory(tree);
+  if (tree.dump) tree.dump->wait_for_end();
+}
+
+void Migration::note_failure_locked(const Tree& tree, const Error& error) {
+  if (first_failure_) return;
+  first_failure_ = Error{error.errno_value, fmt::format("process {} ({}): {}", tree.plan.root.pid,
+                                                        tree.plan.name, error.message)};
+}
+
+// After the decision an error here means that the target cannot get the memory any more. It finds
+// that out by itself.
+void Migration::finish_memory(Tree& tree) {
+  const auto memory = tree.dump->finish_memory();
+  {
+    std::lock_guard lock(mutex_);
+    tree.memory_has_moved = true;
+    if (memory) {
+      tree.sealed.bytes += memory->bytes;
+      tree.sealed.files += memory->files;
+    } else {
+      note_failure_locked(tree, memory.error());
     }
   }
   changed_.notify_all();
-  if (tree.dump) tree.dump->wait_for_end();
+}
+
+void Migration::await_memory_moved() {
+  std::unique_lock lock(mutex_);
+  const auto all_moved = [this] {
+    return std::all_of(trees_.begin(), trees_.end(),
+                       [](const Tree& tree) { return tree.memory_has_moved; });
+  };
+  while (!changed_.wait_for(lock, kLookInterval, all_moved)) store_.note_contact(id_, kRole);
 }
 
 Status Migration::release_rdma_once() {
@@ -218,6 +253,7 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
                               .record = record->trees[number],
                               .criu_options = settings_.criu_options,
                               .leave_running = settings_.leave_running,
+                              .post_copy = settings_.post_copy,
                               .pre_copy_rounds_max = settings_.pre_copy_rounds_max,
                               .on_round = on_round,
                               .seal_patience = settings_.hold_limit});

@@ -24,6 +24,7 @@ struct MigrationSettings {
   bool lazily = true;
   bool memory_apart = true;  // if possible, the page reader moves the memory, not CRIU
   bool leave_running = false;
+  bool post_copy = false;  // the processes run at the target before their memory is there
   unsigned pre_copy_rounds_max = 0;
   std::chrono::milliseconds hold_limit{120'000};
   // For processes that use RDMA themselves to release it.
@@ -68,7 +69,8 @@ class Migration {
     TreePlan plan;
     std::unique_ptr<TreeDump> dump;
     SealedTree sealed;
-    bool is_sealed = false;  // guarded by mutex_
+    bool is_sealed = false;        // guarded by mutex_
+    bool memory_has_moved = true;  // guarded by mutex_; false: post-copy needs the frozen tasks
     std::thread thread;
   };
 
@@ -83,9 +85,14 @@ class Migration {
   void resume_rdma_here();
   std::vector<pid_t> roots() const;
   Status dump_and_seal(Tree& tree, size_t number);
+  void note_failure_locked(const Tree& tree, const Error& error);
+  void finish_memory(Tree& tree);
+  // Blocks until the frozen tasks are not needed any more.
+  void await_memory_moved();
   Error root_cause(const Error& own);
   Status await_all_sealed();
   Status await_ready();
+  Status check_memory();
   Status hold_tasks();
   Status confirm_vote();
   Status commit();
@@ -120,7 +127,7 @@ class Migration {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Error> first_failure_;  // guarded by mutex_
+  std::optional<Error> first_failure_;  // of a tree; guarded by mutex_
 };
 
 }  // namespace ppmr

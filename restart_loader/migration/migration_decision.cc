@@ -59,8 +59,15 @@ Status Migration::confirm_vote() {
                  "cannot confirm that the target is still ready: " + confirmed.error().message);
 }
 
+// With post-copy the memory is on its way. If that has failed, the tree stays here.
+Status Migration::check_memory() {
+  std::lock_guard lock(mutex_);
+  return first_failure_ ? Status(failure(*first_failure_)) : Status{};
+}
+
 Status Migration::commit() {
-  Status confirmed = hold_tasks();
+  Status confirmed = check_memory();
+  if (confirmed) confirmed = hold_tasks();
   if (confirmed) confirmed = confirm_vote();
   if (confirmed) {
     auto committed = store_.advance(id_, kRole, MigrationState::kCommitted);
@@ -78,12 +85,15 @@ Status Migration::commit() {
 }
 
 // Notifies the target twice: first that it owns the trees, which it records durably; then, once all
-// tasks at the source are dead, that it may let the restored trees run.
+// tasks at the source are dead, that it may let the restored trees run. With post-copy the tasks
+// are not dead then, but stopped and held: the target still reads their memory.
 Status Migration::hand_over() {
   auto owned =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
   if (!owned) return failure(owned.error());
-  for (const FrozenTasks& tasks : frozen_) tasks.kill();
+  if (!settings_.post_copy) {
+    for (const FrozenTasks& tasks : frozen_) tasks.kill();
+  }
   auto running =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "running"}}, settings_.hold_limit);
   if (!running) return failure(running.error());
@@ -120,6 +130,7 @@ void Migration::join_dumps() {
 Status Migration::await_running() {
   std::vector<TreePhase> seen(trees_.size(), TreePhase::kReady);
   for (;;) {
+    store_.note_contact(id_, kRole);
     auto target = look_at_target(kLookSlice, settings_.hold_limit);
     if (!target) {
       return failure(

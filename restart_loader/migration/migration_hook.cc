@@ -11,6 +11,7 @@
 
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/restore.h"
+#include "restart_loader/migration/moved_memory.h"
 #include "restart_loader/migration/notify_target.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/processes/frozen_tasks.h"
@@ -207,13 +208,15 @@ bool Hold::let_run_on(const OwnershipRecord& record) const {
   return kStopCriu;
 }
 
-// The coordinator kills the tasks. If it has died or is too slow, the hook does.
+// The coordinator kills the tasks. If it has died or is too slow, the hook does, as soon as the
+// target has their memory.
 bool Hold::finish_committed(OwnershipRecord record) {
   while (record.trees[tree_].phase != TreePhase::kComplete && is_alive(record.coordinator) &&
          is_alive(criu_) && !is_overdue(record)) {
     if (auto next = store_.wait(id_, role_, record.version, kLookInterval)) record = *next;
   }
   if (record.trees[tree_].phase == TreePhase::kComplete) return kLetCriuGoOn;
+  await_memory_moved(record, record.trees[tree_]);
   if (auto tasks = our_tasks(record)) tasks->kill();
   auto killed = change([&](OwnershipRecord& latest) -> Status {
     latest.trees[tree_].phase = TreePhase::kComplete;
@@ -260,11 +263,13 @@ bool Hold::let_run_here() const {
   return kLetCriuGoOn;
 }
 
-// Before this node votes: the pager must have all memory, so that the tree needs neither the source
-// nor the mount's daemon any more. False: the migration is over, or the pager has ended.
+// Before this node votes: unless it is post-copy, the pager must have all memory, so that the tree
+// needs neither the source nor the mount's daemon any more. False: the migration is over, or the
+// pager has ended.
 bool Hold::await_memory() const {
   auto record = store_.read(id_, role_);
   if (!record || tree_ >= record->trees.size() || record->trees[tree_].memory.empty()) return true;
+  if (record->post_copy) return true;
   const auto work = store_.make_work_directory(id_, role_, tree_);
   if (!work) return log(work.error().message), false;
   while (access((*work + kMemoryCompleteFile).c_str(), F_OK) != 0) {

@@ -230,18 +230,20 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   const auto index = index_frozen_memory();
   if (!index) return failure(index.error());
   // The target restores the description while the memory is on its way.
-  auto description = std::async(std::launch::async, [&]() -> Result<SealedTree> {
-    const Status written = write_page_index(top_ + "/" + kPageIndexFile, *index);
-    if (!written) return failure(written.error());
-    return seal(options_.record.checkpoint);
-  });
-  const Status sent = send_memory(*index);
-  auto sealed = description.get();
-  if (!sent) return failure(sent.error());
-  if (!sealed) return sealed;
-  auto memory = seal(options_.record.memory);
+  memory_sent_ = std::async(std::launch::async,
+                            [this, index = *index] { return send_and_seal_memory(index); });
+  const Status written = write_page_index(top_ + "/" + kPageIndexFile, *index);
+  if (!written) return failure(written.error());
+  auto sealed = seal(options_.record.checkpoint);
+  if (!sealed || options_.post_copy) return sealed;
+  auto memory = finish_memory();
   if (!memory) return memory;
   return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
+}
+
+Result<SealedTree> TreeDump::send_and_seal_memory(const PageIndex& index) {
+  if (Status sent = send_memory(index); !sent) return failure(sent.error());
+  return seal(options_.record.memory);
 }
 
 Result<PageIndex> TreeDump::index_frozen_memory() const {

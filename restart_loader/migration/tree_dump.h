@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 
@@ -23,6 +24,7 @@ struct TreeDumpOptions {
   TreeRecord record;
   std::vector<std::string> criu_options;
   bool leave_running = false;
+  bool post_copy = false;
   unsigned pre_copy_rounds_max = 0;  // 0: all memory is dumped while the tree is frozen
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::chrono::milliseconds seal_patience{0};
@@ -39,9 +41,12 @@ class TreeDump {
   TreeDump(const RecordStore& store, TreeDumpOptions options);
   ~TreeDump();
 
-  // Returns when the target has verified the checkpoint. On an error the tree may be frozen still:
-  // see wait_for_end().
+  // Returns when the target has verified the checkpoint, with post-copy without its memory. On an
+  // error the tree may be frozen still: see wait_for_end().
   Result<SealedTree> dump_and_seal();
+  // With post-copy, after dump_and_seal(): returns when the target has verified the memory. Until
+  // then the frozen tasks must stay.
+  Result<SealedTree> finish_memory() { return memory_sent_.get(); }
   // Blocks until CRIU has ended, which it does when the record is aborted or committed.
   void wait_for_end();
   // Call after wait_for_end(). Removes the checkpoint's names at the source only: the target keeps
@@ -63,6 +68,7 @@ class TreeDump {
   Status make_memory_file();
   Result<PageIndex> index_frozen_memory() const;
   Status send_memory(const PageIndex& index);
+  Result<SealedTree> send_and_seal_memory(const PageIndex& index);
   Result<SealedTree> seal(const std::string& checkpoint);
   std::vector<std::string> options_with_tracking() const;
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
@@ -76,7 +82,8 @@ class TreeDump {
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
-  UniqueFd memory_;      // the memory file, while it is written
+  UniqueFd memory_;  // the memory file, while it is written
+  std::future<Result<SealedTree>> memory_sent_;
   std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
   unsigned rounds_ = 0;  // of pre-copy, complete
   std::optional<HeldCriu> held_;

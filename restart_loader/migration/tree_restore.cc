@@ -221,6 +221,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
       Restore::create({.criu = criu_,
                        .images = images(),
                        .memory = memory_path(record_, record_.trees[tree_]),
+                       .post_copy = record_.post_copy,
                        .work = work_,
                        .lazily = lazily_,
                        .start = [this] { return is_container() ? start_runc() : start_criu(); },

@@ -31,10 +31,24 @@ bool is_crowded(const Error& error) {
 Result<std::shared_ptr<PageFile>> PageFile::open(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_failure("open", path);
-  return std::shared_ptr<PageFile>(new PageFile(path, std::move(file)));
+  UniqueFd arrived(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!arrived) return system_failure("open", path);
+  return std::shared_ptr<PageFile>(new PageFile(path, std::move(file), std::move(arrived)));
 }
 
 Result<const std::byte*> PageFile::read(uint64_t offset, size_t length_bytes,
+                                        std::byte* scratch) const {
+  return read(file_, offset, length_bytes, scratch);
+}
+
+Result<const std::byte*> PageFile::read_arrived(uint64_t offset, size_t length_bytes,
+                                                std::byte* scratch) const {
+  auto bytes = read(arrived_, offset, length_bytes, scratch);
+  if (!bytes && bytes.error().errno_value == EAGAIN) return nullptr;
+  return bytes;
+}
+
+Result<const std::byte*> PageFile::read(const UniqueFd& file, uint64_t offset, size_t length_bytes,
                                         std::byte* scratch) const {
   size_t done = 0;
   while (is_borrowed_.load(std::memory_order_acquire) && done < length_bytes) {
@@ -48,7 +62,7 @@ Result<const std::byte*> PageFile::read(uint64_t offset, size_t length_bytes,
   }
   while (done < length_bytes) {
     const ssize_t n =
-        pread(file_.get(), scratch + done, length_bytes - done, static_cast<off_t>(offset + done));
+        pread(file.get(), scratch + done, length_bytes - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_failure("read", path_);
     if (n == 0) return failure(EIO, path_ + " is too short");

@@ -17,7 +17,7 @@
 
 namespace ppmr {
 
-// Threads: read() by any, also during borrow(); borrow() by one.
+// Threads: the reads by any, also during borrow(); borrow() by one.
 class PageFile {
  public:
   static Result<std::shared_ptr<PageFile>> open(const std::string& path);
@@ -27,16 +27,24 @@ class PageFile {
   // Errors: EIO, of the file system.
   Result<const std::byte*> read(uint64_t offset, size_t length_bytes, std::byte* scratch) const;
 
+  // Like read(), but returns null at once if bytes have not arrived.
+  Result<const std::byte*> read_arrived(uint64_t offset, size_t length_bytes,
+                                        std::byte* scratch) const;
+
   // Waits until the file is sealed, then borrows its bytes. Does nothing for a file that is in no
   // ppmr mount, or that its mount cannot lend. Errors: ECANCELED when `is_cancelled`, which it asks
   // every 100 ms; those of the checkpoint.
   Status borrow(const std::function<bool()>& is_cancelled);
 
  private:
-  PageFile(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
+  PageFile(std::string path, UniqueFd file, UniqueFd arrived)
+      : path_(std::move(path)), file_(std::move(file)), arrived_(std::move(arrived)) {}
+  Result<const std::byte*> read(const UniqueFd& file, uint64_t offset, size_t length_bytes,
+                                std::byte* scratch) const;
 
   const std::string path_;
   const UniqueFd file_;
+  const UniqueFd arrived_;  // with O_NONBLOCK: a ppmr mount answers EAGAIN instead of waiting
   std::optional<BorrowedFile> borrowed_;  // constant once is_borrowed_
   std::atomic<bool> is_borrowed_ = false;
 };

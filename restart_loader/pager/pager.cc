@@ -36,6 +36,10 @@ constexpr size_t kAnswerers = 4;
 constexpr uint64_t kBatchBytes = 1 << 20;
 // The longest copy under the lock, which a fault waits for.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
+// How often the filling thread looks for pages that have arrived, while the memory is on its way.
+constexpr std::chrono::milliseconds kArrivalInterval{2};
+// It looks at so many tasks in a row that wait for pages.
+constexpr int kMissesMax = 4;
 // While a task changes its memory, the kernel refuses copies. It accepts them again when the pager
 // has read the event of the change.
 constexpr int kRetryMs = 1;
@@ -79,11 +83,11 @@ enum class Copied {
 
 class Pager {
  public:
-  Pager(PageImages images, std::function<void()> completed)
-      : images_(std::move(images)), completed_(std::move(completed)) {}
+  Pager(PageImages images, const PagerOptions& options)
+      : images_(std::move(images)), options_(options) {}
   ~Pager() { stop(); }
 
-  Status open(const std::string& work);
+  Status open();
   Result<PagerCounters> serve();
 
  private:
@@ -100,10 +104,11 @@ class Pager {
   void answer_faults();
   Result<Copied> answer_fault(Task& task, uint64_t address, std::byte* window);
 
-  Status await_memory();
+  void await_memory();
   void fill();
   TaskPointer next_task_locked();
-  Status fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
+  // False: the bytes have not arrived.
+  Result<bool> fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
 
   Result<Copied> copy_locked(Task& task, const PageRange& to, const std::byte* from);
   Result<Copied> copy_zero_locked(const Task& task, uint64_t address);
@@ -113,7 +118,7 @@ class Pager {
   void wake_serving() const;
 
   const PageImages images_;
-  const std::function<void()> completed_;  // called by the filling thread
+  const PagerOptions& options_;
   UniqueFd listener_;
   UniqueFd criu_;
   UniqueFd epoll_;
@@ -125,16 +130,19 @@ class Pager {
       tasks_;                 // guarded by mutex_, as are the tasks; the serving thread changes it
   std::deque<Fault> faults_;  // guarded by mutex_
   bool restored_ = false;     // guarded by mutex_: CRIU has restored all tasks
+  bool has_memory_ = false;   // guarded by mutex_: no page is on its way any more
   bool stopping_ = false;     // guarded by mutex_
   std::optional<Error> failure_;  // guarded by mutex_
   PagerCounters counters_;        // guarded by mutex_
 
   // Last: they use the members above.
+  std::thread borrower_;
   std::thread filler_;
   std::vector<std::thread> answerers_;
 };
 
-Status Pager::open(const std::string& work) {
+Status Pager::open() {
+  const std::string& work = options_.work;
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !wake_) return system_failure("make", "an epoll set");
@@ -166,6 +174,7 @@ Status Pager::watch(int fd) const {
 }
 
 Result<PagerCounters> Pager::serve() {
+  borrower_ = std::thread([this] { await_memory(); });
   filler_ = std::thread([this] { fill(); });
   for (size_t i = 0; i < kAnswerers; ++i) answerers_.emplace_back([this] { answer_faults(); });
   for (;;) {
@@ -445,38 +454,47 @@ bool Pager::end_finished_tasks() {
     task->uffd.reset();
     return true;
   });
-  return restored_ && tasks_.empty();
+  // The end of the pager is the end of the checkpoint, which the source has not sealed yet.
+  return restored_ && tasks_.empty() && (has_memory_ || !options_.fills_early);
 }
 
-Status Pager::await_memory() {
-  const Status complete = images_.memory()->borrow([this] {
-    std::lock_guard lock(mutex_);
-    return stopping_;
-  });
-  if (!complete) return complete;
-  completed_();
-  return {};
+void Pager::await_memory() {
+  if (images_.memory()) {
+    const Status complete = images_.memory()->borrow([this] {
+      std::lock_guard lock(mutex_);
+      return stopping_;
+    });
+    if (!complete && complete.error().errno_value == ECANCELED) return;
+    if (!complete) return fail(complete.error());
+    options_.completed();
+  }
+  std::lock_guard lock(mutex_);
+  has_memory_ = true;
+  changed_.notify_all();
+  wake_serving();
 }
 
 void Pager::fill() {
-  if (images_.memory()) {
-    const Status complete = await_memory();
-    if (!complete && complete.error().errno_value == ECANCELED) return;
-    if (!complete) return fail(complete.error());
-  }
   std::vector<PageRange> batch;
+  int misses = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    const TaskPointer task = restored_ ? next_task_locked() : nullptr;
+    const bool may_fill = restored_ && (has_memory_ || options_.fills_early);
+    const TaskPointer task = may_fill ? next_task_locked() : nullptr;
     if (!task) {
       changed_.wait(lock);
       continue;
     }
     task->missing.next_batch(task->cursor, kBatchBytes, batch);
     lock.unlock();
-    const Status filled = fill_batch(task, batch);
+    const auto filled = fill_batch(task, batch);
     if (!filled) return fail(filled.error());
     lock.lock();
+    if (!*filled) {
+      // The source sends the memory in the order of the addresses.
+      task->cursor = 0;
+      if (++misses % kMissesMax == 0) changed_.wait_for(lock, kArrivalInterval);
+    }
     const bool complete = task->missing.empty() || task->has_ended;
     if (complete) wake_serving();
   }
@@ -493,12 +511,13 @@ TaskPointer Pager::next_task_locked() {
   return nullptr;
 }
 
-Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {
+Result<bool> Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {
   static thread_local Buffer buffer(kBatchBytes);
   const uint64_t first = batch.front().offset;
   const uint64_t length = batch.back().offset + batch.back().bytes() - first;
-  const auto bytes = task->pages->read(first, length, buffer.data());
+  const auto bytes = task->pages->read_arrived(first, length, buffer.data());
   if (!bytes) return failure(bytes.error());
+  if (*bytes == nullptr) return false;
   for (const PageRange& range : batch) {
     for (uint64_t at = range.start; at < range.end;) {
       std::unique_lock lock(mutex_);
@@ -508,7 +527,7 @@ Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& 
       if (!still || still->offset - range.offset != still->start - range.start) continue;
       const auto copied = copy_locked(*task, *still, *bytes + (still->offset - first));
       if (!copied) return failure(copied.error());
-      if (task->has_ended) return {};
+      if (task->has_ended) return true;
       // A later batch has what could not be copied now.
       if (*copied == Copied::kTryAgain) {
         lock.unlock();
@@ -518,7 +537,7 @@ Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& 
   }
   std::lock_guard lock(mutex_);
   task->cursor = batch.back().end;
-  return {};
+  return true;
 }
 
 void Pager::fail(const Error& error) {
@@ -538,6 +557,7 @@ void Pager::stop() {
     stopping_ = true;
     changed_.notify_all();
   }
+  if (borrower_.joinable()) borrower_.join();
   if (filler_.joinable()) filler_.join();
   for (std::thread& answerer : answerers_) answerer.join();
   answerers_.clear();
@@ -545,14 +565,12 @@ void Pager::stop() {
 
 }  // namespace
 
-Result<PagerCounters> serve_pages(const std::string& images, const std::string& memory,
-                                  const std::string& work, const std::function<void()>& listening,
-                                  const std::function<void()>& completed) {
-  auto opened_images = PageImages::open(images, memory);
-  if (!opened_images) return failure(opened_images.error());
-  Pager pager(std::move(*opened_images), completed);
-  if (Status opened = pager.open(work); !opened) return failure(opened.error());
-  listening();
+Result<PagerCounters> serve_pages(const PagerOptions& options) {
+  auto images = PageImages::open(options.images, options.memory);
+  if (!images) return failure(images.error());
+  Pager pager(std::move(*images), options);
+  if (Status opened = pager.open(); !opened) return failure(opened.error());
+  options.listening();
   return pager.serve();
 }
 

@@ -34,14 +34,20 @@ struct PagerCounters {
   uint64_t zero_pages = 0;  // answers to faults where the images have no page
 };
 
-// Listens in the directory `work`, calls `listening`, calls `completed` (in another thread) when
-// the memory file is complete, and returns when every page of every task is in place. `images`: the
-// directory of the images; `memory`: see PageImages. Errors: those of PageImages and of
+struct PagerOptions {
+  std::string images;  // their directory
+  std::string memory;  // see PageImages
+  std::string work;    // the directory in which it listens
+  // Whether pages are put in place before the memory file is complete, as they arrive (post-copy).
+  bool fills_early = false;
+  std::function<void()> listening;
+  std::function<void()> completed;  // the memory file is complete; called in another thread
+};
+
+// Returns when every page of every task is in place. Errors: those of PageImages and of
 // userfaultfd(2); ECONNRESET if CRIU ends before it has restored all tasks. After an error, tasks
 // that miss pages must not run on: once their userfaultfd is closed they read zeros.
 // Threads: one call at a time.
-Result<PagerCounters> serve_pages(const std::string& images, const std::string& memory,
-                                  const std::string& work, const std::function<void()>& listening,
-                                  const std::function<void()>& completed);
+Result<PagerCounters> serve_pages(const PagerOptions& options);
 
 }  // namespace ppmr

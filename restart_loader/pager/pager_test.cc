@@ -207,8 +207,12 @@ class PagerTest : public testing::Test {
       body(task);
       _exit(0);
     };
-    auto served = serve_pages(directory_, memory_file_, directory_, listening,
-                              [this] { memory_is_complete_ = true; });
+    auto served = serve_pages({.images = directory_,
+                               .memory = memory_file_,
+                               .work = directory_,
+                               .fills_early = fills_early_,
+                               .listening = listening,
+                               .completed = [this] { memory_is_complete_ = true; }});
     if (!served) kill(child, SIGKILL);
     task_end_ = end_of(child);
     return served;
@@ -216,6 +220,7 @@ class PagerTest : public testing::Test {
 
   std::string directory_;
   std::string memory_file_;  // empty: there is none
+  bool fills_early_ = false;
   std::byte* memory_ = nullptr;
   int task_end_ = -1;
   std::atomic<bool> memory_is_complete_ = false;
@@ -223,6 +228,21 @@ class PagerTest : public testing::Test {
 
 TEST_F(PagerTest, PagesArriveFromAMemoryFile) {
   write_memory_file();
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.check(3, kPages, 97);
+    task.finish();
+    task.check(0, kPages);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(served->pages, kPagesInImages);
+  EXPECT_EQ(task_end_, 0);
+  EXPECT_TRUE(memory_is_complete_);
+}
+
+TEST_F(PagerTest, PagesArriveBeforeTheMemoryFileIsComplete) {
+  write_memory_file();
+  fills_early_ = true;
   const auto served = serve([](Restored& task) {
     task.begin();
     task.check(3, kPages, 97);

@@ -35,7 +35,12 @@ int ServePagesCommand::run() const {
     UniqueFd(open(complete.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   };
   try {
-    const auto served = serve_pages(images, memory, work, listening, completed);
+    const auto served = serve_pages({.images = images,
+                                     .memory = memory,
+                                     .work = work,
+                                     .fills_early = fill_early,
+                                     .listening = listening,
+                                     .completed = completed});
     if (!served) return report(served.error().message);
     std::fputs(fmt::format("served {} faults; {} pages, {} zero pages\n", served->faults,
                            served->pages, served->zero_pages)

@@ -10,6 +10,7 @@ struct ServePagesCommand {
   std::string images;
   std::string memory;    // a memory file; empty: the images include the memory
   std::string complete;  // a file to be made when the memory file is complete
+  bool fill_early = false;
   std::string work;
   int ready_fd = -1;  // receives a byte when the pager listens
 

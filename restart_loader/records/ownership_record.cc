@@ -109,6 +109,7 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.hold_limit_ms = packed.at("hold_limit_ms");
   record.leave_running = packed.at("leave_running");
   record.lazily = packed.at("lazily");
+  record.post_copy = packed.at("post_copy");
   record.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
   if (packed.at("trees").empty() || packed.at("trees").size() > kTreesMax) {
     return failure(EPROTO, std::to_string(packed.at("trees").size()) + " trees");
@@ -266,6 +267,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"hold_limit_ms", record.hold_limit_ms},
             {"leave_running", record.leave_running},
             {"lazily", record.lazily},
+            {"post_copy", record.post_copy},
             {"criu_options", record.criu_options},
             {"trees", record.trees},
             {"tasks_stopped", record.tasks_stopped},

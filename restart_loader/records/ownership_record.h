@@ -113,6 +113,9 @@ struct OwnershipRecord {
   int64_t hold_limit_ms = 0;    // how long a tree may be held before the decision
   bool leave_running = false;
   bool lazily = true;
+  // Whether the decision does not wait for the memory: after it the source keeps the frozen tasks
+  // until the target has all of it.
+  bool post_copy = false;
   std::vector<std::string> criu_options;
   std::vector<TreeRecord> trees;
   bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks

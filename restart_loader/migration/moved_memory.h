@@ -1,0 +1,17 @@
+// In a post-copy migration the source keeps the frozen tasks after the decision, because the target
+// still reads their memory. Whoever kills the tasks asks here first.
+#pragma once
+
+#include "restart_loader/records/ownership_record.h"
+
+namespace ppmr {
+
+// Whether the target may still need the frozen pages of the tree. False: it has all of them, or can
+// get no more because the source's daemon has ended or its session with the target has failed. Also
+// seals the memory if the coordinator died before it could. Takes up to a few seconds.
+bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree);
+
+// Blocks until needs_frozen_pages() is false.
+void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree);
+
+}  // namespace ppmr

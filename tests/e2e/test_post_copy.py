@@ -1,0 +1,142 @@
+"""`ppmr migrate --post-copy`: the process runs at the target while its memory is on its way."""
+import os
+import signal
+import time
+
+import pytest
+
+from lab.node import wait_until
+from lab.workers import check_moved, check_stayed, pause_at, start_workers
+
+LOST, ABORTED, OPEN = 10, 11, 12
+SIZE_MIB = 64
+SLOW = "100mbit"
+
+
+def tree_of(migrations, role):
+    return migrations.records(role)[-1]["trees"][0]
+
+
+def start_slow(migrations, nodes, worker, options=()):
+    """Returns when the process runs at the target and most of its memory is at the source."""
+    nodes.link.limit(SLOW)
+    running = migrations.start_migrate(worker.pid, options=["--post-copy", *options])
+
+    def runs():
+        assert running.running(), running.wait().output
+        records = migrations.records("target")
+        return records and records[-1]["trees"][0]["phase"] == "running"
+
+    wait_until(runs, 20, "the process to run at the target")
+    return running
+
+
+def test_process_runs_before_its_memory_has_arrived(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = start_slow(migrations, nodes, worker)
+    assert nodes.source.alive(worker.pid), "the frozen pages are needed"
+    done = running.wait().ok()
+    moved = done.summary["trees"][0]
+    transfer_s = SIZE_MIB * 8 * 1.048576 / 100
+    assert moved["downtime_s"] < transfer_s / 4 < moved["fill_s"], moved
+    assert "--post-copy" in done.output, "no warning"
+    nodes.link.limit()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_killed_coordinator_leaves_no_process_without_its_memory(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = start_slow(migrations, nodes, worker)
+    os.kill(running.host_pid, signal.SIGKILL)
+    running.wait()
+    assert nodes.source.alive(worker.pid), "the frozen pages are needed"
+    wait_until(
+        lambda: tree_of(migrations, "target")["phase"] == "complete", 60, "all memory to arrive"
+    )
+    wait_until(lambda: not nodes.source.alive(worker.pid), 20, "the frozen process to be killed")
+    wait_until(
+        lambda: migrations.records("source")[-1]["state"] == "finished", 20, "the source to finish"
+    )
+    nodes.link.limit()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_criu_killed_at_the_source_does_not_cost_the_frozen_pages(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = start_slow(migrations, nodes, worker)
+    nodes.source.signal(tree_of(migrations, "source")["criu"][0], signal.SIGKILL)
+    running.wait().ok()
+    nodes.link.limit()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_recover_keeps_frozen_pages_until_the_memory_has_moved(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = start_slow(migrations, nodes, worker)
+    os.kill(running.host_pid, signal.SIGKILL)
+    running.wait()
+    open_still = migrations.recover("source", check=False)
+    assert open_still.code == OPEN and "does not have all memory" in open_still.output
+    assert nodes.source.alive(worker.pid)
+    nodes.link.limit()
+    wait_until(lambda: migrations.recover("source", check=False).code == 0, 60, "the move to end")
+    wait_until(
+        lambda: tree_of(migrations, "target")["phase"] == "complete", 60, "all memory to arrive"
+    )
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_interrupted_link_only_pauses_the_process(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = start_slow(migrations, nodes, worker)
+    nodes.link.set_up(False)
+    time.sleep(2)  # the length of the interruption
+    nodes.link.set_up(True)
+    nodes.link.limit()
+    running.wait().ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+@pytest.mark.parametrize("role", ["source", "target"])
+def test_process_is_lost_with_a_daemon_before_its_memory_is_there(lab, nodes, migrations, role):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = start_slow(migrations, nodes, worker, ["--timeout", 5])
+    daemon = migrations.source if role == "source" else migrations.target
+    daemon.signal(signal.SIGKILL)
+    done = running.wait()
+    assert done.code in (LOST, OPEN), done.output
+    for node in (nodes.source, nodes.target):
+        wait_until(lambda: not node.alive(worker.pid), 30, "the process to end")
+    worker.end()
+
+
+def test_failure_before_the_decision_leaves_the_process_here(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    nodes.link.limit(SLOW)
+    running = migrations.start_migrate(
+        worker.pid, options=["--post-copy"], environment=pause_at(lab, "source:sealed")
+    )
+    migrations.wait_until_paused("source", "sealed", running)
+    os.kill(running.host_pid, signal.SIGKILL)
+    running.wait()
+    migrations.go_on("source", "sealed")
+    nodes.link.limit()
+    wait_until(
+        lambda: migrations.records("source")[-1]["state"] == "aborted", 20, "the migration to abort"
+    )
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+@pytest.mark.parametrize("option", [["--eager"], ["--pre-copy", "2"], ["--leave-running"]])
+def test_options_that_exclude_post_copy(lab, nodes, migrations, option):
+    [worker] = start_workers(lab, nodes, 1)
+    done = migrations.migrate(worker.pid, options=["--post-copy", *option])
+    assert done.code == 2 and "excludes" in done.output, done.output
+    check_stayed(worker, nodes)
+    worker.end()
