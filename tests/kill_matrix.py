@@ -109,6 +109,9 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--arenas", type=int, default=4, help="pairs of nodes that play at once")
     parser.add_argument("--criu-kills", type=int, default=40, help="see above")
+    parser.add_argument(
+        "--mode", action="append", choices=failure_cases.MODES, help="only these; may be repeated"
+    )
     parser.add_argument("--only", default="", help="only cases that contain this text")
     arguments = parser.parse_args()
     missing = failure_cases.missing_states()
@@ -124,15 +127,16 @@ def main():
     def report(case, verdict, seconds):
         nonlocal done
         done += 1
-        stop, what, how, eager = case
-        mode = "eager" if eager else "lazy"
+        stop, what, how, mode = case
         print(
-            f"{done:5} {stop:18} {what:14} {how:6} {mode:6} {seconds:5.1f} s  {verdict}", flush=True
+            f"{done:5} {stop:18} {what:14} {how:6} {mode:9} {seconds:5.1f} s  {verdict}", flush=True
         )
 
-    chosen = failure_cases.choose(cases, arguments.migrations, arguments.seed)
+    modes = arguments.mode or failure_cases.MODES
+    chosen = failure_cases.choose(cases, arguments.migrations, arguments.seed, modes)
     for number in range(arguments.criu_kills):
-        chosen += [(*CRIU_KILL, number % 2 == 0), (PLAIN, str(number), "kill", False)]
+        mode = failure_cases.MODES[number % 2]
+        chosen += [(*CRIU_KILL, mode), (PLAIN, str(number), "kill", mode)]
     verdicts, wrong = play_all(chosen, arguments.arenas, arguments.seed, report)
     plain = [
         verdict for case, of_case in verdicts.items() if case[0] == PLAIN for verdict in of_case

@@ -5,6 +5,7 @@
 
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/migration/migration.h"
+#include "restart_loader/migration/mount_daemon.h"
 #include "restart_loader/migration/notify_target.h"
 
 namespace ppmr {
@@ -59,8 +60,12 @@ Status Migration::confirm_vote() {
                  "cannot confirm that the target is still ready: " + confirmed.error().message);
 }
 
-// With post-copy the memory is on its way. If that has failed, the tree stays here.
+// With post-copy the memory is on its way. If that has failed, or the source's daemon does not
+// answer, the trees stay here.
 Status Migration::check_memory() {
+  if (!settings_.post_copy) return {};
+  const auto alive = ask(settings_.mount, {{"op", "status"}});
+  if (!alive) return failure(EIO, alive.error().message);
   std::lock_guard lock(mutex_);
   return first_failure_ ? Status(failure(*first_failure_)) : Status{};
 }

@@ -83,12 +83,14 @@ enum class Copied {
 
 class Pager {
  public:
-  Pager(PageImages images, const PagerOptions& options)
-      : images_(std::move(images)), options_(options) {}
+  Pager(PageImages images, PagerOptions options)
+      : images_(std::move(images)), options_(std::move(options)) {}
   ~Pager() { stop(); }
 
   Status open();
   Result<PagerCounters> serve();
+  // Ends the threads.
+  void stop();
 
  private:
   Status watch(int fd) const;
@@ -113,12 +115,11 @@ class Pager {
   Result<Copied> copy_locked(Task& task, const PageRange& to, const std::byte* from);
   Result<Copied> copy_zero_locked(const Task& task, uint64_t address);
   void wake_locked(const Task& task, uint64_t address) const;
-  void stop();
   void fail(const Error& error);
   void wake_serving() const;
 
   const PageImages images_;
-  const PagerOptions& options_;
+  const PagerOptions options_;
   UniqueFd listener_;
   UniqueFd criu_;
   UniqueFd epoll_;
@@ -568,10 +569,18 @@ void Pager::stop() {
 Result<PagerCounters> serve_pages(const PagerOptions& options) {
   auto images = PageImages::open(options.images, options.memory);
   if (!images) return failure(images.error());
-  Pager pager(std::move(*images), options);
-  if (Status opened = pager.open(); !opened) return failure(opened.error());
+  auto pager = std::make_unique<Pager>(std::move(*images), options);
+  if (Status opened = pager->open(); !opened) return failure(opened.error());
   options.listening();
-  return pager.serve();
+  auto served = pager->serve();
+  if (!served) {
+    pager->stop();
+    // The tasks would read zeros if the userfaultfds were closed before the guard has killed them,
+    // which it does when this process ends. Reachable, for leak checkers.
+    static auto* const kept = new std::vector<std::unique_ptr<Pager>>;
+    kept->push_back(std::move(pager));
+  }
+  return served;
 }
 
 }  // namespace ppmr

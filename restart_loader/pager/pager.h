@@ -46,8 +46,8 @@ struct PagerOptions {
 
 // Returns when every page of every task is in place. Errors: those of PageImages and of
 // userfaultfd(2); ECONNRESET if CRIU ends before it has restored all tasks. After an error, tasks
-// that miss pages must not run on: once their userfaultfd is closed they read zeros.
-// Threads: one call at a time.
+// that miss pages must not run on: once their userfaultfd is closed they read zeros. So it stays
+// open until this process ends. Threads: one call at a time.
 Result<PagerCounters> serve_pages(const PagerOptions& options);
 
 }  // namespace ppmr

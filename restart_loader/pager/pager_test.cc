@@ -122,6 +122,16 @@ int end_of(pid_t child) {
 constexpr uint32_t kLazy = 2;
 constexpr uint32_t kLazyAndPresent = 6;
 
+size_t open_userfaultfds() {
+  size_t count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const auto target = std::filesystem::read_symlink(entry, error);
+    if (!error && target.string().find("userfaultfd") != std::string::npos) ++count;
+  }
+  return count;
+}
+
 class PagerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -367,13 +377,17 @@ TEST_F(PagerTest, RestoreThatEndsEarlyIsReported) {
 
 TEST_F(PagerTest, PagesFileThatIsTooShortIsReported) {
   write_images(kPagesInImages / 2);
+  const size_t open_before = open_userfaultfds();
   const auto served = serve([](Restored& task) {
     task.begin();
     task.finish();
     pause();
   });
+  const size_t open_after = open_userfaultfds();
   ASSERT_FALSE(served);
   EXPECT_EQ(served.error().errno_value, EIO);
+  // The task would read zeros.
+  EXPECT_EQ(open_after, open_before + 1) << "the userfaultfd was closed";
 }
 
 TEST_F(PagerTest, MissingImagesAreReported) {

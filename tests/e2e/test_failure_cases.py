@@ -36,7 +36,7 @@ def test_exactly_one_copy_runs_after_every_failure(ppmr, long):
         kills = [case for case in cases if case[2] == "kill"]
         cases = kills + generator.sample([case for case in cases if case[2] != "kill"], OTHERS)
     generator.shuffle(cases)
-    chosen = [failure_cases.with_mode(case, generator) for case in cases]
+    chosen = [failure_cases.with_mode(case, generator, failure_cases.MODES) for case in cases]
     verdicts, wrong = kill_matrix.play_all(chosen, arena_count=4, seed=seed)
     assert not wrong, f"seed {seed}\n" + "\n\n".join(wrong)
     assert sum(map(len, verdicts.values())) == len(chosen)
@@ -60,18 +60,18 @@ def without_hook(node):
 
 
 def test_failure_cases_detect_target_that_runs_process_before_owning_it(arena):
-    assert arena.play("source:sealed", "migrate", "kill", True) == "stayed"
+    assert arena.play("source:sealed", "migrate", "kill", failure_cases.EAGER) == "stayed"
     arena.mutation.write_text(without_hook("target"))
     with pytest.raises(Wrong) as objection:
-        arena.play("source:sealed", "migrate", "kill", True)
+        arena.play("source:sealed", "migrate", "kill", failure_cases.EAGER)
     assert re.search("counted twice|does not own it", str(objection.value))
 
 
 def test_failure_cases_detect_source_that_does_not_wait_for_decision(arena):
-    assert arena.play("source:aborted", "to the source", "blink", True) == "stayed"
+    assert arena.play("source:aborted", "to the source", "blink", failure_cases.EAGER) == "stayed"
     arena.mutation.write_text(without_hook("source"))
     with pytest.raises(Wrong, match="which owns it, to run; it is absent"):
-        arena.play("source:aborted", "to the source", "blink", True)
+        arena.play("source:aborted", "to the source", "blink", failure_cases.EAGER)
 
 
 def test_state_of_test_program_is_running_stopped_or_absent(arena):

@@ -122,13 +122,19 @@ def check_one_runs(migrations, job, done, pauses):
         check_clean_retry(migrations, job, pauses)
 
 
-@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
+@pytest.mark.parametrize(
+    "options", [[], ["--eager"], ["--post-copy"]], ids=["lazy", "eager", "post-copy"]
+)
 def test_container_moves_and_runc_manages_it_at_target(migrations, start, options):
     job = start()
     done = migrate(migrations, *options).ok()
     job.check_moved()
     tree = done.summary["trees"][0]
-    assert (tree["result"], tree["name"], tree["lazily"]) == ("moved", "job", options == [])
+    assert (tree["result"], tree["name"], tree["lazily"]) == (
+        "moved",
+        "job",
+        options != ["--eager"],
+    )
     for role in ("source", "target"):
         record = migrations.records(role)[-1]
         assert (record["state"], record["owner"]) == ("finished", "target")

@@ -20,7 +20,17 @@ import subprocess
 import time
 
 from .criu import IS_A_SUPERVISORS, find_criu
-from .failure_cases import IN_THE_MIDDLE, LEAVING, LINKS, STOPS, VICTIMS, may_be_lost, where_is
+from .failure_cases import (
+    EAGER,
+    IN_THE_MIDDLE,
+    LEAVING,
+    LINKS,
+    POST_COPY,
+    STOPS,
+    VICTIMS,
+    may_be_lost,
+    where_is,
+)
 from .migrations import Migrations
 from .node import LabError, wait_until
 from .witness import ABSENT, RUNS, Witness
@@ -33,6 +43,8 @@ SHORT = 0.3  # how long a pause or a blink lasts
 ALSO_HELD = {"target:ready": ["source:sealed"]}
 # Seconds from the start of a CRIU: longer than an undisturbed dump or restore of a witness.
 IN_THE_MIDDLE_WITHIN = 0.06
+OPTIONS_OF = {EAGER: ["--eager"], POST_COPY: ["--post-copy"]}
+SLOW = "8mbit"  # with it the memory of a witness arrives about a second after the decision
 
 GONE = "gone already"  # verdict: correct, but the victim, which the state releases, had ended
 LOST = "lost"  # verdict: the process is lost, and may_be_lost()
@@ -91,18 +103,18 @@ class Arena:
 
     # -- one case
 
-    def play(self, stop, what, how, eager):
+    def play(self, stop, what, how, mode):
         """Returns the verdict: "moved", "stayed", GONE, or LOST where that is allowed."""
         for attempt in range(TRIES):
             # On a busy machine the short timeout may end a migration before it reaches the state.
-            verdict = self._play(stop, what, how, eager, HOLD_LIMIT << attempt)
+            verdict = self._play(stop, what, how, mode, HOLD_LIMIT << attempt)
             if verdict:
                 return verdict
         raise Wrong(
             f"{stop}, {what}, {how}: {TRIES} migrations ended before they reached this state"
         )
 
-    def _play(self, stop, what, how, eager, hold_limit):
+    def _play(self, stop, what, how, mode, hold_limit):
         """Returns None if the migration ended before the state and the oracle has no objection."""
         witness = self.new_witness()
         cut = None
@@ -111,10 +123,12 @@ class Arena:
         where = where_is(what, stop) if what in VICTIMS else None
         try:
             self.pauses.write_text(" ".join(held))
+            if mode == POST_COPY:
+                self.link.limit(SLOW)
             if stop.endswith(":aborted"):
                 self._no_restore.touch()  # an abort needs a reason
             running = self.migrations.start_migrate(
-                witness.pid, options=["--timeout", hold_limit, *(["--eager"] if eager else [])]
+                witness.pid, options=["--timeout", hold_limit, *OPTIONS_OF.get(mode, [])]
             )
             reached = self._await_states(held, running)
             if reached and what in LINKS:
@@ -141,14 +155,14 @@ class Arena:
             if cut:
                 self._restore_link()
                 cut = None
+            self.link.limit()
             self._restart_daemons(what if how == "kill" else None)
             self._recover()
-            verdict = self._judge(witness, done, reached and may_be_lost(stop, what, how, eager))
+            verdict = self._judge(witness, done, reached and may_be_lost(stop, what, how, mode))
             if not reached:
                 return None
             return GONE if what in VICTIMS and not victims else verdict
         except (LabError, OSError) as error:
-            mode = "eager" if eager else "lazy"
             raise Wrong(
                 f"{stop}, {what}, {how}, {mode}: {error}\n{self._evidence(witness)}"
             ) from error
@@ -159,6 +173,7 @@ class Arena:
                 self._signal(pid, signal.SIGCONT)
             if cut:
                 self._restore_link()
+            self.link.limit()
             witness.end()
 
     def _await_states(self, held, running):

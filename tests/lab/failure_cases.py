@@ -29,6 +29,7 @@ VICTIMS = [
     "target relay",
     "pager",
 ]
+LAZY, EAGER, POST_COPY = MODES = ["lazy", "eager", "post-copy"]
 LINKS = ["to the source", "to the target", "both ways"]
 
 # Where each CRIU, with its relay, and the supervisor are at each state.
@@ -87,7 +88,7 @@ def where_is(victim, stop):
     return WHERE_CRIU_IS[victim].get(stop) if victim in WHERE_CRIU_IS else HELD
 
 
-def may_be_lost(stop, what, how, eager):
+def may_be_lost(stop, what, how, mode):
     """Whether docs/migration.md allows that the process is lost."""
     if what == "source criu":  # its parasite is in the process: see Arena.play_plain_criu_kill
         return stop == "source:dumping" and how == "kill"
@@ -98,8 +99,12 @@ def may_be_lost(stop, what, how, eager):
         "source:finished",
         "target:finished",
     )
-    if eager:
+    if mode == EAGER:
         return False
+    if mode == POST_COPY and decided and stop not in ("source:finished", "target:finished"):
+        # The memory may be on its way. A session ends with a daemon, or without contact.
+        if what in ("source daemon", "target daemon", *LINKS):
+            return how in ("kill", "stop", "cut")
     if what in ("target criu", "target relay"):
         # The pager gives up unless CRIU reports that all tasks are restored.
         return how == "kill" and stop in ("target:running", "source:finished")
@@ -115,27 +120,29 @@ def missing_states():
 
 
 def all_cases():
-    """(stop, what, how, eager) of every case.
+    """(stop, what, how, mode) of every case.
 
     `how` is kill, stop (longer than the timeout) or pause (shorter) for a victim, cut or blink for a link.
-    `eager` is None where the case works in both modes.
+    `mode` is None where the case works in each.
     """
     for stops in STOPS.values():
         for stop in stops:
             for victim in VICTIMS:
                 for how in ("kill", "stop", "pause") if where_is(victim, stop) else ():
-                    yield stop, victim, how, False if victim == "pager" else None
+                    yield stop, victim, how, LAZY if victim == "pager" else None
             for link in LINKS:
                 for how in ("cut", "blink"):
                     yield stop, link, how, None
 
 
-def with_mode(case, generator):
-    """The case with a random mode where it works in both."""
-    return (*case[:3], generator.random() < 0.5 if case[3] is None else case[3])
+def with_mode(case, generator, modes):
+    """The case with a random mode of these where it works in each."""
+    if case[3] is None:
+        return (*case[:3], generator.choice(modes))
+    return (*case[:3], POST_COPY if modes == [POST_COPY] else case[3])
 
 
-def choose(cases, count, seed):
+def choose(cases, count, seed, modes=(LAZY, EAGER, POST_COPY)):
     """`count` cases in a seeded order. Every case comes once before one comes twice."""
     generator = random.Random(seed)
     chosen = []
@@ -143,4 +150,4 @@ def choose(cases, count, seed):
         round_ = list(cases)
         generator.shuffle(round_)
         chosen += round_
-    return [with_mode(case, generator) for case in chosen[:count]]
+    return [with_mode(case, generator, list(modes)) for case in chosen[:count]]
