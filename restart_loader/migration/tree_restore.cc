@@ -6,6 +6,7 @@
 // supervisor is their subreaper until the tree runs.
 #include "restart_loader/migration/tree_restore.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -80,6 +81,7 @@ class TreeRestore {
   void let_resume_rdma() const;
   int finish(const std::string& lost);
   int await_pages();
+  std::string why_lost() const;
   int give_up(const Error& error);
 
   const RecordStore store_;
@@ -301,16 +303,26 @@ int TreeRestore::await_pages() {
   return finish(guard_killed(work_) ? "the pager died" : "");
 }
 
+// Why the tree can never be restored; empty: another attempt may succeed.
+std::string TreeRestore::why_lost() const {
+  if (access(images().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTCONN)) {
+    return "its checkpoint was lost with the target's daemon";
+  }
+  // Only in post-copy a session with the source can fail after the decision.
+  const std::string memory = memory_path(record_, record_.trees[tree_]);
+  if (!record_.post_copy || memory.empty()) return "";
+  const UniqueFd file(open(memory.c_str(), O_RDONLY | O_CLOEXEC));
+  return !file && errno == EIO ? "its memory did not arrive from the source" : "";
+}
+
 int TreeRestore::give_up(const Error& error) {
   log(error.message);
-  const bool gone = access(images().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTCONN);
+  const std::string lost = why_lost();
   (void)change([&](OwnershipRecord& record) {
-    if (gone && record.state == MigrationState::kRunning) {
-      // The daemon has died, and the images with it: no other attempt is possible.
-      record.error = fmt::format(
-          "MEMORY LOST: process {} cannot be restored, its checkpoint was lost with the target's "
-          "daemon: {}. Logs: {}",
-          record.trees[tree_].root, error.message, work_);
+    if (!lost.empty() && record.state == MigrationState::kRunning) {
+      // No other attempt is possible.
+      record.error = fmt::format("MEMORY LOST: process {} cannot be restored, {}: {}. Logs: {}",
+                                 record.trees[tree_].root, lost, error.message, work_);
       record.trees[tree_].phase = TreePhase::kComplete;
       if (record.all_trees(TreePhase::kComplete)) record.state = MigrationState::kFinished;
     }
