@@ -101,11 +101,13 @@ Status SourceMount::send_memory(const SourceNodePointer& node, const PageIndex& 
   if (Status alone = wanted.admit_wants(); !alone) return alone;
   // The chunks of the memory do not overlap each other; nor must they overlap earlier ones.
   if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
-  node->writer->set_size_bytes(index.memory_bytes);
   wanted.start(reader->for_another_thread());
   MemoryPass pass(*this, node, std::move(*reader), wanted.blocks());
   if (Status sent = pass.send_all(); !sent) return sent;
-  return wanted.finish();
+  if (Status sent = wanted.finish(); !sent) return sent;
+  // Not earlier: until now the size tells how far the memory was sent. It may end in zeros.
+  node->writer->set_size_bytes(index.memory_bytes);
+  return {};
 }
 
 void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) {
@@ -219,7 +221,8 @@ Status SourceMount::MemoryPass::send_wanted(SlotLease reserve, bool keep_reserve
   }
 }
 
-// Reads the blocks into the slot and sends what is not zero. The lease stays if all is zero.
+// Reads the blocks into the slot, and sends the parts of them that are not zero. The lease stays if
+// all is zero.
 Status SourceMount::MemoryPass::send(SlotLease& lease, const WantedBlocks::Part& taken,
                                      std::chrono::milliseconds patience_for_parts) {
   const std::span<std::byte> slot = lease.payload().first(taken.length);

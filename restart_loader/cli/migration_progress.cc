@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "mount/command_line/size_option.h"
@@ -95,19 +96,21 @@ void MigrationProgress::query_daemon() {
   const auto status = call(mount_.source, {{"op", "status"}}, kDaemonTimeout);
   if (!status) return;
   const auto now = std::chrono::steady_clock::now();
-  std::lock_guard lock(mutex_);
+  std::map<std::string, uint64_t> bytes_of;  // of checkpoints, by name
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
-    const std::string name = checkpoint.value("name", "");
-    for (ProgressLine& line : lines_) {
-      if (line.checkpoint.empty() || line.checkpoint != name) continue;
-      const uint64_t bytes = checkpoint.value("bytes", uint64_t{0});
-      const double seconds = std::chrono::duration<double>(now - line.updated_at).count();
-      if (line.bytes > 0 && bytes >= line.bytes && seconds > 0) {
-        line.rate_bytes_per_s = static_cast<double>(bytes - line.bytes) / seconds;
-      }
-      line.bytes = bytes;
-      line.updated_at = now;
+    bytes_of[checkpoint.value("name", "")] = checkpoint.value("bytes", uint64_t{0});
+  }
+  std::lock_guard lock(mutex_);
+  for (ProgressLine& line : lines_) {
+    if (!bytes_of.contains(line.checkpoint)) continue;
+    uint64_t bytes = bytes_of[line.checkpoint];
+    if (!line.memory.empty()) bytes += bytes_of[line.memory];
+    const double seconds = std::chrono::duration<double>(now - line.updated_at).count();
+    if (line.bytes > 0 && bytes >= line.bytes && seconds > 0) {
+      line.rate_bytes_per_s = static_cast<double>(bytes - line.bytes) / seconds;
     }
+    line.bytes = bytes;
+    line.updated_at = now;
   }
 }
 
@@ -118,6 +121,7 @@ void MigrationProgress::on_event(const json& event) {
     if (is_warning || line.pid != event.value("pid", 0)) continue;
     line.phase = event.value("event", "");
     line.checkpoint = event.value("checkpoint", line.checkpoint);
+    line.memory = event.value("memory", line.memory);
     line.migration = event.value("migration", line.migration);
     if (line.phase == "sealed") line.bytes = event.value("bytes", line.bytes);
   }

@@ -18,11 +18,12 @@ struct ProgressLine {
   int pid = 0;
   std::string name;
   std::string phase = "waiting";
-  uint64_t bytes = 0;           // written into the mount
+  uint64_t bytes = 0;           // of both checkpoints
   uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
   double rate_bytes_per_s = 0;
   std::string migration;
   std::string checkpoint;
+  std::string memory;  // the checkpoint of its memory; empty: the images include it
   std::chrono::steady_clock::time_point updated_at{};
 };
 

@@ -240,7 +240,8 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
   });
   if (!record) return failure(record.error());
   report_event({{"event", settings_.pre_copy_rounds_max > 0 ? "pre-copying" : "dumping"},
-                {"checkpoint", record->trees[number].checkpoint}},
+                {"checkpoint", record->trees[number].checkpoint},
+                {"memory", record->trees[number].memory}},
                &tree);
   const auto on_round = [&](unsigned round, uint64_t bytes) {
     report_event({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
