@@ -164,11 +164,14 @@ def own_cgroup():
     yield name
 
     def removed():
-        left = [
-            Path(place)
-            for top in Path("/sys/fs/cgroup").glob(f"**/{name}*")
-            for place, _, _ in os.walk(top)
-        ]
+        try:
+            left = [
+                Path(place)
+                for top in Path("/sys/fs/cgroup").glob(f"**/{name}*")
+                for place, _, _ in os.walk(top)
+            ]
+        except FileNotFoundError:
+            return False  # another program removed a group during the search
         for directory in sorted(left, key=lambda path: -len(path.parts)):
             try:
                 directory.rmdir()
