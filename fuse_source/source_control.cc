@@ -102,7 +102,7 @@ nlohmann::json SourceMount::status() {
     for (auto& node : tree_.nodes_of(checkpoint)) {
       if (node->type != wire::NodeType::kFile) continue;
       ++files;
-      bytes += node->writer->size_bytes();
+      bytes += written_bytes(*node);
     }
     nlohmann::json entry = {{"bytes", bytes},
                             {"files", files},

@@ -105,9 +105,20 @@ Status SourceMount::send_memory(const SourceNodePointer& node, const PageIndex& 
   MemoryPass pass(*this, node, std::move(*reader), wanted.blocks());
   if (Status sent = pass.send_all(); !sent) return sent;
   if (Status sent = wanted.finish(); !sent) return sent;
-  // Not earlier: until now the size tells how far the memory was sent. It may end in zeros.
+  // The memory may end in zeros.
   node->writer->set_size_bytes(index.memory_bytes);
   return {};
+}
+
+uint64_t SourceMount::written_bytes(const SourceNode& node) {
+  {
+    std::lock_guard lock(memories_mutex_);
+    // Its last block may be sent first.
+    if (const auto found = memories_.find(node.id); found != memories_.end()) {
+      return found->second->taken_bytes();
+    }
+  }
+  return node.writer->size_bytes();
 }
 
 void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) {

@@ -12,6 +12,7 @@
 #include <deque>
 #include <future>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
@@ -158,6 +159,11 @@ class SourceMemory : public testing::Test {
   bool eventually_announced(size_t chunks) {
     return eventually([&] { return outlet_->offsets().size() >= chunks; });
   }
+  nlohmann::json status() { return mount_->answer({{"op", "status"}}, {}); }
+  // For a free slot.
+  bool first_pass_waits() {
+    return eventually([this] { return status()["pool"]["waits"] > 0; });
+  }
   void expect_whole_memory_once() {
     auto content = outlet_->content();
     content.resize(kBlocks * kBlock);
@@ -175,11 +181,12 @@ TEST_F(SourceMemory, WantedBlockDoesNotWaitForTheFullPool) {
   open();
   begin();
   ASSERT_TRUE(eventually_announced(3));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ASSERT_TRUE(first_pass_waits());
   ASSERT_EQ(outlet_->offsets().size(), 3u) << "one slot is the reserve";
   want(50 * kBlock + 17);
   ASSERT_TRUE(eventually_announced(4));
   EXPECT_EQ(outlet_->offsets()[3], 50 * kBlock);
+  EXPECT_EQ(status()["checkpoints"][0]["bytes"], 4 * kBlock) << "not up to the last block";
   const Status sent = finish();
   ASSERT_TRUE(sent) << sent.error().message;
   EXPECT_EQ(outlet_->offsets().size(), kBlocks);
@@ -190,7 +197,7 @@ TEST_F(SourceMemory, SlotsThatBecomeFreeServeWantedBlocksFirst) {
   open();
   begin();
   ASSERT_TRUE(eventually_announced(3));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the first pass waits for a slot
+  ASSERT_TRUE(first_pass_waits());
   for (const uint64_t block : {40, 50, 60}) want(block * kBlock);
   ASSERT_TRUE(eventually_announced(4));
   for (const size_t chunks : {5, 6}) {
@@ -271,16 +278,18 @@ TEST_F(SourceMemory, WantedZerosAreAnnouncedAheadOfTheRest) {
 TEST_F(SourceMemory, HostileWantsAreHarmless) {
   open(4, 4 * kBlock);
   std::atomic<bool> done = false;
+  std::atomic<int> wants = 0;
   std::thread hostile([&] {
     std::mt19937_64 random(1);
     for (int i = 0; i < 20'000 || !done; ++i) {
       const uint64_t node = random() % 3 == 0 ? random() : node_->id + random() % 2;
       const uint64_t offset = random() % 2 == 0 ? random() : random() % (kBlocks * kBlock);
       mount_->bytes_wanted(node, offset, random() >> random() % 64);
+      ++wants;
       if (i > 20'000) std::this_thread::yield();
     }
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(eventually([&] { return wants > 100; }));
   begin();
   const Status sent = finish();
   done = true;

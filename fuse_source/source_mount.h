@@ -163,6 +163,8 @@ class SourceMount final : public FrontEnd {
   class MemoryPass;
   class WantedSender;
   Status send_memory(const SourceNodePointer& node, const PageIndex& index);
+  // Of a file: how much the status reports.
+  uint64_t written_bytes(const SourceNode& node);
 
   // Checkpoints.
   Result<CommitReport> seal(const SourceNodePointer& top);

@@ -55,7 +55,9 @@ WantedBlocks::Part WantedBlocks::take_locked(size_t first, size_t end) {
     if (--wanted_count_ == 0) changed_.notify_all();
   }
   const uint64_t begin = first * kWantedBlockBytes;
-  return {begin, std::min(end * kWantedBlockBytes, file_bytes_) - begin};
+  const Part taken{begin, std::min(end * kWantedBlockBytes, file_bytes_) - begin};
+  taken_bytes_ += taken.length;
+  return taken;
 }
 
 WantedBlocks::Part WantedBlocks::take_next(uint64_t offset, uint64_t length_max) {
@@ -83,6 +85,11 @@ void WantedBlocks::wanted_sent() {
     sending_wanted_ = false;
   }
   changed_.notify_all();
+}
+
+uint64_t WantedBlocks::taken_bytes() const {
+  std::lock_guard lock(mutex_);
+  return taken_bytes_;
 }
 
 bool WantedBlocks::any_wanted() const {

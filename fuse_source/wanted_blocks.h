@@ -35,6 +35,8 @@ class WantedBlocks {
   // The caller calls wanted_sent() when it has announced them.
   Part take_wanted(uint64_t length_max);
   void wanted_sent();
+  // How much of the file is taken.
+  uint64_t taken_bytes() const;
 
   // Whether blocks are wanted and not sent yet; false after finish().
   bool any_wanted() const;
@@ -61,6 +63,7 @@ class WantedBlocks {
   // Guarded by mutex_.
   Bits taken_;
   Bits wanted_;  // never a taken block
+  uint64_t taken_bytes_ = 0;
   size_t wanted_count_ = 0;
   bool sending_wanted_ = false;  // between take_wanted() and wanted_sent()
   size_t next_wanted_ = 0;       // where take_wanted() continues

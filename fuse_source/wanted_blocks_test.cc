@@ -25,6 +25,7 @@ TEST(WantedBlocks, TakesTheWholeFileInOrder) {
   const auto last = file.take_next(4 * kBlock, 4 * kBlock);
   EXPECT_EQ(last.offset, 4 * kBlock);
   EXPECT_EQ(last.length, kBlock + 4096);
+  EXPECT_EQ(file.taken_bytes(), 5 * kBlock + 4096);
   EXPECT_EQ(file.take_next(6 * kBlock, 4 * kBlock).length, 0u);
   EXPECT_EQ(file.take_next(0, 4 * kBlock).length, 0u);
 }
