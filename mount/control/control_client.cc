@@ -90,4 +90,9 @@ Status accepted(const nlohmann::json& answer) {
   return failure(std::move(error));
 }
 
+bool is_crowded(const Error& error) {
+  return error.errno_value == EAGAIN || error.errno_value == EPIPE ||
+         error.errno_value == ECONNRESET;
+}
+
 }  // namespace ppmr

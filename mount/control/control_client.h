@@ -44,4 +44,8 @@ Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::j
 // {"ok":false,"errno":N,"error":"text"}, EPROTO for any other object.
 Status accepted(const nlohmann::json& answer);
 
+// Whether a request failed because the daemon had too many clients: each tree that waits for its
+// checkpoint is one.
+bool is_crowded(const Error& error);
+
 }  // namespace ppmr

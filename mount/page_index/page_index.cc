@@ -6,13 +6,13 @@
 #include <algorithm>
 
 #include "buffer_pool/unique_fd.h"
+#include "buffer_pool/whole_file.h"
 #include "mount/page_index/page_index.pb.h"
 
 namespace ppmr {
 namespace {
 
 constexpr uint64_t kPagesMax = kAddressMax / kPageBytes;
-constexpr size_t kReadBytes = size_t{1} << 20;
 
 tl::unexpected<Error> damaged(const std::string& what) {
   return failure(EPROTO, "not a page index of ppmr: " + what);
@@ -105,18 +105,9 @@ Status write_page_index(const std::string& path, const PageIndex& index) {
 }
 
 Result<PageIndex> read_page_index(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return system_failure("open", path);
-  std::string bytes;
-  for (;;) {
-    const size_t before = bytes.size();
-    bytes.resize(before + kReadBytes);
-    const ssize_t n = read(file.get(), bytes.data() + before, kReadBytes);
-    if (n < 0 && errno != EINTR) return system_failure("read", path);
-    bytes.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
-    if (n == 0) break;
-  }
-  auto index = parse_page_index(bytes);
+  const auto bytes = read_whole_file(path);
+  if (!bytes) return failure(bytes.error());
+  auto index = parse_page_index(*bytes);
   if (!index) return failure(index.error().errno_value, path + ": " + index.error().message);
   return index;
 }

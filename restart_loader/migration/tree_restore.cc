@@ -97,13 +97,6 @@ class TreeRestore {
   bool criu_was_killed_ = true;  // CRIU was killed, or how it ended is unknown
 };
 
-// Whether the daemon had too many clients for the request: each tree that waits for its checkpoint
-// is a client.
-bool is_crowded(const Error& error) {
-  return error.errno_value == EAGAIN || error.errno_value == EPIPE ||
-         error.errno_value == ECONNRESET;
-}
-
 Result<std::string> TreeRestore::control_socket() const {
   auto mount = find_mount(record_.mountpoint);
   if (!mount) return failure(mount.error());

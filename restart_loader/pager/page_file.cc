@@ -21,11 +21,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kDaemonPatience{2000};
 
-bool is_crowded(const Error& error) {
-  return error.errno_value == EAGAIN || error.errno_value == EPIPE ||
-         error.errno_value == ECONNRESET;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<PageFile>> PageFile::open(const std::string& path) {

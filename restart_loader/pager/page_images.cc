@@ -1,14 +1,13 @@
 #include "restart_loader/pager/page_images.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string_view>
 
+#include "buffer_pool/whole_file.h"
 #include "restart_loader/pager/pagemap.pb.h"
 
 namespace ppmr {
@@ -20,21 +19,6 @@ constexpr uint32_t kPagemapMagic = 0x56084025;
 // criu/include/pagemap.h
 constexpr uint32_t kLazy = 1U << 1;
 constexpr uint32_t kPresent = 1U << 2;
-constexpr size_t kReadBytes = size_t{1} << 20;
-
-Result<std::string> read_whole(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return system_failure("open", path);
-  std::string text;
-  for (;;) {
-    const size_t before = text.size();
-    text.resize(before + kReadBytes);
-    const ssize_t n = read(file.get(), text.data() + before, kReadBytes);
-    if (n < 0 && errno != EINTR) return system_failure("read", path);
-    text.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
-    if (n == 0) return text;
-  }
-}
 
 // Splits an image into its messages: each follows its length.
 class Messages {
@@ -96,7 +80,7 @@ Result<PageImages> PageImages::open(std::string directory, const std::string& me
 
 Result<TaskImages> PageImages::of(pid_t pid) const {
   const std::string path = fmt::format("{}/pagemap-{}.img", directory_, pid);
-  const auto bytes = read_whole(path);
+  const auto bytes = read_whole_file(path);
   if (!bytes) return failure(bytes.error());
   const auto damaged = [&](const std::string& what) {
     return failure(EPROTO, fmt::format("{}: not an image that CRIU has written: {}", path, what));
