@@ -55,6 +55,9 @@ std::string event_text(const json& event) {
     return fmt::format("{}: {} verified at the target", who,
                        format_size(event.value("bytes", uint64_t{0})));
   }
+  if (what == "running" && event.value("post_copy", false)) {
+    return who + ": runs at the target; until all of its memory is there, it needs both nodes";
+  }
   if (what == "running") return who + ": runs at the target";
   if (what == "warning") return "warning: " + who + ": " + event.value("sentence", "");
   if (what == "complete") return who + ": all of its memory is in place";
@@ -80,8 +83,9 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       const TreeTimes times = times_of(tree);
       const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
       const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
-      // With pre-copy, most bytes were sent before the freeze, so no rate can be computed.
-      const bool all_sent_frozen = tree.source.images.empty();
+      // With pre-copy most bytes were sent before the freeze, with post-copy after the restart: so
+      // no rate can be computed.
+      const bool all_sent_frozen = tree.source.images.empty() && !tree.post_copy;
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
                           tree.plan.root.pid, tree.plan.name, result_of(outcome),
                           cell(times.downtime), cell(times.dump), cell(times.seal),
@@ -106,6 +110,7 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
                        {"bytes", tree.sealed.bytes},
                        {"files", tree.sealed.files},
                        {"lazily", tree.target.lazily},
+                       {"post_copy", tree.post_copy},
                        {"freeze_began_ns", tree.source.freeze_began_ns},
                        {"held_ns", tree.source.held_ns},
                        {"sealed_ns", tree.source.sealed_ns},

@@ -105,7 +105,8 @@ TEST_F(FrozenPages, ListsASharedPageOnce) {
   touch(memory_, 0, 16);
   const auto first = start_child();
   const auto second = start_child([this] { touch(memory_, 4, 2); });
-  touch(memory_, 0, 16);  // this process gets copies of its own, so the children share with nobody
+  // This process gets copies of its own, so the children share with no other process.
+  touch(memory_, 0, 16);
   const auto index = index_memory({first, second});
   ASSERT_TRUE(index) << index.error().message;
   expect_in_order(*index);

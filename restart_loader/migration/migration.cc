@@ -350,7 +350,7 @@ MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& messa
   MigrationOutcome result{exit_code, message, id_, {}};
   auto record = store_.read(id_, kRole);
   for (size_t i = 0; i < trees_.size(); ++i) {
-    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed};
+    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.post_copy};
     if (record && i < record->trees.size()) tree.source = record->trees[i];
     if (i < target_.trees.size()) tree.target = target_.trees[i];
     result.trees.push_back(std::move(tree));

@@ -46,6 +46,7 @@ struct TreeOutcome {
   TreeRecord source;
   TreeRecord target;
   SealedTree sealed;
+  bool post_copy = false;
 };
 
 struct MigrationOutcome {

@@ -147,7 +147,10 @@ Status Migration::await_running() {
     for (size_t i = 0; i < trees_.size() && i < target->trees.size(); ++i) {
       const TreePhase phase = target->trees[i].phase;
       if (phase >= TreePhase::kRunning && seen[i] < TreePhase::kRunning) {
-        report_event({{"event", "running"}, {"lazily", target->trees[i].lazily}}, &trees_[i]);
+        report_event({{"event", "running"},
+                      {"lazily", target->trees[i].lazily},
+                      {"post_copy", settings_.post_copy}},
+                     &trees_[i]);
       }
       if (phase >= TreePhase::kComplete && seen[i] < TreePhase::kComplete) {
         report_event({{"event", "complete"}}, &trees_[i]);
