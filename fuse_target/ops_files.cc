@@ -76,8 +76,6 @@ Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file
   TargetFrontEnd& target = target_of(request);
   target.memory.note_use();
   if (try_read(request, *node, begin, size)) return {};
-  // The pager reads ahead of its faults only what is there: its reads must not be asked for.
-  if ((info->flags & O_NONBLOCK) != 0) return failure(EAGAIN, "read: the bytes have not arrived");
   // Copied: once parked, the request and its file may be gone.
   const NodeKey key = node->key;
   const Range missing = node->file->missing(begin, size);

@@ -191,20 +191,19 @@ nlohmann::json TargetMount::remove(const nlohmann::json& request) {
   return {{"ok", true}};
 }
 
-// Lends the part of a file that begins at `offset`. Descriptors of the answer, in this order: the
-// borrower's end of the loan, then what `place` in `pieces` numbers: memfds, and at last the spill
-// file, if any, followed by its checksums. README.md of mount/control has the format.
+// Lends the part of a file that begins at `offset`. Descriptors of the answer, in this order: what
+// `place` in `pieces` numbers (memfds, then the spill file, if any), the spill file's checksums,
+// and the borrower's end of a new loan. README.md of mount/control has the format.
 nlohmann::json TargetMount::lend(const nlohmann::json& request,
                                  std::vector<UniqueFd>& descriptors) {
   auto lent = tree_.lend(request.at("checkpoint"), request.at("file"),
-                         request.value("offset", uint64_t{0}));
+                         request.value("offset", uint64_t{0}), request.value("arrived", false));
   if (!lent) return refusal(lent.error());
   FileLoan& loan = lent->loan;
-  std::vector<UniqueFd> passed(1);
+  std::vector<UniqueFd> passed;
   auto pieces = nlohmann::json::array();
   for (const FileLoan::Piece& piece : loan.pieces) {
-    const size_t place =
-        1 + (piece.place == FileLoan::kSpilled ? loan.regions.size() : piece.place);
+    const size_t place = piece.place == FileLoan::kSpilled ? loan.regions.size() : piece.place;
     pieces.push_back({piece.offset, piece.length, place, piece.place_offset});
   }
   for (const int region : loan.regions) {
@@ -228,9 +227,17 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
     passed.push_back(std::move(*file));
     passed.push_back(std::move(*checksums));
   }
-  auto end = loans_->add(std::move(loan));
-  if (!end) return refusal(end.error());
-  passed[0] = std::move(*end);
+  if (const int earlier = request.value("loan", -1); earlier >= 0) {
+    if (auto extended = loans_->extend(earlier, std::move(loan)); !extended) {
+      return refusal(extended.error());
+    }
+    answer["loan"] = earlier;
+  } else {
+    auto added = loans_->add(std::move(loan));
+    if (!added) return refusal(added.error());
+    answer["loan"] = added->id;
+    passed.push_back(std::move(added->borrowers_end));
+  }
   descriptors = std::move(passed);
   return answer;
 }

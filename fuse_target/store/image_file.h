@@ -93,9 +93,12 @@ class ImageFile {
   Status read_back(uint64_t offset, size_t length, ReadPlan& plan);
 
   // Lends the bytes from `offset` to the loan's `end`. The blocks keep their bytes while the loan
-  // exists, whatever happens to the file. The caller ensures that the file does not change any
+  // exists, whatever happens to the file. The caller ensures that these bytes do not change any
   // more. Errors: EBUSY for a file that is not complete, EOPNOTSUPP with `consume`.
   Result<FileLoan> lend(uint64_t offset);
+  // The same for a file that is not complete: only whole windows, up to the first one that has not
+  // arrived, so `end` may be `offset`. Errors: EOPNOTSUPP with `consume`.
+  Result<FileLoan> lend_arrived(uint64_t offset);
 
   // The bytes from the first to the last one of the range for which a reader waits and which are
   // not announced; empty if there are none.
@@ -124,6 +127,8 @@ class ImageFile {
   bool in_flight_locked(Range range) const;
   bool arrived_locked(Range range) const;
   uint64_t known_end_locked() const;
+  FileLoan lend_locked(Range range);
+  uint64_t arrived_end_locked(uint64_t offset) const;
   bool is_in_place_locked(const Landing& landing);
   void plan_locked(Range range, ReadPlan& plan);
   void consume_locked(uint64_t end);

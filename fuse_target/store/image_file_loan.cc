@@ -35,16 +35,42 @@ Result<FileLoan> ImageFile::lend(uint64_t offset) {
   if (storage_.consume) return failure(EOPNOTSUPP, "a target with --consume does not lend");
   std::lock_guard lock(mutex_);
   if (!closed_ || !in_flight_.empty()) return failure(EBUSY, "the file is not complete");
+  return lend_locked({offset, size_bytes_});
+}
+
+Result<FileLoan> ImageFile::lend_arrived(uint64_t offset) {
+  if (storage_.consume) return failure(EOPNOTSUPP, "a target with --consume does not lend");
+  std::lock_guard lock(mutex_);
+  return lend_locked({offset, arrived_end_locked(offset)});
+}
+
+// Chunks in flight may land once more on bytes that have arrived. Whole windows: so no more bytes
+// arrive in a spilled block that is lent.
+uint64_t ImageFile::arrived_end_locked(uint64_t offset) const {
+  uint64_t end = offset;
+  for (uint64_t next = offset;; end = next) {
+    next = zeros_.end_of_range_at(arrived_.end_of_range_at(end));
+    if (next == end) break;
+  }
+  for (const Range& chunk : in_flight_) {
+    if (chunk.end > offset) end = std::min(end, std::max(chunk.begin, offset));
+  }
+  if (closed_ && end >= size_bytes_) return size_bytes_;
+  return std::max(offset, end / kExtentBytes * kExtentBytes);
+}
+
+FileLoan ImageFile::lend_locked(Range range) {
   FileLoan loan;
-  loan.size_bytes = loan.end = size_bytes_;
+  loan.size_bytes = size_bytes_;
+  loan.end = range.end;
   const auto& ranges = arrived_.ranges();
   const auto first = std::find_if(ranges.begin(), ranges.end(),
-                                  [&](const Range& range) { return range.end > offset; });
-  if (first == ranges.end() || offset >= size_bytes_) return loan;
-  const uint64_t begin = std::max(first->begin, offset);
-  loan.end = std::min(size_bytes_, begin + kLoanSpanMaxBytes);
-  for (auto range = first; range != ranges.end() && range->begin < loan.end; ++range) {
-    for (Range part = range->intersection({begin, loan.end}); !part.empty();) {
+                                  [&](const Range& item) { return item.end > range.begin; });
+  if (first == ranges.end() || range.empty()) return loan;
+  const uint64_t begin = std::max(first->begin, range.begin);
+  loan.end = std::min(range.end, begin + kLoanSpanMaxBytes);
+  for (auto arrived = first; arrived != ranges.end() && arrived->begin < loan.end; ++arrived) {
+    for (Range part = arrived->intersection({begin, loan.end}); !part.empty();) {
       const Place place = place_locked(part.begin);
       const Range piece = place.covers.intersection(part);
       part.begin = piece.end;

@@ -483,6 +483,40 @@ TEST_F(ImageFileTest, LendsSpilledBytesWithTheirChecksums) {
   EXPECT_EQ(spill_->spilled_bytes(), 0u);
 }
 
+TEST_F(ImageFileTest, LendsWholeWindowsThatHaveArrived) {
+  use(64 * kMiB);
+  const auto arrived_end = [this](uint64_t offset) {
+    auto loan = file().lend_arrived(offset);
+    EXPECT_TRUE(loan);
+    return loan->end;
+  };
+  const std::string bytes = pattern(2 * kMiB, 7);
+  EXPECT_EQ(arrived_end(0), 0u);
+  ASSERT_TRUE(arrive(0, bytes.substr(0, kMiB)));
+  EXPECT_EQ(arrived_end(0), 0u) << "half a window";
+  ASSERT_TRUE(arrive(kMiB, bytes.substr(kMiB)));
+  ASSERT_TRUE(arrive(4 * kMiB, bytes.substr(0, kMiB)));
+  EXPECT_EQ(arrived_end(0), 2 * kMiB) << "up to the gap";
+  EXPECT_EQ(arrived_end(2 * kMiB), 2 * kMiB);
+  file().zeros(2 * kMiB, 2 * kMiB);
+  file().zeros(5 * kMiB, 3 * kMiB);
+  auto loan = file().lend_arrived(0);
+  ASSERT_TRUE(loan);
+  EXPECT_EQ(loan->end, 8 * kMiB);
+  const std::string zeros(kMiB, '\0');
+  EXPECT_TRUE(borrowed(*loan, 0).substr(0, 6 * kMiB) ==
+              bytes + zeros + zeros + bytes.substr(0, kMiB) + zeros);
+  ASSERT_TRUE(file().announce(6 * kMiB, kMiB));
+  EXPECT_EQ(arrived_end(0), 6 * kMiB) << "bytes in flight";
+  EXPECT_EQ(arrived_end(8 * kMiB), 8 * kMiB);
+  file().retract(6 * kMiB, kMiB);
+  ASSERT_TRUE(arrive(8 * kMiB, "the end"));
+  EXPECT_EQ(arrived_end(0), 8 * kMiB);
+  file().close(8 * kMiB + 7);
+  EXPECT_EQ(arrived_end(0), 8 * kMiB + 7);
+  EXPECT_EQ(arrived_end(8 * kMiB + 7), 8 * kMiB + 7);
+}
+
 TEST_F(ImageFileTest, LendsNoFileThatIsIncompleteOrConsumed) {
   use(32 * kMiB);
   ASSERT_TRUE(arrive(0, "bytes"));
@@ -495,6 +529,7 @@ TEST_F(ImageFileTest, LendsNoFileThatIsIncompleteOrConsumed) {
   use(32 * kMiB, /*consume=*/true);
   file().close(0);
   EXPECT_EQ(file().lend(0).error().errno_value, EOPNOTSUPP);
+  EXPECT_EQ(file().lend_arrived(0).error().errno_value, EOPNOTSUPP);
 }
 
 TEST_F(ImageFileTest, RefusesAndFreesAChunkWhoseFileWasTruncatedBeforeItLanded) {

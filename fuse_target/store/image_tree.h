@@ -105,12 +105,14 @@ class ImageTree final : public Sink {
   std::vector<CheckpointReport> checkpoints() const;
   std::optional<CheckpointReport> checkpoint(const std::string& name) const;
   // Lends a part of a file, see ImageFile::lend(). `path`: relative to the checkpoint; empty if the
-  // checkpoint is a file. Errors: ENOENT, EBUSY unless the checkpoint is sealed, EISDIR.
+  // checkpoint is a file. `arrived_only`: ImageFile::lend_arrived(), also before the checkpoint is
+  // sealed. Errors: ENOENT, EBUSY if it is not sealed, EIO if it has failed, EISDIR.
   struct Lent {
     uint64_t inode = 0;  // the same for all parts of one file
     FileLoan loan;
   };
-  Result<Lent> lend(const std::string& checkpoint, const std::string& path, uint64_t offset);
+  Result<Lent> lend(const std::string& checkpoint, const std::string& path, uint64_t offset,
+                    bool arrived_only = false);
   uint64_t landed_bytes() const { return landed_bytes_; }
   // Blocks until `reached` returns true for the checkpoint, or until `timeout`. Returns the last
   // report, nullopt when the checkpoint does not exist. `reached` is called with the tree's mutex

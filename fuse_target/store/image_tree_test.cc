@@ -335,6 +335,7 @@ TEST_F(ImageTreeTest, LendsAFileOfASealedCheckpoint) {
   ASSERT_FALSE(early);
   EXPECT_EQ(early.error().errno_value, EBUSY);
   EXPECT_NE(early.error().message.find("not sealed"), std::string::npos);
+  EXPECT_TRUE(tree_.lend("c", "file", 0, /*arrived_only=*/true));
   ASSERT_EQ(seal_error(file_entry()), "");
   EXPECT_EQ(tree_.lend("d", "file", 0).error().errno_value, ENOENT);
   EXPECT_EQ(tree_.lend("c", "other", 0).error().errno_value, ENOENT);

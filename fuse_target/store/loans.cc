@@ -29,7 +29,7 @@ Loans::~Loans() {
   thread_.join();
 }
 
-Result<UniqueFd> Loans::add(FileLoan loan) {
+Result<Loans::Added> Loans::add(FileLoan part) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return system_failure("make", "a pipe for a loan");
@@ -46,9 +46,20 @@ Result<UniqueFd> Loans::add(FileLoan loan) {
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return system_failure("watch", "a loan");
   }
-  bytes_ += loan.bytes();
-  entries_.emplace(fd, Entry{std::move(ours), std::move(loan)});
-  return borrowers;
+  bytes_ += part.bytes();
+  Entry& entry = entries_[fd];
+  entry.end = std::move(ours);
+  entry.parts.push_back(std::move(part));
+  return Added{fd, std::move(borrowers)};
+}
+
+Status Loans::extend(int id, FileLoan part) {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return failure(ENOENT, "there is no loan " + std::to_string(id));
+  bytes_ += part.bytes();
+  found->second.parts.push_back(std::move(part));
+  return {};
 }
 
 LoanCounters Loans::counters() const {
@@ -69,7 +80,7 @@ void Loans::end_loans() {
       std::unique_lock lock(mutex_);
       auto ended = entries_.extract(fd);
       if (ended.empty()) continue;
-      bytes_ -= ended.mapped().loan.bytes();
+      for (const FileLoan& part : ended.mapped().parts) bytes_ -= part.bytes();
       lock.unlock();
     }
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
@@ -33,15 +34,20 @@ class Loans {
   Loans(const Loans&) = delete;
   Loans& operator=(const Loans&) = delete;
 
-  // Keeps the bytes in place, and returns the borrower's end. Errors: EAGAIN when kLoansMax is
-  // reached, EMFILE.
-  Result<UniqueFd> add(FileLoan loan);
+  struct Added {
+    int id = -1;             // never that of another loan that exists
+    UniqueFd borrowers_end;  // its
+  };
+  // Keeps the bytes in place. Errors: EAGAIN when kLoansMax is reached, EMFILE.
+  Result<Added> add(FileLoan part);
+  // Another part of a loan. Errors: ENOENT if there is no such loan.
+  Status extend(int id, FileLoan part);
   LoanCounters counters() const;
 
  private:
   struct Entry {
     UniqueFd end;
-    FileLoan loan;
+    std::vector<FileLoan> parts;
   };
 
   Loans(UniqueFd epoll, UniqueFd stop);

@@ -27,9 +27,9 @@ class LoansTest : public testing::Test {
     return loan;
   }
   UniqueFd lend() {
-    auto end = loans_->add(loan_of_an_extent());
-    EXPECT_TRUE(end);
-    return std::move(*end);
+    auto added = loans_->add(loan_of_an_extent());
+    EXPECT_TRUE(added);
+    return std::move(added->borrowers_end);
   }
   size_t used_extents() const { return memory_->counters().used_bytes / kExtentBytes; }
   bool becomes(size_t extents) {
@@ -58,6 +58,19 @@ TEST_F(LoansTest, LoanKeepsItsBlockUntilTheBorrowersEndIsClosed) {
   EXPECT_TRUE(becomes(0));
   EXPECT_EQ(loans_->counters().loans, 0u);
   EXPECT_EQ(loans_->counters().bytes, 0u);
+}
+
+TEST_F(LoansTest, LoanKeepsAllItsParts) {
+  auto added = loans_->add(loan_of_an_extent());
+  ASSERT_TRUE(added);
+  ASSERT_TRUE(loans_->extend(added->id, loan_of_an_extent()));
+  EXPECT_EQ(loans_->counters().loans, 1u);
+  EXPECT_EQ(loans_->counters().bytes, 2 * kExtentBytes);
+  EXPECT_EQ(used_extents(), 2u);
+  added->borrowers_end.reset();
+  EXPECT_TRUE(becomes(0));
+  EXPECT_EQ(loans_->counters().bytes, 0u);
+  EXPECT_EQ(loans_->extend(added->id, loan_of_an_extent()).error().errno_value, ENOENT);
 }
 
 TEST_F(LoansTest, LentBlocksCountAgainstTheLimit) {

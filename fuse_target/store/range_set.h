@@ -29,6 +29,11 @@ class RangeSet {
   void clear() { ranges_.clear(); }
 
   bool contains(Range range) const;  // whether all of `range` is in the set; true for an empty one
+  // Where the range that has `position` ends; `position` if none has it.
+  uint64_t end_of_range_at(uint64_t position) const {
+    const auto found = first_ending_after(position);
+    return found != ranges_.end() && found->begin <= position ? found->end : position;
+  }
   uint64_t end() const { return ranges_.empty() ? 0 : ranges_.back().end; }
   const std::vector<Range>& ranges() const { return ranges_; }
 

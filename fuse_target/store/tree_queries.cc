@@ -142,14 +142,19 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
 // ---- Loans ------------------------------------------------------------------------------------
 
 Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std::string& path,
-                                        uint64_t offset) {
+                                        uint64_t offset, bool arrived_only) {
   const std::string name = path.empty() ? checkpoint : checkpoint + "/" + path;
   // Held until the loan has its references: otherwise a removal could free the bytes.
   std::lock_guard lock(mutex_);
   const auto top = root_->children.find(checkpoint);
   if (top == root_->children.end()) return failure(ENOENT, "no checkpoint '" + checkpoint + "'");
   StoredNodePointer node = top->second;
-  if (const StoredState state = node->checkpoint->state(); state != StoredState::kSealed) {
+  const StoredState state = node->checkpoint->state();
+  if (state == StoredState::kFailed) {
+    return failure(EIO, "lend '" + name +
+                            "': the checkpoint has failed: " + node->checkpoint->error().message);
+  }
+  if (state != StoredState::kSealed && !arrived_only) {
     return failure(EBUSY, "lend '" + name + "': the checkpoint is not sealed, it is " +
                               to_string(state) + "; seal it with `ppmr commit`");
   }
@@ -162,7 +167,7 @@ Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std
   if (!node->is_file()) {
     return failure(node->is_directory() ? EISDIR : EINVAL, "lend '" + name + "': not a file");
   }
-  auto loan = node->file->lend(offset);
+  auto loan = arrived_only ? node->file->lend_arrived(offset) : node->file->lend(offset);
   if (!loan) {
     return failure(loan.error().errno_value, "lend '" + name + "': " + loan.error().message);
   }

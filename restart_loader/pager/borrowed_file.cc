@@ -68,54 +68,70 @@ Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_
 
 // ---- Borrowing ---------------------------------------------------------------------------------
 
-Result<BorrowedFile> BorrowedFile::borrow(const std::string& control_socket,
-                                          const std::string& checkpoint, const std::string& file) {
-  BorrowedFile borrowed;
-  uint64_t inode = 0;
-  uint64_t offset = 0;
-  do {
-    ControlCall request;
-    if (auto sent = request.send(
-            control_socket,
-            {{"op", "lend"}, {"checkpoint", checkpoint}, {"file", file}, {"offset", offset}},
-            kTimeout);
-        !sent) {
-      return failure(sent.error());
-    }
-    auto answer = request.answer(kTimeout);
-    if (!answer) return failure(answer.error());
-    if (auto granted = accepted(*answer); !granted) return failure(granted.error());
-    try {
-      const uint64_t end = answer->at("end");
-      const uint64_t size = answer->at("size");
-      const uint64_t answer_inode = answer->at("inode");
-      if (offset > 0 && (answer_inode != inode || size != borrowed.size_bytes_)) {
-        return failure(ESTALE,
-                       "borrow '" + checkpoint + "/" + file + "': it was replaced meanwhile");
-      }
-      if (end > size || (end <= offset && end < size)) return malformed("the part has no end");
-      inode = answer_inode;
-      borrowed.size_bytes_ = size;
-      offset = end;
-      if (auto added = borrowed.add({std::move(*answer), request.descriptors()}); !added) {
-        return failure(added.error());
-      }
-    } catch (const nlohmann::json::exception& error) {
-      return malformed(error.what());
-    }
-  } while (offset < borrowed.size_bytes_);
-  return borrowed;
+Status BorrowedFile::borrow_all() {
+  for (;;) {
+    const auto is_last = borrow_part(/*arrived_only=*/false);
+    if (!is_last) return failure(is_last.error());
+    if (*is_last) return {};
+  }
 }
 
-Status BorrowedFile::add(Part part) {
+Status BorrowedFile::borrow_arrived() {
+  for (;;) {
+    const uint64_t before = end_bytes_;
+    const auto is_last = borrow_part(/*arrived_only=*/true);
+    if (!is_last) return failure(is_last.error());
+    if (*is_last || end_bytes_ == before) return {};
+  }
+}
+
+Result<bool> BorrowedFile::borrow_part(bool arrived_only) {
+  const uint64_t offset = end_bytes_;
+  ControlCall request;
+  const nlohmann::json lend = {{"op", "lend"},     {"checkpoint", checkpoint_}, {"file", file_},
+                               {"offset", offset}, {"arrived", arrived_only},   {"loan", loan_}};
+  if (auto sent = request.send(control_socket_, lend, kTimeout); !sent) {
+    return failure(sent.error());
+  }
+  auto answer = request.answer(kTimeout);
+  if (!answer) return failure(answer.error());
+  if (auto granted = accepted(*answer); !granted) return failure(granted.error());
+  try {
+    Part part{std::move(*answer), request.descriptors()};
+    const uint64_t end = part.answer.at("end");
+    const uint64_t size = part.answer.at("size");
+    const uint64_t inode = part.answer.at("inode");
+    const bool is_first = loan_ < 0;
+    if (!is_first && (inode != inode_ || size < offset)) {
+      return failure(ESTALE,
+                     "borrow '" + checkpoint_ + "/" + file_ + "': it was replaced meanwhile");
+    }
+    const bool ends = end <= offset && end < size;
+    if (end > size || end < offset || (ends && !arrived_only)) {
+      return malformed("the part has no end");
+    }
+    if (is_first) {
+      loan_ = part.answer.at("loan");
+      if (loan_ < 0 || part.descriptors.empty()) return malformed("no loan");
+      loan_end_ = std::move(part.descriptors.back());
+      part.descriptors.pop_back();
+      inode_ = inode;
+    }
+    if (auto added = add(std::move(part), size); !added) return failure(added.error());
+    end_bytes_ = end;
+    return end == size;
+  } catch (const nlohmann::json::exception& error) {
+    return malformed(error.what());
+  }
+}
+
+Status BorrowedFile::add(Part part, uint64_t size_bytes) {
   auto& descriptors = part.descriptors;
-  if (descriptors.empty()) return malformed("no descriptors");
-  loans_.push_back(std::move(descriptors[0]));
-  size_t spill_place = 0;  // 0: none
+  std::lock_guard lock(mutex_);
+  size_t spill_place = descriptors.size();  // none
   if (const auto spill = part.answer.find("spill"); spill != part.answer.end()) {
     spill_place = spill->at("place");
-    if (spill_place == 0 || spill_place + 1 >= descriptors.size())
-      return malformed("no spill file");
+    if (spill_place + 1 >= descriptors.size()) return malformed("no spill file");
     auto checksums = Mapping::create(descriptors[spill_place + 1]);
     if (!checksums) return failure(checksums.error());
     spills_.push_back(
@@ -126,8 +142,8 @@ Status BorrowedFile::add(Part part) {
     const uint64_t length = fields.at(1);
     const size_t place = fields.at(2);
     const uint64_t place_offset = fields.at(3);
-    if (length == 0 || !fits(offset, length, size_bytes_)) return malformed("a piece of no length");
-    if (place == 0 || place >= descriptors.size()) return malformed("a piece without memory");
+    if (length == 0 || !fits(offset, length, size_bytes)) return malformed("a piece of no length");
+    if (place >= descriptors.size()) return malformed("a piece without memory");
     if (place == spill_place) {
       const Spill& spill = spills_.back();
       const uint64_t blocks = spill.checksums.bytes().size() / sizeof(uint32_t);
@@ -149,15 +165,19 @@ Status BorrowedFile::add(Part part) {
 
 Result<std::span<const std::byte>> BorrowedFile::at(uint64_t offset, uint64_t length_bytes,
                                                     std::span<std::byte> scratch) const {
-  if (offset >= size_bytes_ || length_bytes == 0) return std::span<const std::byte>();
-  uint64_t end = std::min(size_bytes_, offset + std::min(length_bytes, size_bytes_));
+  const uint64_t end_borrowed = end_bytes_;
+  if (offset >= end_borrowed || length_bytes == 0) return std::span<const std::byte>();
+  uint64_t end = offset + std::min(length_bytes, end_borrowed - offset);
+  std::shared_lock lock(mutex_);
   const auto next = pieces_.upper_bound(offset);
   if (next != pieces_.begin()) {
     const auto& [begin, piece] = *std::prev(next);
     if (offset < begin + piece.length) {
       const uint64_t length = std::min(end, begin + piece.length) - offset;
       if (piece.data != nullptr) return std::span(piece.data + (offset - begin), length);
-      return read_spilled(spills_[piece.spill], offset, length, scratch);
+      const Spill& spill = spills_[piece.spill];
+      lock.unlock();
+      return read_spilled(spill, offset, length, scratch);
     }
   }
   if (next != pieces_.end()) end = std::min(end, next->first);

@@ -19,6 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kSlice{100};
+// How often bytes that have arrived are borrowed: at 2 GB/s, 10 MB of them.
+constexpr milliseconds kArrivalSlice{5};
 constexpr milliseconds kDaemonPatience{2000};
 
 }  // namespace
@@ -26,38 +28,30 @@ constexpr milliseconds kDaemonPatience{2000};
 Result<std::shared_ptr<PageFile>> PageFile::open(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_failure("open", path);
-  UniqueFd arrived(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!arrived) return system_failure("open", path);
-  return std::shared_ptr<PageFile>(new PageFile(path, std::move(file), std::move(arrived)));
+  return std::shared_ptr<PageFile>(new PageFile(path, std::move(file)));
+}
+
+bool PageFile::has_arrived(uint64_t offset, size_t length_bytes) const {
+  return is_complete_.load(std::memory_order_acquire) ||
+         (is_lent_.load(std::memory_order_acquire) &&
+          offset + length_bytes <= borrowed_->end_bytes());
 }
 
 Result<const std::byte*> PageFile::read(uint64_t offset, size_t length_bytes,
                                         std::byte* scratch) const {
-  return read(file_, offset, length_bytes, scratch);
-}
-
-Result<const std::byte*> PageFile::read_arrived(uint64_t offset, size_t length_bytes,
-                                                std::byte* scratch) const {
-  auto bytes = read(arrived_, offset, length_bytes, scratch);
-  if (!bytes && bytes.error().errno_value == EAGAIN) return nullptr;
-  return bytes;
-}
-
-Result<const std::byte*> PageFile::read(const UniqueFd& file, uint64_t offset, size_t length_bytes,
-                                        std::byte* scratch) const {
   size_t done = 0;
-  while (is_borrowed_.load(std::memory_order_acquire) && done < length_bytes) {
+  while (is_lent_.load(std::memory_order_acquire) && done < length_bytes) {
     const auto part = borrowed_->at(offset + done, length_bytes - done,
                                     std::span(scratch + done, length_bytes - done));
     if (!part) return failure(part.error());
-    if (part->empty()) return failure(EIO, path_ + " is too short");
+    if (part->empty()) break;
     if (part->size() == length_bytes) return part->data();
     if (part->data() != scratch + done) std::memcpy(scratch + done, part->data(), part->size());
     done += part->size();
   }
   while (done < length_bytes) {
     const ssize_t n =
-        pread(file.get(), scratch + done, length_bytes - done, static_cast<off_t>(offset + done));
+        pread(file_.get(), scratch + done, length_bytes - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_failure("read", path_);
     if (n == 0) return failure(EIO, path_ + " is too short");
@@ -66,30 +60,47 @@ Result<const std::byte*> PageFile::read(const UniqueFd& file, uint64_t offset, s
   return scratch;
 }
 
-Status PageFile::borrow(const std::function<bool()>& is_cancelled) {
+Status PageFile::borrow(const BorrowOptions& options) {
   const auto mount = find_mount(path_);
-  if (!mount) return {};
+  if (!mount) {
+    is_complete_.store(true, std::memory_order_release);
+    return {};
+  }
   const std::string& daemon = mount->mount.source;
+  borrowed_ = std::make_unique<BorrowedFile>(daemon, mount->remainder, "");
+  const milliseconds slice = options.early ? kArrivalSlice : kSlice;
   const nlohmann::json wait = {{"op", "wait"},
                                {"checkpoint", mount->remainder},
                                {"until", "sealed"},
-                               {"timeout_ms", kSlice.count()}};
+                               {"timeout_ms", slice.count()}};
   for (;;) {
-    if (is_cancelled()) return failure(ECANCELED, "the pager ends");
-    const auto answer = call(daemon, wait, kSlice + kDaemonPatience);
+    if (options.is_cancelled()) return failure(ECANCELED, "the pager ends");
+    const auto answer = call(daemon, wait, slice + kDaemonPatience);
     const Status sealed = answer ? accepted(*answer) : failure(answer.error());
     if (sealed) break;
     if (is_crowded(sealed.error())) {
       std::this_thread::sleep_for(kSlice);  // no event announces a free place
     } else if (sealed.error().errno_value != ETIMEDOUT) {
       return sealed;
+    } else if (options.early) {
+      const uint64_t before = borrowed_->end_bytes();
+      // An error is not the end: the bytes can be read through the mount. If they cannot, the seal
+      // fails, too.
+      if (borrowed_->borrow_arrived() && borrowed_->end_bytes() > before) {
+        is_lent_.store(true, std::memory_order_release);
+        options.arrived();
+      }
     }
   }
-  auto borrowed = BorrowedFile::borrow(daemon, mount->remainder, "");
-  if (!borrowed && borrowed.error().errno_value == EOPNOTSUPP) return {};
-  if (!borrowed) return failure(borrowed.error());
-  borrowed_ = std::move(*borrowed);
-  is_borrowed_.store(true, std::memory_order_release);
+  Status borrowed = borrowed_->borrow_all();
+  while (!borrowed && is_crowded(borrowed.error())) {
+    if (options.is_cancelled()) return failure(ECANCELED, "the pager ends");
+    std::this_thread::sleep_for(kSlice);
+    borrowed = borrowed_->borrow_all();
+  }
+  if (!borrowed && borrowed.error().errno_value != EOPNOTSUPP) return borrowed;
+  if (borrowed) is_lent_.store(true, std::memory_order_release);
+  is_complete_.store(true, std::memory_order_release);
   return {};
 }
 

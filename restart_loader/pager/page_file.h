@@ -1,6 +1,6 @@
 // The file that has the bytes of missing pages: a pages file of CRIU, or a memory file
-// (mount/page_index). Bytes of a memory file that has arrived are borrowed from the target's daemon
-// (borrowed_file.h): then reads need neither the daemon nor a system call.
+// (mount/page_index). Bytes of a memory file are borrowed from the target's daemon when they have
+// arrived (borrowed_file.h): then reads need neither the daemon nor a system call.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "buffer_pool/result.h"
@@ -27,26 +26,28 @@ class PageFile {
   // Errors: EIO, of the file system.
   Result<const std::byte*> read(uint64_t offset, size_t length_bytes, std::byte* scratch) const;
 
-  // Like read(), but returns null at once if bytes have not arrived.
-  Result<const std::byte*> read_arrived(uint64_t offset, size_t length_bytes,
-                                        std::byte* scratch) const;
+  // Whether the bytes are borrowed, or need not be: borrow() has returned.
+  bool has_arrived(uint64_t offset, size_t length_bytes) const;
 
-  // Waits until the file is sealed, then borrows its bytes. Does nothing for a file that is in no
-  // ppmr mount, or that its mount cannot lend. Errors: ECANCELED when `is_cancelled`, which it asks
-  // every 100 ms; those of the checkpoint.
-  Status borrow(const std::function<bool()>& is_cancelled);
+  // Waits until the file is sealed, then borrows its bytes; those that arrive `early` are borrowed
+  // at once. Does nothing for a file that is in no ppmr mount, or that its mount cannot lend.
+  // Errors: ECANCELED when `is_cancelled`, which it asks at least every 100 ms; those of the
+  // checkpoint.
+  struct BorrowOptions {
+    bool early = false;
+    std::function<bool()> is_cancelled;
+    std::function<void()> arrived;  // there are more borrowed bytes
+  };
+  Status borrow(const BorrowOptions& options);
 
  private:
-  PageFile(std::string path, UniqueFd file, UniqueFd arrived)
-      : path_(std::move(path)), file_(std::move(file)), arrived_(std::move(arrived)) {}
-  Result<const std::byte*> read(const UniqueFd& file, uint64_t offset, size_t length_bytes,
-                                std::byte* scratch) const;
+  PageFile(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
 
   const std::string path_;
   const UniqueFd file_;
-  const UniqueFd arrived_;  // with O_NONBLOCK: a ppmr mount answers EAGAIN instead of waiting
-  std::optional<BorrowedFile> borrowed_;  // constant once is_borrowed_
-  std::atomic<bool> is_borrowed_ = false;
+  std::unique_ptr<BorrowedFile> borrowed_;  // constant once is_lent_
+  std::atomic<bool> is_lent_ = false;
+  std::atomic<bool> is_complete_ = false;
 };
 
 }  // namespace ppmr

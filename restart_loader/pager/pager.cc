@@ -36,10 +36,6 @@ constexpr size_t kAnswerers = 4;
 constexpr uint64_t kBatchBytes = 1 << 20;
 // The longest copy under the lock, which a fault waits for.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
-// How often the filling thread looks for pages that have arrived, while the memory is on its way.
-constexpr std::chrono::milliseconds kArrivalInterval{2};
-// It looks at so many tasks in a row that wait for pages.
-constexpr int kMissesMax = 4;
 // While a task changes its memory, the kernel refuses copies. It accepts them again when the pager
 // has read the event of the change.
 constexpr int kRetryMs = 1;
@@ -76,6 +72,11 @@ struct Fault {
   uint64_t address = 0;
 };
 
+// Of the bytes in the file.
+uint64_t length_of(const std::vector<PageRange>& batch) {
+  return batch.back().offset + batch.back().bytes() - batch.front().offset;
+}
+
 enum class Copied {
   kDone,
   kTryAgain,  // the task changes its memory: its event comes first
@@ -109,8 +110,7 @@ class Pager {
   void await_memory();
   void fill();
   TaskPointer next_task_locked();
-  // False: the bytes have not arrived.
-  Result<bool> fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
+  Status fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
 
   Result<Copied> copy_locked(Task& task, const PageRange& to, const std::byte* from);
   Result<Copied> copy_zero_locked(const Task& task, uint64_t address);
@@ -132,6 +132,7 @@ class Pager {
   std::deque<Fault> faults_;  // guarded by mutex_
   bool restored_ = false;     // guarded by mutex_: CRIU has restored all tasks
   bool has_memory_ = false;   // guarded by mutex_: no page is on its way any more
+  uint64_t arrivals_ = 0;     // guarded by mutex_: how often pages have arrived
   bool stopping_ = false;     // guarded by mutex_
   std::optional<Error> failure_;  // guarded by mutex_
   PagerCounters counters_;        // guarded by mutex_
@@ -461,23 +462,31 @@ bool Pager::end_finished_tasks() {
 
 void Pager::await_memory() {
   if (images_.memory()) {
-    const Status complete = images_.memory()->borrow([this] {
+    const auto is_cancelled = [this] {
       std::lock_guard lock(mutex_);
       return stopping_;
-    });
+    };
+    const auto arrived = [this] {
+      std::lock_guard lock(mutex_);
+      ++arrivals_;
+      changed_.notify_all();
+    };
+    const Status complete = images_.memory()->borrow({options_.fills_early, is_cancelled, arrived});
     if (!complete && complete.error().errno_value == ECANCELED) return;
     if (!complete) return fail(complete.error());
     options_.completed();
   }
   std::lock_guard lock(mutex_);
   has_memory_ = true;
+  ++arrivals_;
   changed_.notify_all();
   wake_serving();
 }
 
 void Pager::fill() {
   std::vector<PageRange> batch;
-  int misses = 0;
+  size_t misses = 0;  // tasks in a row whose pages have not arrived
+  uint64_t arrivals = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const bool may_fill = restored_ && (has_memory_ || options_.fills_early);
@@ -486,16 +495,20 @@ void Pager::fill() {
       changed_.wait(lock);
       continue;
     }
+    if (misses == 0) arrivals = arrivals_;
     task->missing.next_batch(task->cursor, kBatchBytes, batch);
-    lock.unlock();
-    const auto filled = fill_batch(task, batch);
-    if (!filled) return fail(filled.error());
-    lock.lock();
-    if (!*filled) {
+    if (!has_memory_ && !task->pages->has_arrived(batch.front().offset, length_of(batch))) {
       // The source sends the memory in the order of the addresses.
-      task->cursor = 0;
-      if (++misses % kMissesMax == 0) changed_.wait_for(lock, kArrivalInterval);
+      if (std::exchange(task->cursor, 0) == 0 && ++misses >= tasks_.size()) {
+        changed_.wait(lock, [&] { return stopping_ || arrivals_ != arrivals; });
+        misses = 0;
+      }
+      continue;
     }
+    misses = 0;
+    lock.unlock();
+    if (const auto filled = fill_batch(task, batch); !filled) return fail(filled.error());
+    lock.lock();
     const bool complete = task->missing.empty() || task->has_ended;
     if (complete) wake_serving();
   }
@@ -512,13 +525,11 @@ TaskPointer Pager::next_task_locked() {
   return nullptr;
 }
 
-Result<bool> Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {
+Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {
   static thread_local Buffer buffer(kBatchBytes);
   const uint64_t first = batch.front().offset;
-  const uint64_t length = batch.back().offset + batch.back().bytes() - first;
-  const auto bytes = task->pages->read_arrived(first, length, buffer.data());
+  const auto bytes = task->pages->read(first, length_of(batch), buffer.data());
   if (!bytes) return failure(bytes.error());
-  if (*bytes == nullptr) return false;
   for (const PageRange& range : batch) {
     for (uint64_t at = range.start; at < range.end;) {
       std::unique_lock lock(mutex_);
@@ -528,7 +539,7 @@ Result<bool> Pager::fill_batch(const TaskPointer& task, const std::vector<PageRa
       if (!still || still->offset - range.offset != still->start - range.start) continue;
       const auto copied = copy_locked(*task, *still, *bytes + (still->offset - first));
       if (!copied) return failure(copied.error());
-      if (task->has_ended) return true;
+      if (task->has_ended) return {};
       // A later batch has what could not be copied now.
       if (*copied == Copied::kTryAgain) {
         lock.unlock();
@@ -538,7 +549,7 @@ Result<bool> Pager::fill_batch(const TaskPointer& task, const std::vector<PageRa
   }
   std::lock_guard lock(mutex_);
   task->cursor = batch.back().end;
-  return true;
+  return {};
 }
 
 void Pager::fail(const Error& error) {

@@ -16,7 +16,7 @@ namespace {
 ppmr::Status write_to(const std::string& path, const ppmr::BorrowedFile& file) {
   std::ofstream out(path, std::ios::binary);
   std::vector<std::byte> scratch(64 << 10);
-  for (uint64_t at = 0; at < file.size_bytes();) {
+  for (uint64_t at = 0; at < file.end_bytes();) {
     const auto bytes = file.at(at, 1 << 20, scratch);
     if (!bytes) return ppmr::failure(bytes.error());
     out.write(reinterpret_cast<const char*>(bytes->data()),
@@ -30,14 +30,15 @@ ppmr::Status write_to(const std::string& path, const ppmr::BorrowedFile& file) {
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
-  const auto file = ppmr::BorrowedFile::borrow(argv[1], argv[2], argv[3]);
-  if (!file) {
-    std::cout << "refused " << file.error().errno_value << " " << file.error().message << std::endl;
+  ppmr::BorrowedFile file(argv[1], argv[2], argv[3]);
+  if (const auto borrowed = file.borrow_all(); !borrowed) {
+    const ppmr::Error& error = borrowed.error();
+    std::cout << "refused " << error.errno_value << " " << error.message << std::endl;
     return 1;
   }
-  std::cout << "borrowed " << file->size_bytes() << std::endl;
+  std::cout << "borrowed " << file.end_bytes() << std::endl;
   for (std::string path; std::getline(std::cin, path);) {
-    const auto written = write_to(path, *file);
+    const auto written = write_to(path, file);
     std::cout << (written ? "written" : "failed " + written.error().message) << std::endl;
   }
 }
