@@ -265,6 +265,13 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   }
 }
 
+void StoreMemory::note_use(std::chrono::nanoseconds duration) {
+  const auto until = std::chrono::steady_clock::now() + duration;
+  auto before = in_use_until_.load(std::memory_order_relaxed);
+  while (before < until && !in_use_until_.compare_exchange_weak(before, until)) {
+  }
+}
+
 // ---- The thread --------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
@@ -284,7 +291,7 @@ void StoreMemory::refill_reserve() {
     }
     // While bytes are arriving or being read, leave the cores to them unless memory is scarce.
     const bool scarce = returned_.size() + touched_.size() < ready_extents_ / kScarcePart;
-    const auto idle_at = last_used_.load(std::memory_order_relaxed) + kIdle;
+    const auto idle_at = in_use_until_.load(std::memory_order_relaxed) + kIdle;
     if (!scarce && std::chrono::steady_clock::now() < idle_at) {
       changed_.wait_until(lock, idle_at, [this] { return stopping_ || notify_freed_; });
       continue;

@@ -115,8 +115,9 @@ class StoreMemory {
   // See BlockRef::detach().
   BlockRef adopt(uint32_t block_id);
 
-  // Postpones refilling the reserve: readers and writers need the cores now.
-  void note_use() { last_used_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
+  // Postpones refilling the reserve: readers and writers need the cores now, and will need them for
+  // `duration` more.
+  void note_use(std::chrono::nanoseconds duration = {});
 
   StoreCounters counters() const;
 
@@ -157,7 +158,7 @@ class StoreMemory {
   bool notify_freed_ = false;  // thread_ must call space_freed_
   bool stopping_ = false;
 
-  std::atomic<std::chrono::steady_clock::time_point> last_used_{};
+  std::atomic<std::chrono::steady_clock::time_point> in_use_until_{};
 
   std::thread thread_;  // declared last: the thread uses the members above
 };

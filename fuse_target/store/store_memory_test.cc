@@ -83,6 +83,16 @@ TEST(StoreMemory, DoesNotTouchFreeMemoryWhileReadsAreServed) {
   EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
 }
 
+TEST(StoreMemory, RefillsNotBeforeTheEndOfAnAnnouncedUse) {
+  auto store = make_store({kLimit, 4 * kExtentBytes, 0});
+  ASSERT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
+  const auto start = std::chrono::steady_clock::now();
+  store->note_use(std::chrono::seconds(1));
+  BlockRef block = store->allocate(kExtentBytes);
+  EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
 TEST(StoreMemory, PlacesSmallBlocksInOneExtentWithoutOverlap) {
   auto store = make_store({kLimit, 0, 0});
   std::vector<BlockRef> blocks;
