@@ -291,6 +291,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--images", pager->images)->required();
   sub->add_option("--memory", pager->memory);
   sub->add_option("--complete", pager->complete);
+  sub->add_option("--shared-images", pager->shared_images);
   sub->add_flag("--fill-early", pager->fill_early);
   sub->add_option("--work", pager->work)->required();
   sub->add_option("--ready-fd", pager->ready_fd);

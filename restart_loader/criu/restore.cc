@@ -45,6 +45,7 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   unlink((work + "/lazy-pages.socket").c_str());
   unlink(restore->pid_file_.c_str());
   unlink((work + kMemoryCompleteFile).c_str());
+  unlink((work + kSharedImages).c_str());
   forget_pages_server(work);
   const sigset_t set = ending_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -79,6 +80,7 @@ Status Restore::start_pager() {
   if (!options_.memory.empty()) {
     const std::string complete = options_.work + kMemoryCompleteFile;
     argv.insert(argv.end(), {"--memory", options_.memory, "--complete", complete});
+    argv.insert(argv.end(), {"--shared-images", options_.work + kSharedImages});
     if (options_.post_copy) argv.push_back("--fill-early");
   }
   auto started = CriuProcess::start({.argv = std::move(argv),
@@ -97,9 +99,14 @@ Status Restore::start_pager() {
   return note_pages_server(options_.work, pager_->pid());
 }
 
+std::string Restore::images() const {
+  const std::string shared = options_.work + kSharedImages;
+  return access(shared.c_str(), F_OK) == 0 ? shared : options_.images;
+}
+
 Result<std::unique_ptr<CriuProcess>> Restore::start_criu() const {
   const CriuOptions given = read_criu_options(options_.criu_options);
-  std::vector<std::string> argv = {options_.criu, "restore",           "-D", options_.images, "-W",
+  std::vector<std::string> argv = {options_.criu, "restore",           "-D", images(), "-W",
                                    options_.work, "--restore-detached"};
   if (options_.lazily) argv.push_back("--lazy-pages");
   if (!given.pid_file) argv.insert(argv.end(), {"--pidfile", pid_file_});
@@ -111,7 +118,7 @@ Result<std::unique_ptr<CriuProcess>> Restore::start_criu() const {
 }
 
 Status Restore::start_restore() {
-  auto started = options_.start ? options_.start() : start_criu();
+  auto started = options_.start ? options_.start(images()) : start_criu();
   if (!started) return failure(started.error());
   restore_ = std::move(*started);
   const auto lost = [&] { return pager_ && pager_->ended() && !pager_->succeeded(); };

@@ -21,6 +21,8 @@ namespace ppmr {
 
 // In the work directory: the pager makes it when the whole memory file has arrived.
 inline constexpr const char* kMemoryCompleteFile = "/memory-complete";
+// In the work directory: the pager makes this directory of images if processes share pages.
+inline constexpr const char* kSharedImages = "/shared-images";
 
 struct RestoreOptions {
   std::string criu;
@@ -35,10 +37,10 @@ struct RestoreOptions {
   // Appended to the options of `criu restore`. For a lazy restore they must include an
   // --action-script that runs the guard (pages_guard.h) at post-restore.
   std::vector<std::string> criu_options;
-  // Used instead of `criu restore` if set. Starts a program that restores from `images` (lazily if
-  // `lazily`), guards the pages, and writes the pid to `work`/pidfile and its log to
-  // `work`/restore.log.
-  std::function<Result<std::unique_ptr<CriuProcess>>()> start;
+  // Used instead of `criu restore` if set. Starts a program that restores from its argument, a
+  // directory of images (lazily if `lazily`), guards the pages, and writes the pid to
+  // `work`/pidfile and its log to `work`/restore.log.
+  std::function<Result<std::unique_ptr<CriuProcess>>(const std::string&)> start;
   std::string name = "criu restore";                    // name of the restoring program, for errors
   std::function<void(const std::string&)> show_line;    // called for each line of CRIU's log
   std::function<void(const std::string&)> show_notice;  // called for ignored signals
@@ -70,6 +72,8 @@ class Restore {
  private:
   explicit Restore(RestoreOptions options) : options_(std::move(options)) {}
   Status start_pager();
+  // From which CRIU restores.
+  std::string images() const;
   Result<std::unique_ptr<CriuProcess>> start_criu() const;
   Status start_restore();
   // Handles the output of `criu restore` and of the pager until `done()` returns true.

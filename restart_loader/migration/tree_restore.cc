@@ -71,8 +71,8 @@ class TreeRestore {
   bool can_be_lazy();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
   Status prepare();
-  Result<std::unique_ptr<CriuProcess>> start_criu();
-  Result<std::unique_ptr<CriuProcess>> start_runc() const;
+  Result<std::unique_ptr<CriuProcess>> start_criu(const std::string& images);
+  Result<std::unique_ptr<CriuProcess>> start_runc(const std::string& images) const;
   bool was_aborted_for(milliseconds time);
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
@@ -169,7 +169,7 @@ Status TreeRestore::prepare() {
   return {};
 }
 
-Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& images) {
   if (!prepared_) {
     if (Status again = prepare(); !again) return failure(again.error());
   }
@@ -178,13 +178,13 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu() {
   std::vector<std::string> options = record_.criu_options;
   options.insert(options.end(), {"--pidfile", "pidfile"});
   if (lazily_) options.push_back("--lazy-pages");
-  const Status asked = criu.request(CriuRequest::kRestore, {images(), kLog, std::move(options)});
+  const Status asked = criu.request(CriuRequest::kRestore, {images, kLog, std::move(options)});
   if (!asked) return failure(asked.error());
   return criu.release();
 }
 
 // Restores through runc, so that runc on this node knows the container and its control groups.
-Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& images) const {
   const ContainerRecord& container = record_.trees[tree_].container;
   if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
     return failure(relay.error());
@@ -195,7 +195,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc() const {
   if (!passed) return failure(passed.error());
   std::vector<std::string> words = {
       "restore", "--detach",    "--bundle", container.bundle, "--image-path",
-      images(),  "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
+      images,    "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
   if (lazily_) words.push_back("--lazy-pages");
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
@@ -219,7 +219,10 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .post_copy = record_.post_copy,
                        .work = work_,
                        .lazily = lazily_,
-                       .start = [this] { return is_container() ? start_runc() : start_criu(); },
+                       .start =
+                           [this](const std::string& images) {
+                             return is_container() ? start_runc(images) : start_criu(images);
+                           },
                        .name = is_container() ? "runc restore" : "criu restore",
                        .show_line = log,
                        .show_notice = log,

@@ -10,18 +10,19 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "buffer_pool/result.h"
 #include "mount/page_index/page_index.h"
 #include "restart_loader/pager/page_file.h"
+#include "restart_loader/pager/shared_pages.h"
 
 namespace ppmr {
 
-// What a lazy restore of one process leaves out.
+// What a lazy restore of one process leaves out, without the pages that it shares.
 struct TaskImages {
   std::shared_ptr<const PageFile> pages;  // null if there are no ranges
   std::vector<PageRange> ranges;          // by address, not overlapping; offsets in `pages`
@@ -37,6 +38,12 @@ class PageImages {
 
   // `pid`: as the process sees itself. Errors: as open().
   Result<TaskImages> of(pid_t pid) const;
+  // Makes images from which CRIU restores the pages that processes share, and the symbolic link
+  // `link` to their directory; no link if there are none. Blocks while they have not arrived.
+  // Errors: as SharedImages::create().
+  Status share_pages(const std::string& link);
+  // CRIU needs the images no more.
+  void criu_has_ended();
   // The memory file; null if there is none.
   const std::shared_ptr<PageFile>& memory() const { return memory_; }
 
@@ -44,8 +51,10 @@ class PageImages {
   explicit PageImages(std::string directory) : directory_(std::move(directory)) {}
 
   std::string directory_;
-  std::shared_ptr<PageFile> memory_;                 // null: there is no memory file
-  std::map<pid_t, std::vector<PageRange>> indexed_;  // by pid, in the memory file
+  std::shared_ptr<PageFile> memory_;  // null: there is no memory file
+  PageIndex index_;                   // of the memory file
+  std::vector<PageRange> shared_;     // what CRIU restores itself
+  std::optional<SharedImages> shared_images_;
 };
 
 }  // namespace ppmr

@@ -94,6 +94,7 @@ class Pager {
   void stop();
 
  private:
+  void share_pages();
   Status watch(int fd) const;
   Status accept_criu();
   Status receive_from_criu();
@@ -118,7 +119,7 @@ class Pager {
   void fail(const Error& error);
   void wake_serving() const;
 
-  const PageImages images_;
+  PageImages images_;
   const PagerOptions options_;
   UniqueFd listener_;
   UniqueFd criu_;
@@ -145,6 +146,8 @@ class Pager {
 
 Status Pager::open() {
   const std::string& work = options_.work;
+  borrower_ = std::thread([this] { await_memory(); });
+  share_pages();
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !wake_) return system_failure("make", "an epoll set");
@@ -167,6 +170,15 @@ Status Pager::open() {
   return watch(listener_.get());
 }
 
+// Sharing saves memory. The tree can run without.
+void Pager::share_pages() {
+  if (options_.shared_images.empty() || !images_.memory()) return;
+  const Status shared = images_.share_pages(options_.shared_images);
+  if (!shared) {
+    fmt::print("pages are not shared between the processes: {}\n", shared.error().message);
+  }
+}
+
 Status Pager::watch(int fd) const {
   epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -176,7 +188,6 @@ Status Pager::watch(int fd) const {
 }
 
 Result<PagerCounters> Pager::serve() {
-  borrower_ = std::thread([this] { await_memory(); });
   filler_ = std::thread([this] { fill(); });
   for (size_t i = 0; i < kAnswerers; ++i) answerers_.emplace_back([this] { answer_faults(); });
   for (;;) {
@@ -236,6 +247,7 @@ Status Pager::receive_from_criu() {
   }
   if (static_cast<uint32_t>(pid) != kRestoreFinished) return pid < 0 ? Status{} : add_task(pid);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, criu_.get(), nullptr);
+  images_.criu_has_ended();
   std::lock_guard lock(mutex_);
   restored_ = true;
   changed_.notify_all();

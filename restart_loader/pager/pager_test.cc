@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "buffer_pool/unique_fd.h"
+#include "restart_loader/pager/criu_image.pb.h"
 #include "restart_loader/pager/page_images.h"
-#include "restart_loader/pager/pagemap.pb.h"
 
 namespace ppmr {
 namespace {

@@ -38,6 +38,7 @@ int ServePagesCommand::run() const {
     const auto served = serve_pages({.images = images,
                                      .memory = memory,
                                      .work = work,
+                                     .shared_images = shared_images,
                                      .fills_early = fill_early,
                                      .listening = listening,
                                      .completed = completed});

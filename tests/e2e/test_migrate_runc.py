@@ -6,8 +6,9 @@ import subprocess
 
 import pytest
 
-from lab.containers import Counter, make_bundle
+from lab.containers import COUNT, Counter, make_bundle
 from lab.criu import find_criu
+from lab.memory import anonymous_mib
 from lab.node import wait_until
 from lab.programs import SteadyWorker, check_continuity, find_program
 from lab.readme import run_section
@@ -120,6 +121,27 @@ def check_one_runs(migrations, job, done, pauses):
         assert done.code == ABORTED, done.output
         job.check_stayed()
         check_clean_retry(migrations, job, pauses)
+
+
+def test_memory_that_a_container_shares_is_shared_at_the_target(start, migrations):
+    shared_mib = 16
+    fill = f"x=$(busybox head -c {shared_mib << 20} /dev/zero | busybox tr '\\0' a)"
+    child = "while :; do echo ${#x} >/data/length; busybox sleep 0.1; done"
+
+    def change(config):
+        config["process"]["args"] = ["sh", "-c", f"{fill}; ({child}) & ({child}) & {COUNT}"]
+
+    job = start(change=change)
+    length = job.counter.file.parent / "length"
+    wait_until(length.exists, 20, "the children to start")
+    before_mib = anonymous_mib(migrations.source_at, "data/length")
+    assert shared_mib < before_mib < 2 * shared_mib + 8
+    migrate(migrations).ok()
+    job.check_moved()
+    assert anonymous_mib(migrations.target_at, "data/length") < 1.15 * before_mib
+    length.unlink()
+    wait_until(lambda: length.exists() and length.read_text(), 20, "a child to go on")
+    assert int(length.read_text()) == shared_mib << 20
 
 
 @pytest.mark.parametrize(

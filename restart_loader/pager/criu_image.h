@@ -1,0 +1,48 @@
+// An image file of CRIU: two magic numbers, then messages, each behind its length.
+#pragma once
+
+#include <google/protobuf/message_lite.h>
+
+#include <cstdint>
+#include <string>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+class ImageReader {
+ public:
+  // `magic`: of the kind of image, from criu/include/magic.h. Errors: of the file system; as
+  // damaged().
+  static Result<ImageReader> open(const std::string& path, uint32_t magic);
+
+  bool at_end() const { return at_ == bytes_.size(); }
+  // Errors: as damaged().
+  Status read(google::protobuf::MessageLite& message);
+  // EPROTO: with the file and the fault.
+  tl::unexpected<Error> damaged(const std::string& what) const;
+
+ private:
+  ImageReader(std::string path, std::string bytes)
+      : path_(std::move(path)), bytes_(std::move(bytes)) {}
+  // 0 at the end.
+  uint32_t number();
+
+  std::string path_;
+  std::string bytes_;
+  size_t at_ = 0;
+};
+
+class ImageWriter {
+ public:
+  explicit ImageWriter(uint32_t magic);
+  void add(const google::protobuf::MessageLite& message);
+  // Errors: of the file system.
+  Status write(const std::string& path) const;
+
+ private:
+  void add(uint32_t number);
+  std::string bytes_;
+};
+
+}  // namespace ppmr

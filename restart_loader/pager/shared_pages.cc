@@ -1,0 +1,335 @@
+#include "restart_loader/pager/shared_pages.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "restart_loader/pager/mm_image.h"
+#include "restart_loader/pager/pagemap_image.h"
+
+namespace ppmr {
+namespace {
+
+// Of the pages file for all tasks. CRIU counts its own from 1.
+constexpr uint32_t kPagesId = 1'000'000'000;
+constexpr uint64_t kCopyBytes = 1 << 20;
+
+// The place of the byte at address 0; wraps around.
+uint64_t origin_of(const PageRange& range) { return range.offset - range.start; }
+
+// Calls visit(part, is_shared) for each part of the ranges.
+template <typename Visit>
+void for_each_part(const std::vector<PageRange>& ranges, const std::vector<PageRange>& shared,
+                   Visit&& visit) {
+  for (const PageRange& range : ranges) {
+    uint64_t at = range.start;
+    const auto emit = [&](uint64_t end, bool is_shared) {
+      if (at < end) visit(PageRange{at, end, origin_of(range) + at}, is_shared);
+      at = std::max(at, end);
+    };
+    auto next = std::upper_bound(shared.begin(), shared.end(), range.start,
+                                 [](uint64_t from, const PageRange& s) { return from < s.end; });
+    for (; next != shared.end() && next->start < range.end; ++next) {
+      if (origin_of(*next) != origin_of(range)) continue;
+      emit(next->start, false);
+      emit(std::min(next->end, range.end), true);
+    }
+    emit(range.end, false);
+  }
+}
+
+std::vector<PageRange> parts(const std::vector<PageRange>& ranges,
+                             const std::vector<PageRange>& shared, bool wanted) {
+  std::vector<PageRange> found;
+  for_each_part(ranges, shared, [&](const PageRange& part, bool is_shared) {
+    if (is_shared == wanted) found.push_back(part);
+  });
+  return found;
+}
+
+// For any process, as long as this one has the file open.
+std::string path_of(const UniqueFd& file) {
+  return fmt::format("/proc/{}/fd/{}", getpid(), file.get());
+}
+
+// A mount that is in no directory and ends with its last file. Errors: of the file system, with
+// what the kernel says.
+Result<UniqueFd> detached_mount(const char* type,
+                                const std::vector<std::pair<const char*, std::string>>& options) {
+  const UniqueFd context(fsopen(type, FSOPEN_CLOEXEC));
+  if (!context) return system_failure("mount", type);
+  int set = 0;
+  for (const auto& [name, value] : options) {
+    if (set == 0) set = fsconfig(context.get(), FSCONFIG_SET_STRING, name, value.c_str(), 0);
+  }
+  if (set == 0) set = fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0);
+  if (set == 0) {
+    UniqueFd mounted(fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
+    if (mounted) return mounted;
+  }
+  const int error = errno;
+  std::array<char, 512> said{};
+  if (read(context.get(), said.data(), said.size() - 1) < 0) said[0] = '\0';
+  return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
+}
+
+struct TaskPages {
+  pid_t pid = 0;
+  Pagemap pagemap;
+  MmImage mm;
+  std::vector<PageRange> shared;
+};
+
+Result<std::vector<TaskPages>> read_tasks(const std::string& images, const PageIndex& index,
+                                          const std::vector<PageRange>& shared) {
+  std::vector<TaskPages> tasks;
+  for (const IndexedTask& task : index.tasks) {
+    auto own = shared_parts(task.ranges, shared);
+    if (own.empty()) continue;
+    auto pagemap = read_pagemap(fmt::format("{}/pagemap-{}.img", images, task.pid));
+    if (!pagemap) return failure(pagemap.error());
+    auto mm = MmImage::read(fmt::format("{}/mm-{}.img", images, task.pid));
+    if (!mm) return failure(mm.error());
+    tasks.push_back({task.pid, std::move(*pagemap), std::move(*mm), std::move(own)});
+  }
+  std::set<uint64_t> borders;
+  for (const TaskPages& task : tasks) task.mm.add_borders(shared, borders);
+  for (TaskPages& task : tasks) task.mm.split(shared, borders);
+  return tasks;
+}
+
+// Bytes in the pages file.
+struct Piece {
+  uint64_t start = 0;  // address
+  uint64_t end = 0;
+  const TaskPages* owner = nullptr;  // null: shared
+  uint64_t from = 0;                 // in the memory file, or in the owner's pages file
+  uint64_t offset = 0;               // in the new pages file
+};
+
+// In the order of the pages file. At one address pages of one task are before shared ones: so every
+// task finds its own pages in the order of their addresses.
+std::vector<Piece> lay_out(const std::vector<TaskPages>& tasks,
+                           const std::vector<PageRange>& shared) {
+  std::vector<Piece> pieces;
+  std::set<uint64_t> borders;
+  for (const TaskPages& task : tasks) {
+    uint64_t from = 0;
+    for (const PagemapEntry& entry : task.pagemap.entries) {
+      if (!entry.present) continue;
+      pieces.push_back({entry.start, entry.end, &task, from, 0});
+      borders.insert(entry.start);
+      from += entry.bytes();
+    }
+  }
+  for (const PageRange& range : shared) {
+    for (uint64_t at = range.start; at < range.end;) {
+      const auto border = borders.upper_bound(at);
+      const uint64_t end = border == borders.end() ? range.end : std::min(range.end, *border);
+      pieces.push_back({at, end, nullptr, origin_of(range) + at, 0});
+      at = end;
+    }
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return std::pair(a.start, a.owner == nullptr) < std::pair(b.start, b.owner == nullptr);
+  });
+  uint64_t offset = 0;
+  for (Piece& piece : pieces) {
+    piece.offset = offset;
+    offset += piece.end - piece.start;
+  }
+  return pieces;
+}
+
+// The entries of one task, in the order of the pages file.
+class PagemapWriter {
+ public:
+  PagemapWriter(const TaskPages& task, const std::vector<Piece>& pieces)
+      : task_(task), pieces_(pieces) {
+    pagemap_.pages_id = kPagesId;
+  }
+
+  Pagemap write() {
+    for (const PagemapEntry& entry : task_.pagemap.entries) {
+      if (entry.present) {
+        add_pieces(entry.start, entry.end, &task_);
+      } else if (entry.lazy) {
+        add_lazy(entry);
+      } else {
+        pagemap_.entries.push_back(entry);
+      }
+    }
+    return std::move(pagemap_);
+  }
+
+ private:
+  void add_lazy(const PagemapEntry& entry) {
+    uint64_t at = entry.start;
+    const auto add_lazy_until = [&](uint64_t end) {
+      if (at < end) pagemap_.entries.push_back({at, end, /*lazy=*/true, false, false});
+    };
+    auto part = std::upper_bound(task_.shared.begin(), task_.shared.end(), at,
+                                 [](uint64_t from, const PageRange& s) { return from < s.end; });
+    for (; part != task_.shared.end() && part->start < entry.end; ++part) {
+      const uint64_t start = std::max(at, part->start);
+      add_lazy_until(start);
+      at = std::min(entry.end, part->end);
+      add_pieces(start, at, nullptr);
+    }
+    add_lazy_until(entry.end);
+  }
+
+  // The pieces of `owner` that have [start, end).
+  void add_pieces(uint64_t start, uint64_t end, const TaskPages* owner) {
+    while (next_ < pieces_.size() && pieces_[next_].start < end) {
+      const Piece& piece = pieces_[next_];
+      if (piece.owner == owner && piece.end > start) {
+        const uint64_t first = std::max(start, piece.start);
+        const uint64_t last = std::min(end, piece.end);
+        const uint64_t offset = piece.offset + (first - piece.start);
+        // CRIU skips entries that are lazy, and their bytes if they are present. It takes the
+        // addresses for sorted.
+        if (offset > offset_) {
+          pagemap_.entries.push_back({first, first + (offset - offset_), true, true, false});
+        }
+        pagemap_.entries.push_back({first, last, false, true, false});
+        offset_ = offset + (last - first);
+        if (last < piece.end) return;  // a later part may be in this piece
+      }
+      ++next_;
+      // A task's own entry is one piece. Behind it may be a shared one with the same address.
+      if (piece.owner == &task_) return;
+    }
+  }
+
+  const TaskPages& task_;
+  const std::vector<Piece>& pieces_;
+  size_t next_ = 0;
+  uint64_t offset_ = 0;  // how far this task has read the pages file
+  Pagemap pagemap_;
+};
+
+Status copy_bytes(const PageFile& from, const Piece& piece, int to) {
+  std::vector<std::byte> scratch(kCopyBytes);
+  const uint64_t length = piece.end - piece.start;
+  for (uint64_t done = 0; done < length;) {
+    const size_t part = std::min(length - done, kCopyBytes);
+    const auto bytes = from.read(piece.from + done, part, scratch.data());
+    if (!bytes) return failure(bytes.error());
+    const ssize_t n = pwrite(to, *bytes, part, static_cast<off_t>(piece.offset + done));
+    if (n <= 0) return system_failure("write", "shared pages");
+    done += static_cast<uint64_t>(n);
+  }
+  return {};
+}
+
+Status write_pages(const std::vector<Piece>& pieces, const std::string& images,
+                   const PageFile& memory, const std::string& path) {
+  const UniqueFd to(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!to) return system_failure("create", path);
+  std::map<const TaskPages*, std::shared_ptr<PageFile>> files;
+  for (const Piece& piece : pieces) {
+    if (piece.owner != nullptr && !files[piece.owner]) {
+      auto file =
+          PageFile::open(fmt::format("{}/pages-{}.img", images, piece.owner->pagemap.pages_id));
+      if (!file) return failure(file.error());
+      files[piece.owner] = std::move(*file);
+    }
+    const PageFile& from = piece.owner != nullptr ? *files[piece.owner] : memory;
+    if (Status copied = copy_bytes(from, piece, to.get()); !copied) return copied;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<PageRange> shared_ranges(const PageIndex& index, const Parents& parents) {
+  std::map<pid_t, const std::vector<PageRange>*> ranges_of;
+  for (const IndexedTask& task : index.tasks) ranges_of[task.pid] = &task.ranges;
+  struct Border {
+    uint64_t address;
+    uint64_t origin;
+    int users;  // how many more
+  };
+  std::vector<Border> borders;
+  for (const IndexedTask& task : index.tasks) {
+    const auto parent = parents.find(task.pid);
+    if (parent == parents.end() || !ranges_of.contains(parent->second)) continue;
+    for (const PageRange& part : shared_parts(task.ranges, *ranges_of[parent->second])) {
+      borders.push_back({part.start, origin_of(part), 1});
+      borders.push_back({part.end, origin_of(part), -1});
+    }
+  }
+  std::sort(borders.begin(), borders.end(),
+            [](const Border& a, const Border& b) { return a.address < b.address; });
+  std::map<uint64_t, int> users;  // by origin, of the present address
+  std::vector<PageRange> found;
+  uint64_t origin = 0;  // of the last range in `found`, while it goes on
+  bool goes_on = false;
+  for (auto border = borders.begin(); border != borders.end();) {
+    const uint64_t at = border->address;
+    if (goes_on) found.back().end = at;
+    for (; border != borders.end() && border->address == at; ++border) {
+      int& count = users[border->origin];
+      count += border->users;
+      if (count == 0) users.erase(border->origin);
+    }
+    if (goes_on && users.contains(origin)) continue;
+    goes_on = !users.empty();
+    if (!goes_on) continue;
+    origin = users.begin()->first;
+    found.push_back({at, at, origin + at});
+  }
+  return found;
+}
+
+std::vector<PageRange> shared_parts(const std::vector<PageRange>& ranges,
+                                    const std::vector<PageRange>& shared) {
+  return parts(ranges, shared, true);
+}
+
+std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
+                                      const std::vector<PageRange>& shared) {
+  return parts(ranges, shared, false);
+}
+
+Result<SharedImages> SharedImages::create(const Places& places, const PageIndex& index,
+                                          const std::vector<PageRange>& shared,
+                                          const PageFile& memory) {
+  const auto tasks = read_tasks(places.images, index, shared);
+  if (!tasks) return failure(tasks.error());
+  // Of the size of what is shared, not limited to half of the memory as by default.
+  auto own = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
+  if (!own) return failure(own.error());
+  const std::string to = path_of(*own);
+  const std::vector<Piece> pieces = lay_out(*tasks, shared);
+  const std::string pages = fmt::format("{}/pages-{}.img", to, kPagesId);
+  if (Status written = write_pages(pieces, places.images, memory, pages); !written) {
+    return failure(written.error());
+  }
+  for (const TaskPages& task : *tasks) {
+    const Pagemap pagemap = PagemapWriter(task, pieces).write();
+    Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", to, task.pid), pagemap);
+    if (written) written = task.mm.write(fmt::format("{}/mm-{}.img", to, task.pid));
+    if (!written) return failure(written.error());
+  }
+  const UniqueFd from(open(places.images.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!from) return system_failure("open", places.images);
+  auto images = detached_mount("overlay", {{"lowerdir", to + ":" + path_of(from)}});
+  if (!images) return failure(images.error());
+  unlink(places.link.c_str());
+  if (symlink(path_of(*images).c_str(), places.link.c_str()) != 0) {
+    return system_failure("make", places.link);
+  }
+  return SharedImages(std::move(*images));
+}
+
+void SharedImages::free_memory() { images_.reset(); }
+
+}  // namespace ppmr

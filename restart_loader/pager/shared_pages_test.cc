@@ -1,0 +1,250 @@
+#include "restart_loader/pager/shared_pages.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "restart_loader/pager/criu_image.h"
+#include "restart_loader/pager/criu_image.pb.h"
+#include "restart_loader/pager/page_images.h"
+#include "restart_loader/pager/pagemap_image.h"
+
+namespace ppmr {
+namespace {
+
+constexpr uint64_t kPage = kPageBytes;
+constexpr uint32_t kMmMagic = 0x57492820;
+constexpr uint32_t kPstreeMagic = 0x50273030;
+
+std::string text_of(const std::vector<PageRange>& ranges) {
+  std::string text;
+  for (const PageRange& range : ranges) {
+    text += fmt::format("{}-{}@{} ", range.start / kPage, range.end / kPage, range.offset / kPage);
+  }
+  return text;
+}
+
+// In pages.
+PageRange range(uint64_t start, uint64_t end, uint64_t offset) {
+  return {start * kPage, end * kPage, offset * kPage};
+}
+
+TEST(SharedRanges, AreThoseOfAProcessAndItsParent) {
+  const PageIndex index{100 * kPage,
+                        {{1, 1, {range(10, 20, 0), range(30, 40, 10)}},
+                         {2, 2, {range(12, 15, 2), range(30, 35, 50), range(35, 42, 15)}},
+                         {3, 3, {range(14, 22, 4), range(30, 31, 50)}}}};
+  EXPECT_EQ(text_of(shared_ranges(index, {{1, 0}, {2, 1}, {3, 1}})), "12-20@2 35-40@15 ");
+  EXPECT_EQ(text_of(shared_ranges(index, {{1, 0}, {2, 1}, {3, 2}})), "12-15@2 30-31@50 35-40@15 ");
+}
+
+TEST(SharedRanges, OneProcessSharesNothing) {
+  EXPECT_TRUE(shared_ranges({kPage, {{1, 1, {range(10, 11, 0)}}}}, {{1, 0}}).empty());
+  EXPECT_TRUE(shared_ranges({}, {}).empty());
+  // The same page of the file at two addresses.
+  EXPECT_TRUE(
+      shared_ranges({kPage, {{1, 1, {range(10, 11, 0)}}, {2, 2, {range(11, 12, 0)}}}}, {{2, 1}})
+          .empty());
+}
+
+TEST(SharedRanges, SplitTheRangesOfAProcess) {
+  const std::vector<PageRange> shared = {range(12, 14, 2), range(16, 18, 90), range(19, 30, 9)};
+  const std::vector<PageRange> own = {range(10, 20, 0), range(40, 41, 70)};
+  EXPECT_EQ(text_of(shared_parts(own, shared)), "12-14@2 19-20@9 ");
+  EXPECT_EQ(text_of(unshared_parts(own, shared)), "10-12@0 14-19@4 40-41@70 ");
+}
+
+// A tree of processes with random memory, as a dump and its page index describe it.
+class SharedImagesTest : public testing::Test {
+ protected:
+  SharedImagesTest() {
+    std::string path = testing::TempDir() + "/shared-XXXXXX";
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+    base_ = path;
+    std::filesystem::create_directory(images());
+  }
+  ~SharedImagesTest() override { std::filesystem::remove_all(base_); }
+  std::string images() const { return base_ + "/from"; }
+  std::string directory() const { return base_ + "/to"; }
+
+  // Pages of process 1 are inherited by the others, or replaced. `contents_`: what each page has.
+  void make_tree(int processes, uint64_t pages, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::ofstream memory(base_ + "/memory", std::ios::binary);
+    const auto add = [](std::vector<PageRange>& ranges, uint64_t page, uint64_t offset) {
+      if (!ranges.empty() && ranges.back().end == page * kPage &&
+          ranges.back().offset + ranges.back().bytes() == offset * kPage) {
+        ranges.back().end += kPage;
+      } else {
+        ranges.push_back(range(page, page + 1, offset));
+      }
+    };
+    std::map<uint64_t, uint64_t> of_parent;
+    uint64_t next = 0;  // in the memory file
+    for (int pid = 1; pid <= processes; ++pid) {
+      IndexedTask task{pid, pid, {}};
+      Pagemap pagemap{static_cast<uint32_t>(pid), {}};
+      std::ofstream own(fmt::format("{}/pages-{}.img", images(), pid), std::ios::binary);
+      for (uint64_t page = 10; page < 10 + pages; ++page) {
+        const uint32_t kind = random() % 8;
+        if (kind == 0) continue;
+        const bool present = kind == 1;
+        uint64_t value = 0;
+        if (present) {
+          value = 1'000'000 + random();
+          write_page(own, value);
+        } else if (pid > 1 && kind > 3 && of_parent.contains(page)) {
+          value = of_parent[page];
+          add(task.ranges, page, value);
+        } else {
+          value = next++;
+          write_page(memory, value);
+          add(task.ranges, page, value);
+          if (pid == 1) of_parent[page] = value;
+        }
+        contents_[pid][page] = value;
+        auto& entries = pagemap.entries;
+        if (!entries.empty() && entries.back().end == page * kPage &&
+            entries.back().present == present) {
+          entries.back().end += kPage;
+        } else {
+          entries.push_back({page * kPage, (page + 1) * kPage, !present, present, false});
+        }
+      }
+      index_.tasks.push_back(std::move(task));
+      ASSERT_TRUE(write_pagemap(fmt::format("{}/pagemap-{}.img", images(), pid), pagemap));
+      ImageWriter mm(kMmMagic);
+      mm.add(criu::mm_entry());
+      ASSERT_TRUE(mm.write(fmt::format("{}/mm-{}.img", images(), pid)));
+    }
+    ImageWriter pstree(kPstreeMagic);
+    for (int pid = 1; pid <= processes; ++pid) {
+      criu::pstree_entry task;
+      task.set_pid(static_cast<uint32_t>(pid));
+      task.set_ppid(pid > 1 ? 1 : 0);
+      pstree.add(task);
+    }
+    ASSERT_TRUE(pstree.write(images() + "/pstree.img"));
+    index_.memory_bytes = next * kPage;
+    ASSERT_TRUE(write_page_index(images() + "/" + kPageIndexFile, index_));
+  }
+  // Unlike those of a dump, entries that CRIU skips may overlap the next.
+  Pagemap read_new(int pid) const {
+    std::ifstream file(fmt::format("{}/pagemap-{}.img", directory(), pid), std::ios::binary);
+    Pagemap pagemap;
+    file.seekg(2 * sizeof(uint32_t));
+    uint32_t length = 0;
+    for (bool is_head = true; file.read(reinterpret_cast<char*>(&length), sizeof(length));
+         is_head = false) {
+      std::string bytes(length, '\0');
+      file.read(bytes.data(), length);
+      if (is_head) {
+        criu::pagemap_head head;
+        EXPECT_TRUE(head.ParseFromString(bytes));
+        pagemap.pages_id = head.pages_id();
+        continue;
+      }
+      criu::pagemap_entry entry;
+      EXPECT_TRUE(entry.ParseFromString(bytes));
+      EXPECT_TRUE(pagemap.entries.empty() || pagemap.entries.back().start <= entry.vaddr());
+      pagemap.entries.push_back({entry.vaddr(), entry.vaddr() + entry.nr_pages() * kPage,
+                                 (entry.flags() & 2) != 0, (entry.flags() & 4) != 0, false});
+    }
+    return pagemap;
+  }
+  static void write_page(std::ofstream& file, uint64_t value) {
+    const std::vector<uint64_t> words(kPage / sizeof(value), value);
+    file.write(reinterpret_cast<const char*>(words.data()), kPage);
+  }
+
+  std::string base_;
+  PageIndex index_;
+  std::map<int, std::map<uint64_t, uint64_t>> contents_;
+};
+
+// Reads the new images as CRIU does, and the rest as the pager does.
+TEST_F(SharedImagesTest, EveryPageIsInTheImagesOrLeftToThePagerWithTheRightBytes) {
+  for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
+    make_tree(1 + static_cast<int>(seed), 200 * seed, seed);
+    auto pager = PageImages::open(images(), base_ + "/memory");
+    ASSERT_TRUE(pager) << pager.error().message;
+    ASSERT_TRUE(pager->share_pages(directory()));
+    const auto parents = read_pstree(images() + "/pstree.img");
+    ASSERT_TRUE(parents) << parents.error().message;
+    const auto shared = shared_ranges(index_, *parents);
+    uint64_t shared_pages = 0;
+    for (const auto& [pid, contents] : contents_) {
+      const Pagemap pagemap = read_new(pid);
+      std::map<uint64_t, uint64_t> found;
+      std::ifstream file(fmt::format("{}/pages-{}.img", directory(), pagemap.pages_id),
+                         std::ios::binary);
+      ASSERT_TRUE(file);
+      uint64_t lazy_pages = 0;
+      for (const PagemapEntry& entry : pagemap.entries) {
+        if (entry.lazy && entry.present)
+          file.seekg(static_cast<std::streamoff>(entry.bytes()), std::ios::cur);
+        if (entry.lazy && !entry.present) lazy_pages += entry.bytes() / kPage;
+        for (uint64_t at = entry.start; !entry.lazy && at < entry.end; at += kPage) {
+          std::vector<uint64_t> words(kPage / sizeof(uint64_t));
+          file.read(reinterpret_cast<char*>(words.data()), kPage);
+          ASSERT_EQ(words.front(), words.back());
+          ASSERT_TRUE(found.emplace(at / kPage, words.front()).second);
+        }
+      }
+      const auto left = pager->of(pid);
+      ASSERT_TRUE(left) << left.error().message;
+      uint64_t left_pages = 0;
+      for (const PageRange& part : left->ranges) {
+        for (uint64_t at = part.start; at < part.end; at += kPage, ++left_pages) {
+          ASSERT_TRUE(found.emplace(at / kPage, (part.offset + at - part.start) / kPage).second);
+        }
+      }
+      ASSERT_EQ(left_pages, lazy_pages);
+      EXPECT_EQ(found, contents) << "process " << pid << " seed " << seed;
+      for (const auto& range :
+           shared_parts(index_.tasks[static_cast<size_t>(pid) - 1].ranges, shared)) {
+        shared_pages += range.bytes() / kPage;
+      }
+    }
+    EXPECT_GT(shared_pages, 100u);
+    pager->criu_has_ended();
+    std::filesystem::remove_all(directory());
+    contents_.clear();
+    index_ = {};
+  }
+}
+
+TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {
+  make_tree(1, 50, 1);
+  auto pager = PageImages::open(images(), base_ + "/memory");
+  ASSERT_TRUE(pager);
+  ASSERT_TRUE(pager->share_pages(directory()));
+  EXPECT_FALSE(std::filesystem::exists(directory()));
+}
+
+TEST_F(SharedImagesTest, AreNotMadeIfABytesFileIsTooShort) {
+  make_tree(3, 50, 1);
+  std::filesystem::resize_file(base_ + "/memory", kPage);
+  auto pager = PageImages::open(images(), base_ + "/memory");
+  ASSERT_TRUE(pager);
+  const Status shared = pager->share_pages(directory());
+  ASSERT_FALSE(shared);
+  EXPECT_EQ(shared.error().errno_value, EIO);
+  EXPECT_FALSE(std::filesystem::exists(directory()));
+  const auto left = pager->of(1);
+  ASSERT_TRUE(left);
+  uint64_t bytes = 0;
+  for (const PageRange& part : left->ranges) bytes += part.bytes();
+  uint64_t indexed = 0;
+  for (const PageRange& part : index_.tasks[0].ranges) indexed += part.bytes();
+  EXPECT_EQ(bytes, indexed) << "all is left to the pager";
+}
+
+}  // namespace
+}  // namespace ppmr
