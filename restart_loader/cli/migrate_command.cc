@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "mount/command_line/size_option.h"
@@ -86,6 +87,7 @@ class Migrate {
   CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
   void check_post_copy();
   void print_findings() const;
+  void print_needs() const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
   const MigrateCommand& command_;
@@ -253,7 +255,6 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
       return {};
     }
     if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
-    memory_bytes_.push_back(gathered->memory_bytes);
     if (const auto container = containers_.find(tree.root); container != containers_.end()) {
       set_container(*gathered, container->second);
     }
@@ -272,6 +273,7 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   const NodeFacts here = gather_node_facts(settings_.criu);
   for (const TreeFacts& tree : facts) {
     if (!here.can_hold_in_pipes(tree.memory_bytes)) settings_.memory_apart = false;
+    memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
   }
   auto obstacles = check_move(move_options_, here, facts, questions, *answers);
   findings.insert(findings.end(), obstacles.begin(), obstacles.end());
@@ -307,6 +309,18 @@ void Migrate::print_findings() const {
     } else {
       print_to(stderr, "{}: {}\n", stops ? "stops the move" : "warning", text_of(finding));
     }
+  }
+}
+
+// What the target must have for the processes.
+void Migrate::print_needs() const {
+  const uint64_t bytes = std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0});
+  if (command_.json) {
+    print_to(
+        stdout, "{}\n",
+        json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
+  } else if (command_.dry_run) {
+    print_to(stdout, "the processes need {} of memory at the target\n", format_size(bytes));
   }
 }
 
@@ -378,6 +392,7 @@ int Migrate::run() {
     return failed({ExitCode::kMigrationAborted, "nothing was moved because of the findings above"});
   }
   ExitCode worst = excluded_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
+  print_needs();
   if (command_.dry_run) {
     if (command_.json) print_to(stdout, "{}", summary_json({}, excluded_, worst));
     if (!command_.json && excluded_.empty()) {

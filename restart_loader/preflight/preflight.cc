@@ -101,9 +101,14 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
   }
 }
 
+// Whether CRIU may leave private memory out of its images.
+bool may_be_apart(const MoveOptions& options) {
+  return options.lazily && !options.pre_copy && !options.own_pid_namespace;
+}
+
 void check_pipes(const MoveOptions& options, const NodeFacts& source,
                  const std::vector<TreeFacts>& trees, Findings& findings) {
-  if (!options.lazily || options.pre_copy || options.own_pid_namespace) return;
+  if (!may_be_apart(options)) return;
   for (const TreeFacts& tree : trees) {
     if (source.can_hold_in_pipes(tree.memory_bytes)) continue;
     findings.warn(
@@ -114,9 +119,7 @@ void check_pipes(const MoveOptions& options, const NodeFacts& source,
   }
 }
 
-void check_space(const std::vector<TreeFacts>& trees, const NodeFacts& target, Findings& findings) {
-  uint64_t needed = 0;
-  for (const TreeFacts& tree : trees) needed += tree.memory_bytes;
+void check_space(uint64_t needed, const NodeFacts& target, Findings& findings) {
   if (target.store_free_bytes >= 0 && needed > static_cast<uint64_t>(target.store_free_bytes)) {
     findings.stop(
         fmt::format("the move needs {} of memory, but the target's image store has {} free",
@@ -153,6 +156,13 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
 }
 
 }  // namespace
+
+uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
+                              const TreeFacts& tree) {
+  // CRIU's images have the memory of each process in full.
+  const bool is_apart = may_be_apart(options) && source.can_hold_in_pipes(tree.memory_bytes);
+  return is_apart ? tree.distinct_memory_bytes : tree.memory_bytes;
+}
 
 void MoveOptions::read(const std::vector<std::string>& criu_options) {
   for (size_t i = 0; i < criu_options.size(); ++i) {
@@ -251,7 +261,9 @@ std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& sou
   check_source(options, source, trees, findings);
   compare_nodes(options, source, answers, findings);
   check_pipes(options, source, trees, findings);
-  check_space(trees, answers.node, findings);
+  uint64_t needed = 0;
+  for (const TreeFacts& tree : trees) needed += memory_to_move_bytes(options, source, tree);
+  check_space(needed, answers.node, findings);
   check_answers(trees, questions, answers, findings);
   return findings.take();
 }

@@ -39,6 +39,10 @@ struct MoveOptions {
   TreeOptions tree_options() const { return {.external_unix_sockets = ext_unix_sk}; }
 };
 
+// What is sent of the memory of a tree, and what the tree needs at the target.
+uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
+                              const TreeFacts& tree);
+
 struct ListenerQuestion {
   std::string protocol;  // "tcp" or "udp"
   std::string address;

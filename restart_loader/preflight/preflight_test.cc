@@ -44,7 +44,7 @@ TreeFacts plain_tree() {
   tree.files = {
       {.path = "/opt/worker", .type = "file", .size_bytes = 9, .mapped = true, .pid = 412},
       {.path = "/home/w", .type = "directory", .pid = 412}};
-  tree.memory_bytes = 1 << 30;
+  tree.memory_bytes = tree.distinct_memory_bytes = 1 << 30;
   return tree;
 }
 
@@ -175,6 +175,15 @@ TEST_F(Preflight, WarnsIfCriuCannotHoldTheMemoryInPipes) {
   expect_warning("more pipes than this node allows", "fs.pipe-max-size");
   source_.hard_limits["Max open files"] = "unlimited";
   EXPECT_THAT(find(), IsEmpty());
+}
+TEST_F(Preflight, CountsMemoryThatProcessesShareOnceUnlessItGoesThroughTheImages) {
+  tree_.memory_bytes = 4ULL << 30;
+  EXPECT_EQ(memory_to_move_bytes(options_, source_, tree_), 1U << 30);
+  target_.store_free_bytes = 1 << 30;
+  EXPECT_THAT(find(), IsEmpty());
+  options_.lazily = false;
+  EXPECT_EQ(memory_to_move_bytes(options_, source_, tree_), 4ULL << 30);
+  expect_stop("the move needs 4.0 GiB of memory", "--spill-dir");
 }
 TEST_F(Preflight, WarnsOfLittleMemory) {
   target_.memory_available_bytes = (1 << 30) + (1 << 29);

@@ -127,6 +127,7 @@ class Gathering {
 
   const ProcessTree& tree_;
   TreeFacts facts_;
+  uint64_t shares_bytes_ = 0;  // memory of the processes, divided by those that share it
   std::vector<MountEntry> mounts_;
   std::set<int> mount_ids_;                // ids of the mounts that CRIU finds during the dump
   std::map<std::string, FileFact> files_;  // key: path; if deleted and open, "PATH (deleted)#INODE"
@@ -203,6 +204,11 @@ Status Gathering::gather_process(const ProcessStat& process) {
                    .tracer = status->tracer,
                    .seccomp_mode = status->seccomp_mode};
   facts_.memory_bytes += status->own_memory_bytes;
+  const auto rollup = read_process_file(pid, "smaps_rollup");
+  shares_bytes_ += rollup ? parse_memory_share_bytes(*rollup) : status->own_memory_bytes;
+  // A process that shares its memory with others outside of the tree takes all of it along.
+  facts_.distinct_memory_bytes =
+      std::max({facts_.distinct_memory_bytes, shares_bytes_, status->own_memory_bytes});
   const auto add_link = [&](const char* link) -> Result<std::string> {
     auto target = read_process_link(pid, link);
     if (target) add_file(pid, *target, fmt::format("/proc/{}/{}", pid, link));

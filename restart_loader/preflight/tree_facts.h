@@ -78,7 +78,8 @@ struct TreeFacts {
   std::vector<Peculiarity> peculiarities;
   std::vector<pid_t> rdma_releasers;        // processes that registered with jobs/rdma_release.h
   std::vector<std::string> own_namespaces;  // namespaces that the root does not share with ppmr
-  uint64_t memory_bytes = 0;                // an upper bound: shared pages count twice
+  uint64_t memory_bytes = 0;                // pages that two processes share count twice
+  uint64_t distinct_memory_bytes = 0;       // those that the tree shares count once, about
   std::optional<ContainerFacts> container;  // of a tree that runc started
 
   bool has_namespace(const std::string& name) const;

@@ -105,6 +105,20 @@ ProcessStatus parse_process_status(std::string_view text) {
   return status;
 }
 
+uint64_t parse_memory_share_bytes(std::string_view text) {
+  uint64_t bytes = 0;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string key;
+    uint64_t kib = 0;
+    fields >> key;
+    if (key != "Pss_Anon:" && key != "Pss_Shmem:" && key != "SwapPss:") continue;
+    if (fields >> kib) bytes += kib * 1024;
+  }
+  return bytes;
+}
+
 std::vector<Mapping> parse_mappings(std::string_view text) {
   constexpr std::string_view kDeleted = " (deleted)";
   std::vector<Mapping> mappings;

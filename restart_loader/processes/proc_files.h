@@ -66,6 +66,9 @@ struct Mapping {
 Result<ProcessStat> parse_process_stat(std::string_view text);
 ProcessStatus parse_process_status(std::string_view text);  // missing fields keep their default
 std::vector<Mapping> parse_mappings(std::string_view text);
+// Of /proc/PID/smaps_rollup: as own_memory_bytes, but each page divided by the number of processes
+// that share it.
+uint64_t parse_memory_share_bytes(std::string_view text);
 
 // Errors of all functions below: ESRCH when there is no such process, EACCES without permission.
 Result<std::string> read_process_file(pid_t pid, const std::string& name);

@@ -9,6 +9,15 @@
 namespace ppmr {
 namespace {
 
+TEST(ProcFiles, MemoryShareHasAnonymousSharedAndSwappedMemory) {
+  EXPECT_EQ(parse_memory_share_bytes("55d0-7ffe ---p 00000000 00:00 0    [rollup]\n"
+                                     "Rss:    900 kB\nPss:    500 kB\nPss_Anon:    30 kB\n"
+                                     "Pss_File:   400 kB\nPss_Shmem:    4 kB\nSwap:  9 kB\n"
+                                     "SwapPss:     2 kB\n"),
+            36u * 1024);
+  EXPECT_EQ(parse_memory_share_bytes(""), 0u);
+}
+
 TEST(ParseProcessStat, NameMayContainAnyCharacter) {
   const auto stat = parse_process_stat(
       "412 (a) (b) S) S 1 412 400 34816 412 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 100 5 x");
