@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Downtime of processes of many shapes: `ppmr migrate` to another node, beside plain CRIU into tmpfs on the same node.
+"""Downtime of processes of many shapes: `ppmr migrate` to another node, beside CRIU with usual means.
 
-    bench/shapes.py                            about five minutes      as root, after `bazel build //:ppmr`
-    bench/shapes.py --rounds 1 --only sparse --only threads
+    bench/shapes.py                            about 15 minutes      as root, after `bazel build //:ppmr`
+    bench/shapes.py --rounds 1 --only sparse --only threads --only evacuate
 
-Plain CRIU moves nothing to another node: its dump and its restore together are what the shape costs CRIU by itself. The ways alternate.
-`fill` is the time after the restart until all memory is in place. PSS: the memory of the tree, each shared page counted once, after the move
-beside before.
+Plain CRIU moves nothing to another node: its dump into tmpfs and its restore together are what the shape costs CRIU by itself. The ways
+alternate. `fill` is the time after the restart until all memory is in place. PSS: the memory of the tree, each shared page counted once, after
+the move beside before. At the end: how long `ppmr evacuate` needs for 60 processes.
 """
 import argparse
 import statistics
@@ -18,20 +18,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from lab import criu  # noqa: E402
 from lab.migrations import Migrations  # noqa: E402
+from lab.move import now  # noqa: E402
 from lab.node import Lab, wait_until  # noqa: E402
+from lab.peers import TarMove  # noqa: E402
 from measure.machine import environment  # noqa: E402
+from measure.ways import LazyPagesMove  # noqa: E402
 
 # Each program creates the file argv[1] when it has its shape, and then sleeps.
 DONE = "open(sys.argv[1], 'w').close()\ntime.sleep(100000)"
 FORK = "for _ in range({count}):\n    if os.fork() == 0: time.sleep(100000)\n"
 SHAPES = {
     "small": "",
+    "64 MiB": "held = bytearray(b'some') * (16 << 20)\n",
     "1 GiB": "held = bytearray(b'some') * (256 << 20)\n",
+    "4 GiB": "held = bytearray(b'some') * (1 << 30)\n",
     "2,000 threads": "threading.stack_size(65536)\n"
     "for _ in range(2000): threading.Thread(target=time.sleep, args=(100000,), daemon=True).start()\n",
     "300 children": FORK.format(count=300),
     "prefork, 400 MiB and 8 children": "held = bytearray(b'some') * (100 << 20)\n"
-    + FORK.format(count=8),
+    "for child in range(8):\n    if os.fork() == 0: own = os.urandom((child + 1) * 100_000); time.sleep(100000)\n",
     "30,000 mappings": "held = mmap.mmap(-1, 60000 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
     "address = ctypes.addressof(ctypes.c_char.from_buffer(held))\n"
     "for page in range(60000): held[page * 4096] = 1\n"
@@ -71,22 +76,36 @@ class Tree:
             self.node.await_end(pid)
 
 
-def move(lab, nodes, migrations, shape):
+def ppmr(lab, nodes, migrations, shape, *options):
     """One move with ppmr: the tree of its summary, and the PSS before and after."""
     tree = Tree(lab, nodes.source, shape)
     before = tree.pss_mib()
-    summary = migrations.migrate(tree.pid, timeout=300).ok().summary["trees"][0]
+    summary = migrations.migrate(tree.pid, timeout=300, options=options).ok().summary["trees"][0]
     tree.node = nodes.target
     after = tree.pss_mib()
     tree.end()
     return {**summary, "pss_before_mib": before, "pss_after_mib": after}
 
 
-def plain(lab, node, shape, number):
-    """Seconds of a dump into tmpfs and of a restore from there."""
+def peer(lab, nodes, way, shape, label):
+    """One move in another way, in the words of a summary."""
+    tree = Tree(lab, nodes.source, shape)
+    way.prepare(label)
+    timeline = way.move_tree(tree.pid)
+    running = now()
+    way.finish()
+    complete = now()
+    tree.node = nodes.target
+    tree.end()
+    way.clean()
+    return {"downtime_s": running - timeline.dump_began, "fill_s": complete - running}
+
+
+def plain(lab, node, shape, label):
+    """A dump into tmpfs and a restore from there."""
     tree = Tree(lab, node, shape)
     pids = tree.pids()
-    images, work = node.scratch(f"images{number}", tmpfs=True), node.scratch(f"work{number}")
+    images, work = node.scratch(f"{label}-images", tmpfs=True), node.scratch(f"{label}-work")
     began = time.monotonic()
     criu.dump(node, tree.pid, images, work, timeout=300)
     dumped = time.monotonic()
@@ -98,30 +117,70 @@ def plain(lab, node, shape, number):
     restored = time.monotonic()
     tree.end()
     node.drop_scratch(images)
-    return (dumped - began) + (restored - restoring)
+    return {"downtime_s": (dumped - began) + (restored - restoring)}
 
 
 def measure(shape, rounds):
-    moves, plains = [], []
     with Lab() as lab:
         nodes = lab.pair()
-        options = ["--memory-limit", "6GiB"]
         with Migrations(
-            nodes.source, nodes.target, lab.directory / "private", target_options=options
+            nodes.source,
+            nodes.target,
+            lab.directory / "private",
+            target_options=["--memory-limit", "6GiB"],
         ) as migrations:
+            tar = TarMove(nodes.source, nodes.target)
+            lazy_pages = LazyPagesMove(nodes.source, nodes.target)
+            ways = {
+                "ppmr": lambda label: ppmr(lab, nodes, migrations, shape),
+                "post-copy": lambda label: ppmr(lab, nodes, migrations, shape, "--post-copy"),
+                "plain": lambda label: plain(lab, nodes.source, shape, label),
+                "tar": lambda label: peer(lab, nodes, tar, shape, label),
+                "lazy pages": lambda label: peer(lab, nodes, lazy_pages, shape, label),
+            }
+            results = {name: [] for name in ways}
             for number in range(rounds):
-                moves.append(move(lab, nodes, migrations, shape))
-                plains.append(plain(lab, nodes.source, shape, number))
-    median = {
-        key: statistics.median(each[key] for each in moves)
-        for key in ("downtime_s", "fill_s", "bytes", "pss_before_mib", "pss_after_mib")
-    }
-    floor = statistics.median(plains)
+                for name, way in ways.items():
+                    results[name].append(way(f"{name.replace(' ', '-')}{number}"))
+
+    def median(name, key="downtime_s"):
+        return statistics.median(each[key] for each in results[name])
+
+    downtime = {name: median(name) for name in ways}
+    fill = [f"{median(name, 'fill_s'):.2f}" for name in ("ppmr", "post-copy", "lazy pages")]
+    pss = [f"{median('ppmr', f'pss_{when}_mib'):.0f}" for when in ("after", "before")]
     print(
-        f"| {shape} | {median['downtime_s']:.2f} | {floor:.2f} | {median['downtime_s'] / floor:.2f} "
-        f"| {median['fill_s']:.2f} | {median['bytes'] / 1e6:.0f} "
-        f"| {median['pss_after_mib']:.0f} / {median['pss_before_mib']:.0f} |",
+        f"| {shape} | "
+        + " | ".join(f"{seconds:.2f}" for seconds in downtime.values())
+        + f" | {downtime['ppmr'] / downtime['plain']:.2f} | {downtime['ppmr'] / downtime['tar']:.2f} "
+        f"| {' / '.join(fill)} | {median('ppmr', 'bytes') / 1e6:.0f} | {' / '.join(pss)} |",
         flush=True,
+    )
+
+
+def evacuate(rounds, count=60, size_mib=8):
+    """Moves many processes with one command; prints the seconds."""
+    taken = []
+    with Lab() as lab:
+        nodes = lab.pair()
+        with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
+            for _ in range(rounds):
+                program = f"import os, sys, time\nheld = os.urandom({size_mib} << 20)\n{DONE}"
+                ready = [lab.home / f"ready{number}" for number in range(count)]
+                pids = []
+                for path in ready:
+                    path.unlink(missing_ok=True)
+                    pids.append(nodes.source.spawn(["/usr/bin/python3", "-c", program, path]))
+                wait_until(lambda: all(path.exists() for path in ready), 120, "the processes")
+                began = time.monotonic()
+                migrations.evacuate("--match", f"{lab.home}/ready", timeout=300).ok()
+                taken.append(time.monotonic() - began)
+                for pid in pids:
+                    nodes.target.signal(pid, 9)
+                for pid in pids:
+                    nodes.target.await_end(pid)
+    print(
+        f"\n{count} processes of {size_mib} MiB by `ppmr evacuate`: {statistics.median(taken):.1f} s"
     )
 
 
@@ -133,13 +192,25 @@ def main():
     for name, value in environment().items():
         print(f"{name:9} {value}")
     print(f"medians of {arguments.rounds}\n")
-    print(
-        "| shape | downtime of ppmr migrate, s | plain CRIU, dump + restore, s | ratio | fill, s | sent, MB | PSS after / before, MiB |"
-    )
-    print("| --- " * 7 + "|")
+    columns = [
+        "shape",
+        "ppmr migrate, s",
+        "ppmr migrate --post-copy, s",
+        "plain CRIU, dump + restore, s",
+        "tmpfs + tar + restore, s",
+        "CRIU lazy pages, s",
+        "ppmr migrate / plain CRIU",
+        "ppmr migrate / tmpfs + tar",
+        "fill: default / post-copy / CRIU lazy pages, s",
+        "sent, MB",
+        "PSS after / before, MiB",
+    ]
+    print("| " + " | ".join(columns) + " |\n" + "| --- " * len(columns) + "|")
     for shape in SHAPES:
         if not arguments.only or any(text in shape for text in arguments.only):
             measure(shape, arguments.rounds)
+    if not arguments.only or "evacuate" in arguments.only:
+        evacuate(arguments.rounds)
 
 
 if __name__ == "__main__":
