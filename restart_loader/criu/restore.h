@@ -21,7 +21,8 @@ namespace ppmr {
 
 // In the work directory: the pager makes it when the whole memory file has arrived.
 inline constexpr const char* kMemoryCompleteFile = "/memory-complete";
-// In the work directory: the pager makes this directory of images if processes share pages.
+// In the work directory: the pager makes this link to a directory of images if processes share
+// pages.
 inline constexpr const char* kSharedImages = "/shared-images";
 
 struct RestoreOptions {

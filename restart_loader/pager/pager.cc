@@ -95,6 +95,7 @@ class Pager {
 
  private:
   void share_pages();
+  void start_borrowing();
   Status watch(int fd) const;
   Status accept_criu();
   Status receive_from_criu();
@@ -146,11 +147,10 @@ class Pager {
 
 Status Pager::open() {
   const std::string& work = options_.work;
-  borrower_ = std::thread([this] { await_memory(); });
-  share_pages();
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !wake_) return system_failure("make", "an epoll set");
+  share_pages();
   const std::string path = work + "/" + kPagerSocket;
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   // A work directory may have a long path. CRIU uses the relative name, too.
@@ -173,10 +173,15 @@ Status Pager::open() {
 // Sharing saves memory. The tree can run without.
 void Pager::share_pages() {
   if (options_.shared_images.empty() || !images_.memory()) return;
+  start_borrowing();  // to read no bytes through the mount that are in memory
   const Status shared = images_.share_pages(options_.shared_images);
   if (!shared) {
     fmt::print("pages are not shared between the processes: {}\n", shared.error().message);
   }
+}
+
+void Pager::start_borrowing() {
+  if (!borrower_.joinable()) borrower_ = std::thread([this] { await_memory(); });
 }
 
 Status Pager::watch(int fd) const {
@@ -188,6 +193,7 @@ Status Pager::watch(int fd) const {
 }
 
 Result<PagerCounters> Pager::serve() {
+  start_borrowing();
   filler_ = std::thread([this] { fill(); });
   for (size_t i = 0; i < kAnswerers; ++i) answerers_.emplace_back([this] { answer_faults(); });
   for (;;) {

@@ -38,7 +38,7 @@ struct PagerOptions {
   std::string images;  // their directory
   std::string memory;  // see PageImages
   std::string work;    // the directory in which it listens
-  // If processes share pages, the pager makes this directory of images (shared_pages.h) before it
+  // If processes share pages, the pager makes this link to images (shared_pages.h) before it
   // listens, and CRIU must restore from it. Empty: pages that are shared are not shared any more.
   std::string shared_images;
   // Whether pages are put in place before the memory file is complete, as they arrive (post-copy).
