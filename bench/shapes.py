@@ -22,7 +22,6 @@ from lab.move import now  # noqa: E402
 from lab.node import Lab, wait_until  # noqa: E402
 from lab.peers import TarMove  # noqa: E402
 from measure.machine import environment  # noqa: E402
-from measure.ways import LazyPagesMove  # noqa: E402
 
 # Each program creates the file argv[1] when it has its shape, and then sleeps.
 DONE = "open(sys.argv[1], 'w').close()\ntime.sleep(100000)"
@@ -87,18 +86,17 @@ def ppmr(lab, nodes, migrations, shape, *options):
     return {**summary, "pss_before_mib": before, "pss_after_mib": after}
 
 
-def peer(lab, nodes, way, shape, label):
-    """One move in another way, in the words of a summary."""
+def tar(lab, nodes, shape, label):
+    """A move by tmpfs and tar."""
     tree = Tree(lab, nodes.source, shape)
+    way = TarMove(nodes.source, nodes.target)
     way.prepare(label)
     timeline = way.move_tree(tree.pid)
     running = now()
-    way.finish()
-    complete = now()
     tree.node = nodes.target
     tree.end()
     way.clean()
-    return {"downtime_s": running - timeline.dump_began, "fill_s": complete - running}
+    return {"downtime_s": running - timeline.dump_began}
 
 
 def plain(lab, node, shape, label):
@@ -129,25 +127,22 @@ def measure(shape, rounds):
             lab.directory / "private",
             target_options=["--memory-limit", "6GiB"],
         ) as migrations:
-            tar = TarMove(nodes.source, nodes.target)
-            lazy_pages = LazyPagesMove(nodes.source, nodes.target)
             ways = {
                 "ppmr": lambda label: ppmr(lab, nodes, migrations, shape),
                 "post-copy": lambda label: ppmr(lab, nodes, migrations, shape, "--post-copy"),
                 "plain": lambda label: plain(lab, nodes.source, shape, label),
-                "tar": lambda label: peer(lab, nodes, tar, shape, label),
-                "lazy pages": lambda label: peer(lab, nodes, lazy_pages, shape, label),
+                "tar": lambda label: tar(lab, nodes, shape, label),
             }
             results = {name: [] for name in ways}
             for number in range(rounds):
                 for name, way in ways.items():
-                    results[name].append(way(f"{name.replace(' ', '-')}{number}"))
+                    results[name].append(way(f"{name}{number}"))
 
     def median(name, key="downtime_s"):
         return statistics.median(each[key] for each in results[name])
 
     downtime = {name: median(name) for name in ways}
-    fill = [f"{median(name, 'fill_s'):.2f}" for name in ("ppmr", "post-copy", "lazy pages")]
+    fill = [f"{median(name, 'fill_s'):.2f}" for name in ("ppmr", "post-copy")]
     pss = [f"{median('ppmr', f'pss_{when}_mib'):.0f}" for when in ("after", "before")]
     print(
         f"| {shape} | "
@@ -198,10 +193,9 @@ def main():
         "ppmr migrate --post-copy, s",
         "plain CRIU, dump + restore, s",
         "tmpfs + tar + restore, s",
-        "CRIU lazy pages, s",
         "ppmr migrate / plain CRIU",
         "ppmr migrate / tmpfs + tar",
-        "fill: default / post-copy / CRIU lazy pages, s",
+        "fill: default / post-copy, s",
         "sent, MB",
         "PSS after / before, MiB",
     ]

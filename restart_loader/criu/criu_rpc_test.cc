@@ -81,6 +81,18 @@ TEST(CriuRpc, RemovingTheFreezerKeepsAllOtherFields) {
   EXPECT_EQ(parse_criu_request(without_freezer(kDump))->work_directory, 300);
 }
 
+TEST(CriuRpc, LazyPagesAreSetAndAllOtherFieldsKept) {
+  // type: DUMP, opts { images_dir_fd: 7, lazy_pages: false or true, a field that ppmr does not
+  // know: 9 }
+  const std::string eager = "\x08\x01\x12\x08\x08\x07\x80\x03\x00\xe8\x02\x09"s;
+  const std::string lazy = "\x08\x01\x12\x08\x08\x07\x80\x03\x01\xe8\x02\x09"s;
+  EXPECT_EQ(with_lazy_pages(eager), lazy);
+  EXPECT_EQ(with_lazy_pages(lazy), lazy);
+  EXPECT_NE(with_lazy_pages(kDump).find("dump.log"), std::string::npos) << "log_file is lost";
+  EXPECT_EQ(parse_criu_request(with_lazy_pages(kDump))->work_directory, 300);
+  EXPECT_EQ(with_lazy_pages("\x12\x7f"s), "\x12\x7f"s) << "not a request: stays";
+}
+
 TEST(CriuRpc, ParsesTheScriptNameAndPidOfANotification) {
   // type: NOTIFY, success: true, notify { script: "post-restore", pid: 3001 }
   const auto restored = parse_criu_notification(

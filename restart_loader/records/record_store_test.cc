@@ -1,5 +1,6 @@
 #include "restart_loader/records/record_store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -153,6 +154,22 @@ TEST_F(RecordStoreTest, WaitReturnsWhenTheRecordChangesOrTheTimeoutExpires) {
   writer.join();
   ASSERT_TRUE(changed);
   EXPECT_EQ(changed->state, kDumping);
+}
+
+TEST_F(RecordStoreTest, ContactEndsTheTimeWithoutOne) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  const std::string path = directory_ + "/state/" + created->id + ".source";
+  const timespec long_ago[2] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
+  EXPECT_GT(store.since_contact(created->id, kSource), std::chrono::hours(1));
+  store.note_contact(created->id, kSource);
+  EXPECT_LT(store.since_contact(created->id, kSource), std::chrono::hours(1));
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
+  ASSERT_TRUE(store.advance(created->id, kSource, kDumping));
+  EXPECT_LT(store.since_contact(created->id, kSource), std::chrono::hours(1)) << "a change";
+  EXPECT_EQ(store.since_contact(random_migration_id(), kSource), milliseconds::max());
 }
 
 TEST_F(RecordStoreTest, HalfWrittenVersionIsInvisible) {
