@@ -215,8 +215,9 @@ class PagemapWriter {
   Pagemap pagemap_;
 };
 
-Status copy_bytes(const PageFile& from, const Piece& piece, int to) {
-  std::vector<std::byte> scratch(kCopyBytes);
+// `scratch` has kCopyBytes.
+Status copy_bytes(const PageFile& from, const Piece& piece, int to,
+                  std::vector<std::byte>& scratch) {
   const uint64_t length = piece.end - piece.start;
   for (uint64_t done = 0; done < length;) {
     const size_t part = std::min(length - done, kCopyBytes);
@@ -234,6 +235,7 @@ Status write_pages(const std::vector<Piece>& pieces, const std::string& images,
   const UniqueFd to(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!to) return system_failure("create", path);
   std::map<const TaskPages*, std::shared_ptr<PageFile>> files;
+  std::vector<std::byte> scratch(kCopyBytes);  // once: there are many small pieces
   for (const Piece& piece : pieces) {
     if (piece.owner != nullptr && !files[piece.owner]) {
       auto file =
@@ -242,7 +244,7 @@ Status write_pages(const std::vector<Piece>& pieces, const std::string& images,
       files[piece.owner] = std::move(*file);
     }
     const PageFile& from = piece.owner != nullptr ? *files[piece.owner] : memory;
-    if (Status copied = copy_bytes(from, piece, to.get()); !copied) return copied;
+    if (Status copied = copy_bytes(from, piece, to.get(), scratch); !copied) return copied;
   }
   return {};
 }
