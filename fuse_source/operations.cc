@@ -9,6 +9,12 @@ Result<SourceNodePointer> node_of(fuse_req_t request, fuse_ino_t inode) {
   return node;
 }
 
+Validity validity_of(const SourceNode& node) {
+  const bool is_top = node.checkpoint && node.checkpoint->top_node == node.id;
+  const bool changes_size = is_top && node.type == wire::NodeType::kFile;
+  return {.name_s = kAlwaysValidSeconds, .attributes_s = changes_size ? 0 : kAlwaysValidSeconds};
+}
+
 namespace {
 
 void init(void* userdata, fuse_conn_info* connection) {

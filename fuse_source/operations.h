@@ -16,8 +16,9 @@ inline SourceMount& mount_of(fuse_req_t request) {
 // Errors: ESTALE.
 Result<SourceNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
 
-// The kernel may cache names: only this mount changes them.
-inline constexpr double kNameValidSeconds = 1.0;
+// Only requests of the kernel change names and attributes, except the size of a file that
+// `send-memory` fills, and that is at the top.
+Validity validity_of(const SourceNode& node);
 
 void add_name_operations(fuse_lowlevel_ops& operations);       // ops_names.cc
 void add_attribute_operations(fuse_lowlevel_ops& operations);  // ops_attributes.cc

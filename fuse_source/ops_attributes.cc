@@ -7,7 +7,7 @@ namespace {
 Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   const auto node = node_of(request, inode);
   if (!node) return failure(node.error());
-  reply_attributes(request, mount_of(request).tree().view(*node));
+  reply_attributes(request, mount_of(request).tree().view(*node), validity_of(**node));
   return {};
 }
 
@@ -34,7 +34,7 @@ Status setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to
   if ((to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_CTIME)) != 0) {
     if (auto set = mount.set_attributes(node, attributes); !set) return set;
   }
-  reply_attributes(request, mount.tree().view(node));
+  reply_attributes(request, mount.tree().view(node), validity_of(*node));
   return {};
 }
 

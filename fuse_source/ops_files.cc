@@ -66,15 +66,15 @@ Status fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
   return reply_done(request, mount_of(request).drain(*node, interruption_of(request)));
 }
 
-// close(2) returns when the target has verified every byte of the file, so that a program which the
-// caller starts there next sees it. If the checkpoint is going to be sealed anyway, only files
-// longer than a chunk wait: the seal has a time limit, and must not be left with much to transfer.
+// close(2) of a file longer than a chunk returns when the target has verified every byte: so tools
+// that check only close(2) report what failed, and a seal, which has a time limit, is not left with
+// much to transfer. Shorter files do not wait, because a checkpoint has thousands of them: their
+// errors surface at a later call, at fsync(2) or at the seal.
 Status flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   if (!for_writing(file)) return reply_done(request);
   const auto node = node_of(request, inode);
   if (!node) return failure(node.error());
-  const bool is_small = (*node)->writer->size_bytes() <= mount_of(request).chunk_size_bytes();
-  if (!is_small || !(*node)->checkpoint->errors_surface_at_seal) {
+  if ((*node)->writer->size_bytes() > mount_of(request).chunk_size_bytes()) {
     return fsync(request, inode, 0, file);
   }
   (*node)->writer->flush();

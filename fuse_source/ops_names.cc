@@ -17,7 +17,7 @@ Result<SourceNodePointer> make(fuse_req_t request, fuse_ino_t parent, const char
 
 Status reply_node(fuse_req_t request, const Result<SourceNodePointer>& node) {
   if (!node) return failure(node.error());
-  reply_entry(request, mount_of(request).tree().view_for_lookup(*node), kNameValidSeconds);
+  reply_entry(request, mount_of(request).tree().view_for_lookup(*node), validity_of(**node));
   return {};
 }
 
@@ -48,7 +48,8 @@ Status mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   // mknod does not open the file, so no FUSE_RELEASE will follow: count a writer and remove it
   // at once, which sends the close.
   SourceMount& mount = mount_of(request);
-  if (auto opened = mount.opened(*node, /*for_writing=*/true); !opened) return opened;
+  if (auto opened = mount.opened(*node, /*for_writing=*/true, /*is_new=*/true); !opened)
+    return opened;
   mount.released(*node, /*for_writing=*/true);
   return reply_node(request, node);
 }
@@ -58,10 +59,11 @@ Status create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   const auto node = make(request, parent, name, wire::NodeType::kFile, mode);
   if (!node) return failure(node.error());
   SourceMount& mount = mount_of(request);
-  if (auto opened = mount.opened(*node, /*for_writing=*/true); !opened) return opened;
+  if (auto opened = mount.opened(*node, /*for_writing=*/true, /*is_new=*/true); !opened)
+    return opened;
   file->fh = 1;  // a writer, see ops_files.cc
   file->direct_io = 1;
-  const fuse_entry_param entry = entry_of(mount.tree().view_for_lookup(*node), kNameValidSeconds);
+  const fuse_entry_param entry = entry_of(mount.tree().view_for_lookup(*node), validity_of(**node));
   if (fuse_reply_create(request, &entry, file) != 0) {
     mount.forget((*node)->id, 1);
     mount.released(*node, /*for_writing=*/true);

@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kSlotCheckInterval{100};
 
 }  // namespace
 
-Status SourceMount::opened(const SourceNodePointer& node, bool for_writing) {
+Status SourceMount::opened(const SourceNodePointer& node, bool for_writing, bool is_new) {
   const SourceCheckpoint& checkpoint = *node->checkpoint;
   bool size_is_open_again = false;
   {
@@ -33,9 +33,9 @@ Status SourceMount::opened(const SourceNodePointer& node, bool for_writing) {
     }
   }
   Status sent = for_writing ? checkpoint.status() : Status{};
-  if (sent && size_is_open_again) {
+  if (sent && size_is_open_again && !is_new) {
     // Another thread may be sending `Closed` for this file now: the lock makes this message follow
-    // it. (For a new file, which is already open at the target, this message changes nothing.)
+    // it.
     std::lock_guard order(attribute_changes_);
     sent = checkpoint.outlet->send(wire::OpenedForWrite{node->id});
   }
@@ -56,8 +56,7 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
     last_writer = for_writing && ++node->closing_writers == node->open_writers;
     writers_so_far = node->writers_so_far;
   }
-  // The close is sent after the last byte, because a reader at the target takes a closed file as
-  // complete. An exception fails the checkpoint, and the handle still counts as closed.
+  // An exception fails the checkpoint, and the handle still counts as closed.
   if (last_writer) {
     const Status closed = without_exceptions([&]() -> Status {
       close_for_writing(node, writers_so_far);
@@ -75,18 +74,20 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
     ended = tree_.close_handle_locked(node) && node->checkpoint->state == CheckpointState::kOpen;
   }
   writer_closed_.notify_all();
-  if (ended) (void)node->checkpoint->outlet->send(wire::Forget{node->id});
+  if (ended) forget_file(node);
+}
+
+// The target frees the file's memory, so none of its bytes may be on their way.
+void SourceMount::forget_file(const SourceNodePointer& node) {
+  if (!node->writer->drain([this] { return stopping_.load(); })) return;
+  (void)node->checkpoint->outlet->send(wire::Forget{node->id});
 }
 
 void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far) {
-  Outlet& outlet = *node->checkpoint->outlet;
-  if (auto drained = node->writer->drain([this] { return stopping_.load(); }); !drained) {
-    spdlog::warn("close file {}: {}", node->id, drained.error().message);
-    // Bytes may still be in flight, for example when the mount ends: the checkpoint fails, so that
-    // it cannot be sealed.
-    node->checkpoint->error->set(drained.error());
-    return;
-  }
+  // The close follows the announcements, because the target takes a closed file as complete apart
+  // from what is announced.
+  node->writer->flush();
+  node->writer->stream().await_announced();
   // A later change of attributes or size takes this lock, too, so it is sent after the close.
   std::lock_guard order(attribute_changes_);
   const uint64_t size_bytes = node->writer->size_bytes();
@@ -96,8 +97,7 @@ void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writ
     if (node->writers_so_far != writers_so_far) return;  // a new writer's close will send `Closed`
     attributes = node->attributes;
   }
-  (void)outlet.send(wire::SetAttributes{node->id, attributes});
-  (void)outlet.send(wire::Closed{node->id, size_bytes});
+  (void)node->checkpoint->outlet->send(wire::Closed{node->id, size_bytes, attributes});
 }
 
 Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,

@@ -1,5 +1,5 @@
-// Answers requests on the control socket of a source mount: status, commit, defer-errors,
-// send-memory, and endpoint (how `ppmr migrate` reaches the target).
+// Answers requests on the control socket of a source mount: status, commit, send-memory,
+// and endpoint (how `ppmr migrate` reaches the target).
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -32,10 +32,6 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
     auto report = commit(request.at("checkpoint"));
     if (!report) return refusal(report.error());
     return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
-  }
-  if (operation == "defer-errors") {
-    const Status deferred = defer_errors(request.at("checkpoint"));
-    return deferred ? nlohmann::json{{"ok", true}} : refusal(deferred.error());
   }
   if (operation == "send-memory") {
     const auto index = read_page_index(request.at("index"));

@@ -87,7 +87,9 @@ Status SourceMount::send_memory(const std::string& name, const PageIndex& index)
     return failure(ENOENT, "send memory to '" + name + "': no such file in this mount");
   }
   if (Status open = opened(node, true); !open) return open;
-  const Status sent = without_exceptions([&] { return send_memory(node, index); });
+  Status sent = without_exceptions([&] { return send_memory(node, index); });
+  // The seal, which has a time limit, is not left with a pool full of bytes.
+  if (sent) sent = node->writer->drain([this] { return stopping_.load(); });
   // EBUSY: the other request continues.
   if (!sent && sent.error().errno_value != EBUSY) give_up(*node->checkpoint, sent.error());
   released(node, true);

@@ -189,6 +189,12 @@ void SourceMount::forget(uint64_t inode, uint64_t lookups) noexcept {
   tree_.forget(inode, lookups);
 }
 
+Result<mode_t> SourceMount::mode_of(uint64_t inode) {
+  const SourceNodePointer node = tree_.find(inode);
+  if (!node) return failure(ESTALE, "inode " + std::to_string(inode) + ": it was removed");
+  return stat_of(tree_.view(node)).st_mode;
+}
+
 // An open directory counts as an open handle: at SIGTERM, a checkpoint that has one is not sealed.
 Result<ListDirectory> SourceMount::open_directory(uint64_t inode) {
   SourceNodePointer node = tree_.find(inode);

@@ -75,7 +75,7 @@ class SourceMount final : public FrontEnd {
   // ---- Files (source_bytes.cc).
   // Errors: EROFS for a writer of a sealed checkpoint; ESTALE when the file is unlinked and no
   // handle of it is open.
-  Status opened(const SourceNodePointer& node, bool for_writing);
+  Status opened(const SourceNodePointer& node, bool for_writing, bool is_new = false);
   void released(const SourceNodePointer& node, bool for_writing);
   // Puts `bytes`, which the calling worker has received, into the stream; blocks while the pool is
   // full. Returns the number of bytes taken: all, unless very many writers are blocked. The caller
@@ -105,9 +105,6 @@ class SourceMount final : public FrontEnd {
 
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
-  // From now on close(2) of a small file in this checkpoint does not wait for the target: its
-  // writer will seal it. Errors: ENOENT.
-  Status defer_errors(const std::string& name);
 
   // ---- The control socket (source_control.cc). `endpoint` is the answer to the operation of that
   // name.
@@ -118,6 +115,7 @@ class SourceMount final : public FrontEnd {
   size_t chunk_size_bytes() const { return options_.chunk_size_bytes; }
 
   // ---- FrontEnd.
+  Result<mode_t> mode_of(uint64_t inode) override;
   Result<ListDirectory> open_directory(uint64_t inode) override;
   void forget(uint64_t inode, uint64_t lookups) noexcept override;
   wire::Space space() override;
@@ -147,6 +145,7 @@ class SourceMount final : public FrontEnd {
   Status check_writable(const SourceCheckpoint& checkpoint);
   static tl::unexpected<Error> sealed_failure();
   void unlink(const SourceNodePointer& node);
+  void forget_file(const SourceNodePointer& node);
 
   // Files.
   Result<SlotLease> wait_for_slot(const SourceCheckpoint& checkpoint,

@@ -79,18 +79,29 @@ TEST(SourceMount, IgnoresRequestsForDirectoriesThatAreNotCheckpoints) {
   while (!top->checkpoint->removed_at_target) std::this_thread::yield();
 }
 
-// Reports chunks as verified only on request, and records the messages about files.
+// Announces chunks and reports them as verified only on request, and records the messages about
+// files.
 class SlowOutlet final : public DiscardOutlet {
  public:
   void announce(Chunk chunk) override {
+    if (announces) {
+      const std::shared_ptr<FileStream> file = chunk.file;
+      file->announce_in_turn(std::move(chunk), 0,
+                             [this](Chunk next, uint32_t) { keep(std::move(next)); });
+    } else {
+      keep(std::move(chunk));
+    }
+  }
+  void keep(Chunk chunk) {
     std::lock_guard lock(mutex_);
     chunks_.push_back(std::move(chunk));
   }
   Status send(const OneWayMessage& message) override {
     if (std::holds_alternative<wire::OpenedForWrite>(message)) ++opened;
-    if (std::holds_alternative<wire::SetAttributes>(message) && before_close) before_close();
     if (const auto* close = std::get_if<wire::Closed>(&message)) {
+      if (before_close) before_close();
       closed.push_back(close->size_bytes);
+      ++closed_count;
       size_bytes = close->size_bytes;
     }
     if (std::holds_alternative<wire::Forget>(message)) ++forgotten;
@@ -124,12 +135,14 @@ class SlowOutlet final : public DiscardOutlet {
     return true;
   }
 
+  bool announces = false;  // at once
   std::atomic<int> opened = 0;
   std::vector<uint64_t> closed;
+  std::atomic<int> closed_count = 0;
   std::atomic<int> waits_for_target = 0;
   std::atomic<int> forgotten = 0;
   std::atomic<uint64_t> size_bytes = 0;  // in the last message
-  std::function<void()> before_close;    // a close sends the attributes first
+  std::function<void()> before_close;
   std::atomic<bool> has_failed = false;
 
  private:
@@ -192,6 +205,30 @@ TEST_F(SourceFile, SendsNoCloseMessageIfReopenedBeforeTheCloseIsComplete) {
   EXPECT_EQ(outlet_->closed, std::vector<uint64_t>{2 * kChunk});
 }
 
+// The target knows of the bytes, so its readers wait for them.
+TEST_F(SourceFile, CloseDoesNotWaitForBytesInFlight) {
+  outlet_->announces = true;
+  ASSERT_TRUE(mount_->opened(node_, true));
+  write_chunk(0);
+  mount_->released(node_, true);
+  EXPECT_EQ(outlet_->closed, std::vector<uint64_t>{kChunk});
+  EXPECT_TRUE(outlet_->one_arrives()) << "the bytes were still in flight";
+}
+
+// The target would get bytes of a file that it has forgotten.
+TEST_F(SourceFile, RemovedFileIsForgottenWhenItsBytesHaveArrived) {
+  outlet_->announces = true;
+  ASSERT_TRUE(mount_->opened(node_, true));
+  write_chunk(0);
+  node_->linked = false;
+  auto released = std::async(std::launch::async, [this] { mount_->released(node_, true); });
+  while (outlet_->closed_count == 0) std::this_thread::yield();
+  EXPECT_EQ(outlet_->forgotten, 0);
+  outlet_->all_arrive();
+  released.get();
+  EXPECT_EQ(outlet_->forgotten, 1);
+}
+
 TEST_F(SourceFile, KeepsSizeWhenSealedDuringTruncate) {
   write_chunk(0);
   Status truncated;
@@ -214,8 +251,8 @@ TEST_F(SourceFile, KeepsSizeWhenSealedDuringTruncate) {
   EXPECT_EQ(node_->writer->size_bytes(), kChunk);
 }
 
-// close(2) returns when a reader at the target sees what the writer has done.
-TEST_F(SourceFile, CloseWaitsUntilTargetHasAppliedTruncationsAndHoles) {
+// fsync(2) returns when a reader at the target sees what the writer has done.
+TEST_F(SourceFile, FsyncWaitsUntilTargetHasAppliedTruncationsAndHoles) {
   const Interrupted never = [] { return false; };
   write_chunk(0);
   outlet_->all_arrive();

@@ -133,9 +133,7 @@ void SourceMount::unlink(const SourceNodePointer& node) {
     std::lock_guard lock(tree_.mutex());
     if (node->checkpoint->state != CheckpointState::kOpen) return;
   }
-  if (node->writer->drain(nullptr)) {
-    (void)node->checkpoint->outlet->send(wire::Forget{node->id});
-  }
+  forget_file(node);
 }
 
 Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t new_parent_id,
@@ -177,7 +175,10 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   message.new_parent = wire_id(*new_parent);
   message.name = name;
   message.new_name = new_name;
-  if (auto status = node->checkpoint->outlet->rename(message); !status) return status;
+  // Only the target knows all names at the top.
+  Outlet& outlet = *node->checkpoint->outlet;
+  const Status renamed = top_level ? outlet.rename(message) : outlet.send(message);
+  if (!renamed) return renamed;
   if (replaced) unlink(replaced);
   tree_.move(node, *new_parent, new_name);
   return {};

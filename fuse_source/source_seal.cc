@@ -38,13 +38,6 @@ Result<CommitReport> SourceMount::commit(const std::string& name) {
   return seal(top);
 }
 
-Status SourceMount::defer_errors(const std::string& name) {
-  const SourceNodePointer top = tree_.child(tree_.root(), name);
-  if (!top) return failure(ENOENT, "'" + name + "': no such checkpoint in this mount");
-  top->checkpoint->errors_surface_at_seal = true;
-  return {};
-}
-
 Status SourceMount::await_writers(const SourceNodePointer& top) {
   const auto nodes = tree_.nodes_of(*top->checkpoint);
   auto still_open = [&]() -> SourceNodePointer {

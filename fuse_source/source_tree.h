@@ -29,8 +29,6 @@ struct SourceCheckpoint {
   std::chrono::steady_clock::time_point begun_at = std::chrono::steady_clock::now();
   CheckpointState state = CheckpointState::kOpen;  // guarded by the tree's mutex
   std::atomic<bool> removed_at_target = false;
-  // Its writer will seal it: close(2) of a small file does not wait for the target.
-  std::atomic<bool> errors_surface_at_seal = false;
 
   // The error if the checkpoint has failed, else success.
   Status status() const {

@@ -64,6 +64,12 @@ Result<StoredNodePointer> directory_of(fuse_req_t request, fuse_ino_t inode) {
   return find_directory(target_of(request).tree, inode);
 }
 
+Validity validity_of(const StoredNode& node) {
+  if (!node.checkpoint || node.key == node.checkpoint->top) return {};
+  if (node.checkpoint->state() != StoredState::kSealed) return {};
+  return {.name_s = kAlwaysValidSeconds, .attributes_s = kAlwaysValidSeconds};
+}
+
 void park(fuse_req_t request, const void* subject, const StoredNodePointer& node,
           std::function<bool()> retry) {
   ParkingLot& lot = target_of(request).parking;
@@ -91,6 +97,12 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
 }
 
 }  // namespace target_operations_detail
+
+Result<mode_t> TargetFrontEnd::mode_of(uint64_t inode) {
+  const auto node = target_operations_detail::find_node(tree, inode);
+  if (!node) return failure(node.error());
+  return stat_of(tree.view(**node)).st_mode;
+}
 
 Result<ListDirectory> TargetFrontEnd::open_directory(uint64_t inode) {
   auto node = target_operations_detail::find_directory(tree, inode);

@@ -25,6 +25,7 @@ class TargetFrontEnd final : public FrontEnd {
         consume(consume),
         wait_for_files(wait_for_files) {}
 
+  Result<mode_t> mode_of(uint64_t inode) override;
   Result<ListDirectory> open_directory(uint64_t inode) override;
   void forget(uint64_t inode, uint64_t lookups) noexcept override;
   wire::Space space() override { return tree.space(); }
@@ -49,6 +50,10 @@ inline TargetFrontEnd& target_of(fuse_req_t request) {
 Result<StoredNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
 // Errors: also ENOTDIR.
 Result<StoredNodePointer> directory_of(fuse_req_t request, fuse_ino_t inode);
+
+// What is below the top of a sealed checkpoint changes only by requests of the kernel. The top
+// itself can be removed by others, and then the kernel must not find what is below.
+Validity validity_of(const StoredNode& node);
 
 // Parks the request. Calls `retry` when `subject` or the node's checkpoint changes. `retry` replies
 // to the request if it can, and returns whether it did; it must not throw after its reply.

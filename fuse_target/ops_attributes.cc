@@ -23,7 +23,7 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   // A failed checkpoint receives no more bytes: reply without waiting, so that the file can be
   // removed.
   if (!waits_for_size(target, *node) || node->checkpoint->failed()) {
-    reply_attributes(request, target.tree.view(*node));
+    reply_attributes(request, target.tree.view(*node), validity_of(*node));
     return {};
   }
   park(request, node->file.get(), node, [request, node, &target] {
@@ -32,7 +32,7 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
     } else if (waits_for_size(target, *node)) {
       return false;
     } else {
-      reply_attributes(request, target.tree.view(*node));
+      reply_attributes(request, target.tree.view(*node), validity_of(*node));
     }
     return true;
   });

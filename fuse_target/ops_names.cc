@@ -6,9 +6,6 @@
 namespace ppmr::target_operations_detail {
 namespace {
 
-// Names and sizes change without the kernel's knowledge: it must not cache them.
-constexpr double kNameValidSeconds = 0;
-
 // Replies to a look-up if it can, and returns whether it did. In a failed checkpoint the reply for
 // a missing name is an I/O error, not ENOENT: the name may have been in flight, so the file may
 // exist at the source.
@@ -20,7 +17,7 @@ bool try_lookup(fuse_req_t request, const StoredNodePointer& directory, const st
   const StoredCheckpoint* checkpoint = directory->checkpoint.get();
   const StoredState state = checkpoint == nullptr ? StoredState::kSealed : checkpoint->state();
   if (const auto node = target.tree.look_up(directory, name, /*keep=*/true)) {
-    reply_entry(request, target.tree.view(*node), kNameValidSeconds);
+    reply_entry(request, target.tree.view(*node), validity_of(*node));
     return true;
   }
   if (state == StoredState::kFailed) {

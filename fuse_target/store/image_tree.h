@@ -182,6 +182,7 @@ class ImageTree final : public Sink {
                              StoredNodePointer& parent, StoredNodePointer& node);
   Status rename_locked(SessionId session, const wire::Rename& message, StoredNodePointer& node,
                        StoredNodePointer& new_parent);
+  void set_attributes_locked(StoredNode& node, const wire::Attributes& attributes);
   Result<StoredNodePointer> changeable_file(SessionId session, uint64_t node);
   std::string manifest_difference_locked(const StoredCheckpoint& checkpoint, uint64_t entry_count);
   std::string entry_difference_locked(const StoredCheckpoint& checkpoint,

@@ -47,7 +47,10 @@ class ImageTreeTest : public ::testing::Test {
     const NodeKey key{session, node};
     const auto length = static_cast<uint32_t>(bytes.size());
     if (auto announced = tree_.announced(key, offset, length); !announced) return announced;
-    auto landing = tree_.reserve(key, offset, length);
+    return land(key, offset, bytes, digest);
+  }
+  Status land(NodeKey key, uint64_t offset, const std::string& bytes, uint64_t digest = 7) {
+    auto landing = tree_.reserve(key, offset, static_cast<uint32_t>(bytes.size()));
     if (!landing) return failure(landing.error());
     const char* from = bytes.data();
     for (uint32_t i = 0; i < landing->piece_count; ++i) {
@@ -56,7 +59,9 @@ class ImageTreeTest : public ::testing::Test {
     }
     return tree_.land(*landing, digest);
   }
-  Status close(uint64_t node, uint64_t size) { return tree_.closed(kSession, {node, size}); }
+  Status close(uint64_t node, uint64_t size) {
+    return tree_.closed(kSession, {node, size, {.mode = 0644}});
+  }
   Status entry(wire::ManifestEntry message) { return tree_.manifest_entry(kSession, message); }
   Status seal(uint64_t count) { return tree_.seal(kSession, {1, kTop, count}); }
   StoredState state(const std::string& name) { return tree_.checkpoint(name)->state; }
@@ -223,6 +228,29 @@ TEST_F(ImageTreeTest, SealDetectsAnExtraNameAtTheTarget) {
   make_checkpoint();
   ASSERT_TRUE(make(kTop, 12, "extra"));
   EXPECT_NE(seal_error(file_entry()).find("3 names at the target, 2"), std::string::npos);
+}
+
+TEST_F(ImageTreeTest, CloseSetsTheFinalAttributes) {
+  make_checkpoint();
+  const auto file = child(child(root(), "c"), "file");
+  ASSERT_TRUE(tree_.closed(kSession, {11, 5, {.mode = 0600, .uid = 3, .mtime_ns = 8}}));
+  const auto view = tree_.view(*file);
+  EXPECT_EQ(view.attributes.mode, 0600u);
+  EXPECT_EQ(view.attributes.uid, 3u);
+  EXPECT_EQ(view.attributes.mtime_ns, 8);
+}
+
+// The source does not wait for the bytes before it sends the close.
+TEST_F(ImageTreeTest, ReaderOfAClosedFileWaitsForBytesInFlight) {
+  ASSERT_TRUE(claim("c"));
+  ASSERT_TRUE(make(kTop, 11, "file"));
+  ASSERT_TRUE(tree_.announced({kSession, 11}, 0, 5));
+  ASSERT_TRUE(close(11, 5));
+  const auto file = child(child(root(), "c"), "file");
+  ReadPlan plan;
+  EXPECT_EQ(*file->file->read(0, 5, plan), ImageFile::Readiness::kWait);
+  ASSERT_TRUE(land({kSession, 11}, 0, "hello"));
+  EXPECT_EQ(*file->file->read(0, 5, plan), ImageFile::Readiness::kReady);
 }
 
 TEST_F(ImageTreeTest, RefusesToSealWhileFilesAreOpenOrChunksAreInFlight) {

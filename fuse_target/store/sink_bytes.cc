@@ -72,6 +72,7 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   bool completed = false;
   {
     std::lock_guard lock(mutex_);
+    set_attributes_locked(**node, message.attributes);
     completed =
         closes_checkpoint_locked(**node) && (*node)->checkpoint->advance(StoredState::kComplete);
   }

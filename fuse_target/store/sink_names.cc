@@ -224,10 +224,14 @@ Status ImageTree::set_attributes(SessionId session, const wire::SetAttributes& m
   std::lock_guard lock(mutex_);
   auto node = changeable_locked(session, message.node);
   if (!node) return failure(node.error());
-  (*node)->attributes = message.attributes;
-  (*node)->attributes.mode &= 07777;
-  (*node)->ctime_ns = std::max((*node)->ctime_ns, message.attributes.mtime_ns);
+  set_attributes_locked(**node, message.attributes);
   return {};
+}
+
+void ImageTree::set_attributes_locked(StoredNode& node, const wire::Attributes& attributes) {
+  node.attributes = attributes;
+  node.attributes.mode &= 07777;
+  node.ctime_ns = std::max(node.ctime_ns, attributes.mtime_ns);
 }
 
 Status ImageTree::forget(SessionId session, const wire::Forget& message) {

@@ -1,6 +1,8 @@
 #include "mount/fuse/front_end.h"
 
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "third_party/spdlog.h"
 
@@ -18,6 +20,15 @@ struct DirectoryHandle final : OpenHandle {
   // in this list, so they skip no entry if others are removed in between.
   std::vector<DirectoryEntry> entries;
 };
+
+// Only where the kernel does not check permissions, because root alone has access (fuse_mount.cc).
+Status access(fuse_req_t request, fuse_ino_t inode, int mask) {
+  const auto mode = front_end_of(request).mode_of(inode);
+  if (!mode) return failure(mode.error());
+  const bool executable = S_ISDIR(*mode) || (*mode & 0111) != 0;
+  if ((mask & X_OK) != 0 && !executable) return failure(EACCES, "not executable");
+  return reply_done(request);
+}
 
 Status opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   auto list = front_end_of(request).open_directory(inode);
@@ -84,6 +95,7 @@ void forget(fuse_req_t request, fuse_ino_t inode, uint64_t lookups) {
 }  // namespace
 
 void add_shared_operations(fuse_lowlevel_ops& operations) {
+  operations.access = Guarded<access>::call;
   operations.opendir = Guarded<opendir>::call;
   operations.readdir = Guarded<readdir>::call;
   operations.releasedir = Guarded<releasedir>::call;
@@ -122,23 +134,24 @@ Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<Open
   return {};
 }
 
-fuse_entry_param entry_of(const NodeView& view, double name_valid_s) {
+fuse_entry_param entry_of(const NodeView& view, const Validity& validity) {
   fuse_entry_param entry{};
   entry.ino = view.inode;
   entry.attr = stat_of(view);
-  entry.entry_timeout = name_valid_s;
+  entry.entry_timeout = validity.name_s;
+  entry.attr_timeout = validity.attributes_s;
   return entry;
 }
 
-void reply_entry(fuse_req_t request, const NodeView& view, double name_valid_s) {
+void reply_entry(fuse_req_t request, const NodeView& view, const Validity& validity) {
   FrontEnd& front_end = front_end_of(request);  // the request may be gone after the reply
-  const fuse_entry_param entry = entry_of(view, name_valid_s);
+  const fuse_entry_param entry = entry_of(view, validity);
   if (fuse_reply_entry(request, &entry) != 0) front_end.forget(view.inode, 1);
 }
 
-void reply_attributes(fuse_req_t request, const NodeView& view) {
+void reply_attributes(fuse_req_t request, const NodeView& view, const Validity& validity) {
   const struct stat attributes = stat_of(view);
-  fuse_reply_attr(request, &attributes, 0);
+  fuse_reply_attr(request, &attributes, validity.attributes_s);
 }
 
 // ---- FrontEnd

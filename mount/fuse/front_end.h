@@ -52,6 +52,7 @@ class FrontEnd {
   void stop();
 
   // ---- For the shared operations.
+  virtual Result<mode_t> mode_of(uint64_t inode) = 0;  // with the type
   virtual Result<ListDirectory> open_directory(uint64_t inode) = 0;
   // The kernel drops `lookups` references to an inode.
   virtual void forget(uint64_t inode, uint64_t lookups) noexcept = 0;
@@ -78,7 +79,7 @@ inline FrontEnd& front_end_of(fuse_req_t request) {
   return *static_cast<FrontEnd*>(fuse_req_userdata(request));
 }
 
-// opendir, readdir, releasedir, statfs, getxattr, listxattr, forget.
+// access, opendir, readdir, releasedir, statfs, getxattr, listxattr, forget.
 void add_shared_operations(fuse_lowlevel_ops& operations);
 // The limits of a connection, for the operation `init`. A write or a read carries at most
 // `request_max_bytes`.
@@ -91,10 +92,19 @@ void reply_error(fuse_req_t request, const Error& error);
 Status reply_done(fuse_req_t request, Status status = {});
 // Replies with the opened handle, which lives until close_handle().
 Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<OpenHandle> handle);
+
+// How long the kernel may use what a reply says without asking again. 0: not at all.
+struct Validity {
+  double name_s = 0;
+  double attributes_s = 0;
+};
+// For what changes only through the kernel itself.
+inline constexpr double kAlwaysValidSeconds = 86'400;
+
 // The look-up count of the node in `view` was already increased by one for this reply.
-fuse_entry_param entry_of(const NodeView& view, double name_valid_s);
-void reply_entry(fuse_req_t request, const NodeView& view, double name_valid_s);
-void reply_attributes(fuse_req_t request, const NodeView& view);
+fuse_entry_param entry_of(const NodeView& view, const Validity& validity);
+void reply_entry(fuse_req_t request, const NodeView& view, const Validity& validity);
+void reply_attributes(fuse_req_t request, const NodeView& view, const Validity& validity);
 
 // ---- Exceptions.
 

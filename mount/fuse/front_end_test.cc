@@ -20,9 +20,13 @@ namespace {
 constexpr uint64_t kBlockingInode = 2;
 constexpr uint64_t kThrowingInode = 3;
 constexpr uint64_t kThreadlessInode = 4;
+constexpr uint64_t kExecutableInode = 6;
 
 class TestFrontEnd final : public FrontEnd {
  public:
+  Result<mode_t> mode_of(uint64_t inode) override {
+    return S_IFREG | (inode == kExecutableInode ? 0700 : 0600);
+  }
   Result<ListDirectory> open_directory(uint64_t) override {
     ++open_directories;
     std::shared_ptr<void> open(this, [this](void*) { --open_directories; });
@@ -46,7 +50,7 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
     throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
   }
   if (inode == kBlockingInode) static_cast<TestFrontEnd&>(front_end_of(request)).unblocked.wait();
-  reply_attributes(request, {.inode = inode});
+  reply_attributes(request, {.inode = inode}, {});
   return {};
 }
 
@@ -135,6 +139,20 @@ class FuseRequests : public testing::Test {
   std::unique_ptr<RequestLoop> loop_;
   std::future<void> running_;
 };
+
+// Root may read and write everything, but execute only what somebody may execute.
+TEST_F(FuseRequests, AccessToExecuteDependsOnTheMode) {
+  ASSERT_TRUE(serve());
+  const auto access = [this](uint64_t inode, uint32_t mask) {
+    const fuse_access_in body{.mask = mask, .padding = 0};
+    send(FUSE_ACCESS, inode, &body, sizeof body);
+    return receive().error;
+  };
+  EXPECT_EQ(access(kExecutableInode, X_OK), 0);
+  EXPECT_EQ(access(kThrowingInode, R_OK | W_OK), 0);
+  EXPECT_EQ(access(kThrowingInode, X_OK), -EACCES);
+  end();
+}
 
 TEST_F(FuseRequests, ExceptionInOperationBecomesErrnoOfCaller) {
   ASSERT_TRUE(serve());

@@ -2,6 +2,7 @@
 
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <vector>
@@ -48,8 +49,11 @@ Result<std::unique_ptr<FuseMount>> FuseMount::create(const MountOptions& options
   ::free(resolved);
   if (auto status = check_not_mounted(mountpoint); !status) return failure(status.error());
 
-  std::vector<std::string> words = {
-      "ppmr", "-o", "nosuid,nodev,default_permissions,subtype=ppmr,fsname=" + options.source_label};
+  std::vector<std::string> words = {"ppmr", "-o",
+                                    "nosuid,nodev,subtype=ppmr,fsname=" + options.source_label};
+  // Root may do anything. To find that out, the kernel would request the attributes of a directory
+  // anew for each name that is made there.
+  if (options.allow_other || ::geteuid() != 0) words.back() += ",default_permissions";
   if (options.allow_other) words.back() += ",allow_other";
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

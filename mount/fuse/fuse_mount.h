@@ -19,9 +19,9 @@ struct MountOptions {
 // Threads: created and destroyed by one thread; stop() by any.
 class FuseMount {
  public:
-  // Mounts as type fuse.ppmr with nosuid, nodev and default_permissions. Operations get
-  // `userdata` from fuse_req_userdata(). Errors: ENOENT, ENOTDIR, EBUSY (a ppmr mount is
-  // there already), those of mount(2).
+  // Mounts as type fuse.ppmr with nosuid and nodev. The kernel checks permissions, except where
+  // root alone has access. Operations get `userdata` from fuse_req_userdata(). Errors: ENOENT,
+  // ENOTDIR, EBUSY (a ppmr mount is there already), those of mount(2).
   static Result<std::unique_ptr<FuseMount>> create(const MountOptions& options,
                                                    const fuse_lowlevel_ops& operations,
                                                    void* userdata);

@@ -39,6 +39,15 @@ Status FileStream::drain(const Interrupted& interrupted) const {
   return checkpoint_error_->status();
 }
 
+void FileStream::await_announced() const {
+  std::unique_lock lock(mutex_);
+  const uint64_t end = turns_cut_;
+  ++await_announced_calls_;
+  // An outlet that sends nothing finishes chunks without announcing them.
+  changed_.wait(lock, [&] { return std::max(turns_announced_, turns_done_) >= end; });
+  --await_announced_calls_;
+}
+
 void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& announce) {
   std::unique_lock lock(mutex_);
   early_.push_back({std::move(chunk), crc});
@@ -56,6 +65,7 @@ void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& ann
     announce(std::move(next.chunk), next.crc);
     lock.lock();
     ++turns_announced_;
+    if (await_announced_calls_ > 0) changed_.notify_all();
   }
   announcing_ = false;
 }
@@ -108,7 +118,9 @@ void FileStream::done_locked(uint64_t turn) {
   for (Drain* drain = drains_; drain != nullptr; drain = drain->next) {
     if (turn < drain->end) --drain->left;
   }
-  if (drains_ != nullptr || turns_done_ == turns_announced_) changed_.notify_all();
+  if (drains_ != nullptr || await_announced_calls_ > 0 || turns_done_ == turns_announced_) {
+    changed_.notify_all();
+  }
 }
 
 uint64_t FileStream::digest() const {

@@ -81,6 +81,10 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // the FileStream's lock held.
   Status drain(const Interrupted& interrupted) const;
 
+  // Blocks until every chunk cut so far is announced, so that a message sent now follows them all.
+  // That is soon, unless a chunk overlaps bytes in flight. Ends when the session fails.
+  void await_announced() const;
+
   // For the outlet: calls `announce` for the chunks of the file one at a time, in the order in
   // which they were cut. If an earlier chunk is not announced yet, stores this one and returns: the
   // thread that announces the earlier chunk then announces this one, too. The announcing thread
@@ -141,6 +145,7 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   uint64_t turns_done_ = 0;   // number of finished turns; turns finish in any order
   RangesInFlight in_flight_;  // covers all ranges in flight, perhaps more
   mutable Drain* drains_ = nullptr;
+  mutable size_t await_announced_calls_ = 0;
   uint64_t digest_ = 0;
 };
 

@@ -340,15 +340,18 @@ void IncomingSession::land(uint32_t slot, Status status) {
   std::lock_guard lock(mutex_);
   --pulling_;
   ++releases_held_;
-  push_releases_locked();
+  // The source may wait for a small chunk: for the bytes of fsync(2), or for a commit. It must not
+  // wait for the chunks of other files, too.
+  const bool is_urgent = announce.length <= kUrgentMaxBytes && urgent_queue_.empty();
+  push_releases_locked(is_urgent);
 }
 
 // A write to the connection for each Release would cost as much as a small chunk. So releases wait
 // and are sent together, as long as more of them will follow soon.
-void IncomingSession::push_releases_locked() {
+void IncomingSession::push_releases_locked(bool at_once) {
   const bool more_follow = pulling_ > 0 || !queue_.empty() || !urgent_queue_.empty();
   const size_t held_max = options_.hello.slot_count / kSlotsPerHeldRelease;
-  if (releases_held_ == 0 || (more_follow && releases_held_ < held_max)) return;
+  if (releases_held_ == 0 || (!at_once && more_follow && releases_held_ < held_max)) return;
   releases_held_ = 0;
   channel_.push();
 }

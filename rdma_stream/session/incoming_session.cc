@@ -138,6 +138,11 @@ Status IncomingSession::apply_request(std::span<const std::byte> body,
   auto message = wire::decode<Message>(body);
   if (!message) return failure(message.error());
   const Status status = (sink_.*operation)(options_.id, *message);
+  if (message->request == 0) {
+    if (!status)
+      spdlog::warn("message from {}: {}", options_.hello.source_name, status.error().message);
+    return {};
+  }
   wire::Outcome outcome;
   outcome.request = message->request;
   if (!status) {

@@ -164,7 +164,7 @@ class IncomingSession final {
   Status verify(const ChunkEntry& entry) const;
   void pull_again(uint32_t slot);
   void land(uint32_t slot, Status status);
-  void push_releases_locked();
+  void push_releases_locked(bool at_once = false);
   NodeKey key(uint64_t node) const { return {options_.id, node}; }
 
   const Options options_;

@@ -30,9 +30,9 @@ struct OutletCounters {
 
 // Messages without an answer. The target applies them in the order in which they were sent.
 using OneWayMessage =
-    std::variant<wire::Make, wire::Remove, wire::SetAttributes, wire::Truncate, wire::PunchHole,
-                 wire::Zeros, wire::OpenedForWrite, wire::Closed, wire::Forget, wire::ManifestEntry,
-                 wire::Abandon, wire::SealRefused>;
+    std::variant<wire::Make, wire::Remove, wire::Rename, wire::SetAttributes, wire::Truncate,
+                 wire::PunchHole, wire::Zeros, wire::OpenedForWrite, wire::Closed, wire::Forget,
+                 wire::ManifestEntry, wire::Abandon, wire::SealRefused>;
 
 class Outlet {
  public:

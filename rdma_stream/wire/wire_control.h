@@ -131,8 +131,9 @@ struct Remove {
   }
 };
 
-// Replaces an existing entry that has the new name. The target answers with Result. All sources of
-// a target share the top-level names, so the target may refuse a rename in the root.
+// Replaces an existing entry that has the new name. All sources of a target share the top-level
+// names, so the target may refuse a rename in the root: it answers with Result if `request` is not
+// 0.
 struct Rename {
   static constexpr MessageType kType = MessageType::kRename;
   uint64_t request = 0;
@@ -187,14 +188,16 @@ struct OpenedForWrite {  // the size is not final
   }
 };
 
-// The last writer closed the file: its size is final. All its chunks were announced before.
+// The last writer closed the file: its size and attributes are final. All its chunks were announced
+// before; some may be in flight.
 struct Closed {
   static constexpr MessageType kType = MessageType::kClosed;
   uint64_t node = 0;
   uint64_t size_bytes = 0;
+  Attributes attributes;
   template <typename F>
   void fields(F&& field) {
-    field(node), field(size_bytes);
+    field(node), field(size_bytes), field(attributes);
   }
 };
 
