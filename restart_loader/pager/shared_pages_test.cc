@@ -174,7 +174,7 @@ TEST_F(SharedImagesTest, EveryPageIsInTheImagesOrLeftToThePagerWithTheRightBytes
     make_tree(1 + static_cast<int>(seed), 200 * seed, seed);
     auto pager = PageImages::open(images(), base_ + "/memory");
     ASSERT_TRUE(pager) << pager.error().message;
-    ASSERT_TRUE(pager->share_pages(directory()));
+    ASSERT_TRUE(pager->prepare_images(directory()));
     const auto parents = read_pstree(images() + "/pstree.img");
     ASSERT_TRUE(parents) << parents.error().message;
     const auto shared = shared_ranges(index_, *parents);
@@ -224,7 +224,7 @@ TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {
   make_tree(1, 50, 1);
   auto pager = PageImages::open(images(), base_ + "/memory");
   ASSERT_TRUE(pager);
-  ASSERT_TRUE(pager->share_pages(directory()));
+  ASSERT_TRUE(pager->prepare_images(directory()));
   EXPECT_FALSE(std::filesystem::exists(directory()));
 }
 
@@ -233,7 +233,7 @@ TEST_F(SharedImagesTest, AreNotMadeIfABytesFileIsTooShort) {
   std::filesystem::resize_file(base_ + "/memory", kPage);
   auto pager = PageImages::open(images(), base_ + "/memory");
   ASSERT_TRUE(pager);
-  const Status shared = pager->share_pages(directory());
+  const Status shared = pager->prepare_images(directory());
   ASSERT_FALSE(shared);
   EXPECT_EQ(shared.error().errno_value, EIO);
   EXPECT_FALSE(std::filesystem::exists(directory()));

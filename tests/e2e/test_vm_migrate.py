@@ -80,33 +80,57 @@ def test_migrate_moves_process_over_rdma(machines, migrations):
         )
 
 
-def test_pre_copy_shrinks_final_dump_and_loses_no_write(machines, migrations):
-    size_mib = 96
-    worker = start_worker(
-        machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 20
-    )  # 5% a second
-    done = migrations.migrate(worker.pid, timeout=180, options=["--pre-copy", 3]).ok()
-    rounds = events(done, "pre-copied")
-    assert [entry["round"] for entry in rounds] == list(range(len(rounds))) and len(rounds) >= 2
-    assert rounds[0]["bytes"] >= size_mib * MIB
-    assert (
-        0 < rounds[1]["bytes"] < size_mib * MIB / 2
-    ), "the second round copied as much as the first"
-    tree = done.summary["trees"][0]
-    assert not tree["lazily"]
-    assert (
-        tree["bytes"] - sum(entry["bytes"] for entry in rounds) < size_mib * MIB / 2
-    ), "the dump of the frozen process is not smaller than its memory"
+def pager_log(node, migrations):
+    directory = migrations.states["target"]
+    return node.run(["sh", "-c", f"cat {directory}/*.target/work-*/pager.log"]).stdout
+
+
+def check_moved(machines, worker):
+    """Every page is as it was last written, and every line follows the one before."""
     worker.node = machines.b
     worker.wait_for_lines(30, machines.b)
     gap_between(worker.lines(), *machines.nodes)
     check_continuity(worker.lines())
     audit = worker.audit()
-    worker.end()
     assert (
         audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
     ), "a page is not as it was last written"
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        [],
+        ["--post-copy"],
+        pytest.param(["--eager"], marks=pytest.mark.long),
+    ],
+    ids=lambda mode: mode[0][2:] if mode else "default",
+)
+def test_pre_copy_sends_only_what_was_written_since_and_loses_no_write(machines, migrations, mode):
+    size_mib = 96
+    worker = start_worker(
+        machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 50
+    )  # 2% a second
+    done = migrations.migrate(worker.pid, timeout=180, options=["--pre-copy", 2, *mode]).ok()
+    rounds = events(done, "pre-copied")
+    assert [entry["round"] for entry in rounds] == [0, 1]
+    assert rounds[0]["bytes"] >= size_mib * MIB
+    assert (
+        0 < rounds[1]["bytes"] < size_mib * MIB / 2
+    ), "the second round copied as much as the first"
+    tree = done.summary["trees"][0]
+    assert tree["lazily"] == ("--eager" not in mode)
+    assert tree["post_copy"] == ("--post-copy" in mode)
+    # The last dump freezes the process sooner than the second round did, which is as long after
+    # the one before as that took to send.
+    rest = tree["bytes"] - sum(entry["bytes"] for entry in rounds)
+    assert 0 < rest < rounds[1]["bytes"] + 2 * MIB, "more than what was written since was sent"
+    check_moved(machines, worker)
+    worker.end()
     assert machines.b.run(["ls", migrations.in_]).stdout == ""
+    if "--eager" not in mode:
+        log = pager_log(machines.b, migrations)
+        assert "served" in log and "are restored before" not in log, log
 
 
 @pytest.mark.long
