@@ -7,10 +7,9 @@ import pytest
 
 from lab.migrations import Migrations
 from lab.node import HOST, wait_until
-from lab.programs import SteadyWorker, check_continuity, gap_between
+from lab.programs import SteadyWorker
 from lab.proofs import Before, prove
 
-MIB = 1 << 20
 MOVED, ABORTED = 0, 11
 _numbers = itertools.count(1)
 
@@ -78,84 +77,6 @@ def test_migrate_moves_process_over_rdma(machines, migrations):
             "finished",
             "target",
         )
-
-
-def pager_log(node, migrations):
-    directory = migrations.states["target"]
-    return node.run(["sh", "-c", f"cat {directory}/*.target/work-*/pager.log"]).stdout
-
-
-def check_moved(machines, worker):
-    """Every page is as it was last written, and every line follows the one before."""
-    worker.node = machines.b
-    worker.wait_for_lines(30, machines.b)
-    gap_between(worker.lines(), *machines.nodes)
-    check_continuity(worker.lines())
-    audit = worker.audit()
-    assert (
-        audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
-    ), "a page is not as it was last written"
-
-
-@pytest.mark.parametrize(
-    "mode",
-    [
-        [],
-        ["--post-copy"],
-        pytest.param(["--eager"], marks=pytest.mark.long),
-    ],
-    ids=lambda mode: mode[0][2:] if mode else "default",
-)
-def test_pre_copy_sends_only_what_was_written_since_and_loses_no_write(machines, migrations, mode):
-    size_mib = 96
-    worker = start_worker(
-        machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 50
-    )  # 2% a second
-    done = migrations.migrate(worker.pid, timeout=180, options=["--pre-copy", 2, *mode]).ok()
-    rounds = events(done, "pre-copied")
-    assert [entry["round"] for entry in rounds] == [0, 1]
-    assert rounds[0]["bytes"] >= size_mib * MIB
-    assert (
-        0 < rounds[1]["bytes"] < size_mib * MIB / 2
-    ), "the second round copied as much as the first"
-    tree = done.summary["trees"][0]
-    assert tree["lazily"] == ("--eager" not in mode)
-    assert tree["post_copy"] == ("--post-copy" in mode)
-    # The last dump freezes the process sooner than the second round did, which is as long after
-    # the one before as that took to send.
-    rest = tree["bytes"] - sum(entry["bytes"] for entry in rounds)
-    assert 0 < rest < rounds[1]["bytes"] + 2 * MIB, "more than what was written since was sent"
-    check_moved(machines, worker)
-    worker.end()
-    assert machines.b.run(["ls", migrations.in_]).stdout == ""
-    if "--eager" not in mode:
-        log = pager_log(machines.b, migrations)
-        assert "served" in log and "are restored before" not in log, log
-
-
-@pytest.mark.long
-def test_failed_link_during_pre_copy_keeps_process_at_source(machines, migrations):
-    worker = start_worker(machines, size_mib=96, pages_per_s=1000)
-    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 3])
-    wait_until(
-        lambda: migrations.target.status()["store"]["used_bytes"] > 8 * MIB,
-        60,
-        "the first round to transfer",
-        interval=0.05,
-    )
-    machines.cut_link()
-    try:
-        done = running.wait(180)
-    finally:
-        machines.restore_link()
-    assert done.code == ABORTED, done.output
-    worker.wait_for_lines(30, machines.a)
-    check_continuity(worker.lines())
-    audit = worker.audit()
-    worker.end()
-    assert audit["wrong_words"] == 0 and {line["node"] for line in worker.lines()} == {
-        machines.a.name
-    }
 
 
 # ---- PostgreSQL: several processes, shared memory, its own user, data on a shared file system ----
