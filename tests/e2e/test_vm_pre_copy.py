@@ -11,7 +11,7 @@ from lab.node import wait_until
 from lab.programs import Program, SteadyWorker, check_continuity, gap_between
 
 MIB = 1 << 20
-ABORTED = 11
+ABORTED, OPEN = 11, 12
 DEBIANS_CRIU = "/usr/sbin/criu"
 _numbers = itertools.count(1)
 
@@ -67,6 +67,13 @@ def start_worker(machines, directory, **options):
     return worker
 
 
+def end(node, *pids):
+    for pid in map(int, pids):
+        node.signal(pid, signal.SIGKILL)
+    for pid in map(int, pids):
+        node.await_end(pid)
+
+
 def pager_log(node, migrations):
     logs = f"{migrations.states['target']}/*.target/work-*/pager.log"
     return node.run(["sh", "-c", f"cat {logs}"]).stdout
@@ -119,7 +126,7 @@ def test_only_what_was_written_since_the_rounds_is_sent_and_no_write_is_lost(
     assert 0 < rest < rounds[1]["bytes"] + 2 * MIB, "more than what was written since was sent"
     assert migrations.target.status()["rdma"]["bytes_read"] >= 0.9 * tree["bytes"]
     check_moved(machines, worker)
-    worker.end()
+    end(worker.node, worker.pid)
     assert machines.b.run(["ls", migrations.in_]).stdout == ""
     if tree["lazily"]:
         check_served_lazily(machines, migrations)
@@ -136,7 +143,7 @@ def move_changing_memory(machines, migrations, directory, mode):
     gap_between(lines, *machines.nodes)
     assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[-1]["wrong"] == 0, "a page is lost, or as it was in a round"
-    changer.end()
+    end(changer.node, changer.pid)
     check_served_lazily(machines, migrations)
 
 
@@ -173,7 +180,7 @@ def test_processes_share_the_memory_that_rounds_have_sent(machines, migrations, 
         digest = directory / f"digest{number}"
         wait_until(digest.exists, 60, f"the digest of process {number}")
         assert digest.read_text() == digest_of(number)
-    machines.b.signal(pid, signal.SIGKILL)
+    end(machines.b, *machines.b.run(["pgrep", "-f", directory]).stdout.split())
 
 
 @MODES_RARELY
@@ -182,20 +189,21 @@ def test_process_that_writes_nothing_moves_after_the_rounds(machines, migrations
     done = migrations.migrate(pid, options=["--pre-copy", 2, *mode]).ok()
     assert done.summary["trees"][0]["lazily"]
     assert machines.b.alive(pid) and not machines.a.alive(pid)
-    machines.b.signal(pid, signal.SIGKILL)
+    end(machines.b, pid)
 
 
 # As without rounds: from the vote on, the pager has all memory.
 def test_killed_daemon_of_the_target_costs_no_page_of_a_round(machines, migrations, directory):
     worker = start_worker(machines, directory, size_mib=192, pages_per_s=200)
-    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2])
-    worker.wait_for_lines(1, machines.b, timeout=120)
+    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2, "--timeout", "15s"])
+    worker.wait_for_lines(1, machines.b, timeout=60)
     migrations.target.kill()
     pager = machines.b.run(["pgrep", "-f", "serve-pages"], check=False).stdout
     assert pager, "all pages were in place before the kill: nothing is tested"
     check_moved(machines, worker)
-    worker.end()
-    running.wait(60)
+    end(worker.node, worker.pid)
+    # The coordinator cannot learn any more that the process runs.
+    assert running.wait(60).code == OPEN
 
 
 def take_pid(node, pid):
@@ -225,7 +233,7 @@ def test_process_moves_after_an_aborted_pre_copy(machines, migrations, directory
     wait_until(lambda: not machines.b.alive(worker.pid), 30, "the pid to be free")
     migrations.migrate(worker.pid, timeout=120, options=["--pre-copy", 2]).ok()
     check_moved(machines, worker)
-    worker.end()
+    end(worker.node, worker.pid)
 
 
 @pytest.mark.long
@@ -247,7 +255,7 @@ def test_failed_link_during_pre_copy_keeps_process_at_source(machines, migration
     worker.wait_for_lines(30, machines.a)
     check_continuity(worker.lines())
     check_audit(worker)
-    worker.end()
+    end(worker.node, worker.pid)
     assert {line["node"] for line in worker.lines()} == {machines.a.name}
 
 
@@ -262,4 +270,4 @@ def test_evacuate_with_rounds_of_pre_copy(machines, migrations, directory):
     assert [tree["post_copy"] for tree in done.summary["trees"]] == [True, True]
     for worker in workers:
         check_moved(machines, worker)
-        worker.end()
+        end(worker.node, worker.pid)
