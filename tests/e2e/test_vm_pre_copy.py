@@ -265,8 +265,8 @@ def test_evacuate_with_rounds_of_pre_copy(machines, migrations, directory):
         start_worker(machines, directory / str(number), size_mib=16, pages_per_s=100)
         for number in range(2)
     ]
-    words = [word for worker in workers for word in ("--pid", worker.pid)]
-    done = migrations.evacuate("--pre-copy", 2, "--post-copy", *words, timeout=180).ok()
+    options = ["--pre-copy", 2, "--post-copy", "--match", f"steady_worker {directory}"]
+    done = migrations.evacuate(*options, timeout=180).ok()
     assert [tree["post_copy"] for tree in done.summary["trees"]] == [True, True]
     for worker in workers:
         check_moved(machines, worker)
