@@ -50,6 +50,23 @@ Status read_ranges(const pages::Task& packed, uint64_t file_pages, int64_t& next
 
 }  // namespace
 
+bool find_places(const std::vector<PageRange>& ranges, uint64_t start, uint64_t end,
+                 std::vector<PageRange>& places) {
+  auto range = std::upper_bound(ranges.begin(), ranges.end(), start,
+                                [](uint64_t at, const PageRange& item) { return at < item.end; });
+  bool is_whole = true;
+  while (start < end) {
+    if (range == ranges.end() || range->start >= end) return false;
+    is_whole = is_whole && range->start <= start;
+    start = std::max(start, range->start);
+    const uint64_t stop = std::min(end, range->end);
+    places.push_back({start, stop, range->offset + (start - range->start)});
+    start = stop;
+    ++range;
+  }
+  return is_whole;
+}
+
 std::string to_bytes(const PageIndex& index) {
   pages::Index packed;
   packed.set_pages(index.memory_bytes / kPageBytes);

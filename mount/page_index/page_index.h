@@ -24,6 +24,9 @@ inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr uint64_t kAddressMax = uint64_t{1} << 56;  // of five-level page tables
 // The name of the index in the directory of CRIU's images.
 inline constexpr const char* kPageIndexFile = "memory-index";
+// Beside it if rounds of pre-copy have sent pages: which of those pages the processes share. Of its
+// places only the equality counts.
+inline constexpr const char* kRoundsIndexFile = "rounds-index";
 
 // Addresses of a process, at page boundaries, and the place of their bytes in a file.
 struct PageRange {
@@ -44,6 +47,11 @@ struct PageIndex {
   uint64_t memory_bytes = 0;  // size of the memory file
   std::vector<IndexedTask> tasks;
 };
+
+// Appends the parts of `ranges` (by address, not overlapping) that are in [start, end). False: some
+// of it is in no range.
+bool find_places(const std::vector<PageRange>& ranges, uint64_t start, uint64_t end,
+                 std::vector<PageRange>& places);
 
 std::string to_bytes(const PageIndex& index);
 // Errors: EPROTO with the fault, for bytes that to_bytes() has not made.

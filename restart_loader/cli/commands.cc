@@ -138,14 +138,12 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       "--post-copy", migrate.post_copy,
       "run the program at the target before its memory is there; until all of it has arrived, the "
       "loss of a node or of the link loses the program");
-  auto* pre_copy =
-      sub.add_option(
-             "--pre-copy", migrate.pre_copy,
-             "copy memory in up to this many rounds while the process runs, and freeze it only "
-             "for the rest; implies --eager")
-          ->type_name("ROUNDS")
-          ->check(CLI::Range(1, 100));
-  post_copy->excludes(eager)->excludes(pre_copy);
+  sub.add_option("--pre-copy", migrate.pre_copy,
+                 "copy memory in up to this many rounds while the process runs, and freeze it only "
+                 "for the rest")
+      ->type_name("ROUNDS")
+      ->check(CLI::Range(1, 100));
+  post_copy->excludes(eager);
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")

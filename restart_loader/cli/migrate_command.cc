@@ -134,9 +134,10 @@ CommandResult<void> Migrate::find_target() {
     return command_failure(ExitCode::kUsage, passed.error().message);
   }
   settings_.criu_options = command_.criu_options;
-  // With pre-copy, even a lazy restore reads the pages of earlier rounds before the process runs.
-  // The few pages that remain for the pager are not worth the time of its start.
-  settings_.lazily = !command_.eager && command_.pre_copy == 0;
+  // For a copy CRIU writes the memory. Then even a lazy restore reads the pages of earlier rounds
+  // before the process runs. The few pages that remain for the pager are not worth the time of its
+  // start.
+  settings_.lazily = !command_.eager && !(command_.pre_copy > 0 && command_.leave_running);
   settings_.leave_running = command_.leave_running;
   settings_.post_copy = command_.post_copy;
   settings_.pre_copy_rounds_max = command_.pre_copy;
@@ -273,6 +274,7 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   const NodeFacts here = gather_node_facts(settings_.criu);
   for (const TreeFacts& tree : facts) {
     if (!here.can_hold_in_pipes(tree.memory_bytes)) settings_.memory_apart = false;
+    if (!settings_.memory_apart && command_.pre_copy > 0) settings_.lazily = false;
     memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
   }
   auto obstacles = check_move(move_options_, here, facts, questions, *answers);

@@ -143,11 +143,10 @@ Status Migration::prepare() {
   return {};
 }
 
-// The page reader moves the memory, not CRIU. Not with pre-copy, whose rounds CRIU writes, and not
-// for a copy, because the original runs on as soon as CRIU has dumped it.
+// The page reader moves the memory that is left after rounds of pre-copy, not CRIU. Not for a copy,
+// because the original runs on as soon as CRIU has dumped it.
 bool Migration::moves_memory_apart() const {
-  return settings_.memory_apart && settings_.lazily && !settings_.leave_running &&
-         settings_.pre_copy_rounds_max == 0;
+  return settings_.memory_apart && settings_.lazily && !settings_.leave_running;
 }
 
 void Migration::dump(Tree& tree, size_t number) {

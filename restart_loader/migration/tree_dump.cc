@@ -16,6 +16,7 @@
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/migration_hook.h"
 #include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/migration/unsent_pages.h"
 #include "restart_loader/processes/frozen_tasks.h"
 
 namespace ppmr {
@@ -171,11 +172,14 @@ Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string&
   return runc->command(work_, words);
 }
 
+// Of the last dump.
+std::string TreeDump::images() const {
+  return options_.record.images.empty() ? top_ : top_ + "/" + options_.record.images;
+}
+
 Status TreeDump::start() {
-  std::string images = top_;
-  if (!options_.record.images.empty()) {
-    images += "/" + options_.record.images;
-    if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin the dump in", images);
+  if (images() != top_ && mkdir(images().c_str(), 0700) != 0) {
+    return system_failure("begin the dump in", images());
   }
   if (!is_container()) {
     auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
@@ -184,9 +188,9 @@ Status TreeDump::start() {
       for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
     }
     return held_->request(CriuRequest::kDump,
-                          {images, kLog, std::move(options), options_.record.root});
+                          {images(), kLog, std::move(options), options_.record.root});
   }
-  auto argv = checkpoint_command(images);
+  auto argv = checkpoint_command(images());
   if (!argv) return failure(argv.error());
   auto runc = CriuProcess::start(
       {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
@@ -223,12 +227,12 @@ Result<SealedTree> TreeDump::dump_and_seal() {
     return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
   }
   if (!moves_memory_apart()) return seal(options_.record.checkpoint);
-  const auto index = index_frozen_memory();
+  const auto index = rounds_ > 0 ? index_unsent_memory() : index_frozen_memory();
   if (!index) return failure(index.error());
   // The target restores the description while the memory is on its way.
   memory_sent_ = std::async(std::launch::async,
                             [this, index = *index] { return send_and_seal_memory(index); });
-  const Status written = write_page_index(top_ + "/" + kPageIndexFile, *index);
+  const Status written = write_page_index(images() + "/" + kPageIndexFile, *index);
   if (!written) return failure(written.error());
   auto sealed = seal(options_.record.checkpoint);
   if (!sealed || options_.post_copy) return sealed;
@@ -249,6 +253,22 @@ Result<PageIndex> TreeDump::index_frozen_memory() const {
   if (!index)
     return failure(index.error().errno_value, "find the memory: " + index.error().message);
   return index;
+}
+
+// Without the pages that the rounds have sent. Reads images back, which costs a round trip for each
+// process.
+Result<PageIndex> TreeDump::index_unsent_memory() const {
+  const auto all = index_frozen_memory();
+  if (!all) return all;
+  auto split = split_index(*all, images());
+  if (!split) return failure(split.error());
+  if (split->sent.tasks.size() > 1) {
+    const std::string path = images() + "/" + kRoundsIndexFile;
+    if (Status written = write_page_index(path, split->sent); !written) {
+      return failure(written.error());
+    }
+  }
+  return std::move(split->unsent);
 }
 
 // The daemon reads the memory from the processes into its pool.

@@ -56,6 +56,7 @@ class TreeDump {
   const std::string& work_directory() const { return work_; }
 
  private:
+  std::string images() const;
   Status make_directories();
   Status check_daemon() const;
   Status pre_copy();
@@ -67,6 +68,7 @@ class TreeDump {
   bool moves_memory_apart() const { return !options_.record.memory.empty(); }
   Status make_memory_file();
   Result<PageIndex> index_frozen_memory() const;
+  Result<PageIndex> index_unsent_memory() const;
   Status send_memory(const PageIndex& index);
   Result<SealedTree> send_and_seal_memory(const PageIndex& index);
   Result<SealedTree> seal(const std::string& checkpoint);

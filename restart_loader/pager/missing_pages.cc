@@ -27,6 +27,20 @@ void MissingPages::next_batch(uint64_t address, uint64_t bytes_max,
   batch.clear();
   auto range = first_in(address, UINT64_MAX);
   if (!range) range = first_in(0, address);
+  add_adjoining(range, bytes_max, batch);
+}
+
+void MissingPages::next_behind(uint64_t address, uint64_t place_min, uint64_t bytes_max,
+                               std::vector<PageRange>& batch) const {
+  batch.clear();
+  auto range = first_in(address, UINT64_MAX);
+  while (range && range->offset < place_min) range = first_in(range->end, UINT64_MAX);
+  add_adjoining(range, bytes_max, batch);
+}
+
+// Adds `range` and those behind it that adjoin.
+void MissingPages::add_adjoining(std::optional<PageRange> range, uint64_t bytes_max,
+                                 std::vector<PageRange>& batch) const {
   uint64_t bytes = 0;
   while (range && bytes < bytes_max) {
     range->end = std::min(range->end, range->start + (bytes_max - bytes));

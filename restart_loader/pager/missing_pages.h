@@ -1,4 +1,5 @@
-// The pages of one task that are not in its memory yet.
+// The pages of one task that are not in its memory yet. The offsets of their ranges are places of
+// page_files.h.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,14 @@ class MissingPages {
   // The first missing range in [start, end), clipped to it.
   std::optional<PageRange> first_in(uint64_t start, uint64_t end) const;
   // Missing ranges at or after `address`, then those before it, whose bytes are next to each other
-  // in the pages file; at most `bytes_max` together, and none twice. Replaces the contents of
+  // in one file; at most `bytes_max` together, and none twice. Replaces the contents of
   // `batch`.
   void next_batch(uint64_t address, uint64_t bytes_max, std::vector<PageRange>& batch) const;
+
+  // The first missing ranges at or after `address` with places from `place_min` on, which are next
+  // to each other; at most `bytes_max` together. Empty if there are none.
+  void next_behind(uint64_t address, uint64_t place_min, uint64_t bytes_max,
+                   std::vector<PageRange>& batch) const;
 
   // The pages have arrived, or are not needed any more.
   void remove(uint64_t start, uint64_t end);
@@ -37,6 +43,8 @@ class MissingPages {
     uint64_t offset = 0;
   };
   void add(const PageRange& range);
+  void add_adjoining(std::optional<PageRange> range, uint64_t bytes_max,
+                     std::vector<PageRange>& batch) const;
 
   std::map<uint64_t, Piece> pieces_;  // by start
   uint64_t bytes_ = 0;

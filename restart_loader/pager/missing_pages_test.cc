@@ -77,5 +77,24 @@ TEST(MissingPages, BatchIsContiguousInTheFileAndWrapsAround) {
   EXPECT_TRUE(batch.empty());
 }
 
+TEST(MissingPages, BatchCanBeginBehindAPlace) {
+  const MissingPages missing(std::vector<PageRange>{{0x1000, 0x2000, 0x10000},
+                                                    {0x2000, 0x4000, 0x90000},
+                                                    {0x4000, 0x5000, 0x20000},
+                                                    {0x6000, 0x7000, 0x92000}});
+  std::vector<PageRange> batch;
+  missing.next_behind(0, 0x80000, 1 << 20, batch);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].start, 0x2000u);
+  missing.next_behind(0x3000, 0x80000, 1 << 20, batch);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].offset, 0x91000u);
+  missing.next_behind(0x4000, 0x80000, 1 << 20, batch);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].start, 0x6000u);
+  missing.next_behind(0x7000, 0x80000, 1 << 20, batch);
+  EXPECT_TRUE(batch.empty()) << "it does not begin anew";
+}
+
 }  // namespace
 }  // namespace ppmr

@@ -18,6 +18,9 @@ constexpr uint32_t kAnonymousPrivate = 1U << 9;  // criu/include/image.h
 constexpr ptrdiff_t kMaxBordersPerArea = 64;
 constexpr uint64_t kWorthSplittingBytes = 256 << 10;
 
+// criu/include/image.h. CRIU restores these itself.
+constexpr uint32_t kOfTheKernel = (1U << 2) | (1U << 3) | (1U << 12);  // vsyscall, vdso, vvar
+
 // From the first shared page of an area to the last. Nothing if it has none or if CRIU needs it in
 // one piece: a stack may grow below its start.
 std::optional<std::pair<uint64_t, uint64_t>> shared_part(const criu::vma_entry& area,
@@ -49,6 +52,19 @@ Result<MmImage> MmImage::read(const std::string& path) {
     last_end = area.end();
   }
   return MmImage(std::move(mm));
+}
+
+// As vma_entry_can_be_lazy() in CRIU 3.17 to 4.2.
+std::vector<PageRange> MmImage::lazy_areas() const {
+  std::vector<PageRange> areas;
+  for (const criu::vma_entry& area : mm_.vmas()) {
+    const uint32_t flags = area.flags();
+    if ((area.status() & kAnonymousPrivate) == 0 || (area.status() & kOfTheKernel) != 0) continue;
+    if ((flags & MAP_PRIVATE) == 0 || (flags & MAP_ANONYMOUS) == 0) continue;
+    if ((flags & (MAP_LOCKED | MAP_HUGETLB)) != 0) continue;
+    areas.push_back({area.start(), area.end(), 0});
+  }
+  return areas;
 }
 
 void MmImage::add_borders(const std::vector<PageRange>& shared, std::set<uint64_t>& borders) const {

@@ -27,6 +27,9 @@ class MmImage {
   // written.
   static Result<MmImage> read(const std::string& path);
 
+  // Memory that a lazy restore may leave out: private and anonymous, neither locked nor of huge
+  // pages. By address; the offsets have no meaning.
+  std::vector<PageRange> lazy_areas() const;
   // Adds where areas are to be split that have shared pages: addresses.
   void add_borders(const std::vector<PageRange>& shared, std::set<uint64_t>& borders) const;
   // Splits the areas with shared pages.

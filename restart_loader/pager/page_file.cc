@@ -67,10 +67,13 @@ Status PageFile::borrow(const BorrowOptions& options) {
     return {};
   }
   const std::string& daemon = mount->mount.source;
-  borrowed_ = std::make_unique<BorrowedFile>(daemon, mount->remainder, "");
+  const size_t slash = std::min(mount->remainder.find('/'), mount->remainder.size());
+  const std::string checkpoint = mount->remainder.substr(0, slash);
+  const std::string file = mount->remainder.substr(std::min(slash + 1, mount->remainder.size()));
+  borrowed_ = std::make_unique<BorrowedFile>(daemon, checkpoint, file);
   const milliseconds slice = options.early ? kArrivalSlice : kSlice;
   const nlohmann::json wait = {{"op", "wait"},
-                               {"checkpoint", mount->remainder},
+                               {"checkpoint", checkpoint},
                                {"until", "sealed"},
                                {"timeout_ms", slice.count()}};
   for (;;) {

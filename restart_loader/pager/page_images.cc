@@ -7,43 +7,35 @@
 #include "restart_loader/pager/pagemap_image.h"
 
 namespace ppmr {
-namespace {
-
-// The places of [start, end) in `indexed`. False: some memory has no place.
-bool find_places(const std::vector<PageRange>& indexed, uint64_t start, uint64_t end,
-                 std::vector<PageRange>& places) {
-  auto range = std::upper_bound(indexed.begin(), indexed.end(), start,
-                                [](uint64_t at, const PageRange& item) { return at < item.end; });
-  while (start < end) {
-    if (range == indexed.end() || range->start > start) return false;
-    const uint64_t stop = std::min(end, range->end);
-    places.push_back({start, stop, range->offset + (start - range->start)});
-    start = stop;
-    ++range;
-  }
-  return true;
-}
-
-}  // namespace
 
 Result<PageImages> PageImages::open(std::string directory, const std::string& memory) {
   PageImages images(std::move(directory));
   if (memory.empty()) return images;
   auto file = PageFile::open(memory);
   if (!file) return failure(file.error());
-  images.memory_ = std::move(*file);
+  images.files_ = std::make_shared<PageFiles>();
+  images.files_->add(std::move(*file));
   auto index = read_page_index(images.directory_ + "/" + kPageIndexFile);
   if (!index) return failure(index.error());
+  if (index->memory_bytes > PageFiles::kFileSpanBytes) {
+    return failure(EPROTO, memory + ": the memory file is too large");
+  }
   images.index_ = std::move(*index);
   for (const IndexedTask& task : images.index_.tasks) {
     if (const auto images_of = images.of(task.pid); !images_of) return failure(images_of.error());
   }
+  if (!follows_rounds(images.directory_)) return images;
+  auto rounds = read_round_images(images.directory_, images.index_, *images.files_);
+  if (!rounds) return failure(rounds.error());
+  images.rounds_ = std::move(*rounds);
   return images;
 }
 
 Result<TaskImages> PageImages::of(pid_t pid) const {
   const std::string path = fmt::format("{}/pagemap-{}.img", directory_, pid);
-  const auto pagemap = read_pagemap(path);
+  const auto with_rounds = rounds_are_lazy_ ? rounds_.pagemaps.find(pid) : rounds_.pagemaps.end();
+  const auto pagemap = with_rounds != rounds_.pagemaps.end() ? Result<Pagemap>(with_rounds->second)
+                                                             : read_pagemap(path);
   if (!pagemap) return failure(pagemap.error());
   const auto damaged = [&](const std::string& what) {
     return failure(EPROTO, fmt::format("{}: not an image that CRIU has written: {}", path, what));
@@ -67,27 +59,33 @@ Result<TaskImages> PageImages::of(pid_t pid) const {
     if (entry.present) offset += entry.bytes();
   }
   if (images.ranges.empty()) return images;
-  if (in_images && memory_) return damaged("it includes memory that is also in a memory file");
-  images.pages = memory_;
-  if (memory_) {
+  if (in_images && files_) return damaged("it includes memory that is also in a memory file");
+  if (files_) {
+    images.pages = files_;
     images.ranges = unshared_parts(images.ranges, shared_);
     return images;
   }
-  auto pages = PageFile::open(fmt::format("{}/pages-{}.img", directory_, pagemap->pages_id));
-  if (!pages) return failure(pages.error());
-  images.pages = std::move(*pages);
+  auto file = PageFile::open(fmt::format("{}/pages-{}.img", directory_, pagemap->pages_id));
+  if (!file) return failure(file.error());
+  auto pages = std::make_shared<PageFiles>();
+  pages->add(std::move(*file));
+  images.pages = std::move(pages);
   return images;
 }
 
-Status PageImages::share_pages(const std::string& link) {
+Status PageImages::prepare_images(const std::string& link) {
   const auto parents = read_pstree(directory_ + "/pstree.img");
   if (!parents) return failure(parents.error());
-  auto shared = shared_ranges(index_, *parents);
-  if (shared.empty()) return {};
-  auto images = SharedImages::create({directory_, link}, index_, shared, *memory_);
+  const bool has_rounds = !rounds_.pagemaps.empty();
+  const PageIndex& index = has_rounds ? rounds_.index : index_;
+  auto shared = shared_ranges(index, *parents);
+  if (shared.empty() && !has_rounds) return {};
+  auto images = SharedImages::create({directory_, link}, index, shared, *files_, rounds_.pagemaps);
   if (!images) return failure(images.error());
   shared_images_ = std::move(*images);
   shared_ = std::move(shared);
+  rounds_are_lazy_ = has_rounds;
+  if (has_rounds) index_ = std::move(rounds_.index);
   return {};
 }
 

@@ -5,6 +5,7 @@
 //   pages-N.img       the bytes of the entries that are present, in the same order
 //   memory file       the bytes of the other entries, if the dump left them out; the page index
 //                     (mount/page_index) has their places
+//   rounds            the bytes of entries that are in the parent (round_images.h)
 #pragma once
 
 #include <sys/types.h>
@@ -17,15 +18,16 @@
 
 #include "buffer_pool/result.h"
 #include "mount/page_index/page_index.h"
-#include "restart_loader/pager/page_file.h"
+#include "restart_loader/pager/page_files.h"
+#include "restart_loader/pager/round_images.h"
 #include "restart_loader/pager/shared_pages.h"
 
 namespace ppmr {
 
 // What a lazy restore of one process leaves out, without the pages that it shares.
 struct TaskImages {
-  std::shared_ptr<const PageFile> pages;  // null if there are no ranges
-  std::vector<PageRange> ranges;          // by address, not overlapping; offsets in `pages`
+  std::shared_ptr<const PageFiles> pages;  // null if there are no ranges
+  std::vector<PageRange> ranges;           // by address, not overlapping; places in `pages`
 };
 
 // Threads: one.
@@ -38,22 +40,25 @@ class PageImages {
 
   // `pid`: as the process sees itself. Errors: as open().
   Result<TaskImages> of(pid_t pid) const;
-  // Makes images from which CRIU restores the pages that processes share, and the symbolic link
-  // `link` to their directory; no link if there are none. Blocks while they have not arrived.
-  // Errors: as SharedImages::create().
-  Status share_pages(const std::string& link);
+  // Makes images from which CRIU restores the pages that processes share, and in which pages of
+  // rounds are lazy; and the symbolic link `link` to their directory. No link if the images need no
+  // change. Blocks while shared pages have not arrived. After an error CRIU restores all pages of
+  // rounds, and none are shared. Errors: as SharedImages::create().
+  Status prepare_images(const std::string& link);
   // CRIU needs the images no more.
   void criu_has_ended();
-  // The memory file; null if there is none.
-  const std::shared_ptr<PageFile>& memory() const { return memory_; }
+  // The memory file and the files of rounds; null if there is no memory file.
+  const std::shared_ptr<PageFiles>& files() const { return files_; }
 
  private:
   explicit PageImages(std::string directory) : directory_(std::move(directory)) {}
 
   std::string directory_;
-  std::shared_ptr<PageFile> memory_;  // null: there is no memory file
-  PageIndex index_;                   // of the memory file
-  std::vector<PageRange> shared_;     // what CRIU restores itself
+  std::shared_ptr<PageFiles> files_;  // null: there is no memory file
+  PageIndex index_;                   // of the memory file, and of the rounds if they are lazy
+  RoundImages rounds_;
+  bool rounds_are_lazy_ = false;
+  std::vector<PageRange> shared_;  // what CRIU restores itself
   std::optional<SharedImages> shared_images_;
 };
 

@@ -59,10 +59,11 @@ class Buffer {
 struct Task {
   pid_t pid = 0;  // as the task sees itself; 0: a fork that the kernel has reported
   UniqueFd uffd;
-  std::shared_ptr<const PageFile> pages;
+  std::shared_ptr<const PageFiles> pages;
   MissingPages missing;
-  size_t unanswered = 0;  // faults
-  uint64_t cursor = 0;    // where the filling thread goes on
+  size_t unanswered = 0;       // faults
+  uint64_t cursor = 0;         // where the filling thread goes on
+  uint64_t rounds_cursor = 0;  // the same, among pages that are not in the memory file
   bool has_ended = false;
 };
 using TaskPointer = std::shared_ptr<Task>;
@@ -75,6 +76,10 @@ struct Fault {
 // Of the bytes in the file.
 uint64_t length_of(const std::vector<PageRange>& batch) {
   return batch.back().offset + batch.back().bytes() - batch.front().offset;
+}
+
+bool has_arrived(const Task& task, const std::vector<PageRange>& batch) {
+  return task.pages->has_arrived(batch.front().offset, length_of(batch));
 }
 
 enum class Copied {
@@ -94,7 +99,7 @@ class Pager {
   void stop();
 
  private:
-  void share_pages();
+  void prepare_images();
   void start_borrowing();
   Status watch(int fd) const;
   Status accept_criu();
@@ -112,6 +117,7 @@ class Pager {
   void await_memory();
   void fill();
   TaskPointer next_task_locked();
+  void next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const;
   Status fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
 
   Result<Copied> copy_locked(Task& task, const PageRange& to, const std::byte* from);
@@ -150,7 +156,7 @@ Status Pager::open() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !wake_) return system_failure("make", "an epoll set");
-  share_pages();
+  prepare_images();
   const std::string path = work + "/" + kPagerSocket;
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   // A work directory may have a long path. CRIU uses the relative name, too.
@@ -170,13 +176,16 @@ Status Pager::open() {
   return watch(listener_.get());
 }
 
-// Sharing saves memory. The tree can run without.
-void Pager::share_pages() {
-  if (options_.shared_images.empty() || !images_.memory()) return;
+// Saves memory, and after pre-copy time. The tree can run without.
+void Pager::prepare_images() {
+  if (options_.shared_images.empty() || !images_.files()) return;
   start_borrowing();  // to read no bytes through the mount that are in memory
-  const Status shared = images_.share_pages(options_.shared_images);
-  if (!shared) {
-    fmt::print("pages are not shared between the processes: {}\n", shared.error().message);
+  const Status prepared = images_.prepare_images(options_.shared_images);
+  if (!prepared) {
+    fmt::print(
+        "pages are not shared between the processes, and those that rounds of pre-copy have "
+        "sent are restored before the processes run: {}\n",
+        prepared.error().message);
   }
 }
 
@@ -325,6 +334,7 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
       child->uffd = UniqueFd(static_cast<int>(event.arg.fork.ufd));
       child->pages = task->pages;
       child->missing = task->missing;
+      child->rounds_cursor = task->rounds_cursor;
       fcntl(child->uffd.get(), F_SETFL, O_NONBLOCK);
       if (Status watched = watch(child->uffd.get()); !watched) failure_ = watched.error();
       tasks_.push_back(std::move(child));
@@ -479,7 +489,7 @@ bool Pager::end_finished_tasks() {
 }
 
 void Pager::await_memory() {
-  if (images_.memory()) {
+  if (images_.files()) {
     const auto is_cancelled = [this] {
       std::lock_guard lock(mutex_);
       return stopping_;
@@ -489,7 +499,7 @@ void Pager::await_memory() {
       ++arrivals_;
       changed_.notify_all();
     };
-    const Status complete = images_.memory()->borrow({options_.fills_early, is_cancelled, arrived});
+    const Status complete = images_.files()->borrow({options_.fills_early, is_cancelled, arrived});
     if (!complete && complete.error().errno_value == ECANCELED) return;
     if (!complete) return fail(complete.error());
     options_.completed();
@@ -515,7 +525,8 @@ void Pager::fill() {
     }
     if (misses == 0) arrivals = arrivals_;
     task->missing.next_batch(task->cursor, kBatchBytes, batch);
-    if (!has_memory_ && !task->pages->has_arrived(batch.front().offset, length_of(batch))) {
+    if (!has_memory_ && !has_arrived(*task, batch)) next_of_rounds_locked(*task, batch);
+    if (batch.empty()) {
       // The source sends the memory in the order of the addresses.
       if (std::exchange(task->cursor, 0) == 0 && ++misses >= tasks_.size()) {
         changed_.wait(lock, [&] { return stopping_ || arrivals_ != arrivals; });
@@ -541,6 +552,13 @@ TaskPointer Pager::next_task_locked() {
     return found;
   }
   return nullptr;
+}
+
+// Pages of rounds have arrived, while those of the memory file may still be on their way.
+void Pager::next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const {
+  task.missing.next_behind(task.rounds_cursor, PageFiles::kFileSpanBytes, kBatchBytes, batch);
+  if (!batch.empty() && !has_arrived(task, batch)) batch.clear();
+  if (!batch.empty()) task.rounds_cursor = batch.back().end;
 }
 
 Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {

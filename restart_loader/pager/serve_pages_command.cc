@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "buffer_pool/unique_fd.h"
+#include "mount/daemon/descriptor_limit.h"
 #include "restart_loader/pager/pager.h"
 
 namespace ppmr {
@@ -25,6 +26,7 @@ int report(const std::string& error) {
 int ServePagesCommand::run() const {
   // The reader of the output may have ended. An end by SIGPIPE would count as lost memory.
   std::signal(SIGPIPE, SIG_IGN);
+  raise_descriptor_limit();  // the files of a round of each process, each with its loan
   const auto listening = [this] {
     if (ready_fd < 0) return;
     (void)!write(ready_fd, "", 1);

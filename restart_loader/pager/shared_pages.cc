@@ -2,16 +2,20 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "restart_loader/pager/mm_image.h"
-#include "restart_loader/pager/pagemap_image.h"
+#include "restart_loader/pager/round_images.h"
 
 namespace ppmr {
 namespace {
@@ -79,6 +83,34 @@ Result<UniqueFd> detached_mount(const char* type,
   return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
 }
 
+// An overlay of two directories, in no directory itself. Before Linux 6.15 the kernel accepts only
+// directories in the mount namespace of the caller, so `upper` is moved to one that ends with this
+// call, over the directory `place`. Errors: as detached_mount().
+Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lower,
+                                  const std::string& place) {
+  Result<UniqueFd> overlay = system_failure("make", "a mount namespace", EINVAL);
+  const auto open_directory = [](const std::string& path) {
+    return UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  };
+  std::thread([&] {
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+      overlay = system_failure("make", "a mount namespace");
+      return;
+    }
+    const UniqueFd below = open_directory(lower);
+    if (!below || move_mount(upper.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH)) {
+      overlay = system_failure("mount", below ? place : lower);
+      return;
+    }
+    const UniqueFd above = open_directory(place);
+    overlay = above
+                  ? detached_mount("overlay", {{"lowerdir", path_of(above) + ":" + path_of(below)}})
+                  : system_failure("open", place);
+  }).join();
+  return overlay;
+}
+
 struct TaskPages {
   pid_t pid = 0;
   Pagemap pagemap;
@@ -87,12 +119,16 @@ struct TaskPages {
 };
 
 Result<std::vector<TaskPages>> read_tasks(const std::string& images, const PageIndex& index,
-                                          const std::vector<PageRange>& shared) {
+                                          const std::vector<PageRange>& shared,
+                                          const std::map<pid_t, Pagemap>& pagemaps) {
   std::vector<TaskPages> tasks;
   for (const IndexedTask& task : index.tasks) {
     auto own = shared_parts(task.ranges, shared);
     if (own.empty()) continue;
-    auto pagemap = read_pagemap(fmt::format("{}/pagemap-{}.img", images, task.pid));
+    const auto given = pagemaps.find(task.pid);
+    auto pagemap = given != pagemaps.end()
+                       ? Result<Pagemap>(given->second)
+                       : read_pagemap(fmt::format("{}/pagemap-{}.img", images, task.pid));
     if (!pagemap) return failure(pagemap.error());
     auto mm = MmImage::read(fmt::format("{}/mm-{}.img", images, task.pid));
     if (!mm) return failure(mm.error());
@@ -109,7 +145,7 @@ struct Piece {
   uint64_t start = 0;  // address
   uint64_t end = 0;
   const TaskPages* owner = nullptr;  // null: shared
-  uint64_t from = 0;                 // in the memory file, or in the owner's pages file
+  uint64_t from = 0;                 // a place, or in the owner's pages file
   uint64_t offset = 0;               // in the new pages file
 };
 
@@ -216,8 +252,8 @@ class PagemapWriter {
 };
 
 // `scratch` has kCopyBytes.
-Status copy_bytes(const PageFile& from, const Piece& piece, int to,
-                  std::vector<std::byte>& scratch) {
+template <typename File>
+Status copy_bytes(const File& from, const Piece& piece, int to, std::vector<std::byte>& scratch) {
   const uint64_t length = piece.end - piece.start;
   for (uint64_t done = 0; done < length;) {
     const size_t part = std::min(length - done, kCopyBytes);
@@ -231,22 +267,40 @@ Status copy_bytes(const PageFile& from, const Piece& piece, int to,
 }
 
 Status write_pages(const std::vector<Piece>& pieces, const std::string& images,
-                   const PageFile& memory, const std::string& path) {
+                   const PageFiles& shared, const std::string& path) {
   const UniqueFd to(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!to) return system_failure("create", path);
   std::map<const TaskPages*, std::shared_ptr<PageFile>> files;
   std::vector<std::byte> scratch(kCopyBytes);  // once: there are many small pieces
   for (const Piece& piece : pieces) {
-    if (piece.owner != nullptr && !files[piece.owner]) {
+    if (piece.owner == nullptr) {
+      if (Status copied = copy_bytes(shared, piece, to.get(), scratch); !copied) return copied;
+      continue;
+    }
+    std::shared_ptr<PageFile>& own = files[piece.owner];
+    if (!own) {
       auto file =
           PageFile::open(fmt::format("{}/pages-{}.img", images, piece.owner->pagemap.pages_id));
       if (!file) return failure(file.error());
-      files[piece.owner] = std::move(*file);
+      own = std::move(*file);
     }
-    const PageFile& from = piece.owner != nullptr ? *files[piece.owner] : memory;
-    if (Status copied = copy_bytes(from, piece, to.get(), scratch); !copied) return copied;
+    if (Status copied = copy_bytes(*own, piece, to.get(), scratch); !copied) return copied;
   }
   return {};
+}
+
+struct OverlayPaths {
+  std::string from;    // the lower directory of the overlay
+  std::string to;      // where the new images are written
+  std::string images;  // the directory of images in the overlay
+};
+
+// `upper`: the directory that hides files of the lower one.
+OverlayPaths overlay_paths(const std::string& images, const std::string& upper) {
+  if (!follows_rounds(images)) return {images, upper, ""};
+  const std::filesystem::path path(images);
+  const std::string name = "/" + path.filename().string();
+  return {path.parent_path(), upper + name, name};
 }
 
 }  // namespace
@@ -303,17 +357,24 @@ std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
 
 Result<SharedImages> SharedImages::create(const Places& places, const PageIndex& index,
                                           const std::vector<PageRange>& shared,
-                                          const PageFile& memory) {
-  const auto tasks = read_tasks(places.images, index, shared);
+                                          const PageFiles& files,
+                                          const std::map<pid_t, Pagemap>& pagemaps) {
+  const auto tasks = read_tasks(places.images, index, shared, pagemaps);
   if (!tasks) return failure(tasks.error());
   // Of the size of what is shared, not limited to half of the memory as by default.
   auto own = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
   if (!own) return failure(own.error());
-  const std::string to = path_of(*own);
+  const OverlayPaths paths = overlay_paths(places.images, path_of(*own));
+  const std::string& to = paths.to;
+  if (to != path_of(*own) && mkdir(to.c_str(), 0700) != 0) return system_failure("make", to);
   const std::vector<Piece> pieces = lay_out(*tasks, shared);
   const std::string pages = fmt::format("{}/pages-{}.img", to, kPagesId);
-  if (Status written = write_pages(pieces, places.images, memory, pages); !written) {
-    return failure(written.error());
+  Status pages_written =
+      pieces.empty() ? Status{} : write_pages(pieces, places.images, files, pages);
+  if (!pages_written) return failure(pages_written.error());
+  for (const auto& [pid, pagemap] : pagemaps) {
+    Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", to, pid), pagemap);
+    if (!written) return failure(written.error());
   }
   for (const TaskPages& task : *tasks) {
     const Pagemap pagemap = PagemapWriter(task, pieces).write();
@@ -321,12 +382,11 @@ Result<SharedImages> SharedImages::create(const Places& places, const PageIndex&
     if (written) written = task.mm.write(fmt::format("{}/mm-{}.img", to, task.pid));
     if (!written) return failure(written.error());
   }
-  const UniqueFd from(open(places.images.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!from) return system_failure("open", places.images);
-  auto images = detached_mount("overlay", {{"lowerdir", to + ":" + path_of(from)}});
+  auto images =
+      detached_overlay(*own, paths.from, std::filesystem::path(places.link).parent_path());
   if (!images) return failure(images.error());
   unlink(places.link.c_str());
-  if (symlink(path_of(*images).c_str(), places.link.c_str()) != 0) {
+  if (symlink((path_of(*images) + paths.images).c_str(), places.link.c_str()) != 0) {
     return system_failure("make", places.link);
   }
   return SharedImages(std::move(*images));

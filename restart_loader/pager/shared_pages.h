@@ -12,6 +12,9 @@
 //     pages-N.img  |##|p|##|q|          #### once, and the pages p and q that CRIU itself has
 //     dumped
 //
+// Pages that rounds of pre-copy have sent are lazy in the new images, too (round_images.h). Then
+// the overlay is of the directory that also has the rounds, so that their links lead there.
+//
 // pages-N.img has the pages in the order of their addresses. Each process skips those of the
 // others.
 //
@@ -23,6 +26,7 @@
 // CRIU's images (they lead nowhere in the root of a container).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +34,8 @@
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
 #include "mount/page_index/page_index.h"
-#include "restart_loader/pager/page_file.h"
+#include "restart_loader/pager/page_files.h"
+#include "restart_loader/pager/pagemap_image.h"
 #include "restart_loader/pager/pstree_image.h"
 
 namespace ppmr {
@@ -45,17 +50,18 @@ std::vector<PageRange> shared_parts(const std::vector<PageRange>& ranges,
 std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
                                       const std::vector<PageRange>& shared);
 
-// Images with the pages of `shared`. Threads: one.
+// Images with the pages of `shared`, from which CRIU restores. Threads: one.
 class SharedImages {
  public:
   struct Places {
     std::string images;  // the directory of CRIU's images
     std::string link;    // to the new images: is made when they are complete
   };
-  // Blocks while pages of `memory` have not arrived. Errors: of the file system; EPROTO as
-  // read_pagemap().
+  // `index`: with places in `files`. `pagemaps`: instead of those in the images. Blocks while pages
+  // of `files` have not arrived. Errors: of the file system; EPROTO as read_pagemap().
   static Result<SharedImages> create(const Places& places, const PageIndex& index,
-                                     const std::vector<PageRange>& shared, const PageFile& memory);
+                                     const std::vector<PageRange>& shared, const PageFiles& files,
+                                     const std::map<pid_t, Pagemap>& pagemaps);
 
   // CRIU has read the images.
   void free_memory();

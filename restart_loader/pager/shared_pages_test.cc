@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +21,7 @@ namespace ppmr {
 namespace {
 
 constexpr uint64_t kPage = kPageBytes;
+constexpr uint64_t kFirstOwnValue = 1'000'000;  // of pages that CRIU has written itself
 constexpr uint32_t kMmMagic = 0x57492820;
 constexpr uint32_t kPstreeMagic = 0x50273030;
 
@@ -67,15 +70,22 @@ class SharedImagesTest : public testing::Test {
     std::string path = testing::TempDir() + "/shared-XXXXXX";
     EXPECT_NE(mkdtemp(path.data()), nullptr);
     base_ = path;
-    std::filesystem::create_directory(images());
+    std::filesystem::create_directories(images());
+    std::filesystem::create_directory(round());
   }
   ~SharedImagesTest() override { std::filesystem::remove_all(base_); }
-  std::string images() const { return base_ + "/from"; }
+  std::string images() const { return base_ + "/from/last"; }
+  std::string round() const { return base_ + "/from/0"; }
   std::string directory() const { return base_ + "/to"; }
 
   // Pages of process 1 are inherited by the others, or replaced. `contents_`: what each page has.
-  void make_tree(int processes, uint64_t pages, uint32_t seed) {
+  // After `pre_copy`, half of the pages are in a round, and unchanged since.
+  void make_tree(int processes, uint64_t pages, uint32_t seed, bool pre_copy = false) {
     std::mt19937 random(seed);
+    PageIndex in_round;
+    if (pre_copy && !follows_rounds(images())) {
+      std::filesystem::create_symlink("../0", images() + "/parent");
+    }
     std::ofstream memory(base_ + "/memory", std::ios::binary);
     const auto add = [](std::vector<PageRange>& ranges, uint64_t page, uint64_t offset) {
       if (!ranges.empty() && ranges.back().end == page * kPage &&
@@ -89,38 +99,57 @@ class SharedImagesTest : public testing::Test {
     uint64_t next = 0;  // in the memory file
     for (int pid = 1; pid <= processes; ++pid) {
       IndexedTask task{pid, pid, {}};
+      IndexedTask sent{pid, pid, {}};
       Pagemap pagemap{static_cast<uint32_t>(pid), {}};
+      Pagemap round_pagemap = pagemap;
+      std::ofstream of_round(fmt::format("{}/pages-{}.img", round(), pid), std::ios::binary);
       std::ofstream own(fmt::format("{}/pages-{}.img", images(), pid), std::ios::binary);
       for (uint64_t page = 10; page < 10 + pages; ++page) {
         const uint32_t kind = random() % 8;
         if (kind == 0) continue;
         const bool present = kind == 1;
+        // By address, so that a page which is shared is in the round for all.
+        const bool is_sent = pre_copy && !present && page % 7 < 3;
+        auto& ranges = is_sent ? sent.ranges : task.ranges;
         uint64_t value = 0;
         if (present) {
-          value = 1'000'000 + random();
+          value = kFirstOwnValue + random();
           write_page(own, value);
         } else if (pid > 1 && kind > 3 && of_parent.contains(page)) {
           value = of_parent[page];
-          add(task.ranges, page, value);
+          add(ranges, page, value);
         } else {
           value = next++;
           write_page(memory, value);
-          add(task.ranges, page, value);
+          add(ranges, page, value);
           if (pid == 1) of_parent[page] = value;
+        }
+        if (is_sent) {  // each process has sent its own copy
+          write_page(of_round, value);
+          round_pagemap.entries.push_back({page * kPage, (page + 1) * kPage, true, true, false});
         }
         contents_[pid][page] = value;
         auto& entries = pagemap.entries;
         if (!entries.empty() && entries.back().end == page * kPage &&
-            entries.back().present == present) {
+            entries.back().present == present && entries.back().in_parent == is_sent) {
           entries.back().end += kPage;
         } else {
-          entries.push_back({page * kPage, (page + 1) * kPage, !present, present, false});
+          const bool is_lazy = !present && !is_sent;
+          entries.push_back({page * kPage, (page + 1) * kPage, is_lazy, present, is_sent});
         }
       }
+      in_round.tasks.push_back(std::move(sent));
+      ASSERT_TRUE(write_pagemap(fmt::format("{}/pagemap-{}.img", round(), pid), round_pagemap));
       index_.tasks.push_back(std::move(task));
       ASSERT_TRUE(write_pagemap(fmt::format("{}/pagemap-{}.img", images(), pid), pagemap));
       ImageWriter mm(kMmMagic);
-      mm.add(criu::mm_entry());
+      criu::mm_entry areas;
+      criu::vma_entry& area = *areas.add_vmas();
+      area.set_start(0);
+      area.set_end((10 + pages) * kPage);
+      area.set_flags(MAP_PRIVATE | MAP_ANONYMOUS);
+      area.set_status(1U << 9);
+      mm.add(areas);
       ASSERT_TRUE(mm.write(fmt::format("{}/mm-{}.img", images(), pid)));
     }
     ImageWriter pstree(kPstreeMagic);
@@ -133,6 +162,10 @@ class SharedImagesTest : public testing::Test {
     ASSERT_TRUE(pstree.write(images() + "/pstree.img"));
     index_.memory_bytes = next * kPage;
     ASSERT_TRUE(write_page_index(images() + "/" + kPageIndexFile, index_));
+    in_round.memory_bytes = index_.memory_bytes;
+    if (pre_copy) {
+      ASSERT_TRUE(write_page_index(images() + "/" + kRoundsIndexFile, in_round));
+    }
   }
   // Unlike those of a dump, entries that CRIU skips may overlap the next.
   Pagemap read_new(int pid) const {
@@ -154,7 +187,8 @@ class SharedImagesTest : public testing::Test {
       EXPECT_TRUE(entry.ParseFromString(bytes));
       EXPECT_TRUE(pagemap.entries.empty() || pagemap.entries.back().start <= entry.vaddr());
       pagemap.entries.push_back({entry.vaddr(), entry.vaddr() + entry.nr_pages() * kPage,
-                                 (entry.flags() & 2) != 0, (entry.flags() & 4) != 0, false});
+                                 (entry.flags() & 2) != 0, (entry.flags() & 4) != 0,
+                                 (entry.flags() & 1) != 0});
     }
     return pagemap;
   }
@@ -169,15 +203,16 @@ class SharedImagesTest : public testing::Test {
 };
 
 // Reads the new images as CRIU does, and the rest as the pager does.
-TEST_F(SharedImagesTest, EveryPageIsInTheImagesOrLeftToThePagerWithTheRightBytes) {
+class SharedImagesWithAndWithoutRounds : public SharedImagesTest,
+                                         public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(PreCopy, SharedImagesWithAndWithoutRounds, testing::Bool());
+
+TEST_P(SharedImagesWithAndWithoutRounds, EveryPageIsInTheImagesOrLeftToThePager) {
   for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
-    make_tree(1 + static_cast<int>(seed), 200 * seed, seed);
+    make_tree(1 + static_cast<int>(seed), 200 * seed, seed, GetParam());
     auto pager = PageImages::open(images(), base_ + "/memory");
     ASSERT_TRUE(pager) << pager.error().message;
-    ASSERT_TRUE(pager->share_pages(directory()));
-    const auto parents = read_pstree(images() + "/pstree.img");
-    ASSERT_TRUE(parents) << parents.error().message;
-    const auto shared = shared_ranges(index_, *parents);
+    ASSERT_TRUE(pager->prepare_images(directory()));
     uint64_t shared_pages = 0;
     for (const auto& [pid, contents] : contents_) {
       const Pagemap pagemap = read_new(pid);
@@ -187,6 +222,7 @@ TEST_F(SharedImagesTest, EveryPageIsInTheImagesOrLeftToThePagerWithTheRightBytes
       ASSERT_TRUE(file);
       uint64_t lazy_pages = 0;
       for (const PagemapEntry& entry : pagemap.entries) {
+        ASSERT_FALSE(entry.in_parent);
         if (entry.lazy && entry.present)
           file.seekg(static_cast<std::streamoff>(entry.bytes()), std::ios::cur);
         if (entry.lazy && !entry.present) lazy_pages += entry.bytes() / kPage;
@@ -195,6 +231,7 @@ TEST_F(SharedImagesTest, EveryPageIsInTheImagesOrLeftToThePagerWithTheRightBytes
           file.read(reinterpret_cast<char*>(words.data()), kPage);
           ASSERT_EQ(words.front(), words.back());
           ASSERT_TRUE(found.emplace(at / kPage, words.front()).second);
+          shared_pages += words.front() < kFirstOwnValue ? 1 : 0;
         }
       }
       const auto left = pager->of(pid);
@@ -202,15 +239,16 @@ TEST_F(SharedImagesTest, EveryPageIsInTheImagesOrLeftToThePagerWithTheRightBytes
       uint64_t left_pages = 0;
       for (const PageRange& part : left->ranges) {
         for (uint64_t at = part.start; at < part.end; at += kPage, ++left_pages) {
-          ASSERT_TRUE(found.emplace(at / kPage, (part.offset + at - part.start) / kPage).second);
+          std::vector<uint64_t> words(kPage / sizeof(uint64_t));
+          const auto bytes = left->pages->read(part.offset + at - part.start, kPage,
+                                               reinterpret_cast<std::byte*>(words.data()));
+          ASSERT_TRUE(bytes) << bytes.error().message;
+          std::memcpy(words.data(), *bytes, kPage);
+          ASSERT_TRUE(found.emplace(at / kPage, words.front()).second);
         }
       }
       ASSERT_EQ(left_pages, lazy_pages);
       EXPECT_EQ(found, contents) << "process " << pid << " seed " << seed;
-      for (const auto& range :
-           shared_parts(index_.tasks[static_cast<size_t>(pid) - 1].ranges, shared)) {
-        shared_pages += range.bytes() / kPage;
-      }
     }
     EXPECT_GT(shared_pages, 100u);
     pager->criu_has_ended();
@@ -224,8 +262,27 @@ TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {
   make_tree(1, 50, 1);
   auto pager = PageImages::open(images(), base_ + "/memory");
   ASSERT_TRUE(pager);
-  ASSERT_TRUE(pager->share_pages(directory()));
+  ASSERT_TRUE(pager->prepare_images(directory()));
   EXPECT_FALSE(std::filesystem::exists(directory()));
+}
+
+// One process shares nothing, but its images leave the pages of rounds to the pager, too.
+TEST_F(SharedImagesTest, AreMadeAfterRoundsOfPreCopy) {
+  make_tree(1, 50, 1, /*pre_copy=*/true);
+  auto pager = PageImages::open(images(), base_ + "/memory");
+  ASSERT_TRUE(pager) << pager.error().message;
+  const auto pages_of = [&] {
+    uint64_t bytes = 0;
+    const auto left = pager->of(1);
+    for (const PageRange& part : left->ranges) bytes += part.bytes();
+    return bytes / kPage;
+  };
+  const uint64_t before = pages_of();
+  ASSERT_TRUE(pager->prepare_images(directory()));
+  EXPECT_GT(pages_of(), before + 10);
+  EXPECT_TRUE(std::filesystem::exists(directory() + "/parent/pagemap-1.img"))
+      << "what cannot be lazy is not found";
+  EXPECT_TRUE(std::filesystem::exists(directory() + "/pages-1.img"));
 }
 
 TEST_F(SharedImagesTest, AreNotMadeIfABytesFileIsTooShort) {
@@ -233,7 +290,7 @@ TEST_F(SharedImagesTest, AreNotMadeIfABytesFileIsTooShort) {
   std::filesystem::resize_file(base_ + "/memory", kPage);
   auto pager = PageImages::open(images(), base_ + "/memory");
   ASSERT_TRUE(pager);
-  const Status shared = pager->share_pages(directory());
+  const Status shared = pager->prepare_images(directory());
   ASSERT_FALSE(shared);
   EXPECT_EQ(shared.error().errno_value, EIO);
   EXPECT_FALSE(std::filesystem::exists(directory()));

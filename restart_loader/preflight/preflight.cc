@@ -103,7 +103,7 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
 
 // Whether CRIU may leave private memory out of its images.
 bool may_be_apart(const MoveOptions& options) {
-  return options.lazily && !options.pre_copy && !options.own_pid_namespace;
+  return options.lazily && !options.own_pid_namespace;
 }
 
 void check_pipes(const MoveOptions& options, const NodeFacts& source,
@@ -159,8 +159,9 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
 
 uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
                               const TreeFacts& tree) {
-  // CRIU's images have the memory of each process in full.
-  const bool is_apart = may_be_apart(options) && source.can_hold_in_pipes(tree.memory_bytes);
+  // CRIU's images, also those of a round of pre-copy, have the memory of each process in full.
+  const bool is_apart =
+      may_be_apart(options) && !options.pre_copy && source.can_hold_in_pipes(tree.memory_bytes);
   return is_apart ? tree.distinct_memory_bytes : tree.memory_bytes;
 }
 

@@ -26,7 +26,10 @@ Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks)
   for (const ProcessIdentity& process : tasks) {
     if (process.pid == 0) continue;
     UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
-    if (!pidfd && errno != ESRCH)
+    // The others: the kernel is just removing the process, or a thread has its pid (EINVAL, since
+    // Linux 6.14 ENOENT).
+    const bool is_gone = errno == ESRCH || errno == EINVAL || errno == ENOENT;
+    if (!pidfd && !is_gone)
       return system_failure("open a pidfd of process", std::to_string(process.pid));
     // Checked after the open: if the process is alive now, it had this pid during the open, so the
     // pidfd is of this process.

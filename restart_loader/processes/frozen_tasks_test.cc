@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 #include <string>
+#include <thread>
 
 #include "restart_loader/processes/proc_files.h"
 #include "restart_loader/processes/test_process.h"
@@ -49,6 +51,19 @@ TEST(CheckIdentity, DetectsAReusedPidAnEndedProcessAndAReboot) {
   EXPECT_NE(rebooted.error().message.find("rebooted"), std::string::npos);
   sleeper.end();
   EXPECT_FALSE(check_identity(process, read_boot_id()));
+}
+
+TEST(FrozenTasks, ProcessWhosePidAThreadHasIsGone) {
+  std::promise<pid_t> started;
+  std::promise<void> end;
+  std::thread thread([&] {
+    started.set_value(gettid());
+    end.get_future().wait();
+  });
+  const auto opened = FrozenTasks::open({{started.get_future().get(), 1}});
+  end.set_value();
+  thread.join();
+  EXPECT_TRUE(opened) << opened.error().message;
 }
 
 TEST(TasksOfTree, ContainsDescendantsButNoZombies) {

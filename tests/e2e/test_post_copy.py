@@ -133,7 +133,7 @@ def test_failure_before_the_decision_leaves_the_process_here(lab, nodes, migrati
     worker.end()
 
 
-@pytest.mark.parametrize("option", [["--eager"], ["--pre-copy", "2"], ["--leave-running"]])
+@pytest.mark.parametrize("option", [["--eager"], ["--leave-running"]])
 def test_options_that_exclude_post_copy(lab, nodes, migrations, option):
     [worker] = start_workers(lab, nodes, 1)
     done = migrations.migrate(worker.pid, options=["--post-copy", *option])

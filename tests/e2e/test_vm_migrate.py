@@ -7,10 +7,9 @@ import pytest
 
 from lab.migrations import Migrations
 from lab.node import HOST, wait_until
-from lab.programs import SteadyWorker, check_continuity, gap_between
+from lab.programs import SteadyWorker
 from lab.proofs import Before, prove
 
-MIB = 1 << 20
 MOVED, ABORTED = 0, 11
 _numbers = itertools.count(1)
 
@@ -78,60 +77,6 @@ def test_migrate_moves_process_over_rdma(machines, migrations):
             "finished",
             "target",
         )
-
-
-def test_pre_copy_shrinks_final_dump_and_loses_no_write(machines, migrations):
-    size_mib = 96
-    worker = start_worker(
-        machines, size_mib=size_mib, pages_per_s=size_mib * 256 // 20
-    )  # 5% a second
-    done = migrations.migrate(worker.pid, timeout=180, options=["--pre-copy", 3]).ok()
-    rounds = events(done, "pre-copied")
-    assert [entry["round"] for entry in rounds] == list(range(len(rounds))) and len(rounds) >= 2
-    assert rounds[0]["bytes"] >= size_mib * MIB
-    assert (
-        0 < rounds[1]["bytes"] < size_mib * MIB / 2
-    ), "the second round copied as much as the first"
-    tree = done.summary["trees"][0]
-    assert not tree["lazily"]
-    assert (
-        tree["bytes"] - sum(entry["bytes"] for entry in rounds) < size_mib * MIB / 2
-    ), "the dump of the frozen process is not smaller than its memory"
-    worker.node = machines.b
-    worker.wait_for_lines(30, machines.b)
-    gap_between(worker.lines(), *machines.nodes)
-    check_continuity(worker.lines())
-    audit = worker.audit()
-    worker.end()
-    assert (
-        audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
-    ), "a page is not as it was last written"
-    assert machines.b.run(["ls", migrations.in_]).stdout == ""
-
-
-@pytest.mark.long
-def test_failed_link_during_pre_copy_keeps_process_at_source(machines, migrations):
-    worker = start_worker(machines, size_mib=96, pages_per_s=1000)
-    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 3])
-    wait_until(
-        lambda: migrations.target.status()["store"]["used_bytes"] > 8 * MIB,
-        60,
-        "the first round to transfer",
-        interval=0.05,
-    )
-    machines.cut_link()
-    try:
-        done = running.wait(180)
-    finally:
-        machines.restore_link()
-    assert done.code == ABORTED, done.output
-    worker.wait_for_lines(30, machines.a)
-    check_continuity(worker.lines())
-    audit = worker.audit()
-    worker.end()
-    assert audit["wrong_words"] == 0 and {line["node"] for line in worker.lines()} == {
-        machines.a.name
-    }
 
 
 # ---- PostgreSQL: several processes, shared memory, its own user, data on a shared file system ----

@@ -1,0 +1,39 @@
+// Pages that the dump of a frozen tree has left to the rounds of pre-copy before it.
+//
+//   last/pagemap-17.img   |lazy|in parent  |lazy|in parent|     lazy: in the memory file
+//   last/parent -> ../1
+//   1/pagemap-17.img      |in parent |present   |in parent|     present: in 1/pages-N.img
+//   1/parent -> ../0
+//   0/pagemap-17.img      |present                        |     in 0/pages-M.img
+//
+// CRIU would read the pages of the rounds before the tree runs. So the pager gives CRIU images in
+// which they are lazy, too (shared_pages.h), and serves them. CRIU restores only what cannot be
+// lazy.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "mount/page_index/page_index.h"
+#include "restart_loader/pager/page_files.h"
+#include "restart_loader/pager/pagemap_image.h"
+
+namespace ppmr {
+
+struct RoundImages {
+  // Of processes with pages in rounds, with those pages lazy.
+  std::map<pid_t, Pagemap> pagemaps;
+  // The places of all lazy pages of all processes: in the memory file and in the files of rounds.
+  PageIndex index;
+};
+
+// Whether the dump followed rounds of pre-copy.
+bool follows_rounds(const std::string& images);
+
+// `index`: of the memory file, which is the first of `files`. Adds the files of the rounds. Errors:
+// of the file system; EPROTO with the file and the fault for images that CRIU has not written, or
+// pages that no round has.
+Result<RoundImages> read_round_images(const std::string& images, const PageIndex& index,
+                                      PageFiles& files);
+
+}  // namespace ppmr

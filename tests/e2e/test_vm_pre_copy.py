@@ -1,0 +1,273 @@
+"""`ppmr migrate --pre-copy` between two machines, over RDMA. Their kernels track written memory, which many hosts' do not."""
+import itertools
+import signal
+
+import pytest
+from test_sharing import CHILDREN, PREFORK, SIZE_MIB, digest_of
+
+from lab.memory import anonymous_mib
+from lab.migrations import Migrations
+from lab.node import wait_until
+from lab.programs import Program, SteadyWorker, check_continuity, gap_between
+
+MIB = 1 << 20
+ABORTED, OPEN = 11, 12
+DEBIANS_CRIU = "/usr/sbin/criu"
+_numbers = itertools.count(1)
+
+MODES = pytest.mark.parametrize("mode", [[], ["--post-copy"]], ids=["default", "post-copy"])
+MODES_RARELY = pytest.mark.parametrize(
+    "mode",
+    [[], pytest.param(["--post-copy"], marks=pytest.mark.long)],
+    ids=["default", "post-copy"],
+)
+
+
+@pytest.fixture
+def make_migrations(ppmr, machines):
+    made = []
+
+    def make(environment=None):
+        number = next(_numbers)
+        migrations = Migrations(
+            machines.a,
+            machines.b,
+            f"/tmp/pre-copies-{number}",
+            ["--pool-size", "16MiB", "--transport", "verbs"],
+            ["--memory-limit", "512MiB", "--pool-size", "192MiB"],
+            name=f"pre-copies{number}",
+            environment=environment,
+        )
+        made.append(migrations)
+        migrations.await_ready()
+        return migrations
+
+    yield make
+    for migrations in made:
+        migrations.close()
+
+
+@pytest.fixture
+def migrations(make_migrations):
+    return make_migrations()
+
+
+@pytest.fixture
+def directory(machines):
+    return machines.home / f"pre-copied-{next(_numbers)}"
+
+
+def events(done, what):
+    return [event for event in done.events if event.get("event") == what]
+
+
+def start_worker(machines, directory, **options):
+    worker = SteadyWorker(machines.a, directory, threads=2, **options)
+    worker.wait_for_lines(10)
+    return worker
+
+
+def end(node, *pids):
+    for pid in map(int, pids):
+        node.signal(pid, signal.SIGKILL)
+    for pid in map(int, pids):
+        node.await_end(pid)
+
+
+def pager_log(node, migrations):
+    logs = f"{migrations.states['target']}/*.target/work-*/pager.log"
+    return node.run(["sh", "-c", f"cat {logs}"]).stdout
+
+
+def check_served_lazily(machines, migrations):
+    log = pager_log(machines.b, migrations)
+    assert "served " in log and "are restored before" not in log, log
+
+
+def check_audit(worker):
+    audit = worker.audit()
+    assert (
+        audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
+    ), "a page is not as it was last written"
+
+
+def check_moved(machines, worker):
+    """Every page is as it was last written, and every line follows the one before."""
+    worker.node = machines.b
+    worker.wait_for_lines(30, machines.b)
+    gap_between(worker.lines(), *machines.nodes)
+    check_continuity(worker.lines())
+    check_audit(worker)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [[], ["--post-copy"], pytest.param(["--eager"], marks=pytest.mark.long)],
+    ids=["default", "post-copy", "eager"],
+)
+def test_only_what_was_written_since_the_rounds_is_sent_and_no_write_is_lost(
+    machines, migrations, directory, mode
+):
+    size_mib = 96
+    worker = start_worker(
+        machines, directory, size_mib=size_mib, pages_per_s=size_mib * 256 // 50
+    )  # 2% a second
+    done = migrations.migrate(worker.pid, timeout=180, options=["--pre-copy", 2, *mode]).ok()
+    rounds = events(done, "pre-copied")
+    assert [entry["round"] for entry in rounds] == [0, 1]
+    assert rounds[0]["bytes"] >= size_mib * MIB
+    assert (
+        0 < rounds[1]["bytes"] < size_mib * MIB / 4
+    ), "the second round copied as much as the first"
+    tree = done.summary["trees"][0]
+    assert (tree["lazily"], tree["post_copy"]) == ("--eager" not in mode, "--post-copy" in mode)
+    # The last dump begins sooner after the second round than that began after the first.
+    rest = tree["bytes"] - sum(entry["bytes"] for entry in rounds)
+    assert 0 < rest < rounds[1]["bytes"] + 2 * MIB, "more than what was written since was sent"
+    assert migrations.target.status()["rdma"]["bytes_read"] >= 0.9 * tree["bytes"]
+    check_moved(machines, worker)
+    end(worker.node, worker.pid)
+    assert machines.b.run(["ls", migrations.in_]).stdout == ""
+    if tree["lazily"]:
+        check_served_lazily(machines, migrations)
+
+
+def move_changing_memory(machines, migrations, directory, mode):
+    changer = Program(machines.a, "memory_changer", [directory, 32, 100], directory)
+    changer.wait_for_lines(100)
+    done = migrations.migrate(changer.pid, timeout=180, options=["--pre-copy", 3, *mode]).ok()
+    assert len(events(done, "pre-copied")) >= 2
+    changer.node = machines.b
+    changer.wait_for_lines(500, machines.b, timeout=60)  # each mapping is checked several times
+    lines = changer.lines()
+    gap_between(lines, *machines.nodes)
+    assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[-1]["wrong"] == 0, "a page is lost, or as it was in a round"
+    end(changer.node, changer.pid)
+    check_served_lazily(machines, migrations)
+
+
+# Pages are written, unmapped, moved and given back, and processes fork, during the rounds.
+@MODES_RARELY
+def test_memory_that_changes_during_the_rounds_is_as_it_was_last(
+    machines, migrations, directory, mode
+):
+    move_changing_memory(machines, migrations, directory, mode)
+
+
+@pytest.mark.long
+@MODES
+def test_pre_copy_with_criu_of_debian(machines, make_migrations, directory, mode):
+    if not machines.a.exists(DEBIANS_CRIU):
+        pytest.skip(f"no {DEBIANS_CRIU}: run third_party/install")
+    migrations = make_migrations({"PPMR_CRIU": DEBIANS_CRIU})
+    move_changing_memory(machines, migrations, directory, mode)
+
+
+@MODES_RARELY
+def test_processes_share_the_memory_that_rounds_have_sent(machines, migrations, directory, mode):
+    directory.mkdir()
+    pid = machines.a.spawn(["/usr/bin/python3", "-c", PREFORK, directory])
+    wait_until(
+        lambda: len(list(directory.glob("ready*"))) == CHILDREN + 1, 60, "the children to start"
+    )
+    before_mib = anonymous_mib(machines.a, directory)
+    assert before_mib < 2 * SIZE_MIB
+    migrations.migrate(pid, timeout=180, options=["--pre-copy", 2, *mode]).ok()
+    assert anonymous_mib(machines.b, directory) < 1.15 * before_mib
+    (directory / "check").touch()
+    for number in range(CHILDREN + 1):
+        digest = directory / f"digest{number}"
+        wait_until(digest.exists, 60, f"the digest of process {number}")
+        assert digest.read_text() == digest_of(number)
+    end(machines.b, *machines.b.run(["pgrep", "-f", directory]).stdout.split())
+
+
+@MODES_RARELY
+def test_process_that_writes_nothing_moves_after_the_rounds(machines, migrations, mode):
+    pid = machines.a.spawn(["sleep", "1000"])
+    done = migrations.migrate(pid, options=["--pre-copy", 2, *mode]).ok()
+    assert done.summary["trees"][0]["lazily"]
+    assert machines.b.alive(pid) and not machines.a.alive(pid)
+    end(machines.b, pid)
+
+
+# As without rounds: from the vote on, the pager has all memory.
+def test_killed_daemon_of_the_target_costs_no_page_of_a_round(machines, migrations, directory):
+    worker = start_worker(machines, directory, size_mib=192, pages_per_s=200)
+    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2, "--timeout", "15s"])
+    worker.wait_for_lines(1, machines.b, timeout=60)
+    migrations.target.kill()
+    pager = machines.b.run(["pgrep", "-f", "serve-pages"], check=False).stdout
+    assert pager, "all pages were in place before the kill: nothing is tested"
+    check_moved(machines, worker)
+    end(worker.node, worker.pid)
+    # The coordinator cannot learn any more that the process runs.
+    assert running.wait(60).code == OPEN
+
+
+def take_pid(node, pid):
+    """Starts a process with this pid. It ends by itself."""
+    script = f"echo {pid - 1} >/proc/sys/kernel/ns_last_pid; sleep 20 >/dev/null 2>&1 & echo $!"
+    wait_until(
+        lambda: node.run(["sh", "-c", script]).stdout.strip() == str(pid), 20, f"pid {pid}", 0.01
+    )
+
+
+# CRIU has reset the marks of written pages in the rounds and in the last dump: the next migration begins anew.
+def test_process_moves_after_an_aborted_pre_copy(machines, migrations, directory):
+    worker = start_worker(machines, directory, size_mib=32, pages_per_s=200)
+    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2])
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 4 * MIB,
+        60,
+        "the first round to transfer",
+        interval=0.02,
+    )
+    take_pid(machines.b, worker.pid)
+    done = running.wait(120)
+    assert done.code == ABORTED, done.output
+    assert events(done, "sealed"), "the last dump was not complete"
+    worker.wait_for_lines(30, machines.a)
+    check_audit(worker)
+    wait_until(lambda: not machines.b.alive(worker.pid), 30, "the pid to be free")
+    migrations.migrate(worker.pid, timeout=120, options=["--pre-copy", 2]).ok()
+    check_moved(machines, worker)
+    end(worker.node, worker.pid)
+
+
+@pytest.mark.long
+def test_failed_link_during_pre_copy_keeps_process_at_source(machines, migrations, directory):
+    worker = start_worker(machines, directory, size_mib=96, pages_per_s=1000)
+    running = migrations.start_migrate(worker.pid, options=["--pre-copy", 3])
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 8 * MIB,
+        60,
+        "the first round to transfer",
+        interval=0.05,
+    )
+    machines.cut_link()
+    try:
+        done = running.wait(180)
+    finally:
+        machines.restore_link()
+    assert done.code == ABORTED, done.output
+    worker.wait_for_lines(30, machines.a)
+    check_continuity(worker.lines())
+    check_audit(worker)
+    end(worker.node, worker.pid)
+    assert {line["node"] for line in worker.lines()} == {machines.a.name}
+
+
+@pytest.mark.long
+def test_evacuate_with_rounds_of_pre_copy(machines, migrations, directory):
+    workers = [
+        start_worker(machines, directory / str(number), size_mib=16, pages_per_s=100)
+        for number in range(2)
+    ]
+    options = ["--pre-copy", 2, "--post-copy", "--match", f"steady_worker {directory}"]
+    done = migrations.evacuate(*options, timeout=180).ok()
+    assert [tree["post_copy"] for tree in done.summary["trees"]] == [True, True]
+    for worker in workers:
+        check_moved(machines, worker)
+        end(worker.node, worker.pid)
