@@ -40,7 +40,7 @@ struct ReadResponse {  // source -> target; `length` bytes follow
   uint32_t id = 0;
   uint32_t generation = 0;
   uint32_t length = 0;
-  uint32_t crc = 0;  // of the fields above; the payload's crc is in its announcement
+  uint32_t crc = 0;  // of the fields above; the check of the payload is in its announcement
   template <typename F>
   void fields(F&& field) {
     field(id), field(generation), field(length), field(crc);
