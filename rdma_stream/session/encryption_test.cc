@@ -86,8 +86,12 @@ TEST_F(Encryption, SecretIsNowhereInARecordingOfTheNetwork) {
 
 // A target without memory drops the bytes of an inline chunk, and pulls them over a data connection
 // later.
-TEST_F(Encryption, InlineBytesAreSecretAlsoWhenTheyArePulledLater) {
+class LateInlineChunk : public Encryption, public testing::WithParamInterface<bool> {};
+
+TEST_P(LateInlineChunk, IsSecretUnlessBothSidesTrustTheFabric) {
+  const bool trusted = GetParam();
   RigOptions options;
+  options.source_trusts_fabric = options.target_trusts_fabric = trusted;
   options.sink = {.capacity_bytes = 0, .wait_for_space = true};
   open(options);
   TestFile& small = **source->make_file("small");
@@ -98,8 +102,11 @@ TEST_F(Encryption, InlineBytesAreSecretAlsoWhenTheyArePulledLater) {
   ASSERT_TRUE(source->seal());
   EXPECT_EQ(source->sender().counters().inline_chunks, 1u);
   EXPECT_EQ(rig->sink().content(small.node), small.model);
-  EXPECT_FALSE(saw_secret());
+  EXPECT_EQ(saw_secret(), trusted);
 }
+
+INSTANTIATE_TEST_SUITE_P(Fabric, LateInlineChunk, testing::Bool(),
+                         [](auto& info) { return info.param ? "Trusted" : "Untrusted"; });
 
 TEST_F(Encryption, AnnouncedSlotsHoldNoPlaintext) {
   open();

@@ -421,7 +421,7 @@ struct Rail {                         // an RDMA port where the source listens
 struct TransportOffer {
   static constexpr MessageType kType = MessageType::kTransportOffer;
   uint16_t mode = 0;  // a TransportMode
-  Token secret{};     // admits RDMA connections to this session
+  Token secret{};     // proves that an RDMA connection belongs to this session
   uint64_t pool_address = 0;
   uint64_t slot_stride = 0;
   uint32_t rail_count = 0;  // used entries of `rails`; the rest is zeros

@@ -98,6 +98,7 @@ TEST(Wire, EncodedHeadersHaveTheirDeclaredSize) {
   EXPECT_EQ(encode(FrameHeader{}).size(), kFrameHeaderBytes);
   EXPECT_EQ(encode(ReadRequest{}).size(), kReadRequestBytes);
   EXPECT_EQ(encode(ReadResponse{}).size(), kReadResponseBytes);
+  EXPECT_EQ(encode(RdmaHello{}).size(), kRdmaHelloBytes);
 }
 
 TEST(Wire, DecodingReturnsTheBytesThatFollowTheFields) {
