@@ -5,6 +5,9 @@
 //   network_benchmark --target HOST:PORT [--bytes 512MiB] [--writers 1] [--chunk-size 1MiB]
 //       [--pool-size 64MiB] [--streams 2] [--benchmark_...]        sender; measures
 //
+// With --key-file on both sides chunks are encrypted, with --trusted-fabric added they are not.
+// Without credentials there is no authentication.
+//
 // Two processes, so that each can run on a node of its own. The clock runs from the first chunk
 // handed to the sender until the target has verified the last one, including checksums. After each
 // round the files are removed and the next round reuses their memory.
@@ -24,8 +27,8 @@
 #include "fuse_target/store/image_tree.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/store_memory.h"
+#include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
-#include "rdma_stream/connection/tcp_connection.h"
 #include "rdma_stream/session/receiver.h"
 #include "rdma_stream/session/sender.h"
 #include "third_party/spdlog.h"
@@ -42,6 +45,7 @@ struct Options {
   size_t pool_size_bytes = size_t{64} << 20;
   unsigned writers = 1;
   uint32_t streams = 2;
+  Credentials credentials;
 };
 
 [[noreturn]] void die(const Error& error) {
@@ -55,6 +59,12 @@ T value_or_die(Result<T> result) {
   return std::move(*result);
 }
 
+std::shared_ptr<const Security> security_of(Credentials credentials) {
+  credentials.insecure =
+      credentials.key_file.empty() && credentials.certificate.certificate.empty();
+  return value_or_die(Security::load(credentials));
+}
+
 int serve(const Options& options) {
   sigset_t stop;
   sigemptyset(&stop);
@@ -62,7 +72,7 @@ int serve(const Options& options) {
   sigaddset(&stop, SIGINT);
   pthread_sigmask(SIG_BLOCK, &stop, nullptr);  // before any thread exists
 
-  auto listener = value_or_die(tcp_listener(options.serve_address));
+  auto listener = value_or_die(security_of(options.credentials)->listener(options.serve_address));
   auto memory = value_or_die(StoreMemory::create(
       {.limit_bytes = options.store_bytes, .ready_bytes = options.store_bytes}, [] {}));
   while (memory->counters().ready_bytes < options.store_bytes) usleep(10'000);
@@ -72,6 +82,7 @@ int serve(const Options& options) {
     ImageTree tree(storage, parking);
     ReceiverOptions receiver_options;
     receiver_options.target_name = "network_benchmark";
+    receiver_options.trusted_fabric = options.credentials.trusted_fabric;
     Receiver receiver(receiver_options, std::move(listener), tree);
     printf("listening\n");
     fflush(stdout);
@@ -88,10 +99,12 @@ class Source {
   explicit Source(const Options& options)
       : options_(options),
         pool_(value_or_die(BufferPool::create(options.pool_size_bytes, options.chunk_size_bytes))),
-        connector_(value_or_die(tcp_connector(options.target_address))) {
+        connector_(
+            value_or_die(security_of(options.credentials)->connector(options.target_address))) {
     SenderOptions sender;
     sender.stream_count = options.streams;
     sender.source_name = "network_benchmark";
+    sender.trusted_fabric = options.credentials.trusted_fabric;
     sender_ = value_or_die(Sender::open(sender, *pool_, *connector_, {}));
     for (uint32_t slot = 0; slot < pool_->slot_count(); ++slot) {
       const auto payload = pool_->payload(slot);
@@ -224,6 +237,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1u, 64u));
   app.add_option("--streams", options.streams, "data connections")
       ->check(CLI::Range(1u, wire::kStreamsMax));
+  add_credential_options(app, options.credentials);
   CLI11_PARSE(app, argc, argv);
   if (!options.serve_address.empty()) return serve(options);
   if (options.target_address.empty()) {

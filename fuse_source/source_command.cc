@@ -73,6 +73,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
   options.security = *security;
   options.mountpoint = std::filesystem::absolute(options.mountpoint).string();
   options.sender.source_name = host_name();
+  options.sender.trusted_fabric = credentials.trusted_fabric;
   // Makes relative paths absolute, before the daemon leaves its working directory.
   const nlohmann::json endpoint = describe_endpoint(options, credentials);
   auto mount = SourceMount::create(options);

@@ -72,6 +72,8 @@ nlohmann::json SourceMount::status() {
   nlohmann::json peer = {{"name", sent.peer_name},
                          {"address", sent.peer},
                          {"security", sent.security},
+                         {"encryption", sent.encryption},
+                         {"encryption_why", sent.encryption_why},
                          {"connected", sent.connected},
                          {"silence_ms", sent.silence.count()},
                          {"age_ms", ms_since(started_at_)},

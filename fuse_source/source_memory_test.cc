@@ -72,7 +72,7 @@ class RecordingOutlet final : public DiscardOutlet {
  public:
   void announce(Chunk chunk) override {
     const std::shared_ptr<FileStream> file = chunk.file;
-    file->announce_in_turn(std::move(chunk), 0, [&](Chunk next, uint32_t) {
+    file->announce_in_turn(std::move(chunk), {}, [&](Chunk next, const wire::ChunkCheck&) {
       const auto payload = next.lease.payload().subspan(next.slot_offset, next.length);
       std::lock_guard lock(mutex_);
       offsets_.push_back(next.offset);

@@ -86,8 +86,9 @@ class SlowOutlet final : public DiscardOutlet {
   void announce(Chunk chunk) override {
     if (announces) {
       const std::shared_ptr<FileStream> file = chunk.file;
-      file->announce_in_turn(std::move(chunk), 0,
-                             [this](Chunk next, uint32_t) { keep(std::move(next)); });
+      file->announce_in_turn(std::move(chunk), {}, [this](Chunk next, const wire::ChunkCheck&) {
+        keep(std::move(next));
+      });
     } else {
       keep(std::move(chunk));
     }

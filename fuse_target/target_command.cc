@@ -14,6 +14,7 @@
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
+#include "rdma_stream/connection/tcp_connection.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -67,7 +68,26 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
          "with --key-file or certificates (or use --insecure)"},
         ExitCode::kUsage);
   }
+  // Beyond loopback, anyone on the network could then run processes here as root. That takes two
+  // options, so that neither of them says it by accident.
+  if (options.allow_restart && credentials.insecure && !credentials.trusted_fabric) {
+    const auto loopback = is_loopback_address(options.listen_address);
+    if (!loopback) {
+      return daemon.failed({loopback.error().errno_value, "--listen: " + loopback.error().message},
+                           exit_code_of(loopback.error()));
+    }
+    if (!*loopback) {
+      return daemon.failed(
+          {EACCES,
+           "--allow-restart with --insecure lets everyone on the network run processes here as "
+           "root: authenticate peers with --key-file or certificates, or add --trusted-fabric if "
+           "nobody else can reach " +
+               options.listen_address},
+          ExitCode::kUsage);
+    }
+  }
   options.security = *security;
+  options.trusted_fabric = credentials.trusted_fabric;
   options.state_directory = std::filesystem::absolute(options.state_directory).string();
   options.target_name = host_name();
   auto target = TargetMount::create(options);

@@ -39,6 +39,8 @@ nlohmann::json describe(const SessionReport& session) {
   return {{"name", session.source_name},
           {"address", session.peer},
           {"security", session.security},
+          {"encryption", session.encryption},
+          {"encryption_why", session.encryption_why},
           {"connected", session.connected},
           {"silence_ms", session.silence.count()},
           {"age_ms", session.age.count()},

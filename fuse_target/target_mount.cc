@@ -102,6 +102,7 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = options_.target_name;
+  receiver.trusted_fabric = options_.trusted_fabric;
   receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
   if (options_.allow_restart) {
     receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {

@@ -31,7 +31,8 @@ struct TargetOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TransportOptions transport;
-  bool allow_restart = false;  // sources may restart processes here
+  bool allow_restart = false;   // sources may restart processes here
+  bool trusted_fabric = false;  // data needs no encryption, if the source agrees
   std::string state_directory = "/var/lib/ppmr";
 };
 

@@ -127,8 +127,9 @@ Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {
 void ImageTree::abandon(const Landing& landing, const Error& error) {
   const auto found = record(landing.file);
   if (!found) return ImageFile::release(storage_.memory, landing);
-  found->file->abandon(landing);
+  // First: if the bytes replace others, readers must not see what has come instead.
   fail(found->checkpoint, error);
+  found->file->abandon(landing);
 }
 
 void ImageTree::abandon_announced(NodeKey file, uint64_t offset, uint32_t length,

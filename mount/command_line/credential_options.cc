@@ -18,6 +18,8 @@ void add_credential_options(CLI::App& app, Credentials& credentials) {
       ->take_all();
   app.add_flag("--insecure", credentials.insecure,
                "allow plain text without authentication, also to other machines");
+  app.add_flag("--trusted-fabric", credentials.trusted_fabric,
+               "send and receive data without encryption, if the other side allows it, too");
 }
 
 }  // namespace ppmr

@@ -9,8 +9,8 @@ class App;
 
 namespace ppmr {
 
-// Adds --key-file, --tls-cert, --tls-key, --tls-ca, --allow-peer and --insecure. Security::load()
-// checks their combination.
+// Adds --key-file, --tls-cert, --tls-key, --tls-ca, --allow-peer, --insecure and --trusted-fabric.
+// Security::load() checks their combination.
 void add_credential_options(CLI::App& app, Credentials& credentials);
 
 }  // namespace ppmr

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "buffer_pool/result.h"
 #include "rdma_stream/connection/peer_identity.h"
@@ -41,6 +42,11 @@ class Connection {
   virtual const std::string& peer() const = 0;  // an address, for messages
   // Who the peer proved to be; constant.
   virtual PeerIdentity peer_identity() const { return {}; }
+  // Fills `secret` with a secret that only the two ends of this connection can compute, the same
+  // one at both ends for the same label and context (RFC 8446, 7.5). Errors: ENOTSUP without TLS,
+  // EPROTO.
+  virtual Status export_secret(std::string_view label, std::span<const uint8_t> context,
+                               std::span<uint8_t> secret);
 
   Status read(std::span<std::byte> bytes) {
     iovec buffer{bytes.data(), bytes.size()};
@@ -53,14 +59,19 @@ class Connection {
   }
 };
 
+inline Status Connection::export_secret(std::string_view, std::span<const uint8_t>,
+                                        std::span<uint8_t>) {
+  return failure(ENOTSUP, "no secrets without TLS: the connection to " + peer() + " is plain text");
+}
+
 // How the source reaches its target. Threads: any.
 class Connector {
  public:
   virtual ~Connector() = default;
   virtual Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) = 0;
-  // Opens a connection for payload only. It is not encrypted; its hello proves that the source
-  // belongs to the session (session_proof.h). A connector that encrypts payload would override this
-  // function; targets already accept encrypted data connections.
+  // Opens a connection for payload only. It is plain TCP: the session encrypts each chunk
+  // (chunk_cipher.h), and the hello proves that the source belongs to the session
+  // (session_proof.h).
   virtual Result<std::unique_ptr<Connection>> connect_data(std::chrono::milliseconds timeout) {
     return connect(timeout);
   }

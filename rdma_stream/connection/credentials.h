@@ -16,7 +16,8 @@ struct Credentials {
   std::string key_file;
   CertificateFiles certificate;
   std::vector<std::string> allowed_peers;
-  bool insecure = false;  // allow plain text to other machines
+  bool insecure = false;        // allow plain text to other machines
+  bool trusted_fabric = false;  // data needs no encryption, if the peer agrees
 };
 
 }  // namespace ppmr

@@ -128,24 +128,29 @@ Result<std::shared_ptr<const Security>> Security::load(const Credentials& creden
   if (!credentials.key_file.empty()) {
     auto key = read_key_file(credentials.key_file);
     if (!key) return failure(key.error().errno_value, "--key-file: " + key.error().message);
-    return with_shared_key(*key);
+    auto made = TlsContext::with_shared_key(*key);
+    if (!made) return failure(made.error());
+    tls = std::move(*made);
   }
   if (!credentials.certificate.certificate.empty()) {
     auto made = TlsContext::with_certificate(credentials.certificate, credentials.allowed_peers);
     if (!made) return failure(made.error());
     tls = std::move(*made);
   }
-  return std::shared_ptr<const Security>(new Security(std::move(tls), credentials.insecure));
+  return std::shared_ptr<const Security>(
+      new Security(std::move(tls), credentials.insecure, credentials.trusted_fabric));
 }
 
 Result<std::shared_ptr<const Security>> Security::with_shared_key(const SharedKey& key) {
   auto tls = TlsContext::with_shared_key(key);
   if (!tls) return failure(tls.error());
-  return std::shared_ptr<const Security>(new Security(std::move(*tls), /*insecure=*/false));
+  return std::shared_ptr<const Security>(
+      new Security(std::move(*tls), /*insecure=*/false, /*trusted_fabric=*/false));
 }
 
 std::shared_ptr<const Security> Security::none() {
-  return std::shared_ptr<const Security>(new Security(nullptr, /*insecure=*/false));
+  return std::shared_ptr<const Security>(
+      new Security(nullptr, /*insecure=*/false, /*trusted_fabric=*/false));
 }
 
 Result<std::unique_ptr<Connector>> Security::connector(const std::string& address) const {
@@ -172,6 +177,11 @@ std::unique_ptr<Listener> Security::secure(std::unique_ptr<Listener> plain) cons
 }
 
 std::string Security::warning() const {
+  if (!insecure_ && trusted_fabric_ && tls_ != nullptr) {
+    return "--trusted-fabric: data is not encrypted if the other side has this option, too; "
+           "everyone "
+           "on this network can then read and change what is moved";
+  }
   if (!insecure_) return {};
   return "--insecure: peers are not authenticated and nothing is encrypted; everyone on this "
          "network can read and change what is moved";

@@ -37,11 +37,12 @@ class Security {
   std::string warning() const;
 
  private:
-  Security(std::shared_ptr<const TlsContext> tls, bool insecure)
-      : tls_(std::move(tls)), insecure_(insecure) {}
+  Security(std::shared_ptr<const TlsContext> tls, bool insecure, bool trusted_fabric)
+      : tls_(std::move(tls)), insecure_(insecure), trusted_fabric_(trusted_fabric) {}
 
   const std::shared_ptr<const TlsContext> tls_;  // null: plain text
   const bool insecure_;
+  const bool trusted_fabric_;
 };
 
 }  // namespace ppmr

@@ -1,5 +1,6 @@
 // Proves that a plain-text connection belongs to a session: both ends of the connection have the
-// token that the target's Welcome carried inside TLS. The token itself is not sent.
+// token that the target's Welcome carried inside TLS. The token itself is not sent. For an RDMA
+// connection it is the secret of the source's offer, and the target proves that it has it.
 //
 // The proof is an HMAC-SHA256 (RFC 2104) with the token as key. It covers the prover (source or
 // target), the session, the stream and the number of the attempt. The source counts its attempts.
@@ -14,6 +15,17 @@ enum class Prover : uint8_t { kSource = 1, kTarget = 2 };
 
 wire::Proof session_proof(Prover prover, const wire::Token& token, const wire::Token& session,
                           uint32_t stream, uint64_t attempt);
+
+// The ends of an RDMA connection, as in wire::Rail and in the source's view of the request.
+struct RdmaEnds {
+  std::array<uint8_t, 16> source_ip{};
+  uint16_t source_port = 0;
+  std::array<uint8_t, 16> target_ip{};
+};
+// The target's proof. It also covers the addresses, so that a recorded request is useless to
+// another node, even if the first one never arrived.
+wire::Proof rdma_proof(const wire::Token& secret, const RdmaEnds& ends, uint16_t stream,
+                       uint64_t attempt);
 
 // Constant time.
 bool equal_secrets(const wire::Proof& a, const wire::Proof& b);

@@ -374,4 +374,13 @@ Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpRe
                                        printable(reinterpret_cast<sockaddr*>(&bound), length));
 }
 
+Result<bool> is_loopback_address(const std::string& address) {
+  auto list = resolve(address, AI_PASSIVE);
+  if (!list) return failure(list.error());
+  for (const addrinfo* info = list->get(); info != nullptr; info = info->ai_next) {
+    if (!is_loopback(info->ai_addr)) return false;
+  }
+  return true;
+}
+
 }  // namespace ppmr

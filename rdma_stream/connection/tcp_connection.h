@@ -21,4 +21,8 @@ Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
 
+// Whether all addresses of HOST:PORT are loopback addresses. An empty host means all addresses of
+// this node. Errors: EINVAL, EHOSTUNREACH.
+Result<bool> is_loopback_address(const std::string& address);
+
 }  // namespace ppmr

@@ -156,6 +156,18 @@ Error TlsConnection::ssl_error_locked(const char* operation) {
   return {EPROTO, where + (text != nullptr ? text : "connection closed")};
 }
 
+Status TlsConnection::export_secret(std::string_view label, std::span<const uint8_t> context,
+                                    std::span<uint8_t> secret) {
+  std::lock_guard lock(mutex_);
+  ::ERR_clear_error();
+  if (::SSL_export_keying_material(ssl_.get(), secret.data(), secret.size(), label.data(),
+                                   label.size(), context.data(), context.size(),
+                                   /*use_context=*/1) != 1) {
+    return failure(ssl_error_locked("export a secret of the TLS connection"));
+  }
+  return {};
+}
+
 // ---- Reading -----------------------------------------------------------------------------------
 
 Status TlsConnection::fetch_records() {

@@ -61,6 +61,8 @@ class TlsConnection final : public Connection {
   void shut_down() override;
   const std::string& peer() const override { return connection_->peer(); }
   PeerIdentity peer_identity() const override { return identity_; }
+  Status export_secret(std::string_view label, std::span<const uint8_t> context,
+                       std::span<uint8_t> secret) override;
 
  private:
   Status advance_handshake(bool& done);

@@ -48,9 +48,10 @@ void FileStream::await_announced() const {
   --await_announced_calls_;
 }
 
-void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& announce) {
+void FileStream::announce_in_turn(Chunk chunk, const wire::ChunkCheck& check,
+                                  const Announce& announce) {
   std::unique_lock lock(mutex_);
-  early_.push_back({std::move(chunk), crc});
+  early_.push_back({std::move(chunk), check});
   if (announcing_) return;
   announcing_ = true;
   for (Early next; take_next_locked(next);) {
@@ -62,7 +63,7 @@ void FileStream::announce_in_turn(Chunk chunk, uint32_t crc, const Announce& ann
     if (idle()) in_flight_.clear();
     in_flight_.add(begin, end);
     lock.unlock();
-    announce(std::move(next.chunk), next.crc);
+    announce(std::move(next.chunk), next.check);
     lock.lock();
     ++turns_announced_;
     if (await_announced_calls_ > 0) changed_.notify_all();

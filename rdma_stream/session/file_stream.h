@@ -15,6 +15,7 @@
 
 #include "buffer_pool/buffer_pool.h"
 #include "buffer_pool/result.h"
+#include "rdma_stream/wire/wire.h"
 
 namespace ppmr {
 
@@ -89,8 +90,8 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // which they were cut. If an earlier chunk is not announced yet, stores this one and returns: the
   // thread that announces the earlier chunk then announces this one, too. The announcing thread
   // blocks while its next chunk overlaps bytes in flight.
-  using Announce = std::function<void(Chunk chunk, uint32_t crc)>;
-  void announce_in_turn(Chunk chunk, uint32_t crc, const Announce& announce);
+  using Announce = std::function<void(Chunk chunk, const wire::ChunkCheck& check)>;
+  void announce_in_turn(Chunk chunk, const wire::ChunkCheck& check, const Announce& announce);
   // The outlet calls these when the chunk whose Chunk::turn is `turn` is verified or has failed.
   void verified(uint64_t turn, uint64_t chunk_digest);
   void failed(uint64_t turn, Error error);
@@ -109,7 +110,7 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   };
   struct Early {
     Chunk chunk;
-    uint32_t crc = 0;
+    wire::ChunkCheck check;
   };
   // The ranges of the file that are in flight: a chunk that overlaps one of them waits. Their
   // number is fixed, so that a chunk needs no allocation. Sequential chunks share one range. When

@@ -29,9 +29,9 @@ TEST_F(FileStreamTest, AnnouncesChunksInTheOrderInWhichTheyWereCut) {
   for (size_t first = 0; first < 4; ++first) {
     threads.emplace_back([&, first] {
       for (size_t i = kChunks - 4 + first; i < kChunks; i -= 4) {
-        file->announce_in_turn(std::move(chunks[i]), static_cast<uint32_t>(i),
-                               [&](Chunk chunk, uint32_t crc) {
-                                 EXPECT_EQ(chunk.turn, crc);
+        file->announce_in_turn(std::move(chunks[i]), {.number = i},
+                               [&](Chunk chunk, const wire::ChunkCheck& check) {
+                                 EXPECT_EQ(chunk.turn, check.number);
                                  announced.push_back(chunk.turn);
                                });
       }
@@ -45,10 +45,12 @@ TEST_F(FileStreamTest, AnnouncesChunksInTheOrderInWhichTheyWereCut) {
 TEST_F(FileStreamTest, ChunkThatIsReadyTooEarlyIsAnnouncedAfterThePreviousChunk) {
   Chunk first = cut(), second = cut();
   std::vector<uint64_t> announced;
-  const auto announce = [&](Chunk chunk, uint32_t) { announced.push_back(chunk.turn); };
-  file->announce_in_turn(std::move(second), 0, announce);
+  const auto announce = [&](Chunk chunk, const wire::ChunkCheck&) {
+    announced.push_back(chunk.turn);
+  };
+  file->announce_in_turn(std::move(second), {}, announce);
   EXPECT_TRUE(announced.empty());
-  file->announce_in_turn(std::move(first), 0, announce);
+  file->announce_in_turn(std::move(first), {}, announce);
   EXPECT_EQ(announced, (std::vector<uint64_t>{0, 1}));
 }
 
@@ -106,7 +108,7 @@ class OverlapTest : public FileStreamTest {
   // Announces in the background, as the call may block.
   std::future<void> announce(Chunk chunk) {
     return std::async(std::launch::async, [this, chunk = std::move(chunk)]() mutable {
-      file->announce_in_turn(std::move(chunk), 0, [this](Chunk next, uint32_t) {
+      file->announce_in_turn(std::move(chunk), {}, [this](Chunk next, const wire::ChunkCheck&) {
         std::lock_guard lock(mutex);
         announced.push_back(next.turn);
       });
@@ -193,7 +195,7 @@ TEST_F(OverlapTest, OverlappingChunksAreNeverInFlightTogether) {
   for (int i = 0; i < 5000; ++i) {
     const uint64_t begin = random() % 1000;
     file->announce_in_turn(
-        cut_range(begin, begin + 1 + random() % 20), 0, [&](Chunk chunk, uint32_t) {
+        cut_range(begin, begin + 1 + random() % 20), {}, [&](Chunk chunk, const wire::ChunkCheck&) {
           const InFlight mine{chunk.turn, chunk.offset, chunk.offset + chunk.length};
           std::lock_guard lock(mutex);
           for (const InFlight& other : in_flight) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <exception>
 
-#include "buffer_pool/crc32c.h"
 #include "rdma_stream/session/incoming_session.h"
 #include "third_party/spdlog.h"
 
@@ -11,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A chunk fails after this many wrong checksums: too many to be damage by the network.
+// A chunk fails after this many pulls of wrong bytes: too many to be damage by the network.
 constexpr uint32_t kAttemptsMax = 3;
 // Chunks up to this length are pulled before longer ones.
 constexpr uint32_t kUrgentMaxBytes = 64 << 10;
@@ -302,15 +301,15 @@ void IncomingSession::completed(const Pull& pull) {
   land(pull.slot, verified);
 }
 
+// Decrypts the chunk in place. A pull that follows on an error fetches all bytes again.
 Status IncomingSession::verify(const ChunkEntry& entry) const {
-  uint32_t crc = 0;
-  for (uint32_t i = 0; i < entry.landing.piece_count; ++i) {
-    const Landing::Piece& piece = entry.landing.pieces[i];
-    crc = crc32c({piece.data, piece.length}, crc);
-  }
-  if (crc == entry.announce.crc) return {};
-  return failure(EIO, "chunk at offset " + std::to_string(entry.announce.offset) + " from " +
-                          options_.hello.source_name + ": checksum mismatch");
+  const wire::Announce& announce = entry.announce;
+  const Status verified =
+      options_.protection->verify({announce.node, announce.offset}, announce.check,
+                                  std::span(entry.landing.pieces).first(entry.landing.piece_count));
+  if (verified) return {};
+  return failure(EIO, "chunk at offset " + std::to_string(announce.offset) + " from " +
+                          options_.hello.source_name + ": " + verified.error().message);
 }
 
 // Finishes a chunk: passes its bytes or its error to the sink and releases its slot.
@@ -320,7 +319,7 @@ void IncomingSession::land(uint32_t slot, Status status) {
   const bool has_landing = std::exchange(entry.has_landing, false);  // the sink always ends it
   if (status) {
     status = sink_.land(entry.landing,
-                        wire::chunk_digest(announce.offset, announce.length, announce.crc));
+                        wire::chunk_digest(announce.offset, announce.length, announce.check));
   } else if (has_landing) {
     sink_.abandon(entry.landing, status.error());
   }

@@ -43,7 +43,8 @@ Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
   std::lock_guard control(control_mutex_);
   if (auto reason = over()) return failure(*reason);
   // Only now is the last received sequence number final: earlier connections deliver no more.
-  const wire::Welcome welcome{options_.token, channel_.received_sequence(), target_name};
+  const wire::Welcome welcome{options_.token, channel_.received_sequence(),
+                              options_.protection->kind(), target_name};
   if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
     return sent;
   }
@@ -265,6 +266,8 @@ SessionReport IncomingSession::report() const {
   report.source_name = options_.hello.source_name;
   report.peer = channel_.peer();
   report.security = options_.identity.text();
+  report.encryption = to_string(options_.protection->kind());
+  report.encryption_why = options_.protection->why();
   report.connected = channel_.connected();
   const auto now = Clock::now();
   report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_received());

@@ -23,6 +23,7 @@
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/mover/slot_ring.h"
 #include "rdma_stream/mover/tcp_puller.h"
+#include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
 #include "rdma_stream/verbs/verbs_puller.h"
 
@@ -39,7 +40,9 @@ struct SessionReport {
   SessionId id = 0;
   std::string source_name;
   std::string peer;
-  std::string security;  // PeerIdentity::text()
+  std::string security;        // PeerIdentity::text()
+  std::string encryption;      // of chunks: to_string(wire::Protection)
+  std::string encryption_why;  // the reason for it
   wire::Transport transport = wire::Transport::kTcp;
   std::string transport_why;  // the reason for this choice
   bool connected = false;
@@ -61,6 +64,7 @@ class IncomingSession final {
     wire::ControlHello hello;
     wire::Token token{};
     PeerIdentity identity;
+    std::shared_ptr<ChunkProtection> protection;
     SessionTimings timings{};
     TargetTransport transport;
   };

@@ -14,7 +14,7 @@
 namespace ppmr {
 
 struct OutletCounters {
-  uint64_t verified_bytes = 0;  // bytes in place at the target, CRC checked
+  uint64_t verified_bytes = 0;  // bytes in place at the target, and verified
   uint64_t announced_bytes = 0;
   uint64_t chunks = 0;
   uint64_t inline_chunks = 0;
@@ -25,6 +25,8 @@ struct OutletCounters {
   std::string peer;
   std::string peer_name;
   std::string security;                  // PeerIdentity::text(), of the target
+  std::string encryption = "none";       // of chunks: to_string(wire::Protection)
+  std::string encryption_why;            // the reason for it
   std::chrono::milliseconds silence{0};  // time since the peer last sent anything
 };
 

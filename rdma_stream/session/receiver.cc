@@ -83,14 +83,16 @@ Status Receiver::serve_control(const std::shared_ptr<Connection>& connection,
   }
   SessionPointer session;
   if (hello->token == wire::Token{}) {
-    auto opened = open_session(*hello, connection->peer_identity());
+    auto opened = open_session(*hello, *connection);
     if (!opened) {
       send_reject(*connection, wire::RejectReason::kBusy, opened.error().message);
       return failure(opened.error());
     }
     session = *opened;
-    spdlog::info("source {} connected from {}, security {}", hello->source_name, connection->peer(),
-                 connection->peer_identity().text());
+    const SessionReport report = session->report();
+    spdlog::info("source {} connected from {}, security {}, encryption of the data: {}, because {}",
+                 hello->source_name, connection->peer(), report.security, report.encryption,
+                 report.encryption_why);
   } else {
     session = find(*hello, connection->peer_identity());
     if (!session) {
@@ -110,13 +112,19 @@ Status Receiver::serve_control(const std::shared_ptr<Connection>& connection,
 }
 
 Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello& hello,
-                                                        const PeerIdentity& identity) {
+                                                        Connection& connection) {
   IncomingSession::Options options;
   options.hello = hello;
   options.token = random_token();
-  options.identity = identity;
+  options.identity = connection.peer_identity();
   options.timings = timings_;
   options.transport = options_.transport;
+  auto protection = ChunkProtection::create(
+      connection, hello.session, options.token,
+      choose_protection(options.identity, hello.protection, options_.trusted_fabric),
+      options_.trusted_fabric);
+  if (!protection) return failure(protection.error());
+  options.protection = std::move(*protection);
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the target is shutting down");

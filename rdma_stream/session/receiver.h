@@ -21,6 +21,8 @@ struct ReceiverOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TargetTransport transport;
+  // --trusted-fabric: chunks need no encryption. A session encrypts unless its source agrees.
+  bool trusted_fabric = false;
   // Serves a connection that begins with a hello to the agent, and returns when the connection
   // ends. If this function is empty, the receiver refuses such connections. Called on the
   // connection's own thread; when the receiver is destroyed, it shuts the connection down.
@@ -69,8 +71,7 @@ class Receiver {
   SessionPointer find(SessionId id) const;
   SessionPointer find(const wire::ControlHello& hello, const PeerIdentity& identity) const;
   SessionPointer find(const wire::DataHello& hello) const;
-  Result<SessionPointer> open_session(const wire::ControlHello& hello,
-                                      const PeerIdentity& identity);
+  Result<SessionPointer> open_session(const wire::ControlHello& hello, Connection& connection);
   std::string why_unknown(const wire::ControlHello& hello) const;
   void run_watcher();
   void watch_sessions();

@@ -47,6 +47,13 @@ Result<std::unique_ptr<Sender>> Sender::open_unguarded(SenderOptions options, Bu
   sender->token_ = greeting->second.token;
   sender->target_name_ = greeting->second.target_name;
   sender->target_identity_ = greeting->first->peer_identity();
+  auto protection =
+      ChunkProtection::create(*greeting->first, sender->session_, sender->token_,
+                              greeting->second.protection, sender->options_.trusted_fabric);
+  if (!protection) return failure(protection.error());
+  sender->protection_ = std::move(*protection);
+  spdlog::info("target {}: encryption of the data: {}, because {}", connector.target(),
+               to_string(sender->protection_->kind()), sender->protection_->why());
   TcpResponder::Options responder;
   responder.session = sender->session_;
   responder.token = sender->token_;
@@ -115,6 +122,7 @@ Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
   hello.slot_count = pool_.slot_count();
   hello.chunk_size_bytes = static_cast<uint32_t>(pool_.chunk_size_bytes());
   hello.stream_count = options_.stream_count;
+  hello.protection = least_protection(connection->peer_identity(), options_.trusted_fabric);
   hello.source_name = options_.source_name;
   auto welcome = greet_target(*connection, hello, timeout);
   {
@@ -122,6 +130,10 @@ Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
     connecting_ = nullptr;
   }
   if (!welcome) return failure(welcome.error());
+  if (protection_ && welcome->protection != protection_->kind()) {
+    return failure(EPROTO, "the target at " + connector_.target() +
+                               " changed the encryption of a session that it had");
+  }
   return std::pair{connection, std::move(*welcome)};
 }
 
@@ -393,6 +405,8 @@ OutletCounters Sender::counters() const {
   counters.peer = connector_.target();
   counters.peer_name = target_name_;
   counters.security = target_identity_.text();
+  counters.encryption = to_string(protection_->kind());
+  counters.encryption_why = protection_->why();
   counters.silence =
       std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_received());
   return counters;

@@ -20,6 +20,7 @@
 #include "rdma_stream/mover/slot_reader.h"
 #include "rdma_stream/mover/tcp_responder.h"
 #include "rdma_stream/session/outlet.h"
+#include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
 #include "rdma_stream/verbs/verbs_source.h"
 
@@ -38,6 +39,8 @@ struct SenderOptions {
   std::string source_name;
   // What the source offers to the target, which chooses. Empty: no offer, payload travels over TCP.
   std::optional<SourceTransport> transport;
+  // --trusted-fabric: chunks need no encryption. The session encrypts unless the target agrees.
+  bool trusted_fabric = false;
 };
 
 // Requests of the target. The functions run on the control thread and must not wait for the target.
@@ -52,8 +55,8 @@ class Sender final : public Outlet, private SlotReader {
  public:
   // Opens a session and waits for the target's choice of transport. Errors: those of
   // Connector::connect and of the handshake; EINVAL when the pool has more slots than a session may
-  // have; EIO when the two sides have no transport in common; EAGAIN when the system has no thread
-  // or memory left.
+  // have; EIO when the two sides have no transport in common; EACCES when the target does not
+  // encrypt; EAGAIN when the system has no thread or memory left.
   static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
                                               Connector& connector, SenderEvents events);
   // Ends the session: checkpoints that are not sealed fail at the target. Afterwards all slots are
@@ -77,7 +80,7 @@ class Sender final : public Outlet, private SlotReader {
   // A chunk from its announcement to its release.
   struct SlotEntry {
     Chunk chunk;
-    uint32_t crc = 0;
+    wire::ChunkCheck check;
     bool announced = false;
     uint32_t readers = 0;      // begin_read() without end_read()
     bool release_due = false;  // released during a read: the last end_read() completes it
@@ -111,7 +114,7 @@ class Sender final : public Outlet, private SlotReader {
   Result<Greeting> connect(std::chrono::milliseconds timeout);
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   Status handle_release(const wire::Release& release);
-  void announce_now(Chunk chunk, uint32_t crc);
+  void announce_now(Chunk chunk, const wire::ChunkCheck& check);
   void offer_transport();
   Status await_transport();
   Status handle_transport_choice(const wire::TransportChoice& choice);
@@ -137,6 +140,7 @@ class Sender final : public Outlet, private SlotReader {
   wire::Token token_{};  // assigned by the target; constant after open()
   std::string target_name_;
   PeerIdentity target_identity_;
+  std::shared_ptr<ChunkProtection> protection_;  // constant after open()
 
   mutable std::mutex slots_mutex_;
   std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_

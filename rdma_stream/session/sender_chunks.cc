@@ -1,30 +1,38 @@
 // A chunk at the source: announced, read by the target, released.
 #include <cstring>
 
-#include "buffer_pool/crc32c.h"
 #include "rdma_stream/session/sender.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
-std::span<const std::byte> bytes_of(const Chunk& chunk) {
+std::span<std::byte> bytes_of(const Chunk& chunk) {
   return chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
 }
 
 }  // namespace
 
 void Sender::announce(Chunk chunk) {
-  const uint32_t crc = crc32c(bytes_of(chunk));
+  // From here on the slot holds the ciphertext, which may be read several times: the target pulls a
+  // chunk again after a fault, and also an inline chunk for which it had no memory.
+  auto check = protection_->protect({chunk.file->node(), chunk.offset}, bytes_of(chunk));
+  if (!check) {
+    // The bytes are wiped. Nothing is sent any more, and end_session() fails the chunk.
+    spdlog::error("{}; ending the session with {}", check.error().message, connector_.target());
+    channel_.fail(check.error());
+  }
   announced_bytes_ += chunk.length;
   ++chunks_;
   const std::shared_ptr<FileStream> file = chunk.file;
-  file->announce_in_turn(std::move(chunk), crc, [this](Chunk next, uint32_t next_crc) {
-    announce_now(std::move(next), next_crc);
-  });
+  file->announce_in_turn(std::move(chunk), check.value_or(wire::ChunkCheck{}),
+                         [this](Chunk next, const wire::ChunkCheck& next_check) {
+                           announce_now(std::move(next), next_check);
+                         });
 }
 
-void Sender::announce_now(Chunk chunk, uint32_t crc) {
-  const auto bytes = bytes_of(chunk);
+void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
+  const std::span<const std::byte> bytes = bytes_of(chunk);
   wire::Announce message;
   message.node = chunk.file->node();
   message.offset = chunk.offset;
@@ -32,7 +40,7 @@ void Sender::announce_now(Chunk chunk, uint32_t crc) {
   message.slot = chunk.lease.index();
   message.generation = chunk.lease.generation();
   message.slot_offset = chunk.slot_offset;
-  message.crc = crc;
+  message.check = check;
   const bool inlined = message.length <= wire::kInlineMaxBytes;
   std::optional<Error> closed;
   {
@@ -40,7 +48,7 @@ void Sender::announce_now(Chunk chunk, uint32_t crc) {
     closed = slots_closed_;
     if (!closed) {
       SlotEntry& entry = slots_[message.slot];
-      entry.crc = message.crc;
+      entry.check = message.check;
       entry.announced = true;
       entry.readers = inlined ? 1 : 0;  // send() below reads the slot
       entry.chunk = std::move(chunk);
@@ -119,7 +127,7 @@ Status Sender::handle_release(const wire::Release& release) {
 
 void Sender::complete(SlotEntry entry) {
   Chunk& chunk = entry.chunk;
-  const uint64_t digest = wire::chunk_digest(chunk.offset, chunk.length, entry.crc);
+  const uint64_t digest = wire::chunk_digest(chunk.offset, chunk.length, entry.check);
   const uint32_t length = chunk.length;
   // Free the slot first: a caller that waits for the file may need one.
   chunk.lease.release();

@@ -12,6 +12,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// The check of bytes that are not encrypted.
+wire::ChunkCheck checksum(std::span<const std::byte> bytes) {
+  const auto crc = wire::encode(crc32c(bytes));
+  wire::ChunkCheck check;
+  for (size_t i = 0; i < crc.size(); ++i) check.code[i] = std::to_integer<uint8_t>(crc[i]);
+  return check;
+}
+
 // Answers read requests until no further one arrives: `wrong_answers` of them with one wrong byte
 // each, later ones correctly. Returns their number.
 int serve_data(
@@ -70,7 +78,7 @@ struct WrongSource : Greeting {
   std::vector<std::byte> give_damaged(int wrong_answers) {
     auto message = good_announce();
     const std::vector<std::byte> bytes(message.length, std::byte{42});
-    message.crc = crc32c(bytes);
+    message.check = checksum(bytes);
     EXPECT_TRUE(channel.send(message));
     serve_session(bytes, wrong_answers);
     return bytes;
@@ -155,7 +163,7 @@ TEST_F(WrongSource, WrongChecksumOfInlineBytesFailsOnlyThatChunk) {
   wire::AnnounceInline message;
   static_cast<wire::Announce&>(message) = good_announce();
   message.length = 100;
-  message.crc = 12345;
+  message.check.code = {1, 2, 3, 4};
   const std::vector<std::byte> bytes(100);
   ASSERT_TRUE(channel.send(message, bytes));
   EXPECT_TRUE(
@@ -232,7 +240,7 @@ TEST_F(WrongSource, OverlappingChunksInFlightAreReleased) {
     auto message = good_announce();
     message.slot = slot;
     message.offset = slot * 100;
-    message.crc = crc32c(bytes);
+    message.check = checksum(bytes);
     ASSERT_TRUE(channel.send(message));
   }
   serve_session(bytes, /*wrong_answers=*/0);
@@ -259,7 +267,7 @@ TEST(SilentSource, PayloadKeepsTheSessionAliveWithoutControlMessages) {
     auto message = WrongSource::good_announce();
     message.slot = slot;
     message.offset = slot * bytes.size();
-    message.crc = crc32c(bytes);
+    message.check = checksum(bytes);
     ASSERT_TRUE(channel.send(message));
   }
   ASSERT_TRUE(eventually([&] { return rig.sink().chunks_in_flight() == hello.slot_count; }));

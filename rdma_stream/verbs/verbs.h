@@ -117,8 +117,9 @@ struct Admission {
 
 // A rail calls these on its own thread. A handler must not destroy the rail.
 struct RailEvents {
-  // Called when a peer connects, with its private data; only on a rail that listens.
-  std::function<Result<Admission>(std::span<const std::byte> private_data)> admit;
+  // Called when a peer connects, with its address and private data; only on a rail that listens.
+  std::function<Result<Admission>(const RailAddress& peer, std::span<const std::byte> private_data)>
+      admit;
   // The device was removed or has failed: destroy everything made from the rail soon.
   std::function<void(const std::string& why)> lost;
 };

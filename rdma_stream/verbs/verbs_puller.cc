@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "rdma_stream/connection/session_proof.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -117,13 +118,11 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
   const auto rails = target_.rails();
   if (rails.empty()) return failure(ENODEV, "the target has no RDMA device left");
   const wire::Rail& partner = options_.offer.rails[index % options_.offer.rail_count];
-  const wire::RdmaHello hello{wire::kMagic, wire::kVersion, static_cast<uint16_t>(index),
-                              options_.offer.secret};
-  const auto private_data = wire::encode(hello, wire::kRdmaHelloBytes);
+  wire::RdmaHello hello;
+  hello.stream = static_cast<uint16_t>(index);
   Rail::ConnectOptions options;
   options.peer.ip = partner.address;
   options.peer.port = partner.port;
-  options.private_data = private_data;
   options.timeout = options_.connect_timeout;
   options.read_timeout = options_.read_timeout;
   options.stream = index;
@@ -140,6 +139,11 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
     if (stopping_) return failure(ECANCELED, "the session has ended");
     const auto domain = rail->domain();
     if (!domain) continue;
+    ++hello.attempt;
+    const RdmaEnds ends{partner.address, partner.port, rail->rail().address().ip};
+    hello.proof = rdma_proof(options_.offer.secret, ends, hello.stream, hello.attempt);
+    const auto private_data = wire::encode(hello, wire::kRdmaHelloBytes);
+    options.private_data = private_data;
     auto queue = rail->rail().connect(domain, options, streams_[index]->wake);
     if (queue) {
       streams_[index]->rail = rail;

@@ -160,7 +160,7 @@ void VerbsRail::connect_request(VerbsPointer<rdma_cm_event> event) {
   const std::vector<std::byte> hello(data, data + wanted.private_data_len);
   event = nullptr;
   const RailAddress peer = rail_address(rdma_get_peer_addr(id.get()));
-  auto admission = events_.admit(hello);
+  auto admission = events_.admit(peer, hello);
   if (!admission) {
     spdlog::warn("refused the RDMA connection from {}: {}", peer.text(), admission.error().message);
     return reject(std::move(id), admission.error().message);

@@ -31,7 +31,7 @@ Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint
   std::lock_guard lending(lending_mutex_);
   if (auto opened = open(); !opened) return failure(opened.error());
   std::unique_ptr<PoolLoan> loan(new PoolLoan(*this));
-  loan->stream_count_ = stream_count;
+  loan->last_attempts_.resize(connections_max(stream_count));
   loan->pool_bytes_ = pool.memory().size();
   wire::TransportOffer& offer = loan->offer_;
   offer.secret = random_token();
@@ -109,7 +109,9 @@ Status VerbsSource::open() {
     SourceRail& open = *rails.emplace_back(std::make_unique<SourceRail>());
     open.rail = std::move(rail);
     RailEvents events;
-    events.admit = [this, &open](std::span<const std::byte> data) { return admit(open, data); };
+    events.admit = [this, &open](const RailAddress& peer, std::span<const std::byte> data) {
+      return admit(open, peer, data);
+    };
     events.lost = [this, &open](const std::string& why) { lose(open, why); };
     // Call start() without the lock, because the rail's events take it.
     open.rail->start(std::move(events));
@@ -136,7 +138,7 @@ void VerbsSource::lose(SourceRail& rail, const std::string& why) {
 
 // ---- Connections -------------------------------------------------------------------------------
 
-Result<Admission> VerbsSource::admit(const SourceRail& rail,
+Result<Admission> VerbsSource::admit(const SourceRail& rail, const RailAddress& peer,
                                      std::span<const std::byte> private_data) {
   // Drop the padding that the connection manager adds to the hello.
   if (private_data.size() > wire::kRdmaHelloBytes) {
@@ -149,22 +151,34 @@ Result<Admission> VerbsSource::admit(const SourceRail& rail,
     if (hello->version != wire::kVersion) {
       refusal.message = "another version of the protocol";
     } else {
-      refusal = Error{EACCES, "no session has this secret"};
+      refusal = Error{EACCES, "no session has the secret of this proof"};
+      const RailAddress& own = rail.rail->address();
+      const RdmaEnds ends{own.ip, own.port, peer.ip};
       for (PoolLoan* loan : loans_) {
-        if (!equal_secrets(loan->offer_.secret, hello->secret)) continue;
-        refusal.message = "stream out of range";
-        if (hello->stream >= connections_max(loan->stream_count_)) continue;
-        refusal.message = "the session was not offered this device";
-        for (PoolLoan::OnRail& on : loan->rails_) {
-          if (on.rail != &rail) continue;
-          ++admitted_;
-          return Admission{on.domain, hello->stream};
-        }
+        const auto expected = rdma_proof(loan->offer_.secret, ends, hello->stream, hello->attempt);
+        if (!equal_secrets(expected, hello->proof)) continue;
+        auto admission = admit_locked(*loan, rail, *hello);
+        ++(admission ? admitted_ : refused_);
+        return admission;
       }
     }
   }
   ++refused_;
   return failure(refusal);
+}
+
+// The hello has a valid proof.
+Result<Admission> VerbsSource::admit_locked(PoolLoan& loan, const SourceRail& rail,
+                                            const wire::RdmaHello& hello) {
+  if (hello.stream >= loan.last_attempts_.size()) return failure(EACCES, "stream out of range");
+  uint64_t& last_attempt = loan.last_attempts_[hello.stream];
+  if (hello.attempt <= last_attempt) return failure(EACCES, "the proof was used before");
+  for (PoolLoan::OnRail& on : loan.rails_) {
+    if (on.rail != &rail) continue;
+    last_attempt = hello.attempt;
+    return Admission{on.domain, hello.stream};
+  }
+  return failure(EACCES, "the session was not offered this device");
 }
 
 VerbsSource::Counters VerbsSource::counters() const {

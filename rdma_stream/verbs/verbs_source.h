@@ -1,9 +1,9 @@
 // RDMA at the source, shared by its sessions: the rails on which it listens, and who may read.
 //
 // A session lends the pool to its target. A loan has a protection domain on each rail, with the
-// pool registered for reading, and a secret that admits connections to these domains. The end of
-// the loan ends the connections and revokes the keys, so that no peer reads a slot after the end of
-// its session.
+// pool registered for reading, and a secret. A connection to these domains is admitted once for
+// each proof of the secret. The end of the loan ends the connections and revokes the keys, so that
+// no peer reads a slot after the end of its session.
 #pragma once
 
 #include <memory>
@@ -47,8 +47,9 @@ class PoolLoan {
   VerbsSource& source_;
   wire::TransportOffer offer_;
   uint64_t pool_bytes_ = 0;
-  uint32_t stream_count_ = 0;
-  std::vector<OnRail> rails_;  // guarded by the source's mutex
+  // Guarded by the source's mutex.
+  std::vector<OnRail> rails_;
+  std::vector<uint64_t> last_attempts_;  // accepted, by stream
 };
 
 // Threads: any.
@@ -76,7 +77,10 @@ class VerbsSource {
 
   VerbsSource(Fabric& fabric, RailChoice choice) : fabric_(fabric), choice_(std::move(choice)) {}
   Status open();
-  Result<Admission> admit(const SourceRail& rail, std::span<const std::byte> private_data);
+  Result<Admission> admit(const SourceRail& rail, const RailAddress& peer,
+                          std::span<const std::byte> private_data);
+  Result<Admission> admit_locked(PoolLoan& loan, const SourceRail& rail,
+                                 const wire::RdmaHello& hello);
   void lose(SourceRail& rail, const std::string& why);
   void end(PoolLoan& loan);
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/session_proof.h"
 #include "tests/stream/stream_rig.h"
 
 namespace ppmr {
@@ -478,7 +479,7 @@ TEST_F(Verbs, EndsAVerbsOnlySessionOnAWrongMemoryKey) {
   EXPECT_TRUE(writing_fails(open_source()));
 }
 
-TEST_F(Verbs, RefusesRdmaConnectionsWithoutTheSecretOfASession) {
+TEST_F(Verbs, RefusesRdmaConnectionsWithoutAProofOfTheSecretOfASession) {
   rig();
   open_source();
   const auto refusal = [&](const wire::RdmaHello& hello) {
@@ -487,15 +488,61 @@ TEST_F(Verbs, RefusesRdmaConnectionsWithoutTheSecretOfASession) {
     return rig_->verbs().refusal(bytes).message;
   };
   wire::RdmaHello hello;
-  EXPECT_EQ(refusal(hello), "no session has this secret");
-  hello.secret = random_token();
-  EXPECT_EQ(refusal(hello), "no session has this secret");
+  EXPECT_EQ(refusal(hello), "no session has the secret of this proof");
+  hello.proof = rdma_proof(random_token(), {}, 0, 1);
+  EXPECT_EQ(refusal(hello), "no session has the secret of this proof");
   hello.version = wire::kVersion + 1;
   EXPECT_EQ(refusal(hello), "another version of the protocol");
   hello.magic = {'G', 'E', 'T', ' '};
   EXPECT_EQ(refusal(hello), "not a ppmr target");
   EXPECT_EQ(rig_->verbs().refusal({}).message, "not a ppmr target");
   EXPECT_EQ(rig_->verbs_source()->counters().refused, 5u);
+}
+
+TEST_F(Verbs, RecordedRdmaConnectionRequestIsRefused) {
+  rig();
+  open_source({.stream_count = 1});
+  const auto recorded = rig_->verbs().latest_private_data();
+  ASSERT_FALSE(recorded.empty());
+  EXPECT_EQ(rig_->verbs().refusal(recorded).message, "the proof was used before");
+  for (size_t bit = 0; bit < wire::kRdmaHelloBytes * 8; ++bit) {
+    auto changed = recorded;
+    changed[bit / 8] ^= std::byte{1} << (bit % 8);
+    EXPECT_NE(rig_->verbs().refusal(changed).message, "") << "bit " << bit;
+  }
+}
+
+TEST(RdmaSecret, AdmitsEachAttemptOnceAndOnlyBetweenItsAddresses) {
+  FaultyVerbs fabric;
+  auto source = std::move(VerbsSource::create(fabric.source(), {}).value());
+  auto pool = std::move(BufferPool::create(2 * kChunk, kChunk).value());
+  auto loan = std::move(source->lend(*pool, 1).value());
+  const RailAddress from = fabric.source_address(), to = fabric.target_address();
+  const RdmaEnds ends{from.ip, from.port, to.ip};
+  const auto refusal = [&](const RdmaEnds& proved, uint16_t stream, uint64_t attempt) {
+    wire::RdmaHello hello;
+    hello.stream = stream;
+    hello.attempt = attempt;
+    hello.proof = rdma_proof(loan->offer().secret, proved, stream, attempt);
+    return fabric.refusal(wire::encode(hello)).message;
+  };
+  const std::string wrong = "no session has the secret of this proof";
+  RdmaEnds other = ends;
+  other.target_ip[15] += 1;
+  EXPECT_EQ(refusal(other, 0, 1), wrong);
+  other = ends;
+  other.source_ip[15] += 1;
+  EXPECT_EQ(refusal(other, 0, 1), wrong);
+  other = ends;
+  other.source_port += 1;
+  EXPECT_EQ(refusal(other, 0, 1), wrong);
+  EXPECT_EQ(refusal(ends, 0, 2), "");
+  EXPECT_EQ(refusal(ends, 0, 2), "the proof was used before");
+  EXPECT_EQ(refusal(ends, 0, 1), "the proof was used before");
+  EXPECT_EQ(refusal(ends, 0, 0), "the proof was used before");
+  EXPECT_EQ(refusal(ends, 1, 1), "") << "another stream";
+  EXPECT_EQ(refusal(ends, 0, 3), "");
+  EXPECT_EQ(refusal(ends, 8, 1), "stream out of range");
 }
 
 TEST(VerbsOffer, IsRefusedIfANumberIsInvalid) {

@@ -4,15 +4,19 @@
 
 namespace ppmr::wire {
 
-uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc) {
-  // The finaliser of splitmix64 (Steele, Lea, Flood 2014), applied to offset, length and CRC. Every
-  // input bit affects all output bits, so that errors of two chunks do not cancel out in the sum.
+uint64_t chunk_digest(uint64_t offset, uint32_t length, const ChunkCheck& check) {
+  // The finaliser of splitmix64 (Steele, Lea, Flood 2014), applied to offset, length and half of
+  // the code. Every input bit affects all output bits, so that errors of two chunks do not cancel
+  // out in the sum.
   auto mix = [](uint64_t value) {
     value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
     value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
     return value ^ (value >> 31);
   };
-  return mix(mix(offset + 0x9e3779b97f4a7c15u) ^ ((uint64_t{length} << 32) | crc));
+  constexpr uint64_t kGap = 0x9e3779b97f4a7c15u;
+  uint64_t code = 0;
+  for (size_t i = 0; i < sizeof code; ++i) code |= uint64_t{check.code[i]} << (8 * i);
+  return mix(mix(mix(offset + kGap) ^ length) ^ (code + kGap));
 }
 
 template <typename Message>

@@ -26,8 +26,9 @@ inline constexpr size_t kAgentFrameHeaderBytes = 12;
 
 // The value of one chunk in the digest of its file, which is the sum over all its chunks. The sum
 // does not depend on the order in which chunks land. It changes when a chunk is lost, duplicated or
-// lands at a wrong offset.
-uint64_t chunk_digest(uint64_t offset, uint32_t length, uint32_t crc);
+// lands at a wrong offset. It covers the chunk's bytes by their check: the tag of an encrypted
+// chunk, which is unique to this encryption of these bytes, or the CRC32C.
+uint64_t chunk_digest(uint64_t offset, uint32_t length, const ChunkCheck& check);
 
 // The checksum of all fields before `crc`, which is the last field. For FrameHeader, ReadRequest,
 // ReadResponse and AgentFrameHeader.

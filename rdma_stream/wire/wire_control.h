@@ -210,8 +210,20 @@ struct Forget {  // unlinked and closed: the source does not use the id again
   }
 };
 
-// The source's pool holds `length` bytes of file `node` at `offset`. (slot, generation) identifies
-// this use of the slot; the bytes begin at `slot_offset` of its payload.
+// With which the target checks the bytes of a chunk.
+struct ChunkCheck {
+  uint64_t number = 0;             // of this encryption, unique in the session; 0: not encrypted
+  std::array<uint8_t, 16> code{};  // the tag of AES-256-GCM; or the CRC32C of the bytes, then zeros
+  template <typename F>
+  void fields(F&& field) {
+    field(number), field(code);
+  }
+  bool operator==(const ChunkCheck&) const = default;
+};
+
+// The source's pool holds `length` bytes of file `node` at `offset`, encrypted with kAes256Gcm.
+// (slot, generation) identifies this use of the slot; the bytes begin at `slot_offset` of its
+// payload.
 struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
   uint64_t node = 0;
@@ -220,15 +232,16 @@ struct Announce {
   uint32_t slot = 0;
   uint32_t generation = 0;
   uint32_t slot_offset = 0;
-  uint32_t crc = 0;  // CRC32C of the bytes
+  ChunkCheck check;
   template <typename F>
   void fields(F&& field) {
     field(node), field(offset), field(length), field(slot), field(generation), field(slot_offset),
-        field(crc);
+        field(check);
   }
 };
 
-// Announces an inline chunk: the fields of Announce, then the bytes of the chunk.
+// Announces an inline chunk: the fields of Announce, then the bytes of the chunk as the slot holds
+// them: a target without memory drops them and reads the slot later.
 struct AnnounceInline : Announce {
   static constexpr MessageType kType = MessageType::kAnnounceInline;
 };
@@ -411,7 +424,7 @@ struct Rail {                         // an RDMA port where the source listens
 struct TransportOffer {
   static constexpr MessageType kType = MessageType::kTransportOffer;
   uint16_t mode = 0;  // a TransportMode
-  Token secret{};     // admits RDMA connections to this session
+  Token secret{};     // proves that an RDMA connection belongs to this session
   uint64_t pool_address = 0;
   uint64_t slot_stride = 0;
   uint32_t rail_count = 0;  // used entries of `rails`; the rest is zeros

@@ -14,14 +14,15 @@ namespace ppmr::wire {
 struct RdmaHello {
   std::array<char, 4> magic = kMagic;
   uint16_t version = kVersion;
-  uint16_t stream = 0;  // a later connection of the same stream replaces an earlier one
-  Token secret{};       // of the offer
+  uint16_t stream = 0;   // a later connection of the same stream replaces an earlier one
+  uint64_t attempt = 0;  // 1, 2, 3 ... per stream; the source accepts a number once
+  Proof proof{};         // under the secret of the offer: session_proof.h
   template <typename F>
   void fields(F&& field) {
-    field(magic), field(version), field(stream), field(secret);
+    field(magic), field(version), field(stream), field(attempt), field(proof);
   }
 };
-inline constexpr size_t kRdmaHelloBytes = 24;
+inline constexpr size_t kRdmaHelloBytes = 48;
 
 struct ReadRequest {  // target -> source
   uint32_t id = 0;    // chosen by the target; the answer repeats it
@@ -40,7 +41,7 @@ struct ReadResponse {  // source -> target; `length` bytes follow
   uint32_t id = 0;
   uint32_t generation = 0;
   uint32_t length = 0;
-  uint32_t crc = 0;  // of the fields above; the payload's crc is in its announcement
+  uint32_t crc = 0;  // of the fields above; the check of the payload is in its announcement
   template <typename F>
   void fields(F&& field) {
     field(id), field(generation), field(length), field(crc);

@@ -12,13 +12,19 @@
 namespace ppmr::wire {
 
 inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 
 inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB if chunks have 64 KiB, 64 GiB if 1 MiB
 inline constexpr uint32_t kStreamsMax = 16;
 
 using Token = std::array<uint8_t, 16>;  // random: the id of a session, or the secret to join it
 using Proof = std::array<uint8_t, 32>;  // proof that the sender has a token: session_proof.h
+
+// How the bytes of chunks are protected on their way, also in the pool at the source.
+enum class Protection : uint16_t {
+  kChecksum = 1,   // CRC32C: against damage, not against an attacker
+  kAes256Gcm = 2,  // encrypted and authenticated
+};
 
 enum class HandshakeKind : uint16_t {
   kControl = 1,
@@ -49,11 +55,12 @@ struct ControlHello {
   uint32_t slot_count = 0;
   uint32_t chunk_size_bytes = 0;
   uint32_t stream_count = 0;
+  Protection protection = Protection::kAes256Gcm;  // the least that the source accepts
   std::string source_name;
   template <typename F>
   void fields(F&& field) {
     field(session), field(token), field(received_sequence), field(slot_count),
-        field(chunk_size_bytes), field(stream_count), field(source_name);
+        field(chunk_size_bytes), field(stream_count), field(protection), field(source_name);
   }
 };
 
@@ -90,11 +97,12 @@ struct AgentHello {
 
 struct Welcome {
   Token token{};
-  uint64_t received_sequence = 0;  // the last frame received from the source
+  uint64_t received_sequence = 0;                 // the last frame received from the source
+  Protection protection = Protection::kChecksum;  // of the session's chunks; constant
   std::string target_name;
   template <typename F>
   void fields(F&& field) {
-    field(token), field(received_sequence), field(target_name);
+    field(token), field(received_sequence), field(protection), field(target_name);
   }
 };
 

@@ -98,6 +98,7 @@ TEST(Wire, EncodedHeadersHaveTheirDeclaredSize) {
   EXPECT_EQ(encode(FrameHeader{}).size(), kFrameHeaderBytes);
   EXPECT_EQ(encode(ReadRequest{}).size(), kReadRequestBytes);
   EXPECT_EQ(encode(ReadResponse{}).size(), kReadResponseBytes);
+  EXPECT_EQ(encode(RdmaHello{}).size(), kRdmaHelloBytes);
 }
 
 TEST(Wire, DecodingReturnsTheBytesThatFollowTheFields) {
@@ -119,10 +120,14 @@ TEST(Wire, ChecksumCoversEveryField) {
   }
 }
 
+// The check of an unencrypted chunk.
+ChunkCheck checksum(uint8_t value) { return {.code = {value}}; }
+
 TEST(Wire, DigestDetectsSwappedAndMisplacedChunks) {
-  const uint64_t sum = chunk_digest(0, 10, 1) + chunk_digest(10, 10, 2);
-  EXPECT_NE(sum, chunk_digest(0, 10, 2) + chunk_digest(10, 10, 1));  // swapped
-  EXPECT_NE(sum, chunk_digest(0, 10, 1) + chunk_digest(20, 10, 2));  // landed elsewhere
+  const uint64_t sum = chunk_digest(0, 10, checksum(1)) + chunk_digest(10, 10, checksum(2));
+  EXPECT_NE(sum, chunk_digest(0, 10, checksum(2)) + chunk_digest(10, 10, checksum(1)));  // swapped
+  EXPECT_NE(sum, chunk_digest(0, 10, checksum(1)) +
+                     chunk_digest(20, 10, checksum(2)));  // landed elsewhere
 }
 
 }  // namespace

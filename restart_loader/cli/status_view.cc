@@ -75,16 +75,21 @@ std::string peer_line(const json& peer) {
   }
   const std::string error = text(peer, "error");
   const std::string security = text(peer, "security");
+  const std::string encryption = text(peer, "encryption");
+  const std::string encryption_why = text(peer, "encryption_why");
   const std::string transport = text(peer, "transport");
   return line(
       "peer",
-      fmt::format("{}, {}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
-                  truth(peer, "connected") ? "connected" : "NOT CONNECTED",
-                  transport.empty() ? "" : " over " + transport,
-                  security.empty() ? "" : ", security: " + security,
-                  format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
-                  format_size(number(peer, "bytes")), age(peer),
-                  error.empty() ? "" : ": " + error));
+      fmt::format(
+          "{}, {}{}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
+          truth(peer, "connected") ? "connected" : "NOT CONNECTED",
+          transport.empty() ? "" : " over " + transport,
+          security.empty() ? "" : ", security: " + security,
+          encryption.empty() ? ""
+                             : ", encryption: " + encryption +
+                                   (encryption_why.empty() ? "" : " (" + encryption_why + ")"),
+          format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
+          format_size(number(peer, "bytes")), age(peer), error.empty() ? "" : ": " + error));
 }
 
 std::string rdma_line(const json& rdma) {

@@ -44,6 +44,16 @@ TEST(StatusView, TextNamesTheMountAndEachCheckpoint) {
   EXPECT_THAT(text, HasSubstr("the source went away"));
 }
 
+TEST(StatusView, TextSaysWhetherDataIsEncryptedAndWhy) {
+  json status = status_with_bytes(1);
+  status["peers"] = {{{"name", "node1"},
+                      {"security", "tls-psk"},
+                      {"encryption", "none"},
+                      {"encryption_why", "both sides have --trusted-fabric"}}};
+  EXPECT_THAT(status_text(status, kMount),
+              HasSubstr("encryption: none (both sides have --trusted-fabric)"));
+}
+
 TEST(StatusView, TextOmitsFieldsOfTheWrongType) {
   const json status = {{"role", 5}, {"pid", "x"},      {"bytes", nullptr},
                        {"pool", 3}, {"peers", "none"}, {"checkpoints", {1, 2}}};

@@ -178,6 +178,68 @@ def logs_that_it_is_insecure(daemon):
     )
 
 
+def shows_encryption(world, daemon, encryption, why):
+    """Whether `ppmr status` shows this in both forms, and the daemon has logged it."""
+    peers = world.status(daemon.mountpoint)["peers"]
+    text = world.succeeds([find_ppmr(), "status", daemon.mountpoint]).out
+    return (
+        [(peer["encryption"], peer["encryption_why"]) for peer in peers] == [(encryption, why)]
+        and f"encryption: {encryption} ({why})" in text
+        and f"encryption of the data: {encryption}, because {why}" in daemon.log.read_text()
+    )
+
+
+def test_both_daemons_must_trust_the_fabric_to_send_plaintext(world):
+    trust, lone = ["--trusted-fabric"], "the other side does not have --trusted-fabric"
+    authenticated, both = "the peers authenticate", "both sides have --trusted-fabric"
+    for target_options, source_options, encryption, at_target, at_source in (
+        ([], trust, "aes-256-gcm", authenticated, lone),
+        (trust, [], "aes-256-gcm", lone, authenticated),
+        (trust, trust, "none", both, both),
+    ):
+        target = world.target(*target_options)
+        source = world.source(target, *SMALL, *source_options)
+        assert shows_encryption(world, target, encryption, at_target)
+        assert shows_encryption(world, source, encryption, at_source)
+        warned = "--trusted-fabric: data is not encrypted" in target.log.read_text()
+        assert warned == bool(target_options)
+        Stream(world, source, target).ends_well()
+
+
+def test_restart_for_everyone_on_a_network_needs_the_word_of_the_operator(world):
+    for address in ("0.0.0.0:0", "[::]:0", ":0"):
+        refused_at_start(
+            world,
+            [
+                "target",
+                world.mountpoint(),
+                "--listen",
+                address,
+                "--allow-restart",
+                "--insecure",
+            ],
+            "--allow-restart with --insecure",
+            "--trusted-fabric",
+        )
+    for address, options in (("127.0.0.1", []), ("0.0.0.0", ["--trusted-fabric"])):
+        world.daemons.append(
+            Daemon(
+                HOST,
+                "target",
+                world.mountpoint(),
+                [
+                    "--listen",
+                    f"{address}:{free_port()}",
+                    "--allow-restart",
+                    "--insecure",
+                    "--state-dir",
+                    world.directory / "state",
+                    *options,
+                ],
+            )
+        )
+
+
 def test_status_shows_how_each_peer_is_authenticated(world, authority):
     source, target = world.pair(SMALL)
     certified = world.target(*authority.issue("target", "node1"))
@@ -196,6 +258,13 @@ def test_status_shows_how_each_peer_is_authenticated(world, authority):
         assert (
             f"security: {security}"
             in world.succeeds([find_ppmr(), "status", daemon.mountpoint]).out
+        )
+        encrypted = security.startswith("tls")
+        assert shows_encryption(
+            world,
+            daemon,
+            "aes-256-gcm" if encrypted else "none",
+            "the peers authenticate" if encrypted else "the peers do not authenticate",
         )
     for daemon in (open_target, open_source):
         logs_that_it_is_insecure(daemon)

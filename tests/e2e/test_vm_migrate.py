@@ -65,7 +65,12 @@ def test_dry_run_reports_file_that_is_missing_at_target(machines, migrations):
 def test_migrate_moves_process_over_rdma(machines, migrations):
     worker = start_worker(machines, size_mib=32)
     before = Before(worker)
+    for daemon in (migrations.source, migrations.target):
+        peer = daemon.status()["peers"][0]
+        assert (peer["transport"], peer["encryption"]) == ("verbs", "aes-256-gcm"), peer
+    read_before = migrations.target.status()["rdma"]["bytes_read"]
     done = migrations.migrate(worker.pid, timeout=120).ok()
+    assert migrations.target.status()["rdma"]["bytes_read"] > read_before + 30 * MIB
     worker.node = machines.b
     worker.wait_for_lines(30, machines.b)
     claims = prove(worker, before, *machines.nodes)

@@ -181,12 +181,17 @@ class Mounts:
             key = make_key(Path(directory) / f"{name}-key-{next(_numbers)}", source_at, target_at)
             source_options, target_options = [*key, *source_options], [*key, *target_options]
         self._target_options = ["--listen", self.address, *target_options]
-        self._source_options = ["--target", self.address, *source_options]
+        self._source_options = list(source_options)
         try:
+            self._source_options = ["--target", self.reach_target(), *source_options]
             self.restart_dead()
         except BaseException:
             self.close()
             raise
+
+    def reach_target(self):
+        """The address that the source connects to."""
+        return self.address
 
     def restart_dead(self):
         """Starts the daemons that are not running and removes the mounts of dead ones."""

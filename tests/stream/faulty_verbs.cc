@@ -75,6 +75,7 @@ struct FaultyVerbs::State {
   uint32_t key_offset = 0;
   bool link_up = true;
   std::deque<ReadFault> planned;
+  std::vector<std::byte> latest_private_data;
   Counts counts;
 
   std::unique_ptr<Fabric> fabrics[2];
@@ -307,10 +308,11 @@ class FaultyQueue final : public ReadQueue {
   bool unanswered_ = false;
 };
 
-Result<Admission> call_admit(RailHandlers& handlers, std::span<const std::byte> private_data) {
+Result<Admission> call_admit(RailHandlers& handlers, const RailAddress& peer,
+                             std::span<const std::byte> private_data) {
   std::lock_guard lock(handlers.mutex);
   if (!handlers.events.admit) return failure(ECONNREFUSED, "no listener there");
-  return handlers.events.admit(private_data);
+  return handlers.events.admit(peer, private_data);
 }
 
 class FaultyRail final : public Rail {
@@ -370,8 +372,9 @@ class FaultyRail final : public Rail {
     const auto handlers = peer.rails[rail];
     std::vector<std::byte> data(options.private_data.begin(), options.private_data.end());
     data.resize(kPrivateDataBytes);
+    state_->latest_private_data = data;
     lock.unlock();
-    admission = call_admit(*handlers, data);
+    admission = call_admit(*handlers, address_, data);
     auto ended = WakeEvent::create();
     lock.lock();
     if (!admission || !ended) {
@@ -494,8 +497,27 @@ Error FaultyVerbs::refusal(std::span<const std::byte> private_data) {
     std::lock_guard lock(state_->mutex);
     handlers = state_->sides[true].rails.at(0);
   }
-  auto admission = call_admit(*handlers, private_data);
+  auto admission = call_admit(*handlers, target_address(), private_data);
   return admission ? Error{0, ""} : admission.error();
+}
+
+std::vector<std::byte> FaultyVerbs::latest_private_data() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->latest_private_data;
+}
+
+RailAddress FaultyVerbs::source_address() const {
+  std::lock_guard lock(state_->mutex);
+  RailAddress address;
+  address.ip = address_of(true, 0);
+  address.port = state_->sides[true].port;
+  return address;
+}
+
+RailAddress FaultyVerbs::target_address() const {
+  RailAddress address;
+  address.ip = address_of(false, 0);
+  return address;
 }
 
 }  // namespace ppmr

@@ -73,8 +73,13 @@ class FaultyVerbs {
     uint64_t regions_made = 0;
   };
   Counts counts() const;
-  // Connects to the source's first rail with this private data and returns the refusal.
+  // Connects to the source's first rail with this private data, from the target's first rail, and
+  // returns the refusal; no error if it is admitted.
   Error refusal(std::span<const std::byte> private_data);
+  // The private data of the latest connection, as the network has seen it.
+  std::vector<std::byte> latest_private_data() const;
+  RailAddress source_address() const;
+  RailAddress target_address() const;
 
   struct State;
 

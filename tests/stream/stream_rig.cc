@@ -21,6 +21,7 @@ StreamRig::StreamRig(RigOptions options)
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = "target";
+  receiver.trusted_fabric = options_.target_trusts_fabric;
   if (options_.verbs) {
     verbs_ = std::make_unique<FaultyVerbs>(options_.verbs->fabric);
     verbs_source_ = std::move(VerbsSource::create(verbs_->source(), {}).value());
@@ -34,8 +35,10 @@ StreamRig::StreamRig(RigOptions options)
 StreamRig::~StreamRig() = default;
 
 std::unique_ptr<Connector> StreamRig::connector() {
-  return options_.security->secure(
-      options_.tcp ? std::move(tcp_connector(receiver_->address()).value()) : network_.connector());
+  std::unique_ptr<Connector> plain =
+      options_.tcp ? std::move(tcp_connector(receiver_->address()).value()) : network_.connector();
+  if (options_.wiretap != nullptr) plain = options_.wiretap->tap(std::move(plain));
+  return options_.security->secure(std::move(plain));
 }
 
 TestSource::TestSource(StreamRig& rig, TestSourceOptions options)
@@ -48,6 +51,7 @@ TestSource::TestSource(StreamRig& rig, TestSourceOptions options)
   sender.stream_count = options_.stream_count;
   sender.peer_timeout = rig.options().peer_timeout;
   sender.source_name = options_.name;
+  sender.trusted_fabric = rig.options().source_trusts_fabric;
   if (rig.options().verbs) {
     sender.transport = SourceTransport{rig.options().verbs->source, rig.verbs_source(), ""};
   }

@@ -18,6 +18,7 @@
 #include "tests/stream/faulty_transport.h"
 #include "tests/stream/faulty_verbs.h"
 #include "tests/stream/memory_sink.h"
+#include "tests/stream/wiretap.h"
 
 namespace ppmr {
 
@@ -32,6 +33,9 @@ struct RigOptions {
   bool tcp = false;
   std::shared_ptr<const Security> security = Security::none();
   std::optional<RigVerbs> verbs;
+  bool source_trusts_fabric = false;
+  bool target_trusts_fabric = false;
+  Wiretap* wiretap = nullptr;  // on the connections of the sources
   FaultOptions faults;
   MemorySinkOptions sink;
   std::chrono::milliseconds peer_timeout{5000};
