@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
+import threading
 from pathlib import Path
 
 from lab import criu
@@ -19,6 +21,7 @@ from .loads import mortal
 
 LAZY_PORT, RSYNC_PORT, DISK_PORT = 7810, 7811, 7812
 PIPE_BYTES = 4 << 20
+MIGRATE_LIMIT_S = 300
 
 # Writes all files below a directory to the disk and drops them from the page cache.
 TO_DISK = """
@@ -197,23 +200,28 @@ def can_migrate(at):
 
 
 class MigrateMove(Move):
-    """`ppmr migrate`: one command that never loses or duplicates the process. Both nodes record the state while CRIU waits, which costs time."""
+    """`ppmr migrate`: one command that never loses or duplicates the process. Both nodes record the state while CRIU waits, which costs time.
+
+    After a move `summary` has the command's figures of the tree.
+    """
 
     name = "ppmr migrate"
 
-    def __init__(self, source, target, mounts, lazily=True):
-        super().__init__(source, target, lazily)
-        self.mounts = mounts
+    def __init__(self, source, target, mounts, *options):
+        super().__init__(source, target, lazily="--eager" not in options)
+        self.mounts, self._options = mounts, list(options)
+        self.when_running = lambda: None  # called when the command reports that the tree runs
+        self.summary = None
 
     def prepare(self, label):
         self._state = self.source.scratch(f"{label}-state")
+        self.target.keep_helpers_low()
         self.mounts.await_ready()
 
     def _transfer(self, pid, timeline, dump_options, restore_options):
         timeline.dump_began = now()
-        done = self.source.run(
+        when = self._migrate(
             [
-                find_ppmr(),
                 "migrate",
                 "--mount",
                 self.mounts.out,
@@ -222,15 +230,42 @@ class MigrateMove(Move):
                 "--state-dir",
                 self._state,
                 "--json",
-                *([] if self.lazily else ["--eager"]),
+                *self._options,
                 *(["--", *dump_options] if dump_options else []),
-            ],
-            timeout=300,
+            ]
         )
-        events = [json.loads(line) for line in done.stdout.splitlines()]
-        when = {event["event"]: event["time_ns"] / 1e9 for event in events}
         timeline.dump_done = timeline.arrived = when["sealed"]
         timeline.extra["complete"] = when["complete"] if self.lazily else when["running"]
+
+    def _migrate(self, words):
+        """Runs the command and follows its events. Returns the time of each kind of event."""
+        when = {}
+        with tempfile.TemporaryFile("w+") as errors:
+            process = self.source.popen(
+                mortal([find_ppmr(), *words]), stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+            limit = threading.Timer(MIGRATE_LIMIT_S, process.kill)
+            limit.start()
+            try:
+                for line in process.stdout:
+                    event = json.loads(line)
+                    when[event["event"]] = event["time_ns"] / 1e9
+                    if event["event"] == "running":
+                        self.when_running()
+                    if event["event"] == "summary":
+                        self.summary = event["trees"][0]
+                process.wait()
+            finally:
+                limit.cancel()
+                process.kill()
+                process.wait()
+                process.stdout.close()
+            errors.seek(0)
+            if process.returncode != 0:
+                raise LabError(
+                    f"ppmr migrate ended with {process.returncode}; its output: {errors.read().strip()[-2000:]}"
+                )
+        return when
 
     def clean(self):
         self.target.run(["sh", "-c", 'rm -rf "$0"/*', self.mounts.in_], check=False)
@@ -394,8 +429,8 @@ def all_ways(testbed, mounts, migrating=False):
     ]
     if migrating:
         ways[2:2] = [
-            Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, kind == "lazy"))
-            for kind in ("lazy", "eager")
+            Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, *options))
+            for kind, options in (("lazy", []), ("eager", ["--eager"]))
         ]
     why_not = {"criu-image-streamer": "not a Debian package, and this driver does not support it"}
     kind = filesystem_of(at, disk)

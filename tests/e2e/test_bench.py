@@ -18,7 +18,7 @@ from measure import plan, report  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
-from measure.targets import Target  # noqa: E402
+from measure.target import Target  # noqa: E402
 from measure.testbed import flags  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
@@ -452,18 +452,34 @@ def test_short_run_of_the_benchmark_of_jobs(ppmr, tmp_path, need_command):
 
 
 @pytest.mark.xdist_group("bench")
-def test_shapes_are_measured(ppmr):
-    options = ["--rounds", "1", "--only", "small"]
-    done = subprocess.run(
-        [REPOSITORY / "bench/shapes.py", *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PPMR": str(ppmr)},
-    )
+def test_tiny_run_measures_a_shape_in_every_way(ppmr, tmp_path):
+    done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "shapes")
     assert done.returncode == 0, done.stderr
-    cells = [cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|")]
-    assert cells[0] == "small" and all(0 < float(cell) < 60 for cell in cells[1:4])
+    rows = Rows(tmp_path / "out/rows.jsonl")
+    row = rows.get("shapes/downtime/16 MiB")
+    assert set(row["results"]) == {
+        "ppmr",
+        "ppmr --post-copy",
+        "ppmr --eager",
+        "plain CRIU, tmpfs",
+        "tmpfs + tar",
+        "CRIU page server",
+        "CRIU lazy pages",
+    }, row["not_measured"]
+    for way, [downtime] in row["results"].items():
+        [complete] = row["also"]["all memory in place"][way]
+        assert 0 < downtime <= complete < 60
+        [received] = row["also"]["received by the target, MB"][way]
+        assert received < 0.1 if way.startswith("plain") else received > 16
+        assert row["also"]["PSS of the tree, MiB"][way][0] > 16
+    assert rows.get("shapes/evacuation/2 processes of 8 MiB")["results"]["ppmr evacuate"][0] > 0
+    touched = rows.get("shapes/first pass/16 MiB in random order")
+    for way, [seconds] in touched["results"].items():
+        [p50], [p99], [longest] = (
+            touched["also"][f"touch: {name}, µs"][way] for name in ("p50", "p99", "longest")
+        )
+        assert 0 < p50 <= p99 <= longest <= 1e6 * seconds
+        assert touched["curves"][way][0][1] == 1.0
 
 
 @pytest.mark.xdist_group("bench")
