@@ -114,9 +114,7 @@ class Shape:
             return ""
         found = at.run(["sh", "-c", f"command -v {self.needs}"], check=False).returncode == 0
         return (
-            ""
-            if found
-            else f"{self.needs} is missing: third_party/install installs {self.package}"
+            "" if found else f"{self.needs} is missing: third_party/install installs {self.package}"
         )
 
 
@@ -157,7 +155,7 @@ class Beat:
 
 
 class Tree:
-    """A tree of a shape. After a move, set `node` to its new node."""
+    """A tree of a shape. `arrived` sets its new node."""
 
     dump_options = ()
 
@@ -193,6 +191,10 @@ class Tree:
             raise LabError(
                 f"'{self.shape.name}' has ended on {self.node.name}; its output: {self._log.read_text().strip()[-500:] or 'none'}"
             )
+
+    def arrived(self, node):
+        """Called as soon as the tree runs on its new node."""
+        self.node = node
 
     def gap(self, moment, source, target):
         """The last beat before a moment at which the tree was frozen, and the first after it. LabError if they are not of these nodes."""

@@ -112,9 +112,11 @@ def move_tree(testbed, way, tree):
     try:
         testbed.await_fresh_memory()
         received = testbed.link.received_bytes(testbed.target)
+        if isinstance(move, MigrateMove):  # this command ends later, when all memory is in place
+            move.when_running = lambda: tree.arrived(move.target)
         timeline = move.move_tree(tree.pid, tree.dump_options, tree.dump_options)
         restored = now()
-        tree.node = move.target
+        tree.arrived(move.target)
         tree.await_beats(5, after=timeline.dump_done)
         move.finish()
         if "complete" not in timeline.extra:
@@ -139,5 +141,3 @@ def what_failed(error):
     lines = str(error).splitlines()
     errors = [line for line in lines[1:] if "Error" in line and "rlimit" not in line]
     return ": ".join(line.strip() for line in [lines[0], *errors[:1]])[:300]
-
-

@@ -10,7 +10,7 @@ from lab.node import LabError, wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.move import now
 
-from . import touches
+from . import redis_moves, touches
 from .plan import Item, Outcome
 from .rounds import rotate
 from .shape_trees import Tree, python, filled, shapes
@@ -90,9 +90,7 @@ class Moves:
             if way.is_ppmr:
                 raise
             self.not_measured[way.name] = what_failed(error)
-            print(
-                f"\nbench: {way.name} does not manage this: {error}", file=sys.stderr, flush=True
-            )
+            print(f"\nbench: {way.name} does not manage this: {error}", file=sys.stderr, flush=True)
         finally:
             tree.end(self._testbed.source, self._testbed.target)
             tree.remove()
@@ -114,9 +112,7 @@ def measure(testbed, shape):
             SENT: moves.samples(lambda one: one.sent_mb),
             PSS: {
                 **moves.samples(lambda one: one.pss_after_mib),
-                PSS_BEFORE: [
-                    one.pss_before_mib for found in moves.moved.values() for one in found
-                ],
+                PSS_BEFORE: [one.pss_before_mib for found in moves.moved.values() for one in found],
             },
         },
     )
@@ -131,9 +127,7 @@ def evacuate(testbed, count):
             home = testbed.lab.home / testbed.label("evacuated")
             home.mkdir()
             beats = [home / f"beats{number}" for number in range(count)]
-            pids = [
-                testbed.source.spawn([*python(filled(EVACUATED_MIB)), path]) for path in beats
-            ]
+            pids = [testbed.source.spawn([*python(filled(EVACUATED_MIB)), path]) for path in beats]
             try:
                 wait_until(
                     lambda: all(path.exists() and path.stat().st_size > 1000 for path in beats),
@@ -190,3 +184,4 @@ def plan(testbed):
         count / 2,
     )
     yield from touches.plan(testbed, SECTION, Moves)
+    yield from redis_moves.plan(testbed, SECTION, Moves)
