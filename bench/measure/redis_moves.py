@@ -93,7 +93,6 @@ class Redis(Tree):
         clients.node.run([*CLIENT, "fill", *where], timeout=300)
         self._load = clients.node.popen(mortal([*CLIENT, "load", *where, CONNECTIONS, self._beats]))
         self.await_beats(2 * int(UNDISTURBED_S / 0.01), timeout=30)
-        self.clear_before = self.answers()[0][0]
         clients.hold_when_frozen(self.node.host_path(f"/proc/{self.pid}/stat"))
 
     def answers(self):
@@ -149,10 +148,10 @@ class Redis(Tree):
         return [[(place + 0.5) * BIN_S, bins.get(place, 0) / BIN_S] for place in places]
 
     def lost_s(self):
-        """What the move cost: the answers that are missing after the freeze, in seconds of undisturbed answers."""
-        rates = self.rates()
-        usual = spread([rate for at, rate in rates if at < -BIN_S]).median
-        return sum((1 - rate / usual) * BIN_S for at, rate in rates if at > 0)
+        """What the move cost: the answers that are missing after the freeze, in seconds at the rate of the last quarter, when all is over."""
+        after = [rate for at, rate in self.rates() if at > 0]
+        usual = spread(after[-len(after) // 4 :]).median
+        return sum((1 - rate / usual) * BIN_S for rate in after)
 
     def end(self, *nodes):
         self._clients.go_on(self.node)
