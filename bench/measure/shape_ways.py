@@ -10,8 +10,9 @@ from lab.move import Move, now
 from lab.peers import PageServerMove, TarMove
 
 from .machine import available_memory_bytes
+from .migrate import MigrateMove
 from .testbed import MIB
-from .ways import LazyPagesMove, MigrateMove
+from .ways import LazyPagesMove
 
 DEFAULT, POST_COPY, EAGER = "ppmr", "ppmr --post-copy", "ppmr --eager"
 MODES = {DEFAULT: [], POST_COPY: ["--post-copy"], EAGER: ["--eager"]}
