@@ -22,9 +22,9 @@ VALUE_BYTES = 4000  # with redis's header, a page
 CONNECTIONS = 4
 TCP = ["--tcp-established"]
 CLIENT = ["/usr/bin/python3", "-SE", REPOSITORY / "bench/redis_load.py"]
-UNDISTURBED_S = 1.5
 POLL_S = 0.001
 BIN_S = 0.1
+BEATS_PER_S = 200  # the clients note the first and the last answer of each 10 ms
 LOST = "service lost"
 
 
@@ -76,8 +76,9 @@ class Redis(Tree):
 
     dump_options = TCP
 
-    def __init__(self, testbed, clients, mib, after_s):
-        self.node, self._clients, self._after_s = testbed.source, clients, after_s
+    def __init__(self, testbed, clients, mib):
+        self.node, self._clients = testbed.source, clients
+        self._before_s, self._after_s = testbed.effort.watched_s
         self._directory = testbed.lab.home / testbed.label("redis")
         self._directory.mkdir()
         self._log, self._beats = self._directory / "log", self._directory / "answers"
@@ -92,7 +93,7 @@ class Redis(Tree):
         where = [address, PORT, keys, VALUE_BYTES]
         clients.node.run([*CLIENT, "fill", *where], timeout=300)
         self._load = clients.node.popen(mortal([*CLIENT, "load", *where, CONNECTIONS, self._beats]))
-        self.await_beats(2 * int(UNDISTURBED_S / 0.01), timeout=30)
+        self.await_beats(int(self._before_s * BEATS_PER_S), timeout=30)
         clients.hold_when_frozen(self.node.host_path(f"/proc/{self.pid}/stat"))
 
     def answers(self):
@@ -144,7 +145,7 @@ class Redis(Tree):
         for first, _, count in self.answers():
             place = int((first - self.last) // BIN_S)
             bins[place] = bins.get(place, 0) + count
-        places = range(int(-UNDISTURBED_S / BIN_S), int(self._after_s / BIN_S))
+        places = range(int(-self._before_s / BIN_S), int(self._after_s / BIN_S))
         return [[(place + 0.5) * BIN_S, bins.get(place, 0) / BIN_S] for place in places]
 
     def lost_s(self):
@@ -161,7 +162,7 @@ class Redis(Tree):
         super().end(*nodes)
 
 
-def measure(testbed, moves, mib, after_s):
+def measure(testbed, moves, mib):
     source = testbed.nodes("veth")[0]
     if source.run(["sh", "-c", "command -v redis-server"], check=False).returncode != 0:
         why = "redis-server is missing: third_party/install installs it"
@@ -172,7 +173,7 @@ def measure(testbed, moves, mib, after_s):
         served.setdefault(way, []).append((redis.lost_s(), redis.rates()))
 
     try:
-        made = moves(testbed, lambda: Redis(testbed, clients, mib, after_s), mib * 1.3, after=moved)
+        made = moves(testbed, lambda: Redis(testbed, clients, mib), mib * 1.3, after=moved)
         made.run(testbed.effort.move_runs)
     finally:
         clients.close()
@@ -193,13 +194,15 @@ def measure(testbed, moves, mib, after_s):
 def plan(testbed, section, moves):
     effort = testbed.effort
     mib = effort.busy_mib
-    after_s = 8.0 if effort.sweeps else 2.0
     yield Item(
         section,
         SERIES,
         f"{mib >> 10} GiB" if mib >= 1024 else f"{mib} MiB",
         {"mib": mib, "connections": CONNECTIONS},
         "s",
-        lambda: measure(testbed, moves, mib, after_s),
-        4 + (effort.warm_ups + effort.move_runs) * 7 * (2.5 + after_s + mib / 150),
+        lambda: measure(testbed, moves, mib),
+        4
+        + (effort.shape_warm_ups + effort.move_runs)
+        * 7
+        * (1.5 + sum(effort.watched_s) + mib / 150),
     )

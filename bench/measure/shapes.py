@@ -66,11 +66,11 @@ class Moves:
                 if not self._only or way.name in self._only
             ]
             self.moved = {way.name: [] for way in ways}
-            for number in range(effort.warm_ups + runs):
+            for number in range(effort.shape_warm_ups + runs):
                 for way in rotate(ways, number):
                     if way.name in self.not_measured:
                         continue
-                    self._move(way, counts=number >= effort.warm_ups)
+                    self._move(way, counts=number >= effort.shape_warm_ups)
         for name in self.not_measured:
             self.moved.pop(name, None)
         return self
@@ -123,7 +123,7 @@ def evacuate(testbed, count):
     taken = []
     with mounts_for(testbed, count * EVACUATED_MIB) as mounts, room_in_pipes():
         mounts.await_ready()
-        for number in range(testbed.effort.warm_ups + testbed.effort.move_runs):
+        for number in range(testbed.effort.shape_warm_ups + testbed.effort.move_runs):
             home = testbed.lab.home / testbed.label("evacuated")
             home.mkdir()
             beats = [home / f"beats{number}" for number in range(count)]
@@ -144,7 +144,7 @@ def evacuate(testbed, count):
                     ],
                     timeout=300,
                 )
-                if number >= testbed.effort.warm_ups:
+                if number >= testbed.effort.shape_warm_ups:
                     taken.append(now() - began)
                 left = [pid for pid in pids if not testbed.target.alive(pid)]
                 if left:
@@ -162,7 +162,7 @@ def plan(testbed):
     ways = len(MODES) + 4
 
     def item(series, name, mib, parameters, call, seconds):
-        rounds = effort.warm_ups + runs_of(effort, mib)
+        rounds = effort.shape_warm_ups + runs_of(effort, mib)
         return Item(SECTION, series, name, parameters, "s", call, 4 + rounds * seconds)
 
     for shape in shapes(effort):

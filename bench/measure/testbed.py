@@ -35,11 +35,16 @@ class Effort:
     shape_mib: tuple = (64, 1024, 4096, 8192)  # memory of the trees of one process
     busy_mib: int = 1024  # memory of the program that touches random pages, and of redis
     evacuated: int = 60  # processes that leave with one command
+    watched_s: tuple = (1.5, 8.0)  # how long redis is watched before and after its move
     application_runs: int = 3
 
     @property
     def sweeps(self):
         return self.sweep > 2
+
+    @property
+    def shape_warm_ups(self):
+        return self.warm_ups if self.sweeps else 0
 
     def thin(self, values):
         values = list(values)
@@ -60,6 +65,7 @@ EFFORTS = {
         shape_mib=(64,),
         busy_mib=64,
         evacuated=6,
+        watched_s=(0.5, 1.0),
         application_runs=1,
     ),
     "tiny": Effort(
@@ -75,6 +81,7 @@ EFFORTS = {
         shape_mib=(16,),
         busy_mib=16,
         evacuated=2,
+        watched_s=(0.4, 0.7),
         application_runs=0,
     ),
 }

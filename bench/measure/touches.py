@@ -90,5 +90,5 @@ def plan(testbed, section, moves):
         {"mib": mib},
         "s",
         lambda: measure(testbed, moves, mib),
-        4 + (effort.warm_ups + effort.move_runs) * len(WAYS) * (2 + mib / 300),
+        4 + (effort.shape_warm_ups + effort.move_runs) * len(WAYS) * (2 + mib / 300),
     )
