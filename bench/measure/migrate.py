@@ -58,7 +58,7 @@ class MigrateMove(Move):
 
     def _migrate(self, words):
         """Runs the command and follows its events. Returns the time of each kind of event."""
-        when = {}
+        when, failed, findings = {}, None, []
         with tempfile.TemporaryFile("w+") as errors:
             process = self.source.popen(
                 mortal([find_ppmr(), *words]), stdout=subprocess.PIPE, stderr=errors, text=True
@@ -68,6 +68,11 @@ class MigrateMove(Move):
             try:
                 for line in process.stdout:
                     event = json.loads(line)
+                    if "event" not in event:  # it failed before it started
+                        failed = event.get("error", line)
+                        continue
+                    if event.get("stops"):
+                        findings.append(event["sentence"])
                     when[event["event"]] = event["time_ns"] / 1e9
                     if event["event"] == "running":
                         self.when_running()
@@ -80,10 +85,9 @@ class MigrateMove(Move):
                 process.wait()
                 process.stdout.close()
             errors.seek(0)
+            said = "; ".join(findings) or failed or errors.read().strip()[-2000:]
             if process.returncode != 0:
-                raise LabError(
-                    f"ppmr migrate ended with {process.returncode}; its output: {errors.read().strip()[-2000:]}"
-                )
+                raise LabError(f"ppmr migrate ended with {process.returncode}; its output: {said}")
         return when
 
     def clean(self):

@@ -89,6 +89,7 @@ class Redis(Tree):
         words = f"--port {PORT} --bind {address} --protected-mode no --appendonly no".split()
         words += ["--save", "", "--dir", self._directory]
         self.pid = self.node.spawn(["redis-server", *words], log=self._log)
+        self._tasks = [self.pid]
         self.node.await_listener(PORT)
         where = [address, PORT, keys, VALUE_BYTES]
         clients.node.run([*CLIENT, "fill", *where], timeout=300)

@@ -46,7 +46,9 @@ def compared(ours, other, unit):
 
 
 def columns_of(rows, what):
-    return list(dict.fromkeys(name for row in rows for name in row.get(what, ())))
+    """The names in the order of the row that has most."""
+    complete_first = sorted(rows, key=lambda row: -len(row.get(what, ())))
+    return list(dict.fromkeys(name for row in complete_first for name in row.get(what, ())))
 
 
 def table(head, lines):

@@ -104,9 +104,14 @@ class Shape:
     name: str
     command: list  # the path of the beats is appended
     mib: int  # of memory in use
+    images_mib: int = 0  # of images, if that is more
     checks: bool = True  # whether the program checks itself
     needs: str = ""  # a command that must be installed
     package: str = ""
+
+    @property
+    def most_mib(self):
+        return max(self.mib, self.images_mib)
 
     def missing(self, at):
         """The reason why the program cannot run on a node, or an empty string."""
@@ -142,10 +147,26 @@ def shapes(effort):
         Shape("300 processes", python(processes(300)), 300),
         Shape("30,000 mappings", python(mappings(30000)), 240),
         Shape("sparse, 65,536 single pages", python(sparse(SPARSE_PAGES)), 400),
-        Shape("prefork, 400 MiB and 8 children", python(prefork(400, 9)), 420),
+        # CRIU writes shared memory once for each process.
+        Shape("prefork, 400 MiB and 8 children", python(prefork(400, 9)), 420, 9 * 420),
         heap("Node.js", 128),
         heap("JVM", 128),
     ]
+
+
+def await_free(node, pid):
+    """Waits until nothing has this pid, not even a process that has ended and whose parent has not noticed yet."""
+    wait_until(lambda: not node.exists(f"/proc/{pid}"), 30, f"pid {pid} to be free", interval=0.001)
+
+
+def tasks_of(node, pid):
+    """A process and its descendants."""
+    shown = node.run(["ps", "-eo", "pid=,ppid="]).stdout.split()
+    parents = dict(zip(map(int, shown[::2]), map(int, shown[1::2])))
+    found = [pid]
+    for parent in found:
+        found += [task for task, of in parents.items() if of == parent]
+    return found
 
 
 @dataclass(frozen=True)
@@ -167,7 +188,9 @@ class Tree:
         self._log = self._directory / "log"
         self.pid = self.node.spawn([*shape.command, self._beats], log=self._log)
         # The first touch of memory that the host has not backed can be as slow as 64 MiB a second.
+        self._tasks = [self.pid]
         self.await_beats(BEATS_BEFORE, timeout=60 + shape.mib / 64)
+        self._tasks = tasks_of(self.node, self.pid)
 
     def beats(self):
         text = self._beats.read_text() if self._beats.exists() else ""
@@ -217,26 +240,20 @@ class Tree:
         if answer.read_text() != "yes":
             raise LabError(f"'{self.shape.name}' is not what it was before its move")
 
-    def pids(self):
-        shown = self.node.run(["ps", "-eo", "pid=,ppid="]).stdout.split()
-        pairs = list(zip(map(int, shown[::2]), map(int, shown[1::2])))
-        return [self.pid, *(pid for pid, parent in pairs if parent == self.pid)]
-
     def pss_mib(self):
         """The memory of the tree; each shared page counts once."""
-        files = " ".join(f"/proc/{pid}/smaps_rollup" for pid in self.pids())
+        files = " ".join(f"/proc/{pid}/smaps_rollup" for pid in self._tasks)
         shown = self.node.run(["sh", "-c", f"grep -h ^Pss: {files}"]).stdout
         return sum(int(line.split()[1]) for line in shown.splitlines()) / 1024
 
     def end(self, *nodes):
-        """Kills what is left of the tree, on these nodes or on its own."""
-        for node in nodes or (self.node,):
-            self.node = node
-            pids = [pid for pid in self.pids() if node.alive(pid)]
-            if pids:
-                node.run(["kill", "-KILL", *reversed(pids)], check=False)
-            for pid in pids:
-                node.await_end(pid, timeout=30)
+        """Kills what is left of the tree on these nodes, also if its first process has ended."""
+        for node in nodes:
+            left = [pid for pid in self._tasks if node.exists(f"/proc/{pid}")]
+            if left:
+                node.run(["kill", "-KILL", *reversed(left)], check=False)
+            for pid in left:
+                await_free(node, pid)
 
     def remove(self):
         for file in self._directory.iterdir():

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from lab import criu
 from lab.move import Move, now
+from lab.node import LabError
 
 from lab.peers import PageServerMove, TarMove
 
 from .machine import available_memory_bytes
 from .migrate import MigrateMove
+from .shape_trees import BEATS_AFTER, await_free, tasks_of
 from .testbed import MIB
 from .ways import LazyPagesMove
 
@@ -39,7 +41,7 @@ class PlainMove(Move):
         criu.dump(self.source, pid, self._images, self._work, dump_options, timeout=300)
         timeline.dump_done = timeline.arrived = now()
         for task in tasks:  # a restored task needs its pid
-            self.source.await_end(task, timeout=30)
+            await_free(self.source, task)
         self.source.keep_helpers_low()
         timeline.extra["between"] = now() - timeline.dump_done  # neither dump nor restore
         criu.restore(self.source, self._images, self._work, restore_options, timeout=300)
@@ -47,16 +49,6 @@ class PlainMove(Move):
     def clean(self):
         self.source.drop_scratch(self._images)
         self.source.drop_scratch(self._work)
-
-
-def tasks_of(node, pid):
-    """A process and its descendants."""
-    shown = node.run(["ps", "-eo", "pid=,ppid="]).stdout.split()
-    parents = dict(zip(map(int, shown[::2]), map(int, shown[1::2])))
-    found = [pid]
-    for parent in found:
-        found += [task for task, of in parents.items() if of == parent]
-    return found
 
 
 @dataclass
@@ -118,7 +110,11 @@ def move_tree(testbed, way, tree):
         timeline = move.move_tree(tree.pid, tree.dump_options, tree.dump_options)
         restored = now()
         tree.arrived(move.target)
-        tree.await_beats(5, after=timeline.dump_done)
+        try:
+            tree.await_beats(BEATS_AFTER, after=timeline.dump_done)
+        except LabError:
+            move.check()  # raises the cause if it knows one
+            raise
         move.finish()
         if "complete" not in timeline.extra:
             timeline.extra["complete"] = now() if way.name == LAZY_PAGES else restored

@@ -102,7 +102,7 @@ class Moves:
 def measure(testbed, shape):
     if missing := shape.missing(testbed.source):
         return Outcome(not_measured={"all ways": missing})
-    moves = Moves(testbed, lambda: Tree(testbed, shape), shape.mib)
+    moves = Moves(testbed, lambda: Tree(testbed, shape), shape.most_mib)
     moves.run(runs_of(testbed.effort, shape.mib))
     return Outcome(
         moves.samples(lambda one: one.downtime),
