@@ -94,7 +94,7 @@ class Moved:
     sent_mb: float  # over the link to the target
     pss_before_mib: float
     pss_after_mib: float
-    extra: dict = field(default_factory=dict)
+    summary: dict = field(default_factory=dict)  # of ppmr migrate
 
 
 def move_tree(testbed, way, tree):
@@ -128,6 +128,7 @@ def move_tree(testbed, way, tree):
             sent / 1e6,
             before_mib,
             tree.pss_mib(),
+            getattr(move, "summary", {}),
         )
     finally:
         move.clean()

@@ -14,7 +14,8 @@ from . import redis_moves, touches
 from .plan import Item, Outcome
 from .rounds import rotate
 from .shape_trees import Tree, python, filled, shapes
-from .shape_ways import MODES, move_tree, ways_of, what_failed
+from .shape_ways import DEFAULT, MODES, move_tree, ways_of, what_failed
+from .spread import spread
 from .testbed import flags
 from .ways import room_in_pipes
 
@@ -99,6 +100,15 @@ class Moves:
         return {name: [value(one) for one in found] for name, found in self.moved.items()}
 
 
+def phases(moved):
+    """What `ppmr migrate` says about the phases of its moves in the default mode."""
+    return {
+        f"{DEFAULT}: {what}, s": spread([one.summary[field] for one in moved]).median
+        for what, field in (("dump", "dump_s"), ("seal", "seal_s"), ("restart", "restart_s"))
+        if moved
+    }
+
+
 def measure(testbed, shape):
     if missing := shape.missing(testbed.source):
         return Outcome(not_measured={"all ways": missing})
@@ -106,6 +116,7 @@ def measure(testbed, shape):
     moves.run(runs_of(testbed.effort, shape.mib))
     return Outcome(
         moves.samples(lambda one: one.downtime),
+        phases(moves.moved.get(DEFAULT)),
         not_measured=moves.not_measured,
         also={
             IN_PLACE: moves.samples(lambda one: one.complete),
