@@ -2,6 +2,7 @@
 
 Plain CRIU moves nothing to another node: its dump into tmpfs and its restore from there are what the shape costs CRIU by itself.
 """
+import contextlib
 from dataclasses import dataclass, field
 
 from lab import criu
@@ -122,7 +123,7 @@ def move_tree(testbed, way, tree):
         last, first = tree.gap(timeline.dump_done, move.source, move.target)
         tree.check()
         between = timeline.extra.get("between", 0.0)
-        return Moved(
+        moved = Moved(
             first - last - between,
             max(timeline.extra["complete"], first) - last - between,
             sent / 1e6,
@@ -130,8 +131,12 @@ def move_tree(testbed, way, tree):
             tree.pss_mib(),
             getattr(move, "summary", {}),
         )
-    finally:
-        move.clean()
+    except BaseException:
+        with contextlib.suppress(LabError):  # the first error is the cause
+            move.clean()
+        raise
+    move.clean()
+    return moved
 
 
 def what_failed(error):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab import criu
 from lab.move import Move, now
-from lab.node import LabError
+from lab.node import LabError, wait_until
 from lab.peers import PageServerMove, TarCopy, TarMove, _PeerMove
 from lab.ppmr import PpmrMove
 
@@ -317,6 +317,11 @@ class LazyPagesMove(_PeerMove):
         if getattr(self, "_dump", None) and self._dump.poll() is None:
             self._dump.kill()
             self._dump.wait()
+            wait_until(  # CRIU, which ends with it, uses these files
+                lambda: self.source.run(["umount", self._at_source], check=False).returncode == 0,
+                10,
+                "criu dump to end",
+            )
         self._dump = self._pages = None
         super().clean()
 
