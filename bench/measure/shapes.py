@@ -13,7 +13,7 @@ from lab.move import now
 from . import redis_moves, touches
 from .plan import Item, Outcome
 from .rounds import rotate
-from .shape_trees import Tree, python, filled, shapes
+from .shape_trees import Tree, await_free, filled, python, shapes
 from .shape_ways import DEFAULT, MODES, move_tree, ways_of, what_failed
 from .spread import spread
 from .testbed import flags
@@ -164,7 +164,7 @@ def evacuate(testbed, count):
                 for node in (testbed.source, testbed.target):
                     node.run(["kill", "-KILL", *pids], check=False)
                     for pid in pids:
-                        node.await_end(pid)
+                        await_free(node, pid)
     return Outcome({"ppmr evacuate": taken})
 
 
