@@ -54,6 +54,7 @@ class MigrateMove(Move):
             ]
         )
         timeline.dump_done = timeline.arrived = when["sealed"]
+        timeline.extra["held"] = self.summary["held_ns"] / 1e9
         timeline.extra["complete"] = when["complete"] if self.lazily else when["running"]
 
     def _migrate(self, words):

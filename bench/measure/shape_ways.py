@@ -110,9 +110,10 @@ def move_tree(testbed, way, tree):
             move.when_running = lambda: tree.arrived(move.target)
         timeline = move.move_tree(tree.pid, tree.dump_options, tree.dump_options)
         restored = now()
+        frozen = timeline.extra.get("held", timeline.dump_done)  # a moment at which it was
         tree.arrived(move.target)
         try:
-            tree.await_beats(BEATS_AFTER, after=timeline.dump_done)
+            tree.await_beats(BEATS_AFTER, after=frozen)
         except LabError:
             move.check()  # raises the cause if it knows one
             raise
@@ -120,7 +121,7 @@ def move_tree(testbed, way, tree):
         if "complete" not in timeline.extra:
             timeline.extra["complete"] = now() if way.name == LAZY_PAGES else restored
         sent = testbed.link.received_bytes(testbed.target) - received
-        last, first = tree.gap(timeline.dump_done, move.source, move.target)
+        last, first = tree.gap(frozen, move.source, move.target)
         tree.check()
         between = timeline.extra.get("between", 0.0)
         moved = Moved(
