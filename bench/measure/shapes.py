@@ -22,6 +22,7 @@ from .ways import room_in_pipes
 SECTION = "shapes"
 LARGE_MIB, LARGE_RUNS = 1024, 3  # a round of a larger tree may take a minute
 EVACUATED_MIB = 8
+EVACUATED_FIRST_PID = 20000  # so many restores at once need thousands of pids
 
 IN_PLACE = "all memory in place"
 SENT = "received by the target, MB"
