@@ -139,7 +139,12 @@ def evacuate(testbed, count):
             home = testbed.lab.home / testbed.label("evacuated")
             home.mkdir()
             beats = [home / f"beats{number}" for number in range(count)]
-            pids = [testbed.source.spawn([*python(filled(EVACUATED_MIB)), path]) for path in beats]
+            pids = [
+                testbed.source.spawn(
+                    [*python(filled(EVACUATED_MIB)), path], first_pid=EVACUATED_FIRST_PID
+                )
+                for path in beats
+            ]
             try:
                 wait_until(
                     lambda: all(path.exists() and path.stat().st_size > 1000 for path in beats),
