@@ -178,6 +178,7 @@ def measure(testbed, moves, mib):
         made.run(testbed.effort.move_runs)
     finally:
         clients.close()
+    served = {way: served[way] for way in made.moved}
     return Outcome(
         made.samples(lambda one: one.downtime),
         not_measured=made.not_measured,

@@ -59,6 +59,7 @@ def measure(testbed, moves, mib):
     shape = Shape(f"{mib} MiB, touched", [find_bench_program("touch_pages"), mib], mib)
     made = moves(testbed, lambda: TouchingTree(testbed, shape), mib, only=WAYS, after=moved)
     made.run(testbed.effort.move_runs)
+    touched = {way: touched[way] for way in made.moved}
 
     def of_touches(share):
         return {
