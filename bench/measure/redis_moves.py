@@ -174,7 +174,7 @@ def measure(testbed, moves, mib):
         served.setdefault(way, []).append((redis.lost_s(), redis.rates()))
 
     try:
-        made = moves(testbed, lambda: Redis(testbed, clients, mib), mib * 1.3, after=moved)
+        made = moves(testbed, lambda: Redis(testbed, clients, mib), int(mib * 1.3), after=moved)
         made.run(testbed.effort.move_runs)
     finally:
         clients.close()
