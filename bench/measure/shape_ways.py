@@ -144,4 +144,4 @@ def what_failed(error):
     """The first line of an error, or, of a failed CRIU, the first error of its log."""
     lines = str(error).splitlines()
     errors = [line for line in lines[1:] if "Error" in line and "rlimit" not in line]
-    return ": ".join(line.strip() for line in [lines[0], *errors[:1]])[:300]
+    return ": ".join(line.strip(" :") for line in [lines[0], *errors[:1]])[:300]
