@@ -40,7 +40,7 @@ while True:
         answer = "yes" if right() else "no"
         with open(sys.argv[1] + ".new", "w") as file: file.write(answer)
         os.rename(sys.argv[1] + ".new", sys.argv[1] + ".checked")
-    time.sleep(0.001)
+    time.sleep(beat_s)
 """
 
 
@@ -95,8 +95,8 @@ def sparse(pages):
     )
 
 
-def python(shape):
-    return ["/usr/bin/python3", "-c", IMPORTS + shape + BEAT]
+def python(shape, beat_s=0.001):
+    return ["/usr/bin/python3", "-c", f"{IMPORTS}{shape}beat_s = {beat_s}\n{BEAT}"]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from .ways import room_in_pipes
 SECTION = "shapes"
 LARGE_MIB, LARGE_RUNS = 1024, 3  # a round of a larger tree may take a minute
 EVACUATED_MIB = 8
+EVACUATED_BEAT_S = 1.0  # the beats of so many processes would keep both cores busy
 EVACUATED_FIRST_PID = 20000  # so many restores at once need thousands of pids
 
 IN_PLACE = "all memory in place"
@@ -141,13 +142,14 @@ def evacuate(testbed, count):
             beats = [home / f"beats{number}" for number in range(count)]
             pids = [
                 testbed.source.spawn(
-                    [*python(filled(EVACUATED_MIB)), path], first_pid=EVACUATED_FIRST_PID
+                    [*python(filled(EVACUATED_MIB), EVACUATED_BEAT_S), path],
+                    first_pid=EVACUATED_FIRST_PID,
                 )
                 for path in beats
             ]
             try:
                 wait_until(
-                    lambda: all(path.exists() and path.stat().st_size > 1000 for path in beats),
+                    lambda: all(path.exists() and path.stat().st_size for path in beats),
                     60 + count,
                     f"{count} processes to run",
                 )
