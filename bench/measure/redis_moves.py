@@ -128,7 +128,7 @@ class Redis(Tree):
 
     def check(self):
         """Waits until the time after the move has passed. LabError if an answer was wrong or a connection broke."""
-        left = self.last + self._after_s - time.time()
+        left = self.first + self._after_s - time.time()
         time.sleep(max(0, left))
         self._stop_load()
         text = self._beats.read_text().splitlines()
@@ -146,13 +146,16 @@ class Redis(Tree):
         for first, _, count in self.answers():
             place = int((first - self.last) // BIN_S)
             bins[place] = bins.get(place, 0) + count
-        places = range(int(-self._before_s / BIN_S), int(self._after_s / BIN_S))
+        seconds = self.first - self.last + self._after_s
+        places = range(int(-self._before_s / BIN_S), int(seconds / BIN_S))
         return [[(place + 0.5) * BIN_S, bins.get(place, 0) / BIN_S] for place in places]
 
     def lost_s(self):
-        """What the move cost: the answers that are missing after the freeze, in seconds at the rate of the last quarter, when all is over."""
+        """What the move cost: the answers that are missing after the freeze, in seconds at the rate of the end, when all is over."""
         after = [rate for at, rate in self.rates() if at > 0]
-        usual = spread(after[-len(after) // 4 :]).median
+        usual = spread(after[-max(1, int(self._after_s / 4 / BIN_S)) :]).median
+        if not usual:
+            raise LabError(f"redis answers its clients no more {self._after_s} s after its move")
         return sum((1 - rate / usual) * BIN_S for rate in after)
 
     def end(self, *nodes):
