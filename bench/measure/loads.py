@@ -11,7 +11,7 @@ from lab.programs import REPOSITORY, find_program
 
 GB = 1e9
 MIB = 1 << 20
-BENCH_PROGRAMS = ("file_load", "memory_benchmark", "network_benchmark", "null_sink")
+BENCH_PROGRAMS = ("file_load", "memory_benchmark", "network_benchmark", "null_sink", "touch_pages")
 
 
 def find_bench_program(name):

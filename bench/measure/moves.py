@@ -13,9 +13,10 @@ from lab.programs import SteadyWorker, check_continuity, find_program, gap_betwe
 
 from .loads import memory_facts
 from .machine import available_memory_bytes
+from .migrate import can_migrate
 from .plan import Item, Outcome
 from .rounds import rotate
-from .ways import LazyPagesMove, all_ways, can_migrate, room_in_pipes
+from .ways import LazyPagesMove, all_ways, room_in_pipes
 from .testbed import MIB, flags
 
 SECTION = "moves"

@@ -133,6 +133,48 @@ def phases(pyplot, row, title):
     return figure
 
 
+def latencies(pyplot, row, title):
+    """The share of page touches that took at least as long, a curve per way."""
+    figure, axes = pyplot.subplots()
+    for colour, (way, points) in zip(COLOURS, row["curves"].items()):
+        axes.step(
+            [at for at, _ in points],
+            [share for _, share in points],
+            where="pre",
+            color=colour,
+            label=way,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("ms that a touch takes")
+    axes.set_ylabel("share of the touches that take at least as long")
+    axes.set_title(title)
+    axes.legend(fontsize=7)
+    return figure
+
+
+def rates(pyplot, row, title):
+    """Answers per second over time: a track per way, on one clock."""
+    curves = row["curves"]
+    figure, tracks = pyplot.subplots(
+        len(curves), 1, sharex=True, sharey=True, squeeze=False, figsize=(8, 1.1 * len(curves) + 1)
+    )
+    for axes, colour, (way, points) in zip(tracks[:, 0], COLOURS, curves.items()):
+        axes.fill_between(
+            [at for at, _ in points],
+            [rate / 1000 for _, rate in points],
+            step="mid",
+            color=colour,
+        )
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_ylim(bottom=0)
+        axes.set_title(way, fontsize=8, loc="right", pad=2)
+    tracks[len(curves) // 2, 0].set_ylabel("thousand answers per second")
+    tracks[-1, 0].set_xlabel("seconds since the last answer before the move")
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def _pictures(pyplot, rows):
     """(chapter, series), name, title, figure."""
     where = ("aggregation", "writers and write size")
@@ -177,6 +219,15 @@ def _pictures(pyplot, rows):
             yield (chapter, series), f"{chapter}-{series.replace(' ', '-')}.svg", title, bars(
                 pyplot, found, title
             )
+    for series, draw_row, title in (
+        ("first pass", latencies, "Touching memory for the first time after a move"),
+        ("redis under load", rates, "redis under load, while it moves"),
+    ):
+        for row in rows.of("shapes", series):
+            if row.get("curves"):
+                name = f"shapes-{series}.svg".replace(" ", "-")
+                of_row = f"{title}: {name_of(row)}"
+                yield ("shapes", series), name, of_row, draw_row(pyplot, row, of_row)
     for row in rows.of("moves"):
         if row.get("spans"):
             name = f"{row['series']}-{name_of(row)}".replace(" ", "-")

@@ -32,6 +32,7 @@ class Outcome:
     not_measured: dict = field(default_factory=dict)
     spans: dict = field(default_factory=dict)
     also: dict = field(default_factory=dict)
+    curves: dict = field(default_factory=dict)
 
 
 class Progress:

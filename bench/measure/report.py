@@ -4,7 +4,8 @@ import datetime
 from . import pictures
 from .rows import name_of
 from .spread import figure, ratio, spread
-from .targets import TARGETS, number
+from .target import number
+from .targets import TARGETS
 
 CHAPTERS = {
     "ceilings": "The limits of this machine, each measured alone.",
@@ -15,11 +16,16 @@ CHAPTERS = {
     "restore": "CRIU's restore alone, from images that are already in memory.",
     "moves": "A whole move: from the start of the dump until the program has written its first line on the target.",
     "application": "Run time of an MPI program, undisturbed and with migrations.",
+    "shapes": "Moves of trees of many shapes, with `ppmr migrate` in its three modes. Downtime: from the last sign of life of a tree before its move to the first one after it. "
+    "Plain CRIU does not move the tree: dump into tmpfs and restore from there, together.",
     "growth": "CPU and memory of the daemons as the checkpoint grows in bytes and files.",
     "machines": "Real RDMA verbs between two emulated machines: only ratios are meaningful.",
     "machine moves": "Whole moves between these machines.",
 }
-FASTER_IS = {"GB/s": "more", "s": "less"}
+FASTER_IS = {"GB/s": "more", "s": "less", "µs": "less"}
+NOT_COMPARED = ("MB", "MiB")
+# The ways that a wide table compares with the first one; otherwise all are.
+COMPARED = {"shapes": ("plain CRIU, tmpfs", "tmpfs + tar", "CRIU lazy pages")}
 
 
 def cell(samples):
@@ -31,6 +37,8 @@ def cell(samples):
 
 def compared(ours, other, unit):
     """The ratio of ppmr's samples to another way's."""
+    if unit in NOT_COMPARED:
+        return ""
     quotient = ratio(other, ours) if FASTER_IS.get(unit) == "less" else ratio(ours, other)
     if quotient is None:
         return ""
@@ -38,7 +46,9 @@ def compared(ours, other, unit):
 
 
 def columns_of(rows, what):
-    return list(dict.fromkeys(name for row in rows for name in row.get(what, ())))
+    """The names in the order of the row that has most."""
+    complete_first = sorted(rows, key=lambda row: -len(row.get(what, ())))
+    return list(dict.fromkeys(name for row in complete_first for name in row.get(what, ())))
 
 
 def table(head, lines):
@@ -49,6 +59,17 @@ def table(head, lines):
             *("| " + " | ".join(line) + " |" for line in lines),
         ]
     )
+
+
+def peers_of(section, ways, unit):
+    if section == "ceilings" or unit in NOT_COMPARED:
+        return []
+    return [way for way in ways[1:] if way in COMPARED.get(section, ways)]
+
+
+def unit_of(name, unit):
+    """The unit of further samples: the last word of a name like "sent, MB", else that of the row."""
+    return name.rsplit(", ", 1)[1] if ", " in name else unit
 
 
 def series_table(rows):
@@ -86,16 +107,19 @@ def series_table(rows):
                 name_of(row),
                 unit,
                 f"{ways[0]} is faster by"
-                if unit == "s"
+                if FASTER_IS.get(unit) == "less"
                 else f"{ways[0]} reaches"
-                if row["section"] != "ceilings"
+                if row["section"] != "ceilings" and unit not in NOT_COMPARED
                 else "",
             ],
             lines,
         )
     head = [rows[0]["series"], *(f"{way}, {unit}" for way in ways)]
-    peers = ways[1:] if rows[0]["section"] != "ceilings" else []
-    head += [f"{way} / {ways[0]}" if unit == "s" else f"{ways[0]} / {way}" for way in peers]
+    peers = peers_of(rows[0]["section"], ways, unit)
+    head += [
+        f"{way} / {ways[0]}" if FASTER_IS.get(unit) == "less" else f"{ways[0]} / {way}"
+        for way in peers
+    ]
     lines = []
     for row in rows:
         line = [name_of(row)]
@@ -135,12 +159,20 @@ def facts_table(rows):
     )
 
 
+def places(keys, rows):
+    """Which rows of a series: empty if all."""
+    names = [name_of(row) for row in rows if row["key"] in keys]
+    return "" if len(names) == len(rows) else f" ({'; '.join(names)})"
+
+
 def not_measured(rows):
     reasons = {}
     for row in rows:
         for way, why in row["not_measured"].items():
             reasons.setdefault((way, why), []).append(row["key"])
-    return [f"- {way}: not measured: {why}" for way, why in reasons]
+    return [
+        f"- {way}{places(keys, rows)}: not measured: {why}" for (way, why), keys in reasons.items()
+    ]
 
 
 def targets_table(rows):
@@ -234,7 +266,11 @@ def write(rows, directory):
                     "",
                     series_table(
                         [
-                            {**row, "results": row["also"][name]}
+                            {
+                                **row,
+                                "results": row["also"][name],
+                                "unit": unit_of(name, row["unit"]),
+                            }
                             for row in of_series
                             if row.get("also", {}).get(name)
                         ]

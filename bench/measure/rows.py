@@ -10,7 +10,8 @@ The first line names the machine, kernel, commit and build of all rows; rows of 
     results      way -> samples, ppmr first; the others are its ceilings and alternatives, from the same minutes
     facts        further figures of the same runs: name -> number
     not_measured way -> reason
-    also         further samples of the same runs, in the same unit: name -> way -> samples
+    also         further samples of the same runs: name -> way -> samples; in the same unit, or in the one that ends the name ("sent, MB")
+    curves       way -> [[x, y], ...], for a picture
     spans        way -> [[phase, begin, end], ...] of one sample, in seconds since the dump began
 """
 import json

@@ -1,47 +1,10 @@
 """ppmr's performance targets, each a ratio of medians in one run, and whether the rows of a run reach them.
 
 A target whose figures are missing in the run is reported as not measured; figures of another run are never used."""
-from dataclasses import dataclass
-from typing import Callable, Optional
-
+from . import shape_targets
 from .machine_moves import WRITTEN_MIB
-from .spread import figure, ratio, spread
-
-
-@dataclass(frozen=True)
-class Target:
-    what: str
-    wanted: float
-    value: Callable  # rows -> number, or None if it was not measured
-    at_least: bool = True
-    unit: str = "x"  # x, %, s, CPU-s/GB
-
-    def verdict(self, rows):
-        value = self.value(rows)
-        if value is None:
-            return Verdict(self, None, None)
-        return Verdict(self, value, value >= self.wanted if self.at_least else value <= self.wanted)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    target: Target
-    value: Optional[float]
-    reached: Optional[bool]
-
-    def text(self):
-        if self.value is None:
-            return "not measured in this run"
-        if self.reached:
-            return "reached"
-        short = abs(self.target.wanted - self.value) / self.target.wanted
-        return f"missed by {100 * short:.0f}%"
-
-
-def number(value, unit):
-    if unit == "%":
-        return f"{100 * value:.0f}%"
-    return f"{figure(value)} x" if unit == "x" else f"{figure(value)} {unit}"
+from .spread import ratio, spread
+from .target import Target
 
 
 def _ratio(key, of, against):
@@ -187,6 +150,7 @@ TARGETS = (
         5,
         _downtime(ONE_GIB, "CRIU page server", "ppmr migrate, lazy"),
     ),
+    *shape_targets.TARGETS,
     Target(
         "eager restore from the target mount against one from tmpfs",
         1.05,

@@ -32,11 +32,19 @@ class Effort:
     move_mib: tuple = (64, 256, 1024, 4096)  # sizes of the process that moves
     move_runs: int = 5
     crowd_mib: int = 1024  # total memory of 2, 4, 8 processes
+    shape_mib: tuple = (64, 1024, 4096, 8192)  # memory of the trees of one process
+    busy_mib: int = 1024  # memory of the program that touches random pages, and of redis
+    evacuated: int = 60  # processes that leave with one command
+    watched_s: tuple = (1.5, 8.0)  # how long redis is watched before and after its move
     application_runs: int = 3
 
     @property
     def sweeps(self):
         return self.sweep > 2
+
+    @property
+    def shape_warm_ups(self):
+        return self.warm_ups if self.sweeps else 0
 
     def thin(self, values):
         values = list(values)
@@ -54,6 +62,10 @@ EFFORTS = {
         sweep=2,
         move_mib=(256,),
         move_runs=1,
+        shape_mib=(64,),
+        busy_mib=64,
+        evacuated=6,
+        watched_s=(0.5, 1.0),
         application_runs=1,
     ),
     "tiny": Effort(
@@ -66,6 +78,10 @@ EFFORTS = {
         sweep=1,
         move_mib=(16,),
         move_runs=1,
+        shape_mib=(16,),
+        busy_mib=16,
+        evacuated=2,
+        watched_s=(0.4, 0.7),
         application_runs=0,
     ),
 }
@@ -135,6 +151,10 @@ class Testbed:
     @property
     def target(self):
         return self.lab and self._target
+
+    @property
+    def link(self):
+        return self.lab and self._link
 
     @property
     def private(self):

@@ -4,18 +4,18 @@ Each runs under its best conditions: receivers listen before the dump begins, co
 way is a lazy one. The defining cost of a baseline stays: *Local* and *RDMA+Local* write the images to a disk and drop them from the page cache.
 """
 import contextlib
-import json
 import os
 import subprocess
 from pathlib import Path
 
 from lab import criu
 from lab.move import Move, now
-from lab.node import LabError
+from lab.node import LabError, wait_until
 from lab.peers import PageServerMove, TarCopy, TarMove, _PeerMove
-from lab.ppmr import PpmrMove, find_ppmr
+from lab.ppmr import PpmrMove
 
 from .loads import mortal
+from .migrate import MigrateMove
 
 LAZY_PORT, RSYNC_PORT, DISK_PORT = 7810, 7811, 7812
 PIPE_BYTES = 4 << 20
@@ -191,52 +191,6 @@ class LandedMove(PpmrMove):
         super().clean()
 
 
-def can_migrate(at):
-    """True if this ppmr has the command `migrate`."""
-    return "--allow-restart" in at.run([find_ppmr(), "target", "--help"], check=False).stdout
-
-
-class MigrateMove(Move):
-    """`ppmr migrate`: one command that never loses or duplicates the process. Both nodes record the state while CRIU waits, which costs time."""
-
-    name = "ppmr migrate"
-
-    def __init__(self, source, target, mounts, lazily=True):
-        super().__init__(source, target, lazily)
-        self.mounts = mounts
-
-    def prepare(self, label):
-        self._state = self.source.scratch(f"{label}-state")
-        self.mounts.await_ready()
-
-    def _transfer(self, pid, timeline, dump_options, restore_options):
-        timeline.dump_began = now()
-        done = self.source.run(
-            [
-                find_ppmr(),
-                "migrate",
-                "--mount",
-                self.mounts.out,
-                "--pid",
-                pid,
-                "--state-dir",
-                self._state,
-                "--json",
-                *([] if self.lazily else ["--eager"]),
-                *(["--", *dump_options] if dump_options else []),
-            ],
-            timeout=300,
-        )
-        events = [json.loads(line) for line in done.stdout.splitlines()]
-        when = {event["event"]: event["time_ns"] / 1e9 for event in events}
-        timeline.dump_done = timeline.arrived = when["sealed"]
-        timeline.extra["complete"] = when["complete"] if self.lazily else when["running"]
-
-    def clean(self):
-        self.target.run(["sh", "-c", 'rm -rf "$0"/*', self.mounts.in_], check=False)
-        self.source.drop_scratch(self._state)
-
-
 class RsyncMove(_PeerMove):
     """Images in tmpfs, copied to an rsync daemon without ssh, as whole files, without rsync's checksums."""
 
@@ -363,6 +317,11 @@ class LazyPagesMove(_PeerMove):
         if getattr(self, "_dump", None) and self._dump.poll() is None:
             self._dump.kill()
             self._dump.wait()
+            wait_until(  # CRIU, which ends with it, uses these files
+                lambda: self.source.run(["umount", self._at_source], check=False).returncode == 0,
+                10,
+                "criu dump to end",
+            )
         self._dump = self._pages = None
         super().clean()
 
@@ -394,8 +353,8 @@ def all_ways(testbed, mounts, migrating=False):
     ]
     if migrating:
         ways[2:2] = [
-            Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, kind == "lazy"))
-            for kind in ("lazy", "eager")
+            Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, *options))
+            for kind, options in (("lazy", []), ("eager", ["--eager"]))
         ]
     why_not = {"criu-image-streamer": "not a Debian package, and this driver does not support it"}
     kind = filesystem_of(at, disk)

@@ -2,7 +2,6 @@
 import io
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +17,10 @@ from measure import plan, report  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
-from measure.targets import Target  # noqa: E402
+from measure.target import Target  # noqa: E402
+from measure.targets import TARGETS  # noqa: E402
 from measure.testbed import flags  # noqa: E402
+from measure.touches import slower_than  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
 
@@ -241,6 +242,72 @@ def test_report_has_medians_ratios_and_reasons_for_gaps(tmp_path):
     assert "This was not a full run" in text
 
 
+def shape_row(name, downtimes, **changes):
+    return row(
+        f"shapes/downtime/{name}",
+        section="shapes",
+        series="downtime",
+        unit="s",
+        parameters={"shape": name, "mib": 64},
+        results={way: [seconds] for way, seconds in downtimes.items()},
+        **changes,
+    )
+
+
+def test_table_of_shapes_compares_with_few_ways_and_names_what_is_missing(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    ways = {"ppmr": 0.5, "ppmr --eager": 0.6, "plain CRIU, tmpfs": 1.0, "tmpfs + tar": 1.5}
+    also = {"received by the target, MB": {"ppmr": [70.0], "ppmr --eager": [71.0]}}
+    rows.add(shape_row("64 MiB", ways, also=also))
+    reason = {"tmpfs + tar": "too little memory"}
+    rows.add(shape_row("8 GiB", {"ppmr": 2.0}, not_measured=reason))
+    text = report.write(rows, tmp_path)[0].read_text()
+    assert "| plain CRIU, tmpfs / ppmr | tmpfs + tar / ppmr |\n" in text
+    assert "| 64 MiB | 0.500 | 0.600 | 1.00 | 1.50 | 2.00 x | 3.00 x |" in text
+    assert "| 8 GiB | 2.00 | - | - | - |  |  |" in text
+    assert "- tmpfs + tar (8 GiB): not measured: too little memory" in text
+    assert "| ppmr --eager | 71.0 |  |" in text
+
+
+def verdict(rows, what):
+    [target] = [target for target in TARGETS if target.what == what]
+    return target.verdict(rows)
+
+
+def test_targets_of_shapes_come_from_their_rows(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    worst = "downtime of the worst shape, default mode, of tmpfs + tar + restore"
+    assert verdict(rows, worst).value is None
+    sparse = "sparse, 65,536 single pages"
+    in_place = {"all memory in place": {"ppmr": [1.0], "ppmr --post-copy": [0.5]}}
+    rows.add(
+        shape_row(
+            sparse, {"ppmr": 0.75, "ppmr --post-copy": 0.4, "tmpfs + tar": 1.5}, also=in_place
+        )
+    )
+    threads = {"ppmr": 3.0, "plain CRIU, tmpfs": 2.0, "tmpfs + tar": 2.5}
+    rows.add(shape_row("2,000 threads", threads))
+    assert verdict(rows, worst).value == pytest.approx(1.2)
+    assert not verdict(rows, worst).reached
+    assert verdict(rows, f"{sparse}, filled by ppmr").value == pytest.approx(4 * 65536)
+    assert verdict(rows, f"{sparse}, filled by ppmr --post-copy").value == pytest.approx(655360)
+    assert verdict(rows, f"downtime of {sparse}, default mode").reached
+    of_plain = verdict(
+        rows,
+        "downtime of 2,000 threads, default mode, of plain CRIU's dump and restore in tmpfs",
+    )
+    assert (of_plain.value, of_plain.reached) == (1.5, False)
+
+
+def test_curve_of_slow_touches_keeps_the_slowest():
+    curve = slower_than(list(range(1, 1001)))
+    shares = [share for _, share in curve]
+    assert curve[0] == [1e-6, 1.0] and curve[-1] == [1e-3, 1 / 1000]
+    assert shares == sorted(shares, reverse=True) and len(curve) < 100
+    at_least = [at for at, share in curve if share >= 0.1]
+    assert at_least[-1] == pytest.approx(0.0009, rel=0.02)
+
+
 def test_report_contains_row_for_table_in_bench_readme(tmp_path):
     rows = Rows(
         tmp_path / "rows",
@@ -310,10 +377,26 @@ def test_report_has_pictures_of_the_measured_rows(tmp_path):
             },
         )
     )
+    for series in ("first pass", "redis under load"):
+        rows.add(
+            row(
+                f"shapes/{series}/1 GiB",
+                section="shapes",
+                series=series,
+                unit="s",
+                curves={"ppmr": [[0.1, 1.0], [0.5, 0.01]], "CRIU lazy pages": [[0.2, 1.0]]},
+            )
+        )
     path, word = report.write(rows, tmp_path)
     assert word == ""
     names = {file.name for file in (tmp_path / "pictures").iterdir()}
-    assert names == {"aggregation-writes.svg", "moves-size.svg", "timeline-size-64-MiB.svg"}
+    assert names == {
+        "aggregation-writes.svg",
+        "moves-size.svg",
+        "timeline-size-64-MiB.svg",
+        "shapes-first-pass.svg",
+        "shapes-redis-under-load.svg",
+    }
     for name in names:
         assert f"(pictures/{name})" in path.read_text()
         assert (tmp_path / "pictures" / name).read_text().startswith("<?xml")
@@ -451,19 +534,47 @@ def test_short_run_of_the_benchmark_of_jobs(ppmr, tmp_path, need_command):
     assert gap > 0.9 * downtime > 0
 
 
+def chapter_of(directory, name):
+    text = (directory / "report.md").read_text()
+    return text.split(f"## {name}\n", 1)[1].split("\n## ", 1)[0].splitlines()
+
+
 @pytest.mark.xdist_group("bench")
-def test_shapes_are_measured(ppmr):
-    options = ["--rounds", "1", "--only", "small"]
-    done = subprocess.run(
-        [REPOSITORY / "bench/shapes.py", *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PPMR": str(ppmr)},
-    )
+def test_tiny_run_measures_a_shape_in_every_way(ppmr, tmp_path):
+    done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "shapes")
     assert done.returncode == 0, done.stderr
-    cells = [cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|")]
-    assert cells[0] == "small" and all(0 < float(cell) < 60 for cell in cells[1:4])
+    rows = Rows(tmp_path / "out/rows.jsonl")
+    row = rows.get("shapes/downtime/16 MiB")
+    assert set(row["results"]) == {
+        "ppmr",
+        "ppmr --post-copy",
+        "ppmr --eager",
+        "plain CRIU, tmpfs",
+        "tmpfs + tar",
+        "CRIU page server",
+        "CRIU lazy pages",
+    }, row["not_measured"]
+    for way, [downtime] in row["results"].items():
+        [complete] = row["also"]["all memory in place"][way]
+        assert 0 < downtime <= complete < 60
+        [received] = row["also"]["received by the target, MB"][way]
+        assert received < 0.1 if way.startswith("plain") else received > 16
+        assert row["also"]["PSS of the tree, MiB"][way][0] > 16
+    assert rows.get("shapes/evacuation/2 processes of 8 MiB")["results"]["ppmr evacuate"][0] > 0
+    touched = rows.get("shapes/first pass/16 MiB in random order")
+    for way, [seconds] in touched["results"].items():
+        [p50], [p99], [longest] = (
+            touched["also"][f"touch: {name}, µs"][way] for name in ("p50", "p99", "longest")
+        )
+        assert 0 < p50 <= p99 <= longest <= 1e6 * seconds
+        assert touched["curves"][way][0][1] == 1.0
+    redis = rows.get("shapes/redis under load/16 MiB")
+    assert set(redis["results"]) == set(row["results"]), redis["not_measured"]
+    for way, [downtime] in redis["results"].items():
+        frozen = [rate for at, rate in redis["curves"][way] if 0.1 < at < downtime - 0.1]
+        served = [rate for at, rate in redis["curves"][way] if at < 0]
+        assert not any(frozen) and any(served), way
+    assert not any(line.startswith("- ") for line in chapter_of(tmp_path / "out", "Shapes"))
 
 
 @pytest.mark.xdist_group("bench")

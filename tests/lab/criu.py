@@ -109,7 +109,12 @@ class LazyPages:
         )
 
     def finish(self, timeout=120):
-        if self._process.wait(timeout=timeout) != 0:
+        self._process.wait(timeout=timeout)
+        self.check()
+
+    def check(self):
+        """CriuError if the daemon has failed."""
+        if self._process.poll() not in (None, 0):
             raise CriuError(
                 f"criu lazy-pages failed:\n{_errors(self._at, self._work / 'lazy-pages.log')}"
             )

@@ -103,13 +103,14 @@ class Commands:
                 f"on {self.name}: '{command}' ended with {done.returncode}; output: {output}"
             )
 
-    def spawn(self, argv, log="/dev/null", directory="/"):
+    def spawn(self, argv, log="/dev/null", directory="/", first_pid=FIRST_PROGRAM_PID):
         """Starts a program that can be dumped, as a child of the node's init, and returns its pid on the node.
 
-        It runs in a new session, reads /dev/null, writes to the file `log`, and has no other descriptor.
+        It runs in a new session, reads /dev/null, writes to the file `log`, and has no other descriptor. On a
+        node its pid is `first_pid` or one of the next.
         """
         if self.has_pids_of_its_own:
-            self._set_last_pid(FIRST_PROGRAM_PID, "-ge")
+            self._set_last_pid(first_pid, "-ge")
         script = 'cd "$2" && exec >>"$1" 2>&1 && shift 2 && exec "$@"'
         start = 'setsid --fork sh -c "echo \\$\\$; $0" sh "$@" </dev/null'
         done = self.run(["sh", "-c", start, script, log, directory, *argv], timeout=10)

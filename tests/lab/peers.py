@@ -84,6 +84,10 @@ class _PeerMove(Move):
         else:
             criu.restore(self.target, self._at_target, self._work_target, options)
 
+    def check(self):
+        if self._pages:
+            self._pages.check()
+
     def finish(self):
         """Waits until a lazily restored tree has all its pages."""
         if self._pages:

@@ -1,0 +1,136 @@
+"""The targets of the chapter shapes. Seconds count from the last sign of life before a move."""
+from .shape_ways import DEFAULT, LAZY_PAGES, PLAIN, POST_COPY, TAR
+from .shapes import IN_PLACE, PSS, PSS_BEFORE, SENT
+from .spread import ratio, spread
+from .target import Target
+from .touches import FIRST_PASS, LATENCY_P99
+from .shape_trees import SPARSE_PAGES
+
+SPARSE = "sparse, 65,536 single pages"
+PREFORK = "prefork, 400 MiB and 8 children"
+LEAST_FILL_S = 0.001
+
+
+def _samples(rows, key, way, what=None):
+    row = rows.get(key)
+    return row and (row["also"].get(what, {}) if what else row["results"]).get(way)
+
+
+def _median(key, way, what=None):
+    def value(rows):
+        found = _samples(rows, key, way, what)
+        return spread(found).median if found else None
+
+    return value
+
+
+def _of(shape, way, what=None):
+    return _median(f"shapes/downtime/{shape}", way, what)
+
+
+def _against(key, way, other, what=None, other_what=None):
+    def value(rows):
+        return ratio(_samples(rows, key, way, what), _samples(rows, key, other, other_what or what))
+
+    return value
+
+
+def _fill(shape, pages, way):
+    """Pages per second from the first sign of life at the target until all memory is in place."""
+
+    def value(rows):
+        running, complete = _of(shape, way)(rows), _of(shape, way, IN_PLACE)(rows)
+        return complete and pages / max(LEAST_FILL_S, complete - running)
+
+    return value
+
+
+def longest_of_tar(rows):
+    """(ratio, shape) of the shape that moves worst against tmpfs + tar + restore."""
+    found = [
+        (ratio(row["results"][DEFAULT], row["results"][TAR]), row["parameters"]["shape"])
+        for row in rows.of("shapes", "downtime")
+        if row["results"].get(DEFAULT) and row["results"].get(TAR)
+    ]
+    return max(found, default=(None, None))
+
+
+def _at_most(what, wanted, value, unit="s"):
+    return Target(what, wanted, value, at_least=False, unit=unit)
+
+
+TARGETS = (
+    *(
+        _at_most(f"downtime of {shape}, default mode", wanted, _of(shape, DEFAULT))
+        for shape, wanted in (("1 GiB", 0.42), ("4 GiB", 1.6))
+    ),
+    *(
+        _at_most(f"downtime of {shape}, --post-copy", wanted, _of(shape, POST_COPY))
+        for shape, wanted in (("64 MiB", 0.12), ("1 GiB", 0.15), ("4 GiB", 0.40))
+    ),
+    _at_most(
+        "all memory of 4 GiB in place, --post-copy, of CRIU's lazy pages",
+        0.25,
+        _against("shapes/downtime/4 GiB", POST_COPY, LAZY_PAGES, IN_PLACE),
+        "%",
+    ),
+    _at_most(
+        "all memory of 4 GiB in place, --post-copy, of the default mode's",
+        1.3,
+        _against("shapes/downtime/4 GiB", POST_COPY, DEFAULT, IN_PLACE),
+        "x",
+    ),
+    _at_most(
+        "first pass over 1 GiB in random order, --post-copy, of CRIU's lazy pages",
+        0.25,
+        _against(FIRST_PASS, POST_COPY, LAZY_PAGES),
+        "%",
+    ),
+    _at_most(
+        "99% of these touches, --post-copy, within",
+        2000,
+        _median(FIRST_PASS, POST_COPY, LATENCY_P99),
+        "µs",
+    ),
+    _at_most(f"downtime of {SPARSE}, default mode", 0.8, _of(SPARSE, DEFAULT)),
+    *(
+        Target(
+            f"{SPARSE}, filled by {way}",
+            200_000,
+            _fill(SPARSE, SPARSE_PAGES, way),
+            unit="pages/s",
+        )
+        for way in (DEFAULT, POST_COPY)
+    ),
+    *(
+        _at_most(
+            f"downtime of {shape}, default mode, of plain CRIU's dump and restore in tmpfs",
+            1.25,
+            _against(f"shapes/downtime/{shape}", DEFAULT, PLAIN),
+            "x",
+        )
+        for shape in ("2,000 threads", "300 processes")
+    ),
+    _at_most(f"{PREFORK}: received by the target", 450, _of(PREFORK, DEFAULT, SENT), "MB"),
+    *(
+        _at_most(
+            f"{PREFORK}: PSS after {way}, of that before",
+            1.15,
+            _against(f"shapes/downtime/{PREFORK}", way, PSS_BEFORE, PSS),
+            "x",
+        )
+        for way in (DEFAULT, POST_COPY)
+    ),
+    _at_most(f"downtime of {PREFORK}, default mode", 0.8, _of(PREFORK, DEFAULT)),
+    _at_most(
+        "60 processes of 8 MiB by ppmr evacuate",
+        7,
+        _median("shapes/evacuation/60 processes of 8 MiB", "ppmr evacuate"),
+    ),
+    _at_most(
+        "downtime of the worst shape, default mode, of tmpfs + tar + restore",
+        1,
+        lambda rows: longest_of_tar(rows)[0],
+        "x",
+    ),
+)
