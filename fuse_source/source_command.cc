@@ -52,6 +52,7 @@ void check(const SourceOptions& options) {
                                    " bytes: must be 64 KiB to 1 MiB and a multiple of 4 KiB");
   }
   // At least two slots are needed: one receives a request while another gathers small writes.
+  if (options.pool_size_bytes == 0) return;
   if (options.pool_size_bytes < 2 * options.chunk_size_bytes ||
       options.pool_size_bytes > kPoolSizeMaxBytes) {
     throw CLI::ValidationError(
@@ -117,7 +118,7 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   add_size_option(*command, "--chunk-size", source.chunk_size_bytes,
                   "bytes per slot and per write request: 64KiB to 1MiB");
   add_size_option(*command, "--pool-size", source.pool_size_bytes,
-                  "registered memory for bytes in flight");
+                  "registered memory for bytes in flight (default: 64MiB, more on a long link)");
   command
       ->add_option("--streams", source.sender.stream_count,
                    "number of data connections: TCP connections or RDMA queue pairs")

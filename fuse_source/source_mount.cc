@@ -3,6 +3,7 @@
 #include <optional>
 #include <system_error>
 
+#include "fuse_source/pool_size.h"
 #include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
@@ -53,6 +54,7 @@ class SilenceWatch {
 
 Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options) {
   Parts parts;
+  if (options.pool_size_bytes == 0) options.pool_size_bytes = choose_pool_size(options);
   auto pool = BufferPool::create(options.pool_size_bytes, options.chunk_size_bytes);
   if (!pool) return failure(pool.error());
   parts.pool = std::move(*pool);

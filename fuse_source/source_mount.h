@@ -41,7 +41,7 @@ struct SourceOptions {
   bool discard = false;
   bool allow_other = false;
   size_t chunk_size_bytes = size_t{1} << 20;
-  size_t pool_size_bytes = size_t{64} << 20;
+  size_t pool_size_bytes = 0;  // 0: choose_pool_size()
   TransportOptions transport;
   SenderOptions sender;  // except its transport
 };

@@ -56,8 +56,10 @@ std::unique_ptr<RequestBuffer> HeapRequestBuffers::make() {
 RequestLoopOptions RequestLoopOptions::for_buffers(size_t buffers) {
   const size_t most = std::clamp(buffers / kBuffersPerWorker, kUsualWorkersMin, kUsualWorkersMax);
   RequestLoopOptions options;
+  // Not more: on two cores four workers were up to a third slower than two, with pools of 8 to 64
+  // MiB (bench/README.md).
   options.workers_usual =
-      std::clamp<size_t>(std::thread::hardware_concurrency() + 2, kUsualWorkersMin, most);
+      std::clamp<size_t>(std::thread::hardware_concurrency(), kUsualWorkersMin, most);
   return options;
 }
 

@@ -113,7 +113,11 @@ void Acceptor::run(Accepted& accepted) {
   } catch (const std::exception& exception) {
     served = failure(EIO, exception.what());
   }
-  if (!served) {
+  // A connection that ends before it has said anything is no fault: a source measures the round
+  // trip so, and monitoring looks whether a port is open.
+  const bool is_silent =
+      !accepted.hello_received && !served && served.error().errno_value == ECONNRESET;
+  if (!served && !is_silent) {
     spdlog::warn("connection from {}: {}", accepted.connection->peer(), served.error().message);
   }
   std::lock_guard lock(mutex_);

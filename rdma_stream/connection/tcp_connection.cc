@@ -374,6 +374,20 @@ Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpRe
                                        printable(reinterpret_cast<sockaddr*>(&bound), length));
 }
 
+Result<std::chrono::microseconds> measure_round_trip(const std::string& address,
+                                                     std::chrono::milliseconds timeout) {
+  auto list = resolve(address, 0);
+  if (!list) return failure(list.error());
+  const auto socket = connect_to(**list, timeout, address);
+  if (!socket) return failure(socket.error());
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(socket->get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_rtt == 0) {
+    return failure(EOPNOTSUPP, "measure the round trip to " + address);
+  }
+  return std::chrono::microseconds(info.tcpi_rtt);
+}
+
 Result<bool> is_loopback_address(const std::string& address) {
   auto list = resolve(address, AI_PASSIVE);
   if (!list) return failure(list.error());

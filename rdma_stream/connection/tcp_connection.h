@@ -1,6 +1,7 @@
 // Connection, Connector and Listener over TCP.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,11 @@ Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
 // for tcp_connector(), and those of bind(2): EADDRINUSE when another target listens there.
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
+
+// The round trip of a TCP handshake with HOST:PORT, as the kernel has measured it. Connects, sends
+// nothing and closes. Errors: as connect(); EOPNOTSUPP when the kernel has not measured it.
+Result<std::chrono::microseconds> measure_round_trip(const std::string& address,
+                                                     std::chrono::milliseconds timeout);
 
 // Whether all addresses of HOST:PORT are loopback addresses. An empty host means all addresses of
 // this node. Errors: EINVAL, EHOSTUNREACH.

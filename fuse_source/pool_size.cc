@@ -1,0 +1,38 @@
+#include "fuse_source/pool_size.h"
+
+#include <algorithm>
+
+#include "rdma_stream/connection/tcp_connection.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kLocalBytes = size_t{64} << 20;
+constexpr size_t kMostBytes = size_t{256} << 20;
+// 10 Gb/s: of a faster link, more is under way than the pool holds if it is also long.
+constexpr size_t kLinkBytesPerUs = 1250;
+constexpr size_t kFewestSlots = 8;
+constexpr std::chrono::milliseconds kPatience{2000};
+
+}  // namespace
+
+size_t pool_size_for(std::chrono::microseconds round_trip, size_t chunk_size_bytes) {
+  const auto us = static_cast<size_t>(std::clamp<int64_t>(round_trip.count(), 0, 1'000'000));
+  const size_t wanted = std::clamp(2 * us * kLinkBytesPerUs, kLocalBytes, kMostBytes);
+  return std::max(wanted / chunk_size_bytes, kFewestSlots) * chunk_size_bytes;
+}
+
+size_t choose_pool_size(const SourceOptions& options) {
+  std::chrono::microseconds round_trip{0};
+  if (!options.discard) {
+    if (const auto measured = measure_round_trip(options.target_address, kPatience)) {
+      round_trip = *measured;
+    }
+  }
+  const size_t bytes = pool_size_for(round_trip, options.chunk_size_bytes);
+  spdlog::debug("pool of {} MiB for a round trip of {} us", bytes >> 20, round_trip.count());
+  return bytes;
+}
+
+}  // namespace ppmr
