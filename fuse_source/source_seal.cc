@@ -1,5 +1,7 @@
 // Sealing a checkpoint: the target verifies every byte, then compares the manifest (names, lengths,
 // digests) with what arrived.
+#include <algorithm>
+
 #include "fuse_source/source_mount.h"
 #include "third_party/spdlog.h"
 
@@ -9,6 +11,9 @@ namespace {
 // The kernel sends the release of a file after close(2) has returned. A commit right after close(2)
 // waits this long for the release.
 constexpr std::chrono::seconds kWritersTimeout{5};
+// A mount that ends does not wait for a target that has released nothing for this long: its readers
+// may have stopped.
+constexpr std::chrono::seconds kStuckAtEnd{3};
 
 wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
   wire::ManifestEntry entry;
@@ -78,12 +83,17 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     std::lock_guard lock(tree_.mutex());
     checkpoint.state = state;
   };
+  const auto began_at = std::chrono::steady_clock::now();
+  const Interrupted is_stuck = [&] {
+    const auto progress_at = std::max(began_at, pool_->last_release());
+    return stopping_ && std::chrono::steady_clock::now() - progress_at > kStuckAtEnd;
+  };
   CommitReport report;
   for (auto& node : nodes) {
     if (node->type != wire::NodeType::kFile) continue;
     ++report.files;
     report.bytes += node->writer->size_bytes();
-    if (auto drained = node->writer->drain(nullptr); !drained) {
+    if (auto drained = node->writer->drain(is_stuck); !drained) {
       set_state(CheckpointState::kOpen);
       return failure(drained.error());
     }
