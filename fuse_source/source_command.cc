@@ -40,7 +40,7 @@ nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials
           {"insecure", credentials.insecure}};
 }
 
-void check(const SourceOptions& options) {
+void check(const SourceOptions& options, bool pool_size_is_given) {
   if (options.target_address.empty() && !options.discard) {
     throw CLI::RequiredError("--target HOST:PORT (or --discard)");
   }
@@ -52,7 +52,7 @@ void check(const SourceOptions& options) {
                                    " bytes: must be 64 KiB to 1 MiB and a multiple of 4 KiB");
   }
   // At least two slots are needed: one receives a request while another gathers small writes.
-  if (options.pool_size_bytes == 0) return;
+  if (!pool_size_is_given) return;
   if (options.pool_size_bytes < 2 * options.chunk_size_bytes ||
       options.pool_size_bytes > kPoolSizeMaxBytes) {
     throw CLI::ValidationError(
@@ -117,8 +117,9 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   add_size_option(*command, "--chunk-size", source.chunk_size_bytes,
                   "bytes per slot and per write request: 64KiB to 1MiB");
-  add_size_option(*command, "--pool-size", source.pool_size_bytes,
-                  "registered memory for bytes in flight (default: 64MiB, more on a long link)");
+  const CLI::Option* pool_size = add_size_option(
+      *command, "--pool-size", source.pool_size_bytes,
+      "registered memory for bytes in flight (default: 64MiB, more on a long link)");
   command
       ->add_option("--streams", source.sender.stream_count,
                    "number of data connections: TCP connections or RDMA queue pairs")
@@ -129,8 +130,8 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   command->add_flag("--allow-other", source.allow_other, "let other users access the mount");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
-  command->callback([flags, &exit_code] {
-    check(flags->source);
+  command->callback([flags, pool_size, &exit_code] {
+    check(flags->source, pool_size->count() > 0);
     exit_code = run_daemon(
         {.name = "ppmr source", .foreground = flags->foreground, .log_file = flags->log_file},
         [&](Daemon& daemon) { return run(daemon, flags->source, flags->credentials); });

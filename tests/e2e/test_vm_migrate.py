@@ -10,6 +10,7 @@ from lab.node import HOST, wait_until
 from lab.programs import SteadyWorker
 from lab.proofs import Before, prove
 
+MIB = 1 << 20
 MOVED, ABORTED = 0, 11
 _numbers = itertools.count(1)
 

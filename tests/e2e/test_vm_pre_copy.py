@@ -225,6 +225,7 @@ def test_process_moves_after_an_aborted_pre_copy(machines, migrations, directory
         interval=0.02,
     )
     take_pid(machines.b, worker.pid)
+    machines.b.keep_helpers_low()
     done = running.wait(120)
     assert done.code == ABORTED, done.output
     assert events(done, "sealed"), "the last dump was not complete"
