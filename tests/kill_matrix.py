@@ -118,6 +118,8 @@ def main():
     if missing:
         sys.exit(f"failure_cases.py and ownership_record.h differ in these states: {missing}")
     cases = [case for case in failure_cases.all_cases() if arguments.only in ", ".join(case[:3])]
+    if not cases:
+        sys.exit(f"no case contains '{arguments.only}'")
     print(
         f"{len(cases)} cases, {arguments.migrations} migrations, seed {arguments.seed}", flush=True
     )
