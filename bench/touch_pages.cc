@@ -1,13 +1,14 @@
-// How long page faults take after a move: a process with much memory that touches each page once, in random order, as soon as it runs on
-// another node, and records how long each touch took.
+// How long page faults take after a move: a process with much memory that touches each page once,
+// in random order, as soon as it runs on another node, and records how long each touch took.
 //
 //     touch_pages MIB BEATS
 //
-// Writes a line `NANOSECONDS NODE` to BEATS about every millisecond, like the other trees of the chapter shapes. On another node it first
-// touches all pages, then writes BEATS.latencies (a 32-bit number of nanoseconds for each touch) and BEATS.pass (`SECONDS WRONG_PAGES`), and
-// goes on.
+// Writes a line `NANOSECONDS NODE` to BEATS about every millisecond, like the other trees of the
+// chapter shapes. On another node it first touches all pages, then writes BEATS.latencies (a 32-bit
+// number of nanoseconds for each touch) and BEATS.pass (`SECONDS WRONG_PAGES`), and goes on.
 //
-// The latencies are stored in memory that is mapped after the move. So recording one causes no fault that the move has to serve.
+// The latencies are stored in memory that is mapped after the move. So recording one causes no
+// fault that the move has to serve.
 #include <sys/mman.h>
 
 #include <algorithm>
