@@ -73,7 +73,7 @@ class Connection:
             self._expected = b"$%d\r\n%s\r\n" % (self._size, content)
 
     def answered(self):
-        """Receives what is there. Returns whether the answer is complete."""
+        """Receives the bytes that have arrived. Returns whether the answer is complete."""
         received = self.socket.recv(1 << 16)
         if not received:
             raise OSError("redis closed a connection")

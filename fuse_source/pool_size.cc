@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLocalBytes = size_t{64} << 20;
 constexpr size_t kMostBytes = size_t{256} << 20;
-// 10 Gb/s: of a faster link, more is under way than the pool holds if it is also long.
+// A link of 10 Gb/s. A faster long link needs --pool-size.
 constexpr size_t kLinkBytesPerUs = 1250;
 constexpr size_t kFewestSlots = 8;
 constexpr std::chrono::milliseconds kPatience{2000};

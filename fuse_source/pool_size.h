@@ -8,7 +8,7 @@
 
 namespace ppmr {
 
-// Enough slots for a local link, and for twice what is under way on a long one.
+// 64 MiB. On a long link twice its bandwidth times its round trip, at most 256 MiB.
 //
 // On local links pools of 8 to 64 MiB are equally fast for writes through the mount; the memory of
 // frozen processes moves a tenth faster with 64 MiB than with 16 (bench/README.md).

@@ -84,8 +84,8 @@ void SourceMount::forget_file(const SourceNodePointer& node) {
 }
 
 void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far) {
-  // The close follows the announcements, because the target takes a closed file as complete apart
-  // from what is announced.
+  // The target takes a closed file as complete, apart from announced bytes in flight. So the
+  // announcements go first.
   node->writer->flush();
   node->writer->stream().await_announced();
   // A later change of attributes or size takes this lock, too, so it is sent after the close.

@@ -51,8 +51,8 @@ Result<StoredNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
 // Errors: also ENOTDIR.
 Result<StoredNodePointer> directory_of(fuse_req_t request, fuse_ino_t inode);
 
-// What is below the top of a sealed checkpoint changes only by requests of the kernel. The top
-// itself can be removed by others, and then the kernel must not find what is below.
+// Long for nodes of a sealed checkpoint, because only requests of the kernel change them. Zero for
+// its top: `ppmr` can remove a checkpoint without the kernel.
 Validity validity_of(const StoredNode& node);
 
 // Parks the request. Calls `retry` when `subject` or the node's checkpoint changes. `retry` replies

@@ -15,6 +15,12 @@ bool waits_for_size(const TargetFrontEnd& target, const StoredNode& node) {
   return place.in_directory && place.name.rfind("pages-", 0) != 0;
 }
 
+void reply_present_attributes(fuse_req_t request, const StoredNode& node) {
+  // Before the view: a checkpoint that is sealed in between must not make an older size valid.
+  const Validity validity = validity_of(node);
+  reply_attributes(request, target_of(request).tree.view(node), validity);
+}
+
 Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   auto found = node_of(request, inode);
   if (!found) return failure(found.error());
@@ -23,7 +29,7 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   // A failed checkpoint receives no more bytes: reply without waiting, so that the file can be
   // removed.
   if (!waits_for_size(target, *node) || node->checkpoint->failed()) {
-    reply_attributes(request, target.tree.view(*node), validity_of(*node));
+    reply_present_attributes(request, *node);
     return {};
   }
   park(request, node->file.get(), node, [request, node, &target] {
@@ -32,7 +38,7 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
     } else if (waits_for_size(target, *node)) {
       return false;
     } else {
-      reply_attributes(request, target.tree.view(*node), validity_of(*node));
+      reply_present_attributes(request, *node);
     }
     return true;
   });

@@ -17,7 +17,9 @@ bool try_lookup(fuse_req_t request, const StoredNodePointer& directory, const st
   const StoredCheckpoint* checkpoint = directory->checkpoint.get();
   const StoredState state = checkpoint == nullptr ? StoredState::kSealed : checkpoint->state();
   if (const auto node = target.tree.look_up(directory, name, /*keep=*/true)) {
-    reply_entry(request, target.tree.view(*node), validity_of(*node));
+    // Before the view: a checkpoint that is sealed in between must not make an older size valid.
+    const Validity validity = validity_of(*node);
+    reply_entry(request, target.tree.view(*node), validity);
     return true;
   }
   if (state == StoredState::kFailed) {

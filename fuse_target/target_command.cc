@@ -81,7 +81,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
           {EACCES,
            "--allow-restart with --insecure lets everyone on the network run processes here as "
            "root: authenticate peers with --key-file or certificates, or add --trusted-fabric if "
-           "nobody else can reach " +
+           "no other machine can reach " +
                options.listen_address},
           ExitCode::kUsage);
     }

@@ -179,8 +179,7 @@ std::unique_ptr<Listener> Security::secure(std::unique_ptr<Listener> plain) cons
 std::string Security::warning() const {
   if (!insecure_ && trusted_fabric_ && tls_ != nullptr) {
     return "--trusted-fabric: data is not encrypted if the other side has this option, too; "
-           "everyone "
-           "on this network can then read and change what is moved";
+           "anyone on this network can then read and change the data of a move";
   }
   if (!insecure_) return {};
   return "--insecure: peers are not authenticated and nothing is encrypted; everyone on this "

@@ -30,7 +30,7 @@ namespace ppmr {
 
 inline constexpr uint64_t kChunksPerKey = uint64_t{1} << 15;
 
-// What is encrypted, in the associated data.
+// The place of a chunk, a part of its associated data.
 struct ChunkPlace {
   uint64_t node = 0;
   uint64_t offset = 0;

@@ -1,5 +1,5 @@
-// Chunks of authenticated sessions are secret and genuine on their way, whoever controls the
-// network between the two sides.
+// An attacker who controls the network between the sides of an authenticated session neither reads
+// nor changes its chunks.
 
 #include <gtest/gtest.h>
 
