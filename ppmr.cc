@@ -8,6 +8,7 @@
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
 #include "mount/command_line/exit_code.h"
+#include "mount/privilege/helper_process.h"
 #include "restart_loader/cli/action_script.h"
 #include "restart_loader/cli/commands.h"
 
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
   ppmr::add_target_command(app, exit_code);
   ppmr::add_restart_commands(app, exit_code);
   ppmr::add_job_commands(app, exit_code);
+  ppmr::add_privileged_helper_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {

@@ -1,8 +1,11 @@
 #include "fuse_target/target_command.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +17,11 @@
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
+#include "mount/privilege/confinement.h"
+#include "mount/privilege/privileged_helper.h"
+#include "rdma_stream/connection/security.h"
 #include "rdma_stream/connection/tcp_connection.h"
+#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -23,6 +30,10 @@ namespace {
 struct Flags {
   TargetOptions target;
   Credentials credentials;
+  std::string listen_address;
+  std::string state_directory = "/var/lib/ppmr";
+  std::string user;
+  bool allow_other = false;
   std::string log_file;
   bool foreground = false;
 };
@@ -42,13 +53,48 @@ Status check_mountpoint(const std::string& path) {
   return {};
 }
 
+Result<size_t> available_memory_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string word; meminfo >> word;) {
+    if (word != "MemAvailable:") continue;
+    size_t kib = 0;
+    if (meminfo >> kib) return kib << 10;
+  }
+  return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
+}
+
+// What the daemon may open after its set-up: /dev/null for what goes nowhere, and RDMA devices.
+LandlockRules landlock_rules(const TargetOptions& options) {
+  LandlockRules rules{.writable = {"/dev/null"}};
+  if (options.transport.mode == TransportMode::kTcp) return rules;
+  rules.readable.assign(std::begin(kVerbsFiles), std::end(kVerbsFiles));
+  rules.writable.emplace_back(kVerbsDevices);
+  return rules;
+}
+
+HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
+                             const std::string& control_socket) {
+  HelperOptions options{.mountpoint = target.mountpoint,
+                        .control_socket = control_socket,
+                        .allow_other = flags.allow_other,
+                        .spill_directory = target.spill_directory,
+                        .background = !flags.foreground};
+  if (target.allow_restart) {
+    options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
+                     "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
+  }
+  return options;
+}
+
 ExitCode exit_code_of(const Error& error) {
   const bool environment = error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ||
                            error.errno_value == ENODEV;  // no RDMA device
   return environment ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
-ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
+ExitCode run(Daemon& daemon, const Flags& flags) {
+  TargetOptions options = flags.target;
+  const Credentials& credentials = flags.credentials;
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
   }
@@ -71,7 +117,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   // Beyond loopback, anyone on the network could then run processes here as root. That takes two
   // options, so that neither of them says it by accident.
   if (options.allow_restart && credentials.insecure && !credentials.trusted_fabric) {
-    const auto loopback = is_loopback_address(options.listen_address);
+    const auto loopback = is_loopback_address(flags.listen_address);
     if (!loopback) {
       return daemon.failed({loopback.error().errno_value, "--listen: " + loopback.error().message},
                            exit_code_of(loopback.error()));
@@ -82,20 +128,43 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
            "--allow-restart with --insecure lets everyone on the network run processes here as "
            "root: authenticate peers with --key-file or certificates, or add --trusted-fabric if "
            "no other machine can reach " +
-               options.listen_address},
+               flags.listen_address},
           ExitCode::kUsage);
     }
   }
-  options.security = *security;
   options.trusted_fabric = credentials.trusted_fabric;
-  options.state_directory = std::filesystem::absolute(options.state_directory).string();
   options.target_name = host_name();
-  auto target = TargetMount::create(options);
-  if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
-  auto control = ControlServer::create();
+  if (options.limit_bytes == 0) {
+    const auto available = available_memory_bytes();
+    if (!available) return daemon.failed(available.error(), ExitCode::kFailure);
+    options.limit_bytes = std::max(*available / 2, 2 * kLimitMinBytes);
+  }
+  const auto user = choose_daemon_user(flags.user);
+  if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
+  auto listener = (*security)->listener(flags.listen_address);
+  if (!listener) {
+    const Error& error = listener.error();
+    return daemon.failed({error.errno_value, "--listen: " + error.message}, exit_code_of(error));
+  }
+  ControlServerOptions control_options;
+  control_options.remove = [&options](const std::string& path) {
+    options.helper ? options.helper->remove_control_socket() : void(::unlink(path.c_str()));
+  };
+  auto control = ControlServer::create(std::move(control_options));
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
+  auto helper = PrivilegedHelper::start(helper_options(flags, options, (*control)->path()));
+  if (!helper) return daemon.failed(helper.error(), ExitCode::kFailure);
+  options.helper = *helper;
+
+  // From here on without privileges. RDMA devices are opened later: the kernel refuses commands of
+  // a user who is not the one that has opened the device.
+  auto confinement = confine(*user, landlock_rules(options));
+  if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
+  options.confinement = *confinement;
+  auto target = TargetMount::create(options, std::move(*listener));
+  if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
   StopSignals signals([&](int) { (*target)->stop(); });
-  const auto served = (*target)->serve((*control)->path(), [&] {
+  const auto served = (*target)->serve([&] {
     (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
                           std::vector<UniqueFd>& descriptors) {
       return (*target)->answer(request, descriptors);
@@ -103,8 +172,12 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
     daemon.ready();
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
                  (*target)->listen_address());
-    if (const auto warning = options.security->warning(); !warning.empty()) {
+    if (const auto warning = (*security)->warning(); !warning.empty()) {
       spdlog::warn("{}", warning);
+    }
+    if (confinement->landlock == 0) {
+      spdlog::warn("files are protected by permissions only, not by Landlock: {}",
+                   confinement->landlock_why);
     }
   });
   (*target)->stop_answering();
@@ -121,7 +194,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
       "target", "Mount the directory that receives checkpoints, and listen for sources");
   TargetOptions& target = flags->target;
   command->add_option("MOUNTPOINT", target.mountpoint, "directory to mount on")->required();
-  command->add_option("--listen", target.listen_address, "HOST:PORT for sources to connect to")
+  command->add_option("--listen", flags->listen_address, "HOST:PORT for sources to connect to")
       ->required();
   add_transport_options(*command, target.transport);
   add_size_option(*command, "--pool-size", target.ready_bytes,
@@ -138,16 +211,19 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   command->add_flag("--allow-restart", target.allow_restart,
                     "let sources restart processes here with ppmr migrate");
   command
-      ->add_option("--state-dir", target.state_directory, "directory for the records of migrations")
+      ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
       ->capture_default_str();
   add_peer_timeout_option(*command, target.peer_timeout);
-  command->add_flag("--allow-other", target.allow_other, "allow access by other users");
+  command->add_flag("--allow-other", flags->allow_other, "allow access by other users");
+  command->add_option(
+      "--user", flags->user,
+      "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, &exit_code] {
     exit_code = run_daemon(
         {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, flags->target, flags->credentials); });
+        [&](Daemon& daemon) { return run(daemon, *flags); });
   });
   return command;
 }

@@ -116,6 +116,7 @@ nlohmann::json TargetMount::status() const {
                            {"stalls", stalls},
                            {"listen", receiver_->address()},
                            {"allow_restart", options_.allow_restart},
+                           {"confinement", describe(options_.confinement)},
                            {"store",
                             {{"limit_bytes", store.limit_bytes},
                              {"used_bytes", store.used_bytes},

@@ -68,6 +68,21 @@ std::string store_line(const json& store) {
                                    format_size(number(store, "spilled_bytes"))));
 }
 
+// Of a daemon that drops its rights after the set-up.
+std::string confinement_line(const json& confinement) {
+  const std::string user = text(confinement, "user");
+  const std::string capabilities = text(confinement, "capabilities");
+  const uint64_t landlock = number(confinement, "landlock");
+  return line("runs",
+              fmt::format("as user {}, capabilities: {}, no_new_privs {}, seccomp {}, "
+                          "landlock {}",
+                          user.empty() ? std::to_string(number(confinement, "uid")) : user,
+                          capabilities, truth(confinement, "no_new_privs") ? "on" : "OFF",
+                          truth(confinement, "seccomp") ? "on" : "OFF",
+                          landlock > 0 ? fmt::format("on (version {})", landlock)
+                                       : "OFF (" + text(confinement, "landlock_why") + ")"));
+}
+
 std::string peer_line(const json& peer) {
   std::string who = text(peer, "name");
   if (const std::string address = text(peer, "address"); !address.empty() && address != who) {
@@ -158,6 +173,8 @@ std::string status_text(const json& status, const MountEntry& mount) {
     page += store_line(*store);
   if (const auto rdma = status.find("rdma"); rdma != status.end() && rdma->is_object())
     page += rdma_line(*rdma);
+  if (const auto own = status.find("confinement"); own != status.end() && own->is_object())
+    page += confinement_line(*own);
   for (const json& peer : objects(status, "peers")) page += peer_line(peer);
   if (objects(status, "peers").empty()) page += line("peer", "none");
 
