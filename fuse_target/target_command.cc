@@ -63,10 +63,14 @@ Result<size_t> available_memory_bytes() {
   return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
 }
 
+bool may_use_verbs(const TargetOptions& options) {
+  return options.transport.mode != TransportMode::kTcp && ::access(kVerbsDevices, F_OK) == 0;
+}
+
 // What the daemon may open after its set-up: /dev/null for what goes nowhere, and RDMA devices.
 LandlockRules landlock_rules(const TargetOptions& options) {
   LandlockRules rules{.writable = {"/dev/null"}};
-  if (options.transport.mode == TransportMode::kTcp) return rules;
+  if (!may_use_verbs(options)) return rules;
   rules.readable.assign(std::begin(kVerbsFiles), std::end(kVerbsFiles));
   rules.writable.emplace_back(kVerbsDevices);
   return rules;
@@ -158,7 +162,8 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
 
   // From here on without privileges. RDMA devices are opened later: the kernel refuses commands of
   // a user who is not the one that has opened the device.
-  auto confinement = confine(*user, landlock_rules(options));
+  auto confinement = confine(*user, landlock_rules(options),
+                             /*locks_memory=*/options.lock_memory || may_use_verbs(options));
   if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
   options.confinement = *confinement;
   auto target = TargetMount::create(options, std::move(*listener));
@@ -203,6 +208,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                   "memory for images (0: half of the available memory at start)");
   command->add_option("--spill-dir", target.spill_directory,
                       "spill images beyond the limit to files here; without it writers get ENOSPC");
+  command->add_flag("--mlock", target.lock_memory, "never let the kernel swap images out");
   command->add_flag("--consume", target.consume,
                     "free bytes once read; each file can be read once, front to back");
   command->add_flag("--wait-for-files", target.wait_for_files,

@@ -1,5 +1,8 @@
 #include "fuse_target/target_mount.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 
 #include "rdma_stream/verbs/verbs_fabric.h"
@@ -11,6 +14,15 @@ namespace {
 // Extents through which bytes pass to the spill disk: one for each of the chunks that are pulled at
 // the same time, fewer if the memory limit is small.
 constexpr size_t kBounceExtentsMax = 16;
+
+Status check_lockable(size_t bytes, const Confinement& confinement) {
+  rlimit limit{};
+  if (confinement.capabilities != "none") return {};  // CAP_IPC_LOCK
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur >= bytes) return {};
+  return failure(EINVAL, "--mlock: this user may lock only " +
+                             std::to_string(limit.rlim_cur >> 20) +
+                             " MiB of memory; raise the limit (ulimit -l) above --memory-limit");
+}
 
 }  // namespace
 
@@ -33,12 +45,18 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
   if (auto opened = open_verbs(options, store.limit_bytes, parts); !opened) {
     return failure(opened.error());
   }
-  if (parts.verbs) {
-    store.region_mapped = [verbs = parts.verbs.get()](uint32_t region,
-                                                      std::span<std::byte> memory) {
-      verbs->region_mapped(region, memory);
-    };
+  if (options.lock_memory) {
+    if (Status lockable = check_lockable(store.limit_bytes, options.confinement); !lockable) {
+      return failure(lockable.error());
+    }
   }
+  store.region_mapped = [verbs = parts.verbs.get(), lock = options.lock_memory](
+                            uint32_t region, std::span<std::byte> memory) {
+    if (lock && ::mlock2(memory.data(), memory.size(), MLOCK_ONFAULT) != 0) {
+      spdlog::error("--mlock: images may be swapped out: mlock: {}", std::strerror(errno));
+    }
+    if (verbs != nullptr) verbs->region_mapped(region, memory);
+  };
   auto memory =
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());

@@ -45,15 +45,17 @@ class ParentDeathSignal {
   int signal_ = 0;
 };
 
-Status drop_to(const DaemonUser& user) {
+Status drop_to(const DaemonUser& user, bool locks_memory) {
   capng_clear(CAPNG_SELECT_BOTH);
   if (::geteuid() != 0) {
     if (capng_apply(CAPNG_SELECT_CAPS) == 0) return {};
     return system_failure("drop", "capabilities", EPERM);
   }
-  // RDMA devices lock the memory that they use.
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
-  ::setrlimit(RLIMIT_MEMLOCK, &unlimited);
+  if (locks_memory && ::setrlimit(RLIMIT_MEMLOCK, &unlimited) != 0) {
+    capng_update(CAPNG_ADD, static_cast<capng_type_t>(CAPNG_EFFECTIVE | CAPNG_PERMITTED),
+                 CAP_IPC_LOCK);
+  }
   // An account's further groups may give access to RDMA devices.
   const int groups = user.name.empty() ? CAPNG_DROP_SUPP_GRP : CAPNG_INIT_SUPP_GRP;
   const int changed = capng_change_id(static_cast<int>(user.uid), static_cast<int>(user.gid),
@@ -75,11 +77,11 @@ std::string present_capabilities() {
 
 }  // namespace
 
-Result<Confinement> confine(const DaemonUser& user, const LandlockRules& rules) {
+Result<Confinement> confine(const DaemonUser& user, const LandlockRules& rules, bool locks_memory) {
   if (Status single = check_single_thread(); !single) return failure(single.error());
   ::tzset();  // reads /etc/localtime, for the log
   const ParentDeathSignal parent_death;
-  if (Status dropped = drop_to(user); !dropped) return failure(dropped.error());
+  if (Status dropped = drop_to(user, locks_memory); !dropped) return failure(dropped.error());
   parent_death.restore();
   ::prctl(PR_SET_DUMPABLE, 0);  // a change of the user sets it to fs.suid_dumpable
   ::prctl(kSetMdwe, kRefuseExecGain, 0, 0, 0);

@@ -21,11 +21,13 @@ struct Confinement {
   std::string landlock_why;  // why it is not active
 };
 
-// Must be called while the process has one thread. Descriptors that are open stay usable. Memory
-// can be locked without limit from now on, if the caller is root. Not undone by anything.
-// Errors: EINVAL if the process has other threads; of the system calls. After an error the process
-// must end, because it may have lost a part of its rights.
-Result<Confinement> confine(const DaemonUser& user, const LandlockRules& rules);
+// Must be called while the process has one thread. Descriptors that are open stay usable. Not
+// undone by anything. With `locks_memory` root's daemon can lock any amount of memory from now on:
+// by its limit or, if root may not raise that, with CAP_IPC_LOCK. Errors: EINVAL if the process has
+// other threads; of the system calls. After an error the process must end, because it may have lost
+// a part of its rights.
+Result<Confinement> confine(const DaemonUser& user, const LandlockRules& rules,
+                            bool locks_memory = false);
 
 nlohmann::json describe(const Confinement& confinement);
 

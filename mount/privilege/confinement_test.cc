@@ -10,9 +10,11 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -190,6 +192,26 @@ TEST_F(ConfinementTest, KeepsWhatADaemonNeeds) {
     return ::poll(&nothing, 1, 1) == 0 ? 0 : 4;
   };
   EXPECT_EQ(as_confined(work), 0);
+}
+
+TEST_F(ConfinementTest, LocksMemoryOnlyIfItSaysSo) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  const auto lock = [](bool locks_memory) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const rlimit small{64 << 10, 64 << 10};
+      if (::setrlimit(RLIMIT_MEMLOCK, &small) != 0) ::_exit(kConfineFailed);
+      if (!confine(*choose_daemon_user(""), {}, locks_memory)) ::_exit(kConfineFailed);
+      void* memory =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ::_exit(outcome(::mlock(memory, kBytes)));
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(lock(true), 0);
+  EXPECT_EQ(lock(false), ENOMEM);
 }
 
 TEST_F(ConfinementTest, KeepsTheSignalOfTheParentsDeath) {

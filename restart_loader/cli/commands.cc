@@ -1,5 +1,7 @@
 #include "restart_loader/cli/commands.h"
 
+#include <sys/prctl.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,6 +26,10 @@
 namespace ppmr {
 namespace {
 
+// The memory of a command may hold images of processes, and keys. Not inherited by the programs
+// that it starts: CRIU, and processes that it restores, can dump their core as before.
+void disable_core_dumps() { ::prctl(PR_SET_DUMPABLE, 0); }
+
 template <typename Command>
 void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::string& description) {
   app.add_option_function<std::string>(
@@ -42,6 +48,7 @@ template <typename Command>
 std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
   auto command = std::make_shared<Command>();
   app.callback([command, name = app.get_name(), &exit_code] {
+    disable_core_dumps();
     try {
       exit_code = command->run();
     } catch (const nlohmann::json::exception& error) {
@@ -269,7 +276,10 @@ std::shared_ptr<Command> add_internal(CLI::App& app, const std::string& name, in
                                       CLI::App*& sub) {
   sub = app.add_subcommand(name)->group("");  // not in --help
   auto command = std::make_shared<Command>();
-  sub->callback([command, &exit_code] { exit_code = command->run(); });
+  sub->callback([command, &exit_code] {
+    disable_core_dumps();
+    exit_code = command->run();
+  });
   return command;
 }
 

@@ -1,10 +1,13 @@
 """The target runs without rights after its set-up; what it restores has the rights that it had."""
 
 import os
+import resource
 import signal
 import stat
+import subprocess
 from pathlib import Path
 
+import pytest
 from lab.node import wait_until
 from lab.ppmr import find_ppmr
 from lab.workers import check_moved, start_workers
@@ -105,3 +108,41 @@ def test_restored_processes_have_the_rights_they_had_at_the_source(lab, nodes, m
     target = rights(migrations.target.host_pid)
     assert target["NoNewPrivs"] == ["1"] and before[0]["NoNewPrivs"] == ["0"], "compares nothing"
     worker.end()
+
+
+def dumps_core(words, directory):
+    """Whether this program dumps its core when it is aborted, with no limit on the size."""
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    process = subprocess.Popen(
+        words,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, unlimited),
+    )
+    process.stdout.read(1)  # it runs
+    os.kill(process.pid, signal.SIGABRT)
+    _, status = os.waitpid(process.pid, 0)
+    process.returncode = 0
+    assert os.WIFSIGNALED(status), f"{words} ended by itself: {status}"
+    return os.WCOREDUMP(status)
+
+
+def test_commands_dump_no_core(world):
+    if not dumps_core(["sh", "-c", "echo; exec sleep 60"], world.directory):
+        pytest.skip("this machine dumps no cores (kernel.core_pattern, limits)")
+    target = world.target("--memory-limit", "64MiB")
+    assert not dumps_core([find_ppmr(), "status", target.mountpoint, "--watch"], world.directory)
+
+
+def test_locked_memory_of_images(world):
+    def locked_kib(target):
+        lines = Path(f"/proc/{target.host_pid}/status").read_text().splitlines()
+        return int(dict(line.split(":", 1) for line in lines)["VmLck"].split()[0])
+
+    plain = world.target("--memory-limit", "64MiB")
+    locking = world.target("--memory-limit", "64MiB", "--mlock")
+    assert locked_kib(plain) == 0
+    source = world.source(locking, *SMALL_POOL)
+    world.write(source.mountpoint / "file", MIB).succeeds()
+    assert locked_kib(locking) >= 64 << 10
