@@ -125,6 +125,19 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
                    "number of data connections: TCP connections or RDMA queue pairs")
       ->check(CLI::Range(1u, wire::kStreamsMax))
       ->capture_default_str();
+  command
+      ->add_option_function<std::string>(
+          "--compress",
+          [&source](const std::string& text) {
+            const auto compression = parse_compression(text);
+            if (!compression) {
+              throw CLI::ValidationError("--compress", compression.error().message);
+            }
+            source.sender.compression = *compression;
+          },
+          "compress what travels: lz4, zstd (levels 1 to 19), or auto: what the link gains from")
+      ->type_name("off|lz4|zstd[:LEVEL]|auto")
+      ->default_str("off");
   add_credential_options(*command, flags->credentials);
   add_peer_timeout_option(*command, source.sender.peer_timeout);
   command->add_flag("--allow-other", source.allow_other, "let other users access the mount");

@@ -77,7 +77,10 @@ nlohmann::json SourceMount::status() {
                          {"connected", sent.connected},
                          {"silence_ms", sent.silence.count()},
                          {"age_ms", ms_since(started_at_)},
+                         {"compression", sent.compression},
+                         {"compression_why", sent.compression_why},
                          {"bytes", sent.verified_bytes},
+                         {"wire_bytes", sent.wire_bytes},
                          {"transport", options_.discard ? "none" : to_string(sent.transport)},
                          {"transport_why", sent.transport_why}};
   if (auto status = outlet->status(); !status) peer["error"] = status.error().message;

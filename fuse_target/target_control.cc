@@ -45,6 +45,7 @@ nlohmann::json describe(const SessionReport& session) {
           {"silence_ms", session.silence.count()},
           {"age_ms", session.age.count()},
           {"bytes", session.received_bytes},
+          {"wire_bytes", session.wire_bytes},
           {"queued_chunks", session.queued_chunks},
           {"pulling_chunks", session.pulling_chunks},
           {"pulled_again", session.pulled_again},
