@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "buffer_pool/host_name.h"
 #include "fuse_target/target_mount.h"
+#include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
@@ -25,6 +27,7 @@ struct Flags {
   Credentials credentials;
   std::string log_file;
   bool foreground = false;
+  bool check = false;
 };
 
 // The mount point is checked first, because a wrong one is the most common mistake.
@@ -48,7 +51,8 @@ ExitCode exit_code_of(const Error& error) {
   return environment ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
-ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
+ExitCode run(Daemon& daemon, TargetOptions options, const Flags& flags) {
+  const Credentials& credentials = flags.credentials;
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
   }
@@ -90,23 +94,30 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   options.trusted_fabric = credentials.trusted_fabric;
   options.state_directory = std::filesystem::absolute(options.state_directory).string();
   options.target_name = host_name();
+  if (flags.check) return ExitCode::kSuccess;
   auto target = TargetMount::create(options);
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
   StopSignals signals([&](int) { (*target)->stop(); });
+  std::optional<Watchdog> watchdog;
   const auto served = (*target)->serve((*control)->path(), [&] {
     (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
                           std::vector<UniqueFd>& descriptors) {
       return (*target)->answer(request, descriptors);
     });
     daemon.ready();
+    watchdog.emplace(daemon.service_manager(), [&] {
+      std::vector<UniqueFd> none;
+      (*target)->answer({{"op", "status"}}, none);
+    });
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
                  (*target)->listen_address());
     if (const auto warning = options.security->warning(); !warning.empty()) {
       spdlog::warn("{}", warning);
     }
   });
+  watchdog.reset();
   (*target)->stop_answering();
   control->reset();  // closes the control socket first: its requests use the target
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
@@ -120,7 +131,9 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "target", "Mount the directory that receives checkpoints, and listen for sources");
   TargetOptions& target = flags->target;
-  command->add_option("MOUNTPOINT", target.mountpoint, "directory to mount on")->required();
+  add_config_option(*command);
+  command->add_option("MOUNTPOINT,--mountpoint", target.mountpoint, "directory to mount on")
+      ->required();
   command->add_option("--listen", target.listen_address, "HOST:PORT for sources to connect to")
       ->required();
   add_transport_options(*command, target.transport);
@@ -144,10 +157,12 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   command->add_flag("--allow-other", target.allow_other, "allow access by other users");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
+  command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, &exit_code] {
-    exit_code = run_daemon(
-        {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, flags->target, flags->credentials); });
+    exit_code = run_daemon({.name = "ppmr target",
+                            .foreground = flags->foreground || flags->check,
+                            .log_file = flags->check ? "" : flags->log_file},
+                           [&](Daemon& daemon) { return run(daemon, flags->target, *flags); });
   });
   return command;
 }
