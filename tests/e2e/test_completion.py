@@ -65,9 +65,13 @@ def zsh_offers(ppmr, command, tmp_path):
         zsh.type(f"fpath=({tmp_path} $fpath); LISTMAX=9999; autoload -U compinit; compinit -u -D\r")
         zsh.type("print rea''dy\r")
         zsh.expect("ready")
-        zsh.type(f"ppmr {' '.join(command)} -\t\t")
-        zsh.type("\x03print do''ne\r")
-        text = zsh.expect("done")
+        line = f"ppmr {' '.join(command)} -"
+        zsh.type(line)
+        zsh.expect(re.escape(line))
+        zsh.type("\t")
+        text = zsh.expect("--help")
+        zsh.type("\x15print do''ne\r")  # ^U empties the line
+        text += zsh.expect("done")
     finally:
         zsh.close()
     return options_in(text)

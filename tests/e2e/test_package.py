@@ -1,10 +1,14 @@
 """The Debian packages: built, checked by lintian, installed, upgraded and removed in a fresh root file system."""
+import contextlib
 import os
 import re
 import subprocess
+import time
 
 import pytest
 
+from lab.debian_machine import DebianMachine, link
+from lab.node import wait_until
 from lab.programs import REPOSITORY
 
 pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.first]
@@ -121,3 +125,78 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, fresh_debi
     in_root(root, "dpkg", "--purge", "ppmr")
     assert not (root / "etc/ppmr").exists() and not (root / "var/lib/ppmr").exists()
     assert set(os.listdir(root / "etc")) - before <= {"systemd", "tmpfiles.d"}
+
+
+@pytest.fixture
+def two_machines(packages, fresh_debian, tmp_path):
+    """Two empty Debian machines with systemd, joined by a link."""
+    with contextlib.ExitStack() as ends:
+        machines = []
+        for name in ("one", "two"):
+            home = tmp_path / name
+            home.mkdir()
+            layers = f"lowerdir={fresh_debian},upperdir={home}/changes,workdir={home}/work"
+            run("mount", "-t", "tmpfs", "tmpfs", home)
+            for directory in ("changes", "work", "root"):
+                (home / directory).mkdir()
+            ends.callback(run, "umount", "-l", home)
+            run("mount", "-t", "overlay", "overlay", "-o", layers, home / "root")
+            ends.callback(run, "umount", "-l", home / "root")
+            run("cp", packages["ppmr"], home / "root/root/ppmr.deb")
+            machines.append(DebianMachine(home / "root", name))
+            ends.callback(machines[-1].stop)
+        link(*machines)
+        yield machines
+
+
+# Each number replaces the one before at once: a reader never sees half of it.
+PROGRAM = """
+n=0
+while :; do
+  n=$((n + 1))
+  read host </proc/sys/kernel/hostname
+  echo $n $host >/var/tmp/next
+  mv /var/tmp/next /var/tmp/count
+  sleep 0.05
+done
+"""
+
+
+def count(machine):
+    """The number and the host name that the program has written last."""
+    words = machine.run("cat /var/tmp/count", check=False).stdout.split()
+    return (int(words[0]), words[1]) if len(words) == 2 else (0, "")
+
+
+def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines):
+    source, target = two_machines
+    # The program, which is there before ppmr, in a session and with pids of its own.
+    source.run("echo 5000 >/proc/sys/kernel/ns_last_pid")
+    program = f"exec </dev/null >/dev/null 2>&1; echo $$ >/var/tmp/pid; {PROGRAM}"
+    source.run(["setsid", "--fork", "sh", "-c", program])
+    wait_until(lambda: count(source)[0] > 0, 20, "the program to count")
+    pid = source.run("cat /var/tmp/pid").stdout.strip()
+
+    begun = time.monotonic()
+    for machine in (source, target):
+        machine.run("dpkg --install /root/ppmr.deb")
+    target.run("ppmr keygen /etc/ppmr/key")
+    key = target.run("cat /etc/ppmr/key").stdout  # scp -p target:/etc/ppmr/key /etc/ppmr/
+    source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
+    target.run("cp /usr/share/ppmr/target.conf /etc/ppmr/ && systemctl enable --now ppmr-target")
+    source.run(
+        "sed 's/TARGET/10.77.0.2/; s/NAME/out/' /usr/share/ppmr/source.conf >/etc/ppmr/source.d/out.conf"
+        " && systemctl enable --now ppmr-source@out"
+    )
+    before = count(source)[0]
+    source.run(f"ppmr migrate --pid {pid} --mount /run/ppmr/out")
+    took = time.monotonic() - begun
+    wait_until(lambda: count(target)[1] == "two", 20, "the program to count at the target")
+    assert count(target)[0] >= before
+    assert took < 180
+    assert source.run(f"kill -0 {pid}", check=False).returncode != 0
+    # It outlives a restart of the daemon that received it.
+    number = count(target)[0]
+    target.run("systemctl restart ppmr-target")
+    wait_until(lambda: count(target)[0] > number + 5, 20, "the program to run on")
+    assert target.run("systemctl is-active ppmr-target").stdout.strip() == "active"
