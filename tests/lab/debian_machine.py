@@ -6,8 +6,7 @@ from .node import LabError, wait_until
 # Runs as process 1. Systemd finds what a container manager gives it: https://systemd.io/CONTAINER_INTERFACE
 _BOOT = r"""
 set -e
-root=$0 name=$1
-hostname "$name"
+root=$0
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
@@ -44,7 +43,7 @@ class DebianMachine:
     def __init__(self, root, name, timeout=60):
         self.name, self.root = name, root
         self._unshare = subprocess.Popen(
-            ["unshare", "--fork", "--kill-child", *_NAMESPACES, "bash", "-c", _BOOT, root, name],
+            ["unshare", "--fork", "--kill-child", *_NAMESPACES, "bash", "-c", _BOOT, root],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -73,7 +72,7 @@ class DebianMachine:
         """Runs a command, a list or a line for the shell, as root on the machine."""
         words = ["sh", "-c", command] if isinstance(command, str) else [*map(str, command)]
         done = subprocess.run(
-            ["nsenter", "--target", str(self.pid), "--all", "--wd=/", *words],
+            ["nsenter", "--target", str(self.pid), "--all", "--wdns=/", *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
