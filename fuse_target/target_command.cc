@@ -8,9 +8,11 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "buffer_pool/host_name.h"
 #include "fuse_target/target_mount.h"
+#include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
@@ -36,6 +38,7 @@ struct Flags {
   bool allow_other = false;
   std::string log_file;
   bool foreground = false;
+  bool check = false;
 };
 
 // The mount point is checked first, because a wrong one is the most common mistake.
@@ -141,6 +144,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   }
   const auto user = choose_daemon_user(flags.user);
   if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
+  if (flags.check) return ExitCode::kSuccess;
   auto listener = (*security)->listener(flags.listen_address);
   if (!listener) {
     const Error& error = listener.error();
@@ -164,12 +168,17 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   auto target = TargetMount::create(options, std::move(*listener));
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
   StopSignals signals([&](int) { (*target)->stop(); });
+  std::optional<Watchdog> watchdog;
   const auto served = (*target)->serve([&] {
     (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
                           std::vector<UniqueFd>& descriptors) {
       return (*target)->answer(request, descriptors);
     });
     daemon.ready();
+    watchdog.emplace(daemon.service_manager(), [&] {
+      std::vector<UniqueFd> none;
+      (*target)->answer({{"op", "status"}}, none);
+    });
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
                  (*target)->listen_address());
     if (const auto warning = (*security)->warning(); !warning.empty()) {
@@ -180,6 +189,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
                    confinement->landlock_why);
     }
   });
+  watchdog.reset();
   (*target)->stop_answering();
   control->reset();  // closes the control socket first: its requests use the target
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
@@ -193,7 +203,9 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "target", "Mount the directory that receives checkpoints, and listen for sources");
   TargetOptions& target = flags->target;
-  command->add_option("MOUNTPOINT", target.mountpoint, "directory to mount on")->required();
+  add_config_option(*command);
+  command->add_option("MOUNTPOINT,--mountpoint", target.mountpoint, "directory to mount on")
+      ->required();
   command->add_option("--listen", flags->listen_address, "HOST:PORT for sources to connect to")
       ->required();
   add_transport_options(*command, target.transport);
@@ -220,10 +232,12 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
       "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
+  command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, &exit_code] {
-    exit_code = run_daemon(
-        {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, *flags); });
+    exit_code = run_daemon({.name = "ppmr target",
+                            .foreground = flags->foreground || flags->check,
+                            .log_file = flags->check ? "" : flags->log_file},
+                           [&](Daemon& daemon) { return run(daemon, *flags); });
   });
   return command;
 }

@@ -1,4 +1,4 @@
-// The requests of the control socket: status, commit, wait, remove, lend.
+// The requests of the control socket: status, commit, drain, wait, remove, lend.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -87,6 +87,11 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
                                    std::vector<UniqueFd>& descriptors) {
   const std::string operation = request.at("op");
   if (operation == "status") return status();
+  if (operation == "drain") {
+    draining_ = request.value("on", true);
+    tree_.refuse_claims(draining_);
+    return {{"ok", true}};
+  }
   if (operation == "commit") return commit(request);
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
@@ -112,6 +117,8 @@ nlohmann::json TargetMount::status() const {
                            {"mountpoint", options_.mountpoint},
                            {"pid", ::getpid()},
                            {"age_ms", ms_since(started_at_)},
+                           {"draining", draining_.load()},
+                           {"agents", working_agents_.load()},
                            {"bytes", tree_.landed_bytes()},
                            {"parked_readers", parking_.parked()},
                            {"stalls", stalls},

@@ -77,8 +77,13 @@ class TargetMount {
   nlohmann::json remove(const nlohmann::json& request);
   nlohmann::json lend(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
 
+  Status serve_agent(Connection& connection, const std::string& node_name);
+
   const TargetOptions options_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
+
+  std::atomic<bool> draining_{false};
+  std::atomic<int> working_agents_{0};
 
   // Destroyed from last to first: the receiver before the tree that it fills, the tree before the
   // memory of its files.
