@@ -4,12 +4,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
-#include "buffer_pool/unique_fd.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -22,29 +20,35 @@ std::string take_variable(const char* name) {
   return taken;
 }
 
+// A datagram socket that sends to `name`; empty if there is none.
+UniqueFd connect_to(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() >= sizeof(address.sun_path)) return {};
+  std::memcpy(address.sun_path, name.data(), name.size());
+  if (name[0] == '@') address.sun_path[0] = '\0';  // an abstract name
+  UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+  if (socket && connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0)
+    return socket;
+  spdlog::warn("cannot reach the service manager at {}: {}", name, std::strerror(errno));
+  return {};
+}
+
 }  // namespace
 
-ServiceManager::ServiceManager() : socket_(take_variable("NOTIFY_SOCKET")) {
+ServiceManager::ServiceManager() : socket_(connect_to(take_variable("NOTIFY_SOCKET"))) {
   const std::string period = take_variable("WATCHDOG_USEC");
   const std::string pid = take_variable("WATCHDOG_PID");
-  if (socket_.empty() || period.empty()) return;
+  if (!socket_ || period.empty()) return;
   if (pid.empty() || pid == std::to_string(getpid()))
     watchdog_period_ = std::chrono::microseconds(std::strtoull(period.c_str(), nullptr, 10));
 }
 
 void ServiceManager::notify(const std::string& message) const {
-  if (socket_.empty()) return;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_.size() >= sizeof(address.sun_path)) return;
-  std::memcpy(address.sun_path, socket_.data(), socket_.size());
-  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';  // an abstract name
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_.size());
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket || sendto(socket.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
-                        reinterpret_cast<const sockaddr*>(&address), length) < 0) {
+  if (!socket_) return;
+  if (send(socket_.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
     spdlog::warn("cannot tell the service manager {}: {}", message, std::strerror(errno));
-  }
 }
 
 Watchdog::Watchdog(const ServiceManager& manager, std::function<void()> check)

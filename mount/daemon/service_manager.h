@@ -4,11 +4,14 @@
 // three compression libraries into a process that holds the memory of others.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
+
+#include "buffer_pool/unique_fd.h"
 
 namespace ppmr {
 
@@ -25,7 +28,7 @@ class ServiceManager {
   std::chrono::microseconds watchdog_period() const { return watchdog_period_; }
 
  private:
-  std::string socket_;  // empty: no service manager
+  UniqueFd socket_;  // connected while the process may still do so; empty: no service manager
   std::chrono::microseconds watchdog_period_{0};
 };
 
