@@ -11,6 +11,7 @@
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
 #include "mount/control/mount_table.h"
+#include "mount/control/parse_json.h"
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/passed_options.h"
@@ -61,7 +62,7 @@ class Agent {
       : store_(std::move(store)), options_(options) {}
 
   json answer(const std::string& line) {
-    const json request = json::parse(line, nullptr, false);
+    const json request = parse_json(line);
     try {
       return answer(request);
     } catch (const json::exception& error) {
