@@ -61,11 +61,16 @@ Status AgentBridge::serve(Connection& connection, const std::string& node_name) 
   // With a shared key peers are not authenticated individually: the name is only informative.
   const PeerIdentity identity = connection.peer_identity();
   const bool named = identity.method == PeerIdentity::Method::kCertificate;
-  const Status started = start({"ppmr", "migration-agent", "--fd", std::to_string(kAgentsSocket),
-                                "--state-dir", options_.state_directory, "--mountpoint",
-                                options_.mountpoint, "--peer", named ? identity.name : node_name},
-                               agent);
-  if (!started) return started;
+  std::vector<std::string> words = {"ppmr",         "migration-agent",
+                                    "--fd",         std::to_string(kAgentsSocket),
+                                    "--state-dir",  options_.state_directory,
+                                    "--mountpoint", options_.mountpoint,
+                                    "--peer",       named ? identity.name : node_name};
+  if (!options_.restart_policy.empty()) {
+    words.insert(words.end(), {"--restart-policy", options_.restart_policy});
+  }
+  if (options_.allow_root_restart) words.emplace_back("--allow-root-restart");
+  if (const Status started = start(words, agent); !started) return started;
   connection.set_write_timeout(kWriteTimeout);
   return pass_messages(connection, agent.socket.get());
 }

@@ -14,6 +14,8 @@ namespace ppmr {
 struct AgentBridgeOptions {
   std::string mountpoint;
   std::string state_directory;
+  std::string restart_policy;  // file; empty: the defaults of RestartPolicy
+  bool allow_root_restart = false;
 };
 
 // Threads: any.

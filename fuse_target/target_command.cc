@@ -14,6 +14,7 @@
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
+#include "mount/restart_policy/restart_policy.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "third_party/spdlog.h"
 
@@ -52,6 +53,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
   }
+  options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
@@ -84,6 +86,12 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
            "no other machine can reach " +
                options.listen_address},
           ExitCode::kUsage);
+    }
+  }
+  if (!options.restart_policy.empty()) {
+    options.restart_policy = std::filesystem::absolute(options.restart_policy).string();
+    if (auto policy = read_restart_policy(options.restart_policy); !policy) {
+      return daemon.failed(policy.error(), ExitCode::kUsage);
     }
   }
   options.security = *security;
@@ -136,7 +144,14 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                     "look-up of a missing file waits until the checkpoint is complete");
   add_credential_options(*command, flags->credentials);
   command->add_flag("--allow-restart", target.allow_restart,
-                    "let sources restart processes here with ppmr migrate");
+                    "let sources restart processes here with ppmr migrate, but none of root");
+  auto* root = command->add_flag("--allow-root-restart", target.allow_root_restart,
+                                 "like --allow-restart, also of root processes, containers and "
+                                 "namespaces: accepted sources are root here");
+  command
+      ->add_option("--restart-policy", target.restart_policy,
+                   "like --allow-restart, but of the processes that this file accepts")
+      ->excludes(root);
   command
       ->add_option("--state-dir", target.state_directory, "directory for the records of migrations")
       ->capture_default_str();

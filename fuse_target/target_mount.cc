@@ -97,7 +97,10 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
       storage_{*memory_, spill_.get(), options_.consume},
       parking_(caller_is_dying),
       tree_(storage_, parking_),
-      agents_({.mountpoint = options_.mountpoint, .state_directory = options_.state_directory}),
+      agents_({.mountpoint = options_.mountpoint,
+               .state_directory = options_.state_directory,
+               .restart_policy = options_.restart_policy,
+               .allow_root_restart = options_.allow_root_restart}),
       front_end_(tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files) {
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
