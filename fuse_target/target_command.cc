@@ -21,6 +21,7 @@
 #include "mount/daemon/descriptor_limit.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/privileged_helper.h"
+#include "mount/restart_policy/restart_policy.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "rdma_stream/verbs/verbs_fabric.h"
@@ -85,6 +86,9 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
+    if (!target.restart_policy.empty())
+      options.agent.push_back("--restart-policy=" + target.restart_policy);
+    if (target.allow_root_restart) options.agent.emplace_back("--allow-root-restart");
   }
   return options;
 }
@@ -101,6 +105,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
   }
+  options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
@@ -133,6 +138,12 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
            "no other machine can reach " +
                flags.listen_address},
           ExitCode::kUsage);
+    }
+  }
+  if (!options.restart_policy.empty()) {
+    options.restart_policy = std::filesystem::absolute(options.restart_policy).string();
+    if (auto policy = read_restart_policy(options.restart_policy); !policy) {
+      return daemon.failed(policy.error(), ExitCode::kUsage);
     }
   }
   options.trusted_fabric = credentials.trusted_fabric;
@@ -221,7 +232,14 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                     "look-up of a missing file waits until the checkpoint is complete");
   add_credential_options(*command, flags->credentials);
   command->add_flag("--allow-restart", target.allow_restart,
-                    "let sources restart processes here with ppmr migrate");
+                    "let sources restart processes here with ppmr migrate, but none of root");
+  auto* root = command->add_flag("--allow-root-restart", target.allow_root_restart,
+                                 "like --allow-restart, also of root processes, containers and "
+                                 "namespaces: accepted sources are root here");
+  command
+      ->add_option("--restart-policy", target.restart_policy,
+                   "like --allow-restart, but of the processes that this file accepts")
+      ->excludes(root);
   command
       ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
       ->capture_default_str();

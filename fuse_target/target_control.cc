@@ -7,6 +7,8 @@
 
 #include "fuse_target/target_mount.h"
 #include "mount/control/control_socket.h"
+#include "mount/control/json_text.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
@@ -70,7 +72,8 @@ nlohmann::json success(const CheckpointReport& report) {
   return {{"ok", true},
           {"state", to_string(report.state)},
           {"files", report.files},
-          {"bytes", report.bytes}};
+          {"bytes", report.bytes},
+          {"inode", report.inode}};
 }
 
 Error failed_error(const CheckpointReport& report) {
@@ -95,6 +98,7 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
   if (operation == "commit") return commit(request);
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
+  if (operation == "note_refusal") return note_refusal(request);
   if (operation == "lend") return lend(request, descriptors);
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
@@ -137,6 +141,14 @@ nlohmann::json TargetMount::status() const {
                            {"checkpoints", checkpoints}};
   if (verbs_) status["rdma"] = describe(verbs_->counters(), verbs_->traffic());
   return status;
+}
+
+// A supervisor has refused to restore a checkpoint.
+nlohmann::json TargetMount::note_refusal(const nlohmann::json& request) {
+  spdlog::warn("refused to restart process {} of {} from checkpoint {}: {}",
+               request.at("process").get<int>(), json_text(request.at("peer")),
+               json_text(request.at("checkpoint")), request.at("reason").get<std::string>());
+  return {{"ok", true}};
 }
 
 // Requests the seal from the source and waits for the result.

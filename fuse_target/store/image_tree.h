@@ -30,6 +30,7 @@ inline constexpr uint64_t kRootInode = 1;  // FUSE_ROOT_ID
 struct CheckpointReport {
   std::string name;
   NodeKey top;
+  uint64_t inode = 0;  // of the top in the mount; never used again
   StoredState state = StoredState::kOpen;
   uint64_t bytes = 0;
   size_t files = 0;

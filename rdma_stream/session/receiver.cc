@@ -185,7 +185,7 @@ Status Receiver::serve_agent(Connection& connection, const Handshake& handshake)
   } else if (!options_.serve_agent) {
     checked = failure(EPERM,
                       "this target does not restart processes for others: start ppmr target with "
-                      "--allow-restart");
+                      "--allow-restart, --allow-root-restart or --restart-policy");
   }
   if (!checked) {
     send_reject(connection, wire::RejectReason::kBadHello, checked.error().message);
