@@ -174,7 +174,8 @@ def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines
     # The program, which is there before ppmr, in a session and with pids of its own.
     source.run("echo 5000 >/proc/sys/kernel/ns_last_pid")
     program = f"exec </dev/null >/dev/null 2>&1; echo $$ >/var/tmp/pid; {PROGRAM}"
-    source.run(["setsid", "--fork", "sh", "-c", program])
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+    source.run(["setsid", "--fork", *as_nobody, "sh", "-c", program])
     wait_until(lambda: count(source)[0] > 0, 20, "the program to count")
     pid = source.run("cat /var/tmp/pid").stdout.strip()
 
