@@ -8,9 +8,11 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "buffer_pool/host_name.h"
 #include "fuse_target/target_mount.h"
+#include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
@@ -19,6 +21,7 @@
 #include "mount/daemon/descriptor_limit.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/privileged_helper.h"
+#include "mount/restart_policy/restart_policy.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "rdma_stream/verbs/verbs_fabric.h"
@@ -36,6 +39,7 @@ struct Flags {
   bool allow_other = false;
   std::string log_file;
   bool foreground = false;
+  bool check = false;
 };
 
 // The mount point is checked first, because a wrong one is the most common mistake.
@@ -86,6 +90,9 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
+    if (!target.restart_policy.empty())
+      options.agent.push_back("--restart-policy=" + target.restart_policy);
+    if (target.allow_root_restart) options.agent.emplace_back("--allow-root-restart");
   }
   return options;
 }
@@ -102,6 +109,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
   }
+  options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
@@ -136,6 +144,12 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
           ExitCode::kUsage);
     }
   }
+  if (!options.restart_policy.empty()) {
+    options.restart_policy = std::filesystem::absolute(options.restart_policy).string();
+    if (auto policy = read_restart_policy(options.restart_policy); !policy) {
+      return daemon.failed(policy.error(), ExitCode::kUsage);
+    }
+  }
   options.trusted_fabric = credentials.trusted_fabric;
   options.target_name = host_name();
   if (options.limit_bytes == 0) {
@@ -145,6 +159,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   }
   const auto user = choose_daemon_user(flags.user);
   if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
+  if (flags.check) return ExitCode::kSuccess;
   auto listener = (*security)->listener(flags.listen_address);
   if (!listener) {
     const Error& error = listener.error();
@@ -169,12 +184,17 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   auto target = TargetMount::create(options, std::move(*listener));
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
   StopSignals signals([&](int) { (*target)->stop(); });
+  std::optional<Watchdog> watchdog;
   const auto served = (*target)->serve([&] {
     (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
                           std::vector<UniqueFd>& descriptors) {
       return (*target)->answer(request, descriptors);
     });
     daemon.ready();
+    watchdog.emplace(daemon.service_manager(), [&] {
+      std::vector<UniqueFd> none;
+      (*target)->answer({{"op", "status"}}, none);
+    });
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
                  (*target)->listen_address());
     if (const auto warning = (*security)->warning(); !warning.empty()) {
@@ -185,6 +205,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
                    confinement->landlock_why);
     }
   });
+  watchdog.reset();
   (*target)->stop_answering();
   control->reset();  // closes the control socket first: its requests use the target
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
@@ -198,7 +219,9 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "target", "Mount the directory that receives checkpoints, and listen for sources");
   TargetOptions& target = flags->target;
-  command->add_option("MOUNTPOINT", target.mountpoint, "directory to mount on")->required();
+  add_config_option(*command);
+  command->add_option("MOUNTPOINT,--mountpoint", target.mountpoint, "directory to mount on")
+      ->required();
   command->add_option("--listen", flags->listen_address, "HOST:PORT for sources to connect to")
       ->required();
   add_transport_options(*command, target.transport);
@@ -215,7 +238,14 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                     "look-up of a missing file waits until the checkpoint is complete");
   add_credential_options(*command, flags->credentials);
   command->add_flag("--allow-restart", target.allow_restart,
-                    "let sources restart processes here with ppmr migrate");
+                    "let sources restart processes here with ppmr migrate, but none of root");
+  auto* root = command->add_flag("--allow-root-restart", target.allow_root_restart,
+                                 "like --allow-restart, also of root processes, containers and "
+                                 "namespaces: accepted sources are root here");
+  command
+      ->add_option("--restart-policy", target.restart_policy,
+                   "like --allow-restart, but of the processes that this file accepts")
+      ->excludes(root);
   command
       ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
       ->capture_default_str();
@@ -226,10 +256,12 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
       "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
+  command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, &exit_code] {
-    exit_code = run_daemon(
-        {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, *flags); });
+    exit_code = run_daemon({.name = "ppmr target",
+                            .foreground = flags->foreground || flags->check,
+                            .log_file = flags->check ? "" : flags->log_file},
+                           [&](Daemon& daemon) { return run(daemon, *flags); });
   });
   return command;
 }

@@ -105,11 +105,18 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
   receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
   if (options_.allow_restart) {
     receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {
-      return agents_.serve(connection, node_name);
+      return serve_agent(connection, node_name);
     };
   }
   receiver_ = std::make_unique<Receiver>(receiver, std::move(parts.listener), tree_);
   upstream_->attach(receiver_.get());
+}
+
+Status TargetMount::serve_agent(Connection& connection, const std::string& node_name) {
+  ++working_agents_;
+  const Status served = agents_.serve(connection, node_name);
+  --working_agents_;
+  return served;
 }
 
 TargetMount::~TargetMount() {

@@ -31,8 +31,10 @@ struct TargetOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TransportOptions transport;
-  bool allow_restart = false;   // sources may restart processes here
-  bool trusted_fabric = false;  // data needs no encryption, if the source agrees
+  bool allow_restart = false;       // sources may restart processes here
+  bool allow_root_restart = false;  // also processes of root, containers and namespaces
+  std::string restart_policy;       // file; empty: the defaults of RestartPolicy
+  bool trusted_fabric = false;      // data needs no encryption, if the source agrees
   std::shared_ptr<PrivilegedHelper> helper;
   Confinement confinement;  // for the status
 };
@@ -76,10 +78,16 @@ class TargetMount {
   nlohmann::json commit(const nlohmann::json& request);
   nlohmann::json wait(const nlohmann::json& request);
   nlohmann::json remove(const nlohmann::json& request);
+  static nlohmann::json note_refusal(const nlohmann::json& request);
   nlohmann::json lend(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
+
+  Status serve_agent(Connection& connection, const std::string& node_name);
 
   const TargetOptions options_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
+
+  std::atomic<bool> draining_{false};
+  std::atomic<int> working_agents_{0};
 
   // Destroyed from last to first: the receiver before the tree that it fills, the tree before the
   // memory of its files.

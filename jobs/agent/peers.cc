@@ -4,6 +4,7 @@
 #include "mount/control/control_client.h"
 #include "mount/control/control_socket.h"
 #include "mount/control/json_text.h"
+#include "mount/control/parse_json.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/control/agent_frames.h"
 #include "restart_loader/migration/agent_client.h"
@@ -16,18 +17,6 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds kHelloTimeout{10'000};
 // A peer sends its request at once.
 constexpr std::chrono::milliseconds kRequestTimeout{10'000};
-constexpr size_t kRequestDepthMax = 8;
-
-json parse_request(const std::string& text) {
-  // No request is nested deeper.
-  return json::parse(
-      text,
-      [](int depth, json::parse_event_t, json&) {
-        if (depth > static_cast<int>(kRequestDepthMax)) throw std::length_error("too deep");
-        return true;
-      },
-      false);
-}
 
 }  // namespace
 
@@ -89,7 +78,7 @@ Status PeerServer::serve(Connection& connection, const Handshake& hello) const {
   }
   const auto text = read_agent_frame(connection, kRequestTimeout);
   if (!text) return failure(text.error());
-  const json answer = answer_safely([&] { return answer_(parse_request(*text)); });
+  const json answer = answer_safely([&] { return answer_(parse_json(*text)); });
   return write_agent_frame(connection, json_text(answer));
 }
 

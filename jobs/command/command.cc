@@ -2,22 +2,34 @@
 
 #include <openssl/crypto.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "mount/control/json_text.h"
+#include "mount/control/parse_json.h"
 
 namespace ppmr {
+namespace {
+
+constexpr size_t kFieldsMin = 3;  // token, directory, number of arguments
+
+}  // namespace
 
 using nlohmann::json;
 
+// Strings, each with a zero byte behind it: token, directory, number of arguments, arguments,
+// environment. Arguments and environment may hold any other byte, also ones that are not UTF-8.
+// Rejected: MessagePack, whose decoder in nlohmann::json exhausts the stack when a stranger sends
+// deeply nested arrays.
 std::string to_text(const CommandRequest& request) {
-  const json packed = {{"token", request.token},
-                       {"argv", request.argv},
-                       {"environment", request.environment},
-                       {"directory", request.directory}};
-  std::string bytes;
-  json::to_msgpack(packed, bytes);  // keeps bytes that are not UTF-8
-  return bytes;
+  std::string text;
+  const auto add = [&](const std::string& field) { text.append(field).push_back('\0'); };
+  add(request.token);
+  add(request.directory);
+  add(std::to_string(request.argv.size()));
+  for (const std::string& argument : request.argv) add(argument);
+  for (const std::string& variable : request.environment) add(variable);
+  return text;
 }
 
 std::string to_text(const CommandEnd& end) {
@@ -25,22 +37,33 @@ std::string to_text(const CommandEnd& end) {
 }
 
 Result<CommandRequest> parse_command_request(const std::string& text) {
-  try {
-    const json parsed = json::from_msgpack(text);
-    CommandRequest request{.token = parsed.at("token"),
-                           .argv = parsed.at("argv").get<std::vector<std::string>>(),
-                           .environment = parsed.at("environment").get<std::vector<std::string>>(),
-                           .directory = parsed.at("directory")};
-    if (request.argv.empty()) return failure(EPROTO, "the request names no command");
-    return request;
-  } catch (const json::exception& error) {
-    return failure(EPROTO, std::string("malformed request: ") + error.what());
+  std::vector<std::string> fields;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\0', at);
+    if (end == std::string::npos) return failure(EPROTO, "malformed request: cut off");
+    fields.push_back(text.substr(at, end - at));
+    at = end + 1;
   }
+  if (fields.size() < kFieldsMin) return failure(EPROTO, "malformed request: too short");
+  size_t arguments = 0;
+  const std::string& count = fields[2];
+  const auto parsed = std::from_chars(count.data(), count.data() + count.size(), arguments);
+  if (parsed.ec != std::errc() || parsed.ptr != count.data() + count.size() ||
+      arguments > fields.size() - kFieldsMin) {
+    return failure(EPROTO, "malformed request: wrong number of arguments");
+  }
+  if (arguments == 0) return failure(EPROTO, "the request names no command");
+  const auto first = fields.begin() + kFieldsMin;
+  const auto last = first + static_cast<ptrdiff_t>(arguments);
+  return CommandRequest{.token = fields[0],
+                        .argv = {first, last},
+                        .environment = {last, fields.end()},
+                        .directory = fields[1]};
 }
 
 Result<CommandEnd> parse_command_end(const std::string& text) {
   try {
-    const json parsed = json::parse(text);
+    const json parsed = parse_json(text);
     return CommandEnd{.exit_code = parsed.at("exit_code"), .signal = parsed.at("signal")};
   } catch (const json::exception& error) {
     return failure(EPROTO, std::string("malformed end of a command: ") + error.what());

@@ -269,13 +269,33 @@ TEST(Command, SignalFromTheClientReachesTheProcessGroup) {
   EXPECT_EQ(parse_command_end(frame.payload)->exit_code, 3);
 }
 
+TEST(Command, RequestsKeepAllBytesOfArgumentsAndEnvironment) {
+  const CommandRequest request{.token = "t",
+                               .argv = {"echo", "", "\xff\n"},
+                               .environment = {"A=\xfe", "B="},
+                               .directory = "/home/a b"};
+  const auto parsed = parse_command_request(to_text(request));
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(parsed->token, request.token);
+  EXPECT_EQ(parsed->argv, request.argv);
+  EXPECT_EQ(parsed->environment, request.environment);
+  EXPECT_EQ(parsed->directory, request.directory);
+}
+
 TEST(Command, MalformedRequestsAreErrors) {
   CommandRequest without_command = shell("");
   without_command.argv.clear();
-  for (const std::string& text : {std::string(), std::string("\xc0"), std::string("{}"),
-                                  std::string("\x81\xa5token\x01"), to_text(without_command)}) {
-    EXPECT_FALSE(parse_command_request(text));
+  using namespace std::string_literals;
+  for (const std::string& text :
+       {""s, "t"s, "t\0d"s, "t\0d\0"s, "t\0d\0001"s, "t\0d\0001\0"s, "t\0d\0002\0a\0"s,
+        "t\0d\0x\0a\0"s, "t\0d\00018446744073709551615\0a\0"s, to_text(without_command)}) {
+    EXPECT_FALSE(parse_command_request(text)) << testing::PrintToString(text);
   }
+}
+
+// A stranger can send this much before the token is checked.
+TEST(Command, DeeplyNestedRequestIsAnError) {
+  EXPECT_FALSE(parse_command_request(std::string(kFrameMaxBytes, '\x91')));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
+#include "mount/control/parse_json.h"
 
 namespace ppmr {
 namespace {
@@ -55,7 +56,7 @@ Result<nlohmann::json> ControlCall::answer(std::chrono::milliseconds timeout) {
       !got) {
     return explain(got.error());
   }
-  nlohmann::json answer = nlohmann::json::parse(line, nullptr, false);
+  nlohmann::json answer = parse_json(line);
   if (!answer.is_object())
     return explain({EPROTO, "cannot parse the answer: not a JSON object (version mismatch?)"});
   return answer;

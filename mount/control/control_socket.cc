@@ -19,6 +19,7 @@
 
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
+#include "mount/control/parse_json.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -277,7 +278,7 @@ void ControlServer::serve_client(const Client& client) {
 
 json ControlServer::answer(const std::string& line, const ControlClient& client,
                            std::vector<UniqueFd>& descriptors) {
-  const json request = json::parse(line, nullptr, false);
+  const json request = parse_json(line);
   if (!request.is_object())
     return refusal({EINVAL, "malformed request: not a JSON object on one line"});
   try {

@@ -20,7 +20,9 @@
 #include <nlohmann/json.hpp>
 
 #include "mount/control/control_client.h"
+#include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
+#include "mount/control/parse_json.h"
 
 namespace ppmr {
 namespace {
@@ -202,6 +204,33 @@ TEST_F(ControlSocket, RefusesMalformedRequests) {
     EXPECT_EQ(answer["ok"], false) << line;
     EXPECT_EQ(answer["errno"], EINVAL) << line;
   }
+}
+
+// Copying and serialising JSON is recursive: it would exhaust the thread's stack.
+TEST_F(ControlSocket, RefusesDeeplyNestedRequests) {
+  options_.request_max_bytes = size_t{4} << 20;
+  const auto server = serve([](const json& request) {
+    return json{{"ok", true}, {"request", request}};
+  });
+  constexpr size_t kDepth = 1'000'000;
+  const UniqueFd client = connect_to(server->path());
+  const std::string line = "{\"a\":" + std::string(kDepth, '[') + std::string(kDepth, ']') + "}";
+  ASSERT_TRUE(
+      write_line(client.get(), line, std::chrono::steady_clock::now() + seconds(10)).has_value());
+  const json answer = json::parse(answer_on(client));
+  EXPECT_EQ(answer["ok"], false);
+  EXPECT_EQ(answer["errno"], EINVAL);
+}
+
+TEST(ParseJson, LimitsTheDepth) {
+  const auto nested = [](int depth) {
+    return parse_json(std::string(static_cast<size_t>(depth), '[') +
+                      std::string(static_cast<size_t>(depth), ']'));
+  };
+  EXPECT_TRUE(nested(kJsonDepthMax).is_array());
+  EXPECT_TRUE(nested(kJsonDepthMax + 1).is_discarded());
+  EXPECT_TRUE(parse_json(std::string(4 << 20, '[')).is_discarded());
+  EXPECT_TRUE(parse_json("{\"op\":").is_discarded());
 }
 
 TEST_F(ControlSocket, DropsAStalledClientAndServesOthers) {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/peer_user.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "rdma_stream/connection/tls_context.h"
 
@@ -50,8 +51,9 @@ class TlsConnector final : public Connector {
 
 class SecureListener final : public Listener {
  public:
-  SecureListener(std::unique_ptr<Listener> plain, std::shared_ptr<const TlsContext> tls)
-      : plain_(std::move(plain)), tls_(std::move(tls)) {}
+  SecureListener(std::unique_ptr<Listener> plain, std::shared_ptr<const TlsContext> tls,
+                 bool same_user)
+      : plain_(std::move(plain)), tls_(std::move(tls)), same_user_(same_user) {}
 
   Result<std::unique_ptr<Connection>> accept() override { return plain_->accept(); }
   void close() override { plain_->close(); }
@@ -62,6 +64,13 @@ class SecureListener final : public Listener {
   // text. So do peers without credentials; the caller rejects them if this target has credentials.
   Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
                                                milliseconds timeout) override {
+    if (same_user_) {
+      if (auto checked = check_source_user(connection->peer(), address()); !checked) {
+        send_reject(*connection, wire::RejectReason::kNotAuthenticated, checked.error().message);
+        await_hang_up(*connection);
+        return failure(checked.error());
+      }
+    }
     connection->set_read_timeout(timeout);
     auto first = connection->peek();
     if (!first) {
@@ -92,6 +101,7 @@ class SecureListener final : public Listener {
  private:
   const std::unique_ptr<Listener> plain_;
   const std::shared_ptr<const TlsContext> tls_;
+  const bool same_user_;
 };
 
 Status check(const Credentials& credentials) {
@@ -164,7 +174,7 @@ Result<std::unique_ptr<Listener>> Security::listener(const std::string& address)
   const bool anywhere = tls_ != nullptr || insecure_;
   auto plain = tcp_listener(address, anywhere ? TcpReach::kAnywhere : TcpReach::kLoopback);
   if (!plain) return failure(plain.error());
-  return secure(std::move(*plain));
+  return std::make_unique<SecureListener>(std::move(*plain), tls_, /*same_user=*/!anywhere);
 }
 
 std::unique_ptr<Connector> Security::secure(std::unique_ptr<Connector> plain) const {
@@ -173,7 +183,7 @@ std::unique_ptr<Connector> Security::secure(std::unique_ptr<Connector> plain) co
 }
 
 std::unique_ptr<Listener> Security::secure(std::unique_ptr<Listener> plain) const {
-  return std::make_unique<SecureListener>(std::move(plain), tls_);
+  return std::make_unique<SecureListener>(std::move(plain), tls_, /*same_user=*/false);
 }
 
 std::string Security::warning() const {

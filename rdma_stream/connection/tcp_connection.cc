@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "buffer_pool/unique_fd.h"
+#include "rdma_stream/connection/peer_user.h"
 
 namespace ppmr {
 namespace {
@@ -298,8 +299,17 @@ class TcpConnector final : public Connector {
         return failure(allowed.error());
       }
       auto socket = connect_to(*info, timeout, address_);
-      if (socket) return std::make_unique<TcpConnection>(std::move(*socket), address_);
-      last = socket.error();
+      if (!socket) {
+        last = socket.error();
+        continue;
+      }
+      if (reach_ == TcpReach::kLoopback) {
+        if (auto checked = check_target_user(socket->get()); !checked) {
+          return failure(checked.error().errno_value,
+                         "connect to " + address_ + ": " + checked.error().message);
+        }
+      }
+      return std::make_unique<TcpConnection>(std::move(*socket), address_);
     }
     return failure(last);
   }

@@ -125,6 +125,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
       options_.trusted_fabric);
   if (!protection) return failure(protection.error());
   options.protection = std::move(*protection);
+  options.decompressor = decompressor_;
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the target is shutting down");
@@ -184,7 +185,7 @@ Status Receiver::serve_agent(Connection& connection, const Handshake& handshake)
   } else if (!options_.serve_agent) {
     checked = failure(EPERM,
                       "this target does not restart processes for others: start ppmr target with "
-                      "--allow-restart");
+                      "--allow-restart, --allow-root-restart or --restart-policy");
   }
   if (!checked) {
     send_reject(connection, wire::RejectReason::kBadHello, checked.error().message);

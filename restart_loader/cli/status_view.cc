@@ -83,6 +83,22 @@ std::string confinement_line(const json& confinement) {
                                        : "OFF (" + text(confinement, "landlock_why") + ")"));
 }
 
+// How much the data of a peer was compressed; empty if it was not.
+std::string compression_text(const json& peer) {
+  const std::string method = text(peer, "compression");
+  const std::string why = text(peer, "compression_why");
+  const uint64_t bytes = number(peer, "bytes");
+  const uint64_t wire_bytes = number(peer, "wire_bytes");
+  const bool compressed = wire_bytes > 0 && wire_bytes < bytes;
+  if (!compressed && (method.empty() || method == "off")) return "";
+  std::string result = ", compression:" + (method.empty() ? "" : " " + method);
+  if (wire_bytes > 0) {
+    result +=
+        fmt::format(" {:.2f} to 1", static_cast<double>(bytes) / static_cast<double>(wire_bytes));
+  }
+  return result + (why.empty() ? "" : " (" + why + ")");
+}
+
 std::string peer_line(const json& peer) {
   std::string who = text(peer, "name");
   if (const std::string address = text(peer, "address"); !address.empty() && address != who) {
@@ -96,13 +112,14 @@ std::string peer_line(const json& peer) {
   return line(
       "peer",
       fmt::format(
-          "{}, {}{}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
+          "{}, {}{}{}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
           truth(peer, "connected") ? "connected" : "NOT CONNECTED",
           transport.empty() ? "" : " over " + transport,
           security.empty() ? "" : ", security: " + security,
           encryption.empty() ? ""
                              : ", encryption: " + encryption +
                                    (encryption_why.empty() ? "" : " (" + encryption_why + ")"),
+          compression_text(peer),
           format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
           format_size(number(peer, "bytes")), age(peer), error.empty() ? "" : ": " + error));
 }

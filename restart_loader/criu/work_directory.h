@@ -11,8 +11,9 @@ namespace ppmr {
 // stays. Threads: one.
 class WorkDirectory {
  public:
-  // Opens the directory `chosen`, creating it if missing. If `chosen` is empty, creates a temporary
-  // directory in /run/ppmr, or else in /tmp.
+  // Opens the directory `chosen`, creating it (mode 0700) if missing. If `chosen` is empty, creates
+  // a temporary directory in /run/ppmr. Errors: EPERM if other users can change the directory; of
+  // the file system.
   static Result<WorkDirectory> create(const std::string& chosen);
 
   WorkDirectory(WorkDirectory&& other) noexcept

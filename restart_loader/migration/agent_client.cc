@@ -7,6 +7,7 @@
 #include "buffer_pool/host_name.h"
 #include "mount/control/control_client.h"
 #include "mount/control/json_text.h"
+#include "mount/control/parse_json.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/control/agent_frames.h"
@@ -60,7 +61,7 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
   if (sent) {
     auto text = read_agent_frame(*connection_, patience);
     if (text) {
-      auto answer = nlohmann::json::parse(*text, nullptr, false);
+      auto answer = parse_json(*text);
       if (answer.is_object()) return answer;
       sent = failure(EPROTO, "cannot parse the agent's reply (version mismatch?)");
     } else {

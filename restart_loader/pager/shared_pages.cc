@@ -83,6 +83,26 @@ Result<UniqueFd> detached_mount(const char* type,
   return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
 }
 
+// The same directory by its name in the mount namespace of the caller: `path` may lead through a
+// descriptor of another process, to a mount of that process's namespace. Empty if something else
+// has that name by now.
+UniqueFd open_by_name(const std::string& path) {
+  const auto open_directory = [](const std::string& name) {
+    return UniqueFd(open(name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  };
+  const UniqueFd wanted = open_directory(path);
+  std::error_code error;
+  UniqueFd named = open_directory(std::filesystem::canonical(path, error));
+  struct stat is {
+  }, was{};
+  if (!wanted || !named || fstat(wanted.get(), &was) != 0 || fstat(named.get(), &is) != 0) {
+    return UniqueFd();
+  }
+  const bool same = is.st_dev == was.st_dev && is.st_ino == was.st_ino;
+  if (!same) errno = ESTALE;
+  return same ? std::move(named) : UniqueFd();
+}
+
 // An overlay of two directories, in no directory itself. Before Linux 6.15 the kernel accepts only
 // directories in the mount namespace of the caller, so `upper` is moved to one that ends with this
 // call, over the directory `place`. Errors: as detached_mount().
@@ -98,7 +118,7 @@ Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lowe
       overlay = system_failure("make", "a mount namespace");
       return;
     }
-    const UniqueFd below = open_directory(lower);
+    const UniqueFd below = open_by_name(lower);
     if (!below || move_mount(upper.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH)) {
       overlay = system_failure("mount", below ? place : lower);
       return;

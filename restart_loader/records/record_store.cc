@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mount/control/json_text.h"
+#include "mount/control/parse_json.h"
 #include "restart_loader/records/pause_point.h"
 
 namespace ppmr {
@@ -158,7 +159,7 @@ Result<OwnershipRecord> RecordStore::read_directory(const std::string& path) con
   std::ifstream file(name);
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file || text.size() > kRecordMaxBytes) return failure(EIO, "read record " + name);
-  auto record = parse_record(nlohmann::json::parse(text, nullptr, false));
+  auto record = parse_record(parse_json(text));
   if (!record) return failure(record.error().errno_value, name + ": " + record.error().message);
   record->version = version;
   return record;

@@ -1,0 +1,35 @@
+// Who is at the other end of a TCP connection over loopback. Every user of a machine can connect to
+// 127.0.0.1, and can listen there; the kernel knows whose sockets they are.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "buffer_pool/result.h"
+
+namespace ppmr {
+
+struct SocketEnd {
+  in6_addr address{};  // IPv4 mapped into IPv6
+  uint16_t port = 0;
+};
+
+// The user of a socket in the text of /proc/net/tcp or tcp6 (proc(5)): of the one that is connected
+// from `local` to `remote`. If no program has accepted that one yet and `listens`, of the one that
+// listens at `local`. nullopt if there is none, or if its program has closed it.
+std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& local,
+                                      const SocketEnd& remote, bool listens);
+
+// These check that the other end of a connection over loopback belongs to root or to this process's
+// user. Errors: EACCES.
+//
+// At the source. `socket` is connected. Errors: also those of getsockname(2).
+Status check_target_user(int socket);
+// At the target. Numeric addresses: of the source's end, and of the socket that it connected to.
+Status check_source_user(const std::string& source, const std::string& target);
+
+}  // namespace ppmr
