@@ -5,8 +5,6 @@
 #include <cstring>
 #include <fstream>
 
-#include "buffer_pool/whole_file.h"
-
 namespace ppmr {
 namespace {
 
@@ -14,10 +12,8 @@ constexpr uint32_t kImageMagic = 0x54564319;  // criu/include/magic.h
 
 }  // namespace
 
-Result<ImageReader> ImageReader::open(const std::string& path, uint32_t magic) {
-  auto bytes = read_whole_file(path);
-  if (!bytes) return failure(bytes.error());
-  ImageReader image(path, std::move(*bytes));
+Result<ImageReader> ImageReader::of(std::string path, std::string bytes, uint32_t magic) {
+  ImageReader image(std::move(path), std::move(bytes));
   if (image.number() != kImageMagic || image.number() != magic) {
     return image.damaged("wrong magic number");
   }

@@ -12,9 +12,9 @@ namespace ppmr {
 
 class ImageReader {
  public:
-  // `magic`: of the kind of image, from criu/include/magic.h. Errors: of the file system; as
+  // `path`: for messages. `magic`: of the kind of image, from criu/include/magic.h. Errors: as
   // damaged().
-  static Result<ImageReader> open(const std::string& path, uint32_t magic);
+  static Result<ImageReader> of(std::string path, std::string bytes, uint32_t magic);
 
   bool at_end() const { return at_ == bytes_.size(); }
   // Errors: as damaged().
