@@ -1,6 +1,7 @@
 #include "rdma_stream/connection/peer_user.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/whole_file.h"
-
 namespace ppmr {
 namespace {
 
@@ -19,6 +18,7 @@ constexpr int kListening = 10;  // TCP_LISTEN of include/net/tcp_states.h
 constexpr size_t kV4Digits = 8;
 constexpr size_t kV6Digits = 32;
 constexpr size_t kWordDigits = 8;
+constexpr size_t kReadBytes = 64 << 10;
 // The words of a line, see proc_net_tcp in the kernel's documentation.
 enum Word : size_t { kLocal = 1, kRemote = 2, kState = 3, kUser = 7, kInode = 9, kWordsMin = 10 };
 
@@ -93,18 +93,20 @@ bool parse_end(std::string text, SocketEnd& end) {
   return ::inet_pton(AF_INET6, text.c_str(), &end.address) == 1;
 }
 
-Status check_user(const SocketEnd& peer, const SocketEnd& own, bool listens) {
+// The whole table, as it is now.
+std::string read_table(int fd) {
   std::string text;
-  for (const char* table : {"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"}) {
-    if (auto part = read_whole_file(table)) text += *part;  // without IPv6 there is no tcp6
+  for (;;) {
+    const size_t before = text.size();
+    text.resize(before + kReadBytes);
+    const ssize_t count = ::pread(fd, text.data() + before, kReadBytes, static_cast<off_t>(before));
+    if (count < 0 && errno == EINTR) {
+      text.resize(before);
+      continue;
+    }
+    text.resize(before + static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    if (count <= 0) return text;
   }
-  const auto user = find_socket_user(text, peer, own, listens);
-  if (user && (*user == 0 || *user == ::geteuid())) return {};
-  return failure(EACCES,
-                 "the other end of the connection belongs to " +
-                     (user ? "user " + std::to_string(*user) : std::string("an unknown user")) +
-                     ": without a key, only root and user " + std::to_string(::geteuid()) +
-                     " are accepted on this machine; use --key-file on both sides");
 }
 
 }  // namespace
@@ -140,22 +142,41 @@ std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& lo
   return is_connected && listens ? listener : std::nullopt;
 }
 
-Status check_target_user(int socket) {
+Result<PeerUsers> PeerUsers::open() {
+  UniqueFd v4(::open("/proc/thread-self/net/tcp", O_RDONLY | O_CLOEXEC));
+  if (!v4) return system_failure("open", "/proc/thread-self/net/tcp");
+  UniqueFd v6(::open("/proc/thread-self/net/tcp6", O_RDONLY | O_CLOEXEC));
+  return PeerUsers(std::move(v4), std::move(v6), ::geteuid());
+}
+
+Status PeerUsers::check_target(int socket) const {
   sockaddr_storage own{}, target{};
   socklen_t own_length = sizeof own, target_length = sizeof target;
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_length) != 0 ||
       ::getpeername(socket, reinterpret_cast<sockaddr*>(&target), &target_length) != 0) {
     return system_failure("get the addresses of", "a connection");
   }
-  return check_user(end_of(target), end_of(own), /*listens=*/true);
+  return check(end_of(target), end_of(own), /*listens=*/true);
 }
 
-Status check_source_user(const std::string& source, const std::string& target) {
+Status PeerUsers::check_source(const std::string& source, const std::string& target) const {
   SocketEnd from, to;
   if (!parse_end(source, from) || !parse_end(target, to)) {
     return failure(EACCES, "the user of the connection from " + source + " is unknown");
   }
-  return check_user(from, to, /*listens=*/false);
+  return check(from, to, /*listens=*/false);
+}
+
+Status PeerUsers::check(const SocketEnd& peer, const SocketEnd& own, bool listens) const {
+  std::string text = read_table(v4_.get());
+  if (v6_) text += read_table(v6_.get());
+  const auto user = find_socket_user(text, peer, own, listens);
+  if (user && (*user == 0 || *user == user_)) return {};
+  return failure(EACCES,
+                 "the other end of the connection belongs to " +
+                     (user ? "user " + std::to_string(*user) : std::string("an unknown user")) +
+                     ": without a key, only root and user " + std::to_string(user_) +
+                     " are accepted on this machine; use --key-file on both sides");
 }
 
 }  // namespace ppmr

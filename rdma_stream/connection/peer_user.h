@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
 
 namespace ppmr {
 
@@ -24,12 +26,28 @@ struct SocketEnd {
 std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& local,
                                       const SocketEnd& remote, bool listens);
 
-// These check that the other end of a connection over loopback belongs to root or to this process's
-// user. Errors: EACCES.
-//
-// At the source. `socket` is connected. Errors: also those of getsockname(2).
-Status check_target_user(int socket);
-// At the target. Numeric addresses: of the source's end, and of the socket that it connected to.
-Status check_source_user(const std::string& source, const std::string& target);
+// The kernel's tables of TCP sockets. They are opened once, because a daemon may later give up the
+// right to open files, and its user. Threads: any.
+class PeerUsers {
+ public:
+  // Errors: of open(2).
+  static Result<PeerUsers> open();
+
+  // These check that the other end of a connection over loopback belongs to root, or to the user
+  // that this process had in open(). Errors: EACCES.
+  //
+  // At the source. `socket` is connected. Errors: also those of getsockname(2).
+  Status check_target(int socket) const;
+  // At the target. Numeric addresses: of the source's end, and of the socket that it connected to.
+  Status check_source(const std::string& source, const std::string& target) const;
+
+ private:
+  PeerUsers(UniqueFd v4, UniqueFd v6, uid_t user)
+      : v4_(std::move(v4)), v6_(std::move(v6)), user_(user) {}
+  Status check(const SocketEnd& peer, const SocketEnd& own, bool listens) const;
+
+  UniqueFd v4_, v6_;  // v6_ is empty if the kernel has no IPv6
+  uid_t user_;
+};
 
 }  // namespace ppmr

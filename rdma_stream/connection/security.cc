@@ -1,6 +1,7 @@
 #include "rdma_stream/connection/security.h"
 
 #include <array>
+#include <optional>
 
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/peer_user.h"
@@ -52,8 +53,8 @@ class TlsConnector final : public Connector {
 class SecureListener final : public Listener {
  public:
   SecureListener(std::unique_ptr<Listener> plain, std::shared_ptr<const TlsContext> tls,
-                 bool same_user)
-      : plain_(std::move(plain)), tls_(std::move(tls)), same_user_(same_user) {}
+                 std::optional<PeerUsers> users = std::nullopt)
+      : plain_(std::move(plain)), tls_(std::move(tls)), users_(std::move(users)) {}
 
   Result<std::unique_ptr<Connection>> accept() override { return plain_->accept(); }
   void close() override { plain_->close(); }
@@ -64,8 +65,8 @@ class SecureListener final : public Listener {
   // text. So do peers without credentials; the caller rejects them if this target has credentials.
   Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
                                                milliseconds timeout) override {
-    if (same_user_) {
-      if (auto checked = check_source_user(connection->peer(), address()); !checked) {
+    if (users_) {
+      if (auto checked = users_->check_source(connection->peer(), address()); !checked) {
         send_reject(*connection, wire::RejectReason::kNotAuthenticated, checked.error().message);
         await_hang_up(*connection);
         return failure(checked.error());
@@ -101,7 +102,7 @@ class SecureListener final : public Listener {
  private:
   const std::unique_ptr<Listener> plain_;
   const std::shared_ptr<const TlsContext> tls_;
-  const bool same_user_;
+  const std::optional<PeerUsers> users_;  // empty: of any user
 };
 
 Status check(const Credentials& credentials) {
@@ -174,7 +175,10 @@ Result<std::unique_ptr<Listener>> Security::listener(const std::string& address)
   const bool anywhere = tls_ != nullptr || insecure_;
   auto plain = tcp_listener(address, anywhere ? TcpReach::kAnywhere : TcpReach::kLoopback);
   if (!plain) return failure(plain.error());
-  return std::make_unique<SecureListener>(std::move(*plain), tls_, /*same_user=*/!anywhere);
+  if (anywhere) return secure(std::move(*plain));
+  auto users = PeerUsers::open();
+  if (!users) return failure(users.error());
+  return std::make_unique<SecureListener>(std::move(*plain), tls_, std::move(*users));
 }
 
 std::unique_ptr<Connector> Security::secure(std::unique_ptr<Connector> plain) const {
@@ -183,7 +187,7 @@ std::unique_ptr<Connector> Security::secure(std::unique_ptr<Connector> plain) co
 }
 
 std::unique_ptr<Listener> Security::secure(std::unique_ptr<Listener> plain) const {
-  return std::make_unique<SecureListener>(std::move(plain), tls_, /*same_user=*/false);
+  return std::make_unique<SecureListener>(std::move(plain), tls_);
 }
 
 std::string Security::warning() const {

@@ -304,7 +304,10 @@ class TcpConnector final : public Connector {
         continue;
       }
       if (reach_ == TcpReach::kLoopback) {
-        if (auto checked = check_target_user(socket->get()); !checked) {
+        const auto users = PeerUsers::open();
+        const Status checked =
+            users ? users->check_target(socket->get()) : Status(failure(users.error()));
+        if (!checked) {
           return failure(checked.error().errno_value,
                          "connect to " + address_ + ": " + checked.error().message);
         }

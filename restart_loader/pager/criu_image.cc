@@ -6,8 +6,6 @@
 #include <cstring>
 #include <fstream>
 
-#include "buffer_pool/whole_file.h"
-
 namespace ppmr {
 namespace {
 
@@ -17,20 +15,16 @@ constexpr uint32_t kInventoryMagic = 0x58313116;
 
 }  // namespace
 
-Result<ImageReader> ImageReader::open(const std::string& path, uint32_t magic) {
-  auto bytes = read_whole_file(path);
-  if (!bytes) return failure(bytes.error());
-  ImageReader image(path, std::move(*bytes));
+Result<ImageReader> ImageReader::of(std::string path, std::string bytes, uint32_t magic) {
+  ImageReader image(std::move(path), std::move(bytes));
   if (image.number() != kImageMagic || image.number() != magic) {
     return image.damaged("wrong magic number");
   }
   return image;
 }
 
-Result<ImageReader> ImageReader::open_inventory(const std::string& path) {
-  auto bytes = read_whole_file(path);
-  if (!bytes) return failure(bytes.error());
-  ImageReader image(path, std::move(*bytes));
+Result<ImageReader> ImageReader::of_inventory(std::string path, std::string bytes) {
+  ImageReader image(std::move(path), std::move(bytes));
   if (image.number() != kInventoryMagic) return image.damaged("wrong magic number");
   return image;
 }

@@ -12,11 +12,11 @@ namespace ppmr {
 
 class ImageReader {
  public:
-  // `magic`: of the kind of image, from criu/include/magic.h. Errors: of the file system; as
+  // `path`: for messages. `magic`: of the kind of image, from criu/include/magic.h. Errors: as
   // damaged().
-  static Result<ImageReader> open(const std::string& path, uint32_t magic);
+  static Result<ImageReader> of(std::string path, std::string bytes, uint32_t magic);
   // inventory.img, the only image with one magic number.
-  static Result<ImageReader> open_inventory(const std::string& path);
+  static Result<ImageReader> of_inventory(std::string path, std::string bytes);
 
   bool at_end() const { return at_ == bytes_.size(); }
   // Errors: as damaged().

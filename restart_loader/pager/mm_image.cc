@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 
+#include "buffer_pool/whole_file.h"
 #include "restart_loader/pager/criu_image.h"
 
 namespace ppmr {
@@ -40,7 +41,13 @@ std::optional<std::pair<uint64_t, uint64_t>> shared_part(const criu::vma_entry& 
 }  // namespace
 
 Result<MmImage> MmImage::read(const std::string& path) {
-  auto image = ImageReader::open(path, kMmMagic);
+  auto bytes = read_whole_file(path);
+  if (!bytes) return failure(bytes.error());
+  return parse(path, std::move(*bytes));
+}
+
+Result<MmImage> MmImage::parse(const std::string& path, std::string bytes) {
+  auto image = ImageReader::of(path, std::move(bytes), kMmMagic);
   if (!image) return failure(image.error());
   criu::mm_entry mm;
   if (Status read = image->read(mm); !read) return failure(read.error());

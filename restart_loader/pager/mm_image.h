@@ -26,6 +26,8 @@ class MmImage {
   // Errors: of the file system; EPROTO with the file and the fault for a file that CRIU has not
   // written.
   static Result<MmImage> read(const std::string& path);
+  // The same for the `bytes` of the file at `path`. Errors: EPROTO.
+  static Result<MmImage> parse(const std::string& path, std::string bytes);
 
   // Memory that a lazy restore may leave out: private and anonymous, neither locked nor of huge
   // pages. By address; the offsets have no meaning.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "buffer_pool/whole_file.h"
 #include "restart_loader/pager/criu_image.h"
 
 namespace ppmr {
@@ -45,7 +46,7 @@ class MmImageTest : public testing::Test {
   // The areas, after they were written and read.
   std::string text_of(const MmImage& mm) const {
     EXPECT_TRUE(mm.write(path_));
-    auto image = ImageReader::open(path_, kMmMagic);
+    auto image = ImageReader::of(path_, read_whole_file(path_).value(), kMmMagic);
     criu::mm_entry entry;
     EXPECT_TRUE(image && image->read(entry));
     EXPECT_EQ(entry.unknown_fields(), "\x08\x07");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "buffer_pool/whole_file.h"
 #include "mount/page_index/page_index.h"
 #include "restart_loader/pager/criu_image.h"
 #include "restart_loader/pager/criu_image.pb.h"
@@ -19,7 +20,13 @@ constexpr uint32_t kPresent = 1U << 2;
 }  // namespace
 
 Result<Pagemap> read_pagemap(const std::string& path) {
-  auto image = ImageReader::open(path, kPagemapMagic);
+  auto bytes = read_whole_file(path);
+  if (!bytes) return failure(bytes.error());
+  return parse_pagemap(path, std::move(*bytes));
+}
+
+Result<Pagemap> parse_pagemap(const std::string& path, std::string bytes) {
+  auto image = ImageReader::of(path, std::move(bytes), kPagemapMagic);
   if (!image) return failure(image.error());
   criu::pagemap_head head;
   if (Status read = image->read(head); !read) return failure(read.error());

@@ -28,6 +28,8 @@ struct Pagemap {
 // Errors: of the file system; EPROTO with the file and the fault for a file that CRIU has not
 // written.
 Result<Pagemap> read_pagemap(const std::string& path);
+// The same for the `bytes` of the file at `path`. Errors: EPROTO.
+Result<Pagemap> parse_pagemap(const std::string& path, std::string bytes);
 // For CRIU 3.17 and later. Errors: of the file system.
 Status write_pagemap(const std::string& path, const Pagemap& pagemap);
 

@@ -1,5 +1,6 @@
 #include "restart_loader/pager/pstree_image.h"
 
+#include "buffer_pool/whole_file.h"
 #include "restart_loader/pager/criu_image.h"
 #include "restart_loader/pager/criu_image.pb.h"
 
@@ -11,7 +12,13 @@ constexpr uint32_t kPstreeMagic = 0x50273030;  // criu/include/magic.h
 }  // namespace
 
 Result<Parents> read_pstree(const std::string& path) {
-  auto image = ImageReader::open(path, kPstreeMagic);
+  auto bytes = read_whole_file(path);
+  if (!bytes) return failure(bytes.error());
+  return parse_pstree(path, std::move(*bytes));
+}
+
+Result<Parents> parse_pstree(const std::string& path, std::string bytes) {
+  auto image = ImageReader::of(path, std::move(bytes), kPstreeMagic);
   if (!image) return failure(image.error());
   Parents parents;
   while (!image->at_end()) {

@@ -15,5 +15,7 @@ using Parents = std::map<pid_t, pid_t>;  // of each process, as it sees itself a
 // Errors: of the file system; EPROTO with the file and the fault for a file that CRIU has not
 // written.
 Result<Parents> read_pstree(const std::string& path);
+// The same for the `bytes` of the file at `path`. Errors: EPROTO.
+Result<Parents> parse_pstree(const std::string& path, std::string bytes);
 
 }  // namespace ppmr

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "buffer_pool/whole_file.h"
 #include "restart_loader/pager/criu_image.h"
 
 namespace ppmr {
@@ -111,7 +112,10 @@ class Reader {
       return failure(E2BIG, fmt::format("{}: too large to be checked ({} bytes)", path, size));
     }
     bytes_ += size;
-    return magic == kNone ? ImageReader::open_inventory(path) : ImageReader::open(path, magic);
+    auto bytes = read_whole_file(path);
+    if (!bytes) return failure(bytes.error());
+    return magic == kNone ? ImageReader::of_inventory(path, std::move(*bytes))
+                          : ImageReader::of(path, std::move(*bytes), magic);
   }
 
   template <typename Message>

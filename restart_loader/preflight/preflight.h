@@ -97,6 +97,9 @@ struct TargetContext {
 PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);
 nlohmann::json to_request(const PreflightQuestions& questions);
 
+// At the target: the checked questions of a peer. Errors: EPROTO, E2BIG, EINVAL.
+Result<PreflightQuestions> parse_questions(const nlohmann::json& request);
+
 // At the target: the agent's reply to a request of its peer. {"ok": true, ...}, or {"ok": false,
 // "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB in all, and
 // runs `criu check`, which takes at least 0.1 s. Threads: any.

@@ -203,21 +203,28 @@ json refuse(const std::string& why) { return {{"ok", false}, {"error", why}}; }
 
 }  // namespace
 
-json answer_preflight(const json& request, const TargetContext& context) {
+Result<PreflightQuestions> parse_questions(const json& request) {
   try {
     if (const int version = request.at("version"); version != kPreflightVersion)
-      return refuse(
-          fmt::format("version mismatch: this ppmr answers questions of version {}, not {}",
-                      kPreflightVersion, version));
-    const auto questions = request.at("questions").get<PreflightQuestions>();
-    if (Status checked = check(questions); !checked) return refuse(checked.error().message);
-    PreflightAnswers answers = answer(questions, context);
-    if (Status answered = answer_container_questions(questions, answers); !answered)
-      return refuse(answered.error().message);
-    return {{"ok", true}, {"answers", answers}};
+      return failure(
+          EPROTO, fmt::format("version mismatch: this ppmr answers questions of version {}, not {}",
+                              kPreflightVersion, version));
+    auto questions = request.at("questions").get<PreflightQuestions>();
+    if (Status checked = check(questions); !checked) return failure(checked.error());
+    return questions;
   } catch (const json::exception& error) {
-    return refuse(std::string("cannot parse the request (version mismatch?): ") + error.what());
+    return failure(EPROTO,
+                   std::string("cannot parse the request (version mismatch?): ") + error.what());
   }
+}
+
+json answer_preflight(const json& request, const TargetContext& context) {
+  const auto questions = parse_questions(request);
+  if (!questions) return refuse(questions.error().message);
+  PreflightAnswers answers = answer(*questions, context);
+  if (Status answered = answer_container_questions(*questions, answers); !answered)
+    return refuse(answered.error().message);
+  return {{"ok", true}, {"answers", answers}};
 }
 
 }  // namespace ppmr

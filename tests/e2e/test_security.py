@@ -1,5 +1,6 @@
 """Access to a target: wrong credentials are refused at once, both sides log why, and other sessions go on."""
 import os
+import resource
 import socket
 import time
 
@@ -12,6 +13,7 @@ from lab.relay import Relay
 from lab.world import MIB, PEER_TIMEOUT, digest_of_written
 
 AT_ONCE = 2.5  # seconds, from the start of ppmr to its end: less than PEER_TIMEOUT
+CONNECTIONS_MAX = 256  # rdma_stream/connection/acceptor.cc
 SMALL = ["--pool-size", "4MiB"]  # touching the pool counts, too
 
 
@@ -44,6 +46,10 @@ def is_refused(world, target, credentials, source_message, target_message):
         f"the target to log '{target_message}'",
     )
     assert ended.seconds < AT_ONCE, f"refused only after {ended.seconds:.2f} s"
+
+
+def threads_of(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
 
 
 class Stream:
@@ -165,6 +171,30 @@ def test_silent_and_slow_clients_do_not_delay_a_source(world):
     finally:
         for client in clients:
             client.close()
+
+
+def test_a_thousand_half_open_connections_leave_sessions_alone(world):
+    source, target = world.pair(SMALL)
+    files, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, min(files_max, 4096)), files_max))
+    clients = []
+    try:
+        for number in range(1000):
+            clients.append(socket.create_connection(("127.0.0.1", target.port), timeout=5))
+            if number % 2:
+                clients[-1].send(b"\x16\x03\x01\x02")  # the beginning of a TLS record
+        assert threads_of(target.host_pid) < CONNECTIONS_MAX + 100
+        began = time.monotonic()
+        world.source(target, *SMALL)
+        assert time.monotonic() - began < AT_ONCE
+        world.write(source.mountpoint / "later", 4 * MIB).succeeds()
+        assert world.read(target.mountpoint / "later").succeeds()["sha256"] == digest_of_written(
+            4 * MIB
+        )
+    finally:
+        for client in clients:
+            client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files_max))
 
 
 # -- right credentials

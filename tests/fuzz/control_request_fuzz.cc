@@ -1,0 +1,28 @@
+// Requests on a control socket: lines of JSON from local users.
+#include <sys/socket.h>
+
+#include "mount/control/json_text.h"
+#include "mount/control/line_socket.h"
+#include "mount/control/parse_json.h"
+#include "tests/fuzz/fuzz.h"
+
+void fuzz(std::span<const uint8_t> input) {
+  using namespace ppmr;
+  constexpr size_t kLineMaxBytes = 256;
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  if (!input.empty() && send(theirs.get(), input.data(), input.size(), MSG_DONTWAIT) < 0) return;
+  theirs.reset();
+  std::string pending;
+  std::string line;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (read_line(ours.get(), pending, line, kLineMaxBytes, deadline)) {
+    REQUIRE(line.size() <= kLineMaxBytes);
+    const nlohmann::json request = parse_json(line);
+    if (request.is_discarded()) continue;
+    const nlohmann::json copy = request;
+    REQUIRE(parse_json(json_text(copy)) == copy);
+  }
+}

@@ -1,0 +1,43 @@
+// What all fuzz targets share. A target defines fuzz(); libFuzzer calls it with one input after the
+// other. It must return for every input, with the same result for the same input.
+#pragma once
+
+#include <fuzzer/FuzzedDataProvider.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+#include <string>
+
+#include "third_party/spdlog.h"
+
+// clang's name for this function differs from the one that libfmt, made by g++, has.
+template void fmt::detail::vformat_to<char>(buffer<char>&, basic_string_view<char>,
+                                            basic_format_args<buffer_context<char>>, locale_ref);
+
+void fuzz(std::span<const uint8_t> input);
+
+// A property of the tested code that holds for every input.
+#define REQUIRE(condition)                                                           \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                  \
+    }                                                                                \
+  } while (false)
+
+inline std::string text_of(std::span<const uint8_t> input) {
+  return {reinterpret_cast<const char*>(input.data()), input.size()};
+}
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  spdlog::set_level(spdlog::level::off);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz({data, size});
+  return 0;
+}

@@ -1,0 +1,58 @@
+// Jobs: frames and requests at a job node's command port, and what agents send each other. The
+// first byte of an input chooses.
+#include <sys/socket.h>
+
+#include "jobs/command/command.h"
+#include "jobs/command/frame_socket.h"
+#include "jobs/node/node_spec.h"
+#include "mount/control/parse_json.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace ppmr {
+namespace {
+
+void check_frames(std::span<const uint8_t> input) {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  FrameSocket frames{UniqueFd(ends[0])};
+  UniqueFd peer(ends[1]);
+  if (!input.empty() && send(peer.get(), input.data(), input.size(), MSG_DONTWAIT) < 0) return;
+  peer.reset();
+  while (frames.receive()) {
+  }
+  for (;;) {
+    const auto frame = frames.next();
+    if (!frame || !*frame) return;
+    REQUIRE((*frame)->payload.size() <= input.size());
+  }
+}
+
+void check_request(const std::string& text) {
+  const auto request = parse_command_request(text);
+  if (!request) return;
+  REQUIRE(!request->argv.empty());
+  const auto again = parse_command_request(to_text(*request));
+  REQUIRE(again && again->argv == request->argv && again->environment == request->environment);
+}
+
+void check_messages(const std::string& text) {
+  const nlohmann::json message = parse_json(text);
+  if (const auto spec = parse_node_spec(message)) {
+    REQUIRE(is_job_container(spec->container()));
+    const auto again = parse_node_spec(to_json(*spec));
+    REQUIRE(again && to_json(*again) == to_json(*spec));
+  }
+  (void)parse_command_end(text);
+}
+
+}  // namespace
+}  // namespace ppmr
+
+void fuzz(std::span<const uint8_t> input) {
+  using namespace ppmr;
+  if (input.empty()) return;
+  const auto rest = input.subspan(1);
+  if (input[0] % 3 == 0) check_frames(rest);
+  if (input[0] % 3 == 1) check_request(text_of(rest));
+  if (input[0] % 3 == 2) check_messages(text_of(rest));
+}
