@@ -1,7 +1,6 @@
 """`ppmr migrate` over RDMA between two machines. Their kernels track memory, which many hosts' do not."""
 import contextlib
 import itertools
-import json
 import shutil
 import tempfile
 
@@ -13,7 +12,6 @@ from lab.programs import SteadyWorker
 from lab.proofs import Before, prove
 
 MIB = 1 << 20
-POSTGRES = {"users": ["postgres"], "resources": ["system-v-memory"]}
 MOVED, ABORTED = 0, 11
 _numbers = itertools.count(1)
 
@@ -206,10 +204,7 @@ class Postgres:
 
 
 @pytest.mark.long
-def test_postgres_moves_with_its_rows(machines, make_migrations):
-    policy = machines.home / "policy.json"
-    policy.write_text(json.dumps(POSTGRES))
-    migrations = make_migrations("--restart-policy", policy)
+def test_postgres_moves_with_its_rows(machines, migrations):
     postgres = Postgres(machines, machines.home / "postgres")
     a, b = machines.nodes
     postgres.sql(
