@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "buffer_pool/whole_file.h"
+#include "mount/page_index/page_index.h"
 #include "restart_loader/pager/criu_image.h"
 
 namespace ppmr {
@@ -36,9 +37,9 @@ constexpr uint32_t kQueuesMagic = 0x56264026;
 // that they could not make themselves; or reads them only with an option that is judged apart
 // (cgroup: --manage-cgroups).
 constexpr std::array<std::string_view, 18> kHarmless = {
-    "pstree", "pagemap-",   "pagemap-shmem-", "pages-",   "seccomp",      "timens-",
-    "cgroup", "pipes-data", "fifo-data",      "tty-data", "filelocks",    "tcp-stream-",
-    "memfd",  "stats-dump", "page-index",     "parent",   "rounds-index", "cpuinfo"};
+    "pstree", "pagemap-",   "pagemap-shmem-", "pages-",   "seccomp",        "timens-",
+    "cgroup", "pipes-data", "fifo-data",      "tty-data", "filelocks",      "tcp-stream-",
+    "memfd",  "stats-dump", kPageIndexFile,   "parent",   kRoundsIndexFile, "cpuinfo"};
 constexpr std::array<std::string_view, 19> kOfNamespaces = {
     "netdev-",    "netns-",     "ifaddr-",    "route-",     "route6-",   "rule-",  "iptables-",
     "ip6tables-", "nftables-",  "netns-ct-",  "netns-exp-", "utsns-",    "pidns-", "ipcns-var-",
