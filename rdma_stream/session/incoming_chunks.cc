@@ -309,7 +309,7 @@ void IncomingSession::completed(const Pull& pull) {
   channel_.note_received();
   const Status verified = verify(entry);
   if (!verified && ++entry.attempts < kAttemptsMax) {
-    spdlog::warn("{}; pulling it again", verified.error().message);
+    warn(Error{EIO, verified.error().message + "; pulling it again"});
     return pull_again(pull.slot);
   }
   land(pull.slot, verified);

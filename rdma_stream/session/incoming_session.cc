@@ -128,9 +128,19 @@ Status IncomingSession::apply(std::span<const std::byte> body,
   // After an error the sink has failed the checkpoint. The session continues for its other
   // checkpoints.
   if (auto status = (sink_.*operation)(options_.id, *message); !status) {
-    spdlog::warn("message from {}: {}", options_.hello.source_name, status.error().message);
+    warn(status.error());
   }
   return {};
+}
+
+// A source can cause errors as fast as it sends messages.
+void IncomingSession::warn(const Error& error) {
+  if (const uint64_t more = warnings_.take_suppressed(); more > 0) {
+    spdlog::warn("{} more warnings about {}", more, options_.hello.source_name);
+  }
+  if (warnings_.allows()) {
+    spdlog::warn("message from {}: {}", options_.hello.source_name, error.message);
+  }
 }
 
 template <typename Message>
@@ -140,8 +150,7 @@ Status IncomingSession::apply_request(std::span<const std::byte> body,
   if (!message) return failure(message.error());
   const Status status = (sink_.*operation)(options_.id, *message);
   if (message->request == 0) {
-    if (!status)
-      spdlog::warn("message from {}: {}", options_.hello.source_name, status.error().message);
+    if (!status) warn(status.error());
     return {};
   }
   wire::Outcome outcome;

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <vector>
 
+#include "rdma_stream/connection/log_rate.h"
 #include "rdma_stream/control/channel.h"
 #include "rdma_stream/mover/mover.h"
 #include "rdma_stream/mover/sink.h"
@@ -64,6 +65,7 @@ class IncomingSession final {
   struct Options {
     SessionId id = 0;
     wire::ControlHello hello;
+    std::string opened_by;  // the address of the source
     wire::Token token{};
     PeerIdentity identity;
     std::shared_ptr<ChunkProtection> protection;
@@ -109,6 +111,7 @@ class IncomingSession final {
   const wire::Token& session_token() const { return options_.hello.session; }
   const wire::Token& token() const { return options_.token; }
   const PeerIdentity& identity() const { return options_.identity; }
+  const std::string& opened_by() const { return options_.opened_by; }
   uint64_t received_sequence() const { return channel_.received_sequence(); }
   SessionReport report() const;
 
@@ -166,6 +169,7 @@ class IncomingSession final {
   void begin_waiting_locked();
   bool is_urgent_locked(uint32_t slot) const;
   void queue_locked(uint32_t slot);
+  void warn(const Error& error);
   bool take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length);
   Status reserve(ChunkEntry& entry);
   Status verify(const ChunkEntry& entry) const;
@@ -206,6 +210,7 @@ class IncomingSession final {
   std::atomic<uint64_t> chunks_landed_ = 0;
   std::atomic<uint64_t> pulled_again_ = 0;
   std::atomic<uint64_t> waits_for_space_ = 0;
+  LogRate warnings_;
 
   // Destroyed from the last to the first: threads end before the members that they use.
   Channel channel_;
