@@ -7,11 +7,13 @@
 
 #include "buffer_pool/host_name.h"
 #include "fuse_source/source_mount.h"
+#include "mount/audit/audit_trail.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
+#include "mount/daemon/reload.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -20,13 +22,15 @@ namespace {
 struct Flags {
   SourceOptions source;
   Credentials credentials;
+  std::string audit_file;
   std::string log_file;
   bool foreground = false;
 };
 
 // Address and credentials with which `ppmr migrate` reaches the agent on the target's node: those
 // of this daemon.
-nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials& credentials) {
+nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials& credentials,
+                                 const std::string& audit_file) {
   const auto absolute = [](const std::string& path) {
     return path.empty() ? path : std::filesystem::absolute(path).string();
   };
@@ -36,7 +40,10 @@ nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials
           {"tls_cert", absolute(credentials.certificate.certificate)},
           {"tls_key", absolute(credentials.certificate.private_key)},
           {"tls_ca", absolute(credentials.certificate.authority)},
+          {"crl", absolute(credentials.revocation_list)},
           {"allowed_peers", credentials.allowed_peers},
+          {"target_name", credentials.target_name},
+          {"audit_file", absolute(audit_file)},
           {"insecure", credentials.insecure}};
 }
 
@@ -68,7 +75,8 @@ ExitCode exit_code_of(const Error& error) {
   return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
 }
 
-ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentials) {
+ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentials,
+             const std::string& audit_file) {
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
   options.security = *security;
@@ -76,12 +84,29 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
   options.sender.source_name = host_name();
   options.sender.trusted_fabric = credentials.trusted_fabric;
   // Makes relative paths absolute, before the daemon leaves its working directory.
-  const nlohmann::json endpoint = describe_endpoint(options, credentials);
+  const nlohmann::json endpoint = describe_endpoint(options, credentials, audit_file);
+  auto audit = AuditTrail::open(endpoint.at("audit_file"));
+  if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
+  ConnectionEvent event{.outcome = "accepted",
+                        .service = "target",
+                        .address = options.target_address,
+                        .peer = "",
+                        .name = "",
+                        .reason = ""};
   auto mount = SourceMount::create(options);
-  if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  if (!mount) {
+    event.outcome = "refused";
+    event.reason = mount.error().message;
+    (*audit)->write(event);
+    return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  }
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
-  StopSignals signals([&](int) { (*mount)->stop(); });
+  if (!options.discard) {
+    event.peer = (*mount)->target_identity();
+    (*audit)->write(event);
+  }
+  StopSignals signals([&](int) { (*mount)->stop(); }, [&] { reload(daemon, **security, **audit); });
   const auto served = (*mount)->serve((*control)->path(), [&] {
     (*control)->serve(
         [&](const nlohmann::json& request) { return (*mount)->answer(request, endpoint); });
@@ -126,15 +151,20 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1u, wire::kStreamsMax))
       ->capture_default_str();
   add_credential_options(*command, flags->credentials);
+  command->add_option("--target-name", flags->credentials.target_name,
+                      "the name that the target must have");
   add_peer_timeout_option(*command, source.sender.peer_timeout);
   command->add_flag("--allow-other", source.allow_other, "let other users access the mount");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
+  add_audit_option(*command, flags->audit_file);
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, pool_size, &exit_code] {
     check(flags->source, pool_size->count() > 0);
     exit_code = run_daemon(
         {.name = "ppmr source", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, flags->source, flags->credentials); });
+        [&](Daemon& daemon) {
+          return run(daemon, flags->source, flags->credentials, flags->audit_file);
+        });
   });
   return command;
 }

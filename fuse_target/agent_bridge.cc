@@ -58,13 +58,12 @@ bool is_end_of_connection(const Error& error) {
 
 Status AgentBridge::serve(Connection& connection, const std::string& node_name) {
   AgentProcess agent;
-  // With a shared key peers are not authenticated individually: the name is only informative.
-  const PeerIdentity identity = connection.peer_identity();
-  const bool named = identity.method == PeerIdentity::Method::kCertificate;
-  const Status started = start({"ppmr", "migration-agent", "--fd", std::to_string(kAgentsSocket),
-                                "--state-dir", options_.state_directory, "--mountpoint",
-                                options_.mountpoint, "--peer", named ? identity.name : node_name},
-                               agent);
+  const Status started =
+      start({"ppmr", "migration-agent", "--fd", std::to_string(kAgentsSocket), "--state-dir",
+             options_.state_directory, "--mountpoint", options_.mountpoint, "--audit-file",
+             options_.audit_file, "--peer-address", connection.peer(), "--peer",
+             connection.peer_identity().owner(node_name)},
+            agent);
   if (!started) return started;
   connection.set_write_timeout(kWriteTimeout);
   return pass_messages(connection, agent.socket.get());

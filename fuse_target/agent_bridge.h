@@ -14,6 +14,7 @@ namespace ppmr {
 struct AgentBridgeOptions {
   std::string mountpoint;
   std::string state_directory;
+  std::string audit_file;  // empty: syslog only
 };
 
 // Threads: any.

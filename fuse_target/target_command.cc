@@ -14,6 +14,7 @@
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
+#include "mount/daemon/reload.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "third_party/spdlog.h"
 
@@ -39,6 +40,20 @@ Status check_mountpoint(const std::string& path) {
   }
   if (!std::filesystem::exists(found)) return system_failure("mount point", path, ENOENT);
   if (!std::filesystem::is_directory(found)) return system_failure("mount point", path, ENOTDIR);
+  return {};
+}
+
+// Who may restart must also be allowed to send.
+Status check_restart_peers(const TargetOptions& options, const Credentials& credentials) {
+  const auto& allowed = credentials.allowed_peers;
+  for (const std::string& name : options.restart_peers) {
+    if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
+      return failure(EINVAL, "--allow-restart-from " + name +
+                                 ": not among the peers that --allow-peer allows, so it can send "
+                                 "nothing: add --allow-peer " +
+                                 name);
+    }
+  }
   return {};
 }
 
@@ -86,6 +101,15 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
           ExitCode::kUsage);
     }
   }
+  if (Status checked = check_restart_peers(options, credentials); !checked) {
+    return daemon.failed(checked.error(), ExitCode::kUsage);
+  }
+  if (!options.audit_file.empty()) {
+    options.audit_file = std::filesystem::absolute(options.audit_file).string();
+  }
+  auto audit = AuditTrail::open(options.audit_file);
+  if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
+  options.audit = std::move(*audit);
   options.security = *security;
   options.trusted_fabric = credentials.trusted_fabric;
   options.state_directory = std::filesystem::absolute(options.state_directory).string();
@@ -94,7 +118,8 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
-  StopSignals signals([&](int) { (*target)->stop(); });
+  StopSignals signals([&](int) { (*target)->stop(); },
+                      [&] { reload(daemon, **security, *options.audit); });
   const auto served = (*target)->serve((*control)->path(), [&] {
     (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
                           std::vector<UniqueFd>& descriptors) {
@@ -135,16 +160,25 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   command->add_flag("--wait-for-files", target.wait_for_files,
                     "look-up of a missing file waits until the checkpoint is complete");
   add_credential_options(*command, flags->credentials);
-  command->add_flag("--allow-restart", target.allow_restart,
-                    "let sources restart processes here with ppmr migrate");
+  CLI::Option* allow_restart =
+      command->add_flag("--allow-restart", target.allow_restart,
+                        "let every accepted source restart processes here with ppmr migrate");
+  command
+      ->add_option("--allow-restart-from", target.restart_peers,
+                   "like --allow-restart, but only for peers with this name; can be repeated")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->excludes(allow_restart);
   command
       ->add_option("--state-dir", target.state_directory, "directory for the records of migrations")
       ->capture_default_str();
   add_peer_timeout_option(*command, target.peer_timeout);
   command->add_flag("--allow-other", target.allow_other, "allow access by other users");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
+  add_audit_option(*command, target.audit_file);
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->callback([flags, &exit_code] {
+    flags->target.allow_restart |= !flags->target.restart_peers.empty();
     exit_code = run_daemon(
         {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
         [&](Daemon& daemon) { return run(daemon, flags->target, flags->credentials); });

@@ -97,12 +97,20 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
       storage_{*memory_, spill_.get(), options_.consume},
       parking_(caller_is_dying),
       tree_(storage_, parking_),
-      agents_({.mountpoint = options_.mountpoint, .state_directory = options_.state_directory}),
+      agents_({.mountpoint = options_.mountpoint,
+               .state_directory = options_.state_directory,
+               .audit_file = options_.audit_file}),
       front_end_(tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files) {
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = options_.target_name;
   receiver.trusted_fabric = options_.trusted_fabric;
+  receiver.restart_peers = options_.restart_peers;
+  if (options_.audit) {
+    receiver.on_event = [audit = options_.audit](const ConnectionEvent& event) {
+      audit->write(event);
+    };
+  }
   receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
   if (options_.allow_restart) {
     receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {

@@ -11,6 +11,7 @@
 #include "fuse_target/agent_bridge.h"
 #include "fuse_target/operations.h"
 #include "fuse_target/store/loans.h"
+#include "mount/audit/audit_trail.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/command_line/transport_option.h"
 #include "rdma_stream/connection/security.h"
@@ -33,7 +34,11 @@ struct TargetOptions {
   TransportOptions transport;
   bool allow_restart = false;   // sources may restart processes here
   bool trusted_fabric = false;  // data needs no encryption, if the source agrees
+  // Of the accepted peers, those that may restart processes here; empty: all.
+  std::vector<std::string> restart_peers;
   std::string state_directory = "/var/lib/ppmr";
+  std::shared_ptr<AuditTrail> audit;  // null: none
+  std::string audit_file;             // for the agents; empty: syslog only
 };
 
 // Threads: created, served and destroyed by one thread; stop(), answer() and stop_answering() by

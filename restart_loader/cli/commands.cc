@@ -281,6 +281,8 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--state-dir", agent->state_directory)->required();
   sub->add_option("--mountpoint", agent->mountpoint)->required();
   sub->add_option("--peer", agent->peer)->required();
+  sub->add_option("--peer-address", agent->peer_address);
+  sub->add_option("--audit-file", agent->audit_file);
   auto restore = add_internal<TreeRestoreCommand>(app, "migration-restore", exit_code, sub);
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();

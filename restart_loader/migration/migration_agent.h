@@ -17,7 +17,9 @@ struct MigrationAgent {
   int fd = 3;
   std::string state_directory;
   std::string mountpoint;
-  std::string peer;
+  std::string peer;          // its identity, which owns its checkpoints and records
+  std::string peer_address;  // for the audit trail
+  std::string audit_file;    // empty: syslog only
 
   // Returns an exit code when the coordinator has closed the connection.
   int run() const;

@@ -23,6 +23,7 @@
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/restore.h"
+#include "restart_loader/migration/audit_events.h"
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
@@ -68,6 +69,7 @@ class TreeRestore {
   Result<std::string> control_socket() const;
   std::string images() const { return images_path(record_, record_.trees[tree_]); }
   Status await_sealed();
+  Status check_owner_of_memory() const;
   bool can_be_lazy();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
   Status prepare();
@@ -78,6 +80,7 @@ class TreeRestore {
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
   void note_running(pid_t pid);
+  void audit_outcome(const std::string& outcome, const std::string& reason = "") const;
   void let_resume_rdma() const;
   int finish(const std::string& lost);
   int await_pages();
@@ -119,6 +122,7 @@ Status TreeRestore::await_sealed() {
     }
     const json request = {{"op", "wait"},
                           {"checkpoint", record_.trees[tree_].checkpoint},
+                          {"owner", record_.peer},
                           {"until", "sealed"},
                           {"timeout_ms", kSealSlice.count()}};
     const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
@@ -137,6 +141,20 @@ Status TreeRestore::await_sealed() {
                                             verdict.error().message, record->hold_limit_ms / 1000));
     }
   }
+}
+
+// The memory must come from the peer that wants the restore. It may still be on its way.
+Status TreeRestore::check_owner_of_memory() const {
+  const std::string& memory = record_.trees[tree_].memory;
+  if (memory.empty()) return {};
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const json request = {
+      {"op", "wait"}, {"checkpoint", memory}, {"owner", record_.peer}, {"timeout_ms", 0}};
+  const auto answer = call(*socket, request, kDaemonPatience);
+  const Status verdict = answer ? accepted(*answer) : failure(answer.error());
+  const bool is_foreign = !verdict && verdict.error().errno_value == EPERM;
+  return is_foreign ? verdict : Status{};
 }
 
 // Called while the source still dumps. As a side effect CRIU caches the features of this kernel in
@@ -245,6 +263,12 @@ Status TreeRestore::settle() {
   return {};
 }
 
+// The latest record, because the hook has recorded the restored tasks in it.
+void TreeRestore::audit_outcome(const std::string& outcome, const std::string& reason) const {
+  const auto record = read();
+  audit_restart(record ? *record : record_, tree_, outcome, reason);
+}
+
 void TreeRestore::note_running(pid_t pid) {
   runs_ = true;
   log(fmt::format("running: pid {}", pid));
@@ -254,6 +278,7 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].lazily = lazily_;
   });
+  audit_outcome("running");
   // Orphans of the running tree become children of init, no longer of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
   let_resume_rdma();
@@ -285,8 +310,9 @@ int TreeRestore::finish(const std::string& lost) {
       record.state = MigrationState::kFinished;
     }
   });
+  audit_outcome(lost.empty() ? "complete" : "lost", lost);
   if (!lost.empty()) return to_int(ExitCode::kPagesLost);
-  if (Status removed = remove_checkpoint(record_.mountpoint, record_.trees[tree_]); !removed) {
+  if (Status removed = remove_checkpoint(record_, record_.trees[tree_]); !removed) {
     log(removed.error().message);
   }
   return to_int(ExitCode::kSuccess);
@@ -313,6 +339,7 @@ std::string TreeRestore::why_lost() const {
 
 int TreeRestore::give_up(const Error& error) {
   log(error.message);
+  audit_outcome("failed", error.message);
   const std::string lost = why_lost();
   (void)change([&](OwnershipRecord& record) {
     if (!lost.empty() && record.state == MigrationState::kRunning) {
@@ -333,7 +360,7 @@ int TreeRestore::give_up(const Error& error) {
     }
   });
   if (auto record = read(); record && record->state == MigrationState::kAborted) {
-    (void)remove_checkpoint(record_.mountpoint, record_.trees[tree_]);
+    (void)remove_checkpoint(record_, record_.trees[tree_]);
   }
   return to_int(ExitCode::kRestoreFailed);
 }
@@ -397,6 +424,7 @@ int TreeRestore::supervise() {
   if (runs_) return note_running(record_.trees[tree_].root), await_pages();
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
+  if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
   for (int attempt = 1;; ++attempt) {
     forget_restore(work_);
     auto restore = restore_once();
