@@ -1,4 +1,4 @@
-// The requests of the control socket: status, commit, wait, remove, lend.
+// The requests of the control socket: status, commit, drain, wait, remove, lend.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -46,6 +46,7 @@ nlohmann::json describe(const SessionReport& session) {
           {"silence_ms", session.silence.count()},
           {"age_ms", session.age.count()},
           {"bytes", session.received_bytes},
+          {"wire_bytes", session.wire_bytes},
           {"queued_chunks", session.queued_chunks},
           {"pulling_chunks", session.pulling_chunks},
           {"pulled_again", session.pulled_again},
@@ -92,6 +93,11 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
                                    std::vector<UniqueFd>& descriptors) {
   const std::string operation = request.at("op");
   if (operation == "status") return status();
+  if (operation == "drain") {
+    draining_ = request.value("on", true);
+    tree_.refuse_claims(draining_);
+    return {{"ok", true}};
+  }
   if (operation == "commit") return commit(request);
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
@@ -117,6 +123,8 @@ nlohmann::json TargetMount::status() const {
                            {"mountpoint", options_.mountpoint},
                            {"pid", ::getpid()},
                            {"age_ms", ms_since(started_at_)},
+                           {"draining", draining_.load()},
+                           {"agents", working_agents_.load()},
                            {"bytes", tree_.landed_bytes()},
                            {"parked_readers", parking_.parked()},
                            {"stalls", stalls},
@@ -124,6 +132,7 @@ nlohmann::json TargetMount::status() const {
                            {"allow_restart", options_.allow_restart},
                            {"restart_peers", options_.restart_peers},
                            {"audit_file", options_.audit_file},
+                           {"confinement", describe(options_.confinement)},
                            {"store",
                             {{"limit_bytes", store.limit_bytes},
                              {"used_bytes", store.used_bytes},

@@ -105,6 +105,8 @@ class ImageTree final : public Sink {
   Result<NodeKey> remove_checkpoint(const std::string& name, const std::string& owner = "");
 
   // ---- For the control socket.
+  // While true, claim() refuses new checkpoints with ESHUTDOWN.
+  void refuse_claims(bool refuse) { refuses_claims_ = refuse; }
   std::vector<CheckpointReport> checkpoints() const;
   std::optional<CheckpointReport> checkpoint(const std::string& name) const;
   // Lends a part of a file, see ImageFile::lend(). `path`: relative to the checkpoint; empty if the
@@ -211,6 +213,7 @@ class ImageTree final : public Sink {
   mutable std::shared_mutex files_mutex_;
   std::unordered_map<NodeKey, FileRecord, KeyHash> files_;  // guarded by files_mutex_
 
+  std::atomic<bool> refuses_claims_ = false;
   std::atomic<uint64_t> landed_bytes_ = 0;
 };
 

@@ -29,16 +29,14 @@ std::string time_now() {
   return fmt::format("{}.{:03}Z", std::string_view(text, length), now.tv_nsec / 1'000'000);
 }
 
-Result<UniqueFd> open_file(const std::string& path) {
-  // Without O_NONBLOCK, opening a FIFO blocks.
-  UniqueFd file(::open(path.c_str(),
-                       O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
-  if (!file && errno == ELOOP) {
+Result<UniqueFd> open_file(const std::string& path, const OpenFile& open) {
+  auto file = open(path);
+  if (!file && file.error().errno_value == ELOOP) {
     return failure(ELOOP, "audit file " + path + ": is a symbolic link; name the file itself");
   }
-  if (!file) return system_failure("open audit file", path);
+  if (!file) return failure(file.error().errno_value, "audit file: " + file.error().message);
   struct stat found {};
-  if (fstat(file.get(), &found) != 0) return system_failure("stat", path);
+  if (fstat(file->get(), &found) != 0) return system_failure("stat", path);
   if (!S_ISREG(found.st_mode)) {
     return failure(EPERM, "audit file " + path + ": not a regular file");
   }
@@ -58,9 +56,9 @@ Result<std::unique_ptr<AuditTrail>> AuditTrail::open(const std::string& file) {
   return trail;
 }
 
-Status AuditTrail::reopen() {
+Status AuditTrail::reopen(const OpenFile& open) {
   if (path_.empty()) return {};
-  auto file = open_file(path_);
+  auto file = open_file(path_, open);
   if (!file) return failure(file.error());
   std::lock_guard lock(mutex_);
   file_ = std::move(*file);

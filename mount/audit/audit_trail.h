@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "buffer_pool/open_file.h"
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
 #include "rdma_stream/connection/connection_event.h"
@@ -32,7 +33,7 @@ class AuditTrail {
   // those left out in the next one.
   void write(const ConnectionEvent& event, Clock::time_point now = Clock::now());
   // Opens the file again, after logrotate has renamed it. Errors: those of open().
-  Status reopen();
+  Status reopen(const OpenFile& open = open_to_append);
 
   static constexpr double kStrangersPerSecond = 10;
   static constexpr double kStrangersAtOnce = 100;

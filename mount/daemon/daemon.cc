@@ -140,6 +140,7 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
   } catch (const std::exception& exception) {  // for example: no thread can be started
     exit_code = daemon.failed({EIO, exception.what()}, ExitCode::kFailure);
   }
+  daemon.service_manager_.notify("STOPPING=1");
   spdlog::default_logger()->flush();
   return to_int(exit_code);
 }
@@ -186,6 +187,7 @@ void Daemon::reopen_log() {
 
 void Daemon::ready() {
   ready_ = true;
+  service_manager_.notify("READY=1");
   if (options_.foreground) return;
   auto sink = file_sink_;
   if (!sink) {

@@ -17,6 +17,7 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kSecretFileMaxBytes = 64 << 10;
+constexpr size_t kPublicFileMaxBytes = 16 << 20;  // a revocation list can be long
 constexpr size_t kKeyDigits = 2 * std::tuple_size_v<SharedKey>;
 constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr std::string_view kKeyIdLabel = "ppmr key id";
@@ -110,16 +111,10 @@ Status write_all(int fd, std::string_view text, const std::string& path) {
 
 }  // namespace
 
-Result<std::string> read_secret_file(const std::string& path, mode_t denied) {
-  // Without O_NONBLOCK, opening a FIFO blocks.
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return system_failure("open", path);
-  struct stat found {};
-  if (::fstat(file.get(), &found) != 0) return system_failure("stat", path);
-  if (auto checked = check_owner_and_mode(path, found, denied); !checked) {
-    return failure(checked.error());
-  }
-  std::string text(kSecretFileMaxBytes + 1, '\0');
+namespace {
+
+Result<std::string> read_whole(const UniqueFd& file, const std::string& path, size_t bytes_max) {
+  std::string text(bytes_max + 1, '\0');
   size_t filled = 0;
   while (filled < text.size()) {
     const ssize_t count = ::read(file.get(), text.data() + filled, text.size() - filled);
@@ -128,13 +123,32 @@ Result<std::string> read_secret_file(const std::string& path, mode_t denied) {
     if (count == 0) break;
     filled += static_cast<size_t>(count);
   }
-  if (filled > kSecretFileMaxBytes) return system_failure("read", path, EFBIG);
+  if (filled > bytes_max) return system_failure("read", path, EFBIG);
   text.resize(filled);
   return text;
 }
 
-Result<std::vector<SharedKey>> read_key_file(const std::string& path) {
-  auto text = read_secret_file(path, S_IRWXG | S_IRWXO);
+}  // namespace
+
+Result<std::string> read_secret_file(const std::string& path, mode_t denied, const OpenFile& open) {
+  const auto file = open(path);
+  if (!file) return failure(file.error());
+  struct stat found {};
+  if (::fstat(file->get(), &found) != 0) return system_failure("stat", path);
+  if (auto checked = check_owner_and_mode(path, found, denied); !checked) {
+    return failure(checked.error());
+  }
+  return read_whole(*file, path, kSecretFileMaxBytes);
+}
+
+Result<std::string> read_public_file(const std::string& path, const OpenFile& open) {
+  const auto file = open(path);
+  if (!file) return failure(file.error());
+  return read_whole(*file, path, kPublicFileMaxBytes);
+}
+
+Result<std::vector<SharedKey>> read_key_file(const std::string& path, const OpenFile& open) {
+  auto text = read_secret_file(path, S_IRWXG | S_IRWXO, open);
   if (!text) return failure(text.error());
   auto keys = parse_keys(*text);
   ::OPENSSL_cleanse(text->data(), text->size());

@@ -172,7 +172,26 @@ Status check(const Credentials& credentials) {
   return {};
 }
 
-// A daemon reads the files again after it has left its working directory.
+// Null: plain text.
+Result<std::shared_ptr<const TlsContext>> read_files(const Credentials& credentials,
+                                                     const std::string& node_name,
+                                                     const OpenFile& open) {
+  if (!credentials.key_file.empty()) {
+    auto keys = read_key_file(credentials.key_file, open);
+    if (!keys) return failure(keys.error().errno_value, "--key-file: " + keys.error().message);
+    return TlsContext::with_shared_keys(std::move(*keys), node_name, credentials.allowed_peers);
+  }
+  if (credentials.certificate.certificate.empty()) return std::shared_ptr<const TlsContext>();
+  // A source connects to its target alone.
+  const std::vector<std::string> allowed = credentials.target_name.empty()
+                                               ? credentials.allowed_peers
+                                               : std::vector{credentials.target_name};
+  return TlsContext::with_certificate(credentials.certificate, allowed, credentials.revocation_list,
+                                      open);
+}
+
+}  // namespace
+
 Credentials with_absolute_paths(Credentials credentials) {
   for (std::string* path : {&credentials.key_file, &credentials.certificate.certificate,
                             &credentials.certificate.private_key,
@@ -182,30 +201,22 @@ Credentials with_absolute_paths(Credentials credentials) {
   return credentials;
 }
 
-// Null: plain text.
-Result<std::shared_ptr<const TlsContext>> read_files(const Credentials& credentials,
-                                                     const std::string& node_name) {
-  if (!credentials.key_file.empty()) {
-    auto keys = read_key_file(credentials.key_file);
-    if (!keys) return failure(keys.error().errno_value, "--key-file: " + keys.error().message);
-    return TlsContext::with_shared_keys(std::move(*keys), node_name, credentials.allowed_peers);
+std::vector<std::string> credential_files(const Credentials& credentials) {
+  const Credentials absolute = with_absolute_paths(credentials);
+  std::vector<std::string> files;
+  for (const std::string& path :
+       {absolute.key_file, absolute.certificate.certificate, absolute.certificate.private_key,
+        absolute.certificate.authority, absolute.revocation_list}) {
+    if (!path.empty()) files.push_back(path);
   }
-  if (credentials.certificate.certificate.empty()) return std::shared_ptr<const TlsContext>();
-  // A source connects to its target alone.
-  const std::vector<std::string> allowed = credentials.target_name.empty()
-                                               ? credentials.allowed_peers
-                                               : std::vector{credentials.target_name};
-  return TlsContext::with_certificate(credentials.certificate, allowed,
-                                      credentials.revocation_list);
+  return files;
 }
-
-}  // namespace
 
 Result<std::shared_ptr<Security>> Security::load(const Credentials& credentials) {
   if (auto checked = check(credentials); !checked) return failure(checked.error());
   const Credentials absolute = with_absolute_paths(credentials);
   const std::string node_name = host_name();
-  auto tls = read_files(absolute, node_name);
+  auto tls = read_files(absolute, node_name, open_to_read);
   if (!tls) return failure(tls.error());
   return std::shared_ptr<Security>(new Security(absolute, node_name, std::move(*tls)));
 }
@@ -221,8 +232,8 @@ std::shared_ptr<const Security> Security::none() {
   return std::shared_ptr<const Security>(new Security({}, host_name(), nullptr));
 }
 
-Status Security::reload() {
-  auto tls = read_files(credentials_, node_name_);
+Status Security::reload(const OpenFile& open) {
+  auto tls = read_files(credentials_, node_name_, open);
   if (!tls) return failure(tls.error());
   tls_->set(std::move(*tls));
   return {};

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "buffer_pool/open_file.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/credentials.h"
 #include "rdma_stream/connection/secret_file.h"
@@ -14,6 +15,11 @@
 namespace ppmr {
 
 class TlsContext;
+
+// A daemon reads its files again after it has left its working directory.
+Credentials with_absolute_paths(Credentials credentials);
+// The absolute paths of the files that Security reads.
+std::vector<std::string> credential_files(const Credentials& credentials);
 
 // The TLS configuration that the next handshake uses; null: plain text. Threads: any.
 class CurrentTls {
@@ -48,7 +54,7 @@ class Security {
   // Reads the files again. Later handshakes, also those of existing connectors and listeners, use
   // what they hold now; open connections stay. After an error the old contents stay in use. Errors:
   // those of load().
-  Status reload();
+  Status reload(const OpenFile& open = open_to_read);
 
   // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
   // loopback are refused with EPERM unless --insecure is given.

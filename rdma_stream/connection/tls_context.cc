@@ -32,11 +32,17 @@ constexpr size_t kNameShownMaxBytes = 128;
 constexpr mode_t kPrivateKeyDenied = S_IWGRP | S_IRWXO;
 
 using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
+using BioPointer = std::unique_ptr<BIO, decltype(&::BIO_free)>;
 using GeneralNames = std::unique_ptr<GENERAL_NAMES, decltype(&::GENERAL_NAMES_free)>;
 
 std::string openssl_reason() {
   const char* text = ::ERR_reason_error_string(::ERR_peek_last_error());
   return text != nullptr ? text : "unknown reason";
+}
+
+// Reads from `text`, which must outlive it.
+BioPointer bio_of(const std::string& text) {
+  return {::BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &::BIO_free};
 }
 
 std::string text_of(const ASN1_STRING* string) {
@@ -171,22 +177,38 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_shared_keys(
 
 Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
     const CertificateFiles& files, std::vector<std::string> allowed_peers,
-    const std::string& revocation_list) {
+    const std::string& revocation_list, const OpenFile& open) {
   ::ERR_clear_error();
   std::shared_ptr<TlsContext> made(new TlsContext());
   made->allowed_peers_ = std::move(allowed_peers);
-  SSL_CTX* context = made->context_.get();
-  ::SSL_CTX_set_ciphersuites(context, kCertificateSuites);
-  if (::SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
+  ::SSL_CTX_set_ciphersuites(made->context_.get(), kCertificateSuites);
+  Status used = made->use_certificate(files, open);
+  if (used) used = made->use_authority(files.authority, open);
+  if (used && !revocation_list.empty()) used = made->use_revocation_list(revocation_list, open);
+  ::ERR_clear_error();  // the end of a PEM file counts as an error
+  if (!used) return failure(used.error());
+  return made;
+}
+
+Status TlsContext::use_certificate(const CertificateFiles& files, const OpenFile& open) {
+  SSL_CTX* context = context_.get();
+  const auto certificate = read_public_file(files.certificate, open);
+  if (!certificate) return failure(certificate.error());
+  const BioPointer chain = bio_of(*certificate);
+  const CertificatePointer own(::PEM_read_bio_X509_AUX(chain.get(), nullptr, nullptr, nullptr),
+                               &::X509_free);
+  if (!own || ::SSL_CTX_use_certificate(context, own.get()) != 1) {
     return failure(EINVAL, "certificate " + files.certificate + ": " + openssl_reason());
   }
-  auto pem = read_secret_file(files.private_key, kPrivateKeyDenied);
+  while (X509* next = ::PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr)) {
+    if (::SSL_CTX_add0_chain_cert(context, next) != 1) ::X509_free(next);
+  }
+  ::ERR_clear_error();
+  auto pem = read_secret_file(files.private_key, kPrivateKeyDenied, open);
   if (!pem) return failure(pem.error());
-  const std::unique_ptr<BIO, decltype(&::BIO_free)> memory(
-      ::BIO_new_mem_buf(pem->data(), static_cast<int>(pem->size())), &::BIO_free);
   // Passes an empty passphrase; otherwise OpenSSL would ask for one at the terminal.
   const std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)> key(
-      ::PEM_read_bio_PrivateKey(memory.get(), nullptr, nullptr, const_cast<char*>("")),
+      ::PEM_read_bio_PrivateKey(bio_of(*pem).get(), nullptr, nullptr, const_cast<char*>("")),
       &::EVP_PKEY_free);
   ::OPENSSL_cleanse(pem->data(), pem->size());
   if (!key) {
@@ -199,21 +221,37 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
                                " does not belong to the certificate " + files.certificate + ": " +
                                openssl_reason());
   }
-  if (::SSL_CTX_load_verify_file(context, files.authority.c_str()) != 1) {
-    return failure(EINVAL, "authority " + files.authority + ": " + openssl_reason());
-  }
-  if (!revocation_list.empty()) {
-    if (Status read = made->read_revocation_list(revocation_list); !read) {
-      return failure(read.error());
-    }
-  }
-  return made;
+  return {};
 }
 
-Status TlsContext::read_revocation_list(const std::string& path) {
+Status TlsContext::use_authority(const std::string& path, const OpenFile& open) {
+  const auto text = read_public_file(path, open);
+  if (!text) return failure(text.error());
   X509_STORE* store = ::SSL_CTX_get_cert_store(context_.get());
-  X509_LOOKUP* lookup = ::X509_STORE_add_lookup(store, ::X509_LOOKUP_file());
-  if (lookup == nullptr || ::X509_load_crl_file(lookup, path.c_str(), X509_FILETYPE_PEM) < 1) {
+  const BioPointer bio = bio_of(*text);
+  size_t count = 0;
+  while (X509* next = ::PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
+    const CertificatePointer authority(next, &::X509_free);
+    if (::X509_STORE_add_cert(store, authority.get()) == 1) ++count;
+  }
+  if (count > 0) return {};
+  return failure(EINVAL, "authority " + path + ": " + openssl_reason());
+}
+
+Status TlsContext::use_revocation_list(const std::string& path, const OpenFile& open) {
+  const auto text = read_public_file(path, open);
+  if (!text) {
+    return failure(text.error().errno_value,
+                   "revocation list " + path + ": " + text.error().message);
+  }
+  X509_STORE* store = ::SSL_CTX_get_cert_store(context_.get());
+  const BioPointer bio = bio_of(*text);
+  size_t count = 0;
+  while (X509_CRL* next = ::PEM_read_bio_X509_CRL(bio.get(), nullptr, nullptr, nullptr)) {
+    if (::X509_STORE_add_crl(store, next) == 1) ++count;
+    ::X509_CRL_free(next);
+  }
+  if (count == 0) {
     return failure(EINVAL, "revocation list " + path + ": " + openssl_reason() +
                                " (it must be PEM, see `openssl ca -gencrl`)");
   }

@@ -37,7 +37,7 @@ class TlsContext {
   // for invalid contents.
   static Result<std::shared_ptr<const TlsContext>> with_certificate(
       const CertificateFiles& files, std::vector<std::string> allowed_peers,
-      const std::string& revocation_list = "");
+      const std::string& revocation_list = "", const OpenFile& open = open_to_read);
   ~TlsContext();
 
   TlsContext(const TlsContext&) = delete;
@@ -56,7 +56,9 @@ class TlsContext {
   using ContextPointer = std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)>;
 
   TlsContext();
-  Status read_revocation_list(const std::string& path);
+  Status use_certificate(const CertificateFiles& files, const OpenFile& open);
+  Status use_authority(const std::string& path, const OpenFile& open);
+  Status use_revocation_list(const std::string& path, const OpenFile& open);
   static int use_key(SSL* ssl, const EVP_MD* digest, const unsigned char** identity,
                      size_t* identity_length, SSL_SESSION** session);
   static int find_key(SSL* ssl, const unsigned char* identity, size_t identity_length,

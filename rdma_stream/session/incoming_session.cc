@@ -206,6 +206,9 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
                                    std::to_string(message->length) + ", and 1 to " +
                                    std::to_string(wire::kInlineMaxBytes) + " are allowed");
       }
+      if (message->compression != wire::Compression::kNone) {
+        return failure(EPROTO, "compressed inline chunk");
+      }
       return handle_announce(*message, bytes);
     }
     case MessageType::kReadBack: {
@@ -273,6 +276,7 @@ SessionReport IncomingSession::report() const {
   report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_received());
   report.age = std::chrono::duration_cast<milliseconds>(now - opened_at_);
   report.received_bytes = received_bytes_;
+  report.wire_bytes = wire_bytes_;
   report.chunks = chunks_landed_;
   report.pulled_again = pulled_again_;
   report.waits_for_space = waits_for_space_;

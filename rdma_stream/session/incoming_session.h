@@ -23,6 +23,7 @@
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/mover/slot_ring.h"
 #include "rdma_stream/mover/tcp_puller.h"
+#include "rdma_stream/session/compression.h"
 #include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
 #include "rdma_stream/verbs/verbs_puller.h"
@@ -49,6 +50,7 @@ struct SessionReport {
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds age{0};
   uint64_t received_bytes = 0;  // landed
+  uint64_t wire_bytes = 0;      // what they took on the wire: less if they were compressed
   uint64_t chunks = 0;
   uint64_t pulled_again = 0;     // pulls repeated after a lost connection or a wrong checksum
   uint64_t waits_for_space = 0;  // how often a chunk found no memory and waited
@@ -65,6 +67,7 @@ class IncomingSession final {
     wire::Token token{};
     PeerIdentity identity;
     std::shared_ptr<ChunkProtection> protection;
+    std::shared_ptr<Decompressor> decompressor;
     SessionTimings timings{};
     TargetTransport transport;
   };
@@ -199,6 +202,7 @@ class IncomingSession final {
 
   std::atomic<size_t> fetching_ = 0;  // pulls whose bytes have not arrived yet
   std::atomic<uint64_t> received_bytes_ = 0;
+  std::atomic<uint64_t> wire_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;
   std::atomic<uint64_t> pulled_again_ = 0;
   std::atomic<uint64_t> waits_for_space_ = 0;

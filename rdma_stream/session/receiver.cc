@@ -152,6 +152,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
       options_.trusted_fabric);
   if (!protection) return failure(protection.error());
   options.protection = std::move(*protection);
+  options.decompressor = decompressor_;
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the target is shutting down");

@@ -97,20 +97,19 @@ class Agent {
 
 // Writes what a request has led to into the audit trail, and returns the answer.
 json Agent::audited(const json& request, const std::string& outcome, json answer) const {
-  json details = {{"address", options_.peer_address}};
   if (answer.value("ok", false)) {
     if (const auto record = parse_record(answer.at("record"))) {
-      audit_migration(*record, outcome, details);
+      audit_migration(*record, outcome, json::object());
     }
     return answer;
   }
-  details.update({{"outcome", "refused"},
-                  {"request", request.at("op")},
-                  {"migration", request.value("record", request).value("id", "")},
-                  {"role", "target"},
-                  {"peer", options_.peer},
-                  {"reason", answer.value("error", "")}});
-  audit(options_.audit_file, "migration", details);
+  audit(options_.audit_file, "migration",
+        {{"outcome", "refused"},
+         {"request", request.at("op")},
+         {"migration", request.value("record", request).value("id", "")},
+         {"role", "target"},
+         {"peer", options_.peer},
+         {"reason", answer.value("error", "")}});
   return answer;
 }
 

@@ -17,9 +17,8 @@ struct MigrationAgent {
   int fd = 3;
   std::string state_directory;
   std::string mountpoint;
-  std::string peer;          // its identity, which owns its checkpoints and records
-  std::string peer_address;  // for the audit trail
-  std::string audit_file;    // empty: syslog only
+  std::string peer;        // its identity, which owns its checkpoints and records
+  std::string audit_file;  // empty: syslog only
 
   // Returns an exit code when the coordinator has closed the connection.
   int run() const;
