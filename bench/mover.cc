@@ -46,7 +46,7 @@ class DiscardSink final : public Sink {
   }
   std::span<std::byte> memory() const { return memory_.bytes(); }
 
-  void session_opened(SessionId, const std::string&) override {}
+  void session_opened(SessionId, const std::string&, const std::string&) override {}
   void session_ended(SessionId, const std::string&) override {}
   Status claim(SessionId, const wire::Claim&) override { return {}; }
   Status make(SessionId, const wire::Make&) override { return {}; }

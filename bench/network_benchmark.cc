@@ -99,8 +99,8 @@ class Source {
   explicit Source(const Options& options)
       : options_(options),
         pool_(value_or_die(BufferPool::create(options.pool_size_bytes, options.chunk_size_bytes))),
-        connector_(
-            value_or_die(security_of(options.credentials)->connector(options.target_address))) {
+        connector_(value_or_die(security_of(options.credentials)
+                                    ->connector(options.target_address, PeerRole::kSource))) {
     SenderOptions sender;
     sender.stream_count = options.streams;
     sender.source_name = "network_benchmark";

@@ -8,12 +8,14 @@
 
 #include "buffer_pool/host_name.h"
 #include "fuse_source/source_mount.h"
+#include "mount/audit/audit_trail.h"
 #include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
+#include "mount/daemon/reload.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -22,6 +24,7 @@ namespace {
 struct Flags {
   SourceOptions source;
   Credentials credentials;
+  std::string audit_file;
   std::string log_file;
   bool foreground = false;
   bool check = false;
@@ -29,7 +32,8 @@ struct Flags {
 
 // Address and credentials with which `ppmr migrate` reaches the agent on the target's node: those
 // of this daemon.
-nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials& credentials) {
+nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials& credentials,
+                                 const std::string& audit_file) {
   const auto absolute = [](const std::string& path) {
     return path.empty() ? path : std::filesystem::absolute(path).string();
   };
@@ -39,7 +43,10 @@ nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials
           {"tls_cert", absolute(credentials.certificate.certificate)},
           {"tls_key", absolute(credentials.certificate.private_key)},
           {"tls_ca", absolute(credentials.certificate.authority)},
+          {"crl", absolute(credentials.revocation_list)},
           {"allowed_peers", credentials.allowed_peers},
+          {"target_name", credentials.target_name},
+          {"audit_file", absolute(audit_file)},
           {"insecure", credentials.insecure}};
 }
 
@@ -80,13 +87,30 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   options.sender.source_name = host_name();
   options.sender.trusted_fabric = credentials.trusted_fabric;
   // Makes relative paths absolute, before the daemon leaves its working directory.
-  const nlohmann::json endpoint = describe_endpoint(options, credentials);
+  const nlohmann::json endpoint = describe_endpoint(options, credentials, flags.audit_file);
+  auto audit = AuditTrail::open(endpoint.at("audit_file"));
+  if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
   if (flags.check) return ExitCode::kSuccess;
+  ConnectionEvent event{.outcome = "accepted",
+                        .service = "target",
+                        .address = options.target_address,
+                        .peer = "",
+                        .name = "",
+                        .reason = ""};
   auto mount = SourceMount::create(options);
-  if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  if (!mount) {
+    event.outcome = "refused";
+    event.reason = mount.error().message;
+    (*audit)->write(event);
+    return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  }
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
-  StopSignals signals([&](int) { (*mount)->stop(); });
+  if (!options.discard) {
+    event.peer = (*mount)->target_identity();
+    (*audit)->write(event);
+  }
+  StopSignals signals([&](int) { (*mount)->stop(); }, [&] { reload(daemon, **security, **audit); });
   std::optional<Watchdog> watchdog;
   const auto served = (*mount)->serve((*control)->path(), [&] {
     (*control)->serve(
@@ -151,9 +175,12 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
       ->type_name("off|lz4|zstd[:LEVEL]|auto")
       ->default_str("off");
   add_credential_options(*command, flags->credentials);
+  command->add_option("--target-name", flags->credentials.target_name,
+                      "the name that the target must have");
   add_peer_timeout_option(*command, source.sender.peer_timeout);
   command->add_flag("--allow-other", source.allow_other, "let other users access the mount");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
+  add_audit_option(*command, flags->audit_file);
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, pool_size, &exit_code] {

@@ -59,7 +59,7 @@ Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options) 
   if (!pool) return failure(pool.error());
   parts.pool = std::move(*pool);
   if (!options.discard) {
-    auto made = options.security->connector(options.target_address);
+    auto made = options.security->connector(options.target_address, PeerRole::kSource);
     if (!made) return failure(made.error());
     parts.connector = std::move(*made);
     if (auto opened = open_verbs(options, parts); !opened) return failure(opened.error());

@@ -109,6 +109,8 @@ class SourceMount final : public FrontEnd {
   // ---- The control socket (source_control.cc). `endpoint` is the answer to the operation of that
   // name.
   nlohmann::json answer(const nlohmann::json& request, const nlohmann::json& endpoint);
+  // Who the target has proved to be: PeerIdentity::text().
+  std::string target_identity() { return present_outlet()->counters().security; }
 
   SourceTree& tree() { return tree_; }
   SlotBuffers& buffers() { return buffers_; }

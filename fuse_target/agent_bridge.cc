@@ -27,11 +27,8 @@ bool is_end_of_connection(const Error& error) {
 }  // namespace
 
 Status AgentBridge::serve(Connection& connection, const std::string& node_name) {
-  // With a shared key peers are not authenticated individually: the name is only informative.
-  const PeerIdentity identity = connection.peer_identity();
-  const bool named = identity.method == PeerIdentity::Method::kCertificate;
   // Closing the socket ends the agent. Nothing is lost: its decisions are in its records.
-  const auto agent = helper_->start_agent(named ? identity.name : node_name);
+  const auto agent = helper_->start_agent(connection.peer_identity().owner(node_name));
   if (!agent) return failure(agent.error());
   connection.set_write_timeout(kWriteTimeout);
   return pass_messages(connection, agent->get());

@@ -19,6 +19,7 @@
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
+#include "mount/daemon/reload.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/privileged_helper.h"
 #include "mount/restart_policy/restart_policy.h"
@@ -57,6 +58,20 @@ Status check_mountpoint(const std::string& path) {
   return {};
 }
 
+// Who may restart must also be allowed to send.
+Status check_restart_peers(const TargetOptions& options, const Credentials& credentials) {
+  const auto& allowed = credentials.allowed_peers;
+  for (const std::string& name : options.restart_peers) {
+    if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
+      return failure(EINVAL, "--allow-restart-from " + name +
+                                 ": not among the peers that --allow-peer allows, so it can send "
+                                 "nothing: add --allow-peer " +
+                                 name);
+    }
+  }
+  return {};
+}
+
 Result<size_t> available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
   for (std::string word; meminfo >> word;) {
@@ -89,7 +104,8 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
                         .background = !flags.foreground};
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
-                     "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
+                     "--state-dir=" + std::filesystem::absolute(flags.state_directory).string(),
+                     "--audit-file=" + target.audit_file};
     if (!target.restart_policy.empty())
       options.agent.push_back("--restart-policy=" + target.restart_policy);
     if (target.allow_root_restart) options.agent.emplace_back("--allow-root-restart");
@@ -150,6 +166,15 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
       return daemon.failed(policy.error(), ExitCode::kUsage);
     }
   }
+  if (Status checked = check_restart_peers(options, credentials); !checked) {
+    return daemon.failed(checked.error(), ExitCode::kUsage);
+  }
+  if (!options.audit_file.empty()) {
+    options.audit_file = std::filesystem::absolute(options.audit_file).string();
+  }
+  auto audit = AuditTrail::open(options.audit_file);
+  if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
+  options.audit = std::move(*audit);
   options.trusted_fabric = credentials.trusted_fabric;
   options.target_name = host_name();
   if (options.limit_bytes == 0) {
@@ -183,7 +208,9 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   options.confinement = *confinement;
   auto target = TargetMount::create(options, std::move(*listener));
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
-  StopSignals signals([&](int) { (*target)->stop(); });
+  const auto open_again = [&](const std::string& path) { return options.helper->open_again(path); };
+  StopSignals signals([&](int) { (*target)->stop(); },
+                      [&] { reload(daemon, **security, *options.audit, open_again); });
   std::optional<Watchdog> watchdog;
   const auto served = (*target)->serve([&] {
     (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
@@ -247,6 +274,11 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                    "like --allow-restart, but of the processes that this file accepts")
       ->excludes(root);
   command
+      ->add_option("--allow-restart-from", target.restart_peers,
+                   "let only peers with this name restart processes here; can be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  command
       ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
       ->capture_default_str();
   add_peer_timeout_option(*command, target.peer_timeout);
@@ -255,9 +287,11 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
       "--user", flags->user,
       "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
+  add_audit_option(*command, target.audit_file);
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, &exit_code] {
+    flags->target.allow_restart |= !flags->target.restart_peers.empty();
     exit_code = run_daemon({.name = "ppmr target",
                             .foreground = flags->foreground || flags->check,
                             .log_file = flags->check ? "" : flags->log_file},

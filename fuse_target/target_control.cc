@@ -34,6 +34,7 @@ nlohmann::json describe(const CheckpointReport& report) {
           {"files", report.files},
           {"age_ms", report.age.count()},
           {"peer", report.source_name},
+          {"owner", report.owner},
           {"error", report.error.empty() ? report.seal_error : report.error}};
 }
 
@@ -84,6 +85,11 @@ Error missing_error(const std::string& name) {
   return {ENOENT, "no checkpoint '" + name + "' at this target"};
 }
 
+Error foreign_error(const CheckpointReport& report, const std::string& owner) {
+  return {EPERM, "checkpoint '" + report.name + "' belongs to " + report.owner + ", not to " +
+                     owner + ", which wants to use it"};
+}
+
 }  // namespace
 
 nlohmann::json TargetMount::answer(const nlohmann::json& request,
@@ -128,6 +134,8 @@ nlohmann::json TargetMount::status() const {
                            {"stalls", stalls},
                            {"listen", receiver_->address()},
                            {"allow_restart", options_.allow_restart},
+                           {"restart_peers", options_.restart_peers},
+                           {"audit_file", options_.audit_file},
                            {"confinement", describe(options_.confinement)},
                            {"store",
                             {{"limit_bytes", store.limit_bytes},
@@ -179,7 +187,7 @@ nlohmann::json TargetMount::commit(const nlohmann::json& request) {
 }
 
 // Waits until a checkpoint is complete (CRIU has written its last image) or sealed, as the request
-// says. The checkpoint need not exist yet.
+// says. The checkpoint need not exist yet. If the request names an owner, it must be its.
 nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   const std::string name = request.at("checkpoint");
   const std::string until = request.value("until", "sealed");
@@ -187,6 +195,10 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
     return refusal(Error{EINVAL, "wait until '" + until + "': expected complete or sealed"});
   }
   const milliseconds timeout = timeout_of(request);
+  const std::string owner = request.value("owner", "");
+  const auto is_foreign = [&](const CheckpointReport& report) {
+    return !owner.empty() && report.owner != owner;
+  };
   const auto arrived = [&](const CheckpointReport& report) {
     return report.state == StoredState::kSealed ||
            (until == "complete" && report.state == StoredState::kComplete);
@@ -194,9 +206,11 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   const auto report = tree_.wait_for(
       name,
       [&](const auto& candidate) {
-        return candidate && (arrived(*candidate) || candidate->state == StoredState::kFailed);
+        return candidate && (arrived(*candidate) || is_foreign(*candidate) ||
+                             candidate->state == StoredState::kFailed);
       },
       timeout);
+  if (report && is_foreign(*report)) return refusal(foreign_error(*report, owner));
   if (report && arrived(*report)) return success(*report);
   if (report && report->state == StoredState::kFailed) return refusal(failed_error(*report));
   auto late = refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is not " + until + " after " +
@@ -208,7 +222,7 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
 }
 
 nlohmann::json TargetMount::remove(const nlohmann::json& request) {
-  auto removed = tree_.remove_checkpoint(request.at("checkpoint"));
+  auto removed = tree_.remove_checkpoint(request.at("checkpoint"), request.value("owner", ""));
   if (!removed) return refusal(removed.error());
   upstream_->notify_removed(*removed);
   return {{"ok", true}};

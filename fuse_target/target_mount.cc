@@ -102,6 +102,12 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = options_.target_name;
   receiver.trusted_fabric = options_.trusted_fabric;
+  receiver.restart_peers = options_.restart_peers;
+  if (options_.audit) {
+    receiver.on_event = [audit = options_.audit](const ConnectionEvent& event) {
+      audit->write(event);
+    };
+  }
   receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
   if (options_.allow_restart) {
     receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {

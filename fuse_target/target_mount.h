@@ -11,6 +11,7 @@
 #include "fuse_target/agent_bridge.h"
 #include "fuse_target/operations.h"
 #include "fuse_target/store/loans.h"
+#include "mount/audit/audit_trail.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/privilege/confinement.h"
@@ -35,6 +36,10 @@ struct TargetOptions {
   bool allow_root_restart = false;  // also processes of root, containers and namespaces
   std::string restart_policy;       // file; empty: the defaults of RestartPolicy
   bool trusted_fabric = false;      // data needs no encryption, if the source agrees
+  // Of the accepted peers, those that may restart processes here; empty: all.
+  std::vector<std::string> restart_peers;
+  std::shared_ptr<AuditTrail> audit;  // null: none
+  std::string audit_file;             // for the status
   std::shared_ptr<PrivilegedHelper> helper;
   Confinement confinement;  // for the status
 };

@@ -31,9 +31,11 @@ ImageTree::~ImageTree() {
 
 // ---- Sessions ----------------------------------------------------------------------------------
 
-void ImageTree::session_opened(SessionId session, const std::string& source_name) {
+void ImageTree::session_opened(SessionId session, const std::string& source_name,
+                               const std::string& owner) {
   std::lock_guard lock(mutex_);
   sessions_[session].source_name = source_name;
+  sessions_[session].owner = owner;
 }
 
 void ImageTree::session_ended(SessionId session, const std::string& reason) {

@@ -36,6 +36,7 @@ struct CheckpointReport {
   size_t files = 0;
   std::chrono::milliseconds age{0};
   std::string source_name;
+  std::string owner;  // the identity of the peer that sent it
   std::string error;
   uint64_t refused_seals = 0;
   std::string seal_error;
@@ -48,7 +49,8 @@ class ImageTree final : public Sink {
   ~ImageTree() override;
 
   // ---- Sink: for the sources.
-  void session_opened(SessionId session, const std::string& source_name) override;
+  void session_opened(SessionId session, const std::string& source_name,
+                      const std::string& owner) override;
   void session_ended(SessionId session, const std::string& reason) override;
   Status claim(SessionId session, const wire::Claim& message) override;
   Status make(SessionId session, const wire::Make& message) override;
@@ -99,8 +101,9 @@ class ImageTree final : public Sink {
   // write, ENOTDIR, EISDIR, ENOTEMPTY.
   Result<std::optional<NodeKey>> remove_entry(const StoredNodePointer& parent,
                                               const std::string& name, bool directory_wanted);
-  // `rm -r` of a checkpoint. Errors: ENOENT, EBUSY while the source may still write.
-  Result<NodeKey> remove_checkpoint(const std::string& name);
+  // `rm -r` of a checkpoint, if it belongs to `owner` (empty: whoever owns it). Errors: ENOENT,
+  // EBUSY while the source may still write, EPERM for the checkpoint of another owner.
+  Result<NodeKey> remove_checkpoint(const std::string& name, const std::string& owner = "");
 
   // ---- For the control socket.
   // While true, claim() refuses new checkpoints with ESHUTDOWN.
@@ -134,6 +137,7 @@ class ImageTree final : public Sink {
   };
   struct Session {
     std::string source_name;
+    std::string owner;
     std::unordered_map<uint64_t, StoredNodePointer> nodes;  // by the source's id
   };
   // Holds the tree's mutex. Spill files that were discarded meanwhile are closed after the unlock,

@@ -1,5 +1,6 @@
 #include "fuse_target/store/image_tree.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -17,8 +18,8 @@ constexpr uint64_t kTop = 10;
 class ImageTreeTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    tree_.session_opened(kSession, "one");
-    tree_.session_opened(kOther, "two");
+    tree_.session_opened(kSession, "one", "tls-psk one");
+    tree_.session_opened(kOther, "two", "tls-psk two");
   }
   ~ImageTreeTest() override { parking_.close(); }
 
@@ -104,9 +105,27 @@ TEST_F(ImageTreeTest, NewCheckpointReplacesAFailedOneOfTheSameName) {
   make_checkpoint();
   tree_.session_ended(kSession, "gone");
   EXPECT_EQ(state("c"), StoredState::kFailed);
-  EXPECT_TRUE(claim("c", 10, kOther));
+  auto foreign = claim("c", 10, kOther);
+  ASSERT_FALSE(foreign);
+  EXPECT_EQ(foreign.error().errno_value, EEXIST);
+  EXPECT_THAT(foreign.error().message, testing::HasSubstr("remove it there"));
+  constexpr SessionId kLater = 3;
+  tree_.session_opened(kLater, "one", "tls-psk one");
+  EXPECT_TRUE(claim("c", 10, kLater));
   EXPECT_EQ(state("c"), StoredState::kOpen);
   EXPECT_EQ(child(child(root(), "c"), "file"), nullptr);
+}
+
+TEST_F(ImageTreeTest, CheckpointIsRemovedForItsOwnerOnly) {
+  make_checkpoint();
+  EXPECT_EQ(tree_.checkpoint("c")->owner, "tls-psk one");
+  tree_.session_ended(kSession, "gone");
+  auto foreign = tree_.remove_checkpoint("c", "tls-psk two");
+  ASSERT_FALSE(foreign);
+  EXPECT_EQ(foreign.error().errno_value, EPERM);
+  EXPECT_TRUE(tree_.checkpoint("c"));
+  EXPECT_TRUE(tree_.remove_checkpoint("c", "tls-psk one"));
+  EXPECT_FALSE(tree_.checkpoint("c"));
 }
 
 TEST_F(ImageTreeTest, RefusesInvalidNames) {
@@ -458,7 +477,7 @@ TEST_F(ImageTreeTest, WaitsForACheckpointThatDoesNotExistYet) {
 
 TEST_F(ImageTreeTest, DestroyingTheTreeFreesTheBytesOfOpenFiles) {
   std::optional<ImageTree> tree(std::in_place, storage_, parking_);
-  tree->session_opened(kSession, "one");
+  tree->session_opened(kSession, "one", "tls-psk one");
   wire::Claim message;
   message.node = kTop;
   message.type = NodeType::kFile;
@@ -504,7 +523,7 @@ class SpillingImageTreeTest : public ::testing::Test {
   static constexpr uint32_t kChunkBytes = uint32_t{1} << 20;
 
   void SetUp() override {
-    tree_.session_opened(kSession, "one");
+    tree_.session_opened(kSession, "one", "tls-psk one");
     wire::Claim claim;
     claim.node = kTop;
     claim.type = NodeType::kDirectory;
@@ -601,7 +620,7 @@ TEST_F(SpillingImageTreeTest, ForgetMessageClosesSpillFilesWithoutHoldingTheLock
 
 TEST_F(SpillingImageTreeTest, ReplacingAFailedCheckpointClosesSpillFilesWithoutHoldingTheLock) {
   tree_.session_ended(kSession, "gone");
-  tree_.session_opened(kOther, "two");
+  tree_.session_opened(kOther, "one", "tls-psk one");
   wire::Claim claim;
   claim.node = kTop;
   claim.type = NodeType::kDirectory;

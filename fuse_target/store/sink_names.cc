@@ -65,14 +65,16 @@ Status ImageTree::claim(SessionId session, const wire::Claim& message) {
     if (const auto found = root_->children.find(message.name); found != root_->children.end()) {
       replaced = found->second;
       const StoredCheckpoint& holder = *replaced->checkpoint;
-      if (!holder.failed()) {
+      if (!holder.is_replaceable_by((*owner)->owner)) {
         return failure(EEXIST, "'" + message.name + "': a checkpoint of " + holder.source_name +
-                                   " has that name at the target");
+                                   " has that name at the target" +
+                                   (holder.failed() ? "; it has failed: remove it there" : ""));
       }
       unlink_tree_locked(replaced);
     }
     auto node = new_node(session, message);
-    node->checkpoint = std::make_shared<StoredCheckpoint>(node->key, (*owner)->source_name);
+    node->checkpoint =
+        std::make_shared<StoredCheckpoint>(node->key, (*owner)->source_name, (*owner)->owner);
     add_locked(**owner, root_, node);
   }
   changed_.notify_all();
@@ -203,7 +205,8 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
   if (present != new_parent->children.end() && present->second != node) {
     const StoredNodePointer replaced = present->second;
     const StoredCheckpoint& holder = *replaced->checkpoint;
-    if (replaced->key.session != session && !holder.failed()) {
+    if (replaced->key.session != session &&
+        !holder.is_replaceable_by(sessions_.at(session).owner)) {
       return failure(EEXIST, "'" + message.new_name + "': belongs to another source");
     }
     if (!replaced->children.empty() && !holder.failed()) {

@@ -27,17 +27,22 @@ using StoredNodePointer = std::shared_ptr<StoredNode>;
 // Threads: see the members.
 class StoredCheckpoint {
  public:
-  StoredCheckpoint(NodeKey top, std::string source_name)
-      : top(top), source_name(std::move(source_name)) {}
+  StoredCheckpoint(NodeKey top, std::string source_name, std::string owner)
+      : top(top), source_name(std::move(source_name)), owner(std::move(owner)) {}
 
   // Constant.
   const NodeKey top;
   const std::string source_name;
+  const std::string owner;  // the identity of the peer that sent it
   const std::chrono::steady_clock::time_point begun_at = std::chrono::steady_clock::now();
 
   // By any thread.
   StoredState state() const { return state_.load(std::memory_order_acquire); }
   bool failed() const { return state() == StoredState::kFailed; }
+  // Nobody else may remove or replace it: then its peer could be made to restore other bytes.
+  bool is_replaceable_by(const std::string& other_owner) const {
+    return failed() && owner == other_owner;
+  }
   bool takes_changes() const {
     return state() == StoredState::kOpen || state() == StoredState::kComplete;
   }

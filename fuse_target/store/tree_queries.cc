@@ -119,7 +119,7 @@ Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& 
   return std::optional<NodeKey>(node->key);
 }
 
-Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
+Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name, const std::string& owner) {
   StoredNodePointer top;
   bool unfinished = false;
   {
@@ -127,6 +127,10 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name) {
     const auto found = root_->children.find(name);
     if (found == root_->children.end()) return failure(ENOENT, "no checkpoint '" + name + "'");
     top = found->second;
+    if (!owner.empty() && top->checkpoint->owner != owner) {
+      return failure(EPERM, "checkpoint '" + name + "' belongs to " + top->checkpoint->owner +
+                                ", not to " + owner);
+    }
     if (top->checkpoint->state() == StoredState::kOpen) {
       return failure(EBUSY, "'" + name + "': its source is still writing it");
     }
@@ -188,6 +192,7 @@ CheckpointReport ImageTree::report_locked(const std::string& name, const StoredN
   report.age = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - checkpoint.begun_at);
   report.source_name = checkpoint.source_name;
+  report.owner = checkpoint.owner;
   report.error = checkpoint.error().message;
   report.refused_seals = checkpoint.refused_seals;
   report.seal_error = checkpoint.seal_error;

@@ -218,6 +218,7 @@ std::vector<std::string> credential_words(const Credentials& credentials) {
   add("--tls-cert", credentials.certificate.certificate);
   add("--tls-key", credentials.certificate.private_key);
   add("--tls-ca", credentials.certificate.authority);
+  add("--crl", credentials.revocation_list);
   for (const std::string& peer : credentials.allowed_peers) add("--allow-peer", peer);
   return words;
 }

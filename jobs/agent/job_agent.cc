@@ -81,7 +81,8 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   auto peers = PeerServer::create(
       agent->options_.home.peers.credentials,
       fmt::format("0.0.0.0:{}", agent->options_.home.peers.port),
-      [raw = agent.get()](const json& request) { return raw->answer_peer(request); });
+      [raw = agent.get()](const json& request) { return raw->answer_peer(request); },
+      agent->options_.on_event);
   if (!peers) return failure(peers.error());
   agent->peers_ = std::move(*peers);
   return agent;

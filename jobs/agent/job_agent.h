@@ -32,7 +32,8 @@ struct JobAgentOptions {
   // Decides whether a user may have job nodes on this host; empty: every user may. Called as
   // PROGRAM UID; exit code 0 admits.
   std::string admission_program;
-  bool needs_step = false;  // job nodes only for steps of Slurm that have a control group
+  bool needs_step = false;     // job nodes only for steps of Slurm that have a control group
+  OnConnectionEvent on_event;  // of the other agents' connections
 };
 
 // Threads: created, run and destroyed by one thread; stop() may be called by any.
@@ -45,6 +46,7 @@ class JobAgent {
   // Blocks until stop(). Job nodes go on without the agent.
   void run();
   void stop();
+  Security& security() { return peers_->security(); }  // for the connections of other agents
 
  private:
   JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records);

@@ -32,8 +32,9 @@ json answer_safely(const std::function<json()>& answer) {
 
 Result<json> ask_peer(const PeerOptions& options, const std::string& host, const json& request,
                       std::chrono::milliseconds patience) {
-  AgentClient client(
-      {.address = host + ":" + std::to_string(options.port), .credentials = options.credentials});
+  AgentClient client({.address = host + ":" + std::to_string(options.port),
+                      .credentials = options.credentials,
+                      .role = PeerRole::kJobAgent});
   json named = request;
   named["asked"] = host;
   auto answer = client.ask(named, patience);
@@ -46,22 +47,28 @@ Result<json> ask_peer(const PeerOptions& options, const std::string& host, const
 }
 
 Result<std::unique_ptr<PeerServer>> PeerServer::create(const Credentials& credentials,
-                                                       const std::string& address, Answer answer) {
+                                                       const std::string& address, Answer answer,
+                                                       OnConnectionEvent on_event) {
   auto security = Security::load(credentials);
   if (!security) return failure(security.error());
   auto listener = (*security)->listener(address);
   if (!listener) return failure(listener.error());
-  return std::unique_ptr<PeerServer>(new PeerServer(std::move(*listener), std::move(answer)));
+  return std::unique_ptr<PeerServer>(new PeerServer(std::move(*security), std::move(*listener),
+                                                    std::move(answer), std::move(on_event)));
 }
 
-PeerServer::PeerServer(std::unique_ptr<Listener> listener, Answer answer)
-    : listener_(std::move(listener)),
+PeerServer::PeerServer(std::shared_ptr<Security> security, std::unique_ptr<Listener> listener,
+                       Answer answer, OnConnectionEvent on_event)
+    : security_(std::move(security)),
+      listener_(std::move(listener)),
       answer_(std::move(answer)),
+      on_event_(std::move(on_event)),
       acceptor_(std::make_unique<Acceptor>(
           *listener_, kHelloTimeout,
           [this](const std::shared_ptr<Connection>& connection, const Handshake& hello) {
             return serve(*connection, hello);
-          })) {}
+          },
+          on_event_)) {}
 
 PeerServer::~PeerServer() { acceptor_->close(); }
 
@@ -70,6 +77,20 @@ Status PeerServer::serve(Connection& connection, const Handshake& hello) const {
     send_reject(connection, wire::RejectReason::kBadHello,
                 "this port is for the agents of jobs, not for ppmr source");
     return failure(EPROTO, "the peer is not an agent");
+  }
+  const PeerIdentity identity = connection.peer_identity();
+  if (!identity.may_act_as(PeerRole::kJobAgent)) {
+    const std::string text = wrong_role(identity, PeerRole::kJobAgent);
+    send_reject(connection, wire::RejectReason::kNotAuthenticated, text);
+    if (on_event_) {
+      on_event_({.outcome = "refused",
+                 .service = "job-agent",
+                 .address = connection.peer(),
+                 .peer = identity.text(),
+                 .name = "",
+                 .reason = text});
+    }
+    return failure(EACCES, text);
   }
   if (Status sent = send_handshake(connection, wire::HandshakeKind::kWelcome,
                                    wire::Welcome{.target_name = host_name()});

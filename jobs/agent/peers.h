@@ -29,18 +29,24 @@ class PeerServer {
  public:
   using Answer = std::function<nlohmann::json(const nlohmann::json& request)>;
   // Listens on `address`. Errors: those of Security::load() and Security::listener().
+  // `on_event` learns of refused connections; the agents connect too often for the others.
   static Result<std::unique_ptr<PeerServer>> create(const Credentials& credentials,
-                                                    const std::string& address, Answer answer);
+                                                    const std::string& address, Answer answer,
+                                                    OnConnectionEvent on_event = {});
   ~PeerServer();
   // Joins the threads of ended connections. The owner calls this periodically.
   void tidy() { acceptor_->tidy(); }
+  Security& security() { return *security_; }
 
  private:
-  PeerServer(std::unique_ptr<Listener> listener, Answer answer);
+  PeerServer(std::shared_ptr<Security> security, std::unique_ptr<Listener> listener, Answer answer,
+             OnConnectionEvent on_event);
   Status serve(Connection& connection, const Handshake& hello) const;
 
+  const std::shared_ptr<Security> security_;
   const std::unique_ptr<Listener> listener_;
   const Answer answer_;
+  const OnConnectionEvent on_event_;
   std::unique_ptr<Acceptor> acceptor_;
 };
 

@@ -2,7 +2,9 @@
 
 #include <filesystem>
 
+#include "mount/audit/audit_trail.h"
 #include "mount/daemon/daemon.h"
+#include "mount/daemon/reload.h"
 #include "rdma_stream/connection/security.h"
 #include "third_party/spdlog.h"
 
@@ -48,9 +50,19 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
   agent.home.peers.credentials = command.credentials;
   agent.evacuation.program = agent.nodes.program;
   agent.evacuation.credentials = command.credentials;
+  if (!command.audit_file.empty()) {
+    command.audit_file = std::filesystem::absolute(command.audit_file).string();
+    for (auto* options : {&agent.target_options, &agent.evacuation.source_options}) {
+      options->insert(options->end(), {"--audit-file", command.audit_file});
+    }
+  }
+  auto audit = AuditTrail::open(command.audit_file);
+  if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
+  agent.on_event = [trail = audit->get()](const ConnectionEvent& event) { trail->write(event); };
   auto created = JobAgent::create(agent);
   if (!created) return daemon.failed(created.error(), ExitCode::kFailure);
-  StopSignals signals([&](int) { (*created)->stop(); });
+  StopSignals signals([&](int) { (*created)->stop(); },
+                      [&] { reload(daemon, (*created)->security(), **audit); });
   daemon.ready();
   spdlog::info("agent of host {} ready, jobs get the addresses {} to {}", agent.host,
                format_address(addresses->first), format_address(addresses->last));

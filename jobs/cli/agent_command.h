@@ -8,6 +8,7 @@ namespace ppmr {
 struct AgentCommand {
   JobAgentOptions agent;
   Credentials credentials;
+  std::string audit_file;
   std::string addresses;  // empty: default_address_range()
   std::string bridge;
   int network_bits = 8;

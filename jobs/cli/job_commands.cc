@@ -102,6 +102,7 @@ void add_agent(CLI::App& job, int& exit_code) {
          },
          "a job ends when one of its hosts cannot be reached for this time; default: 300")
       ->type_name("SECONDS");
+  add_audit_option(sub, command->audit_file);
   add_socket(sub, agent.socket);
   sub.add_option("--log-file", command->log_file, "log to this file instead of syslog");
   sub.add_flag("-f,--foreground", command->foreground, "stay in the foreground");

@@ -9,8 +9,10 @@ class App;
 
 namespace ppmr {
 
-// Adds --key-file, --tls-cert, --tls-key, --tls-ca, --allow-peer, --insecure and --trusted-fabric.
+// Adds --key-file, --tls-cert, --tls-key, --tls-ca, --crl, --allow-peer, --insecure and
+// --trusted-fabric.
 // Security::load() checks their combination.
 void add_credential_options(CLI::App& app, Credentials& credentials);
+void add_audit_option(CLI::App& app, std::string& file);
 
 }  // namespace ppmr

@@ -27,6 +27,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <vector>
 
@@ -37,6 +38,7 @@ namespace {
 
 constexpr char kReady = 'R';
 constexpr char kFailed = 'F';
+constexpr char kLogPattern[] = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %*";
 
 void print_error(const std::string& name, const std::string& message) {
   std::fprintf(stderr, "%s: %s\n", name.c_str(), message.c_str());
@@ -174,21 +176,40 @@ Status Daemon::start_log() {
   auto sinks = std::make_shared<spdlog::sinks::dist_sink_mt>();
   sinks->add_sink(std::make_shared<spdlog::sinks::stderr_sink_mt>());
   if (!options_.log_file.empty()) {
-    const UniqueFd probe(
-        open(options_.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
-    if (!probe) return system_failure("open log file", options_.log_file);
-    try {
-      file_sink_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options_.log_file);
-    } catch (const spdlog::spdlog_ex& error) {
-      return failure(EIO, std::string("open log file: ") + error.what());
-    }
+    log_path_ = std::filesystem::absolute(options_.log_file).string();
+    if (Status opened = open_log_file(); !opened) return opened;
     sinks->add_sink(file_sink_);
   }
   auto logger = std::make_shared<spdlog::logger>(options_.name, std::move(sinks));
   logger->flush_on(spdlog::level::info);
-  logger->set_formatter(line_format("%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %*"));
+  logger->set_formatter(line_format(kLogPattern));
   spdlog::set_default_logger(std::move(logger));
   return {};
+}
+
+Status Daemon::open_log_file() {
+  const UniqueFd probe(open(log_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
+  if (!probe) return system_failure("open log file", log_path_);
+  try {
+    file_sink_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(log_path_);
+  } catch (const spdlog::spdlog_ex& error) {
+    return failure(EIO, std::string("open log file: ") + error.what());
+  }
+  return {};
+}
+
+void Daemon::reopen_log() {
+  if (!file_sink_) return;
+  const auto before = file_sink_;
+  if (Status opened = open_log_file(); !opened) {
+    spdlog::error("{}; the log continues in the old file", opened.error().message);
+    return;
+  }
+  file_sink_->set_formatter(line_format(kLogPattern));
+  auto* sinks =
+      static_cast<spdlog::sinks::dist_sink_mt*>(spdlog::default_logger()->sinks()[0].get());
+  sinks->add_sink(file_sink_);
+  sinks->remove_sink(before);
 }
 
 void Daemon::ready() {
@@ -241,7 +262,8 @@ void StopSignals::block() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-StopSignals::StopSignals(Stop stop) : stop_(std::move(stop)) {
+StopSignals::StopSignals(Stop stop, Reload reload)
+    : stop_(std::move(stop)), reload_(std::move(reload)) {
   block();
   const sigset_t set = stop_signal_set();
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -264,7 +286,11 @@ void StopSignals::watch() {
     if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     spdlog::info("signal {} ({}) from process {}", info.ssi_signo,
                  strsignal(static_cast<int>(info.ssi_signo)), info.ssi_pid);
-    stop_(static_cast<int>(info.ssi_signo));
+    if (info.ssi_signo == SIGHUP) {
+      reload_();
+    } else {
+      stop_(static_cast<int>(info.ssi_signo));
+    }
   }
 }
 

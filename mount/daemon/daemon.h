@@ -44,15 +44,19 @@ class Daemon {
   // Before ready(): the parent prints the message and exits with `exit_code`. Later: logs the
   // message. Returns `exit_code`.
   ExitCode failed(const Error& error, ExitCode exit_code);
+  // Opens the log file again, after logrotate has renamed it. No effect without one.
+  void reopen_log();
   const ServiceManager& service_manager() const { return service_manager_; }
 
  private:
   friend int run_daemon(const DaemonOptions&, const std::function<ExitCode(Daemon&)>&);
   explicit Daemon(DaemonOptions options) : options_(std::move(options)) {}
   Status start_log();
+  Status open_log_file();
   void report_to_parent(char verdict, ExitCode exit_code, const std::string& message);
 
   const DaemonOptions options_;
+  std::string log_path_;  // absolute
   const ServiceManager service_manager_;
   std::shared_ptr<spdlog::sinks::sink> file_sink_;
   UniqueFd parent_;  // pipe to the waiting parent; empty in the foreground and after reporting
@@ -66,14 +70,15 @@ class Daemon {
 // dumps are disabled, because images hold secrets.
 int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon&)>& body);
 
-// Calls `stop` on a thread of its own when SIGTERM, SIGINT or SIGHUP arrives, so `stop` is not
-// limited to async-signal-safe functions. Signals that arrive before this object exists stay
-// pending. Threads: created and destroyed by one thread.
+// Calls `stop` on a thread of its own when SIGTERM or SIGINT arrives, and `reload` for SIGHUP, so
+// they are not limited to async-signal-safe functions. Signals that arrive before this object
+// exists stay pending. Threads: created and destroyed by one thread.
 class StopSignals {
  public:
   using Stop = std::function<void(int signal)>;
+  using Reload = std::function<void()>;
   // Throws std::system_error when no descriptor or thread is available.
-  explicit StopSignals(Stop stop);
+  StopSignals(Stop stop, Reload reload);
   ~StopSignals();
 
   StopSignals(const StopSignals&) = delete;
@@ -86,6 +91,7 @@ class StopSignals {
   void watch();
 
   const Stop stop_;
+  const Reload reload_;
   UniqueFd signals_;    // signalfd
   UniqueFd end_;        // eventfd: written by the destructor
   std::thread thread_;  // declared last: the thread uses the members above

@@ -15,6 +15,7 @@ enum class HelperOperation : uint32_t {
   kStartAgent,           // text: the peer's name -> the descriptor of the agent's socket
   kCreateSpillFile,      // -> an unnamed file: for reading and writing, and for reading only
   kRemoveControlSocket,  // its path, not the socket
+  kOpenAgain,            // number: of the file, see HelperOptions -> its descriptor
   kIsDying,              // number: a pid -> number: 1 if a signal is ending this process
 };
 

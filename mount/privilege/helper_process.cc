@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 
+#include "buffer_pool/open_file.h"
 #include "buffer_pool/unnamed_file.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/daemon/descriptor_limit.h"
@@ -131,6 +132,8 @@ Result<HelperProcess::Outcome> HelperProcess::perform(const HelperRequest& reque
       return start_agent(std::string(request.text, request.text_bytes));
     case HelperOperation::kCreateSpillFile:
       return create_spill_file();
+    case HelperOperation::kOpenAgain:
+      return open_again(request.number);
     case HelperOperation::kRemoveControlSocket:
       ::unlink(options_.mount.source_label.c_str());
       return Outcome{};
@@ -201,6 +204,20 @@ Result<HelperProcess::Outcome> HelperProcess::create_spill_file() {
   return outcome;
 }
 
+Result<HelperProcess::Outcome> HelperProcess::open_again(int32_t number) {
+  const auto index = static_cast<size_t>(number);
+  const bool appends = index == options_.read_files.size() && !options_.append_file.empty();
+  if (number < 0 || (index >= options_.read_files.size() && !appends)) {
+    return failure(EPERM, "open file " + std::to_string(number) + ": there is no such file");
+  }
+  const std::string& path = appends ? options_.append_file : options_.read_files[index];
+  auto file = appends ? open_to_append(path) : open_to_read(path);
+  if (!file) return failure(file.error());
+  Outcome outcome;
+  outcome.descriptors.push_back(std::move(*file));
+  return outcome;
+}
+
 void HelperProcess::reap_agents() {
   for (pid_t pid; (pid = ::waitpid(-1, nullptr, WNOHANG)) > 0;) agents_.erase(pid);
 }
@@ -213,6 +230,8 @@ void add_privileged_helper_command(CLI::App& app, int& exit_code) {
   sub.add_option("--control-socket", options->mount.source_label)->required();
   sub.add_flag("--allow-other", options->mount.allow_other);
   sub.add_option("--spill-dir", options->spill_directory);
+  sub.add_option("--read-file", options->read_files)->allow_extra_args(false)->take_all();
+  sub.add_option("--append-file", options->append_file);
   sub.add_flag("--background", options->background);
   sub.add_option("AGENT", options->agent)->take_all();
   sub.callback([options, &exit_code] { exit_code = HelperProcess(*options).run(); });

@@ -4,6 +4,7 @@
 //   mount, unmount            the mount point, once each
 //   start an agent            the given arguments of this very program, and the name of the peer
 //   create a spill file       without a name, in the given directory
+//   open a file again         one of the given files, to read it or, the audit file, to append
 //   remove the control socket
 //   is this process dying     reads its /proc/PID/status
 //
@@ -36,6 +37,8 @@ class HelperProcess {
     int fd = 3;
     MountOptions mount;
     std::string spill_directory;
+    std::vector<std::string> read_files;
+    std::string append_file;
     std::vector<std::string> agent;
     bool background = false;
   };
@@ -55,6 +58,7 @@ class HelperProcess {
   Result<Outcome> unmount();
   Result<Outcome> start_agent(const std::string& peer);
   Result<Outcome> create_spill_file();
+  Result<Outcome> open_again(int32_t number);
   void reap_agents();
 
   const Options options_;

@@ -35,6 +35,8 @@ class HelperTest : public ::testing::Test {
   }
 
   void start(HelperProcess::Options options) {
+    std::vector<std::string> files = options.read_files;
+    if (!options.append_file.empty()) files.push_back(options.append_file);
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     child_ = ::fork();
@@ -45,7 +47,7 @@ class HelperTest : public ::testing::Test {
     }
     ::close(ends[1]);
     raw_ = UniqueFd(::fcntl(ends[0], F_DUPFD_CLOEXEC, 0));
-    helper_ = std::make_shared<PrivilegedHelper>(UniqueFd(ends[0]));
+    helper_ = std::make_shared<PrivilegedHelper>(UniqueFd(ends[0]), std::move(files));
   }
   // Sends these bytes, and returns the error number of the reply.
   int errno_of(const void* bytes, size_t size) {
@@ -75,7 +77,7 @@ TEST_F(HelperTest, RefusesMalformedRequestsAndGoesOn) {
   request.text_bytes = UINT32_MAX;
   EXPECT_EQ(errno_of(request), EPROTO);
   request.text_bytes = 0;
-  for (const uint32_t operation : {0u, 7u, UINT32_MAX}) {
+  for (const uint32_t operation : {0u, 8u, UINT32_MAX}) {
     request.operation = static_cast<HelperOperation>(operation);
     EXPECT_EQ(errno_of(request), EOPNOTSUPP) << operation;
   }
@@ -87,6 +89,27 @@ TEST_F(HelperTest, DoesOnlyWhatItsCommandLineAllows) {
   EXPECT_EQ(helper_->start_agent("node1").error().errno_value, EPERM);
   EXPECT_EQ(helper_->create_spill_file().error().errno_value, EPERM);
   EXPECT_EQ(errno_of(HelperRequest{.operation = HelperOperation::kUnmount}), EPERM);
+}
+
+TEST_F(HelperTest, OpensOnlyTheFilesOfItsCommandLine) {
+  const std::string key = directory_ + "/key";
+  const std::string audit = directory_ + "/audit";
+  std::ofstream(key) << "secret";
+  start({.read_files = {key}, .append_file = audit});
+  const auto reading = helper_->open_again(key);
+  ASSERT_TRUE(reading) << reading.error().message;
+  char text[8] = {};
+  EXPECT_EQ(::read(reading->get(), text, sizeof(text)), 6);
+  EXPECT_EQ(::write(reading->get(), "x", 1), -1) << "the key can be written";
+  const auto appending = helper_->open_again(audit);
+  ASSERT_TRUE(appending) << appending.error().message;
+  EXPECT_EQ(::write(appending->get(), "line\n", 5), 5);
+  EXPECT_EQ(::read(appending->get(), text, sizeof(text)), -1) << "the audit file can be read";
+  EXPECT_EQ(helper_->open_again("/etc/shadow").error().errno_value, EPERM);
+  for (const int32_t number : {-1, 2, INT32_MAX}) {
+    EXPECT_EQ(errno_of(HelperRequest{.operation = HelperOperation::kOpenAgain, .number = number}),
+              EPERM);
+  }
 }
 
 TEST_F(HelperTest, RefusesNamesOfPeersWithControlCharacters) {

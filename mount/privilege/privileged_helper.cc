@@ -63,6 +63,12 @@ Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOp
       "ppmr", "privileged-helper", "--fd=" + std::to_string(kHelpersSocket),
       "--mountpoint=" + options.mountpoint, "--control-socket=" + options.control_socket};
   if (!options.spill_directory.empty()) words.push_back("--spill-dir=" + options.spill_directory);
+  std::vector<std::string> files = options.read_files;
+  for (const std::string& file : files) words.push_back("--read-file=" + file);
+  if (!options.append_file.empty()) {
+    words.push_back("--append-file=" + options.append_file);
+    files.push_back(options.append_file);
+  }
   if (options.allow_other) words.push_back("--allow-other");
   if (options.background) words.push_back("--background");
   if (!options.agent.empty()) words.push_back("--");
@@ -71,7 +77,7 @@ Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOp
                     .program = "/proc/self/exe",
                     .files = {{theirs.get(), kHelpersSocket}}});
   if (!pid) return failure(pid.error());
-  return std::make_shared<PrivilegedHelper>(std::move(ours));
+  return std::make_shared<PrivilegedHelper>(std::move(ours), std::move(files));
 }
 
 Result<FuseChannel> PrivilegedHelper::mount() {
@@ -94,6 +100,15 @@ Result<UnnamedFile> PrivilegedHelper::create_spill_file() {
   auto answer = ask(HelperOperation::kCreateSpillFile, 0, "", 2);
   if (!answer) return failure(answer.error());
   return UnnamedFile{std::move(answer->descriptors[0]), std::move(answer->descriptors[1])};
+}
+
+Result<UniqueFd> PrivilegedHelper::open_again(const std::string& path) {
+  const auto found = std::find(files_.begin(), files_.end(), path);
+  if (found == files_.end()) return failure(EPERM, "open " + path + ": not one of the files");
+  auto answer =
+      ask(HelperOperation::kOpenAgain, static_cast<int32_t>(found - files_.begin()), "", 1);
+  if (!answer) return failure(answer.error());
+  return std::move(answer->descriptors[0]);
 }
 
 void PrivilegedHelper::remove_control_socket() {

@@ -23,6 +23,9 @@ struct HelperOptions {
   std::string control_socket;
   bool allow_other = false;
   std::string spill_directory;  // empty: no spill files
+  // Files that the daemon reads or appends to when it reloads.
+  std::vector<std::string> read_files;
+  std::string append_file;  // empty: none
   // Arguments of ppmr that start an agent; the helper adds --fd and --peer. Empty: no agents.
   std::vector<std::string> agent;
   bool background = false;  // leave the terminal when the mount is ready
@@ -33,12 +36,16 @@ class PrivilegedHelper {
  public:
   // Errors: those of spawn().
   static Result<std::shared_ptr<PrivilegedHelper>> start(const HelperOptions& options);
-  explicit PrivilegedHelper(UniqueFd socket) : socket_(std::move(socket)) {}
+  // `files`: read_files and append_file of the options, in this order.
+  explicit PrivilegedHelper(UniqueFd socket, std::vector<std::string> files = {})
+      : files_(std::move(files)), socket_(std::move(socket)) {}
 
   // Errors of all requests: those of the helper; EPIPE if it has ended.
   Result<FuseChannel> mount();  // unmounts through this object, which must live until then
   Result<UniqueFd> start_agent(const std::string& peer);
   Result<UnnamedFile> create_spill_file();
+  // One of the files of the options. Errors: EPERM for another one.
+  Result<UniqueFd> open_again(const std::string& path);
   void remove_control_socket();
   // False if it cannot be found out.
   bool is_dying(pid_t process);
@@ -51,6 +58,7 @@ class PrivilegedHelper {
   Result<Answer> ask(HelperOperation operation, int32_t number = 0, const std::string& text = "",
                      size_t descriptors = 0);
 
+  const std::vector<std::string> files_;
   std::mutex mutex_;
   const UniqueFd socket_;  // guarded by mutex_
 };

@@ -22,12 +22,17 @@ constexpr milliseconds kRefusedTime{500};
 // Pause after a failed accept. The usual reason is a lack of file descriptors.
 constexpr milliseconds kAcceptPause{100};
 
+// Before the hello: the peer has connected and closed.
+bool is_silent_end(const Error& error) { return error.errno_value == ECONNRESET; }
+
 }  // namespace
 
-Acceptor::Acceptor(Listener& listener, milliseconds hello_max, Serve serve)
+Acceptor::Acceptor(Listener& listener, milliseconds hello_max, Serve serve,
+                   OnConnectionEvent on_event)
     : listener_(listener),
       hello_max_(hello_max),
       serve_(std::move(serve)),
+      on_event_(std::move(on_event)),
       thread_([this] { accept_connections(); }) {}
 
 Acceptor::~Acceptor() {
@@ -81,6 +86,7 @@ Status Acceptor::accept_connection() {
   const std::string host(host_of(peer));
   if (!make_room_locked(host)) {
     note_refusal(peer, "too many connections");
+    report_refused(**connection, "too many connections");
     return {};
   }
   Accepted& accepted = connections_.emplace_back();
@@ -98,6 +104,7 @@ void Acceptor::start_thread_locked(Accepted& accepted) {
   } catch (const std::system_error& error) {
     const std::string text = std::string("the target cannot start a thread: ") + error.what();
     note_refusal(accepted.connection->peer(), text);
+    report_refused(*accepted.connection, text);
     send_reject(*accepted.connection, wire::RejectReason::kBusy, text);
   }
 }
@@ -153,8 +160,7 @@ void Acceptor::run(Accepted& accepted) {
   }
   // A connection that ends before it has said anything is no fault: a source measures the round
   // trip so, and monitoring looks whether a port is open.
-  const bool is_silent =
-      !accepted.hello_received && !served && served.error().errno_value == ECONNRESET;
+  const bool is_silent = !accepted.hello_received && !served && is_silent_end(served.error());
   if (!served && !is_silent && refusals_.allows()) {
     spdlog::warn("connection from {}: {}", accepted.connection->peer(), served.error().message);
   }
@@ -165,7 +171,12 @@ void Acceptor::run(Accepted& accepted) {
 
 Status Acceptor::serve(Accepted& accepted) {
   auto identified = listener_.identify(accepted.connection, hello_max_);
-  if (!identified) return failure(identified.error());
+  if (!identified) {
+    if (!is_silent_end(identified.error())) {
+      report_refused(*accepted.connection, identified.error().message);
+    }
+    return failure(identified.error());
+  }
   const std::shared_ptr<Connection> connection = std::move(*identified);
   const auto hello = receive_handshake(*connection, hello_max_);
   {
@@ -178,7 +189,20 @@ Status Acceptor::serve(Accepted& accepted) {
   const auto reason = hello.error().errno_value == EPROTONOSUPPORT ? wire::RejectReason::kVersion
                                                                    : wire::RejectReason::kBadHello;
   send_reject(*connection, reason, hello.error().message);
+  report_refused(*connection, hello.error().message);
   return failure(hello.error());
+}
+
+void Acceptor::report_refused(const Connection& connection, const std::string& reason) const {
+  if (!on_event_) return;
+  const PeerIdentity identity = connection.peer_identity();
+  on_event_({.outcome = "refused",
+             .service = "",
+             .address = connection.peer(),
+             .peer = identity.authenticated() ? identity.text() : "",
+             .name = "",
+             .reason = reason,
+             .from_stranger = !identity.authenticated()});
 }
 
 void Acceptor::tidy() {

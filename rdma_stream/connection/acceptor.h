@@ -11,6 +11,7 @@
 #include <string_view>
 #include <thread>
 
+#include "rdma_stream/connection/connection_event.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/log_rate.h"
 
@@ -35,9 +36,11 @@ class Acceptor {
   // logged. Called on the connection's own thread.
   using Serve = std::function<Status(const std::shared_ptr<Connection>&, const Handshake& hello)>;
 
-  // Accepts at once. `hello_max` limits the wait for a hello. Throws std::system_error when the
-  // system has no thread left.
-  Acceptor(Listener& listener, Milliseconds hello_max, Serve serve);
+  // Accepts at once. `hello_max` limits the wait for a hello. `on_event` learns of connections that
+  // are refused before `serve` is called. Throws std::system_error when the system has no thread
+  // left.
+  Acceptor(Listener& listener, Milliseconds hello_max, Serve serve,
+           OnConnectionEvent on_event = {});
   // Shuts all connections down and blocks until every call of `Serve` has returned.
   ~Acceptor();
 
@@ -70,10 +73,12 @@ class Acceptor {
   void run(Accepted& accepted);
   Status serve(Accepted& accepted);
   void join_done_locked();
+  void report_refused(const Connection& connection, const std::string& reason) const;
 
   Listener& listener_;
   const Milliseconds hello_max_;
   const Serve serve_;
+  const OnConnectionEvent on_event_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -42,6 +42,8 @@ class Connection {
   virtual const std::string& peer() const = 0;  // an address, for messages
   // Who the peer proved to be; constant.
   virtual PeerIdentity peer_identity() const { return {}; }
+  // Whether both ends have the same address or loopback addresses.
+  virtual bool is_local() const { return true; }
   // Fills `secret` with a secret that only the two ends of this connection can compute, the same
   // one at both ends for the same label and context (RFC 8446, 7.5). Errors: ENOTSUP without TLS,
   // EPROTO.
@@ -75,6 +77,8 @@ class Connector {
   virtual Result<std::unique_ptr<Connection>> connect_data(std::chrono::milliseconds timeout) {
     return connect(timeout);
   }
+  // Judges the name in the welcome of a target. Errors: EACCES, the connection must be closed.
+  virtual Status check_target(const Connection&, const std::string&) const { return {}; }
   virtual const std::string& target() const = 0;  // an address, for messages
 };
 

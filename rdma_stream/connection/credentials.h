@@ -15,7 +15,9 @@ struct CertificateFiles {
 struct Credentials {
   std::string key_file;
   CertificateFiles certificate;
+  std::string revocation_list;  // PEM: revoked certificates of the authority; empty: none
   std::vector<std::string> allowed_peers;
+  std::string target_name;      // the only target to connect to; empty: any allowed peer
   bool insecure = false;        // allow plain text to other machines
   bool trusted_fabric = false;  // data needs no encryption, if the peer agrees
 };

@@ -2,30 +2,58 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace ppmr {
+
+// What a node that opens a connection wants to do. A shared key is bound to it. A certificate does
+// not name it, so kAny; its extended key usage separates those that connect from those that listen.
+enum class PeerRole { kAny, kSource, kMigrate, kJobAgent };
+
+// The name of the role on the wire and in messages.
+inline const char* to_string(PeerRole role) {
+  switch (role) {
+    case PeerRole::kSource:
+      return "source";
+    case PeerRole::kMigrate:
+      return "migrate";
+    case PeerRole::kJobAgent:
+      return "job-agent";
+    case PeerRole::kAny:
+      break;
+  }
+  return "any";
+}
 
 struct PeerIdentity {
   enum class Method { kNone, kSharedKey, kCertificate };
   Method method = Method::kNone;
-  // The name in the peer's certificate that --allow-peer allows. Empty with a shared key, which
-  // does not distinguish peers.
+  // The DNS name in the peer's certificate that --allow-peer allows. With a shared key: the host
+  // name that the peer bound its key to. Every holder of a key can take any name. Empty: the peer
+  // has not named itself.
   std::string name;
+  PeerRole role = PeerRole::kAny;
 
   bool authenticated() const { return method != Method::kNone; }
-  // As `ppmr status` shows it: "tls-psk", "tls-cert NAME", "none (insecure)".
+  bool may_act_as(PeerRole wanted) const { return role == PeerRole::kAny || role == wanted; }
+  // As `ppmr status` shows it: "tls-psk NAME", "tls-cert NAME", "none (insecure)".
   std::string text() const {
-    switch (method) {
-      case Method::kSharedKey:
-        return "tls-psk";
-      case Method::kCertificate:
-        return "tls-cert " + name;
-      case Method::kNone:
-        break;
-    }
-    return "none (insecure)";
+    if (method == Method::kNone) return "none (insecure)";
+    const std::string text = method == Method::kSharedKey ? "tls-psk" : "tls-cert";
+    return name.empty() ? text : text + " " + name;
+  }
+  // Names the node that owns what it sends, the same in each of its roles. A peer that has proved
+  // nothing is known by the name that it claims.
+  std::string owner(std::string_view claimed_name) const {
+    return authenticated() ? text() : text() + " " + std::string(claimed_name);
   }
   bool operator==(const PeerIdentity&) const = default;
 };
+
+// Why a peer that may not act as `wanted` is refused.
+inline std::string wrong_role(const PeerIdentity& peer, PeerRole wanted) {
+  return peer.text() + " has a key for the role '" + to_string(peer.role) + "' and acts as '" +
+         to_string(wanted) + "'";
+}
 
 }  // namespace ppmr

@@ -7,8 +7,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cassert>
 #include <span>
-#include <string_view>
 
 #include "buffer_pool/unique_fd.h"
 
@@ -16,6 +17,7 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kSecretFileMaxBytes = 64 << 10;
+constexpr size_t kPublicFileMaxBytes = 16 << 20;  // a revocation list can be long
 constexpr size_t kKeyDigits = 2 * std::tuple_size_v<SharedKey>;
 constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr std::string_view kKeyIdLabel = "ppmr key id";
@@ -58,6 +60,44 @@ Status check_owner_and_mode(const std::string& path, const struct stat& found, m
   return {};
 }
 
+Result<SharedKey> parse_key(std::string_view digits) {
+  if (digits.size() != kKeyDigits) {
+    return failure(EINVAL, "expected " + std::to_string(kKeyDigits) +
+                               " hexadecimal digits, found " + std::to_string(digits.size()) +
+                               " characters");
+  }
+  SharedKey key;
+  for (size_t i = 0; i < key.size(); ++i) {
+    const int high = digit_value(digits[2 * i]);
+    const int low = digit_value(digits[2 * i + 1]);
+    if (high < 0 || low < 0) {
+      return failure(EINVAL, "contains other characters than hexadecimal digits");
+    }
+    key[i] = static_cast<uint8_t>(high << 4 | low);
+  }
+  return key;
+}
+
+Result<std::vector<SharedKey>> parse_keys(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
+  if (text.empty()) return failure(EINVAL, "the file is empty");
+  std::vector<SharedKey> keys;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    auto key = parse_key(text.substr(begin, end - begin));
+    if (!key) return failure(key.error());
+    keys.push_back(*key);
+    begin = end + 1;
+  }
+  if (keys.size() > kKeysMax) {
+    return failure(EINVAL, "it has " + std::to_string(keys.size()) + " keys: remove the oldest");
+  }
+  if (keys.size() == kKeysMax && keys[0] == keys[1]) {
+    return failure(EINVAL, "its two keys are the same: remove one");
+  }
+  return keys;
+}
+
 Status write_all(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t count = ::write(fd, text.data(), text.size());
@@ -71,16 +111,10 @@ Status write_all(int fd, std::string_view text, const std::string& path) {
 
 }  // namespace
 
-Result<std::string> read_secret_file(const std::string& path, mode_t denied) {
-  // Without O_NONBLOCK, opening a FIFO blocks.
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return system_failure("open", path);
-  struct stat found {};
-  if (::fstat(file.get(), &found) != 0) return system_failure("stat", path);
-  if (auto checked = check_owner_and_mode(path, found, denied); !checked) {
-    return failure(checked.error());
-  }
-  std::string text(kSecretFileMaxBytes + 1, '\0');
+namespace {
+
+Result<std::string> read_whole(const UniqueFd& file, const std::string& path, size_t bytes_max) {
+  std::string text(bytes_max + 1, '\0');
   size_t filled = 0;
   while (filled < text.size()) {
     const ssize_t count = ::read(file.get(), text.data() + filled, text.size() - filled);
@@ -89,33 +123,39 @@ Result<std::string> read_secret_file(const std::string& path, mode_t denied) {
     if (count == 0) break;
     filled += static_cast<size_t>(count);
   }
-  if (filled > kSecretFileMaxBytes) return system_failure("read", path, EFBIG);
+  if (filled > bytes_max) return system_failure("read", path, EFBIG);
   text.resize(filled);
   return text;
 }
 
-Result<SharedKey> read_key_file(const std::string& path) {
-  auto text = read_secret_file(path, S_IRWXG | S_IRWXO);
+}  // namespace
+
+Result<std::string> read_secret_file(const std::string& path, mode_t denied, const OpenFile& open) {
+  const auto file = open(path);
+  if (!file) return failure(file.error());
+  struct stat found {};
+  if (::fstat(file->get(), &found) != 0) return system_failure("stat", path);
+  if (auto checked = check_owner_and_mode(path, found, denied); !checked) {
+    return failure(checked.error());
+  }
+  return read_whole(*file, path, kSecretFileMaxBytes);
+}
+
+Result<std::string> read_public_file(const std::string& path, const OpenFile& open) {
+  const auto file = open(path);
+  if (!file) return failure(file.error());
+  return read_whole(*file, path, kPublicFileMaxBytes);
+}
+
+Result<std::vector<SharedKey>> read_key_file(const std::string& path, const OpenFile& open) {
+  auto text = read_secret_file(path, S_IRWXG | S_IRWXO, open);
   if (!text) return failure(text.error());
-  while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
-  const auto wrong = [&](const std::string& what) {
-    ::OPENSSL_cleanse(text->data(), text->size());
-    return failure(EINVAL, path + ": " + what + " (create a key file with `ppmr keygen`)");
-  };
-  if (text->empty()) return wrong("the file is empty");
-  if (text->size() != kKeyDigits) {
-    return wrong("expected " + std::to_string(kKeyDigits) + " hexadecimal digits, found " +
-                 std::to_string(text->size()) + " characters");
-  }
-  SharedKey key;
-  for (size_t i = 0; i < key.size(); ++i) {
-    const int high = digit_value((*text)[2 * i]);
-    const int low = digit_value((*text)[2 * i + 1]);
-    if (high < 0 || low < 0) return wrong("contains other characters than hexadecimal digits");
-    key[i] = static_cast<uint8_t>(high << 4 | low);
-  }
+  auto keys = parse_keys(*text);
   ::OPENSSL_cleanse(text->data(), text->size());
-  return key;
+  if (keys) return keys;
+  return failure(EINVAL, path + ": " + keys.error().message +
+                             " (a key file has one key, or two during a rotation; create one with "
+                             "`ppmr keygen`)");
 }
 
 Result<SharedKey> create_key_file(const std::string& path) {
@@ -142,13 +182,19 @@ Result<SharedKey> create_key_file(const std::string& path) {
   return key;
 }
 
-std::string key_id(const SharedKey& key) {
-  std::array<uint8_t, EVP_MAX_MD_SIZE> mac{};
+SharedKey derive_key(const SharedKey& key, std::string_view label) {
+  SharedKey derived{};
   unsigned int length = 0;
-  ::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
-         reinterpret_cast<const unsigned char*>(kKeyIdLabel.data()), kKeyIdLabel.size(), mac.data(),
-         &length);
-  return hexadecimal(std::span(mac).first(kKeyIdBytes));
+  [[maybe_unused]] const auto* made = ::HMAC(
+      ::EVP_sha256(), key.data(), static_cast<int>(key.size()),
+      reinterpret_cast<const unsigned char*>(label.data()), label.size(), derived.data(), &length);
+  assert(made != nullptr && length == derived.size());
+  return derived;
+}
+
+std::string key_id(const SharedKey& key) {
+  const SharedKey derived = derive_key(key, kKeyIdLabel);
+  return hexadecimal(std::span(derived).first(kKeyIdBytes));
 }
 
 }  // namespace ppmr

@@ -7,7 +7,10 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "buffer_pool/open_file.h"
 #include "buffer_pool/result.h"
 
 namespace ppmr {
@@ -18,11 +21,18 @@ using SharedKey = std::array<uint8_t, 32>;
 // The content of a small file that belongs to the caller or to root and has none of the mode bits
 // `denied`. Errors: EPERM for any other file (the message says what to do); those of open(2) and
 // read(2); EFBIG.
-Result<std::string> read_secret_file(const std::string& path, mode_t denied);
+Result<std::string> read_secret_file(const std::string& path, mode_t denied,
+                                     const OpenFile& open = open_to_read);
+// The content of a small file, whoever can read or change it.
+Result<std::string> read_public_file(const std::string& path, const OpenFile& open = open_to_read);
 
-// A key file is one line of 64 hexadecimal digits without any permission for group and others.
-// Errors: those of read_secret_file(), EINVAL for other contents.
-Result<SharedKey> read_key_file(const std::string& path);
+inline constexpr size_t kKeysMax = 2;  // the present key, and the one before or after it
+
+// A key file has one or two lines of 64 hexadecimal digits, and no permission for group and others.
+// A node shows the first key to its peers and accepts all of them. Errors: those of
+// read_secret_file(), EINVAL for other contents.
+Result<std::vector<SharedKey>> read_key_file(const std::string& path,
+                                             const OpenFile& open = open_to_read);
 
 // Creates a key in a new file, mode 0600. Errors: EEXIST (an existing file is never overwritten),
 // those of open(2) and write(2).
@@ -30,5 +40,8 @@ Result<SharedKey> create_key_file(const std::string& path);
 
 // 16 hexadecimal digits that identify a key without revealing it, so that nodes can compare keys.
 std::string key_id(const SharedKey& key);
+
+// The key that only a holder of `key` can compute for this label (HMAC-SHA256, RFC 2104).
+SharedKey derive_key(const SharedKey& key, std::string_view label);
 
 }  // namespace ppmr

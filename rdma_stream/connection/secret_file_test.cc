@@ -40,7 +40,7 @@ struct KeyFile : testing::Test {
 TEST_F(KeyFile, IsCreatedPrivateAndCanBeReadBack) {
   const auto made = create_key_file(file);
   ASSERT_TRUE(made);
-  EXPECT_EQ(read_key_file(file).value(), *made);
+  EXPECT_EQ(read_key_file(file).value(), std::vector{*made});
   struct stat found {};
   ::stat(file.c_str(), &found);
   EXPECT_EQ(found.st_mode & 0777, 0600u);
@@ -62,6 +62,30 @@ TEST_F(KeyFile, IsNeverOverwritten) {
   std::string content;
   std::ifstream(file) >> content;
   EXPECT_EQ(content, "precious");
+}
+
+TEST_F(KeyFile, HoldsTwoKeysDuringARotation) {
+  const std::string other = std::string(62, '1') + "aF";
+  write(kGood + "\n" + other + "\n");
+  const auto keys = read_key_file(file);
+  ASSERT_TRUE(keys) << keys.error().message;
+  ASSERT_EQ(keys->size(), 2u);
+  EXPECT_EQ((*keys)[0][0], 0x00);
+  EXPECT_EQ((*keys)[1][0], 0x11);
+  write(kGood + "\n" + kGood + "\n");
+  expect_refusal(EINVAL, "two keys are the same");
+  write(kGood + "\n" + other + "\n" + std::string(64, '2') + "\n");
+  expect_refusal(EINVAL, "remove the oldest");
+  write(kGood + "\n\n" + other + "\n");
+  expect_refusal(EINVAL, "found 0 characters");
+}
+
+TEST_F(KeyFile, DerivedKeysDifferByLabelAndByKey) {
+  SharedKey one{}, two{};
+  two[31] = 1;
+  EXPECT_EQ(derive_key(one, "source node1"), derive_key(one, "source node1"));
+  EXPECT_NE(derive_key(one, "source node1"), derive_key(one, "source node2"));
+  EXPECT_NE(derive_key(one, "source node1"), derive_key(two, "source node1"));
 }
 
 TEST_F(KeyFile, IsRefusedIfOthersCanUseIt) {
@@ -93,7 +117,7 @@ TEST_F(KeyFile, IsRefusedWithInvalidContents) {
 
 TEST_F(KeyFile, MayEndWithALineBreak) {
   write(kGood + "\r\n");
-  EXPECT_EQ(read_key_file(file).value().back(), 0xaf);
+  EXPECT_EQ(read_key_file(file).value().at(0).back(), 0xaf);
 }
 
 TEST_F(KeyFile, IsRefusedIfItIsNotARegularFile) {

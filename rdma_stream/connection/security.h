@@ -4,8 +4,10 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 
+#include "buffer_pool/open_file.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/credentials.h"
 #include "rdma_stream/connection/secret_file.h"
@@ -14,35 +16,68 @@ namespace ppmr {
 
 class TlsContext;
 
+// A daemon reads its files again after it has left its working directory.
+Credentials with_absolute_paths(Credentials credentials);
+// The absolute paths of the files that Security reads.
+std::vector<std::string> credential_files(const Credentials& credentials);
+
+// The TLS configuration that the next handshake uses; null: plain text. Threads: any.
+class CurrentTls {
+ public:
+  explicit CurrentTls(std::shared_ptr<const TlsContext> tls) : tls_(std::move(tls)) {}
+  std::shared_ptr<const TlsContext> get() const {
+    std::lock_guard lock(mutex_);
+    return tls_;
+  }
+  void set(std::shared_ptr<const TlsContext> tls) {
+    std::lock_guard lock(mutex_);
+    tls_ = std::move(tls);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const TlsContext> tls_;  // guarded by mutex_
+};
+
 // Threads: any. Connectors and listeners may outlive their Security object.
 class Security {
  public:
   // Reads the files. Errors: those of read_key_file() and TlsContext; EINVAL for contradictory or
   // incomplete credentials.
-  static Result<std::shared_ptr<const Security>> load(const Credentials& credentials);
-  static Result<std::shared_ptr<const Security>> with_shared_key(const SharedKey& key);
+  static Result<std::shared_ptr<Security>> load(const Credentials& credentials);
+  // A node of this name with one key.
+  static Result<std::shared_ptr<const Security>> with_shared_key(
+      const SharedKey& key, const std::string& node_name = "node");
   // No credentials: plain text, loopback only.
   static std::shared_ptr<const Security> none();
 
+  // Reads the files again. Later handshakes, also those of existing connectors and listeners, use
+  // what they hold now; open connections stay. After an error the old contents stay in use. Errors:
+  // those of load().
+  Status reload(const OpenFile& open = open_to_read);
+
   // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
   // loopback are refused with EPERM unless --insecure is given.
-  Result<std::unique_ptr<Connector>> connector(const std::string& address) const;
+  Result<std::unique_ptr<Connector>> connector(const std::string& address, PeerRole role) const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
   // Makes a connector or listener of any network use these credentials.
-  std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain) const;
+  std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain,
+                                    PeerRole role = PeerRole::kSource) const;
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 
-  bool authenticates() const { return tls_ != nullptr; }
+  bool authenticates() const { return tls_->get() != nullptr; }
   // A warning to log when a daemon starts; may be empty.
   std::string warning() const;
 
  private:
-  Security(std::shared_ptr<const TlsContext> tls, bool insecure, bool trusted_fabric)
-      : tls_(std::move(tls)), insecure_(insecure), trusted_fabric_(trusted_fabric) {}
+  Security(Credentials credentials, std::string node_name, std::shared_ptr<const TlsContext> tls)
+      : credentials_(std::move(credentials)),
+        node_name_(std::move(node_name)),
+        tls_(std::make_shared<CurrentTls>(std::move(tls))) {}
 
-  const std::shared_ptr<const TlsContext> tls_;  // null: plain text
-  const bool insecure_;
-  const bool trusted_fabric_;
+  const Credentials credentials_;  // with absolute paths
+  const std::string node_name_;
+  const std::shared_ptr<CurrentTls> tls_;
 };
 
 }  // namespace ppmr

@@ -49,6 +49,40 @@ constexpr int kKeepAliveProbes = 3;
 constexpr uint32_t kNearRoundTripUs = 1000;
 constexpr char kUnpacedCongestionControl[] = "cubic";
 
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return (ntohl(v4->sin_addr.s_addr) >> IN_CLASSA_NSHIFT) == IN_LOOPBACKNET;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  const bool mapped_v4 = IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&v6) || mapped_v4;
+}
+
+bool have_equal_address(const sockaddr_storage& a, const sockaddr_storage& b) {
+  if (a.ss_family != b.ss_family) return false;
+  if (a.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+  }
+  return a.ss_family == AF_INET6 &&
+         IN6_ARE_ADDR_EQUAL(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
+                            &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr);
+}
+
+bool ends_are_local(int socket) {
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_bytes = sizeof own;
+  socklen_t peer_bytes = sizeof peer;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_bytes) != 0 ||
+      ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &peer_bytes) != 0) {
+    return false;
+  }
+  return is_loopback(reinterpret_cast<const sockaddr*>(&peer)) || have_equal_address(own, peer);
+}
+
 class TcpConnection final : public Connection {
  public:
   TcpConnection(UniqueFd socket, std::string peer)
@@ -132,6 +166,7 @@ class TcpConnection final : public Connection {
 
   void shut_down() override { ::shutdown(socket_.get(), SHUT_RDWR); }
   const std::string& peer() const override { return peer_; }
+  bool is_local() const override { return ends_are_local(socket_.get()); }
 
  private:
   Result<size_t> receive(std::span<std::byte> bytes, int flags) {
@@ -232,17 +267,6 @@ Result<AddressList> resolve(const std::string& address, int flags) {
     return failure(EHOSTUNREACH, "resolve '" + address + "': " + ::gai_strerror(code));
   }
   return AddressList(list, &::freeaddrinfo);
-}
-
-bool is_loopback(const sockaddr* address) {
-  if (address->sa_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
-    return (ntohl(v4->sin_addr.s_addr) >> IN_CLASSA_NSHIFT) == IN_LOOPBACKNET;
-  }
-  if (address->sa_family != AF_INET6) return false;
-  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  const bool mapped_v4 = IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET;
-  return IN6_IS_ADDR_LOOPBACK(&v6) || mapped_v4;
 }
 
 Status check_reach(const addrinfo& info, TcpReach reach, const std::string& address) {

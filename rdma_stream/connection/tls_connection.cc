@@ -32,6 +32,12 @@ std::string alert_text(int alert, bool shares_key) {
   switch (alert) {
     case SSL_AD_CERTIFICATE_EXPIRED:
       return text + ": by its clock the certificate of this node has expired or is not valid yet";
+    case SSL_AD_CERTIFICATE_REVOKED:
+      return text + ": the certificate of this node was revoked; issue a new one";
+    case SSL_AD_UNSUPPORTED_CERTIFICATE:
+      return text +
+             ": the extended key usage of this node's certificate does not allow this role (a "
+             "node that connects needs clientAuth, one that listens serverAuth)";
     case SSL_AD_UNKNOWN_CA:
       return text +
              ": it does not trust the authority of this node's certificate, or it uses a shared "

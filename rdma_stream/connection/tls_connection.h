@@ -28,9 +28,11 @@ class TlsConnection final : public Connection {
  public:
   using SslPointer = std::unique_ptr<SSL, decltype(&::SSL_free)>;
 
-  // Why the handshake failed. OpenSSL's callbacks store it, because they cannot return it.
+  // What OpenSSL's callbacks need or cannot return.
   struct Notes {
-    std::string reason;
+    std::string reason;       // why the handshake failed
+    std::string key_name;     // source: names its key on the wire
+    PeerIdentity key_holder;  // target: what the key that the source has named is bound to
   };
 
   // The caller has set the role of `ssl` (connect or accept). The constructor sets the application
@@ -49,6 +51,7 @@ class TlsConnection final : public Connection {
   void set_records_per_key(uint64_t records) { records_per_key_ = records; }
   uint64_t key_updates() const { return key_updates_; }
   SSL* ssl() { return ssl_.get(); }
+  Notes& notes() { return notes_; }  // before and after the handshake
 
   using Connection::read;
   using Connection::write;
@@ -61,6 +64,7 @@ class TlsConnection final : public Connection {
   void shut_down() override;
   const std::string& peer() const override { return connection_->peer(); }
   PeerIdentity peer_identity() const override { return identity_; }
+  bool is_local() const override { return connection_->is_local(); }
   Status export_secret(std::string_view label, std::span<const uint8_t> context,
                        std::span<uint8_t> secret) override;
 

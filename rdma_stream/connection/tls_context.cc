@@ -5,6 +5,8 @@
 #include <openssl/x509v3.h>
 
 #include <algorithm>
+#include <cctype>
+#include <optional>
 #include <string_view>
 
 #include "rdma_stream/connection/handshake.h"
@@ -21,17 +23,26 @@ constexpr unsigned char kSharedKeySuiteId[] = {0x13, 0x02};  // RFC 8446, B.4
 constexpr const char* kCertificateSuites =
     "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kSessionContext[] = {'p', 'p', 'm', 'r'};
+// A key on the wire: "ppmr-key-0123456789abcdef source node1".
 constexpr std::string_view kKeyNamePrefix = "ppmr-key-";
+constexpr std::string_view kHandshakeLabel = "ppmr handshake ";
+constexpr size_t kNodeNameMaxBytes = 255;
 constexpr size_t kNameShownMaxBytes = 128;
 // The file's group may read the private key, as with Debian's ssl-cert, but not change it.
 constexpr mode_t kPrivateKeyDenied = S_IWGRP | S_IRWXO;
 
 using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
+using BioPointer = std::unique_ptr<BIO, decltype(&::BIO_free)>;
 using GeneralNames = std::unique_ptr<GENERAL_NAMES, decltype(&::GENERAL_NAMES_free)>;
 
 std::string openssl_reason() {
   const char* text = ::ERR_reason_error_string(::ERR_peek_last_error());
   return text != nullptr ? text : "unknown reason";
+}
+
+// Reads from `text`, which must outlive it.
+BioPointer bio_of(const std::string& text) {
+  return {::BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &::BIO_free};
 }
 
 std::string text_of(const ASN1_STRING* string) {
@@ -43,8 +54,9 @@ std::string text_of(const ASN1_STRING* string) {
   return text;
 }
 
-// Returns the DNS names and common names of a certificate exactly as the certificate holds them: a
-// wildcard is not expanded, upper case stays, and an embedded zero byte does not end a name.
+// Returns the DNS names of a certificate exactly as the certificate holds them: a wildcard is not
+// expanded, upper case stays, and an embedded zero byte does not end a name. The common name does
+// not count (RFC 9525, 2).
 std::vector<std::string> names_of(const X509* certificate) {
   std::vector<std::string> names;
   const GeneralNames alternatives(static_cast<GENERAL_NAMES*>(::X509_get_ext_d2i(
@@ -54,18 +66,60 @@ std::vector<std::string> names_of(const X509* certificate) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(alternatives.get(), i);
     if (name->type == GEN_DNS) names.push_back(text_of(name->d.dNSName));
   }
-  const X509_NAME* subject = ::X509_get_subject_name(certificate);
-  for (int i = -1; (i = ::X509_NAME_get_index_by_NID(subject, NID_commonName, i)) >= 0;) {
-    names.push_back(text_of(::X509_NAME_ENTRY_get_data(::X509_NAME_get_entry(subject, i))));
-  }
   return names;
 }
 
 std::string shown_name(const X509* certificate) {
   const auto names = certificate != nullptr ? names_of(certificate) : std::vector<std::string>{};
-  if (names.empty()) return "without a name";
+  if (names.empty()) return "without a DNS name";
   const std::string name = names.front().substr(0, kNameShownMaxBytes);
   return "'" + readable(std::as_bytes(std::span(name))) + "'";
+}
+
+std::string shown(std::string_view text) {
+  return readable(std::as_bytes(std::span(text.substr(0, kNameShownMaxBytes))));
+}
+
+bool is_allowed(const std::vector<std::string>& allowed, const std::string& name) {
+  return std::find(allowed.begin(), allowed.end(), name) != allowed.end();
+}
+
+bool is_node_name(std::string_view name) {
+  return !name.empty() && name.size() <= kNodeNameMaxBytes &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
+         });
+}
+
+// Parses what follows the key's id: " ROLE NODE". Returns nothing for anything else.
+std::optional<PeerIdentity> parse_key_holder(std::string_view text) {
+  for (const PeerRole role : {PeerRole::kSource, PeerRole::kMigrate, PeerRole::kJobAgent}) {
+    const std::string prefix = std::string(" ") + to_string(role) + " ";
+    if (!text.starts_with(prefix)) continue;
+    const std::string_view name = text.substr(prefix.size());
+    if (!is_node_name(name)) return std::nullopt;
+    return PeerIdentity{PeerIdentity::Method::kSharedKey, std::string(name), role};
+  }
+  return std::nullopt;
+}
+
+const char* remedy_of(int verify_error) {
+  switch (verify_error) {
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+    case X509_V_ERR_CERT_REVOKED:
+      return " (issue a new one)";
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return " (compare the clocks)";
+    case X509_V_ERR_UNABLE_TO_GET_CRL:
+      return " (the file of --crl has no list of this authority)";
+    case X509_V_ERR_CRL_HAS_EXPIRED:
+      return " (make a new list, replace the file of --crl, and send SIGHUP)";
+    case X509_V_ERR_INVALID_PURPOSE:
+      return " (its extended key usage: a node that connects needs clientAuth, one that listens "
+             "serverAuth)";
+    default:
+      return "";
+  }
 }
 
 TlsConnection::Notes& notes_of(SSL* ssl) {
@@ -97,13 +151,21 @@ TlsContext::TlsContext() : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_fr
   SSL_CTX_set_app_data(context, this);
 }
 
-TlsContext::~TlsContext() { ::OPENSSL_cleanse(key_.data(), key_.size()); }
+TlsContext::~TlsContext() {
+  for (SharedKey& key : keys_) ::OPENSSL_cleanse(key.data(), key.size());
+}
 
-Result<std::shared_ptr<const TlsContext>> TlsContext::with_shared_key(const SharedKey& key) {
+Result<std::shared_ptr<const TlsContext>> TlsContext::with_shared_keys(
+    std::vector<SharedKey> keys, std::string node_name, std::vector<std::string> allowed_peers) {
   std::shared_ptr<TlsContext> made(new TlsContext());
-  made->shares_key_ = true;
-  made->key_ = key;
-  made->key_name_ = std::string(kKeyNamePrefix) + key_id(key);
+  made->keys_ = std::move(keys);
+  made->node_name_ = std::move(node_name);
+  made->allowed_peers_ = std::move(allowed_peers);
+  if (!is_node_name(made->node_name_)) {
+    return failure(EINVAL, "the host name '" + shown(made->node_name_) +
+                               "' cannot be part of an identity: give this node a name of letters, "
+                               "digits, dots and dashes (hostnamectl)");
+  }
   SSL_CTX* context = made->context_.get();
   if (::SSL_CTX_set_ciphersuites(context, kSharedKeySuite) != 1) {
     return failure(EINVAL, "TLS with a shared key: " + openssl_reason());
@@ -114,22 +176,39 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_shared_key(const Shar
 }
 
 Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
-    const CertificateFiles& files, std::vector<std::string> allowed_peers) {
+    const CertificateFiles& files, std::vector<std::string> allowed_peers,
+    const std::string& revocation_list, const OpenFile& open) {
   ::ERR_clear_error();
   std::shared_ptr<TlsContext> made(new TlsContext());
   made->allowed_peers_ = std::move(allowed_peers);
-  SSL_CTX* context = made->context_.get();
-  ::SSL_CTX_set_ciphersuites(context, kCertificateSuites);
-  if (::SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
+  ::SSL_CTX_set_ciphersuites(made->context_.get(), kCertificateSuites);
+  Status used = made->use_certificate(files, open);
+  if (used) used = made->use_authority(files.authority, open);
+  if (used && !revocation_list.empty()) used = made->use_revocation_list(revocation_list, open);
+  ::ERR_clear_error();  // the end of a PEM file counts as an error
+  if (!used) return failure(used.error());
+  return made;
+}
+
+Status TlsContext::use_certificate(const CertificateFiles& files, const OpenFile& open) {
+  SSL_CTX* context = context_.get();
+  const auto certificate = read_public_file(files.certificate, open);
+  if (!certificate) return failure(certificate.error());
+  const BioPointer chain = bio_of(*certificate);
+  const CertificatePointer own(::PEM_read_bio_X509_AUX(chain.get(), nullptr, nullptr, nullptr),
+                               &::X509_free);
+  if (!own || ::SSL_CTX_use_certificate(context, own.get()) != 1) {
     return failure(EINVAL, "certificate " + files.certificate + ": " + openssl_reason());
   }
-  auto pem = read_secret_file(files.private_key, kPrivateKeyDenied);
+  while (X509* next = ::PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr)) {
+    if (::SSL_CTX_add0_chain_cert(context, next) != 1) ::X509_free(next);
+  }
+  ::ERR_clear_error();
+  auto pem = read_secret_file(files.private_key, kPrivateKeyDenied, open);
   if (!pem) return failure(pem.error());
-  const std::unique_ptr<BIO, decltype(&::BIO_free)> memory(
-      ::BIO_new_mem_buf(pem->data(), static_cast<int>(pem->size())), &::BIO_free);
   // Passes an empty passphrase; otherwise OpenSSL would ask for one at the terminal.
   const std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)> key(
-      ::PEM_read_bio_PrivateKey(memory.get(), nullptr, nullptr, const_cast<char*>("")),
+      ::PEM_read_bio_PrivateKey(bio_of(*pem).get(), nullptr, nullptr, const_cast<char*>("")),
       &::EVP_PKEY_free);
   ::OPENSSL_cleanse(pem->data(), pem->size());
   if (!key) {
@@ -142,20 +221,57 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
                                " does not belong to the certificate " + files.certificate + ": " +
                                openssl_reason());
   }
-  if (::SSL_CTX_load_verify_file(context, files.authority.c_str()) != 1) {
-    return failure(EINVAL, "authority " + files.authority + ": " + openssl_reason());
+  return {};
+}
+
+Status TlsContext::use_authority(const std::string& path, const OpenFile& open) {
+  const auto text = read_public_file(path, open);
+  if (!text) return failure(text.error());
+  X509_STORE* store = ::SSL_CTX_get_cert_store(context_.get());
+  const BioPointer bio = bio_of(*text);
+  size_t count = 0;
+  while (X509* next = ::PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
+    const CertificatePointer authority(next, &::X509_free);
+    if (::X509_STORE_add_cert(store, authority.get()) == 1) ++count;
   }
-  return made;
+  if (count > 0) return {};
+  return failure(EINVAL, "authority " + path + ": " + openssl_reason());
+}
+
+Status TlsContext::use_revocation_list(const std::string& path, const OpenFile& open) {
+  const auto text = read_public_file(path, open);
+  if (!text) {
+    return failure(text.error().errno_value,
+                   "revocation list " + path + ": " + text.error().message);
+  }
+  X509_STORE* store = ::SSL_CTX_get_cert_store(context_.get());
+  const BioPointer bio = bio_of(*text);
+  size_t count = 0;
+  while (X509_CRL* next = ::PEM_read_bio_X509_CRL(bio.get(), nullptr, nullptr, nullptr)) {
+    if (::X509_STORE_add_crl(store, next) == 1) ++count;
+    ::X509_CRL_free(next);
+  }
+  if (count == 0) {
+    return failure(EINVAL, "revocation list " + path + ": " + openssl_reason() +
+                               " (it must be PEM, see `openssl ca -gencrl`)");
+  }
+  ::X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+  return {};
 }
 
 // ---- OpenSSL's callbacks -----------------------------------------------------------------------
 
-SSL_SESSION* TlsContext::key_session(SSL* ssl) const {
+namespace {
+
+// The key that is bound to what `name` says.
+SSL_SESSION* key_session(SSL* ssl, const SharedKey& shared, std::string_view name) {
+  SharedKey key = derive_key(shared, std::string(kHandshakeLabel) + std::string(name));
   SSL_SESSION* session = ::SSL_SESSION_new();
   const SSL_CIPHER* suite = ::SSL_CIPHER_find(ssl, kSharedKeySuiteId);
-  if (session != nullptr && suite != nullptr &&
-      ::SSL_SESSION_set1_master_key(session, key_.data(), key_.size()) == 1 &&
-      ::SSL_SESSION_set_cipher(session, suite) == 1 &&
+  const bool holds_key =
+      session != nullptr && ::SSL_SESSION_set1_master_key(session, key.data(), key.size()) == 1;
+  ::OPENSSL_cleanse(key.data(), key.size());
+  if (holds_key && suite != nullptr && ::SSL_SESSION_set_cipher(session, suite) == 1 &&
       ::SSL_SESSION_set1_id_context(session, kSessionContext, sizeof kSessionContext) == 1 &&
       ::SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1) {
     return session;
@@ -164,14 +280,17 @@ SSL_SESSION* TlsContext::key_session(SSL* ssl) const {
   return nullptr;
 }
 
+}  // namespace
+
 // OpenSSL calls this at the source, to get the shared key.
 int TlsContext::use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity,
                         size_t* identity_length, SSL_SESSION** session) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
-  *session = self.key_session(ssl);
+  const std::string& name = notes_of(ssl).key_name;
+  *session = key_session(ssl, self.keys_.front(), name);
   if (*session == nullptr) return 0;
-  *identity = reinterpret_cast<const unsigned char*>(self.key_name_.data());
-  *identity_length = self.key_name_.size();
+  *identity = reinterpret_cast<const unsigned char*>(name.data());
+  *identity_length = name.size();
   return 1;
 }
 
@@ -180,16 +299,27 @@ int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identit
                          SSL_SESSION** session) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
   const std::string_view name(reinterpret_cast<const char*>(identity), identity_length);
+  TlsConnection::Notes& notes = notes_of(ssl);
   *session = nullptr;
-  if (name != self.key_name_) {
-    notes_of(ssl).reason = "the source has another key (" +
-                           readable(std::as_bytes(std::span(name.substr(0, kNameShownMaxBytes)))) +
-                           ") than the target (" + self.key_name_ +
-                           "): use the same --key-file on both sides";
-    return 1;  // OpenSSL continues without a key; the handshake fails
+  std::string own_names;
+  for (const SharedKey& key : self.keys_) {
+    const std::string own_name = std::string(kKeyNamePrefix) + key_id(key);
+    own_names += (own_names.empty() ? "" : ", ") + own_name;
+    if (name.substr(0, own_name.size()) != own_name) continue;
+    auto holder = parse_key_holder(name.substr(own_name.size()));
+    if (!holder) {
+      notes.reason = "the source names its key '" + shown(name) +
+                     "', which does not say its role and node: install the same ppmr on both nodes";
+      return 1;  // OpenSSL continues without a key; the handshake fails
+    }
+    notes.key_holder = std::move(*holder);
+    *session = key_session(ssl, key, name);
+    return *session != nullptr ? 1 : 0;
   }
-  *session = self.key_session(ssl);
-  return *session != nullptr ? 1 : 0;
+  notes.reason = "the source has another key (" + shown(name) + ") than the target (" + own_names +
+                 "): use the same --key-file on both sides, and send SIGHUP to a daemon whose file "
+                 "has changed";
+  return 1;
 }
 
 int TlsContext::check_certificate(int valid, X509_STORE_CTX* store) {
@@ -197,36 +327,48 @@ int TlsContext::check_certificate(int valid, X509_STORE_CTX* store) {
   auto* ssl = static_cast<SSL*>(
       ::X509_STORE_CTX_get_ex_data(store, ::SSL_get_ex_data_X509_STORE_CTX_idx()));
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
+  const int error = ::X509_STORE_CTX_get_error(store);
   notes_of(ssl).reason =
-      self.shares_key_
+      !self.keys_.empty()
           ? "the peer has a certificate, this node a shared key: use the same on both sides"
           : "certificate " + shown_name(::X509_STORE_CTX_get_current_cert(store)) +
-                " of the peer: " +
-                ::X509_verify_cert_error_string(::X509_STORE_CTX_get_error(store));
+                " of the peer: " + ::X509_verify_cert_error_string(error) + remedy_of(error);
   return 0;
 }
 
 // ---- Handshakes --------------------------------------------------------------------------------
 
 // Returns the authenticated peer; called after the handshake.
-Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) const {
+Result<PeerIdentity> TlsContext::identify(TlsConnection& tls) const {
+  SSL* ssl = tls.ssl();
+  const std::string& peer = tls.peer();
   if (::SSL_version(ssl) != TLS1_3_VERSION) return failure(EACCES, peer + ": not TLS 1.3");
   PeerIdentity identity;
-  if (shares_key_) {
+  if (!keys_.empty()) {
     // OpenSSL reports the use of a pre-shared key as the resumption of a TLS session.
     if (::SSL_session_reused(ssl) != 1)
       return failure(EACCES, peer + " did not use the shared key");
+    identity = tls.notes().key_holder;  // empty for a target: it names itself in its welcome
     identity.method = PeerIdentity::Method::kSharedKey;
+    if (::SSL_is_server(ssl) == 1) {
+      if (Status checked = check_key_holder(identity, tls); !checked) {
+        return failure(checked.error());
+      }
+    }
     return identity;
   }
   const CertificatePointer certificate(::SSL_get1_peer_certificate(ssl), &::X509_free);
   if (!certificate || ::SSL_get_verify_result(ssl) != X509_V_OK) {
     return failure(EACCES, peer + " did not authenticate");
   }
-  for (const std::string& name : names_of(certificate.get())) {
-    if (std::find(allowed_peers_.begin(), allowed_peers_.end(), name) == allowed_peers_.end()) {
-      continue;
-    }
+  const std::vector<std::string> names = names_of(certificate.get());
+  if (names.empty()) {
+    return failure(EACCES, "the certificate of " + peer +
+                               " has no DNS name; the common name does not count: issue it with "
+                               "-addext subjectAltName=DNS:NAME");
+  }
+  for (const std::string& name : names) {
+    if (!is_allowed(allowed_peers_, name)) continue;
     identity.method = PeerIdentity::Method::kCertificate;
     identity.name = name;
     return identity;
@@ -235,9 +377,24 @@ Result<PeerIdentity> TlsContext::identify(SSL* ssl, const std::string& peer) con
                              " is valid, but none of its names is allowed here (--allow-peer)");
 }
 
+// The name of a key's holder is that of another node, or of this one if the connection does not
+// leave it. Otherwise somebody has sent this node's own handshake back to it.
+Status TlsContext::check_key_holder(const PeerIdentity& holder, const TlsConnection& tls) const {
+  if (holder.name == node_name_ && !tls.is_local()) {
+    return failure(EACCES, tls.peer() + " has the name of this node, " + node_name_ +
+                               ", but another address: its handshake was sent back here, or two "
+                               "nodes have the same host name (rename one with hostnamectl)");
+  }
+  if (!allowed_peers_.empty() && !is_allowed(allowed_peers_, holder.name)) {
+    return failure(EACCES, "the node '" + holder.name + "' at " + tls.peer() +
+                               " has the key, but is not allowed here (--allow-peer)");
+  }
+  return {};
+}
+
 // Returns the connection if its peer is allowed. Both sides call this after the handshake.
 Result<std::unique_ptr<Connection>> TlsContext::admit(std::unique_ptr<TlsConnection> tls) const {
-  auto identity = identify(tls->ssl(), tls->peer());
+  auto identity = identify(*tls);
   if (!identity) {
     send_reject(*tls, wire::RejectReason::kNotAuthenticated, identity.error().message);
     return failure(identity.error());
@@ -247,11 +404,15 @@ Result<std::unique_ptr<Connection>> TlsContext::admit(std::unique_ptr<TlsConnect
 }
 
 Result<std::unique_ptr<Connection>> TlsContext::connect(std::shared_ptr<Connection> connection,
-                                                        milliseconds timeout) const {
+                                                        PeerRole role, milliseconds timeout) const {
   TlsConnection::SslPointer ssl(::SSL_new(context_.get()), &::SSL_free);
   if (!ssl) return failure(ENOMEM, "TLS with " + connection->peer() + ": " + openssl_reason());
   ::SSL_set_connect_state(ssl.get());
   auto tls = std::make_unique<TlsConnection>(std::move(ssl), std::move(connection));
+  if (!keys_.empty()) {
+    tls->notes().key_name = std::string(kKeyNamePrefix) + key_id(keys_.front()) + " " +
+                            to_string(role) + " " + node_name_;
+  }
   if (auto agreed = tls->shake_hands(timeout); !agreed) return failure(agreed.error());
   return admit(std::move(tls));
 }

@@ -3,6 +3,11 @@
 // TLS 1.3 only; both sides authenticate. Every connection has its own keys (an ephemeral
 // Diffie-Hellman exchange, also with a shared key), so that a key stolen later does not decrypt
 // recorded traffic. No resumption, tickets, early data or compression.
+//
+// With a shared key the source shows a key that is derived from it for one node and one role, as
+// RFC 9257, 5.1 advises; the name on the wire says which. So a handshake is of no use in another
+// role, and one that is reflected to its own node is recognised (RFC 9257, 4.1). OpenSSL has no
+// importer of RFC 9258, so the derivation is an HMAC.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -23,12 +28,16 @@ class TlsConnection;
 // Threads: any.
 class TlsContext {
  public:
-  static Result<std::shared_ptr<const TlsContext>> with_shared_key(const SharedKey& key);
-  // A peer is allowed if its certificate is valid *and* has one of `allowed_peers` as a DNS name or
-  // as its common name. Errors: EPERM when other users can read the private key, EINVAL for invalid
-  // contents.
+  // Shows the first key and accepts all. Without `allowed_peers` every holder of a key is allowed.
+  static Result<std::shared_ptr<const TlsContext>> with_shared_keys(
+      std::vector<SharedKey> keys, std::string node_name,
+      std::vector<std::string> allowed_peers = {});
+  // A peer is allowed if its certificate is valid, is not in the revocation list, and has one of
+  // `allowed_peers` as a DNS name. Errors: EPERM when other users can read the private key, EINVAL
+  // for invalid contents.
   static Result<std::shared_ptr<const TlsContext>> with_certificate(
-      const CertificateFiles& files, std::vector<std::string> allowed_peers);
+      const CertificateFiles& files, std::vector<std::string> allowed_peers,
+      const std::string& revocation_list = "", const OpenFile& open = open_to_read);
   ~TlsContext();
 
   TlsContext(const TlsContext&) = delete;
@@ -38,7 +47,7 @@ class TlsContext {
   // a very slow peer. Errors: EACCES when either side refuses the other (a refused peer receives
   // the reason as far as TLS allows); EPROTO when the peer does not use TLS; those of
   // Connection::read.
-  Result<std::unique_ptr<Connection>> connect(std::shared_ptr<Connection> connection,
+  Result<std::unique_ptr<Connection>> connect(std::shared_ptr<Connection> connection, PeerRole role,
                                               std::chrono::milliseconds timeout) const;
   Result<std::unique_ptr<Connection>> accept(std::shared_ptr<Connection> connection,
                                              std::chrono::milliseconds timeout) const;
@@ -47,19 +56,21 @@ class TlsContext {
   using ContextPointer = std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)>;
 
   TlsContext();
+  Status use_certificate(const CertificateFiles& files, const OpenFile& open);
+  Status use_authority(const std::string& path, const OpenFile& open);
+  Status use_revocation_list(const std::string& path, const OpenFile& open);
   static int use_key(SSL* ssl, const EVP_MD* digest, const unsigned char** identity,
                      size_t* identity_length, SSL_SESSION** session);
   static int find_key(SSL* ssl, const unsigned char* identity, size_t identity_length,
                       SSL_SESSION** session);
   static int check_certificate(int valid, X509_STORE_CTX* store);
-  SSL_SESSION* key_session(SSL* ssl) const;
-  Result<PeerIdentity> identify(SSL* ssl, const std::string& peer) const;
+  Result<PeerIdentity> identify(TlsConnection& tls) const;
+  Status check_key_holder(const PeerIdentity& holder, const TlsConnection& tls) const;
   Result<std::unique_ptr<Connection>> admit(std::unique_ptr<TlsConnection> tls) const;
 
   const ContextPointer context_;
-  bool shares_key_ = false;
-  SharedKey key_{};
-  std::string key_name_;  // names the key on the wire
+  std::vector<SharedKey> keys_;  // empty: certificates
+  std::string node_name_;        // of this node, with shared keys
   std::vector<std::string> allowed_peers_;
 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "rdma_stream/connection/handshake.h"
@@ -28,9 +29,36 @@ SharedKey key_of(uint8_t byte) {
   return key;
 }
 
-std::shared_ptr<const TlsContext> context_with(uint8_t byte) {
-  return std::move(TlsContext::with_shared_key(key_of(byte)).value());
+std::shared_ptr<const TlsContext> context_with(std::vector<uint8_t> keys,
+                                               const std::string& node = "node",
+                                               std::vector<std::string> allowed = {}) {
+  std::vector<SharedKey> shared;
+  for (const uint8_t byte : keys) shared.push_back(key_of(byte));
+  return std::move(TlsContext::with_shared_keys(shared, node, std::move(allowed)).value());
 }
+std::shared_ptr<const TlsContext> context_with(uint8_t byte) { return context_with({{byte}}); }
+
+// A connection from or to another node.
+class RemoteConnection final : public Connection {
+ public:
+  explicit RemoteConnection(std::shared_ptr<Connection> inner) : inner_(std::move(inner)) {}
+  using Connection::read;
+  using Connection::write;
+  Status read(std::span<iovec> buffers, size_t& received_bytes) override {
+    return inner_->read(buffers, received_bytes);
+  }
+  Result<size_t> read_some(std::span<std::byte> bytes) override { return inner_->read_some(bytes); }
+  Result<std::byte> peek() override { return inner_->peek(); }
+  Status write(std::span<iovec> buffers) override { return inner_->write(buffers); }
+  void set_read_timeout(milliseconds timeout) override { inner_->set_read_timeout(timeout); }
+  void set_write_timeout(milliseconds timeout) override { inner_->set_write_timeout(timeout); }
+  void shut_down() override { inner_->shut_down(); }
+  const std::string& peer() const override { return inner_->peer(); }
+  bool is_local() const override { return false; }
+
+ private:
+  const std::shared_ptr<Connection> inner_;
+};
 
 // The results of both sides of one handshake.
 struct Handshakes {
@@ -41,13 +69,15 @@ struct Handshakes {
 struct Tls : testing::Test {
   Tls() : listener(network.listen()), connector(network.connector()) {}
 
-  Handshakes shake(const TlsContext& at_source, const TlsContext& at_target) {
+  Handshakes shake(const TlsContext& at_source, const TlsContext& at_target,
+                   PeerRole role = PeerRole::kSource, bool remote = false) {
     Handshakes result;
     std::thread target([&] {
       std::shared_ptr<Connection> connection = std::move(*listener->accept());
+      if (remote) connection = std::make_shared<RemoteConnection>(std::move(connection));
       result.target = at_target.accept(connection, kPatience);
     });
-    result.source = at_source.connect(std::move(*connector->connect(kPatience)), kPatience);
+    result.source = at_source.connect(std::move(*connector->connect(kPatience)), role, kPatience);
     target.join();
     return result;
   }
@@ -62,7 +92,64 @@ TEST_F(Tls, AcceptsTheSameKey) {
   ASSERT_TRUE(source) << source.error().message;
   ASSERT_TRUE(target) << target.error().message;
   EXPECT_EQ((*source)->peer_identity().text(), "tls-psk");
-  EXPECT_EQ((*target)->peer_identity().text(), "tls-psk");
+  EXPECT_EQ((*target)->peer_identity().text(), "tls-psk node");
+}
+
+TEST_F(Tls, AKeyIsBoundToTheNodeAndTheRoleThatShowIt) {
+  for (const PeerRole role : {PeerRole::kSource, PeerRole::kMigrate, PeerRole::kJobAgent}) {
+    auto [source, target] = shake(*context_with({1}, "node1"), *context_with({1}, "node2"), role);
+    ASSERT_TRUE(source) << source.error().message;
+    ASSERT_TRUE(target) << target.error().message;
+    EXPECT_EQ((*target)->peer_identity(),
+              (PeerIdentity{PeerIdentity::Method::kSharedKey, "node1", role}));
+    EXPECT_EQ((*target)->peer_identity().may_act_as(PeerRole::kMigrate),
+              role == PeerRole::kMigrate);
+  }
+}
+
+TEST_F(Tls, RefusesItsOwnHandshakeThatComesBackFromAnotherAddress) {
+  const auto node = context_with({1}, "node1");
+  auto here = shake(*node, *node);
+  EXPECT_TRUE(here.target) << here.target.error().message;
+  auto reflected = shake(*node, *node, PeerRole::kSource, /*remote=*/true);
+  ASSERT_FALSE(reflected.target);
+  EXPECT_EQ(reflected.target.error().errno_value, EACCES);
+  EXPECT_THAT(reflected.target.error().message, HasSubstr("its handshake was sent back here"));
+  auto other = shake(*context_with({1}, "node2"), *node, PeerRole::kSource, /*remote=*/true);
+  EXPECT_TRUE(other.target) << other.target.error().message;
+}
+
+TEST_F(Tls, RefusesAHolderOfTheKeyWhoseNameIsNotAllowed) {
+  const auto target = context_with({1}, "target", {"node1"});
+  EXPECT_TRUE(shake(*context_with({1}, "node1"), *target).target);
+  auto refused = shake(*context_with({1}, "node2"), *target);
+  ASSERT_FALSE(refused.target);
+  EXPECT_THAT(refused.target.error().message, HasSubstr("'node2'"));
+  EXPECT_THAT(refused.target.error().message, HasSubstr("--allow-peer"));
+}
+
+TEST_F(Tls, TwoKeysAreValidDuringARotation) {
+  const auto old_alone = context_with({1}, "a");
+  const auto old_first = context_with({1, 2}, "b");
+  const auto new_first = context_with({2, 1}, "c");
+  const auto new_alone = context_with({2}, "d");
+  const std::pair<const TlsContext*, const TlsContext*> neighbours[] = {
+      {old_alone.get(), old_first.get()},
+      {old_first.get(), new_first.get()},
+      {new_first.get(), new_alone.get()}};
+  for (const auto& [one, other] : neighbours) {
+    EXPECT_TRUE(shake(*one, *other).target);
+    EXPECT_TRUE(shake(*other, *one).target);
+  }
+  auto refused = shake(*old_alone, *new_alone);
+  ASSERT_FALSE(refused.target);
+  EXPECT_THAT(refused.target.error().message, HasSubstr("SIGHUP"));
+}
+
+TEST(NodeName, MustBeFitForAnIdentity) {
+  for (const std::string name : {"", "a b", "a\nb", "\xff"}) {
+    EXPECT_FALSE(TlsContext::with_shared_keys({key_of(1)}, name)) << name;
+  }
 }
 
 TEST_F(Tls, RefusesAPeerWithAnotherKeyAndBothSidesReportTheReason) {
@@ -88,7 +175,9 @@ struct Certificates : Tls {
   }
   // The target has a valid certificate, trusts `authority` and allows `node1`.
   Handshakes shake_with_target(const TlsContext& at_source) {
-    return shake(at_source, *context(authority.issue({.common_name = "target"}), {"node1"}));
+    return shake(
+        at_source,
+        *context(authority.issue({.common_name = "target", .dns_names = {"target"}}), {"node1"}));
   }
   static void expect_refusal(const Handshakes& result, const std::string& reason) {
     ASSERT_FALSE(result.target);
@@ -106,40 +195,89 @@ struct Certificates : Tls {
   TestAuthority authority;
 };
 
-TEST_F(Certificates, AcceptAPeerByCommonNameOrDnsName) {
-  for (const CertificateRequest& request :
-       {CertificateRequest{.common_name = "node1"},
-        CertificateRequest{.common_name = "x", .dns_names = {"a", "node1"}}}) {
-    auto result = shake_with_target(*context(authority.issue(request), {"target"}));
-    ASSERT_TRUE(result.source) << result.source.error().message;
-    ASSERT_TRUE(result.target) << result.target.error().message;
-    EXPECT_EQ((*result.target)->peer_identity().text(), "tls-cert node1");
-    EXPECT_EQ((*result.source)->peer_identity().text(), "tls-cert target");
-  }
+TEST_F(Certificates, AcceptAPeerByOneOfItsDnsNames) {
+  auto result = shake_with_target(
+      *context(authority.issue({.common_name = "x", .dns_names = {"a", "node1"}}), {"target"}));
+  ASSERT_TRUE(result.source) << result.source.error().message;
+  ASSERT_TRUE(result.target) << result.target.error().message;
+  EXPECT_EQ((*result.target)->peer_identity().text(), "tls-cert node1");
+  EXPECT_EQ((*result.source)->peer_identity().text(), "tls-cert target");
+}
+
+TEST_F(Certificates, RefuseAPeerWhoseCommonNameAloneIsAllowed) {
+  auto nameless =
+      shake_with_target(*context(authority.issue({.common_name = "node1"}), {"target"}));
+  expect_refusal(nameless, "the common name does not count");
+  auto other = shake_with_target(
+      *context(authority.issue({.common_name = "node1", .dns_names = {"node2"}}), {"target"}));
+  expect_refusal(other, "'node2'");
+}
+
+TEST_F(Certificates, RefuseACertificateForTheOtherRole) {
+  auto issue = [&](const std::string& name, const std::string& usage) {
+    return authority.issue({.common_name = name, .dns_names = {name}, .extended_key_usage = usage});
+  };
+  const auto source = context(issue("node1", "clientAuth"), {"target"});
+  const auto target = context(issue("target", "serverAuth"), {"node1"});
+  EXPECT_TRUE(shake(*source, *target).target);
+  auto as_source = shake(*context(issue("node1", "serverAuth"), {"target"}), *target);
+  expect_refusal(as_source, "a node that connects needs clientAuth");
+  auto as_target = shake(*source, *context(issue("target", "clientAuth"), {"node1"}));
+  ASSERT_FALSE(as_target.source);
+  EXPECT_THAT(as_target.source.error().message, HasSubstr("one that listens serverAuth"));
+}
+
+TEST_F(Certificates, RefuseARevokedCertificate) {
+  const auto lost = authority.issue({.common_name = "x", .dns_names = {"node1"}});
+  const auto fresh = authority.issue({.common_name = "x", .dns_names = {"node1"}});
+  const auto own = authority.issue({.common_name = "target", .dns_names = {"target"}});
+  const auto target_with = [&](const std::string& list) {
+    auto made = TlsContext::with_certificate(own, {"node1"}, list);
+    EXPECT_TRUE(made) << made.error().message;
+    return *made;
+  };
+  const auto target = target_with(authority.revoke({lost}));
+  auto refused = shake(*context(lost, {"target"}), *target);
+  expect_refusal(refused, "certificate revoked");
+  EXPECT_THAT(reason_at_source(refused), HasSubstr("was revoked"));
+  auto accepted = shake(*context(fresh, {"target"}), *target);
+  EXPECT_TRUE(accepted.target) << accepted.target.error().message;
+
+  auto stale = shake(*context(fresh, {"target"}), *target_with(authority.revoke({}, -3600)));
+  expect_refusal(stale, "make a new list");
+  TestAuthority foreign("foreign");
+  auto without = shake(*context(fresh, {"target"}), *target_with(foreign.revoke({})));
+  expect_refusal(without, "the file of --crl has no list of this authority");
+  auto missing = TlsContext::with_certificate(own, {"node1"}, "/missing");
+  ASSERT_FALSE(missing);
+  EXPECT_THAT(missing.error().message, HasSubstr("revocation list /missing"));
 }
 
 TEST_F(Certificates, RefuseAPeerThatIsNotAllowed) {
-  for (const CertificateRequest& request :
-       {CertificateRequest{.common_name = "node2"}, CertificateRequest{.common_name = "NODE1"},
-        CertificateRequest{.common_name = "node1.", .dns_names = {"*", "node1.example"}},
-        CertificateRequest{.common_name = std::string("node1\0.evil", 11)}}) {
-    auto result = shake_with_target(*context(authority.issue(request), {"target"}));
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{"node2"}, {"NODE1"}, {"node1.", "*", "node1.example"}}) {
+    auto result = shake_with_target(
+        *context(authority.issue({.common_name = "node1", .dns_names = names}), {"target"}));
     expect_refusal(result, "none of its names is allowed");
     EXPECT_THAT(reason_at_source(result), HasSubstr("none of its names is allowed"));
   }
 }
 
 TEST_F(Certificates, RefuseAnExpiredCertificate) {
-  const auto expired = authority.issue(
-      {.common_name = "node1", .valid_from_seconds = -7200, .valid_until_seconds = -3600});
+  const auto expired = authority.issue({.common_name = "node1",
+                                        .dns_names = {"node1"},
+                                        .valid_from_seconds = -7200,
+                                        .valid_until_seconds = -3600});
   auto result = shake_with_target(*context(expired, {"target"}));
   expect_refusal(result, "certificate 'node1' of the peer: certificate has expired");
   EXPECT_THAT(reason_at_source(result), HasSubstr("certificate expired"));
 }
 
 TEST_F(Certificates, RefuseACertificateThatIsNotValidYet) {
-  const auto early = authority.issue(
-      {.common_name = "node1", .valid_from_seconds = 3600, .valid_until_seconds = 7200});
+  const auto early = authority.issue({.common_name = "node1",
+                                      .dns_names = {"node1"},
+                                      .valid_from_seconds = 3600,
+                                      .valid_until_seconds = 7200});
   auto result = shake_with_target(*context(early, {"target"}));
   expect_refusal(result, "not yet valid");
   EXPECT_THAT(reason_at_source(result), HasSubstr("the peer refused"));
@@ -147,13 +285,14 @@ TEST_F(Certificates, RefuseACertificateThatIsNotValidYet) {
 
 TEST_F(Certificates, BothSidesRefuseACertificateOfAnUnknownAuthority) {
   TestAuthority foreign("foreign");
-  auto files = foreign.issue({.common_name = "node1"});
+  auto files = foreign.issue({.common_name = "node1", .dns_names = {"node1"}});
   auto distrusting = shake_with_target(*context(files, {"target"}));
   ASSERT_FALSE(distrusting.source);
   EXPECT_THAT(distrusting.source.error().message, HasSubstr("certificate 'target' of the peer"));
   expect_refusal(distrusting, "unknown CA");
 
-  files.authority = authority.issue({.common_name = "other"}).authority;  // trusts the target
+  files.authority = authority.issue({.common_name = "other", .dns_names = {"other"}})
+                        .authority;  // trusts the target
   auto distrusted = shake_with_target(*context(files, {"target"}));
   expect_refusal(distrusted, "certificate 'node1' of the peer: unable to get local issuer");
   EXPECT_THAT(reason_at_source(distrusted), HasSubstr("unknown CA"));
@@ -161,15 +300,16 @@ TEST_F(Certificates, BothSidesRefuseACertificateOfAnUnknownAuthority) {
 
 TEST_F(Certificates, RefuseACertificateOfAForeignAuthorityWithTheSameName) {
   TestAuthority imitation;
-  auto files = imitation.issue({.common_name = "node1"});
-  files.authority = authority.issue({.common_name = "other"}).authority;
+  auto files = imitation.issue({.common_name = "node1", .dns_names = {"node1"}});
+  files.authority = authority.issue({.common_name = "other", .dns_names = {"other"}}).authority;
   auto result = shake_with_target(*context(files, {"target"}));
   expect_refusal(result, "certificate 'node1' of the peer: certificate signature failure");
   EXPECT_THAT(reason_at_source(result), HasSubstr("did not sign"));
 }
 
 TEST_F(Certificates, SourceRefusesATargetWhoseNameIsNotAllowedAndSendsAReject) {
-  auto result = shake_with_target(*context(authority.issue({.common_name = "node1"}), {"another"}));
+  auto result = shake_with_target(
+      *context(authority.issue({.common_name = "node1", .dns_names = {"node1"}}), {"another"}));
   ASSERT_FALSE(result.source);
   EXPECT_THAT(result.source.error().message, HasSubstr("none of its names is allowed"));
   ASSERT_TRUE(result.target);  // its handshake was complete; the first message is the reject
@@ -179,7 +319,8 @@ TEST_F(Certificates, SourceRefusesATargetWhoseNameIsNotAllowedAndSendsAReject) {
 }
 
 TEST_F(Certificates, RefuseAPeerThatUsesASharedKeyInstead) {
-  const auto certificate = context(authority.issue({.common_name = "node1"}), {"node1"});
+  const auto certificate =
+      context(authority.issue({.common_name = "node1", .dns_names = {"node1"}}), {"node1"});
   auto key_at_source = shake(*context_with(1), *certificate);
   EXPECT_FALSE(key_at_source.source);
   EXPECT_FALSE(key_at_source.target);
@@ -193,8 +334,8 @@ TEST_F(Certificates, RefuseAPeerThatUsesASharedKeyInstead) {
 }
 
 TEST_F(Certificates, AreRefusedWithAnErrorThatNamesTheInvalidFile) {
-  const auto files = authority.issue({.common_name = "node1"});
-  const auto other = authority.issue({.common_name = "node2"});
+  const auto files = authority.issue({.common_name = "node1", .dns_names = {"node1"}});
+  const auto other = authority.issue({.common_name = "node2", .dns_names = {"node2"}});
   const auto error_of = [](const CertificateFiles& wrong) {
     auto made = TlsContext::with_certificate(wrong, {"x"});
     return made ? "" : made.error().message;
@@ -299,8 +440,8 @@ TEST(TlsOverFaults, NeverDeliversADamagedByte) {
       if (auto made = context->accept(connection, milliseconds(200)))
         target_side = std::move(*made);
     });
-    auto source_side =
-        context->connect(std::move(*connector->connect(kPatience)), milliseconds(200));
+    auto source_side = context->connect(std::move(*connector->connect(kPatience)),
+                                        PeerRole::kSource, milliseconds(200));
     target.join();
     if (!source_side || !target_side) continue;
     const std::vector<std::byte> bytes(20'000, std::byte{7});
@@ -327,8 +468,8 @@ TEST(SecureSession, MovesAFileAndSurvivesCutConnections) {
     StreamRig rig({.tcp = tcp, .security = security_with_key(1)});
     TestSource source(rig, {});
     ASSERT_TRUE(source.opened()) << source.opened().error().message;
-    EXPECT_EQ(rig.receiver().sessions().at(0).security, "tls-psk");
-    EXPECT_EQ(source.sender().counters().security, "tls-psk");
+    EXPECT_EQ(rig.receiver().sessions().at(0).security, "tls-psk node");
+    EXPECT_EQ(source.sender().counters().security, "tls-psk target");
     ASSERT_TRUE(source.claim("checkpoint"));
     TestFile& file = *source.make_file("file").value();
     std::mt19937_64 random(1);
@@ -342,6 +483,68 @@ TEST(SecureSession, MovesAFileAndSurvivesCutConnections) {
       EXPECT_GT(source.sender().counters().reconnections, 0u);
     }
   }
+}
+
+TEST(SecureSession, RefusesAKeyForAnotherRole) {
+  StreamRig rig({.security = security_with_key(1)});
+  for (const PeerRole role : {PeerRole::kMigrate, PeerRole::kJobAgent}) {
+    auto connector = security_with_key(1)->secure(rig.network().connector(), role);
+    auto connection = connector->connect(kPatience);
+    ASSERT_TRUE(connection) << connection.error().message;
+    auto welcome = greet_target(**connection, good_hello(), kPatience);
+    ASSERT_FALSE(welcome);
+    EXPECT_EQ(welcome.error().errno_value, EACCES);
+    EXPECT_THAT(welcome.error().message,
+                HasSubstr(std::string("a key for the role '") + to_string(role) + "'"));
+  }
+  EXPECT_EQ(rig.sink().sessions_opened(), 0u);
+}
+
+TEST(SecureSession, SourceRefusesATargetWithAnotherName) {
+  StreamRig rig({.security = security_with_key(1)});
+  auto connector = security_with_key(1)->secure(rig.network().connector());
+  auto connection = std::move(connector->connect(kPatience).value());
+  EXPECT_TRUE(connector->check_target(*connection, "another"));
+  Credentials named;
+  named.target_name = "target";
+  auto only_target = (*Security::load(named))->secure(rig.network().connector());
+  EXPECT_TRUE(only_target->check_target(*connection, "target"));
+  const Status refused = only_target->check_target(*connection, "node\n3");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, EACCES);
+  EXPECT_THAT(refused.error().message, HasSubstr("'node.3', not 'target' (--target-name)"));
+}
+
+TEST(SecureSession, KeysAreReplacedWhileSessionsGoOn) {
+  TestAuthority files;  // for its directory
+  const std::string path = (files.directory() / "key").string();
+  const auto write_keys = [&](const std::string& digits) {
+    std::ofstream file(path);
+    for (const char digit : digits) file << std::string(64, digit) << "\n";
+  };
+  write_keys("1");
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  Credentials credentials;
+  credentials.key_file = path;
+  auto target_security = std::move(Security::load(credentials).value());
+  auto source_security = std::move(Security::load(credentials).value());
+  StreamRig rig({.security = target_security});
+  auto connector = source_security->secure(rig.network().connector());
+  auto session = std::move(connector->connect(kPatience).value());
+  ASSERT_TRUE(greet_target(*session, good_hello(), kPatience));
+
+  write_keys("2");
+  ASSERT_TRUE(source_security->reload());
+  EXPECT_FALSE(connector->connect(kPatience)) << "the target has only the old key";
+  write_keys("12");
+  ASSERT_TRUE(target_security->reload());
+  EXPECT_TRUE(connector->connect(kPatience)) << "the target has both keys";
+  EXPECT_EQ(rig.receiver().sessions().size(), 1u);
+  EXPECT_TRUE(rig.receiver().sessions().at(0).connected);
+
+  write_keys("");
+  EXPECT_FALSE(target_security->reload());
+  EXPECT_TRUE(connector->connect(kPatience)) << "a bad file changes nothing";
 }
 
 TEST(SecureSession, RefusesAPlainTextPeerAndAdvisesToUseAKeyFile) {
@@ -385,9 +588,10 @@ TEST(SecureSession, IsNotDelayedBySilentOrSlowUnauthenticatedPeers) {
 TEST(SecureSession, CannotBeResumedByAPeerWithADifferentCertificate) {
   TestAuthority authority;
   const auto secure = [&](const std::string& name) {
-    return std::move(Security::load({.certificate = authority.issue({.common_name = name}),
-                                     .allowed_peers = {"node1", "node2", "target"}})
-                         .value());
+    return std::move(
+        Security::load({.certificate = authority.issue({.common_name = name, .dns_names = {name}}),
+                        .allowed_peers = {"node1", "node2", "target"}})
+            .value());
   };
   StreamRig rig({.security = secure("target")});
   wire::ControlHello hello = good_hello();

@@ -50,7 +50,9 @@ class Sink {
  public:
   virtual ~Sink() = default;
 
-  virtual void session_opened(SessionId session, const std::string& source_name) = 0;
+  // `owner`: PeerIdentity::owner(), which owns the session's checkpoints, also after its end.
+  virtual void session_opened(SessionId session, const std::string& source_name,
+                              const std::string& owner) = 0;
   // The session's unsealed checkpoints fail with `reason`, sealed ones stay. No later call uses
   // this session.
   virtual void session_ended(SessionId session, const std::string& reason) = 0;

@@ -32,10 +32,12 @@ Receiver::Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, 
       timings_(SessionTimings::from_peer_timeout(options_.peer_timeout)),
       listener_(std::move(listener)),
       sink_(sink),
-      acceptor_(std::in_place, *listener_, timings_.handshake_max,
-                [this](const std::shared_ptr<Connection>& connection, const Handshake& hello) {
-                  return serve(connection, hello);
-                }),
+      acceptor_(
+          std::in_place, *listener_, timings_.handshake_max,
+          [this](const std::shared_ptr<Connection>& connection, const Handshake& hello) {
+            return serve(connection, hello);
+          },
+          options_.on_event),
       watcher_([this] { run_watcher(); }) {}
 
 Receiver::~Receiver() {
@@ -56,55 +58,79 @@ Status Receiver::serve(const std::shared_ptr<Connection>& connection, const Hand
   if (hello.kind == wire::HandshakeKind::kReject) {
     auto reject = wire::decode<wire::Reject>(hello.body);
     if (!reject) return failure(reject.error());
-    return failure(ECONNREFUSED,
-                   "the source refused: " + readable(std::as_bytes(std::span(reject->text))));
+    const std::string text =
+        "the source refused: " + readable(std::as_bytes(std::span(reject->text)));
+    report(*connection, {.outcome = "refused", .reason = text});
+    return failure(ECONNREFUSED, text);
   }
   if (hello.kind == wire::HandshakeKind::kData) return attach_data(connection, hello);
   if (listener_->authenticates() && !connection->peer_identity().authenticated()) {
     const std::string text =
         "the source sends plain text, but this target requires authentication: start the source "
         "with the same --key-file, or with a certificate";
-    send_reject(*connection, wire::RejectReason::kNotAuthenticated, text);
-    return failure(EACCES, text);
+    return refuse(*connection, wire::RejectReason::kNotAuthenticated, {}, {EACCES, text});
   }
   if (hello.kind == wire::HandshakeKind::kControl) return serve_control(connection, hello);
   if (hello.kind == wire::HandshakeKind::kAgent) return serve_agent(*connection, hello);
-  send_reject(*connection, wire::RejectReason::kBadHello, "not a hello");
-  return failure(EPROTO, "not a hello");
+  return refuse(*connection, wire::RejectReason::kBadHello, {}, {EPROTO, "not a hello"});
+}
+
+void Receiver::report(const Connection& connection, ConnectionEvent event) const {
+  if (!options_.on_event) return;
+  const PeerIdentity identity = connection.peer_identity();
+  event.address = connection.peer();
+  // A data connection has the identity of its session.
+  if (event.peer.empty() && (identity.authenticated() || !listener_->authenticates())) {
+    event.peer = identity.text();
+  }
+  event.from_stranger = event.outcome == "refused" && !identity.authenticated();
+  options_.on_event(event);
+}
+
+// Tells the peer why it is refused.
+Status Receiver::refuse(Connection& connection, wire::RejectReason reason, ConnectionEvent event,
+                        const Error& error) const {
+  send_reject(connection, reason, error.message);
+  event.outcome = "refused";
+  event.reason = error.message;
+  report(connection, std::move(event));
+  return failure(error);
 }
 
 Status Receiver::serve_control(const std::shared_ptr<Connection>& connection,
                                const Handshake& handshake) {
+  ConnectionEvent event{.service = "source"};
   auto hello = wire::decode<wire::ControlHello>(handshake.body);
-  if (!hello) {
-    send_reject(*connection, wire::RejectReason::kBadHello, hello.error().message);
-    return failure(hello.error());
-  }
+  if (!hello) return refuse(*connection, wire::RejectReason::kBadHello, event, hello.error());
+  event.name = hello->source_name.substr(0, wire::kNameMaxBytes);
   if (auto checked = check(*hello); !checked) {
-    send_reject(*connection, wire::RejectReason::kBadHello, checked.error().message);
-    return checked;
+    return refuse(*connection, wire::RejectReason::kBadHello, event, checked.error());
+  }
+  const PeerIdentity identity = connection->peer_identity();
+  if (!identity.may_act_as(PeerRole::kSource)) {
+    return refuse(*connection, wire::RejectReason::kNotAuthenticated, event,
+                  {EACCES, wrong_role(identity, PeerRole::kSource)});
   }
   SessionPointer session;
   if (hello->token == wire::Token{}) {
     auto opened = open_session(*hello, *connection);
-    if (!opened) {
-      send_reject(*connection, wire::RejectReason::kBusy, opened.error().message);
-      return failure(opened.error());
-    }
+    if (!opened) return refuse(*connection, wire::RejectReason::kBusy, event, opened.error());
     session = *opened;
     const SessionReport report = session->report();
     spdlog::info("source {} connected from {}, security {}, encryption of the data: {}, because {}",
                  hello->source_name, connection->peer(), report.security, report.encryption,
                  report.encryption_why);
+    event.outcome = "accepted";
   } else {
-    session = find(*hello, connection->peer_identity());
+    session = find(*hello, identity);
     if (!session) {
-      const std::string text = why_unknown(*hello);
-      send_reject(*connection, wire::RejectReason::kUnknownSession, text);
-      return failure(ESTALE, text);
+      return refuse(*connection, wire::RejectReason::kUnknownSession, event,
+                    {ESTALE, why_unknown(*hello)});
     }
     spdlog::info("source {} reconnected from {}", hello->source_name, connection->peer());
+    event.outcome = "resumed";
   }
+  report(*connection, event);
   session->notify_space(sink_.space());
   auto served = session->run_control(connection, hello->received_sequence, options_.target_name);
   if (auto reason = session->over(); !served && reason) {
@@ -149,7 +175,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   } catch (const std::exception& exception) {  // no thread, no memory
     return failure(EAGAIN, std::string("the target cannot open a session: ") + exception.what());
   }
-  sink_.session_opened(options.id, hello.source_name);
+  sink_.session_opened(options.id, hello.source_name, options.identity.owner(hello.source_name));
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) {
@@ -177,9 +203,14 @@ Status Receiver::attach_data(std::shared_ptr<Connection> connection, const Hands
   if (!session || !session->accept_attempt(*hello)) {
     const std::string text = session ? "data connection: its hello was used before"
                                      : "data connection: unknown session or wrong proof";
-    send_reject(*connection, wire::RejectReason::kUnknownSession, text);
-    return failure(ESTALE, text);
+    return refuse(*connection, wire::RejectReason::kUnknownSession, {.service = "data"},
+                  {ESTALE, text});
   }
+  const SessionReport of_session = session->report();
+  report(*connection, {.outcome = "accepted",
+                       .service = "data",
+                       .peer = of_session.security,
+                       .name = of_session.source_name});
   const wire::DataWelcome welcome{session_proof(Prover::kTarget, session->token(), hello->session,
                                                 hello->stream, hello->attempt)};
   if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
@@ -189,25 +220,50 @@ Status Receiver::attach_data(std::shared_ptr<Connection> connection, const Hands
 }
 
 Status Receiver::serve_agent(Connection& connection, const Handshake& handshake) {
+  ConnectionEvent event{.service = "migrate"};
   auto hello = wire::decode<wire::AgentHello>(handshake.body);
-  Status checked;
-  if (!hello || hello->node_name.size() > 255) {
-    checked = failure(EPROTO, "malformed hello to the agent");
-  } else if (!options_.serve_agent) {
-    checked = failure(EPERM,
-                      "this target does not restart processes for others: start ppmr target with "
-                      "--allow-restart, --allow-root-restart or --restart-policy");
+  if (!hello || hello->node_name.size() > wire::kNameMaxBytes) {
+    return refuse(connection, wire::RejectReason::kBadHello, event,
+                  {EPROTO, "malformed hello to the agent"});
   }
-  if (!checked) {
-    send_reject(connection, wire::RejectReason::kBadHello, checked.error().message);
-    return checked;
+  event.name = hello->node_name;
+  if (Status checked = check_agent(connection, hello->node_name); !checked) {
+    return refuse(connection, wire::RejectReason::kBadHello, event, checked.error());
   }
   wire::Welcome welcome;
   welcome.target_name = options_.target_name;
   if (auto sent = send_handshake(connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
     return sent;
   }
-  return options_.serve_agent(connection, hello->node_name);
+  event.outcome = "accepted";
+  report(connection, event);
+  const Status served = options_.serve_agent(connection, hello->node_name);
+  event.outcome = "ended";
+  event.reason = served ? "" : served.error().message;
+  report(connection, event);
+  return served;
+}
+
+// Whether this peer may restart processes here.
+Status Receiver::check_agent(const Connection& connection, const std::string& node_name) const {
+  if (!options_.serve_agent) {
+    return failure(EPERM,
+                   "this target does not restart processes for others: start ppmr target with "
+                   "--allow-restart, --allow-root-restart or --restart-policy");
+  }
+  const PeerIdentity identity = connection.peer_identity();
+  if (!identity.may_act_as(PeerRole::kMigrate)) {
+    return failure(EACCES, wrong_role(identity, PeerRole::kMigrate));
+  }
+  const auto& allowed = options_.restart_peers;
+  const std::string& name = identity.authenticated() ? identity.name : node_name;
+  if (allowed.empty() || std::find(allowed.begin(), allowed.end(), name) != allowed.end()) {
+    return {};
+  }
+  return failure(EACCES, "this target does not restart processes for '" +
+                             readable(std::as_bytes(std::span(name))) +
+                             "': start ppmr target with --allow-restart-from " +
+                             readable(std::as_bytes(std::span(name))));
 }
 
 // ---- Sessions ----------------------------------------------------------------------------------
@@ -276,7 +332,17 @@ void Receiver::watch_sessions() {
 }
 
 void Receiver::end_session(const SessionPointer& session, const Error& reason) {
-  spdlog::info("session of {} ended: {}", session->report().source_name, reason.message);
+  const SessionReport report = session->report();
+  spdlog::info("session of {} ended: {}", report.source_name, reason.message);
+  if (options_.on_event) {
+    options_.on_event({.outcome = "ended",
+                       .service = "source",
+                       .address = report.peer,
+                       .peer = report.security,
+                       .name = report.source_name,
+                       .reason = reason.message,
+                       .from_stranger = false});
+  }
   session->end(reason);
   sink_.session_ended(session->id(), reason.message);
   std::lock_guard lock(mutex_);

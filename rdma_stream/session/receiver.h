@@ -23,6 +23,9 @@ struct ReceiverOptions {
   TargetTransport transport;
   // --trusted-fabric: chunks need no encryption. A session encrypts unless its source agrees.
   bool trusted_fabric = false;
+  // Whose agents are served, by name; empty: those of every accepted peer.
+  std::vector<std::string> restart_peers;
+  OnConnectionEvent on_event;
   // Serves a connection that begins with a hello to the agent, and returns when the connection
   // ends. If this function is empty, the receiver refuses such connections. Called on the
   // connection's own thread; when the receiver is destroyed, it shuts the connection down.
@@ -67,6 +70,10 @@ class Receiver {
   Status serve_control(const std::shared_ptr<Connection>& connection, const Handshake& handshake);
   Status attach_data(std::shared_ptr<Connection> connection, const Handshake& handshake);
   Status serve_agent(Connection& connection, const Handshake& handshake);
+  Status check_agent(const Connection& connection, const std::string& node_name) const;
+  Status refuse(Connection& connection, wire::RejectReason reason, ConnectionEvent event,
+                const Error& error) const;
+  void report(const Connection& connection, ConnectionEvent event) const;
   std::vector<SessionPointer> all_sessions() const;
   SessionPointer find(SessionId id) const;
   SessionPointer find(const wire::ControlHello& hello, const PeerIdentity& identity) const;

@@ -47,6 +47,9 @@ Result<std::unique_ptr<Sender>> Sender::open_unguarded(SenderOptions options, Bu
   sender->token_ = greeting->second.token;
   sender->target_name_ = greeting->second.target_name;
   sender->target_identity_ = greeting->first->peer_identity();
+  if (sender->target_identity_.name.empty()) {  // a key does not name its target, the welcome does
+    sender->target_identity_.name = sender->target_name_;
+  }
   auto protection =
       ChunkProtection::create(*greeting->first, sender->session_, sender->token_,
                               greeting->second.protection, sender->options_.trusted_fabric);
@@ -132,6 +135,9 @@ Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
     connecting_ = nullptr;
   }
   if (!welcome) return failure(welcome.error());
+  if (Status checked = connector_.check_target(*connection, welcome->target_name); !checked) {
+    return failure(checked.error());
+  }
   if (protection_ && welcome->protection != protection_->kind()) {
     return failure(EPROTO, "the target at " + connector_.target() +
                                " changed the encryption of a session that it had");

@@ -333,6 +333,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--peer", agent->peer)->required();
   sub->add_option("--restart-policy", agent->restart_policy);
   sub->add_flag("--allow-root-restart", agent->allow_root_restart);
+  sub->add_option("--audit-file", agent->audit_file);
   auto restore = add_internal<TreeRestoreCommand>(app, "migration-restore", exit_code, sub);
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();

@@ -14,6 +14,7 @@
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/restore.h"
 #include "restart_loader/criu/work_directory.h"
+#include "restart_loader/migration/audit_events.h"
 #include "restart_loader/migration/mount_daemon.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/policy/checkpoint_links.h"
@@ -44,12 +45,14 @@ class Restart {
   CommandResult<void> restore(WorkDirectory& work);
   CommandResult<void> remove_checkpoint();
   bool can_be_lazy();
+  void audit_outcome(const std::string& outcome, const std::string& reason) const;
   void print_running() const;
   void print_end() const;
 
   const RestartCommand& command_;
   CheckpointPath checkpoint_;
   std::string criu_;
+  std::string audit_file_;
   std::unique_ptr<CriuProcess> lazy_check_;
   Clock::time_point complete_at_;
   bool lazily_ = false;
@@ -76,6 +79,7 @@ CommandResult<void> Restart::find() {
                                                  " is in a source mount: run restart on the target "
                                                  "node, with a path in the target mount");
   }
+  audit_file_ = status->value("audit_file", "");
   if (auto inside = find_mount(command_.work_directory);
       !command_.work_directory.empty() && inside) {
     return command_failure(ExitCode::kUsage,
@@ -179,6 +183,14 @@ CommandResult<void> Restart::remove_checkpoint() {
   return {};
 }
 
+void Restart::audit_outcome(const std::string& outcome, const std::string& reason) const {
+  json details = {
+      {"outcome", outcome}, {"checkpoint", checkpoint_.name}, {"pid", pid_}, {"by_uid", getuid()}};
+  if (const auto tasks = tasks_of_tree(pid_); pid_ > 0 && tasks) details["uids"] = users_of(*tasks);
+  if (!reason.empty()) details["reason"] = reason;
+  audit(audit_file_, "restart", details);
+}
+
 void Restart::print_running() const {
   if (command_.json) return;
   const std::string pid = pid_ > 0 ? fmt::format("pid {}", pid_) : "pid unknown";
@@ -211,7 +223,12 @@ int Restart::run() {
   if (auto complete = await_checkpoint(); !complete) return failed(complete.error());
   auto work = WorkDirectory::create(command_.work_directory);
   if (!work) return failed({ExitCode::kFailure, work.error().message});
-  if (auto restored = restore(*work); !restored) return failed(restored.error());
+  if (auto restored = restore(*work); !restored) {
+    audit_outcome(restored.error().exit_code == ExitCode::kPagesLost ? "lost" : "failed",
+                  restored.error().message);
+    return failed(restored.error());
+  }
+  audit_outcome("complete", "");
   const auto removed = remove_checkpoint();
   print_end();
   return removed ? to_int(ExitCode::kSuccess) : failed(removed.error());

@@ -31,6 +31,8 @@ AgentEndpoint parse_endpoint(const nlohmann::json& json) {
   credentials.key_file = json.at("key_file");
   credentials.certificate = {json.at("tls_cert"), json.at("tls_key"), json.at("tls_ca")};
   credentials.allowed_peers = json.at("allowed_peers").get<std::vector<std::string>>();
+  credentials.revocation_list = json.at("crl");
+  credentials.target_name = json.at("target_name");
   credentials.insecure = json.at("insecure");
   return endpoint;
 }
@@ -41,13 +43,16 @@ AgentClient::~AgentClient() = default;
 Status AgentClient::connect(milliseconds patience) {
   auto security = Security::load(endpoint_.credentials);
   if (!security) return failure(security.error());
-  auto connector = (*security)->connector(endpoint_.address);
+  auto connector = (*security)->connector(endpoint_.address, endpoint_.role);
   if (!connector) return failure(connector.error());
   auto connection = (*connector)->connect(patience);
   if (!connection) return failure(connection.error());
   (*connection)->set_write_timeout(patience);
   const auto welcome = greet_target(**connection, wire::AgentHello{host_name()}, patience);
   if (!welcome) return failure(welcome.error());
+  if (Status checked = (*connector)->check_target(**connection, welcome->target_name); !checked) {
+    return failure(checked.error());
+  }
   node_name_ = welcome->target_name;
   connection_ = std::move(*connection);
   return {};

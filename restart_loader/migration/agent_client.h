@@ -16,6 +16,7 @@ namespace ppmr {
 struct AgentEndpoint {
   std::string address;
   Credentials credentials;
+  PeerRole role = PeerRole::kMigrate;  // the role of the source's end
 };
 // Parses the reply of the source's daemon to {"op":"endpoint"}, or the endpoint in a record. Throws
 // nlohmann::json::exception if a field is missing.

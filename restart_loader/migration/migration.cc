@@ -1,10 +1,12 @@
 #include "restart_loader/migration/migration.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "mount/control/control_client.h"
+#include "restart_loader/migration/audit_events.h"
 #include "restart_loader/migration/migration_hook.h"
 #include "restart_loader/rdma_release/rdma_release.h"
 
@@ -30,6 +32,19 @@ std::string plain(const std::string& name) {
   std::string text;
   for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return text.empty() ? "process" : text;
+}
+
+const char* outcome_name(ExitCode exit_code) {
+  switch (exit_code) {
+    case ExitCode::kSuccess:
+      return "moved";
+    case ExitCode::kMigrationAborted:
+      return "stayed";
+    case ExitCode::kPagesLost:
+      return "lost";
+    default:
+      return "unfinished";
+  }
 }
 
 Result<OwnershipRecord> record_in(const json& answer) {
@@ -102,6 +117,7 @@ Status Migration::prepare() {
   record.role = kRole;
   record.endpoint = settings_.endpoint;
   record.mountpoint = settings_.mount.mountpoint;
+  record.audit_file = settings_.endpoint.value("audit_file", "");
   record.boot_id = read_boot_id();
   record.coordinator = identify_self();
   record.hold_limit_ms = settings_.hold_limit.count();
@@ -125,6 +141,7 @@ Status Migration::prepare() {
   is_recorded_ = true;
   OwnershipRecord shown = *created;
   shown.endpoint = json::object();  // paths of this node's keys: not for the peer
+  shown.audit_file.clear();
   auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
   if (!answer) return failure(answer.error());
   if (Status verdict = accepted(*answer); !verdict) {
@@ -139,6 +156,7 @@ Status Migration::prepare() {
     return {};
   });
   if (!begun) return failure(begun.error());
+  audit_begin(*begun);
   report_event({{"event", "begun"}, {"target", agent_.node_name()}});
   return {};
 }
@@ -335,6 +353,19 @@ Status Migration::await_ready() {
   }
 }
 
+// The users are those whose processes leave this node, and the one who moves them.
+void Migration::audit_begin(const OwnershipRecord& record) const {
+  std::vector<ProcessIdentity> tasks;
+  for (const pid_t root : roots()) {
+    const auto of_root = tasks_of_tree(root);
+    if (of_root) tasks.insert(tasks.end(), of_root->begin(), of_root->end());
+  }
+  audit_migration(record, "begun",
+                  {{"address", settings_.endpoint.value("target", "")},
+                   {"uids", users_of(tasks)},
+                   {"by_uid", getuid()}});
+}
+
 void Migration::report_event(json event, const Tree* tree) const {
   event["migration"] = id_;
   event["time_ns"] = realtime_ns();
@@ -348,6 +379,10 @@ void Migration::report_event(json event, const Tree* tree) const {
 MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& message) {
   MigrationOutcome result{exit_code, message, id_, {}};
   auto record = store_.read(id_, kRole);
+  if (record) {
+    audit_migration(*record, outcome_name(exit_code),
+                    message.empty() ? json::object() : json{{"reason", message}});
+  }
   for (size_t i = 0; i < trees_.size(); ++i) {
     TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.post_copy};
     if (record && i < record->trees.size()) tree.source = record->trees[i];

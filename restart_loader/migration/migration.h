@@ -107,6 +107,7 @@ class Migration {
 
   Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
                                          std::chrono::milliseconds patience);
+  void audit_begin(const OwnershipRecord& record) const;
   void report_event(nlohmann::json event, const Tree* tree = nullptr) const;
   MigrationOutcome outcome(ExitCode exit_code, const std::string& message);
 

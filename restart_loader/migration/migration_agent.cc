@@ -16,6 +16,7 @@
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/passed_options.h"
+#include "restart_loader/migration/audit_events.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
 #include "restart_loader/migration/supervisors.h"
@@ -53,7 +54,7 @@ Error wrong_state(const OwnershipRecord& record) {
 void remove_abandoned_checkpoints(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     const bool has_given_up = !tree.error.empty() || !is_alive(tree.supervisor);
-    if (has_given_up) (void)remove_checkpoint(record.mountpoint, tree);
+    if (has_given_up) (void)remove_checkpoint(record, tree);
   }
 }
 
@@ -75,13 +76,17 @@ class Agent {
   json answer(const json& request) {
     const std::string operation = request.at("op");
     if (operation == "preflight") return preflight(request);
-    if (operation == "prepare") return prepare(request);
-    if (operation == "look") return look(request);
-    if (operation == "vote") return vote(request);
-    if (operation == "decide") return decide(request);
+    if (operation == "prepare") return audited(request, "prepared", prepare(request));
+    if (operation == "look") return audited_refusal(request, look(request));
+    if (operation == "vote") return audited_refusal(request, vote(request));
+    if (operation == "decide") {
+      return audited(request, request.value("state", ""), decide(request));
+    }
     return refusal({EOPNOTSUPP, "unknown request '" + operation + "' (version mismatch?)"});
   }
   Result<RestartPolicy> restart_policy() const;
+  json audited(const json& request, const std::string& outcome, json answer) const;
+  json audited_refusal(const json& request, json answer) const;
   json preflight(const json& request) const;
   json prepare(const json& request) const;
   json look(const json& request) const;
@@ -99,6 +104,30 @@ Result<RestartPolicy> Agent::restart_policy() const {
   RestartPolicy policy;
   policy.everything = options_.allow_root_restart;
   return policy;
+}
+
+// Writes what a request has led to into the audit trail, and returns the answer.
+json Agent::audited(const json& request, const std::string& outcome, json answer) const {
+  if (answer.value("ok", false)) {
+    if (const auto record = parse_record(answer.at("record"))) {
+      audit_migration(*record, outcome, json::object());
+    }
+    return answer;
+  }
+  audit(options_.audit_file, "migration",
+        {{"outcome", "refused"},
+         {"request", request.at("op")},
+         {"migration", request.value("record", request).value("id", "")},
+         {"role", "target"},
+         {"peer", options_.peer},
+         {"reason", answer.value("error", "")}});
+  return answer;
+}
+
+// A coordinator repeats these requests, so only those of another peer are of interest.
+json Agent::audited_refusal(const json& request, json answer) const {
+  const bool is_foreign = !answer.value("ok", false) && answer.value("errno", 0) == EACCES;
+  return is_foreign ? audited(request, "", std::move(answer)) : answer;
 }
 
 json Agent::preflight(const json& request) const {
@@ -136,6 +165,7 @@ json Agent::prepare(const json& request) const {
   record->role = kRole;
   record->mountpoint = options_.mountpoint;
   record->peer = options_.peer;
+  record->audit_file = options_.audit_file;
   record->coordinator = {};
   for (TreeRecord& tree : record->trees) {
     tree.phase = TreePhase::kWaiting;
@@ -168,7 +198,7 @@ json Agent::prepare(const json& request) const {
 Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
   auto record = store_.read(id, kRole);
   if (record && record->peer != options_.peer) {
-    return failure(EPERM, "migration " + id + " belongs to another source (" + record->peer + ")");
+    return failure(EACCES, "migration " + id + " belongs to another source (" + record->peer + ")");
   }
   return record;
 }

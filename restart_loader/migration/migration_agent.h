@@ -17,7 +17,8 @@ struct MigrationAgent {
   int fd = 3;
   std::string state_directory;
   std::string mountpoint;
-  std::string peer;
+  std::string peer;            // its identity, which owns its checkpoints and records
+  std::string audit_file;      // empty: syslog only
   std::string restart_policy;  // file; empty: the defaults of RestartPolicy
   bool allow_root_restart = false;
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -36,6 +37,7 @@ class MigrationAgentTest : public testing::Test {
     record.endpoint = json::object();
     record.mountpoint = mountpoint();
     record.peer = "source";
+    record.audit_file = audit_file();
     record.trees.resize(1);
     record.trees[0].checkpoint = "worker-17";
     ASSERT_TRUE(store->create(std::move(record)));
@@ -45,7 +47,12 @@ class MigrationAgentTest : public testing::Test {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     socket_ = UniqueFd(ends[0]);
     agent_ = std::thread([this, fd = ends[1]] {
-      MigrationAgent{fd, state_directory(), mountpoint(), "source"}.run();
+      MigrationAgent{.fd = fd,
+                     .state_directory = state_directory(),
+                     .mountpoint = mountpoint(),
+                     .peer = peer(),
+                     .audit_file = audit_file()}
+          .run();
     });
   }
   void TearDown() override {
@@ -58,6 +65,14 @@ class MigrationAgentTest : public testing::Test {
   std::string mountpoint() const { return directory_ + "/in"; }
   std::string checkpoint() const { return mountpoint() + "/worker-17"; }
   RecordStore store() const { return *RecordStore::open(state_directory()); }
+  std::string audit_file() const { return directory_ + "/audit.json"; }
+  virtual std::string peer() const { return "source"; }
+  std::vector<json> audit() const {
+    std::vector<json> lines;
+    std::ifstream text(audit_file());
+    for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
 
   json ask(const json& request) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -111,6 +126,41 @@ TEST_F(MigrationAgentTest, TargetThatCannotRestoreAcceptsTheAbort) {
   const auto record = store().read(id_, kTarget);
   EXPECT_EQ(record->state, kAborted);
   EXPECT_EQ(record->error, "why");
+}
+
+TEST_F(MigrationAgentTest, DecisionsAreInTheAuditTrail) {
+  ASSERT_TRUE(ask({{"op", "decide"}, {"id", id_}, {"state", "aborted"}}).at("ok"));
+  const auto lines = audit();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].at("event"), "migration");
+  EXPECT_EQ(lines[0].at("outcome"), "aborted");
+  EXPECT_EQ(lines[0].at("migration"), id_);
+  EXPECT_EQ(lines[0].at("peer"), "source");
+  EXPECT_EQ(lines[0].at("trees")[0].at("checkpoint"), "worker-17");
+}
+
+class AgentOfAnotherPeer : public MigrationAgentTest {
+ protected:
+  std::string peer() const override { return "another"; }
+};
+
+TEST_F(AgentOfAnotherPeer, CannotSeeDecideOrEndTheMigration) {
+  for (const json& request : {json{{"op", "look"}, {"id", id_}}, json{{"op", "vote"}, {"id", id_}},
+                              json{{"op", "decide"}, {"id", id_}, {"state", "aborted"}},
+                              json{{"op", "decide"}, {"id", id_}, {"state", "running"}}}) {
+    const json reply = ask(request);
+    EXPECT_FALSE(reply.at("ok")) << request;
+    EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("belongs to another source"));
+    EXPECT_FALSE(reply.contains("record"));
+  }
+  EXPECT_EQ(store().read(id_, kTarget)->state, kReady);
+  const auto lines = audit();
+  ASSERT_EQ(lines.size(), 4u);
+  for (const json& line : lines) {
+    EXPECT_EQ(line.at("outcome"), "refused");
+    EXPECT_EQ(line.at("peer"), "another");
+    EXPECT_EQ(line.at("migration"), id_);
+  }
 }
 
 TEST_F(MigrationAgentTest, RefusesMalformedAndUnknownRequests) {

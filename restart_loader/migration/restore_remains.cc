@@ -86,14 +86,15 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
           tree.root, tree.checkpoint));
 }
 
-Status remove_checkpoint(const std::string& mountpoint, const TreeRecord& tree) {
-  auto mount = find_mount(mountpoint);
+Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree) {
+  auto mount = find_mount(record.mountpoint);
   if (!mount) return failure(mount.error());
   Status all;
   for (const std::string& name : {tree.checkpoint, tree.memory}) {
     if (name.empty()) continue;
     const auto removed =
-        call(mount->mount.source, {{"op", "remove"}, {"checkpoint", name}}, kRemovePatience);
+        call(mount->mount.source, {{"op", "remove"}, {"checkpoint", name}, {"owner", record.peer}},
+             kRemovePatience);
     const Status done = removed ? accepted(*removed) : failure(removed.error());
     if (all) all = done;
   }

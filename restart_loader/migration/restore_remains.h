@@ -20,7 +20,8 @@ namespace ppmr {
 Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_directory,
                             bool criu_was_killed);
 
-// Removes a checkpoint from the target's store. Errors: of the mount and its daemon.
-Status remove_checkpoint(const std::string& mountpoint, const TreeRecord& tree);
+// Removes the checkpoints of a tree from the target's store, if they belong to the record's peer.
+// Errors: of the mount and its daemon, EPERM for the checkpoint of another peer.
+Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree);
 
 }  // namespace ppmr

@@ -25,6 +25,7 @@
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/restore.h"
+#include "restart_loader/migration/audit_events.h"
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
@@ -76,6 +77,7 @@ class TreeRestore {
   // not accept its tree.
   Status judge();
   void note_refusal(const Error& error) const;
+  Status check_owner_of_memory() const;
   bool can_be_lazy();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
   Status prepare();
@@ -86,6 +88,7 @@ class TreeRestore {
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
   void note_running(pid_t pid);
+  void audit_outcome(const std::string& outcome, const std::string& reason = "") const;
   void let_resume_rdma() const;
   int finish(const std::string& lost);
   int await_pages();
@@ -129,6 +132,7 @@ Status TreeRestore::await_sealed() {
     }
     const json request = {{"op", "wait"},
                           {"checkpoint", record_.trees[tree_].checkpoint},
+                          {"owner", record_.peer},
                           {"until", "sealed"},
                           {"timeout_ms", kSealSlice.count()}};
     const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
@@ -203,6 +207,20 @@ void TreeRestore::note_refusal(const Error& error) const {
               {"peer", record_.peer},
               {"reason", error.message}},
              kDaemonPatience);
+}
+
+// The memory must come from the peer that wants the restore. It may still be on its way.
+Status TreeRestore::check_owner_of_memory() const {
+  const std::string& memory = record_.trees[tree_].memory;
+  if (memory.empty()) return {};
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const json request = {
+      {"op", "wait"}, {"checkpoint", memory}, {"owner", record_.peer}, {"timeout_ms", 0}};
+  const auto answer = call(*socket, request, kDaemonPatience);
+  const Status verdict = answer ? accepted(*answer) : failure(answer.error());
+  const bool is_foreign = !verdict && verdict.error().errno_value == EPERM;
+  return is_foreign ? verdict : Status{};
 }
 
 // Called while the source still dumps. As a side effect CRIU caches the features of this kernel in
@@ -311,6 +329,12 @@ Status TreeRestore::settle() {
   return {};
 }
 
+// The latest record, because the hook has recorded the restored tasks in it.
+void TreeRestore::audit_outcome(const std::string& outcome, const std::string& reason) const {
+  const auto record = read();
+  audit_restart(record ? *record : record_, tree_, outcome, reason);
+}
+
 void TreeRestore::note_running(pid_t pid) {
   runs_ = true;
   log(fmt::format("running: pid {}", pid));
@@ -320,6 +344,7 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].lazily = lazily_;
   });
+  audit_outcome("running");
   // Orphans of the running tree become children of init, no longer of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
   let_resume_rdma();
@@ -351,8 +376,9 @@ int TreeRestore::finish(const std::string& lost) {
       record.state = MigrationState::kFinished;
     }
   });
+  audit_outcome(lost.empty() ? "complete" : "lost", lost);
   if (!lost.empty()) return to_int(ExitCode::kPagesLost);
-  if (Status removed = remove_checkpoint(record_.mountpoint, record_.trees[tree_]); !removed) {
+  if (Status removed = remove_checkpoint(record_, record_.trees[tree_]); !removed) {
     log(removed.error().message);
   }
   return to_int(ExitCode::kSuccess);
@@ -380,6 +406,7 @@ std::string TreeRestore::why_lost() const {
 
 int TreeRestore::give_up(const Error& error) {
   log(error.message);
+  audit_outcome("failed", error.message);
   const std::string lost = why_lost();
   (void)change([&](OwnershipRecord& record) {
     if (!lost.empty() && record.state == MigrationState::kRunning) {
@@ -400,7 +427,7 @@ int TreeRestore::give_up(const Error& error) {
     }
   });
   if (auto record = read(); record && record->state == MigrationState::kAborted) {
-    (void)remove_checkpoint(record_.mountpoint, record_.trees[tree_]);
+    (void)remove_checkpoint(record_, record_.trees[tree_]);
   }
   return to_int(ExitCode::kRestoreFailed);
 }
@@ -465,6 +492,7 @@ int TreeRestore::supervise() {
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
   if (Status accepted = judge(); !accepted) return give_up(accepted.error());
+  if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
   for (int attempt = 1;; ++attempt) {
     forget_restore(work_);
     auto restore = restore_once();

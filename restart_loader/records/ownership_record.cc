@@ -105,6 +105,7 @@ Result<OwnershipRecord> unpack(const json& packed) {
   if (!record.endpoint.is_object()) return failure(EPROTO, "'endpoint' is not a JSON object");
   record.boot_id = packed.at("boot_id");
   record.mountpoint = packed.at("mountpoint");
+  record.audit_file = packed.at("audit_file");
   record.coordinator = unpack_process(packed.at("coordinator"));
   record.hold_limit_ms = packed.at("hold_limit_ms");
   record.leave_running = packed.at("leave_running");
@@ -267,6 +268,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"endpoint", record.endpoint},
             {"boot_id", record.boot_id},
             {"mountpoint", record.mountpoint},
+            {"audit_file", record.audit_file},
             {"coordinator", pack(record.coordinator)},
             {"hold_limit_ms", record.hold_limit_ms},
             {"leave_running", record.leave_running},

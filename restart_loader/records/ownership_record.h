@@ -103,12 +103,14 @@ struct OwnershipRecord {
   std::string id;  // 32 hexadecimal digits
   MigrationRole role = MigrationRole::kSource;
   MigrationState state = MigrationState::kPreparing;
-  uint64_t version = 0;         // set by RecordStore, counts from 1
-  uint64_t epoch = 1;           // how many nodes have owned the processes, including this one
-  std::string peer;             // the other node
+  uint64_t version = 0;  // set by RecordStore, counts from 1
+  uint64_t epoch = 1;    // how many nodes have owned the processes, including this one
+  std::string peer;  // source: name of the target; target: identity of the source, and the owner
+                     // of the checkpoints that this migration may use
   nlohmann::json endpoint;      // source: the target's agent, see parse_endpoint()
   std::string boot_id;          // source: the boot for which the ProcessIdentities are valid
   std::string mountpoint;       // on this node
+  std::string audit_file;       // on this node; empty: syslog only
   ProcessIdentity coordinator;  // source: `ppmr migrate`
   int64_t hold_limit_ms = 0;    // how long a tree may be held before the decision
   bool leave_running = false;
@@ -117,7 +119,8 @@ struct OwnershipRecord {
   // until the target has all of it.
   bool post_copy = false;
   std::vector<std::string> criu_options;
-  nlohmann::json restart_policy = nlohmann::json::object();  // target: of this migration, see mount/restart_policy
+  nlohmann::json restart_policy =
+      nlohmann::json::object();  // target: of this migration, see mount/restart_policy
   std::vector<TreeRecord> trees;
   bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
   bool peer_notified = false;  // source: the target was notified of the outcome

@@ -165,18 +165,25 @@ Result<OwnershipRecord> RecordStore::read_directory(const std::string& path) con
   return record;
 }
 
+std::vector<std::string> RecordStore::record_directories(std::error_code& error) const {
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    const std::string name = entry.path().filename();
+    if (name.size() == 39 && is_migration_id(name.substr(0, 32)) &&
+        (name.substr(32) == ".source" || name.substr(32) == ".target")) {
+      paths.push_back(entry.path());
+    }
+  }
+  return paths;
+}
+
 Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unreadable) const {
   std::vector<OwnershipRecord> records;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
-    const std::string name = entry.path().filename();
-    if (name.size() != 39 || !is_migration_id(name.substr(0, 32)) ||
-        (name.substr(32) != ".source" && name.substr(32) != ".target")) {
-      continue;
-    }
+  for (const std::string& path : record_directories(error)) {
     // A record without a version: its creator is still at work, or has died.
-    if (latest_version(entry.path()) == 0) continue;
-    auto record = read_directory(entry.path());
+    if (latest_version(path) == 0) continue;
+    auto record = read_directory(path);
     if (record) {
       records.push_back(std::move(*record));
     } else if (unreadable != nullptr) {
@@ -240,17 +247,16 @@ Result<OwnershipRecord> RecordStore::wait(const std::string& id, MigrationRole r
   }
 }
 
-void RecordStore::prune(size_t keep) const {
-  auto records = list();
-  if (!records) return;
-  std::erase_if(*records, [](const OwnershipRecord& record) {
-    return !is_over(record.state) ||
-           (record.role == MigrationRole::kSource && !record.peer_notified);
-  });
+// Reads only records that are old enough.
+void RecordStore::prune(std::chrono::seconds kept) const {
   std::error_code ignored;
-  for (size_t i = 0; i + keep < records->size(); ++i) {
-    const OwnershipRecord& record = (*records)[i];
-    fs::remove_all(path_of(record.id, record.role), ignored);
+  for (const std::string& path : record_directories(ignored)) {
+    const auto changed_at = fs::last_write_time(path, ignored);
+    if (ignored || fs::file_time_type::clock::now() - changed_at < kept) continue;
+    const auto record = read_directory(path);
+    if (!record || !is_over(record->state)) continue;
+    if (record->role == MigrationRole::kSource && !record->peer_notified) continue;
+    fs::remove_all(path, ignored);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "buffer_pool/unique_fd.h"
@@ -20,6 +21,8 @@
 namespace ppmr {
 
 inline constexpr const char* kDefaultStateDirectory = "/var/lib/ppmr";
+// The time for which a record is kept after its migration is over.
+inline constexpr std::chrono::hours kRecordsKept{30 * 24};
 
 // Threads: any; also any number of processes.
 class RecordStore {
@@ -61,13 +64,14 @@ class RecordStore {
   Result<OwnershipRecord> wait(const std::string& id, MigrationRole role, uint64_t version,
                                std::chrono::milliseconds timeout) const;
 
-  // Removes records that are over, except the youngest `keep` of them. Never removes a source's
-  // record whose outcome the target does not know yet.
-  void prune(size_t keep = 100) const;
+  // Removes records that are over and have not changed for `kept`. Never removes a source's record
+  // whose outcome the target does not know yet.
+  void prune(std::chrono::seconds kept = kRecordsKept) const;
 
  private:
   explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
   std::string path_of(const std::string& id, MigrationRole role) const;
+  std::vector<std::string> record_directories(std::error_code& error) const;
   Result<OwnershipRecord> read_directory(const std::string& path) const;
   Status write(const std::string& path, OwnershipRecord& record) const;
 

@@ -195,22 +195,28 @@ TEST_F(RecordStoreTest, ListsIntactRecordsAndReportsDamagedOnes) {
   EXPECT_NE(unreadable[0].message.find(bad->id), std::string::npos);
 }
 
-TEST_F(RecordStoreTest, PruneKeepsRecordsThatAreUnfinishedOrWhosePeerWasNotNotified) {
+TEST_F(RecordStoreTest, PruneRemovesOldRecordsThatAreOverAndWhosePeerWasNotified) {
   const RecordStore store = open();
-  auto make = [&](bool over, bool notified) {
+  auto make = [&](bool over, bool notified, bool old) {
     auto record = store.create(fresh());
     if (over) (void)store.advance(record->id, kSource, kAborted);
     (void)store.change(record->id, kSource, [&](OwnershipRecord& latest) -> Status {
       latest.peer_notified = notified;
       return {};
     });
+    if (old) {
+      const std::string path = store.directory() + "/" + record->id + ".source";
+      const timespec two_hours_ago{time(nullptr) - 7200, 0};
+      const timespec times[] = {two_hours_ago, two_hours_ago};
+      EXPECT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    }
     return record->id;
   };
-  make(true, true);
-  const auto young = make(true, true);
-  const auto open_one = make(false, false);
-  const auto not_notified = make(true, false);
-  store.prune(1);
+  for (int i = 0; i < 5; ++i) make(true, true, /*old=*/true);
+  const auto young = make(true, true, /*old=*/false);
+  const auto open_one = make(false, false, /*old=*/true);
+  const auto not_notified = make(true, false, /*old=*/true);
+  store.prune(std::chrono::hours(1));
   std::vector<std::string> left;
   const auto records = store.list();
   ASSERT_TRUE(records);

@@ -1,4 +1,5 @@
 """`ppmr migrate`: one command moves running processes. After every failure exactly one copy runs."""
+import json
 import shutil
 import signal
 import subprocess
@@ -49,6 +50,40 @@ def test_worker_with_all_kinds_of_state_moves(lab, nodes, migrations, options):
     assert (
         nodes.target.run(["ls", migrations.in_]).stdout == ""
     ), "the checkpoint is still at the target"
+
+
+def test_audit_trails_of_both_nodes_name_what_moved_and_for_whom(lab, nodes, make_migrations):
+    audits = {role: lab.directory / f"audit-{role}.json" for role in ("source", "target")}
+    migrations = make_migrations(
+        source_options=["--audit-file", audits["source"]],
+        target_options=["--audit-file", audits["target"]],
+    )
+    (worker,) = start_workers(lab, nodes, 1)
+    done = migrations.migrate(worker.pid).ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+    def lines(role, event):
+        text = nodes.source.host_path(audits[role]).read_text()
+        return [line for line in map(json.loads, text.splitlines()) if line["event"] == event]
+
+    def outcomes(role, event):
+        return [line["outcome"] for line in lines(role, event)]
+
+    moved = done.summary["trees"][0]["migration"]
+    assert outcomes("source", "migration") == ["begun", "moved"]
+    begun = lines("source", "migration")[0]
+    assert (begun["migration"], begun["uids"], begun["by_uid"]) == (moved, [0], 0)
+    assert begun["trees"][0]["pid"] == worker.pid
+    assert outcomes("target", "migration") == ["prepared", "owned", "running"]
+    wait_until(lambda: len(lines("target", "restart")) == 2, 5, "the end of the restart")
+    assert outcomes("target", "restart") == ["running", "complete"]
+    for line in [*lines("target", "migration"), *lines("target", "restart")]:
+        assert (line["migration"], line["peer"]) == (moved, f"tls-psk {nodes.source.name}")
+    restart = lines("target", "restart")[0]
+    assert (restart["pid"], restart["uids"]) == (worker.pid, [0])
+    accepted = [line for line in lines("target", "connection") if line["outcome"] == "accepted"]
+    assert {"source", "data", "migrate"} == {line["service"] for line in accepted}
 
 
 def test_several_processes_move_in_one_migration(lab, nodes, migrations):

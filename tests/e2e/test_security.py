@@ -1,8 +1,12 @@
 """Access to a target: wrong credentials are refused at once, both sides log why, and other sessions go on."""
+import json
 import os
 import resource
+import signal
 import socket
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,7 @@ from lab.world import MIB, PEER_TIMEOUT, digest_of_written
 
 AT_ONCE = 2.5  # seconds, from the start of ppmr to its end: less than PEER_TIMEOUT
 CONNECTIONS_MAX = 256  # rdma_stream/connection/acceptor.cc
+REFUSED_WITHIN = 1.0  # seconds, without the time that ppmr needs to start
 SMALL = ["--pool-size", "4MiB"]  # touching the pool counts, too
 
 
@@ -23,9 +28,42 @@ def authority(need_command, tmp_path):
     return Authority(tmp_path / "authority")
 
 
+def audited_target(world, *options):
+    """A target with an audit file, `audit`."""
+    audit = world.directory / f"audit-{len(world.daemons)}.json"
+    target = world.target("--audit-file", audit, *options)
+    target.audit = audit
+    return target
+
+
+def audit_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def start_seconds(world):
+    """How long ppmr takes to start and to refuse a key file."""
+    ended = world.ppmr(
+        "source", world.mountpoint("none"), "--target", "127.0.0.1:1", "--key-file", "/missing"
+    )
+    assert ended.code == 2, ended.output
+    return ended.seconds
+
+
+def reload(daemon):
+    """Makes a daemon read its keys and certificates again."""
+    before = daemon.log.read_text().count("reload:")
+    daemon.signal(signal.SIGHUP)
+    wait_until(
+        lambda: daemon.log.read_text().count("reload:") > before, 5, f"the {daemon.role} to reload"
+    )
+
+
 def is_refused(world, target, credentials, source_message, target_message):
-    """A source with these credentials ends at once, and both sides log these messages."""
+    """A source with these credentials ends at once; both sides log these messages, and the target's
+    audit trail has its own."""
     log_before = len(target.log.read_text())
+    audit_before = len(audit_lines(target.audit))
+    start = start_seconds(world)
     ended = world.ppmr(
         "source",
         world.mountpoint("refused"),
@@ -45,7 +83,15 @@ def is_refused(world, target, credentials, source_message, target_message):
         2,
         f"the target to log '{target_message}'",
     )
-    assert ended.seconds < AT_ONCE, f"refused only after {ended.seconds:.2f} s"
+    took = ended.seconds - start
+    assert took < REFUSED_WITHIN, f"refused only after {took:.2f} s"
+    refused = [
+        line
+        for line in audit_lines(target.audit)[audit_before:]
+        if line["outcome"] == "refused" and target_message in line["reason"]
+    ]
+    assert refused and refused[0]["event"] == "connection", audit_lines(target.audit)
+    assert refused[0]["address"].startswith("127.0.0.1:")
 
 
 def threads_of(pid):
@@ -57,8 +103,8 @@ class Stream:
 
     SIZE = 48 * MIB
 
-    def __init__(self, world, source, target):
-        self._writer = world.write(source.mountpoint / "undisturbed", self.SIZE, pause=0.1)
+    def __init__(self, world, source, target, pause=0.1):
+        self._writer = world.write(source.mountpoint / "undisturbed", self.SIZE, pause=pause)
         self._writer.wait_for(2)
         self._target = target
         self._world = world
@@ -75,7 +121,8 @@ class Stream:
 
 
 def test_target_with_key_refuses_sources_without_that_key(world, authority):
-    source, target = world.pair(SMALL)
+    target = audited_target(world)
+    source = world.source(target, *SMALL)
     stream = Stream(world, source, target)
     wrong_key = make_key(world.directory / "wrong", HOST)
     is_refused(world, target, wrong_key, "has another key", "has another key")
@@ -90,9 +137,10 @@ def test_target_with_key_refuses_sources_without_that_key(world, authority):
 def test_target_with_certificate_accepts_only_valid_certificates_of_allowed_peers(
     world, authority, tmp_path
 ):
-    target = world.target(*authority.issue("target", "node1", "node2"))
+    crl = authority.revoke()
+    target = audited_target(world, *authority.issue("target", "node1", "node2"), "--crl", crl)
     source = world.source(target, *SMALL, *authority.issue("node1", "target"))
-    stream = Stream(world, source, target)
+    stream = Stream(world, source, target, pause=0.25)
     foreign = Authority(tmp_path / "foreign", name="foreign")
     foreign.issue("node1")
     is_refused(
@@ -120,6 +168,25 @@ def test_target_with_certificate_accepts_only_valid_certificates_of_allowed_peer
     is_refused(
         world,
         target,
+        authority.issue("node2", "target", usage="serverAuth"),
+        "this node's certificate does not allow this role",
+        "a node that connects needs clientAuth",
+    )
+    is_refused(
+        world,
+        target,
+        [*authority.issue("node2", "target", "another"), "--target-name", "another"],
+        "none of its names is allowed",
+        "the source refused",
+    )
+    revoked = authority.issue("node2", "target")
+    world.source(target, *SMALL, *revoked).stop()
+    authority.revoke("node2")
+    reload(target)
+    is_refused(world, target, revoked, "certificate of this node was revoked", "revoked")
+    is_refused(
+        world,
+        target,
         authority.issue("node2", "another"),
         "none of its names is allowed",
         "the source refused",
@@ -142,7 +209,7 @@ def test_target_with_certificate_accepts_only_valid_certificates_of_allowed_peer
 
 
 def test_source_with_key_is_refused_by_target_without_key(world):
-    target = world.target("--insecure")
+    target = audited_target(world, "--insecure")
     source = world.source(target, *SMALL, "--insecure")
     stream = Stream(world, source, target)
     is_refused(
@@ -195,6 +262,116 @@ def test_a_thousand_half_open_connections_leave_sessions_alone(world):
         for client in clients:
             client.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files_max))
+
+
+def test_a_source_refuses_a_target_with_another_name(world):
+    target = world.target()
+    for name, code in (("another", 4), (socket.gethostname(), 0)):
+        ended = world.ppmr(
+            "source",
+            world.mountpoint("named"),
+            "--target",
+            target.peer_address,
+            *SMALL,
+            *world.credentials([]),
+            "--target-name",
+            name,
+        )
+        assert ended.code == code, ended.output
+        assert ("not 'another' (--target-name)" in ended.err) == (code == 4), ended.err
+
+
+def test_only_named_peers_may_restart_processes(world):
+    process = world.start(["sleep", "1000"], stdin=subprocess.DEVNULL)
+    for name, may in (("another", False), (socket.gethostname(), True)):
+        state = world.directory / f"state-{name}"
+        target = audited_target(world, "--allow-restart-from", name, "--state-dir", state)
+        source = world.source(target, *SMALL)
+        tried = world.ppmr(
+            "migrate", "--dry-run", "--pid", process.pid, "--mount", source.mountpoint
+        )
+        message = f"does not restart processes for '{socket.gethostname()}'"
+        assert (message in tried.err) == (not may), tried.output
+        agents = [line for line in audit_lines(target.audit) if line.get("service") == "migrate"]
+        assert {line["outcome"] for line in agents} == (
+            {"accepted", "ended"} if may else {"refused"}
+        )
+    refused_at_start(
+        world,
+        [
+            *("target", world.mountpoint(), "--listen", "127.0.0.1:0", "--allow-peer", "a"),
+            *("--allow-restart-from", "b", *world.credentials([])),
+        ],
+        "add --allow-peer b",
+    )
+
+
+def ask(daemon, request):
+    """Sends a request to the control socket of a daemon."""
+    (path,) = [
+        line.split()[0]
+        for line in Path("/proc/self/mounts").read_text().splitlines()
+        if line.split()[1] == str(daemon.mountpoint)
+    ]
+    with socket.socket(socket.AF_UNIX) as control:
+        control.settimeout(10)
+        control.connect(path)
+        control.sendall(json.dumps(request).encode() + b"\n")
+        return json.loads(control.makefile().readline())
+
+
+def test_a_checkpoint_belongs_to_the_identity_that_sent_it(world, authority):
+    target = world.target(*authority.issue("target", "node1", "node2"))
+    options = {name: authority.issue(name, "target") for name in ("node1", "node2")}
+    first = world.source(target, *SMALL, *options["node1"])
+    for name in ("sealed", "open"):
+        (first.mountpoint / name).mkdir()
+        world.write(first.mountpoint / name / "file", MIB).succeeds()
+    world.succeeds([find_ppmr(), "commit", first.mountpoint / "sealed"])
+    first.kill()  # its open checkpoint fails
+
+    def states():
+        status = world.status(target.mountpoint)
+        return {c["name"]: (c["state"], c["owner"]) for c in status["checkpoints"]}
+
+    owned = {"sealed": ("sealed", "tls-cert node1"), "open": ("failed", "tls-cert node1")}
+    wait_until(lambda: states() == owned, 3 * PEER_TIMEOUT, f"the checkpoints to be {owned}")
+    for words in ({"op": "wait", "until": "sealed"}, {"op": "remove"}):
+        answer = ask(target, {**words, "checkpoint": "sealed", "owner": "tls-cert node2"})
+        assert not answer["ok"] and "belongs to tls-cert node1" in answer["error"], answer
+    assert ask(target, {"op": "wait", "checkpoint": "sealed", "owner": "tls-cert node1"})["ok"]
+    second = world.source(target, *SMALL, *options["node2"])
+    for name in owned:
+        with pytest.raises(FileExistsError):
+            (second.mountpoint / name).mkdir()
+    assert states() == owned
+    again = world.source(target, *SMALL, *options["node1"])
+    (again.mountpoint / "open").mkdir()
+    assert states()["open"] == ("open", "tls-cert node1")
+
+
+def test_key_is_replaced_while_a_transfer_goes_on(world):
+    key = world.directory / "rotated"
+    options = make_key(key, HOST)
+    make_key(world.directory / "new", HOST)
+    old, new = key.read_text(), (world.directory / "new").read_text()
+    target = audited_target(world, *options)
+    source = world.source(target, *SMALL, *options)
+    stream = Stream(world, source, target)
+    for keys in (old + new, new + old, new):
+        key.write_text(keys)
+        reload(target)
+        reload(source)
+        world.source(target, *SMALL, *options).stop()
+    key.write_text(old)
+    is_refused(world, target, options, "has another key", "has another key")
+    key.write_text("nonsense")
+    reload(target)
+    assert "the old keys and certificates stay in use" in target.log.read_text()
+    key.write_text(new)
+    world.source(target, *SMALL, *options).stop()
+    stream.ends_well()
+    assert world.status(source.mountpoint)["reconnections"] == 0
 
 
 # -- right credentials
@@ -277,8 +454,8 @@ def test_status_shows_how_each_peer_is_authenticated(world, authority):
     open_target = world.target("--insecure")
     open_source = world.source(open_target, *SMALL, "--insecure")
     for daemon, security in (
-        (source, "tls-psk"),
-        (target, "tls-psk"),
+        (source, f"tls-psk {socket.gethostname()}"),
+        (target, f"tls-psk {socket.gethostname()}"),
         (certified, "tls-cert node1"),
         (certified_source, "tls-cert target"),
         (open_target, "none (insecure)"),
@@ -402,7 +579,11 @@ def test_contradictory_credentials_are_refused(world, key, authority):
     refused_at_start(world, [*listen, "--key-file", key, "--insecure"], "excludes")
     refused_at_start(world, [*listen, *certificate[:6]], "--allow-peer is missing")
     refused_at_start(world, [*listen, *certificate[:2], "--allow-peer", "x"], "required together")
-    refused_at_start(world, [*listen, "--allow-peer", "x"], "requires --tls-cert")
+    refused_at_start(world, [*listen, "--allow-peer", "x"], "requires --tls-cert or --key-file")
+    refused_at_start(world, [*listen, "--key-file", key, "--crl", key], "--crl requires --tls-cert")
+    link = world.directory / "link"
+    link.symlink_to(key)
+    refused_at_start(world, [*listen, "--key-file", key, "--audit-file", link], "symbolic link")
 
 
 def test_keygen_creates_key_and_does_not_overwrite_files(world):
@@ -434,7 +615,7 @@ def test_file_names_and_small_files_travel_encrypted(world):
 
 
 def test_replayed_hello_is_refused(world):
-    target = world.target()
+    target = audited_target(world)
     with Relay(target.port) as relay:
         target.peer_address = relay.address
         source = world.source(target, *SMALL)
@@ -445,8 +626,14 @@ def test_replayed_hello_is_refused(world):
             with socket.create_connection(("127.0.0.1", target.port), timeout=5) as thief:
                 thief.sendall(hello)
                 thief.settimeout(5)
+                began = time.monotonic()
                 answer = thief.recv(4096)
+                assert time.monotonic() - began < REFUSED_WITHIN
                 assert b"used before" in answer, answer
+        lines = audit_lines(target.audit)
+        replays = [line for line in lines if "used before" in line.get("reason", "")]
+        assert len(replays) == len(hellos)
+        assert {(line["outcome"], line["service"]) for line in replays} == {("refused", "data")}
         world.write(source.mountpoint / "after", 3 * MIB).succeeds()
         assert world.read(target.mountpoint / "after").succeeds()["sha256"] == digest_of_written(
             3 * MIB
@@ -467,4 +654,4 @@ def test_session_resumes_over_tls_after_its_connections_were_cut(world):
             48 * MIB
         )
         status = world.status(source.mountpoint)
-        assert status["reconnections"] >= 1 and status["peers"][0]["security"] == "tls-psk"
+        assert status["reconnections"] >= 1 and status["peers"][0]["security"].startswith("tls-psk")

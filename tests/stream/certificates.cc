@@ -61,6 +61,9 @@ TestAuthority::CertificatePointer TestAuthority::make(const CertificateRequest& 
   for (const std::string& name : request.dns_names)
     names += (names.empty() ? "DNS:" : ",DNS:") + name;
   if (!names.empty()) add_extension(certificate, signer, NID_subject_alt_name, names);
+  if (!request.extended_key_usage.empty()) {
+    add_extension(certificate, signer, NID_ext_key_usage, request.extended_key_usage);
+  }
   [[maybe_unused]] const int size = ::X509_sign(certificate, issuer_key, ::EVP_sha256());
   assert(size > 0);
   return made;
@@ -76,6 +79,33 @@ CertificateFiles TestAuthority::issue(const CertificateRequest& request) {
                          nullptr, nullptr);
   ::PEM_write_X509(open_file(files.authority).get(), certificate_.get());
   return files;
+}
+
+std::string TestAuthority::revoke(const std::vector<CertificateFiles>& revoked,
+                                  int valid_until_seconds) {
+  const std::unique_ptr<X509_CRL, decltype(&::X509_CRL_free)> list(::X509_CRL_new(),
+                                                                   &::X509_CRL_free);
+  ::X509_CRL_set_version(list.get(), X509_CRL_VERSION_2);
+  ::X509_CRL_set_issuer_name(list.get(), ::X509_get_subject_name(certificate_.get()));
+  ASN1_TIME* time = ::X509_gmtime_adj(nullptr, -7200);
+  ::X509_CRL_set1_lastUpdate(list.get(), time);
+  for (const CertificateFiles& files : revoked) {
+    const File file(std::fopen(files.certificate.c_str(), "r"), &std::fclose);
+    const CertificatePointer certificate(::PEM_read_X509(file.get(), nullptr, nullptr, nullptr),
+                                         &::X509_free);
+    X509_REVOKED* entry = ::X509_REVOKED_new();
+    ::X509_REVOKED_set_serialNumber(entry, ::X509_get_serialNumber(certificate.get()));
+    ::X509_REVOKED_set_revocationDate(entry, time);
+    ::X509_CRL_add0_revoked(list.get(), entry);
+  }
+  ::X509_gmtime_adj(time, valid_until_seconds);
+  ::X509_CRL_set1_nextUpdate(list.get(), time);
+  ::ASN1_TIME_free(time);
+  [[maybe_unused]] const int size = ::X509_CRL_sign(list.get(), key_.get(), ::EVP_sha256());
+  assert(size > 0);
+  const std::string path = (directory_ / "ca.crl").string();
+  ::PEM_write_X509_CRL(open_file(path).get(), list.get());
+  return path;
 }
 
 }  // namespace ppmr

@@ -16,6 +16,7 @@ namespace ppmr {
 struct CertificateRequest {
   std::string common_name;
   std::vector<std::string> dns_names;
+  std::string extended_key_usage;  // "clientAuth" or "serverAuth"; empty: none
   int valid_from_seconds = -3600;  // from now
   int valid_until_seconds = 3600;
 };
@@ -28,6 +29,8 @@ class TestAuthority {
 
   // A certificate signed by this authority, its key, and the certificate of the authority.
   CertificateFiles issue(const CertificateRequest& request);
+  // A new list of revoked certificates, and its file.
+  std::string revoke(const std::vector<CertificateFiles>& revoked, int valid_until_seconds = 3600);
   std::filesystem::path directory() const { return directory_; }
 
  private:

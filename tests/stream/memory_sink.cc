@@ -48,7 +48,7 @@ MemorySink::Node* MemorySink::node_locked(NodeKey key) {
   return node == session->second.nodes.end() ? nullptr : &node->second;
 }
 
-void MemorySink::session_opened(SessionId session, const std::string&) {
+void MemorySink::session_opened(SessionId session, const std::string&, const std::string&) {
   std::lock_guard lock(mutex_);
   if (!sessions_.try_emplace(session).second) violation_locked("session opened twice");
 }

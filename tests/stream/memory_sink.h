@@ -32,7 +32,8 @@ class MemorySink final : public Sink {
   explicit MemorySink(MemorySinkOptions options = {});
   ~MemorySink() override;
 
-  void session_opened(SessionId session, const std::string& source_name) override;
+  void session_opened(SessionId session, const std::string& source_name,
+                      const std::string& owner) override;
   void session_ended(SessionId session, const std::string& reason) override;
   Status claim(SessionId session, const wire::Claim& message) override;
   Status make(SessionId session, const wire::Make& message) override;
