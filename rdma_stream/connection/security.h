@@ -21,11 +21,12 @@ class Security {
   // incomplete credentials.
   static Result<std::shared_ptr<const Security>> load(const Credentials& credentials);
   static Result<std::shared_ptr<const Security>> with_shared_key(const SharedKey& key);
-  // No credentials: plain text, loopback only.
+  // No credentials: plain text, loopback only, between root and one user.
   static std::shared_ptr<const Security> none();
 
   // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
-  // loopback are refused with EPERM unless --insecure is given.
+  // loopback are refused with EPERM unless --insecure is given, and so are other users on loopback
+  // (peer_user.h).
   Result<std::unique_ptr<Connector>> connector(const std::string& address) const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
   // Makes a connector or listener of any network use these credentials.
