@@ -1,5 +1,6 @@
 // The ppmr binary: runs a subcommand.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -7,7 +8,9 @@
 #include "fuse_source/source_command.h"
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
+#include "mount/command_line/config_file.h"
 #include "mount/command_line/exit_code.h"
+#include "mount/privilege/helper_process.h"
 #include "restart_loader/cli/action_script.h"
 #include "restart_loader/cli/commands.h"
 
@@ -26,8 +29,15 @@ int main(int argc, char** argv) {
   ppmr::add_target_command(app, exit_code);
   ppmr::add_restart_commands(app, exit_code);
   ppmr::add_job_commands(app, exit_code);
+  ppmr::add_privileged_helper_command(app, exit_code);
+  auto arguments = ppmr::with_config_file(app, {argv + 1, argv + argc});
+  if (!arguments) {
+    std::fprintf(stderr, "ppmr: %s\n", arguments.error().message.c_str());
+    return ppmr::to_int(ppmr::ExitCode::kUsage);
+  }
+  std::reverse(arguments->begin(), arguments->end());  // CLI11 takes the first one from the end
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(*arguments));
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {

@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "buffer_pool/host_name.h"
 #include "fuse_source/source_mount.h"
+#include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
@@ -22,6 +24,7 @@ struct Flags {
   Credentials credentials;
   std::string log_file;
   bool foreground = false;
+  bool check = false;
 };
 
 // Address and credentials with which `ppmr migrate` reaches the agent on the target's node: those
@@ -68,7 +71,8 @@ ExitCode exit_code_of(const Error& error) {
   return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
 }
 
-ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentials) {
+ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
+  const Credentials& credentials = flags.credentials;
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
   options.security = *security;
@@ -77,21 +81,27 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Credentials& credentia
   options.sender.trusted_fabric = credentials.trusted_fabric;
   // Makes relative paths absolute, before the daemon leaves its working directory.
   const nlohmann::json endpoint = describe_endpoint(options, credentials);
+  if (flags.check) return ExitCode::kSuccess;
   auto mount = SourceMount::create(options);
   if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
   auto control = ControlServer::create();
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
   StopSignals signals([&](int) { (*mount)->stop(); });
+  std::optional<Watchdog> watchdog;
   const auto served = (*mount)->serve((*control)->path(), [&] {
     (*control)->serve(
         [&](const nlohmann::json& request) { return (*mount)->answer(request, endpoint); });
     daemon.ready();
+    watchdog.emplace(daemon.service_manager(), [&] {
+      (*mount)->answer({{"op", "status"}}, endpoint);
+    });
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);
     if (const auto warning = options.security->warning(); !warning.empty() && !options.discard) {
       spdlog::warn("{}", warning);
     }
   });
+  watchdog.reset();
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
   control->reset();  // ends the control server before the mount: its requests use the mount
   return ExitCode::kSuccess;
@@ -105,7 +115,9 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
       "source",
       "Mount the directory that a checkpoint tool writes into, and stream its content to a target");
   SourceOptions& source = flags->source;
-  command->add_option("MOUNTPOINT", source.mountpoint, "the directory to mount on")->required();
+  add_config_option(*command);
+  command->add_option("MOUNTPOINT,--mountpoint", source.mountpoint, "the directory to mount on")
+      ->required();
   auto* target = command->add_option("--target", source.target_address, "HOST:PORT of ppmr target");
   auto* discard = command->add_flag("--discard", source.discard,
                                     "discard what is written: measures aggregation alone");
@@ -125,16 +137,31 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
                    "number of data connections: TCP connections or RDMA queue pairs")
       ->check(CLI::Range(1u, wire::kStreamsMax))
       ->capture_default_str();
+  command
+      ->add_option_function<std::string>(
+          "--compress",
+          [&source](const std::string& text) {
+            const auto compression = parse_compression(text);
+            if (!compression) {
+              throw CLI::ValidationError("--compress", compression.error().message);
+            }
+            source.sender.compression = *compression;
+          },
+          "compress what travels: lz4, zstd (levels 1 to 19), or auto: what the link gains from")
+      ->type_name("off|lz4|zstd[:LEVEL]|auto")
+      ->default_str("off");
   add_credential_options(*command, flags->credentials);
   add_peer_timeout_option(*command, source.sender.peer_timeout);
   command->add_flag("--allow-other", source.allow_other, "let other users access the mount");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
+  command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, pool_size, &exit_code] {
     check(flags->source, pool_size->count() > 0);
-    exit_code = run_daemon(
-        {.name = "ppmr source", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, flags->source, flags->credentials); });
+    exit_code = run_daemon({.name = "ppmr source",
+                            .foreground = flags->foreground || flags->check,
+                            .log_file = flags->check ? "" : flags->log_file},
+                           [&](Daemon& daemon) { return run(daemon, flags->source, *flags); });
   });
   return command;
 }

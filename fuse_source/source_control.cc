@@ -1,4 +1,4 @@
-// Answers requests on the control socket of a source mount: status, commit, send-memory,
+// Answers requests on the control socket of a source mount: status, commit, drain, send-memory,
 // and endpoint (how `ppmr migrate` reaches the target).
 #include <unistd.h>
 
@@ -28,6 +28,10 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
   const std::string operation = request.at("op");
   if (operation == "endpoint") return endpoint;
   if (operation == "status") return status();
+  if (operation == "drain") {
+    draining_ = request.value("on", true);
+    return {{"ok", true}};
+  }
   if (operation == "commit") {
     auto report = commit(request.at("checkpoint"));
     if (!report) return refusal(report.error());
@@ -53,6 +57,7 @@ nlohmann::json SourceMount::status() {
       {"mountpoint", options_.mountpoint},
       {"pid", ::getpid()},
       {"age_ms", ms_since(started_at_)},
+      {"draining", draining_.load()},
       {"bytes", sent.verified_bytes},
       {"chunks", sent.chunks},
       {"inline_chunks", sent.inline_chunks},
@@ -77,7 +82,10 @@ nlohmann::json SourceMount::status() {
                          {"connected", sent.connected},
                          {"silence_ms", sent.silence.count()},
                          {"age_ms", ms_since(started_at_)},
+                         {"compression", sent.compression},
+                         {"compression_why", sent.compression_why},
                          {"bytes", sent.verified_bytes},
+                         {"wire_bytes", sent.wire_bytes},
                          {"transport", options_.discard ? "none" : to_string(sent.transport)},
                          {"transport_why", sent.transport_why}};
   if (auto status = outlet->status(); !status) peer["error"] = status.error().message;

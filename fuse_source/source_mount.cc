@@ -168,9 +168,11 @@ Status SourceMount::serve(const std::string& source_label, const std::function<v
     }
   };
   return FrontEnd::serve(
-      {.mountpoint = options_.mountpoint,
-       .source_label = source_label,
-       .allow_other = options_.allow_other},
+      [&] {
+        return mount_fuse({.mountpoint = options_.mountpoint,
+                           .source_label = source_label,
+                           .allow_other = options_.allow_other});
+      },
       source_operations(), buffers_, RequestLoopOptions::for_buffers(pool_->slot_count()),
       {.mounted = mounted, .ending = ending, .ended = [&] { seal_closed_checkpoints(unmounted); }});
 }

@@ -182,6 +182,7 @@ class SourceMount final : public FrontEnd {
   const std::unique_ptr<VerbsSource> verbs_;  // null: bytes travel over TCP
   SlotBuffers buffers_;
 
+  std::atomic<bool> draining_ = false;  // make() begins no checkpoint
   std::atomic<bool> stopping_ = false;
   std::mutex changes_;
   std::mutex attribute_changes_;

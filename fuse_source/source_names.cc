@@ -62,6 +62,10 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
   node->link_target = link_target;
   node->checkpoint = (*parent)->checkpoint;
   const bool begins_checkpoint = node->checkpoint == nullptr;
+  if (begins_checkpoint && draining_) {
+    return failure(ESHUTDOWN, "begin checkpoint '" + name +
+                                  "': this mount drains (ppmr drain --resume ends that)");
+  }
   if (begins_checkpoint) {
     auto outlet = live_outlet_for_claim();
     if (!outlet) return failure(outlet.error());

@@ -1,13 +1,9 @@
 #include "fuse_target/agent_bridge.h"
 
-#include <sys/socket.h>
-#include <sys/wait.h>
-
 #include <chrono>
 
 #include "buffer_pool/unique_fd.h"
 #include "mount/control/line_socket.h"
-#include "mount/daemon/spawn.h"
 #include "rdma_stream/control/agent_frames.h"
 
 namespace ppmr {
@@ -23,32 +19,6 @@ constexpr milliseconds kIdleMax{60'000};
 constexpr milliseconds kAnswerMax{60'000};
 constexpr milliseconds kStopInterval{200};
 constexpr milliseconds kWriteTimeout{10'000};
-constexpr int kAgentsSocket = 3;  // descriptor number in the agent
-
-struct AgentProcess {
-  pid_t pid = -1;
-  UniqueFd socket;
-  // Closing the socket ends the agent. Nothing is lost: its decisions are in its records.
-  ~AgentProcess() {
-    socket.reset();
-    while (pid > 0 && waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  }
-};
-
-Status start(const std::vector<std::string>& arguments, AgentProcess& agent) {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return system_failure("socketpair for", "ppmr migration-agent");
-  }
-  agent.socket = UniqueFd(ends[0]);
-  const UniqueFd theirs(ends[1]);
-  auto pid = spawn(
-      {.argv = arguments, .program = "/proc/self/exe", .files = {{theirs.get(), kAgentsSocket}}});
-  if (!pid) return failure(pid.error());
-  agent.pid = *pid;
-  return {};
-}
 
 bool is_end_of_connection(const Error& error) {
   return error.errno_value == ECONNRESET || error.errno_value == ETIMEDOUT;
@@ -57,17 +27,14 @@ bool is_end_of_connection(const Error& error) {
 }  // namespace
 
 Status AgentBridge::serve(Connection& connection, const std::string& node_name) {
-  AgentProcess agent;
   // With a shared key peers are not authenticated individually: the name is only informative.
   const PeerIdentity identity = connection.peer_identity();
   const bool named = identity.method == PeerIdentity::Method::kCertificate;
-  const Status started = start({"ppmr", "migration-agent", "--fd", std::to_string(kAgentsSocket),
-                                "--state-dir", options_.state_directory, "--mountpoint",
-                                options_.mountpoint, "--peer", named ? identity.name : node_name},
-                               agent);
-  if (!started) return started;
+  // Closing the socket ends the agent. Nothing is lost: its decisions are in its records.
+  const auto agent = helper_->start_agent(named ? identity.name : node_name);
+  if (!agent) return failure(agent.error());
   connection.set_write_timeout(kWriteTimeout);
-  return pass_messages(connection, agent.socket.get());
+  return pass_messages(connection, agent->get());
 }
 
 Status AgentBridge::pass_messages(Connection& connection, int agent) {

@@ -1,20 +1,30 @@
 #include "fuse_target/target_command.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "buffer_pool/host_name.h"
 #include "fuse_target/target_mount.h"
+#include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
+#include "mount/privilege/confinement.h"
+#include "mount/privilege/privileged_helper.h"
+#include "mount/restart_policy/restart_policy.h"
+#include "rdma_stream/connection/security.h"
 #include "rdma_stream/connection/tcp_connection.h"
+#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -23,8 +33,13 @@ namespace {
 struct Flags {
   TargetOptions target;
   Credentials credentials;
+  std::string listen_address;
+  std::string state_directory = "/var/lib/ppmr";
+  std::string user;
+  bool allow_other = false;
   std::string log_file;
   bool foreground = false;
+  bool check = false;
 };
 
 // The mount point is checked first, because a wrong one is the most common mistake.
@@ -42,16 +57,59 @@ Status check_mountpoint(const std::string& path) {
   return {};
 }
 
+Result<size_t> available_memory_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string word; meminfo >> word;) {
+    if (word != "MemAvailable:") continue;
+    size_t kib = 0;
+    if (meminfo >> kib) return kib << 10;
+  }
+  return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
+}
+
+bool may_use_verbs(const TargetOptions& options) {
+  return options.transport.mode != TransportMode::kTcp && ::access(kVerbsDevices, F_OK) == 0;
+}
+
+// What the daemon may open after its set-up: /dev/null for what goes nowhere, and RDMA devices.
+LandlockRules landlock_rules(const TargetOptions& options) {
+  LandlockRules rules{.writable = {"/dev/null"}};
+  if (!may_use_verbs(options)) return rules;
+  rules.readable.assign(std::begin(kVerbsFiles), std::end(kVerbsFiles));
+  rules.writable.emplace_back(kVerbsDevices);
+  return rules;
+}
+
+HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
+                             const std::string& control_socket) {
+  HelperOptions options{.mountpoint = target.mountpoint,
+                        .control_socket = control_socket,
+                        .allow_other = flags.allow_other,
+                        .spill_directory = target.spill_directory,
+                        .background = !flags.foreground};
+  if (target.allow_restart) {
+    options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
+                     "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
+    if (!target.restart_policy.empty())
+      options.agent.push_back("--restart-policy=" + target.restart_policy);
+    if (target.allow_root_restart) options.agent.emplace_back("--allow-root-restart");
+  }
+  return options;
+}
+
 ExitCode exit_code_of(const Error& error) {
   const bool environment = error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ||
                            error.errno_value == ENODEV;  // no RDMA device
   return environment ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
-ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentials) {
+ExitCode run(Daemon& daemon, const Flags& flags) {
+  TargetOptions options = flags.target;
+  const Credentials& credentials = flags.credentials;
   if (auto checked = check_mountpoint(options.mountpoint); !checked) {
     return daemon.failed(checked.error(), ExitCode::kMountFailed);
   }
+  options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
   options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
@@ -71,7 +129,7 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
   // Beyond loopback, anyone on the network could then run processes here as root. That takes two
   // options, so that neither of them says it by accident.
   if (options.allow_restart && credentials.insecure && !credentials.trusted_fabric) {
-    const auto loopback = is_loopback_address(options.listen_address);
+    const auto loopback = is_loopback_address(flags.listen_address);
     if (!loopback) {
       return daemon.failed({loopback.error().errno_value, "--listen: " + loopback.error().message},
                            exit_code_of(loopback.error()));
@@ -82,31 +140,72 @@ ExitCode run(Daemon& daemon, TargetOptions options, const Credentials& credentia
            "--allow-restart with --insecure lets everyone on the network run processes here as "
            "root: authenticate peers with --key-file or certificates, or add --trusted-fabric if "
            "no other machine can reach " +
-               options.listen_address},
+               flags.listen_address},
           ExitCode::kUsage);
     }
   }
-  options.security = *security;
+  if (!options.restart_policy.empty()) {
+    options.restart_policy = std::filesystem::absolute(options.restart_policy).string();
+    if (auto policy = read_restart_policy(options.restart_policy); !policy) {
+      return daemon.failed(policy.error(), ExitCode::kUsage);
+    }
+  }
   options.trusted_fabric = credentials.trusted_fabric;
-  options.state_directory = std::filesystem::absolute(options.state_directory).string();
   options.target_name = host_name();
-  auto target = TargetMount::create(options);
-  if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
-  auto control = ControlServer::create();
+  if (options.limit_bytes == 0) {
+    const auto available = available_memory_bytes();
+    if (!available) return daemon.failed(available.error(), ExitCode::kFailure);
+    options.limit_bytes = std::max(*available / 2, 2 * kLimitMinBytes);
+  }
+  const auto user = choose_daemon_user(flags.user);
+  if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
+  if (flags.check) return ExitCode::kSuccess;
+  auto listener = (*security)->listener(flags.listen_address);
+  if (!listener) {
+    const Error& error = listener.error();
+    return daemon.failed({error.errno_value, "--listen: " + error.message}, exit_code_of(error));
+  }
+  ControlServerOptions control_options;
+  control_options.remove = [&options](const std::string& path) {
+    options.helper ? options.helper->remove_control_socket() : void(::unlink(path.c_str()));
+  };
+  auto control = ControlServer::create(std::move(control_options));
   if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
+  auto helper = PrivilegedHelper::start(helper_options(flags, options, (*control)->path()));
+  if (!helper) return daemon.failed(helper.error(), ExitCode::kFailure);
+  options.helper = *helper;
+
+  // From here on without privileges. RDMA devices are opened later: the kernel refuses commands of
+  // a user who is not the one that has opened the device.
+  auto confinement = confine(*user, landlock_rules(options),
+                             /*locks_memory=*/options.lock_memory || may_use_verbs(options));
+  if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
+  options.confinement = *confinement;
+  auto target = TargetMount::create(options, std::move(*listener));
+  if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
   StopSignals signals([&](int) { (*target)->stop(); });
-  const auto served = (*target)->serve((*control)->path(), [&] {
+  std::optional<Watchdog> watchdog;
+  const auto served = (*target)->serve([&] {
     (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
                           std::vector<UniqueFd>& descriptors) {
       return (*target)->answer(request, descriptors);
     });
     daemon.ready();
+    watchdog.emplace(daemon.service_manager(), [&] {
+      std::vector<UniqueFd> none;
+      (*target)->answer({{"op", "status"}}, none);
+    });
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
                  (*target)->listen_address());
-    if (const auto warning = options.security->warning(); !warning.empty()) {
+    if (const auto warning = (*security)->warning(); !warning.empty()) {
       spdlog::warn("{}", warning);
     }
+    if (confinement->landlock == 0) {
+      spdlog::warn("files are protected by permissions only, not by Landlock: {}",
+                   confinement->landlock_why);
+    }
   });
+  watchdog.reset();
   (*target)->stop_answering();
   control->reset();  // closes the control socket first: its requests use the target
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
@@ -120,8 +219,10 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "target", "Mount the directory that receives checkpoints, and listen for sources");
   TargetOptions& target = flags->target;
-  command->add_option("MOUNTPOINT", target.mountpoint, "directory to mount on")->required();
-  command->add_option("--listen", target.listen_address, "HOST:PORT for sources to connect to")
+  add_config_option(*command);
+  command->add_option("MOUNTPOINT,--mountpoint", target.mountpoint, "directory to mount on")
+      ->required();
+  command->add_option("--listen", flags->listen_address, "HOST:PORT for sources to connect to")
       ->required();
   add_transport_options(*command, target.transport);
   add_size_option(*command, "--pool-size", target.ready_bytes,
@@ -130,24 +231,37 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                   "memory for images (0: half of the available memory at start)");
   command->add_option("--spill-dir", target.spill_directory,
                       "spill images beyond the limit to files here; without it writers get ENOSPC");
+  command->add_flag("--mlock", target.lock_memory, "never let the kernel swap images out");
   command->add_flag("--consume", target.consume,
                     "free bytes once read; each file can be read once, front to back");
   command->add_flag("--wait-for-files", target.wait_for_files,
                     "look-up of a missing file waits until the checkpoint is complete");
   add_credential_options(*command, flags->credentials);
   command->add_flag("--allow-restart", target.allow_restart,
-                    "let sources restart processes here with ppmr migrate");
+                    "let sources restart processes here with ppmr migrate, but none of root");
+  auto* root = command->add_flag("--allow-root-restart", target.allow_root_restart,
+                                 "like --allow-restart, also of root processes, containers and "
+                                 "namespaces: accepted sources are root here");
   command
-      ->add_option("--state-dir", target.state_directory, "directory for the records of migrations")
+      ->add_option("--restart-policy", target.restart_policy,
+                   "like --allow-restart, but of the processes that this file accepts")
+      ->excludes(root);
+  command
+      ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
       ->capture_default_str();
   add_peer_timeout_option(*command, target.peer_timeout);
-  command->add_flag("--allow-other", target.allow_other, "allow access by other users");
+  command->add_flag("--allow-other", flags->allow_other, "allow access by other users");
+  command->add_option(
+      "--user", flags->user,
+      "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
+  command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, &exit_code] {
-    exit_code = run_daemon(
-        {.name = "ppmr target", .foreground = flags->foreground, .log_file = flags->log_file},
-        [&](Daemon& daemon) { return run(daemon, flags->target, flags->credentials); });
+    exit_code = run_daemon({.name = "ppmr target",
+                            .foreground = flags->foreground || flags->check,
+                            .log_file = flags->check ? "" : flags->log_file},
+                           [&](Daemon& daemon) { return run(daemon, *flags); });
   });
   return command;
 }

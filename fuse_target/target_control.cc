@@ -1,4 +1,4 @@
-// The requests of the control socket: status, commit, wait, remove, lend.
+// The requests of the control socket: status, commit, drain, wait, remove, lend.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -7,6 +7,8 @@
 
 #include "fuse_target/target_mount.h"
 #include "mount/control/control_socket.h"
+#include "mount/control/json_text.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
@@ -45,6 +47,7 @@ nlohmann::json describe(const SessionReport& session) {
           {"silence_ms", session.silence.count()},
           {"age_ms", session.age.count()},
           {"bytes", session.received_bytes},
+          {"wire_bytes", session.wire_bytes},
           {"queued_chunks", session.queued_chunks},
           {"pulling_chunks", session.pulling_chunks},
           {"pulled_again", session.pulled_again},
@@ -69,7 +72,8 @@ nlohmann::json success(const CheckpointReport& report) {
   return {{"ok", true},
           {"state", to_string(report.state)},
           {"files", report.files},
-          {"bytes", report.bytes}};
+          {"bytes", report.bytes},
+          {"inode", report.inode}};
 }
 
 Error failed_error(const CheckpointReport& report) {
@@ -86,9 +90,15 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
                                    std::vector<UniqueFd>& descriptors) {
   const std::string operation = request.at("op");
   if (operation == "status") return status();
+  if (operation == "drain") {
+    draining_ = request.value("on", true);
+    tree_.refuse_claims(draining_);
+    return {{"ok", true}};
+  }
   if (operation == "commit") return commit(request);
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
+  if (operation == "note_refusal") return note_refusal(request);
   if (operation == "lend") return lend(request, descriptors);
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
@@ -111,11 +121,14 @@ nlohmann::json TargetMount::status() const {
                            {"mountpoint", options_.mountpoint},
                            {"pid", ::getpid()},
                            {"age_ms", ms_since(started_at_)},
+                           {"draining", draining_.load()},
+                           {"agents", working_agents_.load()},
                            {"bytes", tree_.landed_bytes()},
                            {"parked_readers", parking_.parked()},
                            {"stalls", stalls},
                            {"listen", receiver_->address()},
                            {"allow_restart", options_.allow_restart},
+                           {"confinement", describe(options_.confinement)},
                            {"store",
                             {{"limit_bytes", store.limit_bytes},
                              {"used_bytes", store.used_bytes},
@@ -128,6 +141,14 @@ nlohmann::json TargetMount::status() const {
                            {"checkpoints", checkpoints}};
   if (verbs_) status["rdma"] = describe(verbs_->counters(), verbs_->traffic());
   return status;
+}
+
+// A supervisor has refused to restore a checkpoint.
+nlohmann::json TargetMount::note_refusal(const nlohmann::json& request) {
+  spdlog::warn("refused to restart process {} of {} from checkpoint {}: {}",
+               request.at("process").get<int>(), json_text(request.at("peer")),
+               json_text(request.at("checkpoint")), request.at("reason").get<std::string>());
+  return {{"ok", true}};
 }
 
 // Requests the seal from the source and waits for the result.

@@ -1,9 +1,10 @@
 #include "fuse_target/target_mount.h"
 
-#include <algorithm>
-#include <fstream>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
-#include "mount/fuse/caller.h"
+#include <algorithm>
+
 #include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
@@ -14,35 +15,27 @@ namespace {
 // the same time, fewer if the memory limit is small.
 constexpr size_t kBounceExtentsMax = 16;
 
-Result<size_t> available_memory_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string word; meminfo >> word;) {
-    if (word != "MemAvailable:") continue;
-    size_t kib = 0;
-    if (meminfo >> kib) return kib << 10;
-  }
-  return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
+Status check_lockable(size_t bytes, const Confinement& confinement) {
+  rlimit limit{};
+  if (confinement.capabilities != "none") return {};  // CAP_IPC_LOCK
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur >= bytes) return {};
+  return failure(EINVAL, "--mlock: this user may lock only " +
+                             std::to_string(limit.rlim_cur >> 20) +
+                             " MiB of memory; raise the limit (ulimit -l) above --memory-limit");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options) {
+Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
+                                                         std::unique_ptr<Listener> listener) {
   Parts parts;
-  auto listener = options.security->listener(options.listen_address);
-  if (!listener) {
-    return failure(listener.error().errno_value, "--listen: " + listener.error().message);
-  }
-  parts.listener = std::move(*listener);
+  parts.listener = std::move(listener);
   StoreOptions store;
   store.limit_bytes = options.limit_bytes;
-  if (store.limit_bytes == 0) {
-    const auto available = available_memory_bytes();
-    if (!available) return failure(available.error());
-    store.limit_bytes = std::max(*available / 2, 2 * kLimitMinBytes);
-  }
   store.ready_bytes = options.ready_bytes;
   if (!options.spill_directory.empty()) {
-    auto spill = SpillDirectory::open(options.spill_directory);
+    auto spill = SpillDirectory::open(
+        options.spill_directory, [helper = options.helper] { return helper->create_spill_file(); });
     if (!spill) return failure(spill.error());
     parts.spill = std::move(*spill);
     const size_t extents =
@@ -52,12 +45,18 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options) 
   if (auto opened = open_verbs(options, store.limit_bytes, parts); !opened) {
     return failure(opened.error());
   }
-  if (parts.verbs) {
-    store.region_mapped = [verbs = parts.verbs.get()](uint32_t region,
-                                                      std::span<std::byte> memory) {
-      verbs->region_mapped(region, memory);
-    };
+  if (options.lock_memory) {
+    if (Status lockable = check_lockable(store.limit_bytes, options.confinement); !lockable) {
+      return failure(lockable.error());
+    }
   }
+  store.region_mapped = [verbs = parts.verbs.get(), lock = options.lock_memory](
+                            uint32_t region, std::span<std::byte> memory) {
+    if (lock && ::mlock2(memory.data(), memory.size(), MLOCK_ONFAULT) != 0) {
+      spdlog::error("--mlock: images may be swapped out: mlock: {}", std::strerror(errno));
+    }
+    if (verbs != nullptr) verbs->region_mapped(region, memory);
+  };
   auto memory =
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());
@@ -95,9 +94,9 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
       memory_(std::move(parts.memory)),
       loans_(std::move(parts.loans)),
       storage_{*memory_, spill_.get(), options_.consume},
-      parking_(caller_is_dying),
+      parking_([helper = options_.helper](pid_t process) { return helper->is_dying(process); }),
       tree_(storage_, parking_),
-      agents_({.mountpoint = options_.mountpoint, .state_directory = options_.state_directory}),
+      agents_(options_.helper),
       front_end_(tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files) {
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
@@ -106,11 +105,18 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
   receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
   if (options_.allow_restart) {
     receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {
-      return agents_.serve(connection, node_name);
+      return serve_agent(connection, node_name);
     };
   }
   receiver_ = std::make_unique<Receiver>(receiver, std::move(parts.listener), tree_);
   upstream_->attach(receiver_.get());
+}
+
+Status TargetMount::serve_agent(Connection& connection, const std::string& node_name) {
+  ++working_agents_;
+  const Status served = agents_.serve(connection, node_name);
+  --working_agents_;
+  return served;
 }
 
 TargetMount::~TargetMount() {
@@ -121,13 +127,11 @@ TargetMount::~TargetMount() {
   if (verbs_) verbs_->close();  // deregisters the memory before it is unmapped
 }
 
-Status TargetMount::serve(const std::string& source_label, const std::function<void()>& mounted) {
+Status TargetMount::serve(const std::function<void()>& mounted) {
   HeapRequestBuffers buffers;
   return front_end_.serve(
-      {.mountpoint = options_.mountpoint,
-       .source_label = source_label,
-       .allow_other = options_.allow_other},
-      target_operations(), buffers, RequestLoopOptions::for_buffers(),
+      [this] { return options_.helper->mount(); }, target_operations(), buffers,
+      RequestLoopOptions::for_buffers(),
       // `ending` does nothing, because the target's request handlers never block. `ended` replies
       // to the parked requests, while the FUSE session still exists.
       {.mounted = mounted, .ending = [] {}, .ended = [this] { parking_.close(); }});

@@ -13,40 +13,44 @@
 #include "fuse_target/store/loans.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/command_line/transport_option.h"
-#include "rdma_stream/connection/security.h"
+#include "mount/privilege/confinement.h"
+#include "mount/privilege/privileged_helper.h"
+#include "rdma_stream/connection/connection.h"
 #include "rdma_stream/session/receiver.h"
 
 namespace ppmr {
 
 struct TargetOptions {
   std::string mountpoint;
-  std::string listen_address;
-  std::shared_ptr<const Security> security = Security::none();
   size_t ready_bytes = size_t{1} << 30;
-  size_t limit_bytes = 0;  // 0: half of the memory that is available at start
+  size_t limit_bytes = 0;
   std::string spill_directory;
+  bool lock_memory = false;  // images are never swapped out
   bool consume = false;
   bool wait_for_files = false;
-  bool allow_other = false;
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TransportOptions transport;
-  bool allow_restart = false;   // sources may restart processes here
-  bool trusted_fabric = false;  // data needs no encryption, if the source agrees
-  std::string state_directory = "/var/lib/ppmr";
+  bool allow_restart = false;       // sources may restart processes here
+  bool allow_root_restart = false;  // also processes of root, containers and namespaces
+  std::string restart_policy;       // file; empty: the defaults of RestartPolicy
+  bool trusted_fabric = false;      // data needs no encryption, if the source agrees
+  std::shared_ptr<PrivilegedHelper> helper;
+  Confinement confinement;  // for the status
 };
 
 // Threads: created, served and destroyed by one thread; stop(), answer() and stop_answering() by
 // any.
 class TargetMount {
  public:
-  // Listens, accepts sources and starts to touch memory, but does not mount. Errors: EINVAL for
-  // options, EADDRINUSE, those of the spill directory, ENODEV without the requested RDMA device.
-  static Result<std::unique_ptr<TargetMount>> create(TargetOptions options);
+  // Accepts sources and starts to touch memory, but does not mount. Errors: EINVAL for options,
+  // those of the spill directory, ENODEV without the requested RDMA device.
+  static Result<std::unique_ptr<TargetMount>> create(TargetOptions options,
+                                                     std::unique_ptr<Listener> listener);
   ~TargetMount();
 
   // Mounts, calls `mounted`, and serves until it is unmounted or stop(). Errors: those of mounting.
-  Status serve(const std::string& source_label, const std::function<void()>& mounted);
+  Status serve(const std::function<void()>& mounted);
   void stop();
 
   // Answers a request of the control socket. Blocks for `commit` and `wait`. The client gets the
@@ -74,10 +78,16 @@ class TargetMount {
   nlohmann::json commit(const nlohmann::json& request);
   nlohmann::json wait(const nlohmann::json& request);
   nlohmann::json remove(const nlohmann::json& request);
+  static nlohmann::json note_refusal(const nlohmann::json& request);
   nlohmann::json lend(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
+
+  Status serve_agent(Connection& connection, const std::string& node_name);
 
   const TargetOptions options_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
+
+  std::atomic<bool> draining_{false};
+  std::atomic<int> working_agents_{0};
 
   // Destroyed from last to first: the receiver before the tree that it fills, the tree before the
   // memory of its files.

@@ -15,7 +15,7 @@ MIGRATE_LIMIT_S = 300
 
 def can_migrate(at):
     """True if this ppmr has the command `migrate`."""
-    return "--allow-restart" in at.run([find_ppmr(), "target", "--help"], check=False).stdout
+    return "--allow-root-restart" in at.run([find_ppmr(), "target", "--help"], check=False).stdout
 
 
 class MigrateMove(Move):

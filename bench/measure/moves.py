@@ -178,7 +178,7 @@ def measure(testbed, count, mib_each, only=()):
     migrating = can_migrate(testbed.source)
     if migrating:
         defaults |= {
-            "--allow-restart": None,
+            "--allow-root-restart": None,
             "--state-dir": testbed.target.scratch(testbed.label("state")),
         }
     with Mounts(

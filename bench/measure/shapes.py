@@ -34,7 +34,7 @@ def mounts_for(testbed, mib):
     """Mounts with the product's defaults. The store's limit is half of the free memory if not set: not the same for each row."""
     testbed.nodes("veth")
     defaults = {
-        "--allow-restart": None,
+        "--allow-root-restart": None,
         "--state-dir": testbed.target.scratch(testbed.label("state")),
         "--memory-limit": f"{max(2048, mib + 1024)}MiB",
     }

@@ -206,4 +206,30 @@ TARGETS = (
         at_least=False,
         unit="CPU-s/GB",
     ),
+    *(
+        Target(
+            f"time of a move, encrypted, {link}, of one that is not",
+            wanted,
+            _ratio(f"costs/encryption/random, {link}", "encrypted", "plain"),
+            at_least=False,
+        )
+        for link, wanted in (("veth", 1.35), ("10 Gb/s", 1.05))
+    ),
+    *(
+        Target(
+            f"time of a move of text, 1 Gb/s, uncompressed, of one with --compress {how}",
+            2,
+            _ratio("costs/compression/text, 1 Gb/s", "off", how),
+        )
+        for how in ("lz4", "zstd", "auto")
+    ),
+    *(
+        Target(
+            f"time of a move with --compress auto that gains nothing: {name}",
+            1.03,
+            _ratio(f"costs/compression/{name}", "auto", "off"),
+            at_least=False,
+        )
+        for name in ("random, 1 Gb/s", "random, veth", "text, veth")
+    ),
 )

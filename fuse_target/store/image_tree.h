@@ -30,6 +30,7 @@ inline constexpr uint64_t kRootInode = 1;  // FUSE_ROOT_ID
 struct CheckpointReport {
   std::string name;
   NodeKey top;
+  uint64_t inode = 0;  // of the top in the mount; never used again
   StoredState state = StoredState::kOpen;
   uint64_t bytes = 0;
   size_t files = 0;
@@ -102,6 +103,8 @@ class ImageTree final : public Sink {
   Result<NodeKey> remove_checkpoint(const std::string& name);
 
   // ---- For the control socket.
+  // While true, claim() refuses new checkpoints with ESHUTDOWN.
+  void refuse_claims(bool refuse) { refuses_claims_ = refuse; }
   std::vector<CheckpointReport> checkpoints() const;
   std::optional<CheckpointReport> checkpoint(const std::string& name) const;
   // Lends a part of a file, see ImageFile::lend(). `path`: relative to the checkpoint; empty if the
@@ -207,6 +210,7 @@ class ImageTree final : public Sink {
   mutable std::shared_mutex files_mutex_;
   std::unordered_map<NodeKey, FileRecord, KeyHash> files_;  // guarded by files_mutex_
 
+  std::atomic<bool> refuses_claims_ = false;
   std::atomic<uint64_t> landed_bytes_ = 0;
 };
 

@@ -481,7 +481,10 @@ TEST_F(ImageTreeTest, DestroyingTheTreeFreesTheBytesOfOpenFiles) {
 class WatchedSpillDirectory : public SpillDirectory {
  public:
   WatchedSpillDirectory(std::string path, std::function<void()> closing)
-      : SpillDirectory(std::move(path)), closing_(std::move(closing)) {}
+      : SpillDirectory(
+            path, [path] { return create_unnamed_file(path); },
+            std::move(create_unnamed_file(path)->file)),
+        closing_(std::move(closing)) {}
   Result<std::shared_ptr<SpillFile>> create_file() const override {
     auto file = SpillDirectory::create_file();
     if (!file) return file;

@@ -50,6 +50,9 @@ StoredNodePointer new_node(SessionId session, const Message& message) {
 }  // namespace
 
 Status ImageTree::claim(SessionId session, const wire::Claim& message) {
+  if (refuses_claims_) {
+    return failure(ESHUTDOWN, "the target drains: it takes no new checkpoint");
+  }
   if (auto checked = check_new_node(message); !checked) return checked;
   StoredNodePointer replaced;  // declared before the lock: destroyed after the unlock
   {

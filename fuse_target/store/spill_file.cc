@@ -16,8 +16,9 @@
 
 namespace ppmr {
 
-SpillFile::SpillFile(UniqueFd file, std::string directory, SpilledBytes spilled_bytes)
-    : file_(std::move(file)),
+SpillFile::SpillFile(UnnamedFile file, std::string directory, SpilledBytes spilled_bytes)
+    : file_(std::move(file.file)),
+      reading_(std::move(file.reading)),
       directory_(std::move(directory)),
       spilled_bytes_(std::move(spilled_bytes)) {}
 
@@ -139,9 +140,8 @@ Status SpillFile::read(uint64_t offset, std::span<std::byte> bytes) const {
 }
 
 Result<UniqueFd> SpillFile::open_for_reading() const {
-  const std::string name = "/proc/self/fd/" + std::to_string(file_.get());
-  UniqueFd file(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return system_failure("open for reading", "a spill file in " + directory_);
+  UniqueFd file(::fcntl(reading_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!file) return system_failure("duplicate", "a spill file in " + directory_);
   return file;
 }
 
@@ -192,26 +192,27 @@ void SpillFile::count_disk_bytes_locked() {
 
 // ---- The directory -----------------------------------------------------------------------------
 
+Result<std::unique_ptr<SpillDirectory>> SpillDirectory::open(const std::string& path,
+                                                             CreateFile create) {
+  auto first = create();
+  if (!first) return failure(first.error());
+  return std::unique_ptr<SpillDirectory>(
+      new SpillDirectory(path, std::move(create), std::move(first->file)));
+}
+
 Result<std::unique_ptr<SpillDirectory>> SpillDirectory::open(const std::string& path) {
-  std::unique_ptr<SpillDirectory> directory(new SpillDirectory(path));
-  if (auto tried = directory->create_file(); !tried) return failure(tried.error());
-  return directory;
+  return open(path, [path] { return create_unnamed_file(path); });
 }
 
 Result<std::shared_ptr<SpillFile>> SpillDirectory::create_file() const {
-  UniqueFd file(::open(path_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file && (errno == EOPNOTSUPP || errno == EISDIR)) {  // not every file system has O_TMPFILE
-    std::string name = path_ + "/ppmr-spill-XXXXXX";
-    file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
-    if (file) ::unlink(name.c_str());
-  }
-  if (!file) return system_failure("create a spill file in", path_);
-  return std::make_shared<SpillFile>(std::move(file), path_, spilled_bytes_);
+  auto file = create_();
+  if (!file) return failure(file.error());
+  return std::make_shared<SpillFile>(std::move(*file), path_, spilled_bytes_);
 }
 
 uint64_t SpillDirectory::free_bytes() const {
   struct statvfs attributes {};
-  if (::statvfs(path_.c_str(), &attributes) != 0) return 0;
+  if (::fstatvfs(first_.get(), &attributes) != 0) return 0;
   return uint64_t{attributes.f_bavail} * attributes.f_frsize;
 }
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <bitset>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <shared_mutex>
@@ -20,6 +21,7 @@
 
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
+#include "buffer_pool/unnamed_file.h"
 
 namespace ppmr {
 
@@ -32,7 +34,7 @@ using SpilledBytes = std::shared_ptr<std::atomic<uint64_t>>;
 class SpillFile {
  public:
   // `directory` is named in messages.
-  SpillFile(UniqueFd file, std::string directory, SpilledBytes spilled_bytes);
+  SpillFile(UnnamedFile file, std::string directory, SpilledBytes spilled_bytes);
   ~SpillFile();
 
   SpillFile(const SpillFile&) = delete;
@@ -69,6 +71,7 @@ class SpillFile {
   void count_disk_bytes_locked();
 
   const UniqueFd file_;
+  const UniqueFd reading_;  // the same file; for borrowers
   const std::string directory_;
   const SpilledBytes spilled_bytes_;
 
@@ -81,7 +84,12 @@ class SpillFile {
 // Threads: all members by any.
 class SpillDirectory {
  public:
-  // Creates a file in `path`, to verify that it is possible. Errors: those of open(2) for `path`.
+  using CreateFile = std::function<Result<UnnamedFile>()>;
+
+  // Creates a file, to verify that it is possible. `create` creates the files in `path`: the target
+  // itself may not. Errors: those of `create`.
+  static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path, CreateFile create);
+  // The same, with create_unnamed_file().
   static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path);
   virtual ~SpillDirectory() = default;
 
@@ -91,10 +99,14 @@ class SpillDirectory {
   uint64_t free_bytes() const;  // of the disk
 
  protected:
-  explicit SpillDirectory(std::string path) : path_(std::move(path)) {}
+  // `first`: an empty file in the directory.
+  SpillDirectory(std::string path, CreateFile create, UniqueFd first)
+      : path_(std::move(path)), create_(std::move(create)), first_(std::move(first)) {}
 
  private:
   const std::string path_;
+  const CreateFile create_;
+  const UniqueFd first_;
   const SpilledBytes spilled_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

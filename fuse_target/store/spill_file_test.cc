@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -39,7 +40,11 @@ class SpillFileTest : public ::testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       std::error_code error;
       const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
-      if (target.starts_with(path_ + "/")) return UniqueFd(::open(entry.path().c_str(), O_RDWR));
+      if (!target.starts_with(path_ + "/")) continue;
+      UniqueFd file(::open(entry.path().c_str(), O_RDWR));
+      struct stat found {};
+      // The directory holds an empty file open.
+      if (file && ::fstat(file.get(), &found) == 0 && found.st_size > 0) return file;
     }
     return UniqueFd();
   }

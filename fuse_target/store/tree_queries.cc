@@ -181,6 +181,7 @@ CheckpointReport ImageTree::report_locked(const std::string& name, const StoredN
   CheckpointReport report;
   report.name = name;
   report.top = checkpoint.top;
+  report.inode = top.inode;
   report.state = checkpoint.state();
   report.bytes = checkpoint.landed_bytes;
   report.files = checkpoint.files;

@@ -110,7 +110,7 @@ Status JobAgent::start_target() const {
                                    mount,
                                    "--listen",
                                    fmt::format("0.0.0.0:{}", options_.evacuation.target_port),
-                                   "--allow-restart",
+                                   "--allow-root-restart",  // a job has namespaces of its own
                                    "--state-dir",
                                    options_.evacuation.state_directory};
   for (const auto& words :

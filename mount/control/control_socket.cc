@@ -159,11 +159,16 @@ ControlServer::ControlServer(ControlServerOptions options, std::string path, Uni
                              UniqueFd end)
     : options_(std::move(options)),
       path_(std::move(path)),
+      owner_(geteuid()),
       listener_(std::move(listener)),
       end_(std::move(end)) {}
 
 ControlServer::~ControlServer() {
-  unlink(path_.c_str());
+  if (options_.remove) {
+    options_.remove(path_);
+  } else {
+    unlink(path_.c_str());
+  }
   eventfd_write(end_.get(), 1);
   if (acceptor_.joinable()) acceptor_.join();
   for (Client& client : clients_) shutdown(client.socket.get(), SHUT_RDWR);
@@ -241,7 +246,7 @@ void ControlServer::add_client(UniqueFd socket) {
 
 // Null: none.
 const char* ControlServer::reason_to_refuse(const ControlClient& client) const {
-  if (client.uid == 0 || client.uid == geteuid()) return nullptr;
+  if (client.uid == 0 || client.uid == owner_) return nullptr;
   if (options_.public_path.empty()) {
     return "permission denied: not root and not the user of this mount";
   }

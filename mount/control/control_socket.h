@@ -25,6 +25,8 @@ struct ControlServerOptions {
   // If not empty: the path of a socket that all users may connect to, instead of one in
   // `directory`. The handler decides what each may do.
   std::string public_path;
+  // Removes the socket from its directory at the end; empty: unlink(2).
+  std::function<void(const std::string& path)> remove;
   size_t clients_max = 256;
   size_t clients_per_user_max = 256;  // does not apply to root
   size_t request_max_bytes = 64 << 10;
@@ -90,6 +92,7 @@ class ControlServer {
 
   const ControlServerOptions options_;
   const std::string path_;
+  const uid_t owner_;  // the user who created it
   const UniqueFd listener_;
   const UniqueFd end_;     // eventfd: written once by the destructor
   ClientHandler handler_;  // constant after serve()

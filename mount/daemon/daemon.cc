@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -62,6 +63,32 @@ void protect_memory() {
 // Makes free() return large buffers to the kernel. By default, freeing a first large buffer raises
 // malloc's threshold, and later large buffers stay in the heap (mallopt(3), M_MMAP_THRESHOLD).
 void return_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
+
+// The text of a line (%*): messages of peers and names of files may contain line breaks, with which
+// they could forge lines, and sequences that control a terminal.
+class EscapedText final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& line) override {
+    for (const char c : message.payload) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte < 0x20 || byte == 0x7f) {
+        fmt::format_to(std::back_inserter(line), "\\x{:02x}", byte);
+      } else {
+        line.push_back(c);
+      }
+    }
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<EscapedText>();
+  }
+};
+
+std::unique_ptr<spdlog::formatter> line_format(const std::string& pattern) {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<EscapedText>('*').set_pattern(pattern);
+  return formatter;
+}
 
 std::string describe_end(pid_t child) {
   int status = 0;
@@ -138,6 +165,7 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
   } catch (const std::exception& exception) {  // for example: no thread can be started
     exit_code = daemon.failed({EIO, exception.what()}, ExitCode::kFailure);
   }
+  daemon.service_manager_.notify("STOPPING=1");
   spdlog::default_logger()->flush();
   return to_int(exit_code);
 }
@@ -158,19 +186,20 @@ Status Daemon::start_log() {
   }
   auto logger = std::make_shared<spdlog::logger>(options_.name, std::move(sinks));
   logger->flush_on(spdlog::level::info);
-  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v");
+  logger->set_formatter(line_format("%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %*"));
   spdlog::set_default_logger(std::move(logger));
   return {};
 }
 
 void Daemon::ready() {
   ready_ = true;
+  service_manager_.notify("READY=1");
   if (options_.foreground) return;
   auto sink = file_sink_;
   if (!sink) {
     sink =
         std::make_shared<spdlog::sinks::syslog_sink_mt>(options_.name, LOG_PID, LOG_DAEMON, true);
-    sink->set_pattern("%l: %v");  // syslog adds time, name and pid
+    sink->set_formatter(line_format("%l: %*"));  // syslog adds time, name and pid
   }
   // A logger cannot replace its sinks while other threads log; a dist_sink can.
   auto* sinks =

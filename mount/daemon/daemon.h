@@ -18,6 +18,7 @@
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
 #include "mount/command_line/exit_code.h"
+#include "mount/daemon/service_manager.h"
 
 namespace spdlog::sinks {
 class sink;
@@ -35,13 +36,15 @@ struct DaemonOptions {
 // ready or has failed. Threads: one at a time.
 class Daemon {
  public:
-  // Makes the waiting parent exit with 0. In the background the daemon then detaches: it starts its
-  // own session, its working directory is / (resolve relative paths before), stdio is /dev/null,
-  // and the log goes to the log file or to syslog. It no longer ends with its parent.
+  // Tells the service manager, and makes the waiting parent exit with 0. In the background the
+  // daemon then detaches: it starts its own session, its working directory is / (resolve relative
+  // paths before), stdio is /dev/null, and the log goes to the log file or to syslog. It no longer
+  // ends with its parent.
   void ready();
   // Before ready(): the parent prints the message and exits with `exit_code`. Later: logs the
   // message. Returns `exit_code`.
   ExitCode failed(const Error& error, ExitCode exit_code);
+  const ServiceManager& service_manager() const { return service_manager_; }
 
  private:
   friend int run_daemon(const DaemonOptions&, const std::function<ExitCode(Daemon&)>&);
@@ -50,6 +53,7 @@ class Daemon {
   void report_to_parent(char verdict, ExitCode exit_code, const std::string& message);
 
   const DaemonOptions options_;
+  const ServiceManager service_manager_;
   std::shared_ptr<spdlog::sinks::sink> file_sink_;
   UniqueFd parent_;  // pipe to the waiting parent; empty in the foreground and after reporting
   bool ready_ = false;

@@ -156,10 +156,10 @@ void reply_attributes(fuse_req_t request, const NodeView& view, const Validity& 
 
 // ---- FrontEnd
 
-Status FrontEnd::serve(const MountOptions& options, const fuse_lowlevel_ops& operations,
-                       RequestBuffers& buffers, RequestLoopOptions loop_options,
-                       const ServeEvents& events) {
-  auto mount = FuseMount::create(options, operations, this);
+Status FrontEnd::serve(const std::function<Result<FuseChannel>()>& mount_it,
+                       const fuse_lowlevel_ops& operations, RequestBuffers& buffers,
+                       RequestLoopOptions loop_options, const ServeEvents& events) {
+  auto mount = FuseMount::create(mount_it, operations, this);
   if (!mount) return failure(mount.error());
   {
     RequestLoop loop((*mount)->session(), buffers, std::move(loop_options));

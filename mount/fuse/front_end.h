@@ -45,10 +45,11 @@ class FrontEnd {
  public:
   virtual ~FrontEnd() = default;
 
-  // Mounts and serves until the mount is unmounted or stop() is called. Errors: those of
-  // FuseMount::create(); EAGAIN when no thread can be started.
-  Status serve(const MountOptions& options, const fuse_lowlevel_ops& operations,
-               RequestBuffers& buffers, RequestLoopOptions loop_options, const ServeEvents& events);
+  // Mounts with `mount_it`, and serves until the mount is unmounted or stop() is called. Errors:
+  // those of FuseMount::create(); EAGAIN when no thread can be started.
+  Status serve(const std::function<Result<FuseChannel>()>& mount_it,
+               const fuse_lowlevel_ops& operations, RequestBuffers& buffers,
+               RequestLoopOptions loop_options, const ServeEvents& events);
   void stop();
 
   // ---- For the shared operations.

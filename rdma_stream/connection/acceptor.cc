@@ -11,9 +11,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Limits the number of threads. At the limit, a new connection displaces one that has not sent its
-// hello: evict_silent_locked().
-constexpr size_t kConnectionsMax = 256;
+// Each connection has a thread.
+constexpr size_t kConnectionsMax = 512;
+constexpr size_t kStrangersMax = 256;
+constexpr size_t kStrangersPerHostMax = 128;
+// A stranger that is silent for longer gives way to a newer one. A handshake takes less.
+constexpr milliseconds kHandshakeUndisturbed{1000};
 // A refused connection stays open this long, so that the peer can read the reason.
 constexpr milliseconds kRefusedTime{500};
 // Pause after a failed accept. The usual reason is a lack of file descriptors.
@@ -73,12 +76,16 @@ Status Acceptor::accept_connection() {
   auto connection = listener_.accept();
   if (!connection) return failure(connection.error());
   std::lock_guard lock(mutex_);
-  if (connections_.size() >= kConnectionsMax && !evict_silent_locked()) {
-    spdlog::warn("connection from {} refused: too many connections", (*connection)->peer());
+  join_done_locked();
+  const std::string& peer = (*connection)->peer();
+  const std::string host(host_of(peer));
+  if (!make_room_locked(host)) {
+    note_refusal(peer, "too many connections");
     return {};
   }
   Accepted& accepted = connections_.emplace_back();
   accepted.connection = std::move(*connection);
+  accepted.host = host;
   start_thread_locked(accepted);
   return {};
 }
@@ -90,20 +97,51 @@ void Acceptor::start_thread_locked(Accepted& accepted) {
     accepted.thread = std::thread([this, &accepted] { run(accepted); });
   } catch (const std::system_error& error) {
     const std::string text = std::string("the target cannot start a thread: ") + error.what();
-    spdlog::warn("connection from {} refused: {}", accepted.connection->peer(), text);
+    note_refusal(accepted.connection->peer(), text);
     send_reject(*accepted.connection, wire::RejectReason::kBusy, text);
   }
 }
 
-// Makes room for a connection.
-bool Acceptor::evict_silent_locked() {
+// Whether a connection from `host` may be served. Drops a stranger for it if necessary.
+bool Acceptor::make_room_locked(const std::string& host) {
+  size_t strangers = 0;
+  size_t from_host = 0;
+  bool is_guest = false;
+  Accepted* oldest = nullptr;
+  Accepted* oldest_from_host = nullptr;
+  Accepted* newest_from_elsewhere = nullptr;
   for (Accepted& accepted : connections_) {
-    if (accepted.hello_received || accepted.evicted || !accepted.connection) continue;
-    accepted.connection->shut_down();
-    accepted.evicted = true;
-    return true;
+    if (accepted.guest && accepted.host == host) is_guest = true;
+    if (!accepted.is_stranger()) continue;
+    ++strangers;
+    if (oldest == nullptr) oldest = &accepted;
+    if (accepted.host != host) {
+      newest_from_elsewhere = &accepted;
+    } else if (++from_host == 1) {
+      oldest_from_host = &accepted;
+    }
   }
-  return false;
+  const auto if_silent = [](Accepted* accepted) {
+    const bool silent =
+        accepted != nullptr && Clock::now() - accepted->since > kHandshakeUndisturbed;
+    return silent ? accepted : nullptr;
+  };
+  Accepted* dropped = nullptr;
+  if (from_host >= kStrangersPerHostMax) {
+    dropped = if_silent(oldest_from_host);
+  } else if (strangers < kStrangersMax && connections_.size() < kConnectionsMax) {
+    return true;
+  } else {
+    dropped = is_guest ? newest_from_elsewhere : if_silent(oldest);
+  }
+  if (dropped == nullptr) return false;
+  dropped->connection->shut_down();
+  dropped->dropped = true;
+  return true;
+}
+
+void Acceptor::note_refusal(const std::string& peer, const std::string& why) {
+  if (refusals_.allows()) spdlog::warn("connection from {} refused: {}", peer, why);
 }
 
 void Acceptor::run(Accepted& accepted) {
@@ -117,7 +155,7 @@ void Acceptor::run(Accepted& accepted) {
   // trip so, and monitoring looks whether a port is open.
   const bool is_silent =
       !accepted.hello_received && !served && served.error().errno_value == ECONNRESET;
-  if (!served && !is_silent) {
+  if (!served && !is_silent && refusals_.allows()) {
     spdlog::warn("connection from {}: {}", accepted.connection->peer(), served.error().message);
   }
   std::lock_guard lock(mutex_);
@@ -133,6 +171,8 @@ Status Acceptor::serve(Accepted& accepted) {
   {
     std::lock_guard lock(mutex_);
     accepted.hello_received = true;
+    accepted.guest =
+        hello && (!listener_.authenticates() || connection->peer_identity().authenticated());
   }
   if (hello) return serve_(connection, *hello);
   const auto reason = hello.error().errno_value == EPROTONOSUPPORT ? wire::RejectReason::kVersion
@@ -142,6 +182,9 @@ Status Acceptor::serve(Accepted& accepted) {
 }
 
 void Acceptor::tidy() {
+  if (const uint64_t more = refusals_.take_suppressed(); more > 0) {
+    spdlog::warn("{} more connections were refused or failed", more);
+  }
   std::lock_guard lock(mutex_);
   for (Accepted& accepted : connections_) {
     if (!accepted.connection) continue;

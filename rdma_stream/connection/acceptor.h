@@ -7,16 +7,27 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "rdma_stream/connection/handshake.h"
+#include "rdma_stream/connection/log_rate.h"
 
 namespace ppmr {
 
-// The number of connections and the time until a hello are limited. At the limit a new connection
-// displaces one that has not sent its hello, so that silent peers do not keep others out; if there
-// is none, the new one is refused. When no thread can start, the acceptor refuses that one
-// connection, and the peer receives the reason. Threads: any.
+// The address of a Connection::peer() without its port.
+inline std::string_view host_of(std::string_view peer) { return peer.substr(0, peer.rfind(':')); }
+
+// A connection is a stranger until its hello is accepted, and has a limited time for it. The
+// numbers of strangers, of strangers from one address, and of all connections are limited: so are
+// threads and memory. At a limit the newest stranger is dropped: never a connection that is served,
+// and a handshake only if it has taken more than a second, so that silent peers do not keep others
+// out. An address with an authenticated connection is a guest: its connections take the place of
+// strangers from other addresses. So a flood from elsewhere keeps no session from reconnecting.
+//
+// When no thread can start, the acceptor refuses that one connection, and the peer receives the
+// reason. Threads: any.
 class Acceptor {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -43,14 +54,19 @@ class Acceptor {
     std::shared_ptr<Connection> connection;  // null when done
     std::thread thread;                      // empty if no thread could start
     Clock::time_point since = Clock::now();
+    std::string host;  // the peer's address without its port
     bool hello_received = false;
-    bool evicted = false;
+    bool guest = false;  // has authenticated, if the listener requires that
+    bool dropped = false;
+
+    bool is_stranger() const { return connection && !hello_received && !dropped; }
   };
 
   void accept_connections();
   Status accept_connection();
   void start_thread_locked(Accepted& accepted);
-  bool evict_silent_locked();
+  bool make_room_locked(const std::string& host);
+  void note_refusal(const std::string& peer, const std::string& why);
   void run(Accepted& accepted);
   Status serve(Accepted& accepted);
   void join_done_locked();
@@ -63,6 +79,8 @@ class Acceptor {
   std::condition_variable changed_;
   std::list<Accepted> connections_;  // guarded by mutex_, in the order of acceptance
   bool closed_ = false;              // guarded by mutex_
+
+  LogRate refusals_;
 
   std::thread thread_;
 };

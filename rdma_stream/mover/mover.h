@@ -11,6 +11,7 @@
 namespace ppmr {
 
 // One chunk to fetch. `pieces` is the memory for it, valid until completed() or lost() is called.
+// The chunk may be shorter than the pieces: it fills the first of them.
 struct Pull {
   uint32_t slot = 0;
   uint32_t generation = 0;

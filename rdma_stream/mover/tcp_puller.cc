@@ -1,5 +1,6 @@
 #include "rdma_stream/mover/tcp_puller.h"
 
+#include <algorithm>
 #include <array>
 #include <exception>
 
@@ -29,7 +30,13 @@ Status receive_response(Connection& connection, uint32_t id, const Pull& pull) {
   std::array<iovec, 1 + Landing::kPiecesMax> buffers;
   size_t count = 0;
   buffers[count++] = {header.data(), header.size()};
-  for (const Landing::Piece& piece : pull.pieces) buffers[count++] = {piece.data, piece.length};
+  uint32_t left = pull.length;
+  for (const Landing::Piece& piece : pull.pieces) {
+    if (left == 0) break;
+    const uint32_t length = std::min(piece.length, left);
+    buffers[count++] = {piece.data, length};
+    left -= length;
+  }
   size_t received_bytes = 0;
   if (auto read = connection.read(std::span(buffers).first(count), received_bytes); !read) {
     return read;

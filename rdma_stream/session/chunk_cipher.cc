@@ -18,7 +18,7 @@ constexpr size_t kNonceBytes = 12;
 constexpr uint64_t kNumbersMax = uint64_t{1} << 63;
 constexpr char kKeyLabel[] = "ppmr chunks, source to target, epoch ";
 constexpr std::array<char, 12> kChunkLabel = {'p', 'p', 'm', 'r', ' ', 'c',
-                                              'h', 'u', 'n', 'k', ' ', '2'};
+                                              'h', 'u', 'n', 'k', ' ', '3'};
 
 using Key = std::array<uint8_t, kKeyBytes>;
 
@@ -30,10 +30,12 @@ struct AssociatedData {
   uint64_t node = 0;
   uint64_t offset = 0;
   uint32_t length = 0;
+  wire::Compression compression = wire::Compression::kNone;
+  uint32_t slot_length = 0;
   template <typename F>
   void fields(F&& field) {
     field(label), field(session), field(epoch), field(number), field(node), field(offset),
-        field(length);
+        field(length), field(compression), field(slot_length);
   }
 };
 
@@ -67,6 +69,9 @@ Status derive_key(const ChunkCipher::Secret& secret, uint64_t epoch, Key& key) {
 }
 
 unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
+const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
 
 }  // namespace
 
@@ -78,37 +83,8 @@ struct ChunkCipher::Context {
   bool encrypts = false;    // the direction of `cipher`
 };
 
-// The use of a context by one thread for one chunk.
-class ChunkCipher::Lease {
- public:
-  explicit Lease(ChunkCipher& owner) : owner_(owner) {
-    {
-      std::lock_guard lock(owner_.mutex_);
-      if (!owner_.idle_.empty()) {
-        context_ = std::move(owner_.idle_.back());
-        owner_.idle_.pop_back();
-      }
-    }
-    if (!context_) context_ = std::make_unique<Context>();
-  }
-  ~Lease() {
-    std::lock_guard lock(owner_.mutex_);
-    owner_.idle_.push_back(std::move(context_));
-  }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-
-  Context& operator*() const { return *context_; }
-
- private:
-  ChunkCipher& owner_;
-  std::unique_ptr<Context> context_;
-};
-
 ChunkCipher::ChunkCipher(const Secret& secret, Options options)
-    : secret_(secret), options_(options), next_number_(options.first_number) {
-  idle_.reserve(64);  // more than the threads of a session
-}
+    : secret_(secret), options_(options), next_number_(options.first_number) {}
 
 ChunkCipher::~ChunkCipher() { ::OPENSSL_cleanse(secret_.data(), secret_.size()); }
 
@@ -130,7 +106,7 @@ Status ChunkCipher::set_key(Context& context, bool encrypts, uint64_t epoch) {
 
 // Sets key, nonce and associated data.
 Status ChunkCipher::prepare(Context& context, bool encrypts, uint64_t number,
-                            const ChunkPlace& place, uint32_t length) {
+                            const ChunkPlace& place, uint32_t slot_length) {
   ::ERR_clear_error();
   AssociatedData data;
   data.session = options_.session;
@@ -138,11 +114,13 @@ Status ChunkCipher::prepare(Context& context, bool encrypts, uint64_t number,
   data.number = number;
   data.node = place.node;
   data.offset = place.offset;
-  data.length = length;
+  data.length = place.length;
+  data.compression = place.compression;
+  data.slot_length = slot_length;
   if (context.epoch != data.epoch || context.encrypts != encrypts) {
     if (Status set = set_key(context, encrypts, data.epoch); !set) return set;
   }
-  std::array<std::byte, 64> encoded;
+  std::array<std::byte, 80> encoded;
   wire::Writer writer(encoded);
   writer(data);
   assert(!writer.overrun());
@@ -159,30 +137,34 @@ Status ChunkCipher::prepare(Context& context, bool encrypts, uint64_t number,
   return {};
 }
 
-Result<wire::ChunkCheck> ChunkCipher::encrypt(const ChunkPlace& place, std::span<std::byte> bytes) {
-  const Lease context(*this);
-  auto check = encrypt_with(*context, place, bytes);
-  if (!check) ::OPENSSL_cleanse(bytes.data(), bytes.size());
+Result<wire::ChunkCheck> ChunkCipher::encrypt(const ChunkPlace& place,
+                                              std::span<const std::byte> from,
+                                              std::span<std::byte> to) {
+  assert(from.size() == to.size());
+  const auto context = contexts_.take();
+  auto check = encrypt_with(*context, place, from, to);
+  if (!check) ::OPENSSL_cleanse(to.data(), to.size());
   return check;
 }
 
 Result<wire::ChunkCheck> ChunkCipher::encrypt_with(Context& context, const ChunkPlace& place,
-                                                   std::span<std::byte> bytes) {
+                                                   std::span<const std::byte> from,
+                                                   std::span<std::byte> to) {
   wire::ChunkCheck check;
   check.number = next_number_.fetch_add(1, std::memory_order_relaxed);
   if (check.number >= kNumbersMax) {
     return failure(EOVERFLOW, "the session has encrypted the maximum number of chunks");
   }
   if (Status prepared = prepare(context, /*encrypts=*/true, check.number, place,
-                                static_cast<uint32_t>(bytes.size()));
+                                static_cast<uint32_t>(from.size()));
       !prepared) {
     return failure(prepared.error());
   }
   EVP_CIPHER_CTX* const cipher = context.cipher.get();
   int written = 0;
   std::array<uint8_t, 16> rest;  // GCM leaves none
-  if (::EVP_EncryptUpdate(cipher, raw(bytes.data()), &written, raw(bytes.data()),
-                          static_cast<int>(bytes.size())) != 1 ||
+  if (::EVP_EncryptUpdate(cipher, raw(to.data()), &written, raw(from.data()),
+                          static_cast<int>(from.size())) != 1 ||
       ::EVP_EncryptFinal_ex(cipher, rest.data(), &written) != 1 ||
       ::EVP_CIPHER_CTX_ctrl(cipher, EVP_CTRL_AEAD_GET_TAG, static_cast<int>(check.code.size()),
                             check.code.data()) != 1) {
@@ -192,31 +174,35 @@ Result<wire::ChunkCheck> ChunkCipher::encrypt_with(Context& context, const Chunk
 }
 
 Status ChunkCipher::decrypt(const ChunkPlace& place, const wire::ChunkCheck& check,
-                            std::span<const Landing::Piece> pieces) {
-  const Lease context(*this);
-  Status decrypted = decrypt_with(*context, place, check, pieces);
+                            std::span<const Landing::Piece> pieces, std::byte* to) {
+  const auto context = contexts_.take();
+  Status decrypted = decrypt_with(*context, place, check, pieces, to);
   if (!decrypted) {
-    for (const Landing::Piece& piece : pieces) ::OPENSSL_cleanse(piece.data, piece.length);
+    for (const Landing::Piece& piece : pieces) {
+      ::OPENSSL_cleanse(to != nullptr ? to : piece.data, piece.length);
+      if (to != nullptr) to += piece.length;
+    }
   }
   return decrypted;
 }
 
 Status ChunkCipher::decrypt_with(Context& context, const ChunkPlace& place,
                                  const wire::ChunkCheck& check,
-                                 std::span<const Landing::Piece> pieces) {
-  uint32_t length = 0;
-  for (const Landing::Piece& piece : pieces) length += piece.length;
-  if (Status prepared = prepare(context, /*encrypts=*/false, check.number, place, length);
+                                 std::span<const Landing::Piece> pieces, std::byte* to) {
+  uint32_t slot_length = 0;
+  for (const Landing::Piece& piece : pieces) slot_length += piece.length;
+  if (Status prepared = prepare(context, /*encrypts=*/false, check.number, place, slot_length);
       !prepared) {
     return prepared;
   }
   EVP_CIPHER_CTX* const cipher = context.cipher.get();
   int written = 0;
   for (const Landing::Piece& piece : pieces) {
-    if (::EVP_DecryptUpdate(cipher, raw(piece.data), &written, raw(piece.data),
+    if (::EVP_DecryptUpdate(cipher, raw(to != nullptr ? to : piece.data), &written, raw(piece.data),
                             static_cast<int>(piece.length)) != 1) {
       return failure(openssl_failure("decrypt a chunk"));
     }
+    if (to != nullptr) to += piece.length;
   }
   std::array<uint8_t, 16> rest;  // GCM leaves none
   if (::EVP_CIPHER_CTX_ctrl(cipher, EVP_CTRL_AEAD_SET_TAG, static_cast<int>(check.code.size()),

@@ -13,7 +13,7 @@
 namespace ppmr {
 namespace {
 
-constexpr ChunkPlace kPlace{.node = 7, .offset = 4096};
+constexpr ChunkPlace kPlace{.node = 7, .offset = 4096, .length = 37};
 const std::string kText = "the bytes of a process, 37 of them...";
 
 ChunkCipher::Secret secret() {
@@ -60,7 +60,7 @@ std::vector<Landing::Piece> pieces_of(Bytes& bytes, std::vector<uint32_t> length
 
 // A chunk that one half of a session has encrypted, and the other half.
 struct Encrypted : testing::Test {
-  Encrypted() : bytes(bytes_of(kText)), check(source.encrypt(kPlace, bytes).value()) {}
+  Encrypted() : bytes(bytes_of(kText)), check(source.encrypt(kPlace, bytes, bytes).value()) {}
 
   Status decrypt(const ChunkPlace& place, const wire::ChunkCheck& given, Bytes& ciphertext) {
     return target.decrypt(place, given, pieces_of(ciphertext));
@@ -82,7 +82,7 @@ TEST_F(Encrypted, BytesAreThoseOfAnIndependentImplementation) {
   EXPECT_EQ(check.number, 1u);
   EXPECT_EQ(hex(bytes),
             "11cc09ca271907860203059be6011205363c50d9565c35778558238a5fad668ce4cd22b047");
-  EXPECT_EQ(hex(check.code), "df7e9b0ad143379fd2a34003a4c240c1");
+  EXPECT_EQ(hex(check.code), "8665990e89f088d76410728e2c15a291");
 }
 
 TEST(ChunkCipher, BytesOfALaterEpochAreThoseOfAnIndependentImplementation) {
@@ -90,11 +90,21 @@ TEST(ChunkCipher, BytesOfALaterEpochAreThoseOfAnIndependentImplementation) {
   later.first_number = 70'000;
   ChunkCipher source(secret(), later);
   Bytes bytes = bytes_of(kText);
-  const auto check = source.encrypt(kPlace, bytes).value();
+  const auto check = source.encrypt(kPlace, bytes, bytes).value();
   EXPECT_EQ(check.number, 70'000u);
   EXPECT_EQ(hex(bytes),
             "5276cdb2c29c0cdc0ae428b6fff76b9a5c2b011839c87b36c1ed75ed0aaf087ac4f26c303c");
-  EXPECT_EQ(hex(check.code), "f72e6777427c65bc15e79e4e7e5aedd9");
+  EXPECT_EQ(hex(check.code), "28eb993a3c46225cf3f2d8be04eed065");
+}
+
+TEST(ChunkCipher, TagOfACompressedChunkIsThatOfAnIndependentImplementation) {
+  ChunkCipher source(secret(), options());
+  Bytes bytes = bytes_of(kText);
+  ChunkPlace place = kPlace;
+  place.length = 100;
+  place.compression = wire::Compression::kZstd;
+  EXPECT_EQ(hex(source.encrypt(place, bytes, bytes).value().code),
+            "2c66d5c90eba5aaceac4114145d26b46");
 }
 
 TEST_F(Encrypted, ChunkIsDecryptedInPlace) {
@@ -140,9 +150,25 @@ TEST_F(Encrypted, EveryFlippedBitIsRefused) {
   }
 }
 
-TEST_F(Encrypted, NodeOffsetLengthAndNumberAreBound) {
-  expect_refusal({kPlace.node + 1, kPlace.offset}, check, bytes);
-  expect_refusal({kPlace.node, kPlace.offset + 1}, check, bytes);
+TEST_F(Encrypted, ChunkIsDecryptedIntoOtherMemory) {
+  Bytes plain(bytes.size());
+  ASSERT_TRUE(target.decrypt(kPlace, check, pieces_of(bytes, {5, 1}), plain.data()));
+  EXPECT_EQ(plain, bytes_of(kText));
+  bytes[0] ^= std::byte{1};
+  EXPECT_FALSE(target.decrypt(kPlace, check, pieces_of(bytes, {5, 1}), plain.data()));
+  EXPECT_EQ(plain, Bytes(plain.size())) << "unverified bytes are left in memory";
+}
+
+TEST_F(Encrypted, PlaceLengthCompressionAndNumberAreBound) {
+  const auto refuse = [this](auto member, auto value) {
+    ChunkPlace place = kPlace;
+    place.*member = value;
+    expect_refusal(place, check, bytes);
+  };
+  refuse(&ChunkPlace::node, kPlace.node + 1);
+  refuse(&ChunkPlace::offset, kPlace.offset + 1);
+  refuse(&ChunkPlace::length, kPlace.length + 1);
+  refuse(&ChunkPlace::compression, wire::Compression::kLz4);
   auto other = check;
   other.number += 1;
   expect_refusal(kPlace, other, bytes);
@@ -191,7 +217,7 @@ TEST(ChunkCipher, ChunksOfManyEpochsAreDecryptedInAnyOrder) {
   std::set<std::string> ciphertexts;
   for (int i = 0; i < 50; ++i) {
     Bytes bytes = bytes_of(kText);
-    const auto check = source.encrypt(kPlace, bytes).value();
+    const auto check = source.encrypt(kPlace, bytes, bytes).value();
     EXPECT_TRUE(ciphertexts.insert(hex(bytes)).second) << "the same key stream twice";
     chunks.emplace_back(check, bytes);
   }
@@ -215,7 +241,7 @@ TEST(ChunkCipher, NumbersAreUniqueOverAllThreads) {
       for (uint64_t i = 0; i < 500; ++i) {
         const ChunkPlace place{thread, i};
         Bytes bytes = bytes_of(kText);
-        const auto check = source.encrypt(place, bytes).value();
+        const auto check = source.encrypt(place, bytes, bytes).value();
         EXPECT_TRUE(target.decrypt(place, check, pieces_of(bytes)));
         EXPECT_EQ(bytes, bytes_of(kText));
         std::lock_guard lock(mutex);
@@ -233,10 +259,10 @@ TEST(ChunkCipher, RefusesToEncryptAfterTheLastNumberAndWipesTheBytes) {
   last.first_number = (uint64_t{1} << 63) - 1;
   ChunkCipher source(secret(), last);
   Bytes bytes = bytes_of(kText);
-  EXPECT_TRUE(source.encrypt(kPlace, bytes));
+  EXPECT_TRUE(source.encrypt(kPlace, bytes, bytes));
   for (int i = 0; i < 3; ++i) {
     bytes = bytes_of(kText);
-    const auto refused = source.encrypt(kPlace, bytes);
+    const auto refused = source.encrypt(kPlace, bytes, bytes);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().errno_value, EOVERFLOW);
     EXPECT_EQ(bytes, Bytes(bytes.size()));
@@ -250,7 +276,7 @@ TEST(ChunkCipher, ChunksOfAnyLengthSurvive) {
     Bytes plain(length);
     for (size_t i = 0; i < length; ++i) plain[i] = static_cast<std::byte>(i * 31 >> 3);
     Bytes bytes = plain;
-    const auto check = source.encrypt(kPlace, bytes).value();
+    const auto check = source.encrypt(kPlace, bytes, bytes).value();
     EXPECT_NE(bytes, plain);
     const auto half = static_cast<uint32_t>(length / 2);
     ASSERT_TRUE(target.decrypt(kPlace, check, pieces_of(bytes, {half})));

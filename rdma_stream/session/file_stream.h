@@ -58,6 +58,9 @@ struct Chunk {
   uint64_t offset = 0;  // in the file
   bool apart = false;   // overlaps no bytes in flight, as its maker knows: it never waits for them
   uint64_t turn = 0;    // chunks of a file are announced in the order in which they were cut
+  // As the slot holds the bytes once they are packed; until then they are not compressed.
+  uint32_t slot_length = 0;
+  wire::Compression compression = wire::Compression::kNone;
 };
 
 // Chunks in flight land in any order, but where two writes overlap the later bytes must win. So

@@ -33,6 +33,16 @@ void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {
   }
 }
 
+bool is_valid_compression(const wire::Announce& announce) {
+  if (announce.compression == wire::Compression::kNone) {
+    return announce.slot_length == announce.length;
+  }
+  return (announce.compression == wire::Compression::kLz4 ||
+          announce.compression == wire::Compression::kZstd) &&
+         announce.slot_length > 0 && announce.slot_length < announce.length &&
+         announce.length <= wire::kCompressedMaxBytes;
+}
+
 }  // namespace
 
 // ---- Announced, queued -------------------------------------------------------------------------
@@ -44,6 +54,10 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
       announce.offset > uint64_t{INT64_MAX} - announce.length) {
     return failure(EPROTO, "announcement of slot " + std::to_string(announce.slot) +
                                ": slot, offset or length out of range");
+  }
+  if (!is_valid_compression(announce)) {
+    return failure(EPROTO, "announcement of slot " + std::to_string(announce.slot) +
+                               ": unknown compression, or its length is out of range");
   }
   ChunkEntry& entry = chunks_[announce.slot];
   {
@@ -253,7 +267,7 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
     const Status reserved = entry.has_landing ? Status{} : reserve(entry);
     if (reserved) {
       const auto& announce = entry.announce;
-      pull = {announce.slot, announce.generation, announce.slot_offset, announce.length,
+      pull = {announce.slot, announce.generation, announce.slot_offset, announce.slot_length,
               std::span(entry.landing.pieces).first(entry.landing.piece_count)};
       ++fetching_;
       return true;
@@ -295,18 +309,22 @@ void IncomingSession::completed(const Pull& pull) {
   channel_.note_received();
   const Status verified = verify(entry);
   if (!verified && ++entry.attempts < kAttemptsMax) {
-    spdlog::warn("{}; pulling it again", verified.error().message);
+    warn(Error{EIO, verified.error().message + "; pulling it again"});
     return pull_again(pull.slot);
   }
   land(pull.slot, verified);
 }
 
-// Decrypts the chunk in place. A pull that follows on an error fetches all bytes again.
+// Decrypts the chunk, and decompresses it: then it is in place. A pull that follows on an error
+// fetches all bytes again.
 Status IncomingSession::verify(const ChunkEntry& entry) const {
   const wire::Announce& announce = entry.announce;
   const Status verified =
-      options_.protection->verify({announce.node, announce.offset}, announce.check,
-                                  std::span(entry.landing.pieces).first(entry.landing.piece_count));
+      announce.compression == wire::Compression::kNone
+          ? options_.protection->verify(
+                {announce.node, announce.offset, announce.length}, announce.check,
+                std::span(entry.landing.pieces).first(entry.landing.piece_count))
+          : options_.decompressor->unpack(*options_.protection, announce, entry.landing);
   if (verified) return {};
   return failure(EIO, "chunk at offset " + std::to_string(announce.offset) + " from " +
                           options_.hello.source_name + ": " + verified.error().message);
@@ -330,6 +348,7 @@ void IncomingSession::land(uint32_t slot, Status status) {
   }
   if (status) {
     received_bytes_ += announce.length;
+    wire_bytes_ += announce.slot_length;
     ++chunks_landed_;
   }
   const int errno_value = status ? 0 : status.error().errno_value;

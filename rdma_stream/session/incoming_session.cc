@@ -128,9 +128,19 @@ Status IncomingSession::apply(std::span<const std::byte> body,
   // After an error the sink has failed the checkpoint. The session continues for its other
   // checkpoints.
   if (auto status = (sink_.*operation)(options_.id, *message); !status) {
-    spdlog::warn("message from {}: {}", options_.hello.source_name, status.error().message);
+    warn(status.error());
   }
   return {};
+}
+
+// A source can cause errors as fast as it sends messages.
+void IncomingSession::warn(const Error& error) {
+  if (const uint64_t more = warnings_.take_suppressed(); more > 0) {
+    spdlog::warn("{} more warnings about {}", more, options_.hello.source_name);
+  }
+  if (warnings_.allows()) {
+    spdlog::warn("message from {}: {}", options_.hello.source_name, error.message);
+  }
 }
 
 template <typename Message>
@@ -140,8 +150,7 @@ Status IncomingSession::apply_request(std::span<const std::byte> body,
   if (!message) return failure(message.error());
   const Status status = (sink_.*operation)(options_.id, *message);
   if (message->request == 0) {
-    if (!status)
-      spdlog::warn("message from {}: {}", options_.hello.source_name, status.error().message);
+    if (!status) warn(status.error());
     return {};
   }
   wire::Outcome outcome;
@@ -205,6 +214,9 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
                                    " bytes: its announcement says " +
                                    std::to_string(message->length) + ", and 1 to " +
                                    std::to_string(wire::kInlineMaxBytes) + " are allowed");
+      }
+      if (message->compression != wire::Compression::kNone) {
+        return failure(EPROTO, "compressed inline chunk");
       }
       return handle_announce(*message, bytes);
     }
@@ -273,6 +285,7 @@ SessionReport IncomingSession::report() const {
   report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_received());
   report.age = std::chrono::duration_cast<milliseconds>(now - opened_at_);
   report.received_bytes = received_bytes_;
+  report.wire_bytes = wire_bytes_;
   report.chunks = chunks_landed_;
   report.pulled_again = pulled_again_;
   report.waits_for_space = waits_for_space_;

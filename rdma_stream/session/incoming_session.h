@@ -18,11 +18,13 @@
 #include <mutex>
 #include <vector>
 
+#include "rdma_stream/connection/log_rate.h"
 #include "rdma_stream/control/channel.h"
 #include "rdma_stream/mover/mover.h"
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/mover/slot_ring.h"
 #include "rdma_stream/mover/tcp_puller.h"
+#include "rdma_stream/session/compression.h"
 #include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
 #include "rdma_stream/verbs/verbs_puller.h"
@@ -49,6 +51,7 @@ struct SessionReport {
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds age{0};
   uint64_t received_bytes = 0;  // landed
+  uint64_t wire_bytes = 0;      // what they took on the wire: less if they were compressed
   uint64_t chunks = 0;
   uint64_t pulled_again = 0;     // pulls repeated after a lost connection or a wrong checksum
   uint64_t waits_for_space = 0;  // how often a chunk found no memory and waited
@@ -62,9 +65,11 @@ class IncomingSession final {
   struct Options {
     SessionId id = 0;
     wire::ControlHello hello;
+    std::string opened_by;  // the address of the source
     wire::Token token{};
     PeerIdentity identity;
     std::shared_ptr<ChunkProtection> protection;
+    std::shared_ptr<Decompressor> decompressor;
     SessionTimings timings{};
     TargetTransport transport;
   };
@@ -106,6 +111,7 @@ class IncomingSession final {
   const wire::Token& session_token() const { return options_.hello.session; }
   const wire::Token& token() const { return options_.token; }
   const PeerIdentity& identity() const { return options_.identity; }
+  const std::string& opened_by() const { return options_.opened_by; }
   uint64_t received_sequence() const { return channel_.received_sequence(); }
   SessionReport report() const;
 
@@ -163,6 +169,7 @@ class IncomingSession final {
   void begin_waiting_locked();
   bool is_urgent_locked(uint32_t slot) const;
   void queue_locked(uint32_t slot);
+  void warn(const Error& error);
   bool take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length);
   Status reserve(ChunkEntry& entry);
   Status verify(const ChunkEntry& entry) const;
@@ -199,9 +206,11 @@ class IncomingSession final {
 
   std::atomic<size_t> fetching_ = 0;  // pulls whose bytes have not arrived yet
   std::atomic<uint64_t> received_bytes_ = 0;
+  std::atomic<uint64_t> wire_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;
   std::atomic<uint64_t> pulled_again_ = 0;
   std::atomic<uint64_t> waits_for_space_ = 0;
+  LogRate warnings_;
 
   // Destroyed from the last to the first: threads end before the members that they use.
   Channel channel_;

@@ -15,6 +15,7 @@ namespace ppmr {
 
 struct OutletCounters {
   uint64_t verified_bytes = 0;  // bytes in place at the target, and verified
+  uint64_t wire_bytes = 0;      // what they took in their slots: less if they were compressed
   uint64_t announced_bytes = 0;
   uint64_t chunks = 0;
   uint64_t inline_chunks = 0;
@@ -27,6 +28,8 @@ struct OutletCounters {
   std::string security;                  // PeerIdentity::text(), of the target
   std::string encryption = "none";       // of chunks: to_string(wire::Protection)
   std::string encryption_why;            // the reason for it
+  std::string compression = "off";       // CompressionChoice::text()
+  std::string compression_why;           // what it measured
   std::chrono::milliseconds silence{0};  // time since the peer last sent anything
 };
 

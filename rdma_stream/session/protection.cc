@@ -2,6 +2,8 @@
 
 #include <openssl/crypto.h>
 
+#include <algorithm>
+
 #include "buffer_pool/crc32c.h"
 
 namespace ppmr {
@@ -69,16 +71,21 @@ Result<std::shared_ptr<ChunkProtection>> ChunkProtection::create(Connection& con
 }
 
 Result<wire::ChunkCheck> ChunkProtection::protect(const ChunkPlace& place,
-                                                  std::span<std::byte> bytes) {
-  if (cipher_) return cipher_->encrypt(place, bytes);
-  return check_of(crc32c(bytes));
+                                                  std::span<const std::byte> from,
+                                                  std::span<std::byte> to) {
+  if (cipher_) return cipher_->encrypt(place, from, to);
+  if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.begin());
+  return check_of(crc32c(from));
 }
 
 Status ChunkProtection::verify(const ChunkPlace& place, const wire::ChunkCheck& check,
-                               std::span<const Landing::Piece> pieces) {
-  if (cipher_) return cipher_->decrypt(place, check, pieces);
+                               std::span<const Landing::Piece> pieces, std::byte* to) {
+  if (cipher_) return cipher_->decrypt(place, check, pieces, to);
   uint32_t crc = 0;
-  for (const Landing::Piece& piece : pieces) crc = crc32c({piece.data, piece.length}, crc);
+  for (const Landing::Piece& piece : pieces) {
+    crc = crc32c({piece.data, piece.length}, crc);
+    if (to != nullptr) to = std::copy_n(piece.data, piece.length, to);
+  }
   if (check_of(crc) == check) return {};
   return failure(EIO, "checksum mismatch");
 }

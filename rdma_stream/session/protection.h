@@ -33,12 +33,14 @@ class ChunkProtection {
                                                          wire::Protection chosen,
                                                          bool trusted_fabric);
 
-  // Encrypts the bytes in place, or computes their checksum. Errors: those of
-  // ChunkCipher::encrypt().
-  Result<wire::ChunkCheck> protect(const ChunkPlace& place, std::span<std::byte> bytes);
-  // Decrypts the pieces in place, or compares their checksum. Errors: EIO for wrong bytes.
+  // Encrypts `from` into `to`, or copies and computes the checksum. Both are as long: the same
+  // memory, or other memory. Errors: those of ChunkCipher::encrypt().
+  Result<wire::ChunkCheck> protect(const ChunkPlace& place, std::span<const std::byte> from,
+                                   std::span<std::byte> to);
+  // Decrypts the pieces in place, or compares their checksum. Writes the bytes to `to` instead if
+  // that is not null. Errors: EIO for wrong bytes.
   Status verify(const ChunkPlace& place, const wire::ChunkCheck& check,
-                std::span<const Landing::Piece> pieces);
+                std::span<const Landing::Piece> pieces, std::byte* to = nullptr);
 
   wire::Protection kind() const {
     return cipher_ ? wire::Protection::kAes256Gcm : wire::Protection::kChecksum;

@@ -1,5 +1,6 @@
 #include "rdma_stream/session/receiver.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "rdma_stream/connection/session_proof.h"
@@ -11,6 +12,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kSessionsMax = 256;
+// Of one identity at one address: more than the source mounts of a node.
+constexpr ptrdiff_t kSessionsPerPeerMax = 64;
 constexpr size_t kEndedSessionsMax = 64;
 
 Status check(const wire::ControlHello& hello) {
@@ -115,6 +118,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
                                                         Connection& connection) {
   IncomingSession::Options options;
   options.hello = hello;
+  options.opened_by = connection.peer();
   options.token = random_token();
   options.identity = connection.peer_identity();
   options.timings = timings_;
@@ -125,10 +129,18 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
       options_.trusted_fabric);
   if (!protection) return failure(protection.error());
   options.protection = std::move(*protection);
+  options.decompressor = decompressor_;
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the target is shutting down");
     if (sessions_.size() >= kSessionsMax) return failure(EBUSY, "too many sessions");
+    const auto same_peer = [&](const auto& session) {
+      return session.second->identity() == options.identity &&
+             host_of(session.second->opened_by()) == host_of(connection.peer());
+    };
+    if (std::count_if(sessions_.begin(), sessions_.end(), same_peer) >= kSessionsPerPeerMax) {
+      return failure(EBUSY, "too many sessions of this peer");
+    }
     options.id = ++last_session_;
   }
   SessionPointer session;
@@ -184,7 +196,7 @@ Status Receiver::serve_agent(Connection& connection, const Handshake& handshake)
   } else if (!options_.serve_agent) {
     checked = failure(EPERM,
                       "this target does not restart processes for others: start ppmr target with "
-                      "--allow-restart");
+                      "--allow-restart, --allow-root-restart or --restart-policy");
   }
   if (!checked) {
     send_reject(connection, wire::RejectReason::kBadHello, checked.error().message);

@@ -81,6 +81,7 @@ class Receiver {
   const SessionTimings timings_;
   const std::unique_ptr<Listener> listener_;
   Sink& sink_;
+  const std::shared_ptr<Decompressor> decompressor_ = std::make_shared<Decompressor>();
 
   mutable std::mutex mutex_;
   std::condition_variable stop_requested_;

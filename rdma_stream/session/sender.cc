@@ -82,6 +82,8 @@ Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, Se
       connector_(connector),
       events_(std::move(events)),
       session_(session),
+      compressor_(pool.chunk_size_bytes()),
+      compression_(options_.compression),
       slots_(pool.slot_count()),
       channel_({.timings = timings_},
                [this](wire::MessageType type, std::span<const std::byte> body) {
@@ -390,6 +392,7 @@ Error Sender::session_error() const {
 OutletCounters Sender::counters() const {
   OutletCounters counters;
   counters.verified_bytes = verified_bytes_;
+  counters.wire_bytes = verified_wire_bytes_;
   counters.announced_bytes = announced_bytes_;
   counters.chunks = chunks_;
   counters.inline_chunks = inline_chunks_;
@@ -407,6 +410,8 @@ OutletCounters Sender::counters() const {
   counters.security = target_identity_.text();
   counters.encryption = to_string(protection_->kind());
   counters.encryption_why = protection_->why();
+  counters.compression = compression_.text();
+  counters.compression_why = compression_.why();
   counters.silence =
       std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_received());
   return counters;

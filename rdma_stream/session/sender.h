@@ -19,6 +19,8 @@
 #include "rdma_stream/control/channel.h"
 #include "rdma_stream/mover/slot_reader.h"
 #include "rdma_stream/mover/tcp_responder.h"
+#include "rdma_stream/session/compression.h"
+#include "rdma_stream/session/compression_choice.h"
 #include "rdma_stream/session/outlet.h"
 #include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
@@ -41,6 +43,7 @@ struct SenderOptions {
   std::optional<SourceTransport> transport;
   // --trusted-fabric: chunks need no encryption. The session encrypts unless the target agrees.
   bool trusted_fabric = false;
+  CompressionOption compression;
 };
 
 // Requests of the target. The functions run on the control thread and must not wait for the target.
@@ -114,6 +117,8 @@ class Sender final : public Outlet, private SlotReader {
   Result<Greeting> connect(std::chrono::milliseconds timeout);
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   Status handle_release(const wire::Release& release);
+  Result<wire::ChunkCheck> pack(Chunk& chunk);
+  void take_sample(std::span<const std::byte> bytes);
   void announce_now(Chunk chunk, const wire::ChunkCheck& check);
   void offer_transport();
   Status await_transport();
@@ -142,8 +147,12 @@ class Sender final : public Outlet, private SlotReader {
   PeerIdentity target_identity_;
   std::shared_ptr<ChunkProtection> protection_;  // constant after open()
 
+  Compressor compressor_;
+  CompressionChoice compression_;
+
   mutable std::mutex slots_mutex_;
   std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
+  size_t announced_slots_ = 0;         // guarded by slots_mutex_
   std::optional<Error> slots_closed_;  // if set, announcements fail; guarded by slots_mutex_
 
   // Limits the read-backs at one time. More could fill the target's outbox with replies: then the
@@ -163,6 +172,7 @@ class Sender final : public Outlet, private SlotReader {
 
   std::atomic<uint64_t> announced_bytes_ = 0;
   std::atomic<uint64_t> verified_bytes_ = 0;
+  std::atomic<uint64_t> verified_wire_bytes_ = 0;
   std::atomic<uint64_t> chunks_ = 0;
   std::atomic<uint64_t> inline_chunks_ = 0;
   std::atomic<uint64_t> reconnections_ = 0;

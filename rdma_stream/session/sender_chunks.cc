@@ -1,4 +1,5 @@
 // A chunk at the source: announced, read by the target, released.
+#include <algorithm>
 #include <cstring>
 
 #include "rdma_stream/session/sender.h"
@@ -6,6 +7,8 @@
 
 namespace ppmr {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 std::span<std::byte> bytes_of(const Chunk& chunk) {
   return chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
@@ -16,7 +19,7 @@ std::span<std::byte> bytes_of(const Chunk& chunk) {
 void Sender::announce(Chunk chunk) {
   // From here on the slot holds the ciphertext, which may be read several times: the target pulls a
   // chunk again after a fault, and also an inline chunk for which it had no memory.
-  auto check = protection_->protect({chunk.file->node(), chunk.offset}, bytes_of(chunk));
+  auto check = pack(chunk);
   if (!check) {
     // The bytes are wiped. Nothing is sent any more, and end_session() fails the chunk.
     spdlog::error("{}; ending the session with {}", check.error().message, connector_.target());
@@ -31,8 +34,48 @@ void Sender::announce(Chunk chunk) {
                          });
 }
 
+// Compresses the chunk if that pays, and encrypts it into its slot.
+Result<wire::ChunkCheck> Sender::pack(Chunk& chunk) {
+  const std::span<std::byte> bytes = bytes_of(chunk);
+  ChunkPlace place{chunk.file->node(), chunk.offset, chunk.length};
+  chunk.slot_length = chunk.length;
+  const bool may_compress =
+      chunk.length > wire::kInlineMaxBytes && chunk.length <= wire::kCompressedMaxBytes;
+  if (may_compress && compression_.sample_is_due(Clock::now())) take_sample(bytes);
+  const CompressionMethod method = compression_.method();
+  if (!may_compress || method.kind == wire::Compression::kNone) {
+    return protection_->protect(place, bytes, bytes);
+  }
+  const auto begin = Clock::now();
+  const Compressor::Compressed compressed = compressor_.compress(method, bytes);
+  const size_t length = compressed.bytes.empty() ? bytes.size() : compressed.bytes.size();
+  compression_.measured(method, bytes.size(), length, Clock::now() - begin);
+  if (compressed.bytes.empty()) return protection_->protect(place, bytes, bytes);
+  chunk.slot_length = static_cast<uint32_t>(length);
+  chunk.compression = place.compression = method.kind;
+  const std::span<std::byte> rest = bytes.subspan(length);
+  if (protection_->kind() != wire::Protection::kChecksum) {
+    std::fill(rest.begin(), rest.end(), std::byte{0});  // plaintext, which RDMA could read
+  }
+  return protection_->protect(place, compressed.bytes, bytes.first(length));
+}
+
+// Compresses the front of a chunk with each method, to learn what they gain.
+void Sender::take_sample(std::span<const std::byte> bytes) {
+  bytes = bytes.first(std::min(bytes.size(), CompressionChoice::kSampleMaxBytes));
+  const auto begin = Clock::now();
+  for (const CompressionMethod& method : CompressionChoice::kCandidates) {
+    const auto method_begin = Clock::now();
+    const Compressor::Compressed compressed = compressor_.compress(method, bytes);
+    compression_.measured(method, bytes.size(),
+                          compressed.bytes.empty() ? bytes.size() : compressed.bytes.size(),
+                          Clock::now() - method_begin);
+  }
+  compression_.sampled(Clock::now(), Clock::now() - begin);
+}
+
 void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
-  const std::span<const std::byte> bytes = bytes_of(chunk);
+  const std::span<const std::byte> bytes = bytes_of(chunk).first(chunk.slot_length);
   wire::Announce message;
   message.node = chunk.file->node();
   message.offset = chunk.offset;
@@ -40,6 +83,8 @@ void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
   message.slot = chunk.lease.index();
   message.generation = chunk.lease.generation();
   message.slot_offset = chunk.slot_offset;
+  message.slot_length = chunk.slot_length;
+  message.compression = chunk.compression;
   message.check = check;
   const bool inlined = message.length <= wire::kInlineMaxBytes;
   std::optional<Error> closed;
@@ -50,6 +95,7 @@ void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
       SlotEntry& entry = slots_[message.slot];
       entry.check = message.check;
       entry.announced = true;
+      ++announced_slots_;
       entry.readers = inlined ? 1 : 0;  // send() below reads the slot
       entry.chunk = std::move(chunk);
     }
@@ -82,7 +128,8 @@ Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& r
   const Chunk& chunk = entry.chunk;
   if (request.generation != chunk.lease.generation() || entry.release_due ||
       request.slot_offset < chunk.slot_offset ||
-      uint64_t{request.slot_offset} + request.length > uint64_t{chunk.slot_offset} + chunk.length) {
+      uint64_t{request.slot_offset} + request.length >
+          uint64_t{chunk.slot_offset} + chunk.slot_length) {
     return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
                                ": does not match the chunk in flight");
   }
@@ -103,6 +150,8 @@ void Sender::end_read(uint32_t slot) {
 
 Status Sender::handle_release(const wire::Release& release) {
   SlotEntry finished;
+  uint32_t slot_length = 0;
+  double backlog = 0;
   {
     std::lock_guard lock(slots_mutex_);
     if (release.slot >= slots_.size() || !slots_[release.slot].announced ||
@@ -113,15 +162,18 @@ Status Sender::handle_release(const wire::Release& release) {
     }
     SlotEntry& entry = slots_[release.slot];
     entry.errno_value = release.errno_value;
+    slot_length = entry.chunk.slot_length;
+    backlog = static_cast<double>(announced_slots_--) / static_cast<double>(slots_.size());
     // This side may still read the slot: the send() of an inline chunk has not returned, or the
     // target has replaced a connection on which this side still sends the chunk.
     if (entry.readers > 0) {
       entry.release_due = true;
-      return {};
+    } else {
+      finished = std::exchange(entry, {});
     }
-    finished = std::exchange(entry, {});
   }
-  complete(std::move(finished));
+  compression_.released(slot_length, backlog, Clock::now());
+  if (finished.announced) complete(std::move(finished));
   return {};
 }
 
@@ -129,10 +181,12 @@ void Sender::complete(SlotEntry entry) {
   Chunk& chunk = entry.chunk;
   const uint64_t digest = wire::chunk_digest(chunk.offset, chunk.length, entry.check);
   const uint32_t length = chunk.length;
+  const uint32_t slot_length = chunk.slot_length;
   // Free the slot first: a caller that waits for the file may need one.
   chunk.lease.release();
   if (entry.errno_value == 0) {
     verified_bytes_ += length;
+    verified_wire_bytes_ += slot_length;
     chunk.file->verified(chunk.turn, digest);
   } else if (entry.errno_value == ENOSPC) {
     chunk.file->failed(chunk.turn,

@@ -67,7 +67,12 @@ struct WrongSource : Greeting {
   }
 
   static wire::Announce good_announce() {
-    return {.node = kFile, .offset = 0, .length = 30'000, .slot = 0, .generation = 1};
+    return {.node = kFile,
+            .offset = 0,
+            .length = 30'000,
+            .slot = 0,
+            .generation = 1,
+            .slot_length = 30'000};
   }
   void serve_session(std::span<const std::byte> bytes, int wrong_answers) {
     auto data = connect();
@@ -126,6 +131,56 @@ INSTANTIATE_TEST_SUITE_P(
                     wire::Announce{.node = 1, .offset = UINT64_MAX, .length = 10},
                     wire::Announce{.node = 1, .offset = INT64_MAX, .length = 10}));
 
+struct WrongCompression : WrongSource, testing::WithParamInterface<wire::Announce> {};
+
+TEST_P(WrongCompression, EndsTheSession) {
+  ASSERT_TRUE(channel.send(GetParam()));
+  expect_end("unknown compression, or its length is out of range");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, WrongCompression,
+    testing::Values(wire::Announce{.node = 1, .length = 20'000, .slot_length = 10'000},
+                    wire::Announce{.node = 1, .length = 20'000, .slot_length = 20'001},
+                    wire::Announce{
+                        .node = 1, .length = 20'000, .compression = wire::Compression::kLz4},
+                    wire::Announce{.node = 1,
+                                   .length = 20'000,
+                                   .slot_length = 20'000,
+                                   .compression = wire::Compression::kLz4},
+                    wire::Announce{.node = 1,
+                                   .length = 20'000,
+                                   .slot_length = UINT32_MAX,
+                                   .compression = wire::Compression::kZstd},
+                    wire::Announce{.node = 1,
+                                   .length = 20'000,
+                                   .slot_length = 10'000,
+                                   .compression = static_cast<wire::Compression>(3)}));
+
+TEST_F(WrongSource, CompressedInlineChunkEndsTheSession) {
+  wire::AnnounceInline message;
+  static_cast<wire::Announce&>(message) = good_announce();
+  message.length = 100;
+  message.slot_length = 50;
+  message.compression = wire::Compression::kLz4;
+  const std::vector<std::byte> bytes(50);
+  ASSERT_TRUE(channel.send(message, bytes));
+  expect_end("inline chunk");
+}
+
+TEST_F(WrongSource, BytesThatDoNotDecompressFailOnlyTheirChunk) {
+  auto message = good_announce();
+  message.slot_length = 20'000;
+  message.compression = wire::Compression::kZstd;
+  const std::vector<std::byte> bytes(message.slot_length, std::byte{42});
+  message.check = checksum(bytes);
+  ASSERT_TRUE(channel.send(message));
+  serve_session(bytes, /*wrong_answers=*/0);
+  EXPECT_EQ(await_release().back().errno_value, EIO);
+  EXPECT_EQ(rig.sink().content(kFile)->size(), 0u);
+  EXPECT_EQ(rig.sink().open_sessions(), 1u);
+}
+
 TEST_F(WrongSource, SlotAnnouncedTwiceEndsTheSession) {
   ASSERT_TRUE(channel.send(good_announce()));
   ASSERT_TRUE(channel.send(good_announce()));
@@ -162,7 +217,7 @@ TEST_F(WrongSource, TooLongInlineChunkEndsTheSession) {
 TEST_F(WrongSource, WrongChecksumOfInlineBytesFailsOnlyThatChunk) {
   wire::AnnounceInline message;
   static_cast<wire::Announce&>(message) = good_announce();
-  message.length = 100;
+  message.length = message.slot_length = 100;
   message.check.code = {1, 2, 3, 4};
   const std::vector<std::byte> bytes(100);
   ASSERT_TRUE(channel.send(message, bytes));

@@ -11,4 +11,10 @@ namespace ppmr {
 // limit is lower. Call this before the process registers any memory.
 std::unique_ptr<Fabric> make_verbs_fabric(uint64_t pinned_bytes_max);
 
+// What a process must be able to open for this Fabric: the devices, for reading and writing, and
+// for reading the drivers of libibverbs with their configuration, and what sysfs says.
+inline constexpr const char* kVerbsDevices = "/dev/infiniband";
+inline constexpr const char* kVerbsFiles[] = {
+    "/sys", "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/libibverbs.d"};
+
 }  // namespace ppmr

@@ -80,18 +80,19 @@ Status ReadWindow::add(const Pull& pull, std::span<const uint32_t> keys, uint64_
   uint32_t part = 0;
   size_t piece = 0;         // number of the next piece to post
   uint32_t piece_done = 0;  // bytes of the next piece that are already posted
-  while (piece < pull.pieces.size()) {
+  uint32_t left = pull.length;
+  while (left > 0) {
     if (part == kPartsMax) return failure(EMSGSIZE, "a chunk has too many pieces for this device");
     size_t count = 0;
     uint64_t bytes = 0;
-    while (piece < pull.pieces.size() &&
-           count < std::min<size_t>(limits.pieces_max, pieces.size()) &&
+    while (left > 0 && count < std::min<size_t>(limits.pieces_max, pieces.size()) &&
            bytes < limits.read_bytes_max) {
       const Landing::Piece& whole = pull.pieces[piece];
       const auto length = static_cast<uint32_t>(
-          std::min<uint64_t>(whole.length - piece_done, limits.read_bytes_max - bytes));
+          std::min<uint64_t>({whole.length - piece_done, limits.read_bytes_max - bytes, left}));
       pieces[count++] = {whole.data + piece_done, length, keys[piece]};
       bytes += length;
+      left -= length;
       piece_done += length;
       if (piece_done < whole.length) break;
       ++piece;

@@ -221,9 +221,17 @@ struct ChunkCheck {
   bool operator==(const ChunkCheck&) const = default;
 };
 
-// The source's pool holds `length` bytes of file `node` at `offset`, encrypted with kAes256Gcm.
-// (slot, generation) identifies this use of the slot; the bytes begin at `slot_offset` of its
-// payload.
+enum class Compression : uint16_t {
+  kNone = 0,
+  kLz4 = 1,   // one block (lz4_Block_format.md)
+  kZstd = 2,  // one frame (RFC 8878)
+};
+// The longest chunk that may be compressed: a target decompresses through memory of this size.
+inline constexpr uint32_t kCompressedMaxBytes = 1 << 20;
+
+// The source's pool holds `length` bytes of file `node` at `offset`: first compressed, unless the
+// compression is kNone, then encrypted with kAes256Gcm. They take `slot_length` bytes, which begin
+// at `slot_offset` of the slot's payload. (slot, generation) identifies this use of the slot.
 struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
   uint64_t node = 0;
@@ -232,16 +240,18 @@ struct Announce {
   uint32_t slot = 0;
   uint32_t generation = 0;
   uint32_t slot_offset = 0;
+  uint32_t slot_length = 0;  // `length` if not compressed, else less
+  Compression compression = Compression::kNone;
   ChunkCheck check;
   template <typename F>
   void fields(F&& field) {
     field(node), field(offset), field(length), field(slot), field(generation), field(slot_offset),
-        field(check);
+        field(slot_length), field(compression), field(check);
   }
 };
 
 // Announces an inline chunk: the fields of Announce, then the bytes of the chunk as the slot holds
-// them: a target without memory drops them and reads the slot later.
+// them: a target without memory drops them and reads the slot later. They are never compressed.
 struct AnnounceInline : Announce {
   static constexpr MessageType kType = MessageType::kAnnounceInline;
 };

@@ -12,7 +12,7 @@
 namespace ppmr::wire {
 
 inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 
 inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB if chunks have 64 KiB, 64 GiB if 1 MiB
 inline constexpr uint32_t kStreamsMax = 16;

@@ -1,12 +1,17 @@
 #include "restart_loader/cli/commands.h"
 
+#include <sys/prctl.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "mount/command_line/size_option.h"
 #include "restart_loader/cli/commit_command.h"
+#include "restart_loader/cli/completion_command.h"
+#include "restart_loader/cli/config_command.h"
 #include "restart_loader/cli/devices_command.h"
+#include "restart_loader/cli/drain_command.h"
 #include "restart_loader/cli/evacuate_command.h"
 #include "restart_loader/cli/keygen_command.h"
 #include "restart_loader/cli/migrate_command.h"
@@ -18,11 +23,16 @@
 #include "restart_loader/migration/command_error.h"
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/migration_agent.h"
+#include "restart_loader/migration/output.h"
 #include "restart_loader/migration/tree_restore.h"
 #include "restart_loader/pager/serve_pages_command.h"
 
 namespace ppmr {
 namespace {
+
+// The memory of a command may hold images of processes, and keys. Not inherited by the programs
+// that it starts: CRIU, and processes that it restores, can dump their core as before.
+void disable_core_dumps() { ::prctl(PR_SET_DUMPABLE, 0); }
 
 template <typename Command>
 void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::string& description) {
@@ -42,6 +52,7 @@ template <typename Command>
 std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
   auto command = std::make_shared<Command>();
   app.callback([command, name = app.get_name(), &exit_code] {
+    disable_core_dumps();
     try {
       exit_code = command->run();
     } catch (const nlohmann::json::exception& error) {
@@ -108,6 +119,42 @@ void add_devices(CLI::App& app, int& exit_code) {
       "devices", "Show the RDMA devices of this node and whether ppmr can use them");
   auto command = make_command<DevicesCommand>(sub, exit_code);
   sub.add_flag("--json", command->json, "print one JSON object per port and line");
+}
+
+void add_drain(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "drain", "Let a mount begin nothing new, and wait until what it does is finished");
+  auto command = make_command<DrainCommand>(sub, exit_code);
+  sub.add_option("MOUNTPOINT", command->mountpoint, "source or target mount")->required();
+  sub.add_flag("--resume", command->resume, "let the mount begin checkpoints again");
+  add_timeout(sub, command, "time limit; the mount stays drained. Default: none");
+  sub.add_flag("--json", command->json, "print the result as one JSON object");
+}
+
+void add_config(CLI::App& app, int& exit_code) {
+  CLI::App& config = *app.add_subcommand("config", "Check configuration files");
+  config.require_subcommand(1);
+  CLI::App& sub = *config.add_subcommand(
+      "check", "Check the configuration files of the daemons, and start nothing");
+  auto command = std::make_shared<ConfigCheckCommand>();
+  sub.callback([command, &exit_code] { exit_code = command->run(); });
+  sub.add_option("FILE", command->files, "target.conf or source.d/NAME.conf; default: all");
+  sub.add_option("--directory", command->directory, "directory of the configuration")
+      ->type_name("DIR")
+      ->capture_default_str();
+}
+
+void add_completion(CLI::App& app, int& exit_code) {
+  CLI::App& sub =
+      *app.add_subcommand("completion", "Print the script with which a shell completes ppmr");
+  auto shell = std::make_shared<std::string>();
+  sub.add_option("SHELL", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  sub.callback([shell, &app, &exit_code] {
+    print_to(stdout, "{}", completion_script(app, *shell));
+    exit_code = to_int(ExitCode::kSuccess);
+  });
 }
 
 // With --recover it finishes interrupted migrations; otherwise it starts a new one.
@@ -269,7 +316,10 @@ std::shared_ptr<Command> add_internal(CLI::App& app, const std::string& name, in
                                       CLI::App*& sub) {
   sub = app.add_subcommand(name)->group("");  // not in --help
   auto command = std::make_shared<Command>();
-  sub->callback([command, &exit_code] { exit_code = command->run(); });
+  sub->callback([command, &exit_code] {
+    disable_core_dumps();
+    exit_code = command->run();
+  });
   return command;
 }
 
@@ -281,6 +331,8 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--state-dir", agent->state_directory)->required();
   sub->add_option("--mountpoint", agent->mountpoint)->required();
   sub->add_option("--peer", agent->peer)->required();
+  sub->add_option("--restart-policy", agent->restart_policy);
+  sub->add_flag("--allow-root-restart", agent->allow_root_restart);
   auto restore = add_internal<TreeRestoreCommand>(app, "migration-restore", exit_code, sub);
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();
@@ -314,7 +366,10 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_migrate(app, exit_code);
   add_evacuate(app, exit_code);
   add_status(app, exit_code);
+  add_drain(app, exit_code);
   add_keygen(app, exit_code);
+  add_config(app, exit_code);
+  add_completion(app, exit_code);
   add_devices(app, exit_code);
   add_internal_commands(app, exit_code);
 }

@@ -16,6 +16,7 @@
 #include "restart_loader/criu/work_directory.h"
 #include "restart_loader/migration/mount_daemon.h"
 #include "restart_loader/migration/output.h"
+#include "restart_loader/policy/checkpoint_links.h"
 
 namespace ppmr {
 namespace {
@@ -119,6 +120,9 @@ bool Restart::can_be_lazy() {
 }
 
 CommandResult<void> Restart::restore(WorkDirectory& work) {
+  if (Status safe = refuse_links(checkpoint_.mount.mountpoint + "/" + checkpoint_.name); !safe) {
+    return command_failure(ExitCode::kRestoreFailed, command_.path + ": " + safe.error().message);
+  }
   lazily_ = can_be_lazy();
   std::vector<std::string> options = command_.criu_options;
   if (lazily_) {

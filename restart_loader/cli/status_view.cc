@@ -68,6 +68,37 @@ std::string store_line(const json& store) {
                                    format_size(number(store, "spilled_bytes"))));
 }
 
+// Of a daemon that drops its rights after the set-up.
+std::string confinement_line(const json& confinement) {
+  const std::string user = text(confinement, "user");
+  const std::string capabilities = text(confinement, "capabilities");
+  const uint64_t landlock = number(confinement, "landlock");
+  return line("runs",
+              fmt::format("as user {}, capabilities: {}, no_new_privs {}, seccomp {}, "
+                          "landlock {}",
+                          user.empty() ? std::to_string(number(confinement, "uid")) : user,
+                          capabilities, truth(confinement, "no_new_privs") ? "on" : "OFF",
+                          truth(confinement, "seccomp") ? "on" : "OFF",
+                          landlock > 0 ? fmt::format("on (version {})", landlock)
+                                       : "OFF (" + text(confinement, "landlock_why") + ")"));
+}
+
+// How much the data of a peer was compressed; empty if it was not.
+std::string compression_text(const json& peer) {
+  const std::string method = text(peer, "compression");
+  const std::string why = text(peer, "compression_why");
+  const uint64_t bytes = number(peer, "bytes");
+  const uint64_t wire_bytes = number(peer, "wire_bytes");
+  const bool compressed = wire_bytes > 0 && wire_bytes < bytes;
+  if (!compressed && (method.empty() || method == "off")) return "";
+  std::string result = ", compression:" + (method.empty() ? "" : " " + method);
+  if (wire_bytes > 0) {
+    result +=
+        fmt::format(" {:.2f} to 1", static_cast<double>(bytes) / static_cast<double>(wire_bytes));
+  }
+  return result + (why.empty() ? "" : " (" + why + ")");
+}
+
 std::string peer_line(const json& peer) {
   std::string who = text(peer, "name");
   if (const std::string address = text(peer, "address"); !address.empty() && address != who) {
@@ -81,13 +112,14 @@ std::string peer_line(const json& peer) {
   return line(
       "peer",
       fmt::format(
-          "{}, {}{}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
+          "{}, {}{}{}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
           truth(peer, "connected") ? "connected" : "NOT CONNECTED",
           transport.empty() ? "" : " over " + transport,
           security.empty() ? "" : ", security: " + security,
           encryption.empty() ? ""
                              : ", encryption: " + encryption +
                                    (encryption_why.empty() ? "" : " (" + encryption_why + ")"),
+          compression_text(peer),
           format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
           format_size(number(peer, "bytes")), age(peer), error.empty() ? "" : ": " + error));
 }
@@ -158,6 +190,8 @@ std::string status_text(const json& status, const MountEntry& mount) {
     page += store_line(*store);
   if (const auto rdma = status.find("rdma"); rdma != status.end() && rdma->is_object())
     page += rdma_line(*rdma);
+  if (const auto own = status.find("confinement"); own != status.end() && own->is_object())
+    page += confinement_line(*own);
   for (const json& peer : objects(status, "peers")) page += peer_line(peer);
   if (objects(status, "peers").empty()) page += line("peer", "none");
 

@@ -12,6 +12,7 @@
 #include "mount/control/line_socket.h"
 #include "mount/control/mount_table.h"
 #include "mount/control/parse_json.h"
+#include "mount/restart_policy/restart_policy.h"
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/passed_options.h"
@@ -80,6 +81,7 @@ class Agent {
     if (operation == "decide") return decide(request);
     return refusal({EOPNOTSUPP, "unknown request '" + operation + "' (version mismatch?)"});
   }
+  Result<RestartPolicy> restart_policy() const;
   json preflight(const json& request) const;
   json prepare(const json& request) const;
   json look(const json& request) const;
@@ -91,8 +93,20 @@ class Agent {
   const MigrationAgent& options_;
 };
 
+// Read for each migration: a change needs no restart of the daemon.
+Result<RestartPolicy> Agent::restart_policy() const {
+  if (!options_.restart_policy.empty()) return read_restart_policy(options_.restart_policy);
+  RestartPolicy policy;
+  policy.everything = options_.allow_root_restart;
+  return policy;
+}
+
 json Agent::preflight(const json& request) const {
-  TargetContext context{.store_free_bytes = -1, .criu = find_criu().value_or("")};
+  auto policy = restart_policy();
+  if (!policy) return refusal(policy.error());
+  TargetContext context{.restart_policy = std::move(*policy),
+                        .store_free_bytes = -1,
+                        .criu = find_criu().value_or("")};
   if (auto mount = find_mount(options_.mountpoint)) {
     const auto status = call(mount->mount.source, {{"op", "status"}}, kDaemonPatience);
     const json store = status ? status->value("store", json::object()) : json::object();
@@ -116,6 +130,9 @@ json Agent::prepare(const json& request) const {
   }
   if (auto criu = find_criu(); !criu) return refusal(criu.error());
   if (auto mount = find_mount(options_.mountpoint); !mount) return refusal(mount.error());
+  auto policy = restart_policy();
+  if (!policy) return refusal(policy.error());
+  record->restart_policy = to_json(*policy);
   record->role = kRole;
   record->mountpoint = options_.mountpoint;
   record->peer = options_.peer;

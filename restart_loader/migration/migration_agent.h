@@ -18,6 +18,8 @@ struct MigrationAgent {
   std::string state_directory;
   std::string mountpoint;
   std::string peer;
+  std::string restart_policy;  // file; empty: the defaults of RestartPolicy
+  bool allow_root_restart = false;
 
   // Returns an exit code when the coordinator has closed the connection.
   int run() const;

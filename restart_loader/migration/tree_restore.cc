@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "mount/command_line/exit_code.h"
 #include "mount/control/control_client.h"
 #include "mount/control/mount_table.h"
+#include "mount/restart_policy/restart_policy.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/held_criu.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -26,6 +28,8 @@
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
+#include "restart_loader/policy/check_restart.h"
+#include "restart_loader/policy/checkpoint_links.h"
 #include "restart_loader/processes/own_namespace.h"
 #include "restart_loader/rdma_release/rdma_release.h"
 
@@ -66,8 +70,12 @@ class TreeRestore {
     });
   }
   Result<std::string> control_socket() const;
-  std::string images() const { return images_path(record_, record_.trees[tree_]); }
+  std::string images() const;
   Status await_sealed();
+  // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
+  // not accept its tree.
+  Status judge();
+  void note_refusal(const Error& error) const;
   bool can_be_lazy();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
   Status prepare();
@@ -90,6 +98,8 @@ class TreeRestore {
   OwnershipRecord record_;
   std::string work_;
   std::string criu_;
+  uint64_t sealed_inode_ = 0;  // of the checkpoint's directory
+  UniqueFd checkpoint_;        // O_PATH; open once it is sealed
   std::optional<HeldCriu> prepared_;
   bool lazily_ = true;
   bool runs_ = false;  // the tree runs, or has run and ended
@@ -123,7 +133,10 @@ Status TreeRestore::await_sealed() {
                           {"timeout_ms", kSealSlice.count()}};
     const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
     const Status verdict = answer ? accepted(*answer) : failure(answer.error());
-    if (verdict) return {};
+    if (verdict) {
+      sealed_inode_ = answer->at("inode");
+      return {};
+    }
     if (is_crowded(verdict.error())) {
       std::this_thread::sleep_for(kSealSlice);  // no event announces a free place
     } else if (verdict.error().errno_value != ETIMEDOUT) {
@@ -137,6 +150,59 @@ Status TreeRestore::await_sealed() {
                                             verdict.error().message, record->hold_limit_ms / 1000));
     }
   }
+}
+
+// What is judged must be what CRIU reads. A sealed checkpoint cannot change, but it can be removed,
+// and another one can take its name: so from here on, the checkpoint is its directory and not its
+// name.
+Status TreeRestore::judge() {
+  const TreeRecord& tree = record_.trees[tree_];
+  const std::string path = record_.mountpoint + "/" + tree.checkpoint;
+  checkpoint_ = UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat found {};
+  if (!checkpoint_ || fstat(checkpoint_.get(), &found) != 0) {
+    return system_failure("open checkpoint", path);
+  }
+  if (found.st_ino != sealed_inode_) {
+    return failure(ESTALE, "checkpoint " + path + " was replaced after it had been sealed");
+  }
+  const std::string sealed = fmt::format("/proc/{}/fd/{}", getpid(), checkpoint_.get());
+  auto policy = parse_restart_policy(record_.restart_policy);
+  if (!policy) return failure(policy.error());
+  Status accepted = refuse_links(sealed);
+  if (accepted) {
+    accepted = check_restart(*policy, {.images = images(),
+                                       .bundle = tree.container.bundle,
+                                       .criu_options = record_.criu_options});
+  }
+  if (accepted) return {};
+  Error error = accepted.error();
+  if (const size_t at = error.message.find(sealed); at != std::string::npos) {
+    error.message.replace(at, sealed.size(), path);
+  }
+  note_refusal(error);
+  return failure(std::move(error));
+}
+
+std::string TreeRestore::images() const {
+  const TreeRecord& tree = record_.trees[tree_];
+  if (!checkpoint_) return images_path(record_, tree);
+  return fmt::format("/proc/{}/fd/{}{}{}", getpid(), checkpoint_.get(),
+                     tree.images.empty() ? "" : "/", tree.images);
+}
+
+// In the log of the target's daemon.
+void TreeRestore::note_refusal(const Error& error) const {
+  const auto socket = control_socket();
+  if (!socket) return;
+  const TreeRecord& tree = record_.trees[tree_];
+  (void)call(*socket,
+             {{"op", "note_refusal"},
+              {"checkpoint", tree.checkpoint},
+              {"process", tree.root},
+              {"peer", record_.peer},
+              {"reason", error.message}},
+             kDaemonPatience);
 }
 
 // Called while the source still dumps. As a side effect CRIU caches the features of this kernel in
@@ -301,7 +367,8 @@ int TreeRestore::await_pages() {
 
 // Why the tree can never be restored; empty: another attempt may succeed.
 std::string TreeRestore::why_lost() const {
-  if (access(images().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTCONN)) {
+  if (access(images_path(record_, record_.trees[tree_]).c_str(), F_OK) != 0 &&
+      (errno == ENOENT || errno == ENOTCONN)) {
     return "its checkpoint was lost with the target's daemon";
   }
   // Only in post-copy a session with the source can fail after the decision.
@@ -397,6 +464,7 @@ int TreeRestore::supervise() {
   if (runs_) return note_running(record_.trees[tree_].root), await_pages();
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
+  if (Status accepted = judge(); !accepted) return give_up(accepted.error());
   for (int attempt = 1;; ++attempt) {
     forget_restore(work_);
     auto restore = restore_once();

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <climits>
 #include <cstring>
 #include <fstream>
 
 namespace ppmr {
 namespace {
 
-constexpr uint32_t kImageMagic = 0x54564319;  // criu/include/magic.h
+// criu/include/magic.h
+constexpr uint32_t kImageMagic = 0x54564319;
+constexpr uint32_t kInventoryMagic = 0x58313116;
 
 }  // namespace
 
@@ -17,6 +20,12 @@ Result<ImageReader> ImageReader::of(std::string path, std::string bytes, uint32_
   if (image.number() != kImageMagic || image.number() != magic) {
     return image.damaged("wrong magic number");
   }
+  return image;
+}
+
+Result<ImageReader> ImageReader::of_inventory(std::string path, std::string bytes) {
+  ImageReader image(std::move(path), std::move(bytes));
+  if (image.number() != kInventoryMagic) return image.damaged("wrong magic number");
   return image;
 }
 
@@ -31,11 +40,28 @@ uint32_t ImageReader::number() {
 Status ImageReader::read(google::protobuf::MessageLite& message) {
   if (at_end()) return damaged("a message is missing");
   const size_t length = number();
-  if (length > bytes_.size() - at_) return damaged("a message is cut off");
+  if (length > bytes_.size() - at_ || length > INT_MAX) return damaged("a message is cut off");
   if (!message.ParseFromArray(bytes_.data() + at_, static_cast<int>(length))) {
     return damaged("a message cannot be parsed");
   }
   at_ += length;
+  return {};
+}
+
+// To parse and to write removes what is double or longer than needed, and keeps everything else,
+// also unknown fields: the result is never longer.
+Status ImageReader::read_exactly(google::protobuf::MessageLite& message) {
+  const size_t before = at_;
+  if (Status parsed = read(message); !parsed) return parsed;
+  if (message.ByteSizeLong() + sizeof(uint32_t) != at_ - before) {
+    return damaged("a message is not as CRIU writes it");
+  }
+  return {};
+}
+
+Status ImageReader::skip(size_t length_bytes) {
+  if (length_bytes > bytes_.size() - at_) return damaged("data is cut off");
+  at_ += length_bytes;
   return {};
 }
 

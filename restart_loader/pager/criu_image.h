@@ -15,10 +15,18 @@ class ImageReader {
   // `path`: for messages. `magic`: of the kind of image, from criu/include/magic.h. Errors: as
   // damaged().
   static Result<ImageReader> of(std::string path, std::string bytes, uint32_t magic);
+  // inventory.img, the only image with one magic number.
+  static Result<ImageReader> of_inventory(std::string path, std::string bytes);
 
   bool at_end() const { return at_ == bytes_.size(); }
   // Errors: as damaged().
   Status read(google::protobuf::MessageLite& message);
+  // Like read(), but refuses a message that another reader could understand differently: one that
+  // has a field twice, or a number in more bytes than it needs. The fields that `message` declares
+  // must not be signed: negative numbers have two encodings.
+  Status read_exactly(google::protobuf::MessageLite& message);
+  // Skips raw data behind a message. Errors: as damaged().
+  Status skip(size_t length_bytes);
   // EPROTO: with the file and the fault.
   tl::unexpected<Error> damaged(const std::string& what) const;
 

@@ -1,11 +1,14 @@
 #include "restart_loader/pager/page_file.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <thread>
@@ -23,10 +26,32 @@ constexpr milliseconds kSlice{100};
 constexpr milliseconds kArrivalSlice{5};
 constexpr milliseconds kDaemonPatience{2000};
 
+// The source of a checkpoint chooses what is in it, and this process reads as root: links in a
+// mount of ppmr are not followed.
+UniqueFd open_without_links(const std::string& path) {
+  const auto mount = find_mount(path);
+  if (!mount) return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd top(::open(mount->mount.mountpoint.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!top) return UniqueFd();
+  open_how how{};
+  how.flags = O_RDONLY | O_CLOEXEC;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+  return UniqueFd(static_cast<int>(
+      syscall(SYS_openat2, top.get(), mount->remainder.c_str(), &how, sizeof how)));
+}
+
+// The daemon lends files by their paths in its mount; the path that was opened may be one of /proc.
+std::string name_in_mount(const UniqueFd& file, const std::string& path) {
+  std::error_code error;
+  const auto found =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file.get()), error);
+  return error ? path : found.string();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<PageFile>> PageFile::open(const std::string& path) {
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd file = open_without_links(path);
   if (!file) return system_failure("open", path);
   return std::shared_ptr<PageFile>(new PageFile(path, std::move(file)));
 }
@@ -61,7 +86,7 @@ Result<const std::byte*> PageFile::read(uint64_t offset, size_t length_bytes,
 }
 
 Status PageFile::borrow(const BorrowOptions& options) {
-  const auto mount = find_mount(path_);
+  const auto mount = find_mount(name_in_mount(file_, path_));
   if (!mount) {
     is_complete_.store(true, std::memory_order_release);
     return {};

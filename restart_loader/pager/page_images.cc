@@ -22,6 +22,9 @@ Result<PageImages> PageImages::open(std::string directory, const std::string& me
   }
   images.index_ = std::move(*index);
   for (const IndexedTask& task : images.index_.tasks) {
+    auto pagemap = read_pagemap(images.pagemap_path(task.pid));
+    if (!pagemap) return failure(pagemap.error());
+    images.pagemaps_[task.pid] = std::move(*pagemap);
     if (const auto images_of = images.of(task.pid); !images_of) return failure(images_of.error());
   }
   if (!follows_rounds(images.directory_)) return images;
@@ -31,21 +34,30 @@ Result<PageImages> PageImages::open(std::string directory, const std::string& me
   return images;
 }
 
+std::string PageImages::pagemap_path(pid_t pid) const {
+  return fmt::format("{}/pagemap-{}.img", directory_, pid);
+}
+
 Result<TaskImages> PageImages::of(pid_t pid) const {
-  const std::string path = fmt::format("{}/pagemap-{}.img", directory_, pid);
-  const auto with_rounds = rounds_are_lazy_ ? rounds_.pagemaps.find(pid) : rounds_.pagemaps.end();
-  const auto pagemap = with_rounds != rounds_.pagemaps.end() ? Result<Pagemap>(with_rounds->second)
-                                                             : read_pagemap(path);
+  if (const auto known = pagemaps_.find(pid); known != pagemaps_.end()) {
+    return of(pid, known->second);
+  }
+  const auto pagemap = read_pagemap(pagemap_path(pid));
   if (!pagemap) return failure(pagemap.error());
+  return of(pid, *pagemap);
+}
+
+Result<TaskImages> PageImages::of(pid_t pid, const Pagemap& pagemap) const {
   const auto damaged = [&](const std::string& what) {
-    return failure(EPROTO, fmt::format("{}: not an image that CRIU has written: {}", path, what));
+    return failure(
+        EPROTO, fmt::format("{}: not an image that CRIU has written: {}", pagemap_path(pid), what));
   };
   const auto indexed = std::find_if(index_.tasks.begin(), index_.tasks.end(),
                                     [pid](const IndexedTask& task) { return task.pid == pid; });
   TaskImages images;
   bool in_images = false;
   uint64_t offset = 0;
-  for (const PagemapEntry& entry : pagemap->entries) {
+  for (const PagemapEntry& entry : pagemap.entries) {
     if (entry.lazy && entry.present) {
       in_images = true;
       images.ranges.push_back({entry.start, entry.end, offset});
@@ -54,7 +66,7 @@ Result<TaskImages> PageImages::of(pid_t pid) const {
     } else if (entry.lazy && !find_places(indexed->ranges, entry.start, entry.end, images.ranges)) {
       return failure(EPROTO, fmt::format("the page index lacks memory of process {} between {:#x} "
                                          "and {:#x}, which {} lists",
-                                         pid, entry.start, entry.end, path));
+                                         pid, entry.start, entry.end, pagemap_path(pid)));
     }
     if (entry.present) offset += entry.bytes();
   }
@@ -65,7 +77,7 @@ Result<TaskImages> PageImages::of(pid_t pid) const {
     images.ranges = unshared_parts(images.ranges, shared_);
     return images;
   }
-  auto file = PageFile::open(fmt::format("{}/pages-{}.img", directory_, pagemap->pages_id));
+  auto file = PageFile::open(fmt::format("{}/pages-{}.img", directory_, pagemap.pages_id));
   if (!file) return failure(file.error());
   auto pages = std::make_shared<PageFiles>();
   pages->add(std::move(*file));
@@ -80,11 +92,14 @@ Status PageImages::prepare_images(const std::string& link) {
   const PageIndex& index = has_rounds ? rounds_.index : index_;
   auto shared = shared_ranges(index, *parents);
   if (shared.empty() && !has_rounds) return {};
-  auto images = SharedImages::create({directory_, link}, index, shared, *files_, rounds_.pagemaps);
+  auto pagemaps = pagemaps_;
+  for (const auto& [pid, pagemap] : rounds_.pagemaps) pagemaps[pid] = pagemap;
+  auto images =
+      SharedImages::create({directory_, link}, index, shared, *files_, pagemaps, has_rounds);
   if (!images) return failure(images.error());
   shared_images_ = std::move(*images);
   shared_ = std::move(shared);
-  rounds_are_lazy_ = has_rounds;
+  pagemaps_ = std::move(pagemaps);
   if (has_rounds) index_ = std::move(rounds_.index);
   return {};
 }

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "buffer_pool/result.h"
 #include "mount/page_index/page_index.h"
 #include "restart_loader/pager/page_files.h"
+#include "restart_loader/pager/pagemap_image.h"
 #include "restart_loader/pager/round_images.h"
 #include "restart_loader/pager/shared_pages.h"
 
@@ -52,12 +54,15 @@ class PageImages {
 
  private:
   explicit PageImages(std::string directory) : directory_(std::move(directory)) {}
+  std::string pagemap_path(pid_t pid) const;
+  Result<TaskImages> of(pid_t pid, const Pagemap& pagemap) const;
 
   std::string directory_;
   std::shared_ptr<PageFiles> files_;  // null: there is no memory file
   PageIndex index_;                   // of the memory file, and of the rounds if they are lazy
   RoundImages rounds_;
-  bool rounds_are_lazy_ = false;
+  // Of the processes of the page index. Read once: each file of a mount costs round trips.
+  std::map<pid_t, Pagemap> pagemaps_;
   std::vector<PageRange> shared_;  // what CRIU restores itself
   std::optional<SharedImages> shared_images_;
 };

@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 #include <thread>
 
+#include "restart_loader/pager/equal_pages.h"
 #include "restart_loader/pager/mm_image.h"
 #include "restart_loader/pager/round_images.h"
 
@@ -23,6 +25,8 @@ namespace {
 // Of the pages file for all tasks. CRIU counts its own from 1.
 constexpr uint32_t kPagesId = 1'000'000'000;
 constexpr uint64_t kCopyBytes = 1 << 20;
+// In place of the process that owns a piece.
+constexpr size_t kSharedByAll = std::numeric_limits<size_t>::max();
 
 // The place of the byte at address 0; wraps around.
 uint64_t origin_of(const PageRange& range) { return range.offset - range.start; }
@@ -83,6 +87,26 @@ Result<UniqueFd> detached_mount(const char* type,
   return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
 }
 
+// The same directory by its name in the mount namespace of the caller: `path` may lead through a
+// descriptor of another process, to a mount of that process's namespace. Empty if something else
+// has that name by now.
+UniqueFd open_by_name(const std::string& path) {
+  const auto open_directory = [](const std::string& name) {
+    return UniqueFd(open(name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  };
+  const UniqueFd wanted = open_directory(path);
+  std::error_code error;
+  UniqueFd named = open_directory(std::filesystem::canonical(path, error));
+  struct stat is {
+  }, was{};
+  if (!wanted || !named || fstat(wanted.get(), &was) != 0 || fstat(named.get(), &is) != 0) {
+    return UniqueFd();
+  }
+  const bool same = is.st_dev == was.st_dev && is.st_ino == was.st_ino;
+  if (!same) errno = ESTALE;
+  return same ? std::move(named) : UniqueFd();
+}
+
 // An overlay of two directories, in no directory itself. Before Linux 6.15 the kernel accepts only
 // directories in the mount namespace of the caller, so `upper` is moved to one that ends with this
 // call, over the directory `place`. Errors: as detached_mount().
@@ -98,7 +122,7 @@ Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lowe
       overlay = system_failure("make", "a mount namespace");
       return;
     }
-    const UniqueFd below = open_directory(lower);
+    const UniqueFd below = open_by_name(lower);
     if (!below || move_mount(upper.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH)) {
       overlay = system_failure("mount", below ? place : lower);
       return;
@@ -116,6 +140,7 @@ struct TaskPages {
   Pagemap pagemap;
   MmImage mm;
   std::vector<PageRange> shared;
+  std::vector<DumpedPart> dumped;  // owners: tasks
 };
 
 Result<std::vector<TaskPages>> read_tasks(const std::string& images, const PageIndex& index,
@@ -125,14 +150,9 @@ Result<std::vector<TaskPages>> read_tasks(const std::string& images, const PageI
   for (const IndexedTask& task : index.tasks) {
     auto own = shared_parts(task.ranges, shared);
     if (own.empty()) continue;
-    const auto given = pagemaps.find(task.pid);
-    auto pagemap = given != pagemaps.end()
-                       ? Result<Pagemap>(given->second)
-                       : read_pagemap(fmt::format("{}/pagemap-{}.img", images, task.pid));
-    if (!pagemap) return failure(pagemap.error());
     auto mm = MmImage::read(fmt::format("{}/mm-{}.img", images, task.pid));
     if (!mm) return failure(mm.error());
-    tasks.push_back({task.pid, std::move(*pagemap), std::move(*mm), std::move(own)});
+    tasks.push_back({task.pid, pagemaps.at(task.pid), std::move(*mm), std::move(own), {}});
   }
   std::set<uint64_t> borders;
   for (const TaskPages& task : tasks) task.mm.add_borders(shared, borders);
@@ -140,40 +160,62 @@ Result<std::vector<TaskPages>> read_tasks(const std::string& images, const PageI
   return tasks;
 }
 
+DumpedFiles files_of(const std::vector<TaskPages>& tasks, const std::string& images) {
+  std::vector<std::string> paths;
+  for (const TaskPages& task : tasks) {
+    paths.push_back(fmt::format("{}/pages-{}.img", images, task.pagemap.pages_id));
+  }
+  return DumpedFiles(std::move(paths));
+}
+
+Status find_dumped(std::vector<TaskPages>& tasks, DumpedFiles& files) {
+  std::vector<const Pagemap*> pagemaps;
+  for (const TaskPages& task : tasks) pagemaps.push_back(&task.pagemap);
+  auto parts = find_equal_pages(pagemaps, files);
+  if (!parts) return failure(parts.error());
+  for (size_t i = 0; i < tasks.size(); ++i) tasks[i].dumped = std::move((*parts)[i]);
+  return {};
+}
+
 // Bytes in the pages file.
 struct Piece {
   uint64_t start = 0;  // address
   uint64_t end = 0;
-  const TaskPages* owner = nullptr;  // null: shared
-  uint64_t from = 0;                 // a place, or in the owner's pages file
-  uint64_t offset = 0;               // in the new pages file
+  size_t owner = kSharedByAll;  // whose pages file has the bytes
+  uint64_t from = 0;            // a place, or in the owner's pages file
+  uint64_t offset = 0;          // in the new pages file
 };
 
-// In the order of the pages file. At one address pages of one task are before shared ones: so every
-// task finds its own pages in the order of their addresses.
+// Adds the piece, cut at the borders.
+void add_cut(Piece piece, const std::set<uint64_t>& borders, std::vector<Piece>& pieces) {
+  for (auto border = borders.upper_bound(piece.start);
+       border != borders.end() && *border < piece.end; ++border) {
+    pieces.push_back({piece.start, *border, piece.owner, piece.from, 0});
+    piece.from += *border - piece.start;
+    piece.start = *border;
+  }
+  pieces.push_back(piece);
+}
+
+// In the order of the pages file. Pieces that overlap begin and end together, so every task finds
+// its pages in the order of their addresses.
 std::vector<Piece> lay_out(const std::vector<TaskPages>& tasks,
                            const std::vector<PageRange>& shared) {
-  std::vector<Piece> pieces;
   std::set<uint64_t> borders;
   for (const TaskPages& task : tasks) {
-    uint64_t from = 0;
-    for (const PagemapEntry& entry : task.pagemap.entries) {
-      if (!entry.present) continue;
-      pieces.push_back({entry.start, entry.end, &task, from, 0});
-      borders.insert(entry.start);
-      from += entry.bytes();
+    for (const DumpedPart& part : task.dumped) borders.insert({part.start, part.end});
+  }
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    for (const DumpedPart& part : tasks[i].dumped) {
+      if (part.owner == i) add_cut({part.start, part.end, i, part.from, 0}, borders, pieces);
     }
   }
   for (const PageRange& range : shared) {
-    for (uint64_t at = range.start; at < range.end;) {
-      const auto border = borders.upper_bound(at);
-      const uint64_t end = border == borders.end() ? range.end : std::min(range.end, *border);
-      pieces.push_back({at, end, nullptr, origin_of(range) + at, 0});
-      at = end;
-    }
+    add_cut({range.start, range.end, kSharedByAll, range.offset, 0}, borders, pieces);
   }
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return std::pair(a.start, a.owner == nullptr) < std::pair(b.start, b.owner == nullptr);
+    return std::pair(a.start, a.owner) < std::pair(b.start, b.owner);
   });
   uint64_t offset = 0;
   for (Piece& piece : pieces) {
@@ -192,9 +234,13 @@ class PagemapWriter {
   }
 
   Pagemap write() {
+    auto part = task_.dumped.begin();
     for (const PagemapEntry& entry : task_.pagemap.entries) {
+      entry_begins_ = pagemap_.entries.size();
       if (entry.present) {
-        add_pieces(entry.start, entry.end, &task_);
+        for (; part != task_.dumped.end() && part->start < entry.end; ++part) {
+          add_pieces(part->start, part->end, part->owner);
+        }
       } else if (entry.lazy) {
         add_lazy(entry);
       } else {
@@ -216,38 +262,44 @@ class PagemapWriter {
       const uint64_t start = std::max(at, part->start);
       add_lazy_until(start);
       at = std::min(entry.end, part->end);
-      add_pieces(start, at, nullptr);
+      add_pieces(start, at, kSharedByAll);
     }
     add_lazy_until(entry.end);
   }
 
   // The pieces of `owner` that have [start, end).
-  void add_pieces(uint64_t start, uint64_t end, const TaskPages* owner) {
-    while (next_ < pieces_.size() && pieces_[next_].start < end) {
+  void add_pieces(uint64_t start, uint64_t end, size_t owner) {
+    for (; next_ < pieces_.size() && pieces_[next_].start < end; ++next_) {
       const Piece& piece = pieces_[next_];
-      if (piece.owner == owner && piece.end > start) {
-        const uint64_t first = std::max(start, piece.start);
-        const uint64_t last = std::min(end, piece.end);
-        const uint64_t offset = piece.offset + (first - piece.start);
-        // CRIU skips entries that are lazy, and their bytes if they are present. It takes the
-        // addresses for sorted.
-        if (offset > offset_) {
-          pagemap_.entries.push_back({first, first + (offset - offset_), true, true, false});
-        }
-        pagemap_.entries.push_back({first, last, false, true, false});
-        offset_ = offset + (last - first);
-        if (last < piece.end) return;  // a later part may be in this piece
-      }
-      ++next_;
-      // A task's own entry is one piece. Behind it may be a shared one with the same address.
-      if (piece.owner == &task_) return;
+      if (piece.owner != owner || piece.end <= start) continue;
+      const uint64_t first = std::max(start, piece.start);
+      const uint64_t last = std::min(end, piece.end);
+      add_present(first, last, piece.offset + (first - piece.start));
+      if (last < piece.end) return;  // a later part may be in this piece
     }
+  }
+
+  void add_present(uint64_t first, uint64_t last, uint64_t offset) {
+    auto& entries = pagemap_.entries;
+    if (offset == offset_ && entries.size() > entry_begins_ && entries.back().present &&
+        !entries.back().lazy && entries.back().end == first) {
+      entries.back().end = last;
+    } else {
+      // CRIU skips entries that are lazy, and their bytes if they are present. It takes the
+      // addresses for sorted.
+      if (offset > offset_) {
+        entries.push_back({first, first + (offset - offset_), true, true, false});
+      }
+      entries.push_back({first, last, false, true, false});
+    }
+    offset_ = offset + (last - first);
   }
 
   const TaskPages& task_;
   const std::vector<Piece>& pieces_;
   size_t next_ = 0;
-  uint64_t offset_ = 0;  // how far this task has read the pages file
+  size_t entry_begins_ = 0;  // of those of the old entry that is being replaced
+  uint64_t offset_ = 0;      // how far this task has read the pages file
   Pagemap pagemap_;
 };
 
@@ -266,25 +318,26 @@ Status copy_bytes(const File& from, const Piece& piece, int to, std::vector<std:
   return {};
 }
 
-Status write_pages(const std::vector<Piece>& pieces, const std::string& images,
-                   const PageFiles& shared, const std::string& path) {
+Status write_pages(const std::vector<Piece>& pieces, DumpedFiles& dumped, const PageFiles& shared,
+                   const std::string& path) {
   const UniqueFd to(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!to) return system_failure("create", path);
-  std::map<const TaskPages*, std::shared_ptr<PageFile>> files;
+  std::vector<const Piece*> by_owner;
+  for (const Piece& piece : pieces) by_owner.push_back(&piece);
+  // From the last one on: the files that were opened last are still open.
+  std::sort(by_owner.begin(), by_owner.end(), [](const Piece* a, const Piece* b) {
+    return std::pair(b->owner, a->offset) < std::pair(a->owner, b->offset);
+  });
   std::vector<std::byte> scratch(kCopyBytes);  // once: there are many small pieces
-  for (const Piece& piece : pieces) {
-    if (piece.owner == nullptr) {
-      if (Status copied = copy_bytes(shared, piece, to.get(), scratch); !copied) return copied;
-      continue;
+  for (const Piece* piece : by_owner) {
+    Status copied;
+    if (piece->owner == kSharedByAll) {
+      copied = copy_bytes(shared, *piece, to.get(), scratch);
+    } else {
+      const auto own = dumped.open(piece->owner);
+      copied = own ? copy_bytes(**own, *piece, to.get(), scratch) : failure(own.error());
     }
-    std::shared_ptr<PageFile>& own = files[piece.owner];
-    if (!own) {
-      auto file =
-          PageFile::open(fmt::format("{}/pages-{}.img", images, piece.owner->pagemap.pages_id));
-      if (!file) return failure(file.error());
-      own = std::move(*file);
-    }
-    if (Status copied = copy_bytes(*own, piece, to.get(), scratch); !copied) return copied;
+    if (!copied) return copied;
   }
   return {};
 }
@@ -358,9 +411,12 @@ std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
 Result<SharedImages> SharedImages::create(const Places& places, const PageIndex& index,
                                           const std::vector<PageRange>& shared,
                                           const PageFiles& files,
-                                          const std::map<pid_t, Pagemap>& pagemaps) {
-  const auto tasks = read_tasks(places.images, index, shared, pagemaps);
+                                          const std::map<pid_t, Pagemap>& pagemaps,
+                                          bool pagemaps_differ) {
+  auto tasks = read_tasks(places.images, index, shared, pagemaps);
   if (!tasks) return failure(tasks.error());
+  DumpedFiles dumped = files_of(*tasks, places.images);
+  if (Status found = find_dumped(*tasks, dumped); !found) return failure(found.error());
   // Of the size of what is shared, not limited to half of the memory as by default.
   auto own = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
   if (!own) return failure(own.error());
@@ -369,12 +425,13 @@ Result<SharedImages> SharedImages::create(const Places& places, const PageIndex&
   if (to != path_of(*own) && mkdir(to.c_str(), 0700) != 0) return system_failure("make", to);
   const std::vector<Piece> pieces = lay_out(*tasks, shared);
   const std::string pages = fmt::format("{}/pages-{}.img", to, kPagesId);
-  Status pages_written =
-      pieces.empty() ? Status{} : write_pages(pieces, places.images, files, pages);
+  Status pages_written = pieces.empty() ? Status{} : write_pages(pieces, dumped, files, pages);
   if (!pages_written) return failure(pages_written.error());
-  for (const auto& [pid, pagemap] : pagemaps) {
-    Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", to, pid), pagemap);
-    if (!written) return failure(written.error());
+  if (pagemaps_differ) {
+    for (const auto& [pid, pagemap] : pagemaps) {
+      Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", to, pid), pagemap);
+      if (!written) return failure(written.error());
+    }
   }
   for (const TaskPages& task : *tasks) {
     const Pagemap pagemap = PagemapWriter(task, pieces).write();

@@ -16,7 +16,7 @@
 // the overlay is of the directory that also has the rounds, so that their links lead there.
 //
 // pages-N.img has the pages in the order of their addresses. Each process skips those of the
-// others.
+// others. Pages that CRIU has dumped for several processes are there once, too (equal_pages.h).
 //
 // The overlay is mounted in no directory: CRIU restores containers from it, too, whose root is not
 // that of this node, and nothing is left when this process ends.
@@ -57,11 +57,13 @@ class SharedImages {
     std::string images;  // the directory of CRIU's images
     std::string link;    // to the new images: is made when they are complete
   };
-  // `index`: with places in `files`. `pagemaps`: instead of those in the images. Blocks while pages
-  // of `files` have not arrived. Errors: of the file system; EPROTO as read_pagemap().
+  // `index`: with places in `files`. `pagemaps`: of its processes; `pagemaps_differ`: from those in
+  // the images. Blocks while pages of `files` have not arrived. Errors: of the file system; EPROTO
+  // for images that CRIU has not written.
   static Result<SharedImages> create(const Places& places, const PageIndex& index,
                                      const std::vector<PageRange>& shared, const PageFiles& files,
-                                     const std::map<pid_t, Pagemap>& pagemaps);
+                                     const std::map<pid_t, Pagemap>& pagemaps,
+                                     bool pagemaps_differ);
 
   // CRIU has read the images.
   void free_memory();

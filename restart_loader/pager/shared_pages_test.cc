@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 
 #include "restart_loader/pager/criu_image.h"
 #include "restart_loader/pager/criu_image.pb.h"
@@ -113,7 +114,8 @@ class SharedImagesTest : public testing::Test {
         auto& ranges = is_sent ? sent.ranges : task.ranges;
         uint64_t value = 0;
         if (present) {
-          value = kFirstOwnValue + random();
+          // Some have the same bytes in all processes.
+          value = kFirstOwnValue + (page % 3 == 0 ? page : random());
           write_page(own, value);
         } else if (pid > 1 && kind > 3 && of_parent.contains(page)) {
           value = of_parent[page];
@@ -192,6 +194,19 @@ class SharedImagesTest : public testing::Test {
     }
     return pagemap;
   }
+  // Of the same bytes. Only pages at one address have the same bytes.
+  uint64_t repeated_pages() const {
+    const std::string path = fmt::format("{}/pages-{}.img", directory(), read_new(1).pages_id);
+    std::ifstream file(path, std::ios::binary);
+    std::vector<uint64_t> words(kPage / sizeof(uint64_t));
+    std::set<uint64_t> values;
+    uint64_t repeated = 0;
+    while (file.read(reinterpret_cast<char*>(words.data()), kPage)) {
+      repeated += values.insert(words.front()).second ? 0 : 1;
+    }
+    EXPECT_GT(values.size(), 100u);
+    return repeated;
+  }
   static void write_page(std::ofstream& file, uint64_t value) {
     const std::vector<uint64_t> words(kPage / sizeof(value), value);
     file.write(reinterpret_cast<const char*>(words.data()), kPage);
@@ -250,6 +265,7 @@ TEST_P(SharedImagesWithAndWithoutRounds, EveryPageIsInTheImagesOrLeftToThePager)
       ASSERT_EQ(left_pages, lazy_pages);
       EXPECT_EQ(found, contents) << "process " << pid << " seed " << seed;
     }
+    EXPECT_EQ(repeated_pages(), 0u) << "in the pages file";
     EXPECT_GT(shared_pages, 100u);
     pager->criu_has_ended();
     std::filesystem::remove_all(directory());

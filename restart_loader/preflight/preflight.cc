@@ -196,6 +196,10 @@ PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const Mov
   std::set<std::string> addresses;
   std::map<std::string, FileFact> files;
   for (const TreeFacts& tree : trees) {
+    for (const ProcessFact& process : tree.processes) {
+      questions.processes.push_back(
+          {process.pid, process.uid, tree.container ? tree.container->bundle.directory : ""});
+    }
     if (tree.container) questions.containers.push_back(make_question(*tree.container));
     if (!tree.has_namespace("pid") && !options.own_pid_namespace) {
       for (const ProcessFact& process : tree.processes) {

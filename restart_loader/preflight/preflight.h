@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "mount/restart_policy/restart_policy.h"
+#include "restart_loader/policy/check_restart.h"
 #include "restart_loader/preflight/node_facts.h"
 #include "restart_loader/preflight/tree_facts.h"
 #include "restart_loader/processes/finding.h"
@@ -50,6 +52,7 @@ struct ListenerQuestion {
 };
 
 struct PreflightQuestions {
+  std::vector<AnnouncedProcess> processes;
   std::string boot_id;  // boot id of the source: nodes with equal ones share a kernel
   std::vector<pid_t> pids;
   std::vector<FileFact> files;  // also directories
@@ -80,11 +83,13 @@ struct PreflightAnswers {
   std::vector<std::string> addresses_missing;
   std::vector<ListenerQuestion> listeners_taken;
   std::vector<ContainerAnswer> containers;  // one per item of PreflightQuestions::containers
+  std::string policy_problem;  // what the target's restart policy does not accept; empty: nothing
   std::string processor_problem;  // why CRIU would not restore on the target's CPU; empty: it would
 };
 
 // Properties of the target daemon.
 struct TargetContext {
+  RestartPolicy restart_policy;
   int64_t store_free_bytes = -1;  // free space in the image store; -1: unlimited
   std::string criu;               // empty: find_criu()
 };

@@ -35,9 +35,9 @@ constexpr size_t kPathMaxBytes = 4096;
 constexpr uint64_t kReadMaxBytes = 4ULL << 30;  // bytes read for all digests of one request
 
 Status check(const PreflightQuestions& questions) {
-  if (questions.pids.size() > kPidsMax || questions.files.size() > kFilesMax ||
-      questions.addresses.size() > kSocketsMax || questions.listeners.size() > kSocketsMax ||
-      questions.containers.size() > kContainersMax)
+  if (questions.pids.size() > kPidsMax || questions.processes.size() > kPidsMax ||
+      questions.files.size() > kFilesMax || questions.addresses.size() > kSocketsMax ||
+      questions.listeners.size() > kSocketsMax || questions.containers.size() > kContainersMax)
     return failure(E2BIG, "invalid request: too many pids, files, sockets or containers");
   for (const FileFact& file : questions.files) {
     if (!file.path.starts_with('/') || file.path.size() > kPathMaxBytes ||
@@ -170,6 +170,8 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
       answers.processor_problem = checked.error().message;
     }
   }
+  const Status policy = check_announced(context.restart_policy, questions.processes);
+  if (!policy) answers.policy_problem = policy.error().message;
   for (pid_t pid : questions.pids) {
     // Zombies and threads also occupy a pid, and /proc resolves both.
     if (access(fmt::format("/proc/{}", pid).c_str(), F_OK) == 0) answers.pids_taken.push_back(pid);

@@ -122,6 +122,10 @@ void check_limits(const TreeFacts& tree, const NodeFacts& target, Findings& find
 
 void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions& questions,
                    const PreflightAnswers& answers, Findings& findings) {
+  if (!answers.policy_problem.empty()) {
+    findings.stop(answers.policy_problem,
+                  "docs/security.md describes the file of --restart-policy");
+  }
   if (!answers.pids_taken.empty()) {
     findings.stop(fmt::format("the pids {} are taken at the target", list_of(answers.pids_taken)),
                   "end the processes that have them, or start the target daemon in a new pid "

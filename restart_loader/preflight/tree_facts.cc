@@ -270,15 +270,24 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
     if (stat(path.c_str(), &memory) == 0) shared_memory_inodes_.emplace(memory.st_ino, pid);
     return;
   }
-  struct statx found {};
-  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &found) != 0)
-    return;
+  // A running process replaces its descriptors. The file is held here, so that its facts belong to
+  // one file; a descriptor that has changed since it was listed is of no file that stays open.
   const OpenFlags open = read_open_flags(pid, descriptor.number);
+  const UniqueFd held(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!held) return;
+  const auto held_name = read_process_link(getpid(), fmt::format("fd/{}", held.get()));
+  if (!held_name || *held_name != target) return;
+  struct statx found {};
+  if (statx(held.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &found) !=
+      0)
+    return;
   const bool is_device = S_ISCHR(found.stx_mode) || S_ISBLK(found.stx_mode);
-  if (!is_device || is_memory_device(found)) check_mount(pid, target, open.mount_id, found.stx_ino);
+  if (!is_device || is_memory_device(found)) {
+    check_mount(pid, target, read_open_flags(getpid(), held.get()).mount_id, found.stx_ino);
+  }
   if (is_device) return check_device(pid, target, found);
   if (open.locked) add_peculiarity("lock", target, pid);
-  FileFact* file = add_file(pid, target, path);
+  FileFact* file = add_file(pid, target, fmt::format("/proc/self/fd/{}", held.get()));
   if (file == nullptr) return;
   if ((open.flags & O_ACCMODE) == O_RDONLY) return;
   const bool appends = (open.flags & O_ACCMODE) == O_WRONLY && (open.flags & O_APPEND) != 0;

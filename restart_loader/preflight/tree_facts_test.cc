@@ -165,6 +165,27 @@ TEST_F(Facts, ContainTheCriuExternalNameOfAFileFromAnotherMountNamespace) {
   EXPECT_THAT(foreign, testing::UnorderedElementsAre(before, directory_));
 }
 
+// bash does this for `read line <FILE` in the last program of a pipeline.
+TEST_F(Facts, OmitADescriptorThatIsReplacedMeanwhile) {
+  const std::string brief = write_file("brief", "");
+  const TestProcess process([&] {
+    int ends[2];
+    if (pipe(ends) != 0) _exit(1);
+    const int replaced = dup(ends[0]);
+    raise(SIGSTOP);
+    for (;;) {
+      const int fd = open(brief.c_str(), O_RDONLY);
+      dup2(fd, replaced);
+      close(fd);
+      dup2(ends[0], replaced);
+    }
+  });
+  for (int round = 0; round < 60; ++round) {
+    for (const Peculiarity& item : facts_of(process.pid()).peculiarities)
+      ASSERT_NE(item.kind, "foreign mount") << item.object;
+  }
+}
+
 // Creates a System V segment with the number of other shared memory, or with the next number.
 void share_memory_twice(const std::function<uint64_t()>& inode_of_other, bool same_number) {
   if (unshare(CLONE_NEWIPC) != 0) _exit(1);

@@ -111,6 +111,10 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.lazily = packed.at("lazily");
   record.post_copy = packed.at("post_copy");
   record.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
+  record.restart_policy = packed.at("restart_policy");
+  if (!record.restart_policy.is_object()) {
+    return failure(EPROTO, "'restart_policy' is not a JSON object");
+  }
   if (packed.at("trees").empty() || packed.at("trees").size() > kTreesMax) {
     return failure(EPROTO, std::to_string(packed.at("trees").size()) + " trees");
   }
@@ -269,6 +273,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"lazily", record.lazily},
             {"post_copy", record.post_copy},
             {"criu_options", record.criu_options},
+            {"restart_policy", record.restart_policy},
             {"trees", record.trees},
             {"tasks_stopped", record.tasks_stopped},
             {"peer_notified", record.peer_notified},

@@ -117,6 +117,7 @@ struct OwnershipRecord {
   // until the target has all of it.
   bool post_copy = false;
   std::vector<std::string> criu_options;
+  nlohmann::json restart_policy = nlohmann::json::object();  // target: of this migration, see mount/restart_policy
   std::vector<TreeRecord> trees;
   bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
   bool peer_notified = false;  // source: the target was notified of the outcome

@@ -7,7 +7,7 @@ import pytest
 
 from lab.programs import REPOSITORY
 
-PAGES = sorted((REPOSITORY / "docs/man").glob("*.8.md"))
+PAGES = sorted((REPOSITORY / "docs/man").glob("ppmr*.8.md"))
 DOCUMENTS = [
     path
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*/**/*.md")]

@@ -1,4 +1,5 @@
 """`ppmr migrate` over RDMA between two machines. Their kernels track memory, which many hosts' do not."""
+import contextlib
 import itertools
 import shutil
 import tempfile
@@ -16,7 +17,19 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def migrations(ppmr, machines):
+def make_migrations(ppmr, machines):
+    """make_migrations("--allow-restart"): to a target that accepts this."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *accepts: stack.enter_context(start_migrations(machines, accepts))
+
+
+@pytest.fixture
+def migrations(make_migrations):
+    return make_migrations("--allow-root-restart")
+
+
+@contextlib.contextmanager
+def start_migrations(machines, accepts):
     with Migrations(
         machines.a,
         machines.b,
@@ -24,6 +37,7 @@ def migrations(ppmr, machines):
         ["--pool-size", "16MiB", "--transport", "verbs"],
         ["--memory-limit", "512MiB", "--pool-size", "192MiB"],
         name=f"migrations{next(_numbers)}",
+        accepts=accepts,
     ) as migrations:
         migrations.await_ready()
         yield migrations
@@ -83,6 +97,23 @@ def test_migrate_moves_process_over_rdma(machines, migrations):
             "finished",
             "target",
         )
+
+
+def test_process_of_a_user_moves_to_a_target_that_does_not_accept_root(machines, make_migrations):
+    migrations = make_migrations("--allow-restart")
+    command = "exec setpriv --reuid=nobody --regid=nogroup --clear-groups sleep 1000 </dev/null >/dev/null"
+    log = machines.home / "user.log"
+    pid = machines.a.spawn(["sh", "-c", f"{command} 2>&1"], log=log)
+    done = migrations.migrate(pid, timeout=120).ok()
+    assert done.summary["trees"][0]["result"] == "moved"
+    status = machines.b.read_text(f"/proc/{pid}/status")
+    machines.b.signal(pid, 9)
+    assert "Uid:\t65534\t65534\t65534\t65534" in status
+    # The log file belongs to root. The tree holds it although its user may not open it.
+    inherits = machines.a.spawn(["sh", "-c", command], log=log)
+    refused = migrations.migrate(inherits, timeout=120)
+    machines.a.signal(inherits, 9)
+    assert refused.code == ABORTED and "not write there" in refused.output, refused.output
 
 
 # ---- PostgreSQL: several processes, shared memory, its own user, data on a shared file system ----

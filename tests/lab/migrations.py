@@ -10,7 +10,7 @@ from .ppmr import Mounts, find_ppmr
 
 
 class Migrations(Mounts):
-    """Both mounts on two nodes, with a state directory on each; the target accepts restarts.
+    """Both mounts on two nodes, with a state directory on each; the target accepts restarts of anything.
 
     with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
         done = migrations.migrate(pid)       # Done: code, events, summary, output
@@ -26,6 +26,7 @@ class Migrations(Mounts):
         target_options=(),
         name="mnt",
         environment=None,
+        accepts=("--allow-root-restart",),
     ):
         self.states = {
             "source": source_at.scratch(f"{name}-state"),
@@ -37,7 +38,7 @@ class Migrations(Mounts):
             target_at,
             directory,
             source_options,
-            ["--allow-restart", "--state-dir", self.states["target"], *target_options],
+            [*accepts, "--state-dir", self.states["target"], *target_options],
             name=name,
             environment=self.environment,
         )

@@ -51,6 +51,7 @@ TestSource::TestSource(StreamRig& rig, TestSourceOptions options)
   sender.stream_count = options_.stream_count;
   sender.peer_timeout = rig.options().peer_timeout;
   sender.source_name = options_.name;
+  sender.compression = options_.compression;
   sender.trusted_fabric = rig.options().source_trusts_fabric;
   if (rig.options().verbs) {
     sender.transport = SourceTransport{rig.options().verbs->source, rig.verbs_source(), ""};

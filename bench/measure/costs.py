@@ -1,0 +1,140 @@
+"""What encryption and compression cost, and what compression gains: one process moves with `ppmr migrate`, each way with mounts of its own.
+
+A sample is the time from the freeze until all memory is in place at the target; the program then reports that its memory is the same.
+"""
+import contextlib
+
+from lab.migrations import Migrations
+from lab.node import LabError, wait_until
+
+from .machine import available_memory_bytes
+from .plan import Item, Outcome
+from .rounds import alternate
+from .testbed import MIB
+
+SECTION = "costs"
+
+# Holds memory of one kind, and appends a line when it is ready and whenever it is asked by SIGUSR1: whether its memory is still the same.
+# Text: the sources of Python's library. Chunks are compressed alone, so repetitions beyond a chunk gain nothing.
+KEEPER = """
+import glob, hashlib, os, signal, sys
+kind, size, log = sys.argv[1], int(sys.argv[2]), open(sys.argv[3], "ab", buffering=0)
+block = b"".join(open(name, "rb").read() for name in sorted(glob.glob(os.path.dirname(os.__file__) + "/*.py")))
+memory = bytearray(size)
+for at in range(0, size, len(block)):
+    part = block if kind == "text" else os.urandom(len(block))
+    memory[at:at + len(block)] = part[:min(len(block), size - at)]
+digest = hashlib.blake2b(memory).digest()
+log.write(b"ready\\n")
+while True:
+    signal.sigwait([signal.SIGUSR1])
+    log.write(b"right\\n" if hashlib.blake2b(memory).digest() == digest else b"WRONG\\n")
+"""
+
+TRUSTED = ["--trusted-fabric"]
+# {way: (options of both daemons, options of the source)}
+ENCRYPTION = {"encrypted": ([], []), "plain": (TRUSTED, [])}
+COMPRESSION = {how: ([], ["--compress", how]) for how in ("off", "lz4", "zstd", "auto")}
+OFF_AND_AUTO = {how: COMPRESSION[how] for how in ("off", "auto")}
+
+
+class Keeper:
+    def __init__(self, node, directory, kind, size):
+        directory.mkdir(parents=True)
+        self.node, self._log = node, directory / "log"
+        command = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+        self.pid = node.spawn(
+            ["/usr/bin/python3", "-SEc", command + KEEPER, kind, size, self._log],
+            log=directory / "errors",
+        )
+        self._await("ready\n", 120)
+
+    def _await(self, text, timeout):
+        wait_until(
+            lambda: (self._log.exists() and self._log.read_text().endswith(text))
+            or not self.node.alive(self.pid),
+            timeout,
+            f"the keeper to write {text.strip()}",
+        )
+
+    def check(self, node):
+        self.node = node
+        node.signal(self.pid, 10)
+        self._await("right\n", 60)
+        if not self._log.read_text().endswith("right\n"):
+            raise LabError("the memory is wrong after the move")
+
+    def end(self):
+        self.node.signal(self.pid, 9)
+
+
+def measure(testbed, link, kind, size_mib, ways):
+    if available_memory_bytes() < 3.5 * size_mib * MIB:
+        raise LabError(f"{size_mib} MiB need more free memory")
+    at, to = testbed.nodes(link)
+    ratios = {}
+    with contextlib.ExitStack() as opened:
+        mounts = {}
+        for way, (both, of_source) in ways.items():
+            name = testbed.label("costs")
+            mounts[way] = opened.enter_context(
+                contextlib.closing(
+                    Migrations(
+                        at,
+                        to,
+                        testbed.private,
+                        [*testbed.source_options, *both, *of_source],
+                        [*testbed.target_options, *both],
+                        name=name,
+                    )
+                )
+            )
+            mounts[way].await_ready()
+
+        def sample(way):
+            keeper = Keeper(at, testbed.lab.home / testbed.label("keeper"), kind, size_mib * MIB)
+            try:
+                summary = mounts[way].migrate(keeper.pid, timeout=300).ok().summary
+                keeper.check(to)
+            finally:
+                keeper.end()
+            [peer] = mounts[way].source.status()["peers"]
+            ratios[f"bytes to 1 on the wire, {way}"] = peer["bytes"] / peer["wire_bytes"]
+            [tree] = summary["trees"]
+            return (tree["complete_ns"] - tree["freeze_began_ns"]) / 1e9
+
+        samples = alternate(
+            {way: lambda way=way: sample(way) for way in ways},
+            testbed.effort.runs,
+            testbed.effort.warm_ups,
+        )
+    return Outcome(samples, ratios)
+
+
+def plan(testbed):
+    effort = testbed.effort
+    size_mib = max(16, effort.bytes // (MIB if effort.sweeps else 4 * MIB))
+
+    def item(series, link, kind, ways):
+        parameters = {"link": link, "kind": kind, "size_mib": size_mib}
+        rate = {"1 Gb/s": 110, "10 Gb/s": 800}.get(link, 800)
+        seconds = len(ways) * (3 + (effort.runs + 1) * (2 + size_mib / 200 + size_mib / rate))
+        return Item(
+            SECTION,
+            series,
+            f"{kind}, {link}",
+            parameters,
+            "s",
+            lambda: measure(testbed, ways=ways, **parameters),
+            seconds,
+        )
+
+    if not effort.sweeps:
+        yield item("encryption", "veth", "random", ENCRYPTION)
+        yield item("compression", "1 Gb/s", "text", OFF_AND_AUTO)
+        return
+    for link in ("veth", "10 Gb/s"):
+        yield item("encryption", link, "random", ENCRYPTION)
+    yield item("compression", "1 Gb/s", "text", COMPRESSION)
+    for link, kind in (("1 Gb/s", "random"), ("veth", "random"), ("veth", "text")):
+        yield item("compression", link, kind, OFF_AND_AUTO)

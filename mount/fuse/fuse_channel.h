@@ -1,0 +1,30 @@
+// Mounts a FUSE file system without serving it: for that, mount(2) or fusermount3 is enough. So a
+// process with the right to mount can do it for another one that serves.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+
+namespace ppmr {
+
+struct MountOptions {
+  std::string mountpoint;
+  std::string source_label;  // "mount source" in /proc/self/mountinfo: the control socket
+  bool allow_other = false;
+};
+
+struct FuseChannel {
+  UniqueFd device;  // /dev/fuse: receives the requests of this mount
+  // Detaches the mount, so no new caller finds it. To be called once, by any thread.
+  std::function<void()> unmount;
+};
+
+// Mounts as type fuse.ppmr with nosuid and nodev. The kernel checks permissions, except where root
+// alone has access. Callers wait until the mount is served. Errors: ENOENT, ENOTDIR, EBUSY (a ppmr
+// mount is there already), those of mount(2).
+Result<FuseChannel> mount_fuse(const MountOptions& options);
+
+}  // namespace ppmr

@@ -1,0 +1,40 @@
+// What a data daemon and its privileged helper send to each other over a socket pair
+// (SOCK_SEQPACKET): one request, then its reply, both of fixed size. A reply can carry descriptors.
+// The helper trusts nothing in a request: it names no file, program or option.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace ppmr {
+
+enum class HelperOperation : uint32_t {
+  kMount = 1,            // once -> the descriptor of the mount's /dev/fuse
+  kUnmount,              // once
+  kStartAgent,           // text: the peer's name -> the descriptor of the agent's socket
+  kCreateSpillFile,      // -> an unnamed file: for reading and writing, and for reading only
+  kRemoveControlSocket,  // its path, not the socket
+  kIsDying,              // number: a pid -> number: 1 if a signal is ending this process
+};
+
+struct HelperRequest {
+  HelperOperation operation{};
+  int32_t number = 0;
+  uint32_t text_bytes = 0;
+  char text[256] = {};
+};
+
+struct HelperReply {
+  int32_t errno_value = 0;  // 0: success
+  int32_t number = 0;
+  uint32_t text_bytes = 0;
+  char text[1024] = {};  // the message of an error
+};
+
+inline constexpr size_t kHelperDescriptorsMax = 2;
+
+static_assert(std::is_trivially_copyable_v<HelperRequest> &&
+              std::is_trivially_copyable_v<HelperReply>);
+
+}  // namespace ppmr

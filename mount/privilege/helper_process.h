@@ -1,0 +1,66 @@
+// `ppmr privileged-helper`: the process behind PrivilegedHelper. One thread; a request at a time.
+// It uses only what its command line names, so a request can make it do nothing else:
+//
+//   mount, unmount            the mount point, once each
+//   start an agent            the given arguments of this very program, and the name of the peer
+//   create a spill file       without a name, in the given directory
+//   remove the control socket
+//   is this process dying     reads its /proc/PID/status
+//
+// A data daemon that an attacker controls can therefore still start agents in the name of any peer,
+// and send them what that peer may send.
+#pragma once
+
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+#include "mount/fuse/fuse_channel.h"
+#include "mount/privilege/helper_messages.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ppmr {
+
+void add_privileged_helper_command(CLI::App& app, int& exit_code);
+
+// Threads: one.
+class HelperProcess {
+ public:
+  struct Options {
+    int fd = 3;
+    MountOptions mount;
+    std::string spill_directory;
+    std::vector<std::string> agent;
+    bool background = false;
+  };
+  explicit HelperProcess(Options options) : options_(std::move(options)) {}
+
+  // Serves until the daemon closes its end. Returns an exit code.
+  int run();
+
+ private:
+  struct Outcome {
+    int32_t number = 0;
+    std::vector<UniqueFd> descriptors;
+  };
+  bool serve_one();
+  Result<Outcome> perform(const HelperRequest& request);
+  Result<Outcome> mount();
+  Result<Outcome> unmount();
+  Result<Outcome> start_agent(const std::string& peer);
+  Result<Outcome> create_spill_file();
+  void reap_agents();
+
+  const Options options_;
+  bool mounted_once_ = false;
+  FuseChannel channel_;  // without its descriptor, which the daemon has
+  std::set<pid_t> agents_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,58 @@
+// The data daemon's end of its privileged helper: a process `ppmr privileged-helper` that keeps the
+// rights with which the daemon was started, and does for it the few things that need them
+// (helper_messages.h). It is a program of its own, not a fork: it shares no memory and no addresses
+// with the daemon. It ends with the daemon.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+#include "buffer_pool/unnamed_file.h"
+#include "mount/fuse/fuse_channel.h"
+#include "mount/privilege/helper_messages.h"
+
+namespace ppmr {
+
+// All that the helper will ever use: set before the daemon has a connection, and constant.
+struct HelperOptions {
+  std::string mountpoint;  // all paths are absolute
+  std::string control_socket;
+  bool allow_other = false;
+  std::string spill_directory;  // empty: no spill files
+  // Arguments of ppmr that start an agent; the helper adds --fd and --peer. Empty: no agents.
+  std::vector<std::string> agent;
+  bool background = false;  // leave the terminal when the mount is ready
+};
+
+// Threads: any; requests wait for each other.
+class PrivilegedHelper {
+ public:
+  // Errors: those of spawn().
+  static Result<std::shared_ptr<PrivilegedHelper>> start(const HelperOptions& options);
+  explicit PrivilegedHelper(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  // Errors of all requests: those of the helper; EPIPE if it has ended.
+  Result<FuseChannel> mount();  // unmounts through this object, which must live until then
+  Result<UniqueFd> start_agent(const std::string& peer);
+  Result<UnnamedFile> create_spill_file();
+  void remove_control_socket();
+  // False if it cannot be found out.
+  bool is_dying(pid_t process);
+
+ private:
+  struct Answer {
+    int32_t number = 0;
+    std::vector<UniqueFd> descriptors;
+  };
+  Result<Answer> ask(HelperOperation operation, int32_t number = 0, const std::string& text = "",
+                     size_t descriptors = 0);
+
+  std::mutex mutex_;
+  const UniqueFd socket_;  // guarded by mutex_
+};
+
+}  // namespace ppmr

@@ -1,0 +1,52 @@
+// Limits how many lines a peer can cause in the log.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+
+namespace ppmr {
+
+// At most `lines_max` lines in each `interval`. Threads: any.
+class LogRate {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit LogRate(uint64_t lines_max = 20,
+                   std::chrono::milliseconds interval = std::chrono::seconds(10))
+      : lines_max_(lines_max), interval_(interval) {}
+
+  // Whether the caller may write a line.
+  bool allows(Clock::time_point now = Clock::now()) {
+    std::lock_guard lock(mutex_);
+    if (now - begin_ >= interval_) {
+      begin_ = now;
+      lines_ = 0;
+    }
+    if (lines_ < lines_max_) {
+      ++lines_;
+      return true;
+    }
+    ++suppressed_;
+    return false;
+  }
+  // The lines that were not allowed since the last call. 0 while the interval lasts, so that the
+  // caller reports them once.
+  uint64_t take_suppressed(Clock::time_point now = Clock::now()) {
+    std::lock_guard lock(mutex_);
+    if (now - begin_ < interval_) return 0;
+    return std::exchange(suppressed_, 0);
+  }
+
+ private:
+  const uint64_t lines_max_;
+  const std::chrono::milliseconds interval_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  Clock::time_point begin_{};
+  uint64_t lines_ = 0;
+  uint64_t suppressed_ = 0;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,75 @@
+// Working memory for one chunk at a time: a thread takes a context, uses it, and returns it. So no
+// chunk needs an allocation, and no lock is held while a context is in use.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace ppmr {
+
+// Makes a context when none is idle, up to `contexts_max`; then take() waits for one.
+//
+// Threads: any. The pool outlives its leases.
+template <typename Context>
+class ContextPool {
+ public:
+  static constexpr size_t kNoLimit = SIZE_MAX;
+
+  class Lease {
+   public:
+    Lease(Lease&&) = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (context_) pool_->give_back(std::move(context_));
+    }
+    Context& operator*() const { return *context_; }
+    Context* operator->() const { return context_.get(); }
+
+   private:
+    friend class ContextPool;
+    Lease(ContextPool* pool, std::unique_ptr<Context> context)
+        : pool_(pool), context_(std::move(context)) {}
+
+    ContextPool* pool_;
+    std::unique_ptr<Context> context_;
+  };
+
+  explicit ContextPool(size_t contexts_max = kNoLimit) : contexts_max_(contexts_max) {
+    idle_.reserve(64);  // more than the threads of a session
+  }
+
+  Lease take() {
+    std::unique_lock lock(mutex_);
+    returned_.wait(lock, [this] { return !idle_.empty() || made_ < contexts_max_; });
+    if (idle_.empty()) {
+      auto made = std::make_unique<Context>();
+      ++made_;
+      return Lease(this, std::move(made));
+    }
+    auto context = std::move(idle_.back());
+    idle_.pop_back();
+    return Lease(this, std::move(context));
+  }
+
+ private:
+  void give_back(std::unique_ptr<Context> context) {
+    {
+      std::lock_guard lock(mutex_);
+      idle_.push_back(std::move(context));
+    }
+    returned_.notify_one();
+  }
+
+  const size_t contexts_max_;
+  std::mutex mutex_;
+  std::condition_variable returned_;
+  std::vector<std::unique_ptr<Context>> idle_;  // guarded by mutex_
+  size_t made_ = 0;                             // guarded by mutex_
+};
+
+}  // namespace ppmr

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace ppmr {
+
+struct DrainCommand {
+  std::string mountpoint;
+  bool resume = false;
+  std::optional<std::chrono::milliseconds> timeout;
+  bool json = false;
+
+  int run() const;  // the exit code
+};
+
+}  // namespace ppmr

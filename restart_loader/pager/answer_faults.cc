@@ -1,0 +1,148 @@
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "restart_loader/pager/serving_pager.h"
+
+namespace ppmr {
+namespace {
+
+// A fault also brings its neighbours: programs touch memory in order more often than not, and one
+// read of the images costs as much as copying some ten pages.
+constexpr uint64_t kFaultWindowBytes = 64 << 10;
+// While CRIU restores a task, each of its threads touches its stack, one after the other. These
+// bytes are those of some ten stacks.
+constexpr uint64_t kEarlyBatchBytes = 256 << 10;
+
+}  // namespace
+
+// Several threads: one that waits for bytes which have not arrived must not delay the others.
+void Pager::answer_faults() {
+  const Buffer scratch(kEarlyBatchBytes);
+  std::vector<PageRange> batch;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !faults_.empty(); });
+    if (stopping_) return;
+    const Fault fault = faults_.front();
+    faults_.pop_front();
+    lock.unlock();
+    const auto copied = answer_fault(*fault.task, fault.address, batch, scratch.data());
+    if (!copied) return fail(copied.error());
+    if (*copied == Copied::kTryAgain) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
+    }
+    lock.lock();
+    if (*copied == Copied::kTryAgain) {
+      faults_.push_back(fault);
+    } else if (--fault.task->unanswered == 0 && fault.task->missing.empty()) {
+      wake_serving();
+    }
+  }
+}
+
+Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::vector<PageRange>& batch,
+                                   std::byte* scratch) {
+  {
+    std::lock_guard lock(mutex_);
+    if (task.has_ended) return Copied::kDone;
+    if (!task.missing.first_in(address, address + kPageBytes)) {
+      return copy_zero_locked(task, address);
+    }
+    choose_pages_locked(task, address, batch);
+  }
+  if (Status copied = copy_batch(task, batch, scratch); !copied) return failure(copied.error());
+  std::lock_guard lock(mutex_);
+  if (task.has_ended) return Copied::kDone;
+  if (task.missing.first_in(address, address + kPageBytes)) return Copied::kTryAgain;
+  // The page is there. Or the task has discarded it meanwhile: then it reads as zeros.
+  return copy_zero_locked(task, address);
+}
+
+// The page first: its neighbours may be missing only behind a gap.
+void Pager::choose_pages_locked(Task& task, uint64_t address, std::vector<PageRange>& batch) const {
+  if (!restored_) {
+    task.missing.next_batch(address, kEarlyBatchBytes, batch);
+    if (has_arrived(task, batch)) return;
+  }
+  const uint64_t window_end = (address & ~(kFaultWindowBytes - 1)) + kFaultWindowBytes;
+  batch.assign(1, *task.missing.first_in(address, window_end));
+  task.cursor = batch.front().end;
+}
+
+void Pager::wake_locked(const Task& task, uint64_t address) const {
+  uffdio_range range{.start = address, .len = kPageBytes};
+  ioctl(task.uffd.get(), UFFDIO_WAKE, &range);
+}
+
+// A page that the images lack was never written by the task.
+Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
+  uffdio_zeropage zero{.range = {.start = address, .len = kPageBytes}, .mode = 0, .zeropage = 0};
+  if (ioctl(task.uffd.get(), UFFDIO_ZEROPAGE, &zero) == 0) {
+    ++counters_.zero_pages;
+    return Copied::kDone;
+  }
+  switch (errno) {
+    case EAGAIN:
+      return Copied::kTryAgain;
+    case EEXIST:  // it has arrived since
+      wake_locked(task, address);
+      return Copied::kDone;
+    case ENOENT:  // unmapped
+    case ESRCH:   // ended
+      return Copied::kDone;
+    default:
+      return system_failure("map a zero page in process", std::to_string(task.pid));
+  }
+}
+
+// Removes the pages that it copies from those that are missing.
+Result<Copied> Pager::copy_locked(Task& task, const PageRange& to, const std::byte* from) {
+  uint64_t at = to.start;
+  uint64_t step = to.bytes();
+  while (at < to.end && !task.has_ended) {
+    const uint64_t length = std::min(step, to.end - at);
+    uffdio_copy copy{.dst = at,
+                     .src = reinterpret_cast<uint64_t>(from + (at - to.start)),
+                     .len = length,
+                     .mode = 0,
+                     .copy = 0};
+    const int result = ioctl(task.uffd.get(), UFFDIO_COPY, &copy);
+    const int error = errno;
+    if (result == 0 || copy.copy > 0) {
+      const uint64_t copied = result == 0 ? length : static_cast<uint64_t>(copy.copy);
+      task.missing.remove(at, at + copied);
+      counters_.pages += copied / kPageBytes;
+      at += copied;
+      continue;
+    }
+    switch (error) {
+      case EAGAIN:
+        return Copied::kTryAgain;
+      case ESRCH:
+        task.has_ended = true;
+        break;
+      case ENOENT:
+        // Not registered, or more than one mapping: finds the border by halving.
+        if (length > kPageBytes) {
+          step = length / kPageBytes / 2 * kPageBytes;
+          continue;
+        }
+        [[fallthrough]];
+      case EEXIST:
+        wake_locked(task, at);
+        task.missing.remove(at, at + kPageBytes);
+        at += kPageBytes;
+        step = to.bytes();
+        break;
+      default:
+        errno = error;
+        return system_failure("copy pages into process", std::to_string(task.pid));
+    }
+  }
+  return Copied::kDone;
+}
+
+}  // namespace ppmr

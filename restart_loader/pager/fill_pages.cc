@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "restart_loader/pager/serving_pager.h"
+
+namespace ppmr {
+namespace {
+
+// The longest copy under the lock, which a fault waits for.
+constexpr uint64_t kCopyBytesMax = 256 << 10;
+
+}  // namespace
+
+uint64_t length_of(const std::vector<PageRange>& batch) {
+  return batch.back().offset + batch.back().bytes() - batch.front().offset;
+}
+
+bool has_arrived(const Task& task, const std::vector<PageRange>& batch) {
+  return task.pages->has_arrived(batch.front().offset, length_of(batch));
+}
+
+void Pager::await_memory() {
+  if (images_.files()) {
+    const auto is_cancelled = [this] {
+      std::lock_guard lock(mutex_);
+      return stopping_;
+    };
+    const auto arrived = [this] {
+      std::lock_guard lock(mutex_);
+      ++arrivals_;
+      changed_.notify_all();
+    };
+    const Status complete = images_.files()->borrow({options_.fills_early, is_cancelled, arrived});
+    if (!complete && complete.error().errno_value == ECANCELED) return;
+    if (!complete) return fail(complete.error());
+    options_.completed();
+  }
+  std::lock_guard lock(mutex_);
+  has_memory_ = true;
+  ++arrivals_;
+  changed_.notify_all();
+  wake_serving();
+}
+
+void Pager::fill() {
+  std::vector<PageRange> batch;
+  size_t misses = 0;  // tasks in a row whose pages have not arrived
+  uint64_t arrivals = 0;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const bool may_fill = restored_ && (has_memory_ || options_.fills_early);
+    const TaskPointer task = may_fill ? next_task_locked() : nullptr;
+    if (!task) {
+      changed_.wait(lock);
+      continue;
+    }
+    if (misses == 0) arrivals = arrivals_;
+    task->missing.next_batch(task->cursor, kBatchBytes, batch);
+    if (!has_memory_ && !has_arrived(*task, batch)) next_of_rounds_locked(*task, batch);
+    if (batch.empty()) {
+      // The source sends the memory in the order of the addresses.
+      if (std::exchange(task->cursor, 0) == 0 && ++misses >= tasks_.size()) {
+        changed_.wait(lock, [&] { return stopping_ || arrivals_ != arrivals; });
+        misses = 0;
+      }
+      continue;
+    }
+    misses = 0;
+    lock.unlock();
+    if (const auto filled = fill_batch(task, batch); !filled) return fail(filled.error());
+    lock.lock();
+    const bool complete = task->missing.empty() || task->has_ended;
+    if (complete) wake_serving();
+  }
+}
+
+// The tasks take turns.
+TaskPointer Pager::next_task_locked() {
+  for (auto task = tasks_.begin(); task != tasks_.end(); ++task) {
+    if ((*task)->missing.empty() || (*task)->has_ended) continue;
+    TaskPointer found = *task;
+    tasks_.splice(tasks_.end(), tasks_, task);
+    return found;
+  }
+  return nullptr;
+}
+
+// Pages of rounds have arrived, while those of the memory file may still be on their way.
+void Pager::next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const {
+  task.missing.next_behind(task.rounds_cursor, PageFiles::kFileSpanBytes, kBatchBytes, batch);
+  if (!batch.empty() && !has_arrived(task, batch)) batch.clear();
+  if (!batch.empty()) task.rounds_cursor = batch.back().end;
+}
+
+Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {
+  static thread_local Buffer buffer(kBatchBytes);
+  if (Status copied = copy_batch(*task, batch, buffer.data()); !copied) return copied;
+  std::lock_guard lock(mutex_);
+  task->cursor = batch.back().end;
+  return {};
+}
+
+// Those pages that are still missing and have not moved. While the task changes its memory, some
+// stay missing.
+Status Pager::copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch) {
+  const uint64_t first = batch.front().offset;
+  const auto bytes = task.pages->read(first, length_of(batch), scratch);
+  if (!bytes) return failure(bytes.error());
+  for (const PageRange& range : batch) {
+    for (uint64_t at = range.start; at < range.end;) {
+      std::unique_lock lock(mutex_);
+      const auto still = task.missing.first_in(at, std::min(range.end, at + kCopyBytesMax));
+      at = still ? still->end : std::min(range.end, at + kCopyBytesMax);
+      // The task may have moved other memory here meanwhile.
+      if (!still || still->offset - range.offset != still->start - range.start) continue;
+      const auto copied = copy_locked(task, *still, *bytes + (still->offset - first));
+      if (!copied) return failure(copied.error());
+      if (task.has_ended) return {};
+      if (*copied == Copied::kTryAgain) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace ppmr

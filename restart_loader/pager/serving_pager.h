@@ -1,0 +1,145 @@
+// The pager's tasks and threads. pager.h is what others see.
+//
+//   serving thread   pager.cc         CRIU's socket, the kernel's events
+//   answerers        answer_faults.cc faults
+//   filler           fill_pages.cc    all other pages
+//   borrower         fill_pages.cc    takes over the bytes that have arrived
+#pragma once
+
+#include <linux/userfaultfd.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "buffer_pool/unique_fd.h"
+#include "restart_loader/pager/missing_pages.h"
+#include "restart_loader/pager/pager.h"
+
+namespace ppmr {
+
+// While a task changes its memory, the kernel refuses copies. It accepts them again when the pager
+// has read the event of the change.
+constexpr int kRetryMs = 1;
+// Pages that are read at once.
+constexpr uint64_t kBatchBytes = 1 << 20;
+
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes)
+      : memory_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes))) {
+    if (!memory_) throw std::bad_alloc();
+  }
+  std::byte* data() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+struct Task {
+  pid_t pid = 0;  // as the task sees itself; 0: a fork that the kernel has reported
+  UniqueFd uffd;
+  std::shared_ptr<const PageFiles> pages;
+  MissingPages missing;
+  size_t unanswered = 0;       // faults
+  uint64_t cursor = 0;         // where the filling thread goes on
+  uint64_t rounds_cursor = 0;  // the same, among pages that are not in the memory file
+  bool has_ended = false;
+};
+using TaskPointer = std::shared_ptr<Task>;
+
+struct Fault {
+  TaskPointer task;
+  uint64_t address = 0;
+};
+
+// Of the bytes in the file.
+uint64_t length_of(const std::vector<PageRange>& batch);
+bool has_arrived(const Task& task, const std::vector<PageRange>& batch);
+
+enum class Copied {
+  kDone,
+  kTryAgain,  // the task changes its memory: its event comes first
+};
+
+class Pager {
+ public:
+  Pager(PageImages images, PagerOptions options)
+      : images_(std::move(images)), options_(std::move(options)) {}
+  ~Pager() { stop(); }
+
+  Status open();
+  Result<PagerCounters> serve();
+  // Ends the threads.
+  void stop();
+
+ private:
+  void prepare_images();
+  void start_borrowing();
+  Status watch(int fd) const;
+  Status accept_criu();
+  Status receive_from_criu();
+  Status add_task(pid_t pid);
+  Status serve_once();
+  TaskPointer task_of(int uffd);
+  void serve_events(const TaskPointer& task);
+  void note_event(const TaskPointer& task, const uffd_msg& event);
+  bool end_finished_tasks();
+
+  void answer_faults();
+  Result<Copied> answer_fault(Task& task, uint64_t address, std::vector<PageRange>& batch,
+                              std::byte* scratch);
+  void choose_pages_locked(Task& task, uint64_t address, std::vector<PageRange>& batch) const;
+
+  void await_memory();
+  void fill();
+  TaskPointer next_task_locked();
+  void next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const;
+  Status fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
+
+  Status copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch);
+
+  Result<Copied> copy_locked(Task& task, const PageRange& to, const std::byte* from);
+  Result<Copied> copy_zero_locked(const Task& task, uint64_t address);
+  void wake_locked(const Task& task, uint64_t address) const;
+  void fail(const Error& error);
+  void wake_serving() const;
+
+  PageImages images_;
+  const PagerOptions options_;
+  UniqueFd listener_;
+  UniqueFd criu_;
+  UniqueFd epoll_;
+  UniqueFd wake_;  // eventfd: another thread has completed a task, or failed
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<TaskPointer>
+      tasks_;                 // guarded by mutex_, as are the tasks; the serving thread changes it
+  std::deque<Fault> faults_;  // guarded by mutex_
+  bool restored_ = false;     // guarded by mutex_: CRIU has restored all tasks
+  bool has_memory_ = false;   // guarded by mutex_: no page is on its way any more
+  uint64_t arrivals_ = 0;     // guarded by mutex_: how often pages have arrived
+  bool stopping_ = false;     // guarded by mutex_
+  std::optional<Error> failure_;  // guarded by mutex_
+  PagerCounters counters_;        // guarded by mutex_
+
+  // Last: they use the members above.
+  std::thread borrower_;
+  std::thread filler_;
+  std::vector<std::thread> answerers_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,115 @@
+"""Completion in real shells: each offers every option of every command, and no other."""
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+
+import pytest
+
+from test_documentation import options_of_help
+
+COMMANDS = [["target"], ["source"], ["migrate"], ["evacuate"], ["status"], ["job", "run"]]
+
+
+def script(ppmr, shell):
+    return subprocess.check_output([ppmr, "completion", shell], text=True)
+
+
+class Terminal:
+    """A shell on a terminal wide enough for any list."""
+
+    def __init__(self, command, environment):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update(environment, TERM="dumb", COLUMNS="500", LINES="500", PS1="> ")
+            os.execvp(command[0], command)
+
+    def expect(self, pattern, seconds=20):
+        text, end = "", time.monotonic() + seconds
+        while not re.search(pattern, text):
+            ready, _, _ = select.select([self.fd], [], [], end - time.monotonic())
+            assert ready, f"no {pattern!r} in {text!r}"
+            text += os.read(self.fd, 65536).decode(errors="replace")
+        return text
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def close(self):
+        os.close(self.fd)
+        os.waitpid(self.pid, 0)
+
+
+def options_in(text):
+    return set(re.findall(r"(?<![\w-])(--?[a-z][a-z0-9-]*)", text))
+
+
+def bash_offers(ppmr, command, tmp_path):
+    (tmp_path / "completion").write_text(script(ppmr, "bash"))
+    words = ["ppmr", *command, "-"]
+    ask = (
+        f"source {tmp_path}/completion; COMP_WORDS=({' '.join(words)}); "
+        f"COMP_CWORD={len(words) - 1}; _ppmr; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "--norc", "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return options_in(done.stdout)
+
+
+def zsh_offers(ppmr, command, tmp_path):
+    (tmp_path / "_ppmr").write_text(script(ppmr, "zsh"))
+    zsh = Terminal(["zsh", "-f", "-i"], {"HOME": str(tmp_path)})
+    try:
+        zsh.type(f"fpath=({tmp_path} $fpath); LISTMAX=9999; autoload -U compinit; compinit -u -D\r")
+        zsh.type("print rea''dy\r")
+        zsh.expect("ready")
+        line = f"ppmr {' '.join(command)} -"
+        zsh.type(line)
+        zsh.expect(re.escape(line))
+        zsh.type("\t")
+        text = zsh.expect("--help")
+        zsh.type("\x15print do''ne\r")  # ^U empties the line
+        text += zsh.expect("done")
+    finally:
+        zsh.close()
+    return options_in(text)
+
+
+def fish_offers(ppmr, command, tmp_path):
+    (tmp_path / "completion.fish").write_text(script(ppmr, "fish"))
+    line = " ".join(["ppmr", *command])
+    # fish lists long options after "--" and short ones after "-".
+    ask = f"source {tmp_path}/completion.fish; complete -C '{line} -'; complete -C '{line} --'"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", ask],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    assert done.stderr == ""
+    # "--name<TAB>description"
+    return set(re.findall(r"^(--?[a-z][a-z0-9-]*)(?=\t|$)", done.stdout, re.M))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "shell, offers", [("bash", bash_offers), ("zsh", zsh_offers), ("fish", fish_offers)]
+)
+def test_shell_offers_every_option(ppmr, need_command, tmp_path, shell, offers, command):
+    need_command(shell)
+    assert offers(ppmr, command, tmp_path) >= options_of_help(ppmr, command)
+
+
+def test_scripts_hold_exactly_the_options_of_help(ppmr):
+    text = script(ppmr, "bash")
+    for command in COMMANDS:
+        found = re.search(rf"^ *'{' '.join(command)}'\) .*options='([^']*)'", text, re.M)
+        assert set(found.group(1).split()) == options_of_help(ppmr, command)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_have_no_internal_command(ppmr, shell):
+    assert "migration-agent" not in script(ppmr, shell)

@@ -1,0 +1,204 @@
+"""The Debian packages: built, checked by lintian, installed, upgraded and removed in a fresh root file system."""
+import contextlib
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from lab.debian_machine import DebianMachine, link
+from lab.node import wait_until
+from lab.programs import REPOSITORY
+
+pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.first]
+PACKAGES = REPOSITORY / "packages"
+
+
+def run(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def packages(root):
+    run(REPOSITORY / "package")
+    return {path.name.split("_")[0]: path for path in PACKAGES.glob("*.deb")}
+
+
+@pytest.fixture(scope="module")
+def fresh_debian(root, tmp_path_factory, packages):
+    """A root file system of Debian 12 with what the packages depend on, from the mirror of this machine."""
+    directory = tmp_path_factory.mktemp("debian") / "root"
+    depends = set()
+    for path in packages.values():
+        text = run("dpkg-deb", "--field", path, "Depends")
+        depends |= {re.split(r"[ :(]", part)[0] for part in text.strip().split(", ") if part}
+    mirror = os.environ.get("PPMR_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+    include = ",".join(sorted(depends - {"ppmr"}) + ["systemd"])
+    options = ["--mode=root", "--variant=essential", f"--include={include}"]
+    run("mmdebstrap", *options, "bookworm", directory, mirror, timeout=600)
+    return directory
+
+
+def in_root(directory, *command, check=True):
+    done = subprocess.run(["chroot", directory, *command], capture_output=True, text=True)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_packages_are_those_of_the_documentation(packages):
+    assert set(packages) == {"ppmr", "ppmr-dbgsym", "ppmr-slurm"}
+
+
+def test_lintian_has_no_complaint(packages):
+    run("lintian", "--fail-on=error,warning", *packages.values())
+
+
+def test_two_builds_give_the_same_bytes(packages):
+    before = {name: path.read_bytes() for name, path in packages.items()}
+    run(REPOSITORY / "package")
+    assert before == {name: path.read_bytes() for name, path in packages.items()}
+
+
+def test_units_pass_systemd_analyze(packages, tmp_path):
+    run("dpkg-deb", "--extract", packages["ppmr"], tmp_path)
+    units = sorted((tmp_path / "lib/systemd/system").iterdir())
+    assert [unit.name for unit in units] == ["ppmr-source@.service", "ppmr-target.service"]
+    for unit in units:
+        text = unit.read_text().replace("/usr/bin/ppmr", str(tmp_path / "usr/bin/ppmr"))
+        (tmp_path / unit.name.replace("@", "@x")).write_text(text)
+        run("systemd-analyze", "verify", "--man=no", tmp_path / unit.name.replace("@", "@x"))
+
+
+def test_manual_pages_have_no_warning(packages, tmp_path):
+    run("dpkg-deb", "--extract", packages["ppmr"], tmp_path)
+    pages = sorted((tmp_path / "usr/share/man/man8").iterdir())
+    assert len(pages) == len([*(REPOSITORY / "docs/man").glob("*.8.md")])
+    for page in pages:
+        done = subprocess.run(
+            ["man", "-l", "--warnings", page], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == "" and "NAME" in done.stdout
+
+
+def test_package_installs_upgrades_and_goes_without_a_trace(packages, fresh_debian):
+    root = fresh_debian
+    for path in packages.values():
+        run("cp", path, root / "var")
+    before = set(os.listdir(root / "etc"))
+    in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}")
+    assert in_root(root, "ppmr", "--version").stdout.startswith("ppmr ")
+    assert "not found" not in in_root(root, "ldd", "/usr/bin/ppmr").stdout
+    assert "ppmr:" in (root / "etc/passwd").read_text()
+    assert (root / "etc/ppmr/source.d").is_dir()
+    missing = in_root(root, "ppmr", "config", "check", check=False)
+    assert missing.returncode == 2 and "there is none" in missing.stderr
+    in_root(root, "ppmr", "keygen", "/etc/ppmr/key")
+    in_root(root, "mkdir", "-p", "/run/ppmr/in")
+    in_root(root, "cp", "/usr/share/ppmr/target.conf", "/etc/ppmr/target.conf")
+    in_root(root, "ppmr", "config", "check")
+
+    # An upgrade keeps configuration and records; a downgrade is refused.
+    (root / "var/lib/ppmr/record").write_text("kept")
+    in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}")
+    assert (root / "var/lib/ppmr/record").read_text() == "kept"
+    run(
+        "sed",
+        "-i",
+        r"/^Package: ppmr$/,/^$/ s/^Version: .*/Version: 99/",
+        root / "var/lib/dpkg/status",
+    )
+    refused = in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}", check=False)
+    assert refused.returncode != 0 and "this package is older" in refused.stderr
+    run(
+        "sed",
+        "-i",
+        r"/^Package: ppmr$/,/^$/ s/^Version: .*/Version: 0/",
+        root / "var/lib/dpkg/status",
+    )
+    in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}")
+
+    in_root(root, "dpkg", "--remove", "ppmr")
+    assert (root / "etc/ppmr/key").exists() and not (root / "usr/bin/ppmr").exists()
+    in_root(root, "dpkg", "--purge", "ppmr")
+    assert not (root / "etc/ppmr").exists() and not (root / "var/lib/ppmr").exists()
+    assert set(os.listdir(root / "etc")) - before <= {"systemd", "tmpfiles.d"}
+
+
+@pytest.fixture
+def two_machines(packages, fresh_debian, tmp_path):
+    """Two empty Debian machines with systemd, joined by a link."""
+    with contextlib.ExitStack() as ends:
+        machines = []
+        for name in ("one", "two"):
+            home = tmp_path / name
+            home.mkdir()
+            layers = f"lowerdir={fresh_debian},upperdir={home}/changes,workdir={home}/work"
+            run("mount", "-t", "tmpfs", "tmpfs", home)
+            for directory in ("changes", "work", "root"):
+                (home / directory).mkdir()
+            ends.callback(run, "umount", "-l", home)
+            run("mount", "-t", "overlay", "overlay", "-o", layers, home / "root")
+            ends.callback(run, "umount", "-l", home / "root")
+            run("cp", packages["ppmr"], home / "root/root/ppmr.deb")
+            (home / "root/etc/hostname").write_text(name + "\n")
+            machines.append(DebianMachine(home / "root", name))
+            ends.callback(machines[-1].stop)
+        link(*machines)
+        yield machines
+
+
+# Each number replaces the one before at once: a reader never sees half of it.
+PROGRAM = """
+n=0
+while :; do
+  n=$((n + 1))
+  read host </proc/sys/kernel/hostname
+  echo $n $host >/var/tmp/next
+  mv /var/tmp/next /var/tmp/count
+  sleep 0.05
+done
+"""
+
+
+def count(machine):
+    """The number and the host name that the program has written last."""
+    words = machine.run("cat /var/tmp/count", check=False).stdout.split()
+    return (int(words[0]), words[1]) if len(words) == 2 else (0, "")
+
+
+def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines):
+    source, target = two_machines
+    # The program, which is there before ppmr, in a session and with pids of its own.
+    source.run("echo 5000 >/proc/sys/kernel/ns_last_pid")
+    program = f"exec </dev/null >/dev/null 2>&1; echo $$ >/var/tmp/pid; {PROGRAM}"
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+    source.run(["setsid", "--fork", *as_nobody, "sh", "-c", program])
+    wait_until(lambda: count(source)[0] > 0, 20, "the program to count")
+    pid = source.run("cat /var/tmp/pid").stdout.strip()
+
+    begun = time.monotonic()
+    for machine in (source, target):
+        machine.run("dpkg --install /root/ppmr.deb")
+    target.run("ppmr keygen /etc/ppmr/key")
+    key = target.run("cat /etc/ppmr/key").stdout  # scp -p target:/etc/ppmr/key /etc/ppmr/
+    source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
+    target.run("cp /usr/share/ppmr/target.conf /etc/ppmr/ && systemctl enable --now ppmr-target")
+    source.run(
+        "sed 's/TARGET/10.77.0.2/; s/NAME/out/' /usr/share/ppmr/source.conf >/etc/ppmr/source.d/out.conf"
+        " && systemctl enable --now ppmr-source@out"
+    )
+    before = count(source)[0]
+    source.run(f"ppmr migrate --pid {pid} --mount /run/ppmr/out")
+    took = time.monotonic() - begun
+    wait_until(lambda: count(target)[1] == "two", 20, "the program to count at the target")
+    assert count(target)[0] >= before
+    assert took < 180
+    assert source.run(f"kill -0 {pid}", check=False).returncode != 0
+    # It outlives a restart of the daemon that received it.
+    number = count(target)[0]
+    target.run("systemctl restart ppmr-target")
+    wait_until(lambda: count(target)[0] > number + 5, 20, "the program to run on")
+    assert target.run("systemctl is-active ppmr-target").stdout.strip() == "active"

@@ -1,0 +1,148 @@
+"""The target runs without rights after its set-up; what it restores has the rights that it had."""
+
+import os
+import resource
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from lab.node import wait_until
+from lab.ppmr import find_ppmr
+from lab.workers import check_moved, start_workers
+from lab.world import MIB
+
+SMALL_POOL = ["--pool-size", "4MiB"]
+SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+RIGHTS = (*SETS, "Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters")
+
+
+def rights(pid):
+    """What /proc says about the rights of a process of this machine, by name."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {name: fields[name].split() for name in RIGHTS}
+
+
+def helper_of(pid):
+    """The privileged helper of the daemon with this pid; None without one."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if b"privileged-helper" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return int(child)
+    return None
+
+
+def test_target_runs_without_rights_and_says_so(world):
+    target = world.target()
+    own = rights(target.host_pid)
+    assert all(int(own[name][0], 16) == 0 for name in SETS), own
+    assert "0" not in own["Uid"] + own["Gid"] + own["Groups"]
+    assert (own["NoNewPrivs"], own["Seccomp"]) == (["1"], ["2"])
+    seen = world.status(target.mountpoint)["confinement"]
+    assert [str(seen["uid"])] * 4 == own["Uid"]
+    assert (seen["capabilities"], seen["no_new_privs"], seen["seccomp"]) == ("none", True, True)
+    text = world.succeeds([find_ppmr(), "status", target.mountpoint]).out
+    assert "capabilities: none, no_new_privs on, seccomp on, landlock" in text
+    for name in ("mem", "maps", "environ", "fd"):  # not even for other processes of this user
+        assert os.stat(f"/proc/{target.host_pid}/{name}").st_uid == 0
+
+
+def test_two_targets_do_not_share_a_user(world):
+    users = {world.status(world.target().mountpoint)["confinement"]["uid"] for _ in range(2)}
+    assert len(users) == 2
+
+
+def test_target_runs_as_the_user_that_was_named(world):
+    target = world.target("--user", "nobody")
+    assert world.status(target.mountpoint)["confinement"]["user"] == "nobody"
+    for name, message in (("root", "does not run as root"), ("no-such-user", "no such user")):
+        words = ["target", world.mountpoint(), "--listen", "127.0.0.1:0", "--user", name]
+        refused = world.ppmr(*words, within=10)
+        assert refused.code == 2 and message in refused.err, refused.err
+
+
+def test_helper_keeps_its_rights_and_ends_with_its_daemon(world):
+    target = world.target()
+    helper = helper_of(target.host_pid)
+    assert helper and rights(helper)["Uid"][0] == "0"
+    for number in (signal.SIGINT, signal.SIGTERM):  # as Ctrl-C on the terminal of both
+        os.kill(helper, number)
+    source = world.source(target, *SMALL_POOL)
+    world.write(source.mountpoint / "file", MIB).succeeds()
+    control = target.at.mountinfo().split(f" {target.mountpoint} ")[1].split(" - ")[1].split()[1]
+    assert stat.S_ISSOCK(os.stat(control).st_mode)
+    assert target.stop() == 0
+    assert not target.mounted() and not Path(control).exists()
+    wait_until(lambda: not Path(f"/proc/{helper}").exists(), 5, "the helper to end")
+
+    target = world.target()
+    helper = helper_of(target.host_pid)
+    target.kill()
+    wait_until(lambda: not Path(f"/proc/{helper}").exists(), 5, "the helper to end")
+
+
+def test_spill_directory_need_not_be_open_to_the_user_of_the_target(world):
+    spill = world.directory / "for root" / "spill"
+    spill.mkdir(parents=True)
+    spill.parent.chmod(0o700)
+    source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", spill])
+    written = world.write(source.mountpoint / "file", 48 * MIB).succeeds()
+    read = world.read(target.mountpoint / "file").succeeds()
+    assert read["sha256"] == written["sha256"]
+    assert world.status(target.mountpoint)["store"]["spilled_bytes"] > 16 * MIB
+
+
+def test_restored_processes_have_the_rights_they_had_at_the_source(lab, nodes, migrations):
+    (worker,) = start_workers(lab, nodes, 1)
+
+    def process(node):
+        (pid,) = node.find_processes(lambda words: any(b"steady_worker" in word for word in words))
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        return rights(pid), limits
+
+    before = process(nodes.source)
+    migrations.migrate(worker.pid).ok()
+    check_moved(worker, nodes)
+    assert process(nodes.target) == before
+    target = rights(migrations.target.host_pid)
+    assert target["NoNewPrivs"] == ["1"] and before[0]["NoNewPrivs"] == ["0"], "compares nothing"
+    worker.end()
+
+
+def dumps_core(words, directory):
+    """Whether this program dumps its core when it is aborted, with no limit on the size."""
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    process = subprocess.Popen(
+        words,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, unlimited),
+    )
+    process.stdout.read(1)  # it runs
+    os.kill(process.pid, signal.SIGABRT)
+    _, status = os.waitpid(process.pid, 0)
+    process.returncode = 0
+    assert os.WIFSIGNALED(status), f"{words} ended by itself: {status}"
+    return os.WCOREDUMP(status)
+
+
+def test_commands_dump_no_core(world):
+    if not dumps_core(["sh", "-c", "echo; exec sleep 60"], world.directory):
+        pytest.skip("this machine dumps no cores (kernel.core_pattern, limits)")
+    target = world.target("--memory-limit", "64MiB")
+    assert not dumps_core([find_ppmr(), "status", target.mountpoint, "--watch"], world.directory)
+
+
+def test_locked_memory_of_images(world):
+    def locked_kib(target):
+        lines = Path(f"/proc/{target.host_pid}/status").read_text().splitlines()
+        return int(dict(line.split(":", 1) for line in lines)["VmLck"].split()[0])
+
+    plain = world.target("--memory-limit", "64MiB")
+    locking = world.target("--memory-limit", "64MiB", "--mlock")
+    assert locked_kib(plain) == 0
+    source = world.source(locking, *SMALL_POOL)
+    world.write(source.mountpoint / "file", MIB).succeeds()
+    assert locked_kib(locking) >= 64 << 10

@@ -1,0 +1,162 @@
+"""ppmr as a service: configuration files, the service manager, drain, fstab."""
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+
+from lab import ppmr as lab_ppmr
+from lab.node import wait_until
+from lab.programs import REPOSITORY
+
+
+def conf(path, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in options.items()]
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def etc(lab, ppmr):
+    """A directory with a key, and configuration files of a target and of a source."""
+    directory = lab.home / "etc"
+    directory.mkdir()
+    subprocess.run([ppmr, "keygen", directory / "key"], check=True, capture_output=True)
+    for name in ("in", "out"):
+        (lab.home / name).mkdir()
+    conf(
+        directory / "target.conf",
+        mountpoint=str(lab.home / "in"),
+        listen="127.0.0.1:0",
+        key_file=str(directory / "key"),
+        pool_size="16MiB",
+        allow_restart=True,
+    )
+    conf(
+        directory / "source.d/out.conf",
+        mountpoint=str(lab.home / "out"),
+        target="127.0.0.1:1",
+        key_file=str(directory / "key"),
+    )
+    return directory
+
+
+def check(ppmr, *arguments):
+    done = subprocess.run([ppmr, "config", "check", *arguments], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_config_check_accepts_the_files_of_both_units(ppmr, etc):
+    code, said = check(ppmr, "--directory", etc)
+    assert (code, said.count(": good\n")) == (0, 2), said
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"lissten": "127.0.0.1:0"}, "`lissten` is not an option of ppmr target"),
+        ({"pool_size": "many"}, "many"),
+        ({"mountpoint": "/missing"}, "mount point /missing: No such file"),
+        ({"key_file": "/missing"}, "/missing"),
+        ({"key_file": ""}, "`key-file` has no value"),
+    ],
+)
+def test_config_check_says_what_is_wrong(ppmr, etc, options, message):
+    old = etc / "target.conf"
+    with open(old, "a") as file:
+        for name, value in options.items():
+            file.write(f"{name.replace('_', '-')} = {json.dumps(value)}\n")
+    code, said = check(ppmr, old)
+    assert code in (2, 3) and message in said and "BAD" in said, said
+
+
+def test_daemon_with_a_file_tells_the_service_manager_that_it_is_ready_alive_and_ends(
+    lab, ppmr, etc
+):
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(lab.home / "notify"))
+    manager.settimeout(20)
+    environment = {
+        **os.environ,
+        "NOTIFY_SOCKET": str(lab.home / "notify"),
+        "WATCHDOG_USEC": "200000",
+    }
+    daemon = subprocess.Popen(
+        [ppmr, "target", "--config", etc / "target.conf", "-f"],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert manager.recv(100) == b"READY=1"
+        assert os.path.ismount(lab.home / "in")
+        assert manager.recv(100) == manager.recv(100) == b"WATCHDOG=1"
+        inherited = open(f"/proc/{daemon.pid}/environ").read()  # as it began
+        assert "NOTIFY_SOCKET" in inherited
+    finally:
+        daemon.terminate()
+        assert daemon.wait(20) == 0
+    messages = []
+    while "STOPPING=1" not in messages:
+        messages.append(manager.recv(100).decode())
+    manager.close()
+
+
+def drain(mounts_or_path, ppmr, *options):
+    return subprocess.run(
+        [ppmr, "drain", mounts_or_path, *options], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_drained_mount_finishes_what_is_open_and_begins_nothing(mounts, side):
+    daemon = getattr(mounts, side)
+    at = mounts.source_at
+    at.run(["mkdir", mounts.out / "open"])
+    binary = lab_ppmr.find_ppmr()
+    late = daemon.at.run([binary, "drain", daemon.mountpoint, "--timeout", "0.2"], check=False)
+    assert late.returncode == 8, late
+    refused = at.run(["mkdir", mounts.out / "new"], check=False)
+    assert refused.returncode != 0 and "shutdown" in refused.stderr.lower(), refused
+    assert daemon.status()["draining"] is True
+
+    waiting = daemon.at.popen(
+        [binary, "drain", daemon.mountpoint, "--json"], stdout=subprocess.PIPE
+    )
+    at.run(["sh", "-c", f"echo bytes >{mounts.out}/open/file"])
+    assert waiting.poll() is None
+    at.run([binary, "commit", mounts.out / "open"])
+    assert json.loads(waiting.communicate(timeout=20)[0])["draining"] is True
+
+    daemon.at.run([binary, "drain", daemon.mountpoint, "--resume"])
+    at.run(["mkdir", mounts.out / "new"])
+
+
+def test_line_of_fstab_mounts_a_source_and_a_target(lab, ppmr, etc, tmp_path):
+    helper = REPOSITORY / "debian/mount.fuse.ppmr"
+    (tmp_path / "ppmr").symlink_to(ppmr)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    inside, outside = lab.home / "in", lab.home / "out"
+    subprocess.run(
+        [helper, etc / "target.conf", inside, "-o", "rw,nofail,log-file=/dev/null"],
+        env=environment,
+        check=True,
+        timeout=30,
+    )
+    try:
+        status = json.loads(subprocess.check_output([ppmr, "status", inside, "--json"]))
+        subprocess.run(
+            [helper, status["listen"], outside, "-o", f"rw,noauto,key-file={etc}/key"],
+            env=environment,
+            check=True,
+            timeout=30,
+        )
+        try:
+            (outside / "file").write_text("moved")
+            wait_until(lambda: (inside / "file").exists(), 20, "the file to arrive")
+        finally:
+            subprocess.run(["fusermount3", "-u", outside], check=True)
+    finally:
+        subprocess.run(["fusermount3", "-u", inside], check=True)
+        wait_until(lambda: not os.path.ismount(inside), 20, "the mount to end")
