@@ -48,7 +48,7 @@ class Security {
   // A node of this name with one key.
   static Result<std::shared_ptr<const Security>> with_shared_key(
       const SharedKey& key, const std::string& node_name = "node");
-  // No credentials: plain text, loopback only.
+  // No credentials: plain text, loopback only, between root and one user.
   static std::shared_ptr<const Security> none();
 
   // Reads the files again. Later handshakes, also those of existing connectors and listeners, use
@@ -57,7 +57,8 @@ class Security {
   Status reload(const OpenFile& open = open_to_read);
 
   // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
-  // loopback are refused with EPERM unless --insecure is given.
+  // loopback are refused with EPERM unless --insecure is given, and so are other users on loopback
+  // (peer_user.h).
   Result<std::unique_ptr<Connector>> connector(const std::string& address, PeerRole role) const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
   // Makes a connector or listener of any network use these credentials.
