@@ -12,15 +12,12 @@ namespace {
 // A fault also brings its neighbours: programs touch memory in order more often than not, and one
 // read of the images costs as much as copying some ten pages.
 constexpr uint64_t kFaultWindowBytes = 64 << 10;
-// While CRIU restores a task, each of its threads touches its stack, one after the other. These
-// bytes are those of some ten stacks.
-constexpr uint64_t kEarlyBatchBytes = 256 << 10;
 
 }  // namespace
 
 // Several threads: one that waits for bytes which have not arrived must not delay the others.
 void Pager::answer_faults() {
-  const Buffer scratch(kEarlyBatchBytes);
+  const Buffer scratch(kFaultWindowBytes);
   std::vector<PageRange> batch;
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -51,7 +48,10 @@ Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::vector<Pag
     if (!task.missing.first_in(address, address + kPageBytes)) {
       return copy_zero_locked(task, address);
     }
-    choose_pages_locked(task, address, batch);
+    // The page first: its neighbours may be missing only behind a gap.
+    const uint64_t window_end = (address & ~(kFaultWindowBytes - 1)) + kFaultWindowBytes;
+    batch.assign(1, *task.missing.first_in(address, window_end));
+    task.cursor = batch.front().end;
   }
   if (Status copied = copy_batch(task, batch, scratch); !copied) return failure(copied.error());
   std::lock_guard lock(mutex_);
@@ -59,17 +59,6 @@ Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::vector<Pag
   if (task.missing.first_in(address, address + kPageBytes)) return Copied::kTryAgain;
   // The page is there. Or the task has discarded it meanwhile: then it reads as zeros.
   return copy_zero_locked(task, address);
-}
-
-// The page first: its neighbours may be missing only behind a gap.
-void Pager::choose_pages_locked(Task& task, uint64_t address, std::vector<PageRange>& batch) const {
-  if (!restored_) {
-    task.missing.next_batch(address, kEarlyBatchBytes, batch);
-    if (has_arrived(task, batch)) return;
-  }
-  const uint64_t window_end = (address & ~(kFaultWindowBytes - 1)) + kFaultWindowBytes;
-  batch.assign(1, *task.missing.first_in(address, window_end));
-  task.cursor = batch.front().end;
 }
 
 void Pager::wake_locked(const Task& task, uint64_t address) const {

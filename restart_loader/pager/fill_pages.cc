@@ -10,8 +10,7 @@ namespace {
 // The longest copy under the lock, which a fault waits for.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
 
-}  // namespace
-
+// Of the bytes in the file.
 uint64_t length_of(const std::vector<PageRange>& batch) {
   return batch.back().offset + batch.back().bytes() - batch.front().offset;
 }
@@ -19,6 +18,8 @@ uint64_t length_of(const std::vector<PageRange>& batch) {
 bool has_arrived(const Task& task, const std::vector<PageRange>& batch) {
   return task.pages->has_arrived(batch.front().offset, length_of(batch));
 }
+
+}  // namespace
 
 void Pager::await_memory() {
   if (images_.files()) {

@@ -11,14 +11,11 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -115,19 +112,6 @@ class Restored {
   UniqueFd uffd_;
   UniqueFd socket_;
 };
-
-// Without a page fault.
-void await_present(const std::byte* page) {
-  const UniqueFd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  const auto at = reinterpret_cast<uint64_t>(page) / kPageBytes * sizeof(uint64_t);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  for (uint64_t entry = 0; (entry >> 63) == 0;) {
-    if (pread(pagemap.get(), &entry, sizeof(entry), static_cast<off_t>(at)) != sizeof(entry)) {
-      _exit(111);
-    }
-    if (std::chrono::steady_clock::now() > deadline) _exit(112);
-  }
-}
 
 int end_of(pid_t child) {
   int status = 0;
@@ -238,10 +222,7 @@ class PagerTest : public testing::Test {
                                .work = directory_,
                                .fills_early = fills_early_,
                                .listening = listening,
-                               .completed = [this] {
-                                 memory_is_complete_ = true;
-                                 if (when_complete_) when_complete_();
-                               }});
+                               .completed = [this] { memory_is_complete_ = true; }});
     if (!served) kill(child, SIGKILL);
     task_end_ = end_of(child);
     return served;
@@ -250,7 +231,6 @@ class PagerTest : public testing::Test {
   std::string directory_;
   std::string memory_file_;  // empty: there is none
   bool fills_early_ = false;
-  std::function<void()> when_complete_;
   std::byte* memory_ = nullptr;
   int task_end_ = -1;
   std::atomic<bool> memory_is_complete_ = false;
@@ -283,33 +263,6 @@ TEST_F(PagerTest, PagesArriveBeforeTheMemoryFileIsComplete) {
   EXPECT_EQ(served->pages, kPagesInImages);
   EXPECT_EQ(task_end_, 0);
   EXPECT_TRUE(memory_is_complete_);
-}
-
-// As when CRIU restores many threads, each of which touches its stack.
-TEST_F(PagerTest, FaultsDuringTheRestoreBringManyPages) {
-  write_memory_file();
-  std::array<int, 2> ends{};
-  ASSERT_EQ(pipe(ends.data()), 0);
-  const UniqueFd complete(ends[0]);
-  const UniqueFd completed(ends[1]);
-  when_complete_ = [&] { EXPECT_EQ(write(completed.get(), "", 1), 1); };
-  const auto served = serve([&](Restored& task) {
-    char byte = 0;
-    if (read(complete.get(), &byte, 1) != 1) _exit(110);
-    task.begin();
-    // The halves of the memory are apart in the file.
-    for (const uint64_t end : {kPagesInImages / 2, kPagesInImages}) {
-      for (uint64_t page = end - kPagesInImages / 2; page < end; page += 64) {
-        task.check(page, page + 1);
-        await_present(task.page(std::min(page + 64, end) - 1));
-      }
-    }
-    task.finish();
-  });
-  ASSERT_TRUE(served) << served.error().message;
-  EXPECT_EQ(task_end_, 0);
-  EXPECT_EQ(served->pages, kPagesInImages);
-  EXPECT_EQ(served->faults, 12u) << "each brings 64 pages";
 }
 
 TEST_F(PagerTest, AllPagesArriveByFaultsAndByThemselves) {

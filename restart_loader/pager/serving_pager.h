@@ -65,10 +65,6 @@ struct Fault {
   uint64_t address = 0;
 };
 
-// Of the bytes in the file.
-uint64_t length_of(const std::vector<PageRange>& batch);
-bool has_arrived(const Task& task, const std::vector<PageRange>& batch);
-
 enum class Copied {
   kDone,
   kTryAgain,  // the task changes its memory: its event comes first
@@ -101,7 +97,6 @@ class Pager {
   void answer_faults();
   Result<Copied> answer_fault(Task& task, uint64_t address, std::vector<PageRange>& batch,
                               std::byte* scratch);
-  void choose_pages_locked(Task& task, uint64_t address, std::vector<PageRange>& batch) const;
 
   void await_memory();
   void fill();
