@@ -114,6 +114,7 @@ std::string read_table(int fd) {
 std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& local,
                                       const SocketEnd& remote, bool listens) {
   bool is_connected = false;
+  std::optional<uid_t> program;
   std::optional<uid_t> listener;
   while (!text.empty()) {
     const size_t newline = std::min(text.find('\n'), text.size());
@@ -135,11 +136,11 @@ std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& lo
     } else if (is_same(here.address, local.address) && is_same(there.address, remote.address) &&
                there.port == remote.port) {
       // A socket without an inode belongs to no program: the kernel shows root as its user.
-      if (inode != 0) return user;
+      if (inode != 0) program = user;
       is_connected = true;
     }
   }
-  return is_connected && listens ? listener : std::nullopt;
+  return is_connected && listens && listener ? listener : program;
 }
 
 Result<PeerUsers> PeerUsers::open() {

@@ -21,8 +21,9 @@ struct SocketEnd {
 };
 
 // The user of a socket in the text of /proc/net/tcp or tcp6 (proc(5)): of the one that is connected
-// from `local` to `remote`. If no program has accepted that one yet and `listens`, of the one that
-// listens at `local`. nullopt if there is none, or if its program has closed it.
+// from `local` to `remote`. With `listens`, of the one that listens at `local`, if there is one: a
+// target opens that before it drops its rights, and accepts connections as another user. nullopt if
+// there is none, or if its program has closed it.
 std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& local,
                                       const SocketEnd& remote, bool listens);
 

@@ -56,6 +56,15 @@ TEST(FindSocketUser, ASocketThatNobodyHasAcceptedBelongsToItsListener) {
   EXPECT_EQ(find_socket_user(kTable, end(kHere, 7440), end(kHere, 50001), true), 1000u);
 }
 
+TEST(FindSocketUser, ASocketThatAnotherUserHasAcceptedBelongsToItsListener) {
+  std::string table = kTable;
+  const std::string accepted = "0100007F:1D10 0100007F:C350 01";
+  ASSERT_NE(table.find(accepted), std::string::npos);
+  const size_t user = table.find(" 1000 ", table.find(accepted));
+  table.replace(user, 6, " 2000 ");
+  EXPECT_EQ(find_socket_user(table, end(kHere, 7440), end(kHere, 50000), true), 1000u);
+}
+
 TEST(FindSocketUser, ASocketThatItsProgramHasClosedBelongsToNobody) {
   EXPECT_EQ(find_socket_user(kTable, end(kHere, 50001), end(kHere, 7440), false), std::nullopt);
 }

@@ -1,6 +1,7 @@
 """The target runs without rights after its set-up; what it restores has the rights that it had."""
 
 import os
+import pwd
 import resource
 import signal
 import stat
@@ -8,12 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lab.node import wait_until
-from lab.ppmr import find_ppmr
+from lab.node import HOST, free_port, wait_until
+from lab.ppmr import Daemon, find_ppmr
 from lab.workers import check_moved, start_workers
 from lab.world import MIB
 
 SMALL_POOL = ["--pool-size", "4MiB"]
+SMALL_STORE = ["--memory-limit", "64MiB"]
 SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 RIGHTS = (*SETS, "Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters")
 
@@ -49,6 +51,8 @@ def test_target_runs_without_rights_and_says_so(world):
 
 
 def test_two_targets_do_not_share_a_user(world):
+    if "ppmr" in [account.pw_name for account in pwd.getpwall()]:
+        pytest.skip("this machine has the user ppmr, which all targets share")
     users = {world.status(world.target().mountpoint)["confinement"]["uid"] for _ in range(2)}
     assert len(users) == 2
 
@@ -108,6 +112,18 @@ def test_restored_processes_have_the_rights_they_had_at_the_source(lab, nodes, m
     target = rights(migrations.target.host_pid)
     assert target["NoNewPrivs"] == ["1"] and before[0]["NoNewPrivs"] == ["0"], "compares nothing"
     worker.end()
+
+
+def test_daemons_of_root_accept_each_other_over_loopback_without_a_key(world):
+    """Although the target accepts connections as another user."""
+    address = f"127.0.0.1:{free_port()}"
+    target = Daemon(HOST, "target", world.mountpoint(), ["--listen", address, *SMALL_STORE])
+    world.daemons.append(target)
+    for number in range(3):  # before and after the target has accepted the connection
+        source = Daemon(HOST, "source", world.mountpoint(), ["--target", address, *SMALL_POOL])
+        world.daemons.append(source)
+        world.write(source.mountpoint / f"file-{number}", MIB).succeeds()
+        assert source.stop() == 0
 
 
 def dumps_core(words, directory):
