@@ -87,12 +87,10 @@ bool may_use_verbs(const TargetOptions& options) {
 }
 
 // What the daemon may open after its set-up: /dev/null for what goes nowhere, and RDMA devices.
-LandlockRules landlock_rules(const TargetOptions& options, bool accepts_any_user) {
+LandlockRules landlock_rules(const TargetOptions& options) {
   LandlockRules rules{.writable = {"/dev/null"}};
-  // Else the target looks up whose sockets connect to it.
-  if (!accepts_any_user) rules.readable.emplace_back("/proc");
   if (!may_use_verbs(options)) return rules;
-  rules.readable.insert(rules.readable.end(), std::begin(kVerbsFiles), std::end(kVerbsFiles));
+  rules.readable.assign(std::begin(kVerbsFiles), std::end(kVerbsFiles));
   rules.writable.emplace_back(kVerbsDevices);
   return rules;
 }
@@ -204,9 +202,8 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
 
   // From here on without privileges. RDMA devices are opened later: the kernel refuses commands of
   // a user who is not the one that has opened the device.
-  auto confinement =
-      confine(*user, landlock_rules(options, (*security)->authenticates() || credentials.insecure),
-              /*locks_memory=*/options.lock_memory || may_use_verbs(options));
+  auto confinement = confine(*user, landlock_rules(options),
+                             /*locks_memory=*/options.lock_memory || may_use_verbs(options));
   if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
   options.confinement = *confinement;
   auto target = TargetMount::create(options, std::move(*listener));

@@ -148,7 +148,9 @@ TEST_F(WithoutKey, ASourceRefusesATargetOfAnotherUser) {
   close(ready[0]);
   close(ready[1]);
   auto connector = std::move(
-      Security::none()->connector("127.0.0.1:" + std::to_string(ntohs(address.sin_port))).value());
+      Security::none()
+          ->connector("127.0.0.1:" + std::to_string(ntohs(address.sin_port)), PeerRole::kSource)
+          .value());
   const auto connected = connector->connect(kPatience);
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().errno_value, EACCES) << connected.error().message;
@@ -156,7 +158,8 @@ TEST_F(WithoutKey, ASourceRefusesATargetOfAnotherUser) {
 
 TEST(WithoutKeyOfOneUser, BothEndsAccept) {
   auto listener = std::move(Security::none()->listener("127.0.0.1:0").value());
-  auto connector = std::move(Security::none()->connector(listener->address()).value());
+  auto connector =
+      std::move(Security::none()->connector(listener->address(), PeerRole::kSource).value());
   auto connected = connector->connect(kPatience);
   ASSERT_TRUE(connected) << connected.error().message;
   std::shared_ptr<Connection> accepted = std::move(listener->accept().value());
