@@ -104,8 +104,9 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
                         .background = !flags.foreground};
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
-                     "--state-dir=" + std::filesystem::absolute(flags.state_directory).string(),
-                     "--audit-file=" + target.audit_file};
+                     "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
+    // CLI11 takes the next argument as the value of `--name=`.
+    if (!target.audit_file.empty()) options.agent.push_back("--audit-file=" + target.audit_file);
     if (!target.restart_policy.empty())
       options.agent.push_back("--restart-policy=" + target.restart_policy);
     if (target.allow_root_restart) options.agent.emplace_back("--allow-root-restart");
