@@ -42,6 +42,21 @@ def fresh_debian(root, tmp_path_factory, packages):
     return directory
 
 
+@contextlib.contextmanager
+def copy_of(root, home):
+    """A root file system that a test may change: a layer over `root`, in memory."""
+    home.mkdir()
+    with contextlib.ExitStack() as ends:
+        run("mount", "-t", "tmpfs", "tmpfs", home)
+        ends.callback(run, "umount", "-l", home)
+        for directory in ("changes", "work", "root"):
+            (home / directory).mkdir()
+        layers = f"lowerdir={root},upperdir={home}/changes,workdir={home}/work"
+        run("mount", "-t", "overlay", "overlay", "-o", layers, home / "root")
+        ends.callback(run, "umount", "-l", home / "root")
+        yield home / "root"
+
+
 def in_root(directory, *command, check=True):
     done = subprocess.run(["chroot", directory, *command], capture_output=True, text=True)
     assert not check or done.returncode == 0, done.stdout + done.stderr
@@ -83,8 +98,16 @@ def test_manual_pages_have_no_warning(packages, tmp_path):
         assert done.stderr == "" and "NAME" in done.stdout
 
 
-def test_package_installs_upgrades_and_goes_without_a_trace(packages, fresh_debian):
-    root = fresh_debian
+@pytest.fixture
+def own_root(fresh_debian, tmp_path):
+    with copy_of(fresh_debian, tmp_path / "own") as root:
+        run("mount", "-t", "proc", "proc", root / "proc")
+        yield root
+        run("umount", root / "proc")
+
+
+def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
+    root = own_root
     for path in packages.values():
         run("cp", path, root / "var")
     before = set(os.listdir(root / "etc"))
@@ -101,6 +124,7 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, fresh_debi
     in_root(root, "ppmr", "config", "check")
 
     # An upgrade keeps configuration and records; a downgrade is refused.
+    (root / "var/lib/ppmr").mkdir()
     (root / "var/lib/ppmr/record").write_text("kept")
     in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}")
     assert (root / "var/lib/ppmr/record").read_text() == "kept"
@@ -133,18 +157,10 @@ def two_machines(packages, fresh_debian, tmp_path):
     with contextlib.ExitStack() as ends:
         machines = []
         for name in ("one", "two"):
-            home = tmp_path / name
-            home.mkdir()
-            layers = f"lowerdir={fresh_debian},upperdir={home}/changes,workdir={home}/work"
-            run("mount", "-t", "tmpfs", "tmpfs", home)
-            for directory in ("changes", "work", "root"):
-                (home / directory).mkdir()
-            ends.callback(run, "umount", "-l", home)
-            run("mount", "-t", "overlay", "overlay", "-o", layers, home / "root")
-            ends.callback(run, "umount", "-l", home / "root")
-            run("cp", packages["ppmr"], home / "root/root/ppmr.deb")
-            (home / "root/etc/hostname").write_text(name + "\n")
-            machines.append(DebianMachine(home / "root", name))
+            root = ends.enter_context(copy_of(fresh_debian, tmp_path / name))
+            run("cp", packages["ppmr"], root / "root/ppmr.deb")
+            (root / "etc/hostname").write_text(name + "\n")
+            machines.append(DebianMachine(root, name))
             ends.callback(machines[-1].stop)
         link(*machines)
         yield machines
