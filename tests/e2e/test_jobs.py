@@ -458,11 +458,10 @@ def test_processes_of_a_job_have_the_rights_of_their_user_only(make_hosts):
 def test_job_node_refuses_commands_without_the_token_of_its_job(make_hosts):
     hosts = make_hosts(1)
     script = "/run/ppmr/rsh h1 echo allowed; exec /usr/bin/python3 -c '{}'"
-    # A request in MessagePack with a token of the right length.
+    # A request with a token of the right length: token, directory, number of arguments, argument.
     stranger = (
         'import socket,struct; s=socket.create_connection(("h1",7474));'
-        'r=b"\\x84\\xa5token\\xd9\\x20"+b"0"*32+b"\\xa4argv\\x91\\xa2id"'
-        '+b"\\xabenvironment\\x90\\xa9directory\\xa1/";'
+        'r=b"".join(f+b"\\0" for f in (b"0"*32,b"/",b"1",b"id"));'
         's.sendall(struct.pack(">BI",1,len(r))+r); print(s.recv(1000)[5:].decode())'
     )
     job = hosts.run(["--", "sh", "-c", script.format(stranger)])
