@@ -101,7 +101,14 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
                         .control_socket = control_socket,
                         .allow_other = flags.allow_other,
                         .spill_directory = target.spill_directory,
+                        .append_file = target.audit_file,
                         .background = !flags.foreground};
+  const Credentials& credentials = flags.credentials;
+  for (const std::string& path : {credentials.key_file, credentials.certificate.certificate,
+                                  credentials.certificate.private_key,
+                                  credentials.certificate.authority, credentials.revocation_list}) {
+    if (!path.empty()) options.read_files.push_back(std::filesystem::absolute(path).string());
+  }
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
