@@ -92,7 +92,7 @@ TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
     damaged.erase(key);
     EXPECT_FALSE(parse_record(damaged)) << key << " is missing";
     damaged = good;
-    damaged[key] = key == "endpoint" ? nlohmann::json(1) : nlohmann::json{{"another", "type"}};
+    damaged[key] = value.is_object() ? nlohmann::json(1) : nlohmann::json{{"another", "type"}};
     EXPECT_FALSE(parse_record(damaged)) << key << " is of another type";
   }
   EXPECT_FALSE(parse_record(nlohmann::json::parse("{", nullptr, false)));
