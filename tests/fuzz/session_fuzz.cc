@@ -61,7 +61,7 @@ void run(ImageTree& tree, FuzzedDataProvider& input) {
   options.protection =
       *ChunkProtection::create(*control, {}, {}, wire::Protection::kChecksum, true);
   IncomingSession session(options, tree);
-  tree.session_opened(kSession, options.hello.source_name);
+  tree.session_opened(kSession, options.hello.source_name, "owner");
   REQUIRE(session.attach_stream(0, data).has_value());
   (void)session.run_control(control, 0, "target");
   (void)session.over();

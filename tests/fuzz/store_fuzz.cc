@@ -14,8 +14,8 @@ class Sources {
  public:
   Sources(ImageTree& tree, std::span<const uint8_t> input)
       : tree_(tree), input_(input.data(), input.size()) {
-    tree_.session_opened(1, "one");
-    tree_.session_opened(2, "two");
+    tree_.session_opened(1, "one", "first owner");
+    tree_.session_opened(2, "two", "second owner");
   }
 
   void run() {
