@@ -17,5 +17,8 @@ void fuzz(std::span<const uint8_t> input) {
   static const std::string path = "/proc/self/fd/" + std::to_string(file);
   REQUIRE(ftruncate(file, 0) == 0);
   REQUIRE(pwrite(file, input.data(), input.size(), 0) == static_cast<ssize_t>(input.size()));
-  if (const auto key = read_key_file(path)) REQUIRE(key_id(*key).size() == 16);
+  const auto keys = read_key_file(path);
+  if (!keys) return;
+  REQUIRE(keys->size() == 1 || keys->size() == 2);
+  for (const SharedKey& key : *keys) REQUIRE(key_id(key).size() == 16);
 }
