@@ -161,7 +161,9 @@ bool ImageFile::is_in_place_locked(const Landing& landing) {
     const Place place = place_locked(at);
     const bool bounced = (landing.store_data & piece_bit(i)) != 0;
     if (place.segment == nullptr || place.segment->spilled != bounced) return false;
-    if (!bounced && place.segment->block.id() != landing.pieces[i].block) return false;
+    // A segment that was made again may have no memory.
+    const BlockRef& block = place.segment->block;
+    if (!bounced && (!block || block.id() != landing.pieces[i].block)) return false;
     at += landing.pieces[i].length;
   }
   return true;
