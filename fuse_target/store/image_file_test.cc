@@ -303,6 +303,20 @@ TEST_F(ImageFileTest, RefusesChunksWhenMemoryIsFull) {
   EXPECT_EQ(status.error().errno_value, ENOSPC);
 }
 
+// A source that breaks the protocol: the place of the chunk in flight exists, but has no memory.
+TEST_F(ImageFileTest, RefusesAChunkWhosePlaceHasLostItsMemory) {
+  use(kLimitMinBytes);
+  ASSERT_TRUE(file().announce(0, kMiB));
+  const auto landing = reserve(0, kMiB);
+  ASSERT_TRUE(landing);
+  file().truncate(0);
+  uint64_t offset = 64 * kMiB;
+  while (arrive(offset, std::string(kMiB, 'a'))) offset += kMiB;
+  ASSERT_TRUE(file().announce(0, kMiB));
+  ASSERT_FALSE(reserve(0, kMiB));
+  EXPECT_EQ(file().land(*landing, 1).error().errno_value, EIO);
+}
+
 TEST_F(ImageFileTest, WithConsumeOptionAReadFreesTheBytesBeforeItsOffset) {
   use(kLimitMinBytes, /*consume=*/true);
   // Generated once: generating each chunk would dominate the run time.
