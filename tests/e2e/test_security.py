@@ -630,10 +630,13 @@ def test_replayed_hello_is_refused(world):
                 answer = thief.recv(4096)
                 assert time.monotonic() - began < REFUSED_WITHIN
                 assert b"used before" in answer, answer
-        lines = audit_lines(target.audit)
-        replays = [line for line in lines if "used before" in line.get("reason", "")]
-        assert len(replays) == len(hellos)
-        assert {(line["outcome"], line["service"]) for line in replays} == {("refused", "data")}
+
+        def replays():
+            lines = audit_lines(target.audit)
+            return [line for line in lines if "used before" in line.get("reason", "")]
+
+        wait_until(lambda: len(replays()) == len(hellos), 5, "the audit trail to have each replay")
+        assert {(line["outcome"], line["service"]) for line in replays()} == {("refused", "data")}
         world.write(source.mountpoint / "after", 3 * MIB).succeeds()
         assert world.read(target.mountpoint / "after").succeeds()["sha256"] == digest_of_written(
             3 * MIB
