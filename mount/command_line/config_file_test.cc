@@ -83,7 +83,7 @@ TEST_F(ConfigFile, AValueIsOneArgumentEvenIfItLooksLikeAnOption) {
   EXPECT_EQ(mountpoint_, "--listen=c:3");
   EXPECT_EQ(listen_, "a:1");
 }
-TEST_F(ConfigFile, ErrorsNameTheFileAndTheLine) {
+TEST_F(ConfigFile, ErrorsNameTheFileAndTheOption) {
   EXPECT_THAT(error_of("lissten = a:1\n"), HasSubstr("target.conf: `lissten` is not an option"));
   EXPECT_THAT(error_of("config = /etc/other\n"), HasSubstr("`config` is not an option"));
   EXPECT_THAT(error_of("[target]\nlisten = a:1\n"), HasSubstr("[target]: sections"));
