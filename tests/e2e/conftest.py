@@ -11,6 +11,10 @@
                       for the whole run; both machines and their link are up before each test
     root_file_system  the root of a container: a shell, sleep and writable directories
     own_cgroup        a name for control groups; request it before the nodes
+    packages          {name: path} of the Debian packages, built once. Tests with these three fixtures belong to the
+                      xdist_group "package"
+    fresh_debian      a root file system of Debian 12 with all that they depend on
+    two_machines      two such machines with systemd, joined by a link
     long              whether --long was given
 
 A test is skipped, with the reason, if CRIU, root or a program is missing. `--way=tmpfs` runs the moves of
@@ -30,6 +34,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from lab import debian_packages  # noqa: E402
 from lab import node as lab_node  # noqa: E402
 from lab import ppmr as lab_ppmr  # noqa: E402
 from lab.migrations import Migrations  # noqa: E402
@@ -198,3 +203,21 @@ def virtual_lab(root):
 def machines(virtual_lab):
     virtual_lab.repair()
     return virtual_lab
+
+
+@pytest.fixture(scope="session")
+def packages(root):
+    return debian_packages.build_packages()
+
+
+@pytest.fixture(scope="session")
+def fresh_debian(packages, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("debian") / "root"
+    debian_packages.make_root(directory, packages)
+    return directory
+
+
+@pytest.fixture
+def two_machines(packages, fresh_debian, tmp_path):
+    with debian_packages.two_machines(packages, fresh_debian, tmp_path) as machines:
+        yield machines

@@ -1,60 +1,15 @@
 """The Debian packages: built, checked by lintian, installed, upgraded and removed in a fresh root file system."""
-import contextlib
 import os
-import re
 import subprocess
 import time
 
 import pytest
 
-from lab.debian_machine import DebianMachine, link
+from lab.debian_packages import copy_of, run
 from lab.node import wait_until
 from lab.programs import REPOSITORY
 
 pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.first]
-PACKAGES = REPOSITORY / "packages"
-
-
-def run(*command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def packages(root):
-    run(REPOSITORY / "package")
-    return {path.name.split("_")[0]: path for path in PACKAGES.glob("*.deb")}
-
-
-@pytest.fixture(scope="module")
-def fresh_debian(root, tmp_path_factory, packages):
-    """A root file system of Debian 12 with what the packages depend on, from the mirror of this machine."""
-    directory = tmp_path_factory.mktemp("debian") / "root"
-    depends = set()
-    for path in packages.values():
-        text = run("dpkg-deb", "--field", path, "Depends")
-        depends |= {re.split(r"[ :(]", part)[0] for part in text.strip().split(", ") if part}
-    mirror = os.environ.get("PPMR_DEBIAN_MIRROR", "http://deb.debian.org/debian")
-    include = ",".join(sorted(depends - {"ppmr"}) + ["systemd"])
-    options = ["--mode=root", "--variant=essential", f"--include={include}"]
-    run("mmdebstrap", *options, "bookworm", directory, mirror, timeout=600)
-    return directory
-
-
-@contextlib.contextmanager
-def copy_of(root, home):
-    """A root file system that a test may change: a layer over `root`, in memory."""
-    home.mkdir()
-    with contextlib.ExitStack() as ends:
-        run("mount", "-t", "tmpfs", "tmpfs", home)
-        ends.callback(run, "umount", "-l", home)
-        for directory in ("changes", "work", "root"):
-            (home / directory).mkdir()
-        layers = f"lowerdir={root},upperdir={home}/changes,workdir={home}/work"
-        run("mount", "-t", "overlay", "overlay", "-o", layers, home / "root")
-        ends.callback(run, "umount", "-l", home / "root")
-        yield home / "root"
 
 
 def in_root(directory, *command, check=True):
@@ -151,21 +106,6 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
     assert set(os.listdir(root / "etc")) - before <= {"systemd", "tmpfiles.d"}
 
 
-@pytest.fixture
-def two_machines(packages, fresh_debian, tmp_path):
-    """Two empty Debian machines with systemd, joined by a link."""
-    with contextlib.ExitStack() as ends:
-        machines = []
-        for name in ("one", "two"):
-            root = ends.enter_context(copy_of(fresh_debian, tmp_path / name))
-            run("cp", packages["ppmr"], root / "root/ppmr.deb")
-            (root / "etc/hostname").write_text(name + "\n")
-            machines.append(DebianMachine(root, name))
-            ends.callback(machines[-1].stop)
-        link(*machines)
-        yield machines
-
-
 # Each number replaces the one before at once: a reader never sees half of it.
 PROGRAM = """
 n=0
@@ -196,7 +136,7 @@ def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines
 
     begun = time.monotonic()
     for machine in (source, target):
-        machine.run("dpkg --install /root/ppmr.deb")
+        machine.run("dpkg --install /root/ppmr_*.deb")
     target.run("ppmr keygen /etc/ppmr/key")
     key = target.run("cat /etc/ppmr/key").stdout  # scp -p target:/etc/ppmr/key /etc/ppmr/
     source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")

@@ -1,0 +1,68 @@
+"""docs/tutorial.md: every command of it, in its order, on two fresh Debian machines with systemd."""
+import re
+import time
+
+import pytest
+
+from lab.node import wait_until
+from lab.programs import REPOSITORY
+
+pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.first]
+
+SET = "TARGET=10.77.0.2 SOURCE=one"
+
+
+def commands():
+    text = (REPOSITORY / "docs/tutorial.md").read_text()
+    return re.findall(r"^    (source|target|both)# (.*)$", text, re.MULTILINE)
+
+
+class Typist:
+    """Types the commands. The machines have no mirror and no ssh: the packages are there, and the key is copied."""
+
+    def __init__(self, source, target):
+        self._machines = {"source": [source], "target": [target], "both": [source, target]}
+        self.said = {}  # command: output of the machine on which it ran last
+
+    def type(self, where, command):
+        if command.startswith("scp -p "):
+            key = self._run("target", f"cat {command.split()[2]}")
+            self._run("source", f"umask 077; printf %s '{key}' >/etc/ppmr/key")
+            return
+        command = re.sub(r"^apt install (\S+\.deb).*", r"cd /root && dpkg --install \1", command)
+        # Pids of a machine that has run for a while: not those of the other one.
+        if "setsid" in command:
+            self._run(
+                "source",
+                f"echo {int(time.time() * 7) % 20000 + 5000} >/proc/sys/kernel/ns_last_pid",
+            )
+        self.said[command] = self._run(where, command)
+
+    def _run(self, where, command):
+        # In a shell of root: `cd` in one command does not last, so none may depend on it.
+        return [machine.run(f"{SET}; {command}").stdout for machine in self._machines[where]][-1]
+
+    def last(self, beginning):
+        return [text for command, text in self.said.items() if command.startswith(beginning)][-1]
+
+
+def test_every_command_of_the_tutorial_works(two_machines):
+    typist = Typist(*two_machines)
+    typed = commands()
+    assert len(typed) > 25
+    for where, command in typed:
+        typist.type(where, command)
+    number, host = typist.last("sleep 1; cat /var/tmp/count").split()
+    assert host == "two" and int(number) > 5
+    assert "counter" in typist.last("runc list") and int(typist.last("sleep 1; cat /srv")) > 5
+    assert all(f"worker-{n}" in typist.last("pgrep") for n in (1, 2, 3))
+    history = typist.last("ppmr history")
+    assert len([line for line in history.splitlines() if "moved" in line]) == 5, history
+    assert re.search(
+        r'^ppmr_migrations_total\{.*result="moved".*\} ', typist.last("curl"), re.MULTILINE
+    )
+    target = two_machines[1]
+    before = target.run("cat /var/tmp/count").stdout
+    wait_until(
+        lambda: target.run("cat /var/tmp/count").stdout != before, 20, "the process to count"
+    )

@@ -1,0 +1,65 @@
+"""The Debian packages of this tree, and fresh root file systems to install them in."""
+import contextlib
+import os
+import re
+import subprocess
+
+from .debian_machine import DebianMachine, link
+from .programs import REPOSITORY
+
+# Not dependencies of the packages: what the tests run there, and what docs/tutorial.md installs.
+_PROGRAMS = ["systemd", "runc", "busybox-static", "curl", "procps"]
+
+
+def run(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build_packages():
+    """{name: path}"""
+    run(REPOSITORY / "package")
+    return {path.name.split("_")[0]: path for path in (REPOSITORY / "packages").glob("*.deb")}
+
+
+def make_root(directory, packages):
+    """A root file system of Debian 12 with what the packages depend on, from the mirror of this machine."""
+    depends = set()
+    for path in packages.values():
+        text = run("dpkg-deb", "--field", path, "Depends")
+        depends |= {re.split(r"[ :(]", part)[0] for part in text.strip().split(", ") if part}
+    mirror = os.environ.get("PPMR_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+    include = ",".join(sorted(depends - {"ppmr"}) + _PROGRAMS)
+    options = ["--mode=root", "--variant=essential", f"--include={include}"]
+    run("mmdebstrap", *options, "bookworm", directory, mirror, timeout=600)
+
+
+@contextlib.contextmanager
+def copy_of(root, home):
+    """A root file system that a test may change: a layer over `root`, in memory."""
+    home.mkdir()
+    with contextlib.ExitStack() as ends:
+        run("mount", "-t", "tmpfs", "tmpfs", home)
+        ends.callback(run, "umount", "-l", home)
+        for directory in ("changes", "work", "root"):
+            (home / directory).mkdir()
+        layers = f"lowerdir={root},upperdir={home}/changes,workdir={home}/work"
+        run("mount", "-t", "overlay", "overlay", "-o", layers, home / "root")
+        ends.callback(run, "umount", "-l", home / "root")
+        yield home / "root"
+
+
+@contextlib.contextmanager
+def two_machines(packages, root, home):
+    """Two empty Debian machines with systemd, joined by a link. Each has the package in /root."""
+    with contextlib.ExitStack() as ends:
+        machines = []
+        for name in ("one", "two"):
+            copy = ends.enter_context(copy_of(root, home / name))
+            run("cp", packages["ppmr"], copy / "root")
+            (copy / "etc/hostname").write_text(name + "\n")
+            machines.append(DebianMachine(copy, name))
+            ends.callback(machines[-1].stop)
+        link(*machines)
+        yield machines
