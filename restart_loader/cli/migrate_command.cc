@@ -13,6 +13,7 @@
 #include <set>
 
 #include "mount/command_line/size_option.h"
+#include "mount/command_line/terminal_style.h"
 #include "mount/control/json_text.h"
 #include "mount/daemon/descriptor_limit.h"
 #include "restart_loader/cli/migration_progress.h"
@@ -336,7 +337,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   std::vector<TreePlan> trees;
   for (size_t i = 0; i < trees_.size(); ++i) {
     const ProcessStat& root = trees_[i].processes.front();
-    TreePlan plan{root.identity(), root.name, {}};
+    TreePlan plan{root.identity(), root.name, {}, memory_bytes_[i]};
     if (const auto found = containers_.find(root.pid); found != containers_.end()) {
       const ContainerState& state = found->second.state;
       plan.name = state.name;
@@ -386,9 +387,7 @@ int Migrate::run() {
   if (settings_.post_copy) check_post_copy();
   print_findings();
   for (const std::string& tree : excluded_) {
-    (void)report(command_.name,
-                 {ExitCode::kMigrationAborted, tree + " stays because of the findings above"},
-                 false);
+    print_error("ppmr " + command_.name, tree + " stays because of the findings above");
   }
   if (stops(findings_) || trees_.empty()) {
     return failed({ExitCode::kMigrationAborted, "nothing was moved because of the findings above"});
@@ -413,8 +412,9 @@ int Migrate::run() {
            command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
-    (void)report(command_.name, {outcome.exit_code, outcome.message}, false);
+    print_error("ppmr " + command_.name, outcome.message);
   }
+  print_manual_section("ppmr " + command_.name, worst);
   return to_int(worst);
 }
 
