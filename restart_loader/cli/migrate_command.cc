@@ -302,6 +302,7 @@ void Migrate::check_post_copy() {
 void Migrate::print_findings() const {
   for (const Finding& finding : findings_) {
     const bool stops = finding.severity == Severity::kStops;
+    if (command_.quiet && !stops) continue;
     if (command_.json) {
       print_to(stdout, "{}\n",
                json_text({{"event", "finding"},
@@ -310,7 +311,9 @@ void Migrate::print_findings() const {
                           {"sentence", finding.sentence},
                           {"remedy", finding.remedy}}));
     } else {
-      print_to(stderr, "{}: {}\n", stops ? "stops the move" : "warning", text_of(finding));
+      const TerminalStyle style = TerminalStyle::of(STDERR_FILENO);
+      print_to(stderr, "{}: {}\n", stops ? style.bad("stops the move") : "warning",
+               text_of(finding));
     }
   }
 }
@@ -322,16 +325,18 @@ void Migrate::print_needs() const {
     print_to(
         stdout, "{}\n",
         json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
-  } else if (command_.dry_run) {
+  } else if (command_.dry_run && !command_.quiet) {
     print_to(stdout, "the processes need {} of memory at the target\n", format_size(bytes));
   }
 }
 
 std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   Interruption interruption;
-  const ProgressStyle style = command_.json           ? ProgressStyle::kJson
-                              : isatty(STDERR_FILENO) ? ProgressStyle::kTerminal
-                                                      : ProgressStyle::kLines;
+  const ProgressStyle style = command_.quiet  ? ProgressStyle::kNone
+                              : command_.json ? ProgressStyle::kJson
+                              : TerminalStyle::of(STDERR_FILENO).moves_cursor()
+                                  ? ProgressStyle::kTerminal
+                                  : ProgressStyle::kLines;
   MigrationProgress progress(settings_.mount, style);
   settings_.on_event = [&](const json& event) { progress.on_event(event); };
   std::vector<TreePlan> trees;
@@ -396,7 +401,7 @@ int Migrate::run() {
   print_needs();
   if (command_.dry_run) {
     if (command_.json) print_to(stdout, "{}", summary_json({}, excluded_, worst));
-    if (!command_.json && excluded_.empty()) {
+    if (!command_.json && !command_.quiet && excluded_.empty()) {
       print_to(stdout, "no finding stops the move\n");
     }
     return to_int(worst);
@@ -408,8 +413,10 @@ int Migrate::run() {
   for (const MigrationOutcome& outcome : outcomes) {
     if (severity_of(outcome.exit_code) > severity_of(worst)) worst = outcome.exit_code;
   }
-  print_to(stdout, "{}",
-           command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
+  if (!command_.quiet) {
+    print_to(stdout, "{}",
+             command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
+  }
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
     print_error("ppmr " + command_.name, outcome.message);

@@ -47,8 +47,9 @@ class Drawing {
 };
 
 Drawing::Time Drawing::at(int64_t time_ns) const {
-  if (time_ns <= 0) return std::nullopt;
-  const double time_ms = (static_cast<double>(time_ns) - static_cast<double>(origin_ns_)) / 1e6;
+  int64_t since_ns = 0;
+  if (time_ns <= 0 || __builtin_sub_overflow(time_ns, origin_ns_, &since_ns)) return std::nullopt;
+  const double time_ms = static_cast<double>(since_ns) / 1e6;
   if (time_ms < 0 || time_ms > kLengthMsMax) return std::nullopt;
   return time_ms;
 }
@@ -111,8 +112,7 @@ void Drawing::add_details(const TreeRecord& tree, TimelineTree& drawn) {
   add(dump, BarKind::kDump, frozen, held, frozen && held ? duration(*held - *frozen) : "");
   TimelineRow transfer{"transfer", {}};
   const Time arrived = record_.post_copy && at(tree.complete_ns) ? at(tree.complete_ns) : sealed;
-  add(transfer, BarKind::kTransfer, sent, arrived,
-      tree.bytes > 0 ? format_size(tree.bytes) : "");
+  add(transfer, BarKind::kTransfer, sent, arrived, tree.bytes > 0 ? format_size(tree.bytes) : "");
   TimelineRow seal{"seal", {}};
   add(seal, BarKind::kSeal, held, sealed, held && sealed ? duration(*sealed - *held) : "");
   TimelineRow restore{"restore", {}};
@@ -157,19 +157,19 @@ std::string Drawing::title() const {
 }
 
 std::string Drawing::subtitle() const {
-  const bool has_run = record_.all_trees(TreePhase::kRunning) ||
-                       record_.trees.front().running_ns > 0;
-  std::string text = record_.state == MigrationState::kAborted   ? "stayed"
-                     : record_.leave_running && has_run          ? "copied"
-                     : has_run                                   ? "moved"
-                                                                 : to_string(record_.state);
+  const bool has_run =
+      record_.all_trees(TreePhase::kRunning) || record_.trees.front().running_ns > 0;
+  std::string text = record_.state == MigrationState::kAborted ? "stayed"
+                     : record_.leave_running && has_run        ? "copied"
+                     : has_run                                 ? "moved"
+                                                               : to_string(record_.state);
   double downtime_ms = -1;
   uint64_t bytes = 0;
   for (const TreeRecord& tree : record_.trees) {
     bytes += tree.bytes;
     if (tree.freeze_began_ns <= 0 || tree.running_ns < tree.freeze_began_ns) continue;
-    downtime_ms = std::max(
-        downtime_ms, static_cast<double>(tree.running_ns - tree.freeze_began_ns) / 1e6);
+    downtime_ms =
+        std::max(downtime_ms, static_cast<double>(tree.running_ns - tree.freeze_began_ns) / 1e6);
   }
   if (downtime_ms >= 0 && !record_.leave_running) text += ", downtime " + duration(downtime_ms);
   if (bytes > 0) text += ", " + format_size(bytes);
@@ -201,9 +201,10 @@ Result<Timeline> Drawing::draw() {
     if (!drawn.rows.empty()) timeline_.trees.push_back(std::move(drawn));
   }
   if (timeline_.trees.empty()) {
-    return failure(ENODATA, fmt::format("migration {} has nothing to draw: it is {}, and no process "
-                                        "was dumped or restored on this node",
-                                        record_.id, to_string(record_.state)));
+    return failure(ENODATA,
+                   fmt::format("migration {} has nothing to draw: it is {}, and no process "
+                               "was dumped or restored on this node",
+                               record_.id, to_string(record_.state)));
   }
   return std::move(timeline_);
 }
