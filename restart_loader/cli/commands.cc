@@ -214,12 +214,18 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->capture_default_str();
   add_time_option(sub, "--release-timeout", migrate.release_timeout,
                   "time limit for processes that use RDMA themselves to release it");
-  sub.add_flag("--quiet", migrate.quiet, "print only errors")->excludes("--json");
   sub.add_option("--state-dir", migrate.state_directory, "directory for the records of migrations")
       ->capture_default_str();
   sub.add_option("CRIU-OPTIONS", migrate.criu_options,
                  "after --: options for CRIU on both nodes; allowed are " + passed_options_text())
       ->take_all();
+}
+
+template <typename Command>
+void add_output_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
+  auto* json = sub.add_flag("--json", command->json,
+                            "print events and the summary as JSON, one object per line");
+  sub.add_flag("--quiet", migrate.quiet, "print only errors")->excludes(json);
 }
 
 struct EvacuateOptions {
@@ -257,8 +263,7 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   sub.add_flag("--together", evacuate.together, "move all processes or none");
   add_move_options(sub, command, evacuate.migrate);
   add_timeout(sub, command, "time limit from the dump of a process to the decision; default: 120");
-  sub.add_flag("--json", command->json,
-               "print events and the summary as JSON, one object per line");
+  add_output_options(sub, command, evacuate.migrate);
   sub.parse_complete_callback([&sub, cgroup, user, match] {
     if (has_unknown_option(sub)) return;
     if (cgroup->count() + user->count() + match->count() == 0) {
@@ -315,8 +320,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
       sub, command,
       "time limit from the dump of a process to the decision, default: 120; with --recover, "
       "time limit to reach the other node, default: 10");
-  sub.add_flag("--json", command->json,
-               "print events and the summary as JSON, one object per line");
+  add_output_options(sub, command, migrate);
   sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
     if (has_unknown_option(sub)) return;
     command->recover = recover->count() > 0;

@@ -15,8 +15,9 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kGaugeColumns = 22;
-constexpr size_t kSparkColumns = 30;
-constexpr size_t kLabelColumns = 12;
+constexpr size_t kMigrationGaugeColumns = 12;
+constexpr size_t kSparkColumns = 40;
+constexpr size_t kLabelColumns = 14;
 constexpr size_t kCheckpointsShown = 8;  // of a mount, the latest
 
 // Fields of another type than expected are as if they were missing: the daemon may have another
@@ -53,6 +54,7 @@ class View {
   void migrations();
   void migration(const OwnershipRecord& record, const TreeRecord& tree);
   void mount(const WatchedMount& mount);
+  void rates(const WatchedMount& mount);
   void pool(const json& status);
   void store(const json& status);
   void peer(const json& peer);
@@ -123,25 +125,23 @@ void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
                     : record.state == MigrationState::kAborted ? Tone::kBad
                                                                : Tone::kPlain;
   ScreenLine line = {{fmt::format("  {}  {:>7} {} ", record.id.substr(0, 8), tree.root,
-                                  fitted(printable(tree.name, charset_), 12, charset_))},
-                     {fitted(phase, 11, charset_), tone}};
+                                  fitted(printable(tree.name, charset_), 13, charset_))},
+                     {fitted(phase, 12, charset_) + " ", tone}};
   std::string rest;
-  if (!is_over(record.state) && tree.expected_bytes > 0) {
-    rest += gauge_of(bytes, tree.expected_bytes);
-    const std::string share = percentage(bytes, tree.expected_bytes);
-    if (!share.empty()) rest += fmt::format("{:>4} ", share);
+  const bool is_open = !is_over(record.state);
+  if (is_open && tree.expected_bytes > 0) {
+    if (columns_ >= 100) rest += gauge(bytes, tree.expected_bytes, kMigrationGaugeColumns) + " ";
+    rest += fmt::format("{:>4}", percentage(bytes, tree.expected_bytes));
   }
-  if (bytes > 0) rest += format_size(bytes);
-  if (!is_over(record.state) && tree.expected_bytes > bytes && bytes > 0) {
+  if (is_open && rate > 0) rest += fmt::format("  {}/s", format_size(rate));
+  const double left = seconds_left(bytes, tree.expected_bytes, static_cast<double>(rate));
+  if (is_open && left >= 0) {
+    rest +=
+        "  " + format_time(std::chrono::milliseconds(static_cast<int64_t>(left * 1000))) + " left";
+  }
+  if (bytes > 0) rest += "  " + format_size(bytes);
+  if (is_open && bytes > 0 && tree.expected_bytes > bytes) {
     rest += " of " + format_size(tree.expected_bytes);
-  }
-  if (rate > 0 && !is_over(record.state)) {
-    rest += fmt::format("  {}/s", format_size(rate));
-    const double left = seconds_left(bytes, tree.expected_bytes, static_cast<double>(rate));
-    if (left >= 0) {
-      rest += "  " + format_time(std::chrono::milliseconds(static_cast<int64_t>(left * 1000))) +
-              " left";
-    }
   }
   if (tree.freeze_began_ns > 0 && tree.running_ns > tree.freeze_began_ns) {
     rest += "  downtime " +
@@ -174,13 +174,21 @@ void View::mount(const WatchedMount& mount) {
   const auto peers = objects(status, "peers");
   for (const json& each : peers) peer(each);
   if (peers.empty()) labelled("peer", "none", Tone::kFaint);
-  labelled("rate", fmt::format("{} {}  ({} so far, {} stalls)",
-                               columns_ < 70 ? "" : sparkline(mount.rates, kSparkColumns, charset_),
-                               mount.rates.empty() ? "-" : format_size(mount.rates.back()) + "/s",
-                               format_size(number(status, "bytes")), number(status, "stalls")));
+  rates(mount);
   pool(status);
   store(status);
   checkpoints(status);
+}
+
+void View::rates(const WatchedMount& mount) {
+  const std::string rate = mount.rates.empty() ? "-" : format_size(mount.rates.back()) + "/s";
+  const std::string what =
+      fmt::format("{}, {} so far, {} stalls  ", rate, format_size(number(*mount.status, "bytes")),
+                  number(*mount.status, "stalls"));
+  const size_t used = kLabelColumns + columns_of(what);
+  const size_t room = columns_ > used ? columns_ - used : 0;
+  const size_t shown = std::min({room, kSparkColumns, mount.rates.size()});
+  labelled("rate", what + sparkline(mount.rates, shown, charset_));
 }
 
 void View::pool(const json& status) {
@@ -313,7 +321,7 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
     case TreePhase::kDumping:
       return tree.images.empty() ? "dumping" : "copying";
     case TreePhase::kHeld:
-      return "sealing";
+      return "sending";
     case TreePhase::kSealed:
       return "sealed";
     default:

@@ -63,20 +63,22 @@ TEST(WatchView, ShowsTheMountWithPeerPoolAndRate) {
   EXPECT_THAT(text, HasSubstr("/mnt/out  source, pid 42"));
   EXPECT_THAT(text, HasSubstr("node2, connected over tcp, encryption aes-256-gcm"));
   EXPECT_THAT(text, HasSubstr("[#####...............] 16 of 64 slots of 1.0 MiB"));
-  EXPECT_THAT(text, HasSubstr("=@ 2.0 MiB/s"));
+  EXPECT_THAT(text, HasSubstr("2.0 MiB/s, 5.0 MiB so far, 0 stalls  =@"));
 }
 
 TEST(WatchView, MigrationHasPhaseShareRateAndTimeLeft) {
   const std::string text = text_of(watch_lines(page(), 120, Charset::kAscii));
-  EXPECT_THAT(text, HasSubstr("aaaaaaaa      412 redis        dumping"));
-  EXPECT_THAT(text, HasSubstr("50% 64.0 MiB of 128.0 MiB  32.0 MiB/s  2.0 s left  to node2"));
+  EXPECT_THAT(text, HasSubstr("aaaaaaaa      412 redis         dumping"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("[#####.....]  50%  32.0 MiB/s  2.0 s left  64.0 MiB of 128.0 MiB  to node2"));
 }
 
 TEST(WatchView, PhaseFollowsTheRecord) {
   OwnershipRecord record = dumping();
   TreeRecord& tree = record.trees[0];
   tree.phase = TreePhase::kHeld;
-  EXPECT_EQ(phase_of(record, tree), "sealing");
+  EXPECT_EQ(phase_of(record, tree), "sending");
   record.state = MigrationState::kSealed;
   EXPECT_EQ(phase_of(record, tree), "restoring");
   record.state = MigrationState::kCommitted;

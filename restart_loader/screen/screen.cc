@@ -95,6 +95,13 @@ struct Screen::State {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
+  bool next_key() {
+    do {
+      key = getch();
+    } while (key == KEY_RESIZE);
+    return key != ERR;
+  }
+
   // The kernel knows the size of the terminal, also if a SIGWINCH was lost.
   void follow_size() const {
     winsize size{};
@@ -166,6 +173,8 @@ void Screen::draw(const std::vector<ScreenLine>& lines) {
 }
 
 Screen::Event Screen::wait(std::chrono::milliseconds time) {
+  // ncurses may have read keys that it has not returned yet.
+  if (state_->has_input && state_->next_key()) return Event::kKey;
   pollfd fds[] = {{state_->signals.get(), POLLIN, 0},
                   {state_->has_input ? STDIN_FILENO : -1, POLLIN, 0}};
   if (poll(fds, 2, static_cast<int>(time.count())) <= 0) return Event::kNone;
@@ -176,9 +185,7 @@ Screen::Event Screen::wait(std::chrono::milliseconds time) {
     return Event::kResized;
   }
   if (fds[1].revents == 0) return Event::kNone;
-  state_->key = getch();
-  if (state_->key == KEY_RESIZE) return Event::kResized;
-  if (state_->key != ERR) return Event::kKey;
+  if (state_->next_key()) return Event::kKey;
   return (fds[1].revents & (POLLHUP | POLLERR)) != 0 ? Event::kEnded : Event::kNone;
 }
 

@@ -85,12 +85,12 @@ void Drawing::add_process(const TreeRecord& tree, TimelineTree& drawn) {
   const Time frozen = at(tree.freeze_began_ns);
   const Time again = tree.running_ns > 0 ? at(tree.running_ns) : aborted();
   const std::string length = frozen && again ? "stands still " + duration(*again - *frozen) : "";
-  add(row, BarKind::kRuns, Time(0), frozen);
+  add(row, BarKind::kRuns, Time(0), frozen, "at the source");
   if (!record_.leave_running) add(row, BarKind::kStands, frozen, again, length);
   const Time end = at(tree.complete_ns);
   // A process that has all memory when it starts would have no bar.
   const Time shown = end && again ? std::max(*end, *again + timeline_.length_ms * 0.05) : Time();
-  if (tree.running_ns > 0) add(row, BarKind::kRuns, again, shown ? shown : again);
+  if (tree.running_ns > 0) add(row, BarKind::kRuns, again, shown ? shown : again, "at the target");
   drawn.rows.push_back(std::move(row));
 }
 

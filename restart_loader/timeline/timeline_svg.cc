@@ -187,8 +187,7 @@ std::string Svg::draw() {
   double y = kTop;
   for (const TimelineTree& tree : timeline_.trees) {
     if (tree.rows.front().label.empty()) {  // one row for each tree
-      const std::string name =
-          tree.name.size() > 15 ? tree.name.substr(0, 13) + ".." : tree.name;
+      const std::string name = tree.name.size() > 15 ? tree.name.substr(0, 13) + ".." : tree.name;
       row({name, tree.rows.front().bars}, y);
       y += kRow;
       continue;
@@ -216,7 +215,6 @@ std::string Svg::draw() {
          ".grid {stroke: #808890; stroke-opacity: 0.35}\n"
          "@media (prefers-color-scheme: light) {text {fill: #3b424a}}\n"
          "@media (prefers-color-scheme: dark) {text {fill: #c4ccd4}}\n"
-         "@media screen {.in {fill: #ffffff}}\n"
          "</style>\n" +
          body_ + "</svg>\n";
 }

@@ -44,7 +44,7 @@ std::string timeline_text(const Timeline& timeline, size_t columns, bool utf8) {
         const char* filled = runs ? (utf8 ? "─" : "-") : (utf8 ? "█" : "#");
         std::fill(cells.begin() + static_cast<std::ptrdiff_t>(begin),
                   cells.begin() + static_cast<std::ptrdiff_t>(end), filled);
-        if (!bar.note.empty()) notes += (notes.empty() ? "" : ", ") + bar.note;
+        if (!runs && !bar.note.empty()) notes += (notes.empty() ? "" : ", ") + bar.note;
       }
       std::string bars;
       for (const std::string& cell : cells) bars += cell;
