@@ -8,12 +8,15 @@
 #include <optional>
 
 #include "mount/command_line/size_option.h"
+#include "restart_loader/screen/terminal_text.h"
 
 namespace ppmr {
 namespace {
 
 // Nothing in a migration lasts longer. Times from a peer that are further away are not drawn.
 constexpr double kLengthMsMax = 7 * 24 * 3600e3;
+constexpr size_t kReasonColumns = 60;
+constexpr Charset kAscii = Charset::kAscii;
 
 std::string duration(double time_ms) {
   if (time_ms < 10'000) return fmt::format("{:.{}f} ms", time_ms, time_ms < 10 ? 1 : 0);
@@ -23,14 +26,16 @@ std::string duration(double time_ms) {
 class Drawing {
  public:
   explicit Drawing(const OwnershipRecord& record)
-      : record_(record), origin_ns_(record.history.front().at_ns) {}
+      : record_(record), origin_ns_(record.history.front().at_ns) {
+    if (is_aborted()) aborted_ms_ = at(record.history.back().at_ns);
+  }
   Result<Timeline> draw();
 
  private:
   using Time = std::optional<double>;
 
+  bool is_aborted() const { return record_.state == MigrationState::kAborted; }
   Time at(int64_t time_ns) const;
-  Time aborted() const;
   void add(TimelineRow& row, BarKind kind, Time begin, Time end, const std::string& note = "");
   void add_process(const TreeRecord& tree, TimelineTree& drawn);
   void add_details(const TreeRecord& tree, TimelineTree& drawn);
@@ -43,6 +48,7 @@ class Drawing {
 
   const OwnershipRecord& record_;
   const int64_t origin_ns_;
+  Time aborted_ms_;
   Timeline timeline_;
 };
 
@@ -51,11 +57,8 @@ Drawing::Time Drawing::at(int64_t time_ns) const {
   if (time_ns <= 0 || __builtin_sub_overflow(time_ns, origin_ns_, &since_ns)) return std::nullopt;
   const double time_ms = static_cast<double>(since_ns) / 1e6;
   if (time_ms < 0 || time_ms > kLengthMsMax) return std::nullopt;
-  return time_ms;
-}
-
-Drawing::Time Drawing::aborted() const {
-  return record_.state == MigrationState::kAborted ? at(record_.history.back().at_ns) : Time();
+  // What a thread notes after the abort has no effect on the process.
+  return aborted_ms_ ? std::min(time_ms, *aborted_ms_) : time_ms;
 }
 
 void Drawing::add(TimelineRow& row, BarKind kind, Time begin, Time end, const std::string& note) {
@@ -83,14 +86,18 @@ Drawing::Time Drawing::restore_began(const TreeRecord& tree) const {
 void Drawing::add_process(const TreeRecord& tree, TimelineTree& drawn) {
   TimelineRow row{"process", {}};
   const Time frozen = at(tree.freeze_began_ns);
-  const Time again = tree.running_ns > 0 ? at(tree.running_ns) : aborted();
+  const Time again = tree.running_ns > 0 ? at(tree.running_ns) : aborted_ms_;
   const std::string length = frozen && again ? "stands still " + duration(*again - *frozen) : "";
   add(row, BarKind::kRuns, Time(0), frozen, "at the source");
   if (!record_.leave_running) add(row, BarKind::kStands, frozen, again, length);
-  const Time end = at(tree.complete_ns);
   // A process that has all memory when it starts would have no bar.
-  const Time shown = end && again ? std::max(*end, *again + timeline_.length_ms * 0.05) : Time();
-  if (tree.running_ns > 0) add(row, BarKind::kRuns, again, shown ? shown : again, "at the target");
+  const Time shown = again ? Time(*again + timeline_.length_ms * 0.05) : Time();
+  const Time end = std::max(at(tree.complete_ns), shown);
+  if (is_aborted()) {
+    if (frozen) add(row, BarKind::kRuns, again, shown, "at the source");
+  } else if (tree.running_ns > 0) {
+    add(row, BarKind::kRuns, again, end, "at the target");
+  }
   drawn.rows.push_back(std::move(row));
 }
 
@@ -112,7 +119,8 @@ void Drawing::add_details(const TreeRecord& tree, TimelineTree& drawn) {
   add(dump, BarKind::kDump, frozen, held, frozen && held ? duration(*held - *frozen) : "");
   TimelineRow transfer{"transfer", {}};
   const Time arrived = record_.post_copy && at(tree.complete_ns) ? at(tree.complete_ns) : sealed;
-  add(transfer, BarKind::kTransfer, sent, arrived, tree.bytes > 0 ? format_size(tree.bytes) : "");
+  add(transfer, BarKind::kTransfer, sent, arrived,
+      tree.bytes > 0 && !is_aborted() ? format_size(tree.bytes) : "");
   TimelineRow seal{"seal", {}};
   add(seal, BarKind::kSeal, held, sealed, held && sealed ? duration(*sealed - *held) : "");
   TimelineRow restore{"restore", {}};
@@ -163,6 +171,10 @@ std::string Drawing::subtitle() const {
                      : record_.leave_running && has_run        ? "copied"
                      : has_run                                 ? "moved"
                                                                : to_string(record_.state);
+  if (is_aborted()) {
+    const std::string& why = record_.first_error();
+    if (!why.empty()) text += ": " + cut(printable(why, Charset::kUtf8), kReasonColumns, kAscii);
+  }
   double downtime_ms = -1;
   uint64_t bytes = 0;
   for (const TreeRecord& tree : record_.trees) {
@@ -172,7 +184,7 @@ std::string Drawing::subtitle() const {
         std::max(downtime_ms, static_cast<double>(tree.running_ns - tree.freeze_began_ns) / 1e6);
   }
   if (downtime_ms >= 0 && !record_.leave_running) text += ", downtime " + duration(downtime_ms);
-  if (bytes > 0) text += ", " + format_size(bytes);
+  if (bytes > 0 && !is_aborted()) text += ", " + format_size(bytes);
   const time_t began = static_cast<time_t>(origin_ns_ / 1'000'000'000);
   tm date{};
   char shown[40] = "";
@@ -185,7 +197,10 @@ Result<Timeline> Drawing::draw() {
   timeline_.subtitle = subtitle();
   const bool detailed = record_.trees.size() <= kDetailedTreesMax;
   for (const TreeRecord& tree : record_.trees) {
-    TimelineTree drawn{fmt::format("{} ({})", tree.name, tree.root), {}};
+    // In one row there is little room for the name: the pid comes first.
+    TimelineTree drawn{detailed ? fmt::format("{} ({})", tree.name, tree.root)
+                                : fmt::format("{} {}", tree.root, tree.name),
+                       {}};
     if (detailed) {
       add_details(tree, drawn);
       const bool has_parts = !drawn.rows.empty();

@@ -84,7 +84,7 @@ class Svg {
   void text(double x, double y, const std::string& what, const std::string& attributes = "");
   void legend();
   void axis(double top, double bottom);
-  void bar(const TimelineBar& bar, double y, double free_until);
+  void bar(const TimelineBar& bar, double y, double free_from, double free_until);
   void row(const TimelineRow& row, double y);
   void downtime(double top, double bottom);
   bool has_titles() const { return timeline_.trees.size() > 1; }
@@ -128,8 +128,9 @@ void Svg::axis(double top, double bottom) {
   text(12, bottom + 16, "time, ms");
 }
 
-// A note stands in its bar if it fits, else right of it if nothing else is there, else left.
-void Svg::bar(const TimelineBar& bar, double y, double free_until) {
+// A note stands in its bar if it fits, else right or left of it if there is room between the bars
+// before and after it, else nowhere.
+void Svg::bar(const TimelineBar& bar, double y, double free_from, double free_until) {
   const double x = x_of(bar.begin_ms);
   const double width = std::max((bar.end_ms - bar.begin_ms) * scale_, 1.0);
   body_ += fmt::format(
@@ -143,7 +144,7 @@ void Svg::bar(const TimelineBar& bar, double y, double free_until) {
     text(x + width / 2, baseline, bar.note, "text-anchor=\"middle\" class=\"in\"");
   } else if (x + width + needs <= free_until) {
     text(x + width + 5, baseline, bar.note);
-  } else if (x - needs >= kLeft && free_until >= kWidth - kRight) {
+  } else if (x - needs >= free_from) {
     text(x - 5, baseline, bar.note, "text-anchor=\"end\"");
   }
 }
@@ -152,7 +153,8 @@ void Svg::row(const TimelineRow& row, double y) {
   text(kLeft - 10, y + kBar / 2 + 4, row.label, "text-anchor=\"end\"");
   for (size_t i = 0; i < row.bars.size(); ++i) {
     const bool is_last = i + 1 == row.bars.size();
-    bar(row.bars[i], y, is_last ? kWidth - 4 : x_of(row.bars[i + 1].begin_ms));
+    bar(row.bars[i], y, i == 0 ? kLeft : x_of(row.bars[i - 1].end_ms),
+        is_last ? kWidth - 4 : x_of(row.bars[i + 1].begin_ms));
   }
 }
 

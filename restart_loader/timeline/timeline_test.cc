@@ -89,11 +89,17 @@ TEST(Timeline, AbortedMigrationStandsStillUntilTheAbort) {
   record.history.back() = {MigrationState::kAborted, ms(90)};
   record.trees[0].restore_began_ns = record.trees[0].restored_ns = 0;
   record.trees[0].running_ns = record.trees[0].complete_ns = 0;
+  record.trees[0].sealed_ns = ms(500);  // a thread noted it after the abort
+  record.error = "the link failed";
   const auto timeline = make_timeline(record);
   ASSERT_TRUE(timeline);
   EXPECT_DOUBLE_EQ(find(*timeline, BarKind::kStands)->end_ms, 90);
+  const TimelineBar& last = timeline->trees[0].rows[0].bars.back();
+  EXPECT_EQ(last.note, "at the source");
   EXPECT_EQ(find(*timeline, BarKind::kRestore), nullptr);
-  EXPECT_EQ(timeline->subtitle.find("stayed, "), 0u);
+  EXPECT_DOUBLE_EQ(find(*timeline, BarKind::kSeal)->end_ms, 90);
+  EXPECT_LT(timeline->length_ms, 100);
+  EXPECT_EQ(timeline->subtitle.find("stayed: the link failed, "), 0u) << timeline->subtitle;
 }
 
 TEST(Timeline, RecordOfTheTargetHasItsOwnPartOnly) {
@@ -152,6 +158,16 @@ TEST(Timeline, SvgEscapesNamesAndStaysInsideItsWidth) {
   EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
 }
 
+TEST(Timeline, SvgLeavesOutANoteThatWouldCoverAnotherBar) {
+  OwnershipRecord record = moved();
+  EXPECT_NE(timeline_svg(*make_timeline(record)).find(">at the target<"), std::string::npos);
+  record.trees[0].freeze_began_ns = ms(1);
+  record.trees[0].running_ns = ms(195);  // leaves too little room at the right
+  const std::string svg = timeline_svg(*make_timeline(record));
+  EXPECT_EQ(svg.find(">at the target<"), std::string::npos);
+  EXPECT_NE(svg.find(">stands still 194 ms<"), std::string::npos);
+}
+
 TEST(Timeline, ManyTreesHaveOneRowEach) {
   OwnershipRecord record = moved();
   record.trees.resize(20, record.trees[0]);
@@ -159,7 +175,7 @@ TEST(Timeline, ManyTreesHaveOneRowEach) {
   ASSERT_TRUE(timeline);
   ASSERT_EQ(timeline->trees.size(), 20u);
   for (const TimelineTree& tree : timeline->trees) EXPECT_EQ(tree.rows.size(), 1u);
-  EXPECT_EQ(count(timeline_svg(*timeline), "redis (412)</text>"), 20u);
+  EXPECT_EQ(count(timeline_svg(*timeline), "412 redis</text>"), 20u);
 }
 
 TEST(Timeline, TextHasNoLineWiderThanTheColumns) {

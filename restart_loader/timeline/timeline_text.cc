@@ -38,8 +38,8 @@ std::string timeline_text(const Timeline& timeline, size_t columns, bool utf8) {
       for (const TimelineBar& bar : row.bars) {
         const auto begin =
             std::min(static_cast<size_t>(std::floor(bar.begin_ms * scale)), room - 1);
-        const auto end = std::clamp(static_cast<size_t>(std::ceil(bar.end_ms * scale)), begin + 1,
-                                    room);
+        const auto end =
+            std::clamp(static_cast<size_t>(std::ceil(bar.end_ms * scale)), begin + 1, room);
         const bool runs = bar.kind == BarKind::kRuns;
         const char* filled = runs ? (utf8 ? "─" : "-") : (utf8 ? "█" : "#");
         std::fill(cells.begin() + static_cast<std::ptrdiff_t>(begin),
