@@ -31,6 +31,7 @@
 #include <system_error>
 #include <vector>
 
+#include "mount/command_line/terminal_style.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -39,10 +40,6 @@ namespace {
 constexpr char kReady = 'R';
 constexpr char kFailed = 'F';
 constexpr char kLogPattern[] = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %*";
-
-void print_error(const std::string& name, const std::string& message) {
-  std::fprintf(stderr, "%s: %s\n", name.c_str(), message.c_str());
-}
 
 sigset_t stop_signal_set() {
   sigset_t set;
@@ -119,7 +116,9 @@ int await_verdict(const DaemonOptions& options, UniqueFd pipe, pid_t child) {
   if (!verdict.empty() && verdict[0] == kReady) return to_int(ExitCode::kSuccess);
   if (verdict.size() >= 2 && verdict[0] == kFailed) {
     print_error(options.name, verdict.substr(2));
-    return static_cast<unsigned char>(verdict[1]);
+    const int exit_code = static_cast<unsigned char>(verdict[1]);
+    print_manual_section(options.name, static_cast<ExitCode>(exit_code));
+    return exit_code;
   }
   print_error(options.name,
               "the background process " + describe_end(child) + " before its mount was ready");

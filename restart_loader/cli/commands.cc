@@ -18,6 +18,7 @@
 #include "restart_loader/cli/recover_command.h"
 #include "restart_loader/cli/restart_command.h"
 #include "restart_loader/cli/status_command.h"
+#include "restart_loader/cli/timeline_command.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/passed_options.h"
 #include "restart_loader/migration/command_error.h"
@@ -102,7 +103,22 @@ void add_status(CLI::App& app, int& exit_code) {
   auto command = make_command<StatusCommand>(sub, exit_code);
   sub.add_option("MOUNTPOINT", command->mountpoint, "mount to show; default: all");
   sub.add_flag("--json", command->json, "print one JSON object per mount and line");
-  sub.add_flag("--watch", command->watch, "repeat every second");
+  sub.add_flag("--watch", command->watch,
+               "repeat every second; on a terminal a full-screen view, which q ends");
+  sub.add_option("--state-dir", command->state_directory,
+                 "directory for the records of migrations, which --watch shows on a terminal")
+      ->capture_default_str();
+}
+
+void add_timeline(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "timeline", "Print a picture (SVG) of a migration: what happened in it, and when");
+  auto command = make_command<TimelineCommand>(sub, exit_code);
+  sub.add_option("ID", command->id,
+                 "migration, or the first digits of its ID; default: the last one");
+  sub.add_flag("--text", command->text, "print a chart of characters instead of SVG");
+  sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
+      ->capture_default_str();
 }
 
 void add_keygen(CLI::App& app, int& exit_code) {
@@ -205,6 +221,13 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->take_all();
 }
 
+template <typename Command>
+void add_output_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
+  auto* json = sub.add_flag("--json", command->json,
+                            "print events and the summary as JSON, one object per line");
+  sub.add_flag("--quiet", migrate.quiet, "print only errors")->excludes(json);
+}
+
 struct EvacuateOptions {
   EvacuateCommand evacuate;
   std::optional<std::chrono::milliseconds> timeout;
@@ -240,8 +263,7 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   sub.add_flag("--together", evacuate.together, "move all processes or none");
   add_move_options(sub, command, evacuate.migrate);
   add_timeout(sub, command, "time limit from the dump of a process to the decision; default: 120");
-  sub.add_flag("--json", command->json,
-               "print events and the summary as JSON, one object per line");
+  add_output_options(sub, command, evacuate.migrate);
   sub.parse_complete_callback([&sub, cgroup, user, match] {
     if (has_unknown_option(sub)) return;
     if (cgroup->count() + user->count() + match->count() == 0) {
@@ -298,8 +320,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
       sub, command,
       "time limit from the dump of a process to the decision, default: 120; with --recover, "
       "time limit to reach the other node, default: 10");
-  sub.add_flag("--json", command->json,
-               "print events and the summary as JSON, one object per line");
+  add_output_options(sub, command, migrate);
   sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
     if (has_unknown_option(sub)) return;
     command->recover = recover->count() > 0;
@@ -367,6 +388,7 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_migrate(app, exit_code);
   add_evacuate(app, exit_code);
   add_status(app, exit_code);
+  add_timeline(app, exit_code);
   add_drain(app, exit_code);
   add_keygen(app, exit_code);
   add_config(app, exit_code);

@@ -47,9 +47,9 @@ int EvacuateCommand::run() const {
   if (!selection) {
     return report("evacuate", {ExitCode::kUsage, selection.error().message}, migrate.json);
   }
-  print_selection(*selection, migrate.json);
+  if (!migrate.quiet) print_selection(*selection, migrate.json);
   if (selection->trees.empty()) {
-    if (!migrate.json) print_to(stdout, "no process to move\n");
+    if (!migrate.json && !migrate.quiet) print_to(stdout, "no process to move\n");
     return to_int(ExitCode::kSuccess);
   }
   MigrateCommand move = migrate;

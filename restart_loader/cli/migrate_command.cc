@@ -13,6 +13,7 @@
 #include <set>
 
 #include "mount/command_line/size_option.h"
+#include "mount/command_line/terminal_style.h"
 #include "mount/control/json_text.h"
 #include "mount/daemon/descriptor_limit.h"
 #include "restart_loader/cli/migration_progress.h"
@@ -301,6 +302,7 @@ void Migrate::check_post_copy() {
 void Migrate::print_findings() const {
   for (const Finding& finding : findings_) {
     const bool stops = finding.severity == Severity::kStops;
+    if (command_.quiet && !stops) continue;
     if (command_.json) {
       print_to(stdout, "{}\n",
                json_text({{"event", "finding"},
@@ -309,7 +311,9 @@ void Migrate::print_findings() const {
                           {"sentence", finding.sentence},
                           {"remedy", finding.remedy}}));
     } else {
-      print_to(stderr, "{}: {}\n", stops ? "stops the move" : "warning", text_of(finding));
+      const TerminalStyle style = TerminalStyle::of(STDERR_FILENO);
+      print_to(stderr, "{}: {}\n", stops ? style.bad("stops the move") : "warning",
+               text_of(finding));
     }
   }
 }
@@ -321,22 +325,24 @@ void Migrate::print_needs() const {
     print_to(
         stdout, "{}\n",
         json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
-  } else if (command_.dry_run) {
+  } else if (command_.dry_run && !command_.quiet) {
     print_to(stdout, "the processes need {} of memory at the target\n", format_size(bytes));
   }
 }
 
 std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   Interruption interruption;
-  const ProgressStyle style = command_.json           ? ProgressStyle::kJson
-                              : isatty(STDERR_FILENO) ? ProgressStyle::kTerminal
-                                                      : ProgressStyle::kLines;
+  const ProgressStyle style = command_.quiet  ? ProgressStyle::kNone
+                              : command_.json ? ProgressStyle::kJson
+                              : TerminalStyle::of(STDERR_FILENO).moves_cursor()
+                                  ? ProgressStyle::kTerminal
+                                  : ProgressStyle::kLines;
   MigrationProgress progress(settings_.mount, style);
   settings_.on_event = [&](const json& event) { progress.on_event(event); };
   std::vector<TreePlan> trees;
   for (size_t i = 0; i < trees_.size(); ++i) {
     const ProcessStat& root = trees_[i].processes.front();
-    TreePlan plan{root.identity(), root.name, {}};
+    TreePlan plan{root.identity(), root.name, {}, memory_bytes_[i]};
     if (const auto found = containers_.find(root.pid); found != containers_.end()) {
       const ContainerState& state = found->second.state;
       plan.name = state.name;
@@ -386,9 +392,7 @@ int Migrate::run() {
   if (settings_.post_copy) check_post_copy();
   print_findings();
   for (const std::string& tree : excluded_) {
-    (void)report(command_.name,
-                 {ExitCode::kMigrationAborted, tree + " stays because of the findings above"},
-                 false);
+    print_error("ppmr " + command_.name, tree + " stays because of the findings above");
   }
   if (stops(findings_) || trees_.empty()) {
     return failed({ExitCode::kMigrationAborted, "nothing was moved because of the findings above"});
@@ -397,7 +401,7 @@ int Migrate::run() {
   print_needs();
   if (command_.dry_run) {
     if (command_.json) print_to(stdout, "{}", summary_json({}, excluded_, worst));
-    if (!command_.json && excluded_.empty()) {
+    if (!command_.json && !command_.quiet && excluded_.empty()) {
       print_to(stdout, "no finding stops the move\n");
     }
     return to_int(worst);
@@ -409,12 +413,15 @@ int Migrate::run() {
   for (const MigrationOutcome& outcome : outcomes) {
     if (severity_of(outcome.exit_code) > severity_of(worst)) worst = outcome.exit_code;
   }
-  print_to(stdout, "{}",
-           command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
+  if (!command_.quiet) {
+    print_to(stdout, "{}",
+             command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
+  }
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;
-    (void)report(command_.name, {outcome.exit_code, outcome.message}, false);
+    print_error("ppmr " + command_.name, outcome.message);
   }
+  print_manual_section("ppmr " + command_.name, worst);
   return to_int(worst);
 }
 

@@ -26,6 +26,7 @@ struct MigrateCommand {
   std::string state_directory = kDefaultStateDirectory;
   std::vector<std::string> criu_options;
   bool json = false;
+  bool quiet = false;  // prints only errors
 
   int run() const;  // the exit code
 };

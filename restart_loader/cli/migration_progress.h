@@ -10,31 +10,40 @@
 #include <thread>
 #include <vector>
 
+#include "mount/command_line/terminal_style.h"
 #include "mount/control/mount_table.h"
+#include "restart_loader/screen/rates.h"
 
 namespace ppmr {
 
 struct ProgressLine {
   int pid = 0;
   std::string name;
-  std::string phase = "waiting";
-  uint64_t bytes = 0;           // of both checkpoints
-  uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
+  std::string phase = "waiting";  // the last event of the process
+  bool post_copy = false;         // it runs, and its memory follows
+  uint64_t bytes = 0;             // of both checkpoints
+  uint64_t expected_bytes = 0;    // an estimated maximum; 0: unknown
   double rate_bytes_per_s = 0;
   std::string migration;
   std::string checkpoint;
   std::string memory;  // the checkpoint of its memory; empty: the images include it
-  std::chrono::steady_clock::time_point updated_at{};
+  RateMeter meter;
 };
 
-// "  412 redis   dumping    120 MiB of 128 MiB, 1.1 GiB/s, 0.1 s left".
-std::string progress_text(const ProgressLine& line);
+// "  412 redis   dumping    120 MiB of 128 MiB  93%  1.1 GiB/s  0.1 s left".
+std::string progress_text(const ProgressLine& line,
+                          const TerminalStyle& style = TerminalStyle(false, false));
+// The lines that a terminal of this size shows: each cut to its width, and not more than its
+// height allows, because lines that scroll away cannot be redrawn.
+std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, size_t columns,
+                                        size_t rows, const TerminalStyle& style);
 nlohmann::json progress_json(const ProgressLine& line);
 
 enum class ProgressStyle {
   kTerminal,  // redrawn lines
   kLines,     // events only
   kJson,      // events, and the progress of each process twice a second
+  kNone,      // nothing
 };
 
 // Threads: on_event() by any; the others by one.
@@ -55,9 +64,10 @@ class MigrationProgress {
  private:
   void watch();
   void query_daemon();
+  void follow(const nlohmann::json& event);
   void draw();
-  void move_to_first_line();
   void print_above(const std::string& text);
+  std::string to_first_line();
 
   const MountEntry mount_;
   const ProgressStyle style_;

@@ -29,6 +29,42 @@ TEST(MigrationProgress, LineOmitsUnknownValues) {
   EXPECT_EQ(progress_text(line).find(" of "), std::string::npos);
 }
 
+TEST(MigrationProgress, PhaseNamesWhatHappensNow) {
+  ProgressLine line{.pid = 412, .name = "redis", .phase = "sealed"};
+  EXPECT_NE(progress_text(line).find("restoring"), std::string::npos);
+  line.phase = "running";
+  line.bytes = 1 << 20;
+  line.expected_bytes = 4 << 20;
+  EXPECT_EQ(progress_text(line).find("25%"), std::string::npos) << "all bytes are there";
+  line.post_copy = true;
+  EXPECT_NE(progress_text(line).find("25%"), std::string::npos) << "its memory follows";
+}
+
+TEST(MigrationProgress, LinesAreCutToTheTerminal) {
+  std::vector<ProgressLine> lines(20);
+  for (ProgressLine& line : lines) {
+    line.name = "a\x1b[2J long name";
+    line.bytes = 1 << 20;
+    line.phase = "complete";
+  }
+  lines[19].pid = 4711;
+  lines[19].phase = "dumping";
+  const TerminalStyle coloured(true, true);
+  for (const size_t columns : {1, 10, 40}) {
+    for (const size_t rows : {1, 2, 5, 20}) {
+      const auto shown = progress_lines(lines, columns, rows, coloured);
+      EXPECT_LE(shown.size(), std::max<size_t>(rows - 1, 1));
+      for (const std::string& line : shown) EXPECT_LE(line.size(), columns) << line;
+    }
+  }
+  const auto shown = progress_lines(lines, 80, 5, coloured);
+  ASSERT_EQ(shown.size(), 4u);
+  EXPECT_NE(shown[0].find("4711"), std::string::npos) << "those that move come first";
+  EXPECT_EQ(shown[0].find('\x1b'), std::string::npos) << shown[0];
+  EXPECT_NE(shown[1].find("\x1b[32m"), std::string::npos) << shown[1];
+  EXPECT_EQ(shown[3], "and 17 more processes");
+}
+
 TEST(MigrationProgress, TerminalShowsAWarningAboveTheProgressLine) {
   testing::internal::CaptureStderr();
   MigrationProgress progress({}, ProgressStyle::kTerminal);

@@ -42,6 +42,10 @@ std::string event_text(const json& event) {
   std::string who = "the migration";
   if (event.contains("pid"))
     who = fmt::format("{} {}", event.value("pid", 0), event.value("name", std::string("?")));
+  if (what == "begun") {
+    return fmt::format("migration {} to {} has begun", event.value("migration", ""),
+                       event.value("target", ""));
+  }
   if (what == "rdma-released") {
     return fmt::format("{}: {} processes have released RDMA", who, event.value("processes", 0));
   }

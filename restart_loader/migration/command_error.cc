@@ -3,12 +3,14 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "mount/command_line/terminal_style.h"
 #include "mount/control/json_text.h"
 
 namespace ppmr {
 
 int report(const std::string& command, const CommandError& error, bool json) {
-  std::fprintf(stderr, "ppmr %s: %s\n", command.c_str(), error.message.c_str());
+  print_error("ppmr " + command, error.message);
+  print_manual_section("ppmr " + command, error.exit_code);
   if (json) {
     const nlohmann::json object = {
         {"ok", false}, {"exit_code", to_int(error.exit_code)}, {"error", error.message}};

@@ -131,6 +131,7 @@ Status Migration::prepare() {
     entry.root_start_time = tree.plan.root.start_time;
     entry.name = tree.plan.name;
     entry.container = tree.plan.container;
+    entry.expected_bytes = tree.plan.expected_bytes;
     entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
     if (settings_.pre_copy_rounds_max > 0) entry.images = "last";
     if (moves_memory_apart()) entry.memory = entry.checkpoint + ".memory";
@@ -253,6 +254,7 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
       return same;
     }
     entry.phase = TreePhase::kDumping;
+    entry.dump_began_ns = realtime_ns();
     return {};
   });
   if (!record) return failure(record.error());
@@ -261,6 +263,7 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
                 {"memory", record->trees[number].memory}},
                &tree);
   const auto on_round = [&](unsigned round, uint64_t bytes) {
+    tree.rounds.push_back({realtime_ns(), bytes});
     report_event({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
   };
   tree.dump = std::make_unique<TreeDump>(
@@ -282,6 +285,7 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
     TreeRecord& entry = latest.trees[number];
     if (entry.phase < TreePhase::kSealed) entry.phase = TreePhase::kSealed;
     entry.sealed_ns = realtime_ns();
+    entry.rounds = tree.rounds;
     entry.freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory());
     return {};
   });
@@ -376,8 +380,27 @@ void Migration::report_event(json event, const Tree* tree) const {
   if (settings_.on_event) settings_.on_event(event);
 }
 
+// For those who look at the record later. The outcome does not depend on it.
+void Migration::note_outcome() const {
+  if (!is_recorded_) return;
+  (void)store_.change(id_, kRole, [this](OwnershipRecord& latest) -> Status {
+    for (size_t i = 0; i < trees_.size() && i < latest.trees.size(); ++i) {
+      TreeRecord& tree = latest.trees[i];
+      tree.bytes = trees_[i].sealed.bytes;
+      if (i >= target_.trees.size()) continue;
+      const TreeRecord& there = target_.trees[i];
+      tree.restore_began_ns = there.restore_began_ns;
+      tree.restored_ns = there.held_ns;
+      tree.running_ns = there.running_ns;
+      tree.complete_ns = there.complete_ns;
+    }
+    return {};
+  });
+}
+
 MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& message) {
   MigrationOutcome result{exit_code, message, id_, {}};
+  note_outcome();
   auto record = store_.read(id_, kRole);
   if (record) {
     audit_migration(*record, outcome_name(exit_code),

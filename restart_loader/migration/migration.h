@@ -38,6 +38,7 @@ struct TreePlan {
   ProcessIdentity root;
   std::string name;
   ContainerRecord container;
+  uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
 };
 
 // The result for one tree, for the summary.
@@ -70,6 +71,7 @@ class Migration {
     TreePlan plan;
     std::unique_ptr<TreeDump> dump;
     SealedTree sealed;
+    std::vector<RoundRecord> rounds;
     bool is_sealed = false;        // guarded by mutex_
     bool memory_has_moved = true;  // guarded by mutex_; false: post-copy needs the frozen tasks
     std::thread thread;
@@ -107,6 +109,7 @@ class Migration {
 
   Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
                                          std::chrono::milliseconds patience);
+  void note_outcome() const;
   void audit_begin(const OwnershipRecord& record) const;
   void report_event(nlohmann::json event, const Tree* tree = nullptr) const;
   MigrationOutcome outcome(ExitCode exit_code, const std::string& message);

@@ -105,6 +105,7 @@ class TreeRestore {
   UniqueFd checkpoint_;        // O_PATH; open once it is sealed
   std::optional<HeldCriu> prepared_;
   bool lazily_ = true;
+  int64_t restore_began_ns_ = 0;
   bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
   bool criu_was_killed_ = true;  // CRIU was killed, or how it ended is unknown
@@ -305,6 +306,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .lazily = lazily_,
                        .start =
                            [this](const std::string& images) {
+                             restore_began_ns_ = realtime_ns();
                              return is_container() ? start_runc(images) : start_criu(images);
                            },
                        .name = is_container() ? "runc restore" : "criu restore",
@@ -342,6 +344,7 @@ void TreeRestore::note_running(pid_t pid) {
   (void)change([&](OwnershipRecord& record) {
     record.trees[tree_].phase = TreePhase::kRunning;
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
+    record.trees[tree_].restore_began_ns = restore_began_ns_;
     record.trees[tree_].lazily = lazily_;
   });
   audit_outcome("running");

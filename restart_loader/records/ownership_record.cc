@@ -22,6 +22,7 @@ constexpr std::string_view kNameCharacters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
 constexpr size_t kTreesMax = 4096;
 constexpr size_t kTasksMax = 65536;
+constexpr size_t kRoundsMax = 100;  // as --pre-copy
 
 Result<TreePhase> parse_phase(const std::string& name) {
   const auto found = std::find(kPhaseNames.begin(), kPhaseNames.end(), name);
@@ -72,9 +73,18 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.waiting_at = packed.at("waiting_at").get<std::vector<uint64_t>>();
   tree.criu = unpack_process(packed.at("criu"));
   tree.supervisor = unpack_process(packed.at("supervisor"));
+  // The fields with a default are missing in records of older versions.
+  tree.expected_bytes = packed.value("expected_bytes", uint64_t{0});
+  tree.bytes = packed.value("bytes", uint64_t{0});
+  tree.dump_began_ns = packed.value("dump_began_ns", int64_t{0});
   tree.freeze_began_ns = packed.at("freeze_began_ns");
   tree.held_ns = packed.at("held_ns");
   tree.sealed_ns = packed.at("sealed_ns");
+  const json rounds = packed.value("rounds", json::array());
+  if (rounds.size() > kRoundsMax) return failure(EPROTO, "too many rounds");
+  for (const json& round : rounds) tree.rounds.push_back({round.at(0), round.at(1)});
+  tree.restore_began_ns = packed.value("restore_began_ns", int64_t{0});
+  tree.restored_ns = packed.value("restored_ns", int64_t{0});
   tree.running_ns = packed.at("running_ns");
   tree.complete_ns = packed.at("complete_ns");
   tree.lazily = packed.at("lazily");
@@ -229,6 +239,10 @@ std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree) {
 void to_json(json& packed, const TreeRecord& tree) {
   auto tasks = json::array();
   for (const ProcessIdentity& task : tree.tasks) tasks.push_back(pack(task));
+  auto rounds = json::array();
+  for (const RoundRecord& round : tree.rounds) {
+    rounds.push_back(json::array({round.ended_ns, round.bytes}));
+  }
   packed = {{"root", tree.root},
             {"root_start_time", tree.root_start_time},
             {"name", tree.name},
@@ -244,9 +258,15 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"waiting_at", tree.waiting_at},
             {"criu", pack(tree.criu)},
             {"supervisor", pack(tree.supervisor)},
+            {"expected_bytes", tree.expected_bytes},
+            {"bytes", tree.bytes},
+            {"dump_began_ns", tree.dump_began_ns},
             {"freeze_began_ns", tree.freeze_began_ns},
             {"held_ns", tree.held_ns},
             {"sealed_ns", tree.sealed_ns},
+            {"rounds", rounds},
+            {"restore_began_ns", tree.restore_began_ns},
+            {"restored_ns", tree.restored_ns},
             {"running_ns", tree.running_ns},
             {"complete_ns", tree.complete_ns},
             {"lazily", tree.lazily},

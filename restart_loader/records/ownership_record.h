@@ -72,6 +72,12 @@ struct ContainerRecord {
   std::string created;  // source: creation time; a later container of the same name has another
 };
 
+// A round of pre-copy that is complete.
+struct RoundRecord {
+  int64_t ended_ns = 0;
+  uint64_t bytes = 0;
+};
+
 struct TreeRecord {
   pid_t root = 0;
   uint64_t root_start_time = 0;  // source: with `root`, identifies the process that was selected
@@ -85,9 +91,18 @@ struct TreeRecord {
   std::vector<uint64_t> waiting_at;  // target: the address in CRIU's restorer where each task waits
   ProcessIdentity criu;              // holds the tasks
   ProcessIdentity supervisor;        // target: its `ppmr migration-restore`
-  int64_t freeze_began_ns = 0;       // source: start of the freeze; all times are CLOCK_REALTIME
+  // Source: what the tree needs at the target, an estimated maximum; 0: unknown.
+  uint64_t expected_bytes = 0;
+  uint64_t bytes = 0;           // source: what the target has verified, known at the end
+  int64_t dump_began_ns = 0;    // source: start of the first pre-copy round, or of the dump; all
+                                // times are CLOCK_REALTIME
+  int64_t freeze_began_ns = 0;  // source
   int64_t held_ns = 0;               // when the tree was dumped (source) or restored (target)
   int64_t sealed_ns = 0;
+  std::vector<RoundRecord> rounds;  // source
+  // Of the target. The record of the source has them, too, when the migration is over.
+  int64_t restore_began_ns = 0;
+  int64_t restored_ns = 0;  // source only: at the target it is held_ns
   int64_t running_ns = 0;
   int64_t complete_ns = 0;
   bool lazily = false;  // target: how it was restored

@@ -25,6 +25,12 @@ OwnershipRecord record_of_two_trees() {
   tree.tasks = {{17, 1000}, {18, 1001}};
   tree.waiting_at = {0x7fff00001234, 0};
   tree.phase = TreePhase::kHeld;
+  tree.expected_bytes = 100;
+  tree.bytes = 99;
+  tree.dump_began_ns = 2;
+  tree.rounds = {{3, 60}, {4, 30}};
+  tree.restore_began_ns = 5;
+  tree.restored_ns = 6;
   record.trees = {tree, tree};
   record.trees[1].container = {"job", "/srv/job", "2026-01-02T03:04:05Z"};
   return record;
@@ -42,6 +48,20 @@ TEST(OwnershipRecord, SurvivesConversionToJsonAndBack) {
   const auto back = parse_record(nlohmann::json(record));
   ASSERT_TRUE(back) << back.error().message;
   EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
+}
+
+TEST(OwnershipRecord, RecordOfAnOlderVersionHasNoTimesForATimeline) {
+  nlohmann::json packed = record_of_two_trees();
+  for (nlohmann::json& tree : packed["trees"]) {
+    for (const char* field : {"expected_bytes", "bytes", "dump_began_ns", "rounds",
+                              "restore_began_ns", "restored_ns"}) {
+      EXPECT_EQ(tree.erase(field), 1u) << field;
+    }
+  }
+  const auto back = parse_record(packed);
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back->trees[0].dump_began_ns, 0);
+  EXPECT_TRUE(back->trees[0].rounds.empty());
 }
 
 TEST(OwnershipRecord, EveryStateHasADistinctName) {

@@ -107,7 +107,11 @@ std::chrono::milliseconds RecordStore::since_contact(const std::string& id,
 }
 
 std::string RecordStore::path_of(const std::string& id, MigrationRole role) const {
-  return directory_ + "/" + id + "." + to_string(role);
+  return directory_ + "/" + name_of(id, role);
+}
+
+std::string RecordStore::name_of(const std::string& id, MigrationRole role) {
+  return id + "." + to_string(role);
 }
 
 Result<std::string> RecordStore::make_work_directory(const std::string& id, MigrationRole role,
@@ -177,10 +181,12 @@ std::vector<std::string> RecordStore::record_directories(std::error_code& error)
   return paths;
 }
 
-Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unreadable) const {
+Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unreadable,
+                                                       const std::set<std::string>& without) const {
   std::vector<OwnershipRecord> records;
   std::error_code error;
   for (const std::string& path : record_directories(error)) {
+    if (without.contains(fs::path(path).filename())) continue;
     // A record without a version: its creator is still at work, or has died.
     if (latest_version(path) == 0) continue;
     auto record = read_directory(path);

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <functional>
+#include <set>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -45,8 +46,12 @@ class RecordStore {
   Result<OwnershipRecord> create(OwnershipRecord record) const;
   // The latest version, which is durable on return. Errors: ENOENT, EPROTO.
   Result<OwnershipRecord> read(const std::string& id, MigrationRole role) const;
-  // All records, oldest first. Errors of records that cannot be read go to `unreadable`.
-  Result<std::vector<OwnershipRecord>> list(std::vector<Error>* unreadable = nullptr) const;
+  // All records, oldest first, except those whose name_of() is in `without`. Errors of records that
+  // cannot be read go to `unreadable`.
+  Result<std::vector<OwnershipRecord>> list(std::vector<Error>* unreadable = nullptr,
+                                            const std::set<std::string>& without = {}) const;
+  // The name of the record's directory.
+  static std::string name_of(const std::string& id, MigrationRole role);
 
   // Applies `change` to the latest version and writes the result, which is durable on return. Calls
   // `change` again if another process wrote a version meanwhile. If `change` returns an error,

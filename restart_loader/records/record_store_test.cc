@@ -195,6 +195,17 @@ TEST_F(RecordStoreTest, ListsIntactRecordsAndReportsDamagedOnes) {
   EXPECT_NE(unreadable[0].message.find(bad->id), std::string::npos);
 }
 
+TEST_F(RecordStoreTest, ListLeavesOutRecordsThatTheCallerKnows) {
+  const RecordStore store = open();
+  const auto known = store.create(fresh());
+  const auto other = store.create(fresh());
+  ASSERT_TRUE(known && other);
+  const auto records = store.list(nullptr, {RecordStore::name_of(known->id, kSource)});
+  ASSERT_TRUE(records);
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ((*records)[0].id, other->id);
+}
+
 TEST_F(RecordStoreTest, PruneRemovesOldRecordsThatAreOverAndWhosePeerWasNotified) {
   const RecordStore store = open();
   auto make = [&](bool over, bool notified, bool old) {
