@@ -264,8 +264,12 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
                   "memory to keep ready ahead of need, part of the limit");
   add_size_option(*command, "--memory-limit", target.limit_bytes,
                   "memory for images (0: half of the available memory at start)");
-  command->add_option("--spill-dir", target.spill_directory,
-                      "spill images beyond the limit to files here; without it writers get ENOSPC");
+  auto* spill_directory = command->add_option(
+      "--spill-dir", target.spill_directory,
+      "spill images beyond the limit to files here; without it writers get ENOSPC");
+  add_size_option(*command, "--spill-limit", target.spill_limit_bytes,
+                  "bytes to spill at most (0: what the disk has)")
+      ->needs(spill_directory);
   command->add_flag("--mlock", target.lock_memory, "never let the kernel swap images out");
   command->add_flag("--consume", target.consume,
                     "free bytes once read; each file can be read once, front to back");

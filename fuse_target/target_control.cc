@@ -140,6 +140,7 @@ nlohmann::json TargetMount::status() const {
                            {"store",
                             {{"limit_bytes", store.limit_bytes},
                              {"used_bytes", store.used_bytes},
+                             {"name_bytes", store.charged_bytes},
                              {"ready_bytes", store.ready_bytes},
                              {"reserve_bytes", store.reserve_bytes},
                              {"spilled_bytes", spill_ ? spill_->spilled_bytes() : 0},

@@ -35,7 +35,8 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
   store.ready_bytes = options.ready_bytes;
   if (!options.spill_directory.empty()) {
     auto spill = SpillDirectory::open(
-        options.spill_directory, [helper = options.helper] { return helper->create_spill_file(); });
+        options.spill_directory, [helper = options.helper] { return helper->create_spill_file(); },
+        options.spill_limit_bytes == 0 ? UINT64_MAX : options.spill_limit_bytes);
     if (!spill) return failure(spill.error());
     parts.spill = std::move(*spill);
     const size_t extents =

@@ -26,7 +26,8 @@ struct TargetOptions {
   size_t ready_bytes = size_t{1} << 30;
   size_t limit_bytes = 0;
   std::string spill_directory;
-  bool lock_memory = false;  // images are never swapped out
+  uint64_t spill_limit_bytes = 0;  // 0: none
+  bool lock_memory = false;        // images are never swapped out
   bool consume = false;
   bool wait_for_files = false;
   std::chrono::milliseconds peer_timeout{10'000};

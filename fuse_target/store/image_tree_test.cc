@@ -88,7 +88,7 @@ class ImageTreeTest : public ::testing::Test {
   }
 
   std::unique_ptr<StoreMemory> memory_ =
-      std::move(*StoreMemory::create({16 * kExtentBytes, 0, 0}, nullptr));
+      std::move(*StoreMemory::create({128 * kExtentBytes, 0, 0}, nullptr));
   const ImageStorage storage_{*memory_};
   ParkingLot parking_{[](pid_t) { return false; }};
   ImageTree tree_{storage_, parking_};
@@ -99,6 +99,26 @@ TEST_F(ImageTreeTest, RefusesANewCheckpointWhoseNameIsInUse) {
   EXPECT_EQ(claim("c", 10, kOther).error().errno_value, EEXIST);
   EXPECT_EQ(claim("c", 99).error().errno_value, EEXIST);
   EXPECT_TRUE(claim("d", 10, kOther));
+}
+
+TEST_F(ImageTreeTest, NamesCountAgainstTheMemoryLimit) {
+  StoreCharge of_others = memory_->charge(112 * kExtentBytes);
+  ASSERT_TRUE(claim("c"));
+  uint64_t node = kTop;
+  Status made;
+  while (made && node < 100'000) {
+    ++node;
+    made = make(kTop, node, "file" + std::to_string(node));
+  }
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().errno_value, ENOSPC);
+  EXPECT_GT(memory_->counters().charged_bytes, 127 * kExtentBytes);
+  EXPECT_EQ(state("c"), StoredState::kFailed);
+  EXPECT_EQ(claim("d", 5, kOther).error().errno_value, ENOSPC);
+  ASSERT_TRUE(tree_.remove_checkpoint("c"));
+  of_others = {};
+  EXPECT_EQ(memory_->counters().charged_bytes, 0);
+  EXPECT_TRUE(claim("d", 5, kOther));
 }
 
 TEST_F(ImageTreeTest, NewCheckpointReplacesAFailedOneOfTheSameName) {
@@ -502,7 +522,7 @@ class WatchedSpillDirectory : public SpillDirectory {
   WatchedSpillDirectory(std::string path, std::function<void()> closing)
       : SpillDirectory(
             path, [path] { return create_unnamed_file(path); },
-            std::move(create_unnamed_file(path)->file)),
+            std::move(create_unnamed_file(path)->file), UINT64_MAX),
         closing_(std::move(closing)) {}
   Result<std::shared_ptr<SpillFile>> create_file() const override {
     auto file = SpillDirectory::create_file();

@@ -160,7 +160,9 @@ Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byt
 
 wire::Space ImageTree::space() const {
   const StoreCounters counters = storage_.memory.counters();
-  wire::Space space{counters.limit_bytes, counters.limit_bytes - counters.used_bytes};
+  wire::Space space{counters.limit_bytes,
+                    counters.limit_bytes - std::min(counters.limit_bytes,
+                                                    counters.used_bytes + counters.charged_bytes)};
   if (storage_.spill != nullptr) {
     space.free_bytes += storage_.spill->free_bytes();
     space.total_bytes += storage_.spill->free_bytes() + storage_.spill->spilled_bytes();

@@ -8,6 +8,10 @@
 namespace ppmr {
 namespace {
 
+// Of a node, its file, and its entries in five tables: sizeof, and what malloc adds. Measured: the
+// process grows by 1.1 KiB for each empty file.
+constexpr size_t kNodeMemoryBytes = 1024;
+
 Status check_name(const std::string& name) {
   if (name.empty() || name == "." || name == ".." || name.size() > wire::kNameMaxBytes ||
       name.find('/') != std::string::npos || name.find('\0') != std::string::npos) {
@@ -35,9 +39,13 @@ Status check_new_node(const Message& message) {
   return {};
 }
 
+// Null when the memory limit is reached.
 template <typename Message>
-StoredNodePointer new_node(SessionId session, const Message& message) {
+StoredNodePointer new_node(SessionId session, const Message& message, StoreMemory& memory) {
   auto node = std::make_shared<StoredNode>();
+  node->charge =
+      memory.charge(kNodeMemoryBytes + 2 * message.name.size() + message.link_target.size());
+  if (!node->charge) return nullptr;
   node->key = {session, message.node};
   node->type = message.type;
   node->attributes = message.attributes;
@@ -45,6 +53,10 @@ StoredNodePointer new_node(SessionId session, const Message& message) {
   node->name = message.name;
   node->link_target = message.link_target;
   return node;
+}
+
+Error no_memory_for(const std::string& name) {
+  return {ENOSPC, "'" + name + "': the target has no memory for another name (--memory-limit)"};
 }
 
 }  // namespace
@@ -72,7 +84,8 @@ Status ImageTree::claim(SessionId session, const wire::Claim& message) {
       }
       unlink_tree_locked(replaced);
     }
-    auto node = new_node(session, message);
+    auto node = new_node(session, message, storage_.memory);
+    if (!node) return failure(no_memory_for(message.name));
     node->checkpoint =
         std::make_shared<StoredCheckpoint>(node->key, (*owner)->source_name, (*owner)->owner);
     add_locked(**owner, root_, node);
@@ -109,7 +122,8 @@ Status ImageTree::make_locked(SessionId session, const wire::Make& message,
   if (parent->children.count(message.name) > 0) {
     return fail_locked(checkpoint, {EEXIST, name + ": exists"});
   }
-  auto node = new_node(session, message);
+  auto node = new_node(session, message, storage_.memory);
+  if (!node) return fail_locked(checkpoint, no_memory_for(message.name));
   node->checkpoint = checkpoint;
   add_locked(owner, parent, node);
   return {};

@@ -16,13 +16,13 @@
 
 namespace ppmr {
 
-SpillFile::SpillFile(UnnamedFile file, std::string directory, SpilledBytes spilled_bytes)
+SpillFile::SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account)
     : file_(std::move(file.file)),
       reading_(std::move(file.reading)),
       directory_(std::move(directory)),
-      spilled_bytes_(std::move(spilled_bytes)) {}
+      account_(std::move(account)) {}
 
-SpillFile::~SpillFile() { *spilled_bytes_ -= disk_bytes_; }
+SpillFile::~SpillFile() { account_->bytes -= disk_bytes_; }
 
 // ---- Checksums ---------------------------------------------------------------------------------
 
@@ -96,6 +96,12 @@ Status SpillFile::write_blocks_locked(uint64_t first, std::span<const std::byte>
 
 // Splits the range into up to three parts: the end of a block, whole blocks, the start of a block.
 Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
+  const uint64_t used = account_->bytes;
+  if (used > account_->limit_bytes || bytes.size() > account_->limit_bytes - used) {
+    return failure(ENOSPC, "spill " + std::to_string(bytes.size()) + " bytes to " + directory_ +
+                               ": " + std::to_string(used) + " bytes are there, and the limit is " +
+                               std::to_string(account_->limit_bytes) + " (--spill-limit)");
+  }
   std::lock_guard lock(mutex_);
   while (!bytes.empty()) {
     const uint64_t block = offset / kBlockBytes;
@@ -186,34 +192,38 @@ void SpillFile::count_disk_bytes_locked() {
   struct stat attributes {};
   if (::fstat(file_.get(), &attributes) != 0) return;
   const uint64_t now = static_cast<uint64_t>(attributes.st_blocks) * 512;
-  *spilled_bytes_ += now - disk_bytes_;  // modulo 2^64
+  account_->bytes += now - disk_bytes_;  // modulo 2^64
   disk_bytes_ = now;
 }
 
 // ---- The directory -----------------------------------------------------------------------------
 
 Result<std::unique_ptr<SpillDirectory>> SpillDirectory::open(const std::string& path,
-                                                             CreateFile create) {
+                                                             CreateFile create,
+                                                             uint64_t limit_bytes) {
   auto first = create();
   if (!first) return failure(first.error());
   return std::unique_ptr<SpillDirectory>(
-      new SpillDirectory(path, std::move(create), std::move(first->file)));
+      new SpillDirectory(path, std::move(create), std::move(first->file), limit_bytes));
 }
 
 Result<std::unique_ptr<SpillDirectory>> SpillDirectory::open(const std::string& path) {
-  return open(path, [path] { return create_unnamed_file(path); });
+  return open(
+      path, [path] { return create_unnamed_file(path); }, UINT64_MAX);
 }
 
 Result<std::shared_ptr<SpillFile>> SpillDirectory::create_file() const {
   auto file = create_();
   if (!file) return failure(file.error());
-  return std::make_shared<SpillFile>(std::move(*file), path_, spilled_bytes_);
+  return std::make_shared<SpillFile>(std::move(*file), path_, account_);
 }
 
 uint64_t SpillDirectory::free_bytes() const {
   struct statvfs attributes {};
   if (::fstatvfs(first_.get(), &attributes) != 0) return 0;
-  return uint64_t{attributes.f_bavail} * attributes.f_frsize;
+  const uint64_t used = account_->bytes;
+  const uint64_t left = account_->limit_bytes - std::min(used, account_->limit_bytes);
+  return std::min(left, uint64_t{attributes.f_bavail} * attributes.f_frsize);
 }
 
 }  // namespace ppmr

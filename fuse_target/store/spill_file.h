@@ -26,7 +26,10 @@
 namespace ppmr {
 
 // Spilled bytes on the disk, summed over the files of one directory.
-using SpilledBytes = std::shared_ptr<std::atomic<uint64_t>>;
+struct SpillAccount {
+  std::atomic<uint64_t> bytes = 0;
+  const uint64_t limit_bytes = UINT64_MAX;
+};
 
 // The destructor closes the file and so frees its disk space, which can take seconds for a large
 // file: destroy it with no lock held.
@@ -34,13 +37,14 @@ using SpilledBytes = std::shared_ptr<std::atomic<uint64_t>>;
 class SpillFile {
  public:
   // `directory` is named in messages.
-  SpillFile(UnnamedFile file, std::string directory, SpilledBytes spilled_bytes);
+  SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account);
   ~SpillFile();
 
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // After an error the content of the range is undefined. Errors: ENOSPC, EIO.
+  // After an error the content of the range is undefined. Errors: ENOSPC, also at the limit of the
+  // account, which writes at the same time may exceed by their own bytes; EIO.
   Status write(uint64_t offset, std::span<const std::byte> bytes);
   // Blocks that were never written, or were punched, read as zeros. Logs damage. Errors: EIO when
   // the disk fails, the file is too short, or a block differs from what was written.
@@ -73,12 +77,12 @@ class SpillFile {
   const UniqueFd file_;
   const UniqueFd reading_;  // the same file; for borrowers
   const std::string directory_;
-  const SpilledBytes spilled_bytes_;
+  const std::shared_ptr<SpillAccount> account_;
 
   mutable std::shared_mutex mutex_;  // held across disk I/O
   // Guarded by mutex_.
   std::map<uint64_t, std::unique_ptr<Checksums>> checksums_;  // by number of the group
-  uint64_t disk_bytes_ = 0;                                   // this file's part of spilled_bytes_
+  uint64_t disk_bytes_ = 0;                                   // this file's part of the account
 };
 
 // Threads: all members by any.
@@ -87,27 +91,31 @@ class SpillDirectory {
   using CreateFile = std::function<Result<UnnamedFile>()>;
 
   // Creates a file, to verify that it is possible. `create` creates the files in `path`: the target
-  // itself may not. Errors: those of `create`.
-  static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path, CreateFile create);
-  // The same, with create_unnamed_file().
+  // itself may not. `limit_bytes`: of all files. Errors: those of `create`.
+  static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path, CreateFile create,
+                                                      uint64_t limit_bytes);
+  // The same, with create_unnamed_file() and without a limit.
   static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path);
   virtual ~SpillDirectory() = default;
 
   // Errors: EMFILE, ENOSPC and others of open(2).
   virtual Result<std::shared_ptr<SpillFile>> create_file() const;
-  uint64_t spilled_bytes() const { return *spilled_bytes_; }
-  uint64_t free_bytes() const;  // of the disk
+  uint64_t spilled_bytes() const { return account_->bytes; }
+  uint64_t free_bytes() const;  // of the disk, below the limit
 
  protected:
   // `first`: an empty file in the directory.
-  SpillDirectory(std::string path, CreateFile create, UniqueFd first)
-      : path_(std::move(path)), create_(std::move(create)), first_(std::move(first)) {}
+  SpillDirectory(std::string path, CreateFile create, UniqueFd first, uint64_t limit_bytes)
+      : path_(std::move(path)),
+        create_(std::move(create)),
+        first_(std::move(first)),
+        account_(new SpillAccount{.limit_bytes = limit_bytes}) {}
 
  private:
   const std::string path_;
   const CreateFile create_;
   const UniqueFd first_;
-  const SpilledBytes spilled_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
+  const std::shared_ptr<SpillAccount> account_;
 };
 
 }  // namespace ppmr

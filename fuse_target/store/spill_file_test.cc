@@ -120,6 +120,24 @@ TEST_F(SpillFileTest, PunchedHoleFreesDiskSpace) {
   EXPECT_EQ(directory_->spilled_bytes(), 0u);
 }
 
+TEST_F(SpillFileTest, RefusesBytesBeyondTheLimitOfTheDirectory) {
+  auto limited = SpillDirectory::open(
+      path_, [this] { return create_unnamed_file(path_); }, 2 * kMiB);
+  ASSERT_TRUE(limited);
+  const auto one = (*limited)->create_file().value();
+  const auto two = (*limited)->create_file().value();
+  EXPECT_EQ((*limited)->free_bytes(), 2 * kMiB);
+  ASSERT_TRUE(one->write(0, pattern(kMiB, 1)));
+  ASSERT_TRUE(two->write(0, pattern(kMiB, 2)));
+  EXPECT_EQ((*limited)->free_bytes(), 0);
+  const Status refused = two->write(kMiB, pattern(4 * kKiB, 3));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, ENOSPC);
+  EXPECT_NE(refused.error().message.find("--spill-limit"), std::string::npos);
+  one->punch_hole(0, kMiB);
+  EXPECT_TRUE(two->write(kMiB, pattern(4 * kKiB, 3)));
+}
+
 TEST_F(SpillFileTest, SupportsConcurrentWritersOfOneBlock) {
   constexpr size_t kPart = 1000;  // several parts share a block
   constexpr size_t kParts = 400;

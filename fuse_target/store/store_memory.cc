@@ -117,7 +117,7 @@ StoreMemory::~StoreMemory() {
   }
   changed_.notify_all();
   thread_.join();
-  assert(used_extents_ == 0 && "a block outlives its store");
+  assert(used_extents_ == 0 && charged_bytes_ == 0 && "a block outlives its store");
 }
 
 size_t StoreMemory::slab_class(size_t size_bytes) {
@@ -129,7 +129,8 @@ BlockRef StoreMemory::allocate(size_t size_bytes) {
   assert(size_bytes <= kExtentBytes);
   const size_t size_class = slab_class(size_bytes);
   std::unique_lock lock(mutex_);
-  const size_t extents_max = limit_extents_ - set_aside_extents_;
+  const size_t all = extents_max_locked();
+  const size_t extents_max = all - std::min(all, set_aside_extents_);
   if (size_class == kSlabClasses) {
     StoreExtent* extent = take_extent_locked(lock, extents_max);
     if (extent == nullptr) return {};
@@ -160,10 +161,31 @@ BlockRef StoreMemory::allocate(size_t size_bytes) {
 
 BlockRef StoreMemory::allocate_bounce() {
   std::unique_lock lock(mutex_);
-  StoreExtent* extent = take_extent_locked(lock, limit_extents_);
+  StoreExtent* extent = take_extent_locked(lock, extents_max_locked());
   if (extent == nullptr) return {};
   extent->references[0].store(1, std::memory_order_relaxed);
   return BlockRef(extent, 0);
+}
+
+StoreCharge StoreMemory::charge(size_t size_bytes) {
+  std::lock_guard lock(mutex_);
+  const size_t usable_extents = limit_extents_ - set_aside_extents_;
+  const size_t left = (usable_extents - std::min(usable_extents, used_extents_)) * kExtentBytes;
+  if (charged_bytes_ > left || size_bytes > left - charged_bytes_) return {};
+  charged_bytes_ += size_bytes;
+  return {this, size_bytes};
+}
+
+StoreCharge::~StoreCharge() {
+  if (memory_ == nullptr) return;
+  std::lock_guard lock(memory_->mutex_);
+  memory_->charged_bytes_ -= bytes_;
+  memory_->note_freed_locked();
+}
+
+size_t StoreMemory::extents_max_locked() const {
+  const size_t charged = (charged_bytes_ + kExtentBytes - 1) / kExtentBytes;
+  return limit_extents_ - std::min(limit_extents_, charged);
 }
 
 BlockRef StoreMemory::adopt(uint32_t block_id) {
@@ -258,11 +280,15 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
       return_extent_locked(extent);
     }
   }
-  if (starved_) {
-    starved_ = false;
-    notify_freed_ = true;
-    changed_.notify_all();
-  }
+  note_freed_locked();
+}
+
+// Others may have waited for space.
+void StoreMemory::note_freed_locked() {
+  if (!starved_) return;
+  starved_ = false;
+  notify_freed_ = true;
+  changed_.notify_all();
 }
 
 void StoreMemory::note_use(std::chrono::nanoseconds duration) {
@@ -275,7 +301,7 @@ void StoreMemory::note_use(std::chrono::nanoseconds duration) {
 // ---- The thread --------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
-  return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < limit_extents_;
+  return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < extents_max_locked();
 }
 
 void StoreMemory::refill_reserve() {
@@ -314,7 +340,7 @@ void StoreMemory::refill_reserve() {
 
 StoreCounters StoreMemory::counters() const {
   std::lock_guard lock(mutex_);
-  return {limit_extents_ * kExtentBytes, used_extents_ * kExtentBytes,
+  return {limit_extents_ * kExtentBytes, used_extents_ * kExtentBytes, charged_bytes_,
           (returned_.size() + touched_.size()) * kExtentBytes, ready_extents_ * kExtentBytes};
 }
 

@@ -78,6 +78,30 @@ class BlockRef {
   uint32_t index_ = 0;
 };
 
+// Bytes that something else than blocks takes from the limit, until the end of this object.
+// Threads: one at a time.
+class StoreCharge {
+ public:
+  StoreCharge() = default;
+  StoreCharge(StoreCharge&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), bytes_(other.bytes_) {}
+  StoreCharge& operator=(StoreCharge other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~StoreCharge();
+
+  explicit operator bool() const { return memory_ != nullptr; }
+
+ private:
+  friend class StoreMemory;
+  StoreCharge(StoreMemory* memory, size_t bytes) : memory_(memory), bytes_(bytes) {}
+
+  StoreMemory* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 struct StoreOptions {
   size_t limit_bytes = size_t{1} << 30;
   size_t ready_bytes = size_t{1} << 30;  // reserve of touched memory, part of the limit
@@ -90,6 +114,7 @@ struct StoreOptions {
 struct StoreCounters {
   size_t limit_bytes = 0;
   size_t used_bytes = 0;     // whole extents
+  size_t charged_bytes = 0;  // see StoreMemory::charge()
   size_t ready_bytes = 0;    // free and touched
   size_t reserve_bytes = 0;  // the level to which ready_bytes is refilled when idle
 };
@@ -112,6 +137,9 @@ class StoreMemory {
   BlockRef allocate(size_t size_bytes);
   // An extent through which bytes pass to the spill file. Empty when the limit is reached.
   BlockRef allocate_bounce();
+  // Counts `size_bytes` of the caller's own memory: blocks get what is left. Empty when the limit
+  // is reached.
+  StoreCharge charge(size_t size_bytes);
   // See BlockRef::detach().
   BlockRef adopt(uint32_t block_id);
 
@@ -123,6 +151,7 @@ class StoreMemory {
 
  private:
   friend class BlockRef;
+  friend class StoreCharge;
   struct Region;
   struct Slabs {  // of one block size
     std::vector<StoreExtent*> not_full;
@@ -130,10 +159,12 @@ class StoreMemory {
 
   StoreMemory(StoreOptions options, std::function<void()> space_freed);
   static size_t slab_class(size_t size_bytes);
+  size_t extents_max_locked() const;  // without what is charged
   StoreExtent* take_extent_locked(std::unique_lock<std::mutex>& lock, size_t extents_max);
   StoreExtent* fresh_extent_locked();
   void return_extent_locked(StoreExtent* extent);
   void free_block(StoreExtent* extent, uint32_t index);
+  void note_freed_locked();
   bool touch_due_locked() const;
   void refill_reserve();
 
@@ -153,6 +184,7 @@ class StoreMemory {
   std::vector<StoreExtent*> touched_;   // free, touched, never used
   size_t fresh_next_ = 0;               // number of the first extent that was never touched
   size_t used_extents_ = 0;
+  size_t charged_bytes_ = 0;
   bool touching_ = false;
   bool starved_ = false;       // an allocation failed since the last block was freed
   bool notify_freed_ = false;  // thread_ must call space_freed_

@@ -52,6 +52,32 @@ TEST(StoreMemory, ReservesPartOfTheMemoryForBounceBlocks) {
   EXPECT_FALSE(store->allocate_bounce());
 }
 
+TEST(StoreMemory, BlocksGetWhatIsNotCharged) {
+  auto store = make_store({kLimit, 0, 0});
+  std::vector<StoreCharge> charges;
+  charges.push_back(store->charge(kExtentBytes + 1));  // two extents
+  std::vector<BlockRef> blocks;
+  while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));
+  EXPECT_EQ(blocks.size(), kLimit / kExtentBytes - 2);
+  EXPECT_TRUE(store->charge(kExtentBytes - 1));
+  EXPECT_FALSE(store->charge(kExtentBytes));
+  EXPECT_EQ(store->counters().charged_bytes, kExtentBytes + 1);
+  charges.clear();
+  EXPECT_EQ(store->counters().charged_bytes, 0);
+  EXPECT_TRUE(store->allocate(kExtentBytes));
+}
+
+TEST(StoreMemory, EndOfAChargeAnnouncesFreedSpace) {
+  std::atomic<int> announced = 0;
+  auto store = make_store({kLimit, 0, 0}, [&] { ++announced; });
+  {
+    const StoreCharge all = store->charge(kLimit);
+    ASSERT_TRUE(all);
+    EXPECT_FALSE(store->allocate(1));
+  }
+  EXPECT_TRUE(becomes_true([&] { return announced == 1; }));
+}
+
 TEST(StoreMemory, ReusesTheExtentThatWasFreedLast) {
   auto store = make_store({kLimit, kLimit, 0});
   BlockRef first = store->allocate(kExtentBytes);

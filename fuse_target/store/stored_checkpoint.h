@@ -75,6 +75,7 @@ struct StoredNode {
   StoredCheckpointPointer checkpoint;  // null: the root of the mount
   std::string link_target;
   std::shared_ptr<ImageFile> file;  // null: not a file
+  StoreCharge charge;               // for this node: a source must not fill the memory with names
 
   // Guarded by the tree's mutex.
   wire::Attributes attributes;
