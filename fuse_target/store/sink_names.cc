@@ -8,8 +8,8 @@
 namespace ppmr {
 namespace {
 
-// Of a node, its file, and its entries in five tables: sizeof, and what malloc adds. Measured: the
-// process grows by 1.1 KiB for each empty file.
+// Of a node, its file, and its entries in the tables. Measured: the process grows by 937 bytes for
+// each empty file, with a name of 19.
 constexpr size_t kNodeMemoryBytes = 1024;
 
 Status check_name(const std::string& name) {
