@@ -97,7 +97,7 @@ struct TreeRecord {
   int64_t dump_began_ns = 0;    // source: start of the first pre-copy round, or of the dump; all
                                 // times are CLOCK_REALTIME
   int64_t freeze_began_ns = 0;  // source
-  int64_t held_ns = 0;               // when the tree was dumped (source) or restored (target)
+  int64_t held_ns = 0;          // when the tree was dumped (source) or restored (target)
   int64_t sealed_ns = 0;
   std::vector<RoundRecord> rounds;  // source
   // Of the target. The record of the source has them, too, when the migration is over.

@@ -40,7 +40,8 @@ std::string percentage(uint64_t bytes, uint64_t expected_bytes) {
 std::string sparkline(const std::deque<uint64_t>& values, size_t columns, Charset charset) {
   static constexpr std::array<const char*, 9> kBlocks = {" ", "▁", "▂", "▃", "▄",
                                                          "▅", "▆", "▇", "█"};
-  static constexpr std::array<const char*, 9> kAscii = {" ", ".", ":", "-", "=", "+", "*", "#", "@"};
+  static constexpr std::array<const char*, 9> kAscii = {" ", ".", ":", "-", "=",
+                                                        "+", "*", "#", "@"};
   const auto& levels = charset == Charset::kUtf8 ? kBlocks : kAscii;
   const uint64_t highest = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
   const size_t shown = std::min(columns, values.size());

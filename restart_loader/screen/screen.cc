@@ -65,8 +65,8 @@ std::vector<ScreenLine> window_of(const std::vector<ScreenLine>& lines, size_t h
   const auto begin = lines.begin() + 1 + static_cast<std::ptrdiff_t>(skipped);
   result.insert(result.end(), begin, begin + static_cast<std::ptrdiff_t>(room));
   const size_t below = lines.size() - 1 - room - skipped;
-  result.push_back({{fmt::format("{} more lines above, {} below: arrow keys", skipped, below),
-                     Tone::kFaint}});
+  result.push_back(
+      {{fmt::format("{} more lines above, {} below: arrow keys", skipped, below), Tone::kFaint}});
   return result;
 }
 

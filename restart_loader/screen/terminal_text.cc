@@ -40,7 +40,8 @@ size_t columns_of(const Character& character) {
 
 bool is_control(uint32_t code) {
   const bool is_direction = (code >= 0x200e && code <= 0x200f) ||
-                            (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+                            (code >= 0x202a && code <= 0x202e) ||
+                            (code >= 0x2066 && code <= 0x2069);
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || is_direction;
 }
 

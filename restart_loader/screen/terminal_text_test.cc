@@ -12,8 +12,16 @@ constexpr Charset kUtf8 = Charset::kUtf8;
 
 TEST(TerminalText, ControlSequencesOfAPeerAreNotPrintable) {
   EXPECT_EQ(printable("a\x1b[2Jb\r\n\x7f", kUtf8), "a?[2Jb???");
-  EXPECT_EQ(printable("\xc2\x9b" "2J", kUtf8), "?2J") << "the one-byte form of ESC [";
-  EXPECT_EQ(printable("a\xe2\x80\xae" "b", kUtf8), "a?b") << "right-to-left override";
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J",
+                      kUtf8),
+            "?2J")
+      << "the one-byte form of ESC [";
+  EXPECT_EQ(printable("a\xe2\x80\xae"
+                      "b",
+                      kUtf8),
+            "a?b")
+      << "right-to-left override";
 }
 
 TEST(TerminalText, InvalidUtf8IsReplacedByteByByte) {
