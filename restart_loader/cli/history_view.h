@@ -22,7 +22,7 @@ struct PastMigration {
 
 // `node`: the name of this node.
 PastMigration describe_migration(const OwnershipRecord& record, const std::string& node);
-// Whether somebody must look at it, or it did not move what it should.
+// Whether it did not move all of its processes, or is unfinished.
 bool has_failed(const PastMigration& migration);
 
 // One line for each migration below a line of titles. Times are local.

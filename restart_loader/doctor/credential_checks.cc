@@ -20,7 +20,7 @@ constexpr mode_t kGroupAndOthers = 0077;
 using BioPointer = std::unique_ptr<BIO, decltype(&::BIO_free)>;
 using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
 
-// The message of secret_file.h ends in the remedy, but the file name alone does not say what it is.
+// The message of secret_file.h names the file and the fault, but not what the file is for.
 Diagnosis unusable(const std::string& check, const std::string& what, const Error& error) {
   return problem(check, fmt::format("{} cannot be used: {}", what, error.message),
                  error.errno_value == EPERM
