@@ -6,13 +6,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "mount/command_line/credential_options.h"
 #include "mount/command_line/size_option.h"
 #include "restart_loader/cli/commit_command.h"
 #include "restart_loader/cli/completion_command.h"
 #include "restart_loader/cli/config_command.h"
 #include "restart_loader/cli/devices_command.h"
+#include "restart_loader/cli/doctor_command.h"
 #include "restart_loader/cli/drain_command.h"
 #include "restart_loader/cli/evacuate_command.h"
+#include "restart_loader/cli/history_command.h"
 #include "restart_loader/cli/keygen_command.h"
 #include "restart_loader/cli/migrate_command.h"
 #include "restart_loader/cli/recover_command.h"
@@ -121,6 +124,26 @@ void add_timeline(CLI::App& app, int& exit_code) {
       ->capture_default_str();
 }
 
+void add_history(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "history", "Show the past migrations of this node: what moved, and how long it stood still");
+  auto command = make_command<HistoryCommand>(sub, exit_code);
+  sub.add_option_function<std::string>(
+         "--since",
+         [command](const std::string& text) {
+           const auto since = parse_duration(text);
+           if (!since) throw CLI::ValidationError("--since", since.error().message);
+           command->since = *since;
+         },
+         "show migrations that began at most this long ago, e.g. 90m, 12h, 7d; default: all")
+      ->type_name("DURATION");
+  sub.add_flag("--failed", command->failed,
+               "show only migrations that did not move everything, or are unfinished");
+  sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
+      ->capture_default_str();
+  sub.add_flag("--json", command->json, "print one JSON object per migration and line");
+}
+
 void add_keygen(CLI::App& app, int& exit_code) {
   CLI::App& sub =
       *app.add_subcommand("keygen", "Create the key file with which nodes authenticate each other");
@@ -135,6 +158,21 @@ void add_devices(CLI::App& app, int& exit_code) {
       "devices", "Show the RDMA devices of this node and whether ppmr can use them");
   auto command = make_command<DevicesCommand>(sub, exit_code);
   sub.add_flag("--json", command->json, "print one JSON object per port and line");
+}
+
+void add_doctor(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "doctor", "Check this node, and the way to a target, and say how to mend what is broken");
+  auto command = make_command<DoctorCommand>(sub, exit_code);
+  sub.add_option("MOUNTPOINT", command->mountpoint,
+                 "check this mount only, and the target of a source mount; default: all mounts");
+  sub.add_option("--target", command->target, "also check the target at this address")
+      ->type_name("HOST:PORT");
+  add_credential_options(sub, command->credentials);
+  sub.add_option("--directory", command->directory, "directory of the configuration")
+      ->type_name("DIR")
+      ->capture_default_str();
+  sub.add_flag("--json", command->json, "print one JSON object per check and line");
 }
 
 void add_drain(CLI::App& app, int& exit_code) {
@@ -389,6 +427,8 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_evacuate(app, exit_code);
   add_status(app, exit_code);
   add_timeline(app, exit_code);
+  add_history(app, exit_code);
+  add_doctor(app, exit_code);
   add_drain(app, exit_code);
   add_keygen(app, exit_code);
   add_config(app, exit_code);

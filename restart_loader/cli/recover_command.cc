@@ -196,11 +196,11 @@ void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
 }  // namespace
 
 void settle_aborted(const RecordStore& store, const json& endpoint) {
-  auto records = store.list();
+  auto records = store.list_unsettled();
   if (!records) return;
   AgentClient agent(parse_endpoint(endpoint));
   for (OwnershipRecord& record : *records) {
-    if (record.role != MigrationRole::kSource || record.endpoint != endpoint) continue;
+    if (record.endpoint != endpoint) continue;
     abort_if_abandoned(store, record);
     if (record.state != MigrationState::kAborted || record.peer_notified) continue;
     resume_source(record);

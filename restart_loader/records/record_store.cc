@@ -11,6 +11,8 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_set>
 
 #include "mount/control/json_text.h"
 #include "mount/control/parse_json.h"
@@ -27,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 // network file system.
 constexpr milliseconds kPollInterval{250};
 constexpr size_t kRecordMaxBytes = size_t{16} << 20;
+// Of the file that marks a record as settled, see list_unsettled().
+constexpr std::string_view kSettledMark = ".settled";
 
 Status sync_directory(const std::string& path) {
   const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -70,6 +74,19 @@ Status write_file(const std::string& path, const std::string& text) {
   }
   if (fsync(file.get()) != 0) return system_failure("sync", path);
   return {};
+}
+
+// Whether a directory of this name is a record: "ID.source", "ID.target".
+bool is_record(const std::string& name, MigrationRole role) {
+  constexpr size_t kIdLength = 32;
+  return name.size() > kIdLength && is_migration_id(name.substr(0, kIdLength)) &&
+         name[kIdLength] == '.' && name.substr(kIdLength + 1) == to_string(role);
+}
+
+void sort_by_age(std::vector<OwnershipRecord>& records) {
+  std::sort(records.begin(), records.end(), [](const auto& left, const auto& right) {
+    return left.history.front().at_ns < right.history.front().at_ns;
+  });
 }
 
 }  // namespace
@@ -154,11 +171,14 @@ Result<OwnershipRecord> RecordStore::read(const std::string& id, MigrationRole r
   return read_directory(path_of(id, role));
 }
 
-Result<OwnershipRecord> RecordStore::read_directory(const std::string& path) const {
+Result<OwnershipRecord> RecordStore::read_directory(const std::string& path,
+                                                    Reading reading) const {
   const uint64_t version = latest_version(path);
   if (version == 0) return failure(ENOENT, "no record " + path);
   // Makes this version durable: its writer may not have synced the directory yet.
-  if (auto synced = sync_directory(path); !synced) return failure(synced.error());
+  if (reading == Reading::kSynced) {
+    if (auto synced = sync_directory(path); !synced) return failure(synced.error());
+  }
   const std::string name = path + "/" + std::to_string(version) + ".json";
   std::ifstream file(name);
   std::string text(std::istreambuf_iterator<char>(file), {});
@@ -173,8 +193,7 @@ std::vector<std::string> RecordStore::record_directories(std::error_code& error)
   std::vector<std::string> paths;
   for (const auto& entry : fs::directory_iterator(directory_, error)) {
     const std::string name = entry.path().filename();
-    if (name.size() == 39 && is_migration_id(name.substr(0, 32)) &&
-        (name.substr(32) == ".source" || name.substr(32) == ".target")) {
+    if (is_record(name, MigrationRole::kSource) || is_record(name, MigrationRole::kTarget)) {
       paths.push_back(entry.path());
     }
   }
@@ -197,9 +216,60 @@ Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unrea
     }
   }
   if (error) return system_failure("list", directory_, error.value());
-  std::sort(records.begin(), records.end(), [](const auto& left, const auto& right) {
-    return left.history.front().at_ns < right.history.front().at_ns;
-  });
+  sort_by_age(records);
+  return records;
+}
+
+// The marks are files beside the records, so that one pass over the directory finds both. A mark is
+// written only after the record was synced, and no change unsettles a record.
+Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled() const {
+  std::error_code error;
+  std::unordered_set<std::string> marks;
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    std::string path = entry.path();
+    if (path.ends_with(kSettledMark)) {
+      path.resize(path.size() - kSettledMark.size());
+      marks.insert(std::move(path));
+    } else if (is_record(entry.path().filename(), MigrationRole::kSource)) {
+      paths.push_back(std::move(path));
+    }
+  }
+  if (error) return system_failure("list", directory_, error.value());
+  std::vector<OwnershipRecord> records;
+  for (const std::string& path : paths) {
+    if (marks.contains(path)) continue;
+    auto record = read_directory(path);
+    if (!record) continue;
+    if (is_over(record->state) && record->peer_notified) {
+      std::ofstream(path + std::string(kSettledMark));  // without it the record is read again
+    } else {
+      records.push_back(std::move(*record));
+    }
+  }
+  sort_by_age(records);
+  return records;
+}
+
+Result<std::vector<OwnershipRecord>> RecordStore::list_for_display(
+    int64_t created_from_ns, std::vector<Error>* unreadable) const {
+  std::vector<OwnershipRecord> records;
+  std::error_code error;
+  for (const std::string& path : record_directories(error)) {
+    struct stat facts {};
+    if (stat(path.c_str(), &facts) != 0) continue;
+    // The directory's last change is not before the record's first.
+    const int64_t changed_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
+    if (changed_ns < created_from_ns) continue;
+    auto record = read_directory(path, Reading::kAsItIs);
+    if (record) {
+      if (record->history.front().at_ns >= created_from_ns) records.push_back(std::move(*record));
+    } else if (unreadable != nullptr && record.error().errno_value != ENOENT) {
+      unreadable->push_back(record.error());
+    }
+  }
+  if (error) return system_failure("list", directory_, error.value());
+  sort_by_age(records);
   return records;
 }
 
@@ -263,6 +333,7 @@ void RecordStore::prune(std::chrono::seconds kept) const {
     if (!record || !is_over(record->state)) continue;
     if (record->role == MigrationRole::kSource && !record->peer_notified) continue;
     fs::remove_all(path, ignored);
+    fs::remove(path + std::string(kSettledMark), ignored);
   }
 }
 

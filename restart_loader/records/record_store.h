@@ -52,6 +52,16 @@ class RecordStore {
                                             const std::set<std::string>& without = {}) const;
   // The name of the record's directory.
   static std::string name_of(const std::string& id, MigrationRole role);
+  // The records of the source's role that may still need something: those that are not over, or
+  // whose outcome the target does not know. Oldest first. Leaves out records that cannot be read.
+  // Marks every other record that it has read, and does not read it again: its cost does not grow
+  // with the number of records that are kept. Errors: as list().
+  Result<std::vector<OwnershipRecord>> list_unsettled() const;
+  // For display: the records that were created at or after this time (CLOCK_REALTIME), oldest
+  // first. Reads without syncing, so a change in the result may still be lost in a power failure.
+  // Errors: as list().
+  Result<std::vector<OwnershipRecord>> list_for_display(
+      int64_t created_from_ns, std::vector<Error>* unreadable = nullptr) const;
 
   // Applies `change` to the latest version and writes the result, which is durable on return. Calls
   // `change` again if another process wrote a version meanwhile. If `change` returns an error,
@@ -77,7 +87,10 @@ class RecordStore {
   explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
   std::string path_of(const std::string& id, MigrationRole role) const;
   std::vector<std::string> record_directories(std::error_code& error) const;
-  Result<OwnershipRecord> read_directory(const std::string& path) const;
+  // What a decision may rest on is synced first.
+  enum class Reading { kSynced, kAsItIs };
+  Result<OwnershipRecord> read_directory(const std::string& path,
+                                         Reading reading = Reading::kSynced) const;
   Status write(const std::string& path, OwnershipRecord& record) const;
 
   std::string directory_;

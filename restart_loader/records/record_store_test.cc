@@ -235,6 +235,82 @@ TEST_F(RecordStoreTest, PruneRemovesOldRecordsThatAreOverAndWhosePeerWasNotified
   EXPECT_EQ(left, (std::vector<std::string>{young, open_one, not_notified}));
 }
 
+TEST_F(RecordStoreTest, UnsettledRecordsAreThoseThatAreOpenOrWhosePeerWasNotNotified) {
+  const RecordStore store = open();
+  const auto running = store.create(fresh());
+  const auto aborted = store.create(fresh());
+  const auto settled = store.create(fresh());
+  auto at_target = fresh();
+  at_target.role = MigrationRole::kTarget;
+  ASSERT_TRUE(store.create(at_target));
+  for (const auto& record : {aborted, settled}) {
+    ASSERT_TRUE(store.advance(record->id, kSource, kAborted));
+  }
+  const auto notify = [&](const std::string& id) {
+    ASSERT_TRUE(store.change(id, kSource, [](OwnershipRecord& latest) -> Status {
+      latest.peer_notified = true;
+      return {};
+    }));
+  };
+  const auto unsettled = [&] {
+    std::vector<std::string> ids;
+    const auto records = store.list_unsettled();
+    for (const auto& record : *records) ids.push_back(record.id);
+    return ids;
+  };
+  notify(settled->id);
+  EXPECT_EQ(unsettled(), (std::vector<std::string>{running->id, aborted->id}));
+  notify(aborted->id);
+  EXPECT_EQ(unsettled(), std::vector<std::string>{running->id});
+  EXPECT_EQ(store.list()->size(), 4u) << "settled records stay";
+}
+
+TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnceToFindThatOut) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
+    latest.peer_notified = true;
+    return {};
+  }));
+  EXPECT_TRUE(store.list_unsettled()->empty());
+  // No program writes such a version. A reader of it would find an open record.
+  const std::string path = directory_ + "/state/" + created->id + ".source/";
+  std::filesystem::copy_file(path + "1.json", path + "9.json");
+  EXPECT_TRUE(store.list_unsettled()->empty());
+  store.prune(std::chrono::seconds(-1));
+  EXPECT_EQ(store.list()->size(), 1u) << "pruning reads the record";
+}
+
+TEST_F(RecordStoreTest, PruneRemovesTheMarkOfASettledRecord) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
+    latest.peer_notified = true;
+    return {};
+  }));
+  EXPECT_TRUE(store.list_unsettled()->empty());
+  EXPECT_FALSE(std::filesystem::is_empty(store.directory()));
+  store.prune(std::chrono::seconds(-1));
+  EXPECT_TRUE(std::filesystem::is_empty(store.directory()));
+}
+
+TEST_F(RecordStoreTest, DisplaysRecordsOfATimeAndReportsDamagedOnes) {
+  const RecordStore store = open();
+  const auto early = store.create(fresh());
+  const auto late = store.create(fresh());
+  ASSERT_TRUE(early && late);
+  const auto all = store.list_for_display(0);
+  ASSERT_EQ(all->size(), 2u);
+  EXPECT_EQ((*all)[0].id, early->id);
+  const auto recent = store.list_for_display(late->history.front().at_ns);
+  ASSERT_EQ(recent->size(), 1u);
+  EXPECT_EQ((*recent)[0].id, late->id);
+  std::ofstream(directory_ + "/state/" + early->id + ".source/2.json") << "nonsense";
+  std::vector<Error> unreadable;
+  EXPECT_EQ(store.list_for_display(0, &unreadable)->size(), 1u);
+  EXPECT_EQ(unreadable.size(), 1u);
+}
+
 TEST_F(RecordStoreTest, RefusesADirectoryThatOtherUsersMayWriteTo) {
   const std::string path = directory_ + "/open";
   ASSERT_EQ(mkdir(path.c_str(), 0700), 0);

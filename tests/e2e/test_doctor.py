@@ -1,0 +1,152 @@
+"""`ppmr doctor` on healthy and on broken nodes. It must name each fault, and leave nothing behind."""
+import json
+import re
+import socket
+import subprocess
+import time
+
+import pytest
+
+from lab.node import free_port
+from lab.ppmr import make_key
+from lab.programs import REPOSITORY
+
+
+class Report:
+    def __init__(self, done):
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.code, self.checks, self.summary = done.returncode, lines[:-1], lines[-1]
+        assert self.summary["check"] == "summary", done.stdout + done.stderr
+
+    def of(self, check):
+        found = [line for line in self.checks if line["check"] == check]
+        assert found, f"no check {check} in {self.checks}"
+        return found[0]
+
+    def target_problems(self):
+        return [
+            line["check"]
+            for line in self.checks
+            if line["level"] == "problem" and line["check"].startswith("target-")
+        ]
+
+
+@pytest.fixture
+def doctor(ppmr, tmp_path):
+    """Runs `ppmr doctor --json` without the configuration of this machine."""
+
+    def run(*options, at=None, timeout=60):
+        words = [ppmr, "doctor", "--directory", tmp_path / "no-configuration", "--json", *options]
+        if at:
+            return Report(at.run(words, timeout=timeout, check=False))
+        return Report(subprocess.run(words, capture_output=True, text=True, timeout=timeout))
+
+    return run
+
+
+def key_of(mounts):
+    options = mounts._source_options
+    return options[options.index("--key-file") + 1]
+
+
+@pytest.fixture
+def accepting(make_migrations):
+    return make_migrations()
+
+
+def test_healthy_pair_has_no_problem_and_keeps_no_trace(doctor, accepting):
+    before = accepting.target.status()
+    report = doctor(accepting.out, at=accepting.source_at)
+    assert [line for line in report.checks if line["level"] == "problem"] == []
+    assert report.code == 0 and report.summary["ok"]
+    for check in ("criu", "mount", "target-credentials", "target-restarts", "target-criu"):
+        assert report.of(check)["level"] == "ok", report.of(check)
+    after = accepting.target.status()
+    assert [peer["name"] for peer in after["peers"]] == [peer["name"] for peer in before["peers"]]
+    assert after["checkpoints"] == before["checkpoints"] == []
+    assert accepting.records("target") == []
+
+
+def test_json_page_documents_every_check_and_field(doctor, accepting):
+    report = doctor(accepting.out, at=accepting.source_at)
+    documented = set(re.findall(r"`([\w-]+)`", (REPOSITORY / "docs/json.md").read_text()))
+    lines = [*report.checks, report.summary]
+    assert {key for line in lines for key in line} - documented == set()
+    assert {line["check"] for line in lines} - documented == set()
+    counted = {"oks": "ok", "warnings": "warning", "problems": "problem"}
+    for field, level in counted.items():
+        assert report.summary[field] == sum(line["level"] == level for line in report.checks)
+
+
+def test_target_without_restarts_is_a_problem(doctor, mounts):
+    report = doctor(mounts.out, at=mounts.source_at)
+    assert report.target_problems() == ["target-restarts"]
+    assert "--allow-restart" in report.of("target-restarts")["message"]
+    assert report.code == 1
+
+
+def test_wrong_key_is_a_problem_of_the_credentials(doctor, accepting, tmp_path):
+    other = make_key(tmp_path / "other-key", accepting.source_at)
+    report = doctor("--target", accepting.address, *other, at=accepting.source_at)
+    assert report.target_problems() == ["target-credentials"]
+    assert report.of("target-port")["level"] == "ok"
+
+
+def test_key_that_others_can_read_is_a_problem(doctor, ppmr, tmp_path):
+    key = tmp_path / "key"
+    subprocess.run([ppmr, "keygen", key], check=True, capture_output=True)
+    assert doctor("--key-file", key).of("key")["level"] == "ok"
+    key.chmod(0o644)
+    report = doctor("--key-file", key)
+    assert report.of("key")["level"] == "problem" and "0644" in report.of("key")["message"]
+    assert report.code == 1
+
+
+def test_closed_and_silent_ports_have_different_remedies(doctor, ppmr, tmp_path):
+    key = tmp_path / "key"
+    subprocess.run([ppmr, "keygen", key], check=True, capture_output=True)
+    closed = doctor("--target", f"127.0.0.1:{free_port()}", "--key-file", key)
+    assert closed.target_problems() == ["target-port"]
+    assert "nothing listens" in closed.of("target-port")["message"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        report = doctor("--target", f"127.0.0.1:{silent.getsockname()[1]}", "--key-file", key)
+        assert time.monotonic() - began < 30
+    assert report.target_problems() == ["target-handshake"]
+    assert "sends nothing" in report.of("target-handshake")["message"]
+
+
+def test_dropped_packets_are_blamed_on_the_firewall(doctor, accepting):
+    silence = ["iptables", "-I", "INPUT", "-p", "tcp", "--dport", str(accepting.port), "-j", "DROP"]
+    accepting.target_at.run(silence)
+    key = ["--key-file", key_of(accepting)]
+    report = doctor("--target", accepting.address, *key, at=accepting.source_at)
+    assert report.target_problems() == ["target-port"]
+    assert "firewall" in report.of("target-port")["remedy"]
+
+
+def test_stale_mount_is_a_problem(doctor, mounts):
+    mounts.source.signal(9)
+    mounts.source.process.wait()
+    report = doctor(mounts.out, at=mounts.source_at)
+    assert "is stale" in report.of("mount")["message"]
+    assert "fusermount3 -u" in report.of("mount")["remedy"]
+
+
+def test_text_repeats_problems_above_the_last_line(ppmr, tmp_path):
+    done = subprocess.run(
+        [ppmr, "doctor", "--directory", tmp_path, "--key-file", tmp_path / "none"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    *lines, last = done.stdout.splitlines()
+    assert re.fullmatch(r"\d+ checks: \d+ ok, \d+ warnings?, [1-9]\d* problems?", last)
+    first = next(line for line in lines if line.startswith("problem: the key file"))
+    assert lines.count(first) == 2 and lines[-1].startswith("problem: ")
+    assert done.returncode == 1
+
+
+def test_mountpoint_that_is_none_is_refused(ppmr, tmp_path):
+    done = subprocess.run([ppmr, "doctor", tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5 and "not in a ppmr mount" in done.stderr
