@@ -10,6 +10,7 @@
 #include "jobs/cli/job_commands.h"
 #include "mount/command_line/config_file.h"
 #include "mount/command_line/exit_code.h"
+#include "mount/command_line/version.h"
 #include "mount/privilege/helper_process.h"
 #include "restart_loader/cli/action_script.h"
 #include "restart_loader/cli/commands.h"
@@ -22,7 +23,7 @@ int main(int argc, char** argv) {
     if (const auto done = ppmr::run_action_script()) return *done;
   }
   CLI::App app("Move running processes between nodes through two mounts.", "ppmr");
-  app.set_version_flag("--version", "ppmr 0.1.0");
+  app.set_version_flag("--version", std::string("ppmr ") + ppmr::kVersion);
   app.require_subcommand(1);
   int exit_code = ppmr::to_int(ppmr::ExitCode::kSuccess);
   ppmr::add_source_command(app, exit_code);

@@ -11,11 +11,15 @@
 #include "mount/audit/audit_trail.h"
 #include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
+#include "mount/command_line/metrics_option.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/reload.h"
+#include "mount/metrics/daemon_metrics.h"
+#include "mount/metrics/loopback_listener.h"
+#include "mount/metrics/metrics_server.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -25,6 +29,7 @@ struct Flags {
   SourceOptions source;
   Credentials credentials;
   std::string audit_file;
+  std::string metrics_address;  // empty: none
   std::string log_file;
   bool foreground = false;
   bool check = false;
@@ -91,6 +96,15 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   auto audit = AuditTrail::open(endpoint.at("audit_file"));
   if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
   if (flags.check) return ExitCode::kSuccess;
+  UniqueFd metrics_listener;
+  if (!flags.metrics_address.empty()) {
+    if (Status loaded = MetricsServer::load_library(); !loaded) {
+      return daemon.failed(loaded.error(), ExitCode::kFailure);
+    }
+    auto opened = listen_on_loopback(flags.metrics_address);
+    if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
+    metrics_listener = std::move(*opened);
+  }
   ConnectionEvent event{.outcome = "accepted",
                         .service = "target",
                         .address = options.target_address,
@@ -110,6 +124,18 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
     event.peer = (*mount)->target_identity();
     (*audit)->write(event);
   }
+  const DaemonMetrics metrics(
+      [&] {
+        return (*mount)->answer({{"op", "status"}}, endpoint);
+      },
+      (*mount)->migrations());
+  std::unique_ptr<MetricsServer> metrics_server;
+  if (metrics_listener) {
+    auto server = MetricsServer::start(std::move(metrics_listener), metrics);
+    if (!server) return daemon.failed(server.error(), ExitCode::kFailure);
+    metrics_server = std::move(*server);
+    spdlog::info("metrics at http://{}/metrics", flags.metrics_address);
+  }
   StopSignals signals([&](int) { (*mount)->stop(); }, [&] { reload(daemon, **security, **audit); });
   std::optional<Watchdog> watchdog;
   const auto served = (*mount)->serve((*control)->path(), [&] {
@@ -127,6 +153,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   });
   watchdog.reset();
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
+  metrics_server.reset();
   control->reset();  // ends the control server before the mount: its requests use the mount
   return ExitCode::kSuccess;
 }
@@ -181,6 +208,7 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   command->add_flag("--allow-other", source.allow_other, "let other users access the mount");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   add_audit_option(*command, flags->audit_file);
+  add_metrics_option(*command, flags->metrics_address);
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, pool_size, &exit_code] {

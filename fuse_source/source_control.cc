@@ -1,5 +1,5 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, send-memory,
-// and endpoint (how `ppmr migrate` reaches the target).
+// note_outcome, and endpoint (how `ppmr migrate` reaches the target).
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -37,6 +37,10 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
     if (!report) return refusal(report.error());
     return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
   }
+  if (operation == "note_outcome") {
+    const Status noted = migrations_.note(request);
+    return noted ? nlohmann::json{{"ok", true}} : refusal(noted.error());
+  }
   if (operation == "send-memory") {
     const auto index = read_page_index(request.at("index"));
     if (!index) return refusal(index.error());
@@ -50,6 +54,7 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
 nlohmann::json SourceMount::status() {
   const std::shared_ptr<Outlet> outlet = present_outlet();
   const OutletCounters sent = outlet->counters();
+  const OutletTotals totals = this->totals();
   const PoolCounters pool = pool_->counters();
   nlohmann::json result = {
       {"ok", true},
@@ -58,10 +63,12 @@ nlohmann::json SourceMount::status() {
       {"pid", ::getpid()},
       {"age_ms", ms_since(started_at_)},
       {"draining", draining_.load()},
-      {"bytes", sent.verified_bytes},
-      {"chunks", sent.chunks},
-      {"inline_chunks", sent.inline_chunks},
-      {"reconnections", sent.reconnections},
+      {"bytes", totals.bytes},
+      {"wire_bytes", totals.wire_bytes},
+      {"chunks", totals.chunks},
+      {"inline_chunks", totals.inline_chunks},
+      {"reconnections", totals.reconnections},
+      {"migrations", migrations_.counts()},
       {"parked_readers", 0},
       {"stalls", pool.waits},
       {"pool",

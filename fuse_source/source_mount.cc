@@ -152,6 +152,7 @@ Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
   if (!outlet) return failure(EIO, outlet.error().message);
   spdlog::info("new session with {}", options_.target_address);
   std::lock_guard lock(outlet_mutex_);
+  earlier_.add(outlet_->counters());
   outlet_ = *outlet;
   return outlet_;
 }
@@ -185,6 +186,21 @@ void SourceMount::stop() {
 std::shared_ptr<Outlet> SourceMount::present_outlet() {
   std::lock_guard lock(outlet_mutex_);
   return outlet_;
+}
+
+void OutletTotals::add(const OutletCounters& session) {
+  bytes += session.verified_bytes;
+  wire_bytes += session.wire_bytes;
+  chunks += session.chunks;
+  inline_chunks += session.inline_chunks;
+  reconnections += session.reconnections;
+}
+
+OutletTotals SourceMount::totals() {
+  std::lock_guard lock(outlet_mutex_);
+  OutletTotals totals = earlier_;
+  totals.add(outlet_->counters());
+  return totals;
 }
 
 wire::Space SourceMount::space() { return present_outlet()->space(); }

@@ -28,6 +28,7 @@
 #include "fuse_source/wanted_blocks.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/fuse/front_end.h"
+#include "mount/metrics/outcome_tally.h"
 #include "mount/page_index/page_index.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/session/sender.h"
@@ -44,6 +45,17 @@ struct SourceOptions {
   size_t pool_size_bytes = 0;  // 0: choose_pool_size()
   TransportOptions transport;
   SenderOptions sender;  // except its transport
+};
+
+// Sums over all sessions of this mount. They never decrease.
+struct OutletTotals {
+  uint64_t bytes = 0;
+  uint64_t wire_bytes = 0;
+  uint64_t chunks = 0;
+  uint64_t inline_chunks = 0;
+  uint64_t reconnections = 0;
+
+  void add(const OutletCounters& session);
 };
 
 struct CommitReport {
@@ -110,6 +122,7 @@ class SourceMount final : public FrontEnd {
   // name.
   nlohmann::json answer(const nlohmann::json& request, const nlohmann::json& endpoint);
   // Who the target has proved to be: PeerIdentity::text().
+  const OutcomeTally& migrations() const { return migrations_; }
   std::string target_identity() { return present_outlet()->counters().security; }
 
   SourceTree& tree() { return tree_; }
@@ -143,6 +156,7 @@ class SourceMount final : public FrontEnd {
   Result<std::shared_ptr<Outlet>> connect();
   Result<std::shared_ptr<Outlet>> live_outlet_for_claim();
   std::shared_ptr<Outlet> present_outlet();
+  OutletTotals totals();
   Result<SourceNodePointer> directory(uint64_t id);
   Status check_writable(const SourceCheckpoint& checkpoint);
   static tl::unexpected<Error> sealed_failure();
@@ -191,6 +205,8 @@ class SourceMount final : public FrontEnd {
   const std::shared_ptr<EventGate> events_;
   std::mutex outlet_mutex_;
   std::shared_ptr<Outlet> outlet_;  // outlet of the present session; guarded by outlet_mutex_
+  OutletTotals earlier_;            // of earlier sessions; guarded by outlet_mutex_
+  OutcomeTally migrations_{migrations_tally()};
 
   SourceTree tree_;
   std::condition_variable writer_closed_;  // with the tree's mutex

@@ -14,12 +14,16 @@
 #include "fuse_target/target_mount.h"
 #include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
+#include "mount/command_line/metrics_option.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
 #include "mount/daemon/reload.h"
+#include "mount/metrics/daemon_metrics.h"
+#include "mount/metrics/loopback_listener.h"
+#include "mount/metrics/metrics_server.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/privileged_helper.h"
 #include "mount/restart_policy/restart_policy.h"
@@ -39,6 +43,7 @@ struct Flags {
   std::string user;
   bool allow_other = false;
   std::string log_file;
+  std::string metrics_address;  // empty: none
   bool foreground = false;
   bool check = false;
 };
@@ -198,6 +203,15 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
     const Error& error = listener.error();
     return daemon.failed({error.errno_value, "--listen: " + error.message}, exit_code_of(error));
   }
+  UniqueFd metrics_listener;
+  if (!flags.metrics_address.empty()) {
+    if (Status loaded = MetricsServer::load_library(); !loaded) {
+      return daemon.failed(loaded.error(), ExitCode::kFailure);
+    }
+    auto opened = listen_on_loopback(flags.metrics_address);
+    if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
+    metrics_listener = std::move(*opened);
+  }
   ControlServerOptions control_options;
   control_options.remove = [&options](const std::string& path) {
     options.helper ? options.helper->remove_control_socket() : void(::unlink(path.c_str()));
@@ -216,6 +230,19 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   options.confinement = *confinement;
   auto target = TargetMount::create(options, std::move(*listener));
   if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
+  const DaemonMetrics metrics(
+      [&] {
+        std::vector<UniqueFd> none;
+        return (*target)->answer({{"op", "status"}}, none);
+      },
+      (*target)->restarts());
+  std::unique_ptr<MetricsServer> metrics_server;
+  if (metrics_listener) {
+    auto server = MetricsServer::start(std::move(metrics_listener), metrics);
+    if (!server) return daemon.failed(server.error(), ExitCode::kFailure);
+    metrics_server = std::move(*server);
+    spdlog::info("metrics at http://{}/metrics", flags.metrics_address);
+  }
   const auto open_again = [&](const std::string& path) { return options.helper->open_again(path); };
   StopSignals signals([&](int) { (*target)->stop(); },
                       [&] { reload(daemon, **security, *options.audit, open_again); });
@@ -242,6 +269,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   });
   watchdog.reset();
   (*target)->stop_answering();
+  metrics_server.reset();
   control->reset();  // closes the control socket first: its requests use the target
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
   return ExitCode::kSuccess;
@@ -300,6 +328,7 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
       "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   add_audit_option(*command, target.audit_file);
+  add_metrics_option(*command, flags->metrics_address);
   command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
   command->add_flag("--check", flags->check, "check the options and start nothing");
   command->callback([flags, &exit_code] {

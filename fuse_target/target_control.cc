@@ -1,4 +1,4 @@
-// The requests of the control socket: status, commit, drain, wait, remove, lend.
+// The requests of the control socket: status, commit, drain, wait, remove, lend, note_outcome.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -105,6 +105,10 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
   if (operation == "note_refusal") return note_refusal(request);
+  if (operation == "note_outcome") {
+    const Status noted = restarts_.note(request);
+    return noted ? nlohmann::json{{"ok", true}} : refusal(noted.error());
+  }
   if (operation == "lend") return lend(request, descriptors);
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
@@ -113,12 +117,9 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
 nlohmann::json TargetMount::status() const {
   const StoreCounters store = memory_->counters();
   const LoanCounters loans = loans_->counters();
-  uint64_t stalls = 0;
+  const ReceiverTotals totals = upstream_->totals();
   auto peers = nlohmann::json::array();
-  for (const SessionReport& session : upstream_->sessions()) {
-    peers.push_back(describe(session));
-    stalls += session.waits_for_space;
-  }
+  for (const SessionReport& session : upstream_->sessions()) peers.push_back(describe(session));
   auto checkpoints = nlohmann::json::array();
   for (const CheckpointReport& report : tree_.checkpoints())
     checkpoints.push_back(describe(report));
@@ -131,7 +132,13 @@ nlohmann::json TargetMount::status() const {
                            {"agents", working_agents_.load()},
                            {"bytes", tree_.landed_bytes()},
                            {"parked_readers", parking_.parked()},
-                           {"stalls", stalls},
+                           {"wire_bytes", totals.wire_bytes},
+                           {"chunks", totals.chunks},
+                           {"pulled_again", totals.pulled_again},
+                           {"crc_failures", totals.crc_failures},
+                           {"aead_failures", totals.aead_failures},
+                           {"restarts", restarts_.counts()},
+                           {"stalls", totals.waits_for_space},
                            {"listen", receiver_->address()},
                            {"allow_restart", options_.allow_restart},
                            {"restart_peers", options_.restart_peers},

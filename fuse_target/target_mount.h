@@ -14,6 +14,7 @@
 #include "mount/audit/audit_trail.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/command_line/transport_option.h"
+#include "mount/metrics/outcome_tally.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/privileged_helper.h"
 #include "rdma_stream/connection/connection.h"
@@ -65,6 +66,7 @@ class TargetMount {
   // Makes answer() return at once, now and later.
   void stop_answering() { tree_.stop_waiting(); }
 
+  const OutcomeTally& restarts() const { return restarts_; }
   const std::string& listen_address() const { return receiver_->address(); }
 
  private:
@@ -94,6 +96,7 @@ class TargetMount {
 
   std::atomic<bool> draining_{false};
   std::atomic<int> working_agents_{0};
+  OutcomeTally restarts_{restarts_tally()};
 
   // Destroyed from last to first: the receiver before the tree that it fills, the tree before the
   // memory of its files.

@@ -47,6 +47,11 @@ class Upstream {
     return receiver_ == nullptr ? std::vector<SessionReport>() : receiver_->sessions();
   }
 
+  ReceiverTotals totals() const {
+    std::shared_lock lock(mutex_);
+    return receiver_ == nullptr ? ReceiverTotals() : receiver_->totals();
+  }
+
  private:
   mutable std::shared_mutex mutex_;
   Receiver* receiver_ = nullptr;  // guarded by mutex_

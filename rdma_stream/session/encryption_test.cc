@@ -207,6 +207,8 @@ TEST_F(Encryption, ChunkThatIsAlwaysDamagedFailsItsFileAndNeverLands) {
   ASSERT_FALSE(drained);
   EXPECT_EQ(drained.error().errno_value, EIO);
   EXPECT_EQ(pulls, 3);
+  EXPECT_EQ(rig->receiver().totals().aead_failures, 3u);
+  EXPECT_EQ(rig->receiver().totals().crc_failures, 0u);
   EXPECT_EQ(rig->sink().content(file.node)->size(), 0u);
   EXPECT_FALSE(source->seal());
   EXPECT_FALSE(rig->sink().sealed(source->checkpoint()));

@@ -317,7 +317,7 @@ void IncomingSession::completed(const Pull& pull) {
 
 // Decrypts the chunk, and decompresses it: then it is in place. A pull that follows on an error
 // fetches all bytes again.
-Status IncomingSession::verify(const ChunkEntry& entry) const {
+Status IncomingSession::verify(const ChunkEntry& entry) {
   const wire::Announce& announce = entry.announce;
   const Status verified =
       announce.compression == wire::Compression::kNone
@@ -326,6 +326,7 @@ Status IncomingSession::verify(const ChunkEntry& entry) const {
                 std::span(entry.landing.pieces).first(entry.landing.piece_count))
           : options_.decompressor->unpack(*options_.protection, announce, entry.landing);
   if (verified) return {};
+  ++wrong_chunks_;
   return failure(EIO, "chunk at offset " + std::to_string(announce.offset) + " from " +
                           options_.hello.source_name + ": " + verified.error().message);
 }

@@ -287,6 +287,7 @@ SessionReport IncomingSession::report() const {
   report.received_bytes = received_bytes_;
   report.wire_bytes = wire_bytes_;
   report.chunks = chunks_landed_;
+  report.wrong_chunks = wrong_chunks_;
   report.pulled_again = pulled_again_;
   report.waits_for_space = waits_for_space_;
   std::lock_guard lock(mutex_);

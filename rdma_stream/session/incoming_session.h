@@ -53,6 +53,7 @@ struct SessionReport {
   uint64_t received_bytes = 0;  // landed
   uint64_t wire_bytes = 0;      // what they took on the wire: less if they were compressed
   uint64_t chunks = 0;
+  uint64_t wrong_chunks = 0;     // whose checksum or authentication tag was wrong
   uint64_t pulled_again = 0;     // pulls repeated after a lost connection or a wrong checksum
   uint64_t waits_for_space = 0;  // how often a chunk found no memory and waited
   size_t queued_chunks = 0;
@@ -172,7 +173,7 @@ class IncomingSession final {
   void warn(const Error& error);
   bool take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length);
   Status reserve(ChunkEntry& entry);
-  Status verify(const ChunkEntry& entry) const;
+  Status verify(const ChunkEntry& entry);
   void pull_again(uint32_t slot);
   void land(uint32_t slot, Status status);
   void push_releases_locked(bool at_once = false);
@@ -208,6 +209,7 @@ class IncomingSession final {
   std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> wire_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;
+  std::atomic<uint64_t> wrong_chunks_ = 0;
   std::atomic<uint64_t> pulled_again_ = 0;
   std::atomic<uint64_t> waits_for_space_ = 0;
   LogRate warnings_;

@@ -27,6 +27,15 @@ Status check(const wire::ControlHello& hello) {
 
 }  // namespace
 
+void ReceiverTotals::add(const SessionReport& session) {
+  wire_bytes += session.wire_bytes;
+  chunks += session.chunks;
+  const bool encrypted = session.encryption == to_string(wire::Protection::kAes256Gcm);
+  (encrypted ? aead_failures : crc_failures) += session.wrong_chunks;
+  pulled_again += session.pulled_again;
+  waits_for_space += session.waits_for_space;
+}
+
 Receiver::Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, Sink& sink)
     : options_(std::move(options)),
       timings_(SessionTimings::from_peer_timeout(options_.peer_timeout)),
@@ -346,6 +355,7 @@ void Receiver::end_session(const SessionPointer& session, const Error& reason) {
   session->end(reason);
   sink_.session_ended(session->id(), reason.message);
   std::lock_guard lock(mutex_);
+  ended_totals_.add(session->report());
   sessions_.erase(session->id());
   ended_.push_back({session->session_token(), session->token(), reason.message});
   if (ended_.size() > kEndedSessionsMax) ended_.pop_front();
@@ -378,6 +388,13 @@ std::vector<SessionReport> Receiver::sessions() const {
   std::lock_guard lock(mutex_);
   for (auto& [id, session] : sessions_) reports.push_back(session->report());
   return reports;
+}
+
+ReceiverTotals Receiver::totals() const {
+  std::lock_guard lock(mutex_);
+  ReceiverTotals totals = ended_totals_;
+  for (auto& [id, session] : sessions_) totals.add(session->report());
+  return totals;
 }
 
 }  // namespace ppmr

@@ -32,6 +32,18 @@ struct ReceiverOptions {
   std::function<Status(Connection&, const std::string& node_name)> serve_agent;
 };
 
+// Sums over all sessions, also those that have ended. They never decrease.
+struct ReceiverTotals {
+  uint64_t wire_bytes = 0;
+  uint64_t chunks = 0;         // landed
+  uint64_t crc_failures = 0;   // wrong chunks, not encrypted
+  uint64_t aead_failures = 0;  // wrong chunks, encrypted
+  uint64_t pulled_again = 0;
+  uint64_t waits_for_space = 0;
+
+  void add(const SessionReport& session);
+};
+
 // When no thread or memory is free, the receiver refuses the new connection or session with an
 // error that the source receives, and continues.
 //
@@ -56,6 +68,7 @@ class Receiver {
   Status request_seal(NodeKey checkpoint);
 
   std::vector<SessionReport> sessions() const;
+  ReceiverTotals totals() const;
   const std::string& address() const { return listener_->address(); }
 
  private:
@@ -96,6 +109,7 @@ class Receiver {
   std::map<SessionId, SessionPointer> sessions_;
   SessionId last_session_ = 0;
   std::deque<EndedSession> ended_;  // the sessions that ended last, to report why to their sources
+  ReceiverTotals ended_totals_;     // of the sessions that have ended
   bool stopping_ = false;
 
   wire::Space space_;  // the sink's space at the last check; used by the watcher alone

@@ -287,6 +287,23 @@ TEST_F(WrongSource, ChunkThatStaysDamagedFailsAndNeverLands) {
   EXPECT_EQ(rig.sink().open_sessions(), 1u);
 }
 
+TEST_F(WrongSource, TotalsOutliveTheSession) {
+  give_damaged(/*wrong_answers=*/2);
+  EXPECT_EQ(await_release().back().errno_value, 0);
+  const auto expect_totals = [this] {
+    const ReceiverTotals totals = rig.receiver().totals();
+    EXPECT_EQ(totals.chunks, 1u);
+    EXPECT_EQ(totals.wire_bytes, 30'000u);
+    EXPECT_EQ(totals.crc_failures, 2u);
+    EXPECT_EQ(totals.aead_failures, 0u);
+    EXPECT_EQ(totals.pulled_again, 2u);
+  };
+  expect_totals();
+  ASSERT_TRUE(channel.send(wire::Release{}));  // ends the session
+  EXPECT_TRUE(eventually([&] { return rig.receiver().sessions().empty(); }, kPatience));
+  expect_totals();
+}
+
 // FileStream prevents this. The target must stay safe.
 TEST_F(WrongSource, OverlappingChunksInFlightAreReleased) {
   rig.sink().allow_overlaps();

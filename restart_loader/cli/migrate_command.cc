@@ -369,6 +369,8 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   for (size_t i = 0; i < migrations.size(); ++i) {
     threads.emplace_back([&, i] {
       outcomes[i] = migrations[i]->run();
+      // For the metrics. The daemon may have ended meanwhile.
+      (void)ask(settings_.mount, outcome_note(outcomes[i]));
       --left;
     });
   }

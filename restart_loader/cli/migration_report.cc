@@ -78,6 +78,24 @@ TreeTimes times_of(const TreeOutcome& tree) {
   return times;
 }
 
+json outcome_note(const MigrationOutcome& outcome) {
+  json seconds = json::object();
+  const auto add = [&](const char* phase, double value) {
+    if (value >= 0) seconds[phase].push_back(value);
+  };
+  for (const TreeOutcome& tree : outcome.trees) {
+    const TreeTimes times = times_of(tree);
+    add("downtime", times.downtime);
+    add("dump", times.dump);
+    add("seal", times.seal);
+    add("restart", times.restart);
+  }
+  std::string result = result_of(outcome);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  return {{"op", "note_outcome"}, {"result", result}, {"seconds", std::move(seconds)}};
+}
+
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
   std::string text = fmt::format(
       "{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n", "PID", "NAME", "RESULT",

@@ -22,6 +22,9 @@ struct TreeTimes {
 };
 TreeTimes times_of(const TreeOutcome& tree);
 
+// What `ppmr migrate` reports to the source's daemon: {"op":"note_outcome",..}.
+nlohmann::json outcome_note(const MigrationOutcome& outcome);
+
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes);
 // One line. `stays`: names of trees whose migration did not start.
 std::string summary_json(const std::vector<MigrationOutcome>& outcomes,

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -29,6 +30,7 @@
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
+#include "restart_loader/pager/pager.h"
 #include "restart_loader/policy/check_restart.h"
 #include "restart_loader/policy/checkpoint_links.h"
 #include "restart_loader/processes/own_namespace.h"
@@ -88,7 +90,8 @@ class TreeRestore {
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
   void note_running(pid_t pid);
-  void audit_outcome(const std::string& outcome, const std::string& reason = "") const;
+  void report_outcome(const std::string& outcome, const std::string& reason = "") const;
+  void count_outcome(const std::string& outcome) const;
   void let_resume_rdma() const;
   int finish(const std::string& lost);
   int await_pages();
@@ -104,6 +107,7 @@ class TreeRestore {
   uint64_t sealed_inode_ = 0;  // of the checkpoint's directory
   UniqueFd checkpoint_;        // O_PATH; open once it is sealed
   std::optional<HeldCriu> prepared_;
+  int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
   bool lazily_ = true;
   int64_t restore_began_ns_ = 0;
   bool runs_ = false;  // the tree runs, or has run and ended
@@ -332,9 +336,30 @@ Status TreeRestore::settle() {
 }
 
 // The latest record, because the hook has recorded the restored tasks in it.
-void TreeRestore::audit_outcome(const std::string& outcome, const std::string& reason) const {
+void TreeRestore::report_outcome(const std::string& outcome, const std::string& reason) const {
   const auto record = read();
   audit_restart(record ? *record : record_, tree_, outcome, reason);
+  count_outcome(outcome);
+}
+
+// In the metrics of the target's daemon.
+void TreeRestore::count_outcome(const std::string& outcome) const {
+  const auto socket = control_socket();
+  if (!socket) return;
+  json note = {{"op", "note_outcome"}, {"result", outcome}};
+  if (outcome == "running") {
+    const auto record = read();
+    const int64_t running_ns = record ? record->trees[tree_].running_ns : 0;
+    if (sealed_ns_ > 0 && running_ns >= sealed_ns_) {
+      note["seconds"]["restart"] = {static_cast<double>(running_ns - sealed_ns_) / 1e9};
+    }
+  }
+  if (outcome == "complete") {
+    std::ifstream file(work_ + kFaultTimesFile);
+    json times = json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!times.is_discarded()) note["page_faults"] = std::move(times);
+  }
+  (void)call(*socket, note, kDaemonPatience);
 }
 
 void TreeRestore::note_running(pid_t pid) {
@@ -347,7 +372,7 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].restore_began_ns = restore_began_ns_;
     record.trees[tree_].lazily = lazily_;
   });
-  audit_outcome("running");
+  report_outcome("running");
   // Orphans of the running tree become children of init, no longer of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
   let_resume_rdma();
@@ -379,7 +404,7 @@ int TreeRestore::finish(const std::string& lost) {
       record.state = MigrationState::kFinished;
     }
   });
-  audit_outcome(lost.empty() ? "complete" : "lost", lost);
+  report_outcome(lost.empty() ? "complete" : "lost", lost);
   if (!lost.empty()) return to_int(ExitCode::kPagesLost);
   if (Status removed = remove_checkpoint(record_, record_.trees[tree_]); !removed) {
     log(removed.error().message);
@@ -409,7 +434,7 @@ std::string TreeRestore::why_lost() const {
 
 int TreeRestore::give_up(const Error& error) {
   log(error.message);
-  audit_outcome("failed", error.message);
+  report_outcome("failed", error.message);
   const std::string lost = why_lost();
   (void)change([&](OwnershipRecord& record) {
     if (!lost.empty() && record.state == MigrationState::kRunning) {
@@ -494,6 +519,7 @@ int TreeRestore::supervise() {
   if (runs_) return note_running(record_.trees[tree_].root), await_pages();
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
+  sealed_ns_ = realtime_ns();
   if (Status accepted = judge(); !accepted) return give_up(accepted.error());
   if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
   for (int attempt = 1;; ++attempt) {

@@ -34,9 +34,10 @@ void Pager::answer_faults() {
     lock.lock();
     if (*copied == Copied::kTryAgain) {
       faults_.push_back(fault);
-    } else if (--fault.task->unanswered == 0 && fault.task->missing.empty()) {
-      wake_serving();
+      continue;
     }
+    counters_.fault_times.add(std::chrono::steady_clock::now() - fault.read_at);
+    if (--fault.task->unanswered == 0 && fault.task->missing.empty()) wake_serving();
   }
 }
 

@@ -195,7 +195,8 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
     case UFFD_EVENT_PAGEFAULT:
       ++counters_.faults;
       ++task->unanswered;
-      faults_.push_back({task, event.arg.pagefault.address & ~(kPageBytes - 1)});
+      faults_.push_back({task, event.arg.pagefault.address & ~(kPageBytes - 1),
+                         std::chrono::steady_clock::now()});
       changed_.notify_all();
       break;
     case UFFD_EVENT_FORK: {

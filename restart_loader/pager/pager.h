@@ -21,17 +21,21 @@
 #include <string>
 
 #include "buffer_pool/result.h"
+#include "mount/metrics/duration_buckets.h"
 
 namespace ppmr {
 
 inline constexpr uint32_t kRestoreFinished = 0x52535446;
 // Of the socket, in CRIU's work directory.
 inline constexpr const char* kPagerSocket = "lazy-pages.socket";
+// In the same directory: FaultTimes as JSON, once all pages are in place. For the metrics.
+inline constexpr const char* kFaultTimesFile = "/page-faults.json";
 
 struct PagerCounters {
   uint64_t faults = 0;
   uint64_t pages = 0;       // copied
   uint64_t zero_pages = 0;  // answers to faults where the images have no page
+  FaultTimes fault_times;   // from reading the event until the answer
 };
 
 struct PagerOptions {

@@ -7,6 +7,8 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "buffer_pool/unique_fd.h"
 #include "mount/daemon/descriptor_limit.h"
@@ -45,6 +47,8 @@ int ServePagesCommand::run() const {
                                      .listening = listening,
                                      .completed = completed});
     if (!served) return report(served.error().message);
+    std::ofstream(work + kFaultTimesFile) << nlohmann::json{
+        {"buckets", served->fault_times.buckets}, {"sum_s", served->fault_times.sum_s}};
     std::fputs(fmt::format("served {} faults; {} pages, {} zero pages\n", served->faults,
                            served->pages, served->zero_pages)
                    .c_str(),

@@ -8,6 +8,7 @@
 
 #include <linux/userfaultfd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +64,7 @@ using TaskPointer = std::shared_ptr<Task>;
 struct Fault {
   TaskPointer task;
   uint64_t address = 0;
+  std::chrono::steady_clock::time_point read_at;
 };
 
 enum class Copied {

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace ppmr {
+
+inline constexpr const char* kVersion = "0.1.0";  // as in debian/changelog
+
+}  // namespace ppmr
