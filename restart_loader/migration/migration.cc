@@ -108,19 +108,7 @@ MigrationOutcome Migration::run() {
     const bool lost = done.error().errno_value == EFAULT;
     return outcome(lost ? ExitCode::kPagesLost : ExitCode::kMigrationOpen, done.error().message);
   }
-  note_times();
   return outcome(ExitCode::kSuccess, "");
-}
-
-// For `ppmr history`: only the target knows when the trees ran again.
-void Migration::note_times() {
-  (void)store_.change(id_, kRole, [this](OwnershipRecord& record) -> Status {
-    for (size_t i = 0; i < record.trees.size() && i < target_.trees.size(); ++i) {
-      record.trees[i].running_ns = target_.trees[i].running_ns;
-      record.trees[i].complete_ns = target_.trees[i].complete_ns;
-    }
-    return {};
-  });
 }
 
 Status Migration::prepare() {
@@ -392,7 +380,8 @@ void Migration::report_event(json event, const Tree* tree) const {
   if (settings_.on_event) settings_.on_event(event);
 }
 
-// For those who look at the record later. The outcome does not depend on it.
+// For `ppmr history` and `ppmr timeline`: only the target knows when the trees ran again. The
+// outcome does not depend on it.
 void Migration::note_outcome() const {
   if (!is_recorded_) return;
   (void)store_.change(id_, kRole, [this](OwnershipRecord& latest) -> Status {

@@ -112,7 +112,6 @@ class Migration {
   void note_outcome() const;
   void audit_begin(const OwnershipRecord& record) const;
   void report_event(nlohmann::json event, const Tree* tree = nullptr) const;
-  void note_times();
   MigrationOutcome outcome(ExitCode exit_code, const std::string& message);
 
   const RecordStore& store_;

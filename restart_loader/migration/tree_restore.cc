@@ -372,10 +372,10 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].restore_began_ns = restore_began_ns_;
     record.trees[tree_].lazily = lazily_;
   });
-  report_outcome("running");
   // Orphans of the running tree become children of init, no longer of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
   let_resume_rdma();
+  report_outcome("running");
 }
 
 // Of the tree's processes, those that released RDMA for the move. One that does not reply resumes
