@@ -22,7 +22,7 @@ class Typist:
 
     def __init__(self, source, target):
         self._machines = {"source": [source], "target": [target], "both": [source, target]}
-        self.said = {}  # command: output of the machine on which it ran last
+        self.said = {}  # command: what the machines said
 
     def type(self, where, command):
         if command.startswith("scp -p "):
@@ -40,7 +40,9 @@ class Typist:
 
     def _run(self, where, command):
         # In a shell of root: `cd` in one command does not last, so none may depend on it.
-        return [machine.run(f"{SET}; {command}").stdout for machine in self._machines[where]][-1]
+        said = [machine.run(f"{SET}; {command}").stdout for machine in self._machines[where]]
+        print(f"{where}# {command}", *said, sep="\n")  # pytest shows it after a failure
+        return "".join(said)
 
     def last(self, beginning):
         return [text for command, text in self.said.items() if command.startswith(beginning)][-1]
