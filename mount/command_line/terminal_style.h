@@ -22,8 +22,9 @@ class TerminalStyle {
 
   bool moves_cursor() const { return moves_cursor_; }
   bool colours() const { return colours_; }
-  std::string bad(const std::string& text) const { return coloured(text, "31"); }   // red
-  std::string good(const std::string& text) const { return coloured(text, "32"); }  // green
+  std::string bad(const std::string& text) const { return coloured(text, "31"); }       // red
+  std::string doubtful(const std::string& text) const { return coloured(text, "33"); }  // yellow
+  std::string good(const std::string& text) const { return coloured(text, "32"); }      // green
 
  private:
   std::string coloured(const std::string& text, const char* code) const;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "mount/command_line/terminal_style.h"
 #include "mount/control/json_text.h"
 #include "mount/control/mount_table.h"
 #include "rdma_stream/connection/security.h"
@@ -41,8 +43,12 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::string sentence(const Diagnosis& one) {
-  std::string text = fmt::format("{}: {}", to_string(one.level), printable(one.message));
+std::string sentence(const Diagnosis& one, const TerminalStyle& style) {
+  const std::string word = to_string(one.level);
+  const std::string level = one.level == Level::kOk        ? style.good(word)
+                            : one.level == Level::kWarning ? style.doubtful(word)
+                                                           : style.bad(word);
+  std::string text = fmt::format("{}: {}", level, printable(one.message));
   if (!one.remedy.empty()) text += ". " + printable(one.remedy) + ".";
   return text + "\n";
 }
@@ -63,12 +69,12 @@ std::string plural(size_t number, const std::string& word) {
 }
 
 // The problems again, because they may have scrolled away, and the last line.
-std::string closing(const Diagnoses& all) {
+std::string closing(const Diagnoses& all, const TerminalStyle& style) {
   const Counts counts = count(all);
   std::string text;
   if (counts.at(Level::kProblem) > 0) text += "\n";
   for (const Diagnosis& one : all) {
-    if (one.level == Level::kProblem) text += sentence(one);
+    if (one.level == Level::kProblem) text += sentence(one, style);
   }
   return text + fmt::format("{}: {} ok, {}, {}\n", plural(all.size(), "check"),
                             counts.at(Level::kOk), plural(counts.at(Level::kWarning), "warning"),
@@ -130,12 +136,17 @@ int DoctorCommand::run() const {
   }
   // Each group is printed when it is done: CRIU and a silent target take seconds.
   Diagnoses all;
+  const TerminalStyle style = TerminalStyle::of(STDOUT_FILENO);
   const auto show = [&](Diagnoses more) {
+    // The file of a daemon may name the same key as the command line.
+    std::erase_if(more, [&](const Diagnosis& one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    });
     for (const Diagnosis& one : more) {
       if (json) {
         print_to(stdout, "{}\n", json_text(to_json(one)));
       } else {
-        print_to(stdout, "{}", sentence(one));
+        print_to(stdout, "{}", sentence(one, style));
       }
     }
     add(all, std::move(more));
@@ -170,7 +181,7 @@ int DoctorCommand::run() const {
                         {"warnings", counts.at(Level::kWarning)},
                         {"problems", counts.at(Level::kProblem)}}));
   } else {
-    print_to(stdout, "{}", closing(all));
+    print_to(stdout, "{}", closing(all, style));
   }
   return to_int(good ? ExitCode::kSuccess : ExitCode::kFailure);
 }

@@ -269,9 +269,9 @@ void View::checkpoints(const json& status) {
          fitted(text(*checkpoint, "name"), std::clamp<size_t>(columns_ / 3, 12, 34), charset_) +
          " "},
         {fmt::format("{:<9}", state), state == "failed" ? Tone::kBad : Tone::kPlain},
-        {fmt::format("{:>10}{}  {} files", format_size(number(*checkpoint, "bytes")),
-                     rate > 0 ? "  " + format_size(rate) + "/s" : "",
-                     number(*checkpoint, "files"))}};
+        {fmt::format("{:>10}{}  {} file{}", format_size(number(*checkpoint, "bytes")),
+                     rate > 0 ? "  " + format_size(rate) + "/s" : "", number(*checkpoint, "files"),
+                     number(*checkpoint, "files") == 1 ? "" : "s")}};
     if (const std::string error = text(*checkpoint, "error"); !error.empty()) {
       line.push_back({": " + error, Tone::kBad});
     }

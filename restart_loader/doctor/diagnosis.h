@@ -25,6 +25,8 @@ struct Diagnosis {
   Level level = Level::kOk;
   std::string message;  // a sentence without a full stop
   std::string remedy;   // a sentence without a full stop; empty if nothing is to do
+
+  bool operator==(const Diagnosis&) const = default;
 };
 
 using Diagnoses = std::vector<Diagnosis>;

@@ -54,6 +54,8 @@ def test_every_command_of_the_tutorial_works(two_machines):
     assert len(typed) > 25
     for where, command in typed:
         typist.type(where, command)
+    diagnoses = typist.last("ppmr doctor").splitlines()
+    assert diagnoses[-1].endswith(", 0 problems") and len(diagnoses) == len(set(diagnoses))
     number, host = typist.last("sleep 1; cat /var/tmp/count").split()
     assert host == "two" and int(number) > 5
     assert "counter" in typist.last("runc list") and int(typist.last("sleep 1; cat /srv")) > 5
