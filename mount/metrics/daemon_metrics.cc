@@ -53,6 +53,7 @@ constexpr Number kOfTarget[] = {
     {"ppmr_agents", kGauge, "/agents", 1, "Connections of migrations."},
     {"ppmr_store_limit_bytes", kGauge, "/store/limit_bytes", 1, "Memory that images may use."},
     {"ppmr_store_used_bytes", kGauge, "/store/used_bytes", 1, "Memory that images use."},
+    {"ppmr_store_name_bytes", kGauge, "/store/name_bytes", 1, "Memory that names use."},
     {"ppmr_store_ready_bytes", kGauge, "/store/ready_bytes", 1, "Free memory touched in advance."},
     {"ppmr_store_spilled_bytes", kGauge, "/store/spilled_bytes", 1, "Images in the spill file."},
     {"ppmr_store_lent_bytes", kGauge, "/store/lent_bytes", 1,

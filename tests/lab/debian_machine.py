@@ -70,9 +70,8 @@ class DebianMachine:
 
     def run(self, command, check=True, timeout=120):
         """Runs a command, a list or a line for the shell, as root on the machine."""
-        words = ["sh", "-c", command] if isinstance(command, str) else [*map(str, command)]
         done = subprocess.run(
-            ["nsenter", "--target", str(self.pid), "--all", "--wdns=/", *words],
+            self._entering(command),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -84,6 +83,20 @@ class DebianMachine:
                 f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
             )
         return done
+
+    def start(self, command):
+        """The same, without waiting: a Popen whose stdout has all that the command says."""
+        return subprocess.Popen(
+            self._entering(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def _entering(self, command):
+        words = ["sh", "-c", command] if isinstance(command, str) else [*map(str, command)]
+        return ["nsenter", "--target", str(self.pid), "--all", "--wdns=/", *words]
 
     def stop(self):
         """Ends all of its processes."""
