@@ -6,7 +6,7 @@ import pytest
 from lab.programs import REPOSITORY
 from vm.job_machines import JobMachines
 
-ROUNDS = 400
+ROUNDS = 800  # longer than a move takes between emulated machines
 
 
 @pytest.mark.parametrize(
