@@ -343,7 +343,7 @@ def await_result(hosts, name, host):
 
 def test_request_file_evacuates_its_host_and_gets_a_result(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 100)
+    job = count_to(hosts, 200)
     job.await_lines(5)
     node = hosts.nodes["h2"]
     node.run(["sh", "-c", f"echo '[' >{HOOKS}/broken.request"])
@@ -351,12 +351,12 @@ def test_request_file_evacuates_its_host_and_gets_a_result(make_hosts):
     node.run(["touch", f"{HOOKS}/drain.request"])
     [move] = await_result(hosts, "drain", "h2")["moves"]
     assert move["ok"] and (move["from"], move["to"]) == ("h2", "h3")
-    check_counted(job, 100)
+    check_counted(job, 200)
 
 
 def test_health_check_requests_an_evacuation_and_then_drains_the_host(make_hosts, lab):
     hosts = make_hosts(3)
-    job = count_to(hosts, 100)
+    job = count_to(hosts, 200)
     job.await_lines(5)
     drain, called = lab.home / "drain", lab.home / "scontrol-called"
     programs = lab.home / "bin"
@@ -379,7 +379,7 @@ def test_health_check_requests_an_evacuation_and_then_drains_the_host(make_hosts
     requested, drained = called.read_text().splitlines()
     assert requested.startswith("logger") and "uncorrected memory errors" in requested
     assert drained.startswith("scontrol update NodeName=slurm-h2 State=drain Reason=ppmr: uncorr")
-    check_counted(job, 100)
+    check_counted(job, 200)
 
 
 # ---- Users ---------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""What systemd and dpkg may do while a process moves between two Debian machines: whatever happens, one copy runs."""
+"""An upgrade of the package while a process moves between two Debian machines."""
 import contextlib
 import json
 import subprocess
-import time
 
 import pytest
 
@@ -20,7 +19,6 @@ for (my $n = 1; ; $n++) {
   select undef, undef, undef, 0.02;
 }
 """
-UNIT_LIMITS = "[Service]\nWatchdogSec=2\nTimeoutAbortSec=2\nRestartSec=200ms\n"
 
 
 def in_network(machine, *command):
@@ -41,12 +39,6 @@ def served(two_machines):
         in_network(
             machine, *"tc qdisc add dev eth0 root tbf rate 200mbit burst 1mb latency 50ms".split()
         )
-        for unit in ("ppmr-target", "ppmr-source@out"):
-            machine.run(
-                f"mkdir -p /etc/systemd/system/{unit}.service.d && printf '{UNIT_LIMITS}' "
-                f">/etc/systemd/system/{unit}.service.d/quick.conf"
-            )
-        machine.run("systemctl daemon-reload")
     target.run("ppmr keygen /etc/ppmr/key")
     key = target.run("cat /etc/ppmr/key").stdout
     source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
@@ -79,31 +71,7 @@ def bytes_at(target):
     return sum(json.loads(line).get("bytes", 0) for line in status.splitlines() if line)
 
 
-def upgrade(machine):
-    return lambda: machine.run("dpkg --install /root/ppmr_*.deb")
-
-
-def kill(machine, unit):
-    """As the kernel does when memory is short."""
-    return lambda: machine.run(f"systemctl kill --kill-whom=main --signal=KILL {unit}")
-
-
-def hang(machine, unit):
-    """The watchdog of systemd has to end it."""
-    return lambda: machine.run(f"systemctl kill --kill-whom=main --signal=STOP {unit}")
-
-
-EVENTS = {
-    "upgrade of both": lambda source, target: [upgrade(target), upgrade(source)],
-    "target killed": lambda source, target: [kill(target, "ppmr-target")],
-    "source killed": lambda source, target: [kill(source, "ppmr-source@out")],
-    "target hangs": lambda source, target: [hang(target, "ppmr-target")],
-    "source hangs": lambda source, target: [hang(source, "ppmr-source@out")],
-}
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_one_copy_runs_after(event, served):
+def test_upgrade_of_both_nodes_in_the_middle_of_a_move_does_not_disturb_it(served):
     source, target = served
     source.run("echo 7000 >/proc/sys/kernel/ns_last_pid")
     source.run(
@@ -115,23 +83,14 @@ def test_one_copy_runs_after(event, served):
     try:
         wait_until(lambda: bytes_at(target) > 4 << 20, 30, "memory to arrive")
         assert moving.poll() is None
-        for act in EVENTS[event](source, target):
-            act()
+        for machine in (target, source):
+            machine.run("dpkg --install /root/ppmr_*.deb")
         said = moving.communicate(timeout=120)[0]
     finally:
         moving.kill()
-    moved = moving.returncode == 0
-    assert moved or moving.returncode == 11, said
-    assert moved or "upgrade" not in event, said
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and runs_on(source) == runs_on(target):
-        time.sleep(0.5)
-    assert [runs_on(source), runs_on(target)] == [not moved, moved], said
+    assert moving.returncode == 0, said
+    assert runs_on(target) and not runs_on(source)
     for machine, unit in ((source, "ppmr-source@out"), (target, "ppmr-target")):
-        wait_until(
-            lambda: machine.run(f"systemctl is-active {unit}", check=False).stdout == "active\n",
-            60,
-            f"{unit} to be active",
-        )
+        assert machine.run(f"systemctl is-active {unit}").stdout == "active\n"
         assert machine.run("ppmr migrate --recover", check=False).returncode == 0
         assert "perl" in machine.run("ppmr history").stdout
