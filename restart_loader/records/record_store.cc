@@ -258,9 +258,11 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_for_display(
   for (const std::string& path : record_directories(error)) {
     struct stat facts {};
     if (stat(path.c_str(), &facts) != 0) continue;
-    // The directory's last change is not before the record's first.
+    // The directory's last change is not before the record's first; but the clock of a file system
+    // is behind by up to a tick.
+    constexpr int64_t kTickMaxNs = 100'000'000;
     const int64_t changed_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
-    if (changed_ns < created_from_ns) continue;
+    if (changed_ns < created_from_ns - kTickMaxNs) continue;
     auto record = read_directory(path, Reading::kAsItIs);
     if (record) {
       if (record->history.front().at_ns >= created_from_ns) records.push_back(std::move(*record));
