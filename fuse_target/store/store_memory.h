@@ -137,8 +137,7 @@ class StoreMemory {
   BlockRef allocate(size_t size_bytes);
   // An extent through which bytes pass to the spill file. Empty when the limit is reached.
   BlockRef allocate_bounce();
-  // Counts `size_bytes` of the caller's own memory: blocks get what is left. Empty when the limit
-  // is reached.
+  // Counts memory of the caller against the limit. Empty when the limit is reached.
   StoreCharge charge(size_t size_bytes);
   // See BlockRef::detach().
   BlockRef adopt(uint32_t block_id);
@@ -159,7 +158,7 @@ class StoreMemory {
 
   StoreMemory(StoreOptions options, std::function<void()> space_freed);
   static size_t slab_class(size_t size_bytes);
-  size_t extents_max_locked() const;  // without what is charged
+  size_t extents_max_locked() const;  // the limit without charged bytes
   StoreExtent* take_extent_locked(std::unique_lock<std::mutex>& lock, size_t extents_max);
   StoreExtent* fresh_extent_locked();
   void return_extent_locked(StoreExtent* extent);

@@ -14,7 +14,7 @@ struct DiskSpace {
   std::string what;  // "records", "spilled images"
   std::string path;
   uint64_t free_bytes = 0;
-  std::string why_unknown;  // why it cannot be told; empty: it is known
+  std::string why_unknown;  // why it is unknown; empty: it is known
 };
 
 struct ResourceFacts {
