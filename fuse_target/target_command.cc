@@ -48,21 +48,6 @@ struct Flags {
   bool check = false;
 };
 
-// The mount point is checked first, because a wrong one is the most common mistake.
-Status check_mountpoint(const std::string& path) {
-  std::error_code error;
-  const auto found = std::filesystem::status(path, error);
-  if (error.value() == ENOTCONN) {
-    return failure(EBUSY, "mount point " + path +
-                              ": the mount of a dead daemon is there; remove it with "
-                              "`fusermount3 -u " +
-                              path + "`");
-  }
-  if (!std::filesystem::exists(found)) return system_failure("mount point", path, ENOENT);
-  if (!std::filesystem::is_directory(found)) return system_failure("mount point", path, ENOTDIR);
-  return {};
-}
-
 // Who may restart must also be allowed to send.
 Status check_restart_peers(const TargetOptions& options, const Credentials& credentials) {
   const auto& allowed = credentials.allowed_peers;
@@ -135,11 +120,11 @@ ExitCode exit_code_of(const Error& error) {
 ExitCode run(Daemon& daemon, const Flags& flags) {
   TargetOptions options = flags.target;
   const Credentials& credentials = flags.credentials;
-  if (auto checked = check_mountpoint(options.mountpoint); !checked) {
-    return daemon.failed(checked.error(), ExitCode::kMountFailed);
-  }
+  // Checked first, because a wrong one is the most common mistake.
+  auto mountpoint = resolve_mountpoint(options.mountpoint);
+  if (!mountpoint) return daemon.failed(mountpoint.error(), ExitCode::kMountFailed);
+  options.mountpoint = *mountpoint;
   options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
-  options.mountpoint = std::filesystem::canonical(options.mountpoint).string();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
   }

@@ -6,38 +6,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <cerrno>
+#include <cstdlib>
 
+#include "mount/control/mount_table.h"
 #include "mount/daemon/spawn.h"
+#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
-// stat(2) on the mount of a daemon that died returns ENOTCONN.
-Status check_mountpoint(const std::string& mountpoint) {
-  struct stat attributes {};
-  if (::stat(mountpoint.c_str(), &attributes) != 0) {
-    if (errno == ENOTCONN) {
-      return failure(EBUSY, "mount on " + mountpoint +
-                                ": the mount of a dead daemon is there; remove it with "
-                                "`fusermount3 -u " +
-                                mountpoint + "`");
-    }
-    return system_failure("mount on", mountpoint);
-  }
-  if (!S_ISDIR(attributes.st_mode)) return system_failure("mount on", mountpoint, ENOTDIR);
-  return {};
-}
+// More than one: a daemon that may not remove the mount of its predecessor could not mount either.
+constexpr int kDeadMountsMax = 16;
 
-Status check_not_mounted(const std::string& mountpoint) {
-  std::ifstream mounts("/proc/self/mountinfo");
-  for (std::string line; std::getline(mounts, line);) {
-    if (line.find(" " + mountpoint + " ") != std::string::npos &&
-        line.find(" - fuse.ppmr ") != std::string::npos) {
-      return failure(EBUSY, "mount on " + mountpoint + ": a ppmr mount is there already");
-    }
-  }
-  return {};
+// stat(2) on the mount of a daemon that died returns ENOTCONN.
+bool is_dead_mount(const std::string& path) {
+  struct stat attributes {};
+  return ::stat(path.c_str(), &attributes) != 0 && errno == ENOTCONN;
 }
 
 // Lazily, because a process may have its working directory in the mount.
@@ -48,14 +33,54 @@ void detach(const std::string& mountpoint) {
   }
 }
 
+// A daemon that was killed, for example because memory was short, leaves its mount. Nobody can use
+// that any more, and whoever starts the daemon again wants it in the same place.
+Status remove_dead_mounts(const std::string& mountpoint) {
+  for (int i = 0; i < kDeadMountsMax && is_dead_mount(mountpoint); ++i) {
+    const auto mounted = find_mount(mountpoint);
+    if (!mounted || mounted->mount.mountpoint != mountpoint) break;
+    spdlog::warn("removing the mount that a daemon left at {} when it died", mountpoint);
+    detach(mountpoint);
+  }
+  if (!is_dead_mount(mountpoint)) return {};
+  return failure(EBUSY, "mount on " + mountpoint +
+                            ": the mount of a dead daemon is there and could not be removed; "
+                            "as its owner, run `fusermount3 -u -z " +
+                            mountpoint + "`");
+}
+
+Status check_not_mounted(const std::string& mountpoint) {
+  const auto mounted = find_mount(mountpoint);
+  if (!mounted || mounted->mount.mountpoint != mountpoint) return {};
+  return failure(EBUSY, "mount on " + mountpoint + ": a ppmr mount is there already");
+}
+
 }  // namespace
 
-Result<FuseChannel> mount_fuse(const MountOptions& options) {
-  if (auto status = check_mountpoint(options.mountpoint); !status) return failure(status.error());
-  char* resolved = ::realpath(options.mountpoint.c_str(), nullptr);
-  if (resolved == nullptr) return system_failure("resolve the mount point", options.mountpoint);
-  const std::string mountpoint = resolved;
+Result<std::string> resolve_mountpoint(const std::string& path) {
+  struct stat attributes {};
+  if (::stat(path.c_str(), &attributes) != 0) {
+    if (errno != ENOTCONN) return system_failure("mount point", path);
+    const auto mounted = find_mount(path);
+    if (mounted && mounted->remainder.empty()) return mounted->mount.mountpoint;
+    return failure(EBUSY, "mount point " + path +
+                              ": a dead mount is there, and not one of ppmr; remove it with "
+                              "`umount -l " +
+                              path + "`");
+  }
+  if (!S_ISDIR(attributes.st_mode)) return system_failure("mount point", path, ENOTDIR);
+  char* resolved = ::realpath(path.c_str(), nullptr);
+  if (resolved == nullptr) return system_failure("mount point", path);
+  std::string mountpoint = resolved;
   ::free(resolved);
+  return mountpoint;
+}
+
+Result<FuseChannel> mount_fuse(const MountOptions& options) {
+  auto resolved = resolve_mountpoint(options.mountpoint);
+  if (!resolved) return failure(resolved.error());
+  const std::string mountpoint = *resolved;
+  if (auto status = remove_dead_mounts(mountpoint); !status) return failure(status.error());
   if (auto status = check_not_mounted(mountpoint); !status) return failure(status.error());
 
   std::string words = "nosuid,nodev,subtype=ppmr,fsname=" + options.source_label;

@@ -105,7 +105,8 @@ void check_mount(const MountEntry& mount, Diagnoses& found) {
         "mount",
         fmt::format("{} is stale: its daemon has ended ({})", mount.mountpoint,
                     status.error().message),
-        fmt::format("Run `fusermount3 -u -z {}`, then start the daemon again", mount.mountpoint)));
+        fmt::format("Start the daemon again, which replaces it, or run `fusermount3 -u -z {}`",
+                    mount.mountpoint)));
   } else {
     const bool draining = status->value("draining", false);
     const std::string message =

@@ -81,10 +81,9 @@ class Ends:
         directory.mkdir()
         a, b = machines.nodes
         self.x = End(a, "x", "y", directory, message_bytes, rate)
-        # Otherwise both ends have the same pid, and none can move to the other's machine.
-        holder = b.spawn(["sleep", "1000"])
+        # With the same pid, none of them could move to the other's machine.
+        b.run(["tee", "/proc/sys/kernel/ns_last_pid"], input=str(self.x.pid + 1000))
         self.y = End(b, "y", "x", directory, message_bytes, rate)
-        b.signal(holder, signal.SIGKILL)
         assert self.x.pid != self.y.pid
         self.x.other, self.y.other = self.y, self.x
         self.await_traffic()

@@ -112,17 +112,14 @@ class Migrations(Mounts):
         """The logs of CRIU and the supervisors in the last migrations, to explain a failure."""
         texts = []
         for role in ("source", "target"):
-            directories = sorted(
-                self.node(role).host_path(self.states[role]).glob(f"*.{role}"),
-                key=lambda path: path.stat().st_mtime,
-            )
-            for log in sorted(
-                path for directory in directories[-newest:] for path in directory.glob("work-*/*")
-            ):
-                if log.suffix in (".log", ".out"):
-                    texts.append(
-                        f"--- {role} {log.name}\n{log.read_text(errors='replace')[-1500:]}"
-                    )
+            script = f"""
+                cd {self.states[role]} || exit 0
+                for log in $(ls -d -t -r *.{role} | tail -n {newest} | sed 's,$,/work-*/*.[lo][ou][gt],'); do
+                  [ -e "$log" ] || continue
+                  echo "--- {role} $(basename "$log")"
+                  tail -c 1500 "$log"
+                done"""
+            texts.append(self.node(role).run(["sh", "-c", script], check=False).stdout)
         return "\n".join(texts)
 
 
