@@ -1,4 +1,5 @@
-// The requests of the control socket: status, commit, drain, wait, remove, lend, note_outcome.
+// The requests of the control socket: status, commit, drain, wait, remove, lend, bundle,
+// note_outcome.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -110,6 +111,7 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
     return noted ? nlohmann::json{{"ok", true}} : refusal(noted.error());
   }
   if (operation == "lend") return lend(request, descriptors);
+  if (operation == "bundle") return bundle(request, descriptors);
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
 }
@@ -287,6 +289,15 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
   }
   descriptors = std::move(passed);
   return answer;
+}
+
+// Descriptor of the answer: the memfd.
+nlohmann::json TargetMount::bundle(const nlohmann::json& request,
+                                   std::vector<UniqueFd>& descriptors) {
+  auto bundled = tree_.bundle(request.at("checkpoint"));
+  if (!bundled) return refusal(bundled.error());
+  descriptors.push_back(std::move(bundled->memfd));
+  return {{"ok", true}, {"inode", bundled->inode}};
 }
 
 }  // namespace ppmr

@@ -88,6 +88,7 @@ class TargetMount {
   nlohmann::json remove(const nlohmann::json& request);
   static nlohmann::json note_refusal(const nlohmann::json& request);
   nlohmann::json lend(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
+  nlohmann::json bundle(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
 
   Status serve_agent(Connection& connection, const std::string& node_name);
 

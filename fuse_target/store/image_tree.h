@@ -3,7 +3,7 @@
 // every call of the Sink validates its arguments.
 //
 // Files: image_tree.cc (tables); sink_names.cc, sink_bytes.cc, sink_seal.cc (Sink);
-// tree_queries.cc (mount and control socket).
+// tree_queries.cc (mount and control socket); tree_loans.cc (loans and bundles).
 //
 // Lock order, outer to inner: tree mutex -> file table -> a file's mutex -> store memory. A chunk
 // lands without the tree mutex. Parked requests are retried, and spill files closed, with no lock
@@ -21,6 +21,7 @@
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/stored_checkpoint.h"
 #include "mount/fuse/node_view.h"
+#include "mount/image_bundle/image_bundle.h"
 #include "rdma_stream/mover/sink.h"
 
 namespace ppmr {
@@ -119,6 +120,13 @@ class ImageTree final : public Sink {
   };
   Result<Lent> lend(const std::string& checkpoint, const std::string& path, uint64_t offset,
                     bool arrived_only = false);
+  // The small files of a sealed checkpoint in one sealed memfd (mount/image_bundle). Errors: as
+  // lend(), ENOTDIR.
+  struct Bundle {
+    uint64_t inode = 0;  // of the checkpoint
+    UniqueFd memfd;
+  };
+  Result<Bundle> bundle(const std::string& checkpoint);
   uint64_t landed_bytes() const { return landed_bytes_; }
   // Blocks until `reached` returns true for the checkpoint, or until `timeout`. Returns the last
   // report, nullopt when the checkpoint does not exist. `reached` is called with the tree's mutex
@@ -194,6 +202,9 @@ class ImageTree final : public Sink {
   std::string manifest_difference_locked(const StoredCheckpoint& checkpoint, uint64_t entry_count);
   std::string entry_difference_locked(const StoredCheckpoint& checkpoint,
                                       const wire::ManifestEntry& entry);
+  // `what`: of messages.
+  Result<StoredNodePointer> top_locked(const std::string& checkpoint, const std::string& what,
+                                       bool sealed_only) const;
   CheckpointReport report_locked(const std::string& name, const StoredNode& top) const;
   std::optional<CheckpointReport> checkpoint_locked(const std::string& name) const;
 

@@ -1,6 +1,5 @@
 // The functions of ImageTree for the mount and the control socket.
 #include <algorithm>
-#include <sstream>
 
 #include "fuse_target/store/image_tree.h"
 
@@ -141,41 +140,6 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name, const std:
   // forever, so the checkpoint fails.
   if (unfinished) fail(top->checkpoint, Error{EIO, "removed at the target before it was complete"});
   return top->key;
-}
-
-// ---- Loans ------------------------------------------------------------------------------------
-
-Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std::string& path,
-                                        uint64_t offset, bool arrived_only) {
-  const std::string name = path.empty() ? checkpoint : checkpoint + "/" + path;
-  // Held until the loan has its references: otherwise a removal could free the bytes.
-  std::lock_guard lock(mutex_);
-  const auto top = root_->children.find(checkpoint);
-  if (top == root_->children.end()) return failure(ENOENT, "no checkpoint '" + checkpoint + "'");
-  StoredNodePointer node = top->second;
-  const StoredState state = node->checkpoint->state();
-  if (state == StoredState::kFailed) {
-    return failure(EIO, "lend '" + name +
-                            "': the checkpoint has failed: " + node->checkpoint->error().message);
-  }
-  if (state != StoredState::kSealed && !arrived_only) {
-    return failure(EBUSY, "lend '" + name + "': the checkpoint is not sealed, it is " +
-                              to_string(state) + "; seal it with `ppmr commit`");
-  }
-  std::istringstream names(path);
-  for (std::string part; std::getline(names, part, '/');) {
-    const auto child = node->children.find(part);
-    if (child == node->children.end()) return failure(ENOENT, "lend '" + name + "': no such file");
-    node = child->second;
-  }
-  if (!node->is_file()) {
-    return failure(node->is_directory() ? EISDIR : EINVAL, "lend '" + name + "': not a file");
-  }
-  auto loan = arrived_only ? node->file->lend_arrived(offset) : node->file->lend(offset);
-  if (!loan) {
-    return failure(loan.error().errno_value, "lend '" + name + "': " + loan.error().message);
-  }
-  return Lent{node->inode, std::move(*loan)};
 }
 
 // ---- Reports of checkpoints --------------------------------------------------------------------

@@ -399,6 +399,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--tree", restore->tree)->required();
   auto pager = add_internal<ServePagesCommand>(app, "serve-pages", exit_code, sub);
   sub->add_option("--images", pager->images)->required();
+  sub->add_option("--bundle", pager->bundle);
   sub->add_option("--memory", pager->memory);
   sub->add_option("--complete", pager->complete);
   sub->add_option("--shared-images", pager->shared_images);

@@ -80,8 +80,11 @@ Status Restore::start_pager() {
   if (!options_.memory.empty()) {
     const std::string complete = options_.work + kMemoryCompleteFile;
     argv.insert(argv.end(), {"--memory", options_.memory, "--complete", complete});
-    argv.insert(argv.end(), {"--shared-images", options_.work + kSharedImages});
     if (options_.post_copy) argv.push_back("--fill-early");
+  }
+  if (!options_.bundle.empty()) argv.insert(argv.end(), {"--bundle", options_.bundle});
+  if (!options_.memory.empty() || !options_.bundle.empty()) {
+    argv.insert(argv.end(), {"--shared-images", options_.work + kSharedImages});
   }
   auto started = CriuProcess::start({.argv = std::move(argv),
                                      .log_file = options_.work + "/pager.log",

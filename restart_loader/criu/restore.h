@@ -21,8 +21,8 @@ namespace ppmr {
 
 // In the work directory: the pager makes it when the whole memory file has arrived.
 inline constexpr const char* kMemoryCompleteFile = "/memory-complete";
-// In the work directory: the pager makes this link to a directory of images if processes share
-// pages.
+// In the work directory: the pager makes this link to the images from which CRIU restores if they
+// are not those of the checkpoint.
 inline constexpr const char* kSharedImages = "/shared-images";
 
 struct RestoreOptions {
@@ -31,6 +31,8 @@ struct RestoreOptions {
   // The memory file to which the images' page index refers (mount/page_index); empty: the images
   // include the memory. For a lazy restore.
   std::string memory;
+  // The path of a bundle of the small images (mount/image_bundle), for a lazy restore; empty: none.
+  std::string bundle;
   // Whether the process may run before the memory file has arrived.
   bool post_copy = false;
   std::string work;  // absolute: CRIU's work directory, for its logs; not in the mount

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -30,9 +29,9 @@
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/output.h"
 #include "restart_loader/migration/restore_remains.h"
+#include "restart_loader/migration/sealed_images.h"
 #include "restart_loader/pager/pager.h"
 #include "restart_loader/policy/check_restart.h"
-#include "restart_loader/policy/checkpoint_links.h"
 #include "restart_loader/processes/own_namespace.h"
 #include "restart_loader/rdma_release/rdma_release.h"
 
@@ -73,7 +72,6 @@ class TreeRestore {
     });
   }
   Result<std::string> control_socket() const;
-  std::string images() const;
   Status await_sealed();
   // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
   // not accept its tree.
@@ -105,7 +103,7 @@ class TreeRestore {
   std::string work_;
   std::string criu_;
   uint64_t sealed_inode_ = 0;  // of the checkpoint's directory
-  UniqueFd checkpoint_;        // O_PATH; open once it is sealed
+  std::optional<SealedImages> images_;
   std::optional<HeldCriu> prepared_;
   int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
   bool lazily_ = true;
@@ -161,43 +159,29 @@ Status TreeRestore::await_sealed() {
   }
 }
 
-// What is judged must be what CRIU reads. A sealed checkpoint cannot change, but it can be removed,
-// and another one can take its name: so from here on, the checkpoint is its directory and not its
-// name.
 Status TreeRestore::judge() {
   const TreeRecord& tree = record_.trees[tree_];
-  const std::string path = record_.mountpoint + "/" + tree.checkpoint;
-  checkpoint_ = UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat found {};
-  if (!checkpoint_ || fstat(checkpoint_.get(), &found) != 0) {
-    return system_failure("open checkpoint", path);
-  }
-  if (found.st_ino != sealed_inode_) {
-    return failure(ESTALE, "checkpoint " + path + " was replaced after it had been sealed");
-  }
-  const std::string sealed = fmt::format("/proc/{}/fd/{}", getpid(), checkpoint_.get());
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
   auto policy = parse_restart_policy(record_.restart_policy);
   if (!policy) return failure(policy.error());
-  Status accepted = refuse_links(sealed);
-  if (accepted) {
-    accepted = check_restart(*policy, {.images = images(),
+  auto images = SealedImages::open({.control_socket = *socket,
+                                    .mountpoint = record_.mountpoint,
+                                    .checkpoint = tree.checkpoint,
+                                    .directory = tree.images,
+                                    .inode = sealed_inode_});
+  Status accepted = images ? Status{} : failure(images.error());
+  if (images) {
+    images_ = std::move(*images);
+    accepted = check_restart(*policy, {.images = images_->path(),
+                                       .small_images = images_->bundle(),
                                        .bundle = tree.container.bundle,
                                        .criu_options = record_.criu_options});
   }
   if (accepted) return {};
-  Error error = accepted.error();
-  if (const size_t at = error.message.find(sealed); at != std::string::npos) {
-    error.message.replace(at, sealed.size(), path);
-  }
+  Error error = images_ ? images_->with_names(accepted.error()) : accepted.error();
   note_refusal(error);
   return failure(std::move(error));
-}
-
-std::string TreeRestore::images() const {
-  const TreeRecord& tree = record_.trees[tree_];
-  if (!checkpoint_) return images_path(record_, tree);
-  return fmt::format("/proc/{}/fd/{}{}{}", getpid(), checkpoint_.get(),
-                     tree.images.empty() ? "" : "/", tree.images);
 }
 
 // In the log of the target's daemon.
@@ -303,8 +287,9 @@ bool TreeRestore::was_aborted_for(milliseconds time) {
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
   auto restore =
       Restore::create({.criu = criu_,
-                       .images = images(),
+                       .images = images_->path(),
                        .memory = memory_path(record_, record_.trees[tree_]),
+                       .bundle = images_->bundle_path(),
                        .post_copy = record_.post_copy,
                        .work = work_,
                        .lazily = lazily_,

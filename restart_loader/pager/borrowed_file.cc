@@ -34,22 +34,6 @@ struct BorrowedFile::Part {
   std::vector<UniqueFd> descriptors;
 };
 
-// ---- Mappings ----------------------------------------------------------------------------------
-
-Result<BorrowedFile::Mapping> BorrowedFile::Mapping::create(const UniqueFd& memfd) {
-  struct stat status {};
-  if (::fstat(memfd.get(), &status) != 0) return system_failure("stat", "borrowed memory");
-  const auto size = static_cast<size_t>(status.st_size);
-  void* const start = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, memfd.get(), 0);
-  if (start == MAP_FAILED) return system_failure("map", "borrowed memory");
-  ::madvise(start, size, MADV_DONTDUMP);  // images of processes hold secrets
-  return Mapping({static_cast<const std::byte*>(start), size});
-}
-
-BorrowedFile::Mapping::~Mapping() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
-
 // Maps each region once, however many parts lie in it.
 Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_t offset,
                                                   uint64_t length) {
@@ -57,7 +41,7 @@ Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_
   if (::fstat(memfd.get(), &status) != 0) return system_failure("stat", "borrowed memory");
   auto found = regions_.find(status.st_ino);
   if (found == regions_.end()) {
-    auto mapping = Mapping::create(memfd);
+    auto mapping = MappedFile::map(memfd);
     if (!mapping) return failure(mapping.error());
     found = regions_.emplace(status.st_ino, std::move(*mapping)).first;
   }
@@ -132,7 +116,7 @@ Status BorrowedFile::add(Part part, uint64_t size_bytes) {
   if (const auto spill = part.answer.find("spill"); spill != part.answer.end()) {
     spill_place = spill->at("place");
     if (spill_place + 1 >= descriptors.size()) return malformed("no spill file");
-    auto checksums = Mapping::create(descriptors[spill_place + 1]);
+    auto checksums = MappedFile::map(descriptors[spill_place + 1]);
     if (!checksums) return failure(checksums.error());
     spills_.push_back(
         {std::move(descriptors[spill_place]), std::move(*checksums), spill->at("first_block")});

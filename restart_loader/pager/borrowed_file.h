@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "buffer_pool/mapped_file.h"
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
 
@@ -52,24 +53,9 @@ class BorrowedFile {
                                         std::span<std::byte> scratch) const;
 
  private:
-  class Mapping {  // of a whole descriptor, for reading
-   public:
-    static Result<Mapping> create(const UniqueFd& memfd);
-    Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-    Mapping& operator=(Mapping&& other) noexcept {
-      std::swap(bytes_, other.bytes_);
-      return *this;
-    }
-    ~Mapping();
-    std::span<const std::byte> bytes() const { return bytes_; }
-
-   private:
-    explicit Mapping(std::span<const std::byte> bytes) : bytes_(bytes) {}
-    std::span<const std::byte> bytes_;
-  };
   struct Spill {
     UniqueFd file;
-    Mapping checksums;
+    MappedFile checksums;
     uint64_t first_block = 0;
   };
   struct Piece {
@@ -93,7 +79,7 @@ class BorrowedFile {
   int loan_ = -1;      // as the daemon numbers it; -1: none yet
   UniqueFd loan_end_;  // ours
   uint64_t inode_ = 0;
-  std::map<uint64_t, Mapping> regions_;  // by inode of the memfd
+  std::map<uint64_t, MappedFile> regions_;  // by inode of the memfd
 
   std::atomic<uint64_t> end_bytes_ = 0;
   mutable std::shared_mutex mutex_;   // held for writing only while a part is added

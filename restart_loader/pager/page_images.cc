@@ -8,14 +8,14 @@
 
 namespace ppmr {
 
-Result<PageImages> PageImages::open(std::string directory, const std::string& memory) {
-  PageImages images(std::move(directory));
+Result<PageImages> PageImages::open(RestoreImages from, const std::string& memory) {
+  PageImages images(std::move(from));
   if (memory.empty()) return images;
   auto file = PageFile::open(memory);
   if (!file) return failure(file.error());
   images.files_ = std::make_shared<PageFiles>();
   images.files_->add(std::move(*file));
-  auto index = read_page_index(images.directory_ + "/" + kPageIndexFile);
+  auto index = read_page_index(images.images_.path_of(kPageIndexFile));
   if (!index) return failure(index.error());
   if (index->memory_bytes > PageFiles::kFileSpanBytes) {
     return failure(EPROTO, memory + ": the memory file is too large");
@@ -27,15 +27,16 @@ Result<PageImages> PageImages::open(std::string directory, const std::string& me
     images.pagemaps_[task.pid] = std::move(*pagemap);
     if (const auto images_of = images.of(task.pid); !images_of) return failure(images_of.error());
   }
-  if (!follows_rounds(images.directory_)) return images;
-  auto rounds = read_round_images(images.directory_, images.index_, *images.files_);
+  const std::string& directory = images.images_.directory();
+  if (!follows_rounds(directory)) return images;
+  auto rounds = read_round_images(directory, images.index_, *images.files_);
   if (!rounds) return failure(rounds.error());
   images.rounds_ = std::move(*rounds);
   return images;
 }
 
 std::string PageImages::pagemap_path(pid_t pid) const {
-  return fmt::format("{}/pagemap-{}.img", directory_, pid);
+  return images_.path_of(fmt::format("pagemap-{}.img", pid));
 }
 
 Result<TaskImages> PageImages::of(pid_t pid) const {
@@ -77,7 +78,7 @@ Result<TaskImages> PageImages::of(pid_t pid, const Pagemap& pagemap) const {
     images.ranges = unshared_parts(images.ranges, shared_);
     return images;
   }
-  auto file = PageFile::open(fmt::format("{}/pages-{}.img", directory_, pagemap.pages_id));
+  auto file = PageFile::open(images_.path_of(fmt::format("pages-{}.img", pagemap.pages_id)));
   if (!file) return failure(file.error());
   auto pages = std::make_shared<PageFiles>();
   pages->add(std::move(*file));
@@ -86,7 +87,14 @@ Result<TaskImages> PageImages::of(pid_t pid, const Pagemap& pagemap) const {
 }
 
 Status PageImages::prepare_images(const std::string& link) {
-  const auto parents = read_pstree(directory_ + "/pstree.img");
+  Status prepared = files_ ? write_changed_images() : Status{};
+  if (prepared) prepared = images_.publish(link);
+  if (!prepared) images_.free_memory();
+  return prepared;
+}
+
+Status PageImages::write_changed_images() {
+  const auto parents = read_pstree(images_.path_of("pstree.img"));
   if (!parents) return failure(parents.error());
   const bool has_rounds = !rounds_.pagemaps.empty();
   const PageIndex& index = has_rounds ? rounds_.index : index_;
@@ -94,18 +102,12 @@ Status PageImages::prepare_images(const std::string& link) {
   if (shared.empty() && !has_rounds) return {};
   auto pagemaps = pagemaps_;
   for (const auto& [pid, pagemap] : rounds_.pagemaps) pagemaps[pid] = pagemap;
-  auto images =
-      SharedImages::create({directory_, link}, index, shared, *files_, pagemaps, has_rounds);
-  if (!images) return failure(images.error());
-  shared_images_ = std::move(*images);
+  const Status written = write_shared_pages(images_, index, shared, *files_, pagemaps, has_rounds);
+  if (!written) return written;
   shared_ = std::move(shared);
   pagemaps_ = std::move(pagemaps);
   if (has_rounds) index_ = std::move(rounds_.index);
   return {};
-}
-
-void PageImages::criu_has_ended() {
-  if (shared_images_) shared_images_->free_memory();
 }
 
 }  // namespace ppmr

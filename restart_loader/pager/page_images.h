@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "mount/page_index/page_index.h"
 #include "restart_loader/pager/page_files.h"
 #include "restart_loader/pager/pagemap_image.h"
+#include "restart_loader/pager/restore_images.h"
 #include "restart_loader/pager/round_images.h"
 #include "restart_loader/pager/shared_pages.h"
 
@@ -38,33 +38,33 @@ class PageImages {
   // `memory`: the memory file; empty: the images include the memory. With a memory file, also
   // checks that it has every page that the images leave out. Errors: of the file system; EPROTO
   // with the file and the fault for images that CRIU has not written, or memory that is missing.
-  static Result<PageImages> open(std::string directory, const std::string& memory);
+  static Result<PageImages> open(RestoreImages images, const std::string& memory);
 
   // `pid`: as the process sees itself. Errors: as open().
   Result<TaskImages> of(pid_t pid) const;
-  // Makes images from which CRIU restores the pages that processes share, and in which pages of
-  // rounds are lazy; and the symbolic link `link` to their directory. No link if the images need no
-  // change. Blocks while shared pages have not arrived. After an error CRIU restores all pages of
-  // rounds, and none are shared. Errors: as SharedImages::create().
+  // Makes the images from which CRIU restores: with the pages that processes share, and in which
+  // pages of rounds are lazy; and the symbolic link `link` to their directory. No link if they are
+  // those of the checkpoint, as after an error: then CRIU restores all pages of rounds, and none
+  // are shared. Blocks while shared pages have not arrived. Errors: as write_shared_pages().
   Status prepare_images(const std::string& link);
   // CRIU needs the images no more.
-  void criu_has_ended();
+  void criu_has_ended() { images_.free_memory(); }
   // The memory file and the files of rounds; null if there is no memory file.
   const std::shared_ptr<PageFiles>& files() const { return files_; }
 
  private:
-  explicit PageImages(std::string directory) : directory_(std::move(directory)) {}
+  explicit PageImages(RestoreImages images) : images_(std::move(images)) {}
   std::string pagemap_path(pid_t pid) const;
+  Status write_changed_images();
   Result<TaskImages> of(pid_t pid, const Pagemap& pagemap) const;
 
-  std::string directory_;
+  RestoreImages images_;
   std::shared_ptr<PageFiles> files_;  // null: there is no memory file
   PageIndex index_;                   // of the memory file, and of the rounds if they are lazy
   RoundImages rounds_;
   // Of the processes of the page index. Read once: each file of a mount costs round trips.
   std::map<pid_t, Pagemap> pagemaps_;
   std::vector<PageRange> shared_;  // what CRIU restores itself
-  std::optional<SharedImages> shared_images_;
 };
 
 }  // namespace ppmr

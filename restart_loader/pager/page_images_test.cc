@@ -46,7 +46,7 @@ class PageImagesTest : public testing::Test {
   Result<TaskImages> read(const std::string& memory = "") {
     std::ofstream(directory_ + "/pagemap-17.img") << bytes_ << std::flush;
     std::ofstream(directory_ + "/pages-3.img") << "pages" << std::flush;
-    const auto images = PageImages::open(directory_, memory);
+    const auto images = PageImages::open(*RestoreImages::open(directory_), memory);
     if (!images) return failure(images.error());
     return images->of(17);
   }
@@ -129,7 +129,8 @@ TEST_F(PageImagesTest, TaskWithoutLazyPagesNeedsNoPagesFile) {
 }
 
 TEST_F(PageImagesTest, MissingImageIsNamed) {
-  EXPECT_EQ(PageImages::open(directory_, "")->of(18).error().errno_value, ENOENT);
+  EXPECT_EQ(PageImages::open(*RestoreImages::open(directory_), "")->of(18).error().errno_value,
+            ENOENT);
 }
 
 TEST_F(PageImagesTest, DamagedImagesAreRefused) {

@@ -47,8 +47,8 @@ Status Pager::open() {
 
 // Saves memory, and after pre-copy time. The tree can run without.
 void Pager::prepare_images() {
-  if (options_.shared_images.empty() || !images_.files()) return;
-  start_borrowing();  // to read no bytes through the mount that are in memory
+  if (options_.shared_images.empty()) return;
+  if (images_.files()) start_borrowing();  // to read no bytes through the mount that are in memory
   const Status prepared = images_.prepare_images(options_.shared_images);
   if (!prepared) {
     fmt::print(
@@ -262,7 +262,9 @@ void Pager::stop() {
 }
 
 Result<PagerCounters> serve_pages(const PagerOptions& options) {
-  auto images = PageImages::open(options.images, options.memory);
+  auto directory = RestoreImages::open(options.images, options.bundle);
+  if (!directory) return failure(directory.error());
+  auto images = PageImages::open(std::move(*directory), options.memory);
   if (!images) return failure(images.error());
   auto pager = std::make_unique<Pager>(std::move(*images), options);
   if (Status opened = pager->open(); !opened) return failure(opened.error());

@@ -40,10 +40,11 @@ struct PagerCounters {
 
 struct PagerOptions {
   std::string images;  // their directory
+  std::string bundle;  // see RestoreImages; empty: none
   std::string memory;  // see PageImages
   std::string work;    // the directory in which it listens
-  // If processes share pages, the pager makes this link to images (shared_pages.h) before it
-  // listens, and CRIU must restore from it. Empty: pages that are shared are not shared any more.
+  // If CRIU must restore from other images (restore_images.h), the pager makes this link to them
+  // before it listens. Empty: CRIU restores from `images`, and no pages are shared.
   std::string shared_images;
   // Whether pages are put in place before the memory file is complete, as they arrive (post-copy).
   bool fills_early = false;

@@ -40,6 +40,7 @@ int ServePagesCommand::run() const {
   };
   try {
     const auto served = serve_pages({.images = images,
+                                     .bundle = bundle,
                                      .memory = memory,
                                      .work = work,
                                      .shared_images = shared_images,

@@ -2,22 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "restart_loader/pager/equal_pages.h"
 #include "restart_loader/pager/mm_image.h"
-#include "restart_loader/pager/round_images.h"
 
 namespace ppmr {
 namespace {
@@ -61,80 +54,6 @@ std::vector<PageRange> parts(const std::vector<PageRange>& ranges,
   return found;
 }
 
-// For any process, as long as this one has the file open.
-std::string path_of(const UniqueFd& file) {
-  return fmt::format("/proc/{}/fd/{}", getpid(), file.get());
-}
-
-// A mount that is in no directory and ends with its last file. Errors: of the file system, with
-// what the kernel says.
-Result<UniqueFd> detached_mount(const char* type,
-                                const std::vector<std::pair<const char*, std::string>>& options) {
-  const UniqueFd context(fsopen(type, FSOPEN_CLOEXEC));
-  if (!context) return system_failure("mount", type);
-  int set = 0;
-  for (const auto& [name, value] : options) {
-    if (set == 0) set = fsconfig(context.get(), FSCONFIG_SET_STRING, name, value.c_str(), 0);
-  }
-  if (set == 0) set = fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0);
-  if (set == 0) {
-    UniqueFd mounted(fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
-    if (mounted) return mounted;
-  }
-  const int error = errno;
-  std::array<char, 512> said{};
-  if (read(context.get(), said.data(), said.size() - 1) < 0) said[0] = '\0';
-  return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
-}
-
-// The same directory by its name in the mount namespace of the caller: `path` may lead through a
-// descriptor of another process, to a mount of that process's namespace. Empty if something else
-// has that name by now.
-UniqueFd open_by_name(const std::string& path) {
-  const auto open_directory = [](const std::string& name) {
-    return UniqueFd(open(name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  };
-  const UniqueFd wanted = open_directory(path);
-  std::error_code error;
-  UniqueFd named = open_directory(std::filesystem::canonical(path, error));
-  struct stat is {
-  }, was{};
-  if (!wanted || !named || fstat(wanted.get(), &was) != 0 || fstat(named.get(), &is) != 0) {
-    return UniqueFd();
-  }
-  const bool same = is.st_dev == was.st_dev && is.st_ino == was.st_ino;
-  if (!same) errno = ESTALE;
-  return same ? std::move(named) : UniqueFd();
-}
-
-// An overlay of two directories, in no directory itself. Before Linux 6.15 the kernel accepts only
-// directories in the mount namespace of the caller, so `upper` is moved to one that ends with this
-// call, over the directory `place`. Errors: as detached_mount().
-Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lower,
-                                  const std::string& place) {
-  Result<UniqueFd> overlay = system_failure("make", "a mount namespace", EINVAL);
-  const auto open_directory = [](const std::string& path) {
-    return UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  };
-  std::thread([&] {
-    if (unshare(CLONE_NEWNS) != 0 ||
-        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
-      overlay = system_failure("make", "a mount namespace");
-      return;
-    }
-    const UniqueFd below = open_by_name(lower);
-    if (!below || move_mount(upper.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH)) {
-      overlay = system_failure("mount", below ? place : lower);
-      return;
-    }
-    const UniqueFd above = open_directory(place);
-    overlay = above
-                  ? detached_mount("overlay", {{"lowerdir", path_of(above) + ":" + path_of(below)}})
-                  : system_failure("open", place);
-  }).join();
-  return overlay;
-}
-
 struct TaskPages {
   pid_t pid = 0;
   Pagemap pagemap;
@@ -143,14 +62,18 @@ struct TaskPages {
   std::vector<DumpedPart> dumped;  // owners: tasks
 };
 
-Result<std::vector<TaskPages>> read_tasks(const std::string& images, const PageIndex& index,
+std::string pages_name(const Pagemap& pagemap) {
+  return fmt::format("pages-{}.img", pagemap.pages_id);
+}
+
+Result<std::vector<TaskPages>> read_tasks(const RestoreImages& images, const PageIndex& index,
                                           const std::vector<PageRange>& shared,
                                           const std::map<pid_t, Pagemap>& pagemaps) {
   std::vector<TaskPages> tasks;
   for (const IndexedTask& task : index.tasks) {
     auto own = shared_parts(task.ranges, shared);
     if (own.empty()) continue;
-    auto mm = MmImage::read(fmt::format("{}/mm-{}.img", images, task.pid));
+    auto mm = MmImage::read(images.path_of(fmt::format("mm-{}.img", task.pid)));
     if (!mm) return failure(mm.error());
     tasks.push_back({task.pid, pagemaps.at(task.pid), std::move(*mm), std::move(own), {}});
   }
@@ -160,10 +83,10 @@ Result<std::vector<TaskPages>> read_tasks(const std::string& images, const PageI
   return tasks;
 }
 
-DumpedFiles files_of(const std::vector<TaskPages>& tasks, const std::string& images) {
+DumpedFiles files_of(const std::vector<TaskPages>& tasks, const RestoreImages& images) {
   std::vector<std::string> paths;
   for (const TaskPages& task : tasks) {
-    paths.push_back(fmt::format("{}/pages-{}.img", images, task.pagemap.pages_id));
+    paths.push_back(images.path_of(pages_name(task.pagemap)));
   }
   return DumpedFiles(std::move(paths));
 }
@@ -342,20 +265,6 @@ Status write_pages(const std::vector<Piece>& pieces, DumpedFiles& dumped, const 
   return {};
 }
 
-struct OverlayPaths {
-  std::string from;    // the lower directory of the overlay
-  std::string to;      // where the new images are written
-  std::string images;  // the directory of images in the overlay
-};
-
-// `upper`: the directory that hides files of the lower one.
-OverlayPaths overlay_paths(const std::string& images, const std::string& upper) {
-  if (!follows_rounds(images)) return {images, upper, ""};
-  const std::filesystem::path path(images);
-  const std::string name = "/" + path.filename().string();
-  return {path.parent_path(), upper + name, name};
-}
-
 }  // namespace
 
 std::vector<PageRange> shared_ranges(const PageIndex& index, const Parents& parents) {
@@ -408,47 +317,33 @@ std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
   return parts(ranges, shared, false);
 }
 
-Result<SharedImages> SharedImages::create(const Places& places, const PageIndex& index,
-                                          const std::vector<PageRange>& shared,
-                                          const PageFiles& files,
-                                          const std::map<pid_t, Pagemap>& pagemaps,
-                                          bool pagemaps_differ) {
-  auto tasks = read_tasks(places.images, index, shared, pagemaps);
+Status write_shared_pages(RestoreImages& images, const PageIndex& index,
+                          const std::vector<PageRange>& shared, const PageFiles& files,
+                          const std::map<pid_t, Pagemap>& pagemaps, bool pagemaps_differ) {
+  auto tasks = read_tasks(images, index, shared, pagemaps);
   if (!tasks) return failure(tasks.error());
-  DumpedFiles dumped = files_of(*tasks, places.images);
+  DumpedFiles dumped = files_of(*tasks, images);
   if (Status found = find_dumped(*tasks, dumped); !found) return failure(found.error());
-  // Of the size of what is shared, not limited to half of the memory as by default.
-  auto own = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
-  if (!own) return failure(own.error());
-  const OverlayPaths paths = overlay_paths(places.images, path_of(*own));
-  const std::string& to = paths.to;
-  if (to != path_of(*own) && mkdir(to.c_str(), 0700) != 0) return system_failure("make", to);
+  const auto to = images.place_for_changes();
+  if (!to) return failure(to.error());
   const std::vector<Piece> pieces = lay_out(*tasks, shared);
-  const std::string pages = fmt::format("{}/pages-{}.img", to, kPagesId);
+  const std::string pages = fmt::format("{}/pages-{}.img", *to, kPagesId);
   Status pages_written = pieces.empty() ? Status{} : write_pages(pieces, dumped, files, pages);
   if (!pages_written) return failure(pages_written.error());
   if (pagemaps_differ) {
     for (const auto& [pid, pagemap] : pagemaps) {
-      Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", to, pid), pagemap);
+      Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", *to, pid), pagemap);
       if (!written) return failure(written.error());
     }
   }
   for (const TaskPages& task : *tasks) {
     const Pagemap pagemap = PagemapWriter(task, pieces).write();
-    Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", to, task.pid), pagemap);
-    if (written) written = task.mm.write(fmt::format("{}/mm-{}.img", to, task.pid));
+    Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", *to, task.pid), pagemap);
+    if (written) written = task.mm.write(fmt::format("{}/mm-{}.img", *to, task.pid));
     if (!written) return failure(written.error());
+    images.note_unneeded(pages_name(task.pagemap));
   }
-  auto images =
-      detached_overlay(*own, paths.from, std::filesystem::path(places.link).parent_path());
-  if (!images) return failure(images.error());
-  unlink(places.link.c_str());
-  if (symlink((path_of(*images) + paths.images).c_str(), places.link.c_str()) != 0) {
-    return system_failure("make", places.link);
-  }
-  return SharedImages(std::move(*images));
+  return {};
 }
-
-void SharedImages::free_memory() { images_.reset(); }
 
 }  // namespace ppmr

@@ -6,37 +6,31 @@
 // pager, to images that CRIU reads first:
 //
 //   memory file   |.|####|..|      the index has #### at the same address of 17 and 18
-//   images        an overlay of CRIU's images with
+//   images        those of the dump (restore_images.h), in which the new ones are
 //     pagemap-17.img, pagemap-18.img    #### is present, the rest is still lazy
 //     mm-17.img, mm-18.img              areas split so that CRIU sees what they share (mm_image.h)
 //     pages-N.img  |##|p|##|q|          #### once, and the pages p and q that CRIU itself has
 //     dumped
 //
-// Pages that rounds of pre-copy have sent are lazy in the new images, too (round_images.h). Then
-// the overlay is of the directory that also has the rounds, so that their links lead there.
+// Pages that rounds of pre-copy have sent are lazy in the new images, too (round_images.h).
 //
 // pages-N.img has the pages in the order of their addresses. Each process skips those of the
 // others. Pages that CRIU has dumped for several processes are there once, too (equal_pages.h).
 //
-// The overlay is mounted in no directory: CRIU restores containers from it, too, whose root is not
-// that of this node, and nothing is left when this process ends.
-//
 // Rejected: a pages file for each process (#### many times); the memory file itself as pages file
-// (CRIU compares page by page: through the mount that takes ten times as long); symbolic links to
-// CRIU's images (they lead nowhere in the root of a container).
+// (CRIU compares page by page: through the mount that takes ten times as long).
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
 #include "mount/page_index/page_index.h"
 #include "restart_loader/pager/page_files.h"
 #include "restart_loader/pager/pagemap_image.h"
 #include "restart_loader/pager/pstree_image.h"
+#include "restart_loader/pager/restore_images.h"
 
 namespace ppmr {
 
@@ -50,27 +44,12 @@ std::vector<PageRange> shared_parts(const std::vector<PageRange>& ranges,
 std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
                                       const std::vector<PageRange>& shared);
 
-// Images with the pages of `shared`, from which CRIU restores. Threads: one.
-class SharedImages {
- public:
-  struct Places {
-    std::string images;  // the directory of CRIU's images
-    std::string link;    // to the new images: is made when they are complete
-  };
-  // `index`: with places in `files`. `pagemaps`: of its processes; `pagemaps_differ`: from those in
-  // the images. Blocks while pages of `files` have not arrived. Errors: of the file system; EPROTO
-  // for images that CRIU has not written.
-  static Result<SharedImages> create(const Places& places, const PageIndex& index,
-                                     const std::vector<PageRange>& shared, const PageFiles& files,
-                                     const std::map<pid_t, Pagemap>& pagemaps,
-                                     bool pagemaps_differ);
-
-  // CRIU has read the images.
-  void free_memory();
-
- private:
-  explicit SharedImages(UniqueFd images) : images_(std::move(images)) {}
-  UniqueFd images_;  // the overlay, which holds all
-};
+// Writes images with the pages of `shared` in place of those that CRIU has dumped. `index`: with
+// places in `files`. `pagemaps`: of its processes; `pagemaps_differ`: from those in the images.
+// Blocks while pages of `files` have not arrived. After an error some images are written and some
+// are not. Errors: of the file system; EPROTO for images that CRIU has not written.
+Status write_shared_pages(RestoreImages& images, const PageIndex& index,
+                          const std::vector<PageRange>& shared, const PageFiles& files,
+                          const std::map<pid_t, Pagemap>& pagemaps, bool pagemaps_differ);
 
 }  // namespace ppmr

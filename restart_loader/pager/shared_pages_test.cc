@@ -225,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(PreCopy, SharedImagesWithAndWithoutRounds, testing::Boo
 TEST_P(SharedImagesWithAndWithoutRounds, EveryPageIsInTheImagesOrLeftToThePager) {
   for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
     make_tree(1 + static_cast<int>(seed), 200 * seed, seed, GetParam());
-    auto pager = PageImages::open(images(), base_ + "/memory");
+    auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");
     ASSERT_TRUE(pager) << pager.error().message;
     ASSERT_TRUE(pager->prepare_images(directory()));
     uint64_t shared_pages = 0;
@@ -276,7 +276,7 @@ TEST_P(SharedImagesWithAndWithoutRounds, EveryPageIsInTheImagesOrLeftToThePager)
 
 TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {
   make_tree(1, 50, 1);
-  auto pager = PageImages::open(images(), base_ + "/memory");
+  auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");
   ASSERT_TRUE(pager);
   ASSERT_TRUE(pager->prepare_images(directory()));
   EXPECT_FALSE(std::filesystem::exists(directory()));
@@ -285,7 +285,7 @@ TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {
 // One process shares nothing, but its images leave the pages of rounds to the pager, too.
 TEST_F(SharedImagesTest, AreMadeAfterRoundsOfPreCopy) {
   make_tree(1, 50, 1, /*pre_copy=*/true);
-  auto pager = PageImages::open(images(), base_ + "/memory");
+  auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");
   ASSERT_TRUE(pager) << pager.error().message;
   const auto pages_of = [&] {
     uint64_t bytes = 0;
@@ -304,7 +304,7 @@ TEST_F(SharedImagesTest, AreMadeAfterRoundsOfPreCopy) {
 TEST_F(SharedImagesTest, AreNotMadeIfABytesFileIsTooShort) {
   make_tree(3, 50, 1);
   std::filesystem::resize_file(base_ + "/memory", kPage);
-  auto pager = PageImages::open(images(), base_ + "/memory");
+  auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");
   ASSERT_TRUE(pager);
   const Status shared = pager->prepare_images(directory());
   ASSERT_FALSE(shared);

@@ -535,7 +535,7 @@ class Check {
 
 Status check_restart(const RestartPolicy& policy, const TreeToRestore& tree) {
   if (policy.everything) return {};
-  auto images = read_tree_images(tree.images);
+  auto images = read_tree_images(tree.images, tree.small_images);
   if (!images) return failure(images.error());
   return Check(policy, tree, std::move(*images)).run();
 }

@@ -11,14 +11,16 @@
 #include <vector>
 
 #include "buffer_pool/result.h"
+#include "mount/image_bundle/image_bundle.h"
 #include "mount/restart_policy/restart_policy.h"
 
 namespace ppmr {
 
 struct TreeToRestore {
-  std::string images;                     // a directory whose files cannot change
-  std::string bundle;                     // of a runc container; "": none
-  std::vector<std::string> criu_options;  // as on the command line
+  std::string images;                         // a directory whose files cannot change
+  const ImageBundle* small_images = nullptr;  // what CRIU reads in place of files there
+  std::string bundle;                         // of a runc container; "": none
+  std::vector<std::string> criu_options;      // as on the command line
 };
 
 // Errors: EPERM with what the policy does not accept and how to accept it; EPROTO for images that

@@ -136,7 +136,7 @@ class CheckRestart : public testing::Test {
 
   const uint32_t user_ = geteuid() == 0 ? 54321 : geteuid();
   const fs::path images_ = fs::path(testing::TempDir()) / "check_restart";
-  TreeToRestore tree_{.images = images_, .bundle = "", .criu_options = {}};
+  TreeToRestore tree_{.images = images_, .small_images = nullptr, .bundle = "", .criu_options = {}};
   tree_images::ids_entry node_, ids_;
   tree_images::core_entry core_;
   tree_images::mm_entry memory_;

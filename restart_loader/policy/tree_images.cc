@@ -63,18 +63,20 @@ std::string_view kind_of(std::string_view name) {
   return is_number ? name.substr(0, dash + 1) : name;
 }
 
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 class Reader {
  public:
-  explicit Reader(std::string directory) : directory_(std::move(directory)) {}
+  Reader(std::string directory, const ImageBundle* bundle)
+      : directory_(std::move(directory)), bundle_(bundle) {}
 
   Result<TreeImages> read() {
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry(directory_, error), end; entry != end && !error;
-         entry.increment(error)) {
-      if (++images_ > kImagesMax) return failure(E2BIG, directory_ + ": too many images");
-      if (Status done = read_image(entry->path().filename()); !done) return failure(done.error());
+    const bool is_listed = bundle_ != nullptr && bundle_->is_flat();
+    if (Status read = is_listed ? read_listed() : read_directory(); !read) {
+      return failure(read.error());
     }
-    if (error) return system_failure("list", directory_, error.value());
     if (!has_inventory_ || !has_files_) {
       return failure(EPROTO, directory_ + ": has no inventory.img or no files.img");
     }
@@ -82,7 +84,28 @@ class Reader {
   }
 
  private:
+  Status read_listed() {
+    Status read;
+    for (const auto& [name, bytes] : bundle_->included()) {
+      if (read) read = read_image(std::string(name));
+    }
+    for (const auto& [name, size] : bundle_->left_out()) {
+      if (read) read = read_image(std::string(name));
+    }
+    return read;
+  }
+
+  Status read_directory() {
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(directory_, error), end; entry != end && !error;
+         entry.increment(error)) {
+      if (Status done = read_image(entry->path().filename()); !done) return done;
+    }
+    return error ? system_failure("list", directory_, error.value()) : Status{};
+  }
+
   Status read_image(const std::string& name) {
+    if (++images_ > kImagesMax) return failure(E2BIG, directory_ + ": too many images");
     const std::string_view kind = kind_of(name);
     if (kind == "core-") return read_one(name, kCoreMagic, tree_.cores);
     if (kind == "ids-") return read_one(name, kIdsMagic, tree_.ids);
@@ -106,14 +129,15 @@ class Reader {
 
   Result<ImageReader> open(const std::string& name, uint32_t magic) {
     const std::string path = directory_ + "/" + name;
+    const auto* const bundled = bundle_ != nullptr ? bundle_->find(name) : nullptr;
     std::error_code error;
-    const uint64_t size = std::filesystem::file_size(path, error);
+    const uint64_t size = bundled ? bundled->size() : std::filesystem::file_size(path, error);
     if (error) return system_failure("read the size of", path, error.value());
     if (size > kImageMaxBytes || size > kImagesMaxBytes - bytes_) {
       return failure(E2BIG, fmt::format("{}: too large to be checked ({} bytes)", path, size));
     }
     bytes_ += size;
-    auto bytes = read_whole_file(path);
+    auto bytes = bundled ? Result<std::string>(text_of(*bundled)) : read_whole_file(path);
     if (!bytes) return failure(bytes.error());
     return magic == kNone ? ImageReader::of_inventory(path, std::move(*bytes))
                           : ImageReader::of(path, std::move(*bytes), magic);
@@ -188,6 +212,7 @@ class Reader {
   }
 
   const std::string directory_;
+  const ImageBundle* const bundle_;
   size_t images_ = 0;
   uint64_t bytes_ = 0;
   bool has_inventory_ = false;
@@ -197,8 +222,8 @@ class Reader {
 
 }  // namespace
 
-Result<TreeImages> read_tree_images(const std::string& directory) {
-  return Reader(directory).read();
+Result<TreeImages> read_tree_images(const std::string& directory, const ImageBundle* bundle) {
+  return Reader(directory, bundle).read();
 }
 
 }  // namespace ppmr

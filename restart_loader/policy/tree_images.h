@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "buffer_pool/result.h"
+#include "mount/image_bundle/image_bundle.h"
 #include "restart_loader/policy/tree_images.pb.h"
 
 namespace ppmr {
@@ -38,8 +39,9 @@ struct TreeImages {
   std::vector<std::string> others;
 };
 
-// `directory` is without a slash at its end. Errors: of the file system; EPROTO with the image and
-// its fault.
-Result<TreeImages> read_tree_images(const std::string& directory);
+// `directory` is without a slash at its end. `bundle`: what CRIU reads in place of files of the
+// directory; null: nothing. Errors: of the file system; EPROTO with the image and its fault.
+Result<TreeImages> read_tree_images(const std::string& directory,
+                                    const ImageBundle* bundle = nullptr);
 
 }  // namespace ppmr

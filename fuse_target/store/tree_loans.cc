@@ -1,0 +1,129 @@
+// What ImageTree hands to other processes: loans of files, and bundles of small files.
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "fuse_target/store/image_tree.h"
+
+namespace ppmr {
+
+Result<StoredNodePointer> ImageTree::top_locked(const std::string& checkpoint,
+                                                const std::string& what, bool sealed_only) const {
+  const auto top = root_->children.find(checkpoint);
+  if (top == root_->children.end()) return failure(ENOENT, "no checkpoint '" + checkpoint + "'");
+  const StoredState state = top->second->checkpoint->state();
+  if (state == StoredState::kFailed) {
+    return failure(
+        EIO, what + ": the checkpoint has failed: " + top->second->checkpoint->error().message);
+  }
+  if (state != StoredState::kSealed && sealed_only) {
+    return failure(EBUSY, what + ": the checkpoint is not sealed, it is " + to_string(state) +
+                              "; seal it with `ppmr commit`");
+  }
+  return top->second;
+}
+
+Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std::string& path,
+                                        uint64_t offset, bool arrived_only) {
+  const std::string what = "lend '" + (path.empty() ? checkpoint : checkpoint + "/" + path) + "'";
+  // Held until the loan has its references: otherwise a removal could free the bytes.
+  std::lock_guard lock(mutex_);
+  auto top = top_locked(checkpoint, what, !arrived_only);
+  if (!top) return failure(top.error());
+  StoredNodePointer node = std::move(*top);
+  std::istringstream names(path);
+  for (std::string part; std::getline(names, part, '/');) {
+    const auto child = node->children.find(part);
+    if (child == node->children.end()) return failure(ENOENT, what + ": no such file");
+    node = child->second;
+  }
+  if (!node->is_file()) {
+    return failure(node->is_directory() ? EISDIR : EINVAL, what + ": not a file");
+  }
+  auto loan = arrived_only ? node->file->lend_arrived(offset) : node->file->lend(offset);
+  if (!loan) return failure(loan.error().errno_value, what + ": " + loan.error().message);
+  return Lent{node->inode, std::move(*loan)};
+}
+
+// ---- Bundles -----------------------------------------------------------------------------------
+
+namespace {
+
+struct Candidate {
+  BundleWriter::File file;
+  FileLoan loan;  // of an included file: keeps its bytes until they are copied
+};
+
+// The small files, the smallest ones first.
+Result<std::vector<Candidate>> choose(const std::map<std::string, StoredNodePointer>& children) {
+  std::vector<Candidate> chosen;
+  for (const auto& [name, node] : children) {
+    if (node->is_file()) chosen.push_back({{name, node->file->facts().size_bytes, false}, {}});
+  }
+  std::vector<Candidate*> by_size;
+  for (Candidate& candidate : chosen) by_size.push_back(&candidate);
+  std::sort(by_size.begin(), by_size.end(), [](const Candidate* a, const Candidate* b) {
+    return a->file.size_bytes < b->file.size_bytes;
+  });
+  uint64_t left = kBundleMaxBytes;
+  for (Candidate* candidate : by_size) {
+    BundleWriter::File& file = candidate->file;
+    if (file.size_bytes > left) break;
+    auto loan = children.at(file.name)->file->lend(0);
+    if (!loan) return failure(loan.error());
+    // The daemon would have to read the disk for a spilled file, and to check it.
+    file.included = !loan->spill_file && loan->end == loan->size_bytes;
+    if (!file.included) continue;
+    left -= file.size_bytes;
+    candidate->loan = std::move(*loan);
+  }
+  return chosen;
+}
+
+Status copy(const FileLoan& loan, std::span<std::byte> to) {
+  for (const FileLoan::Piece& piece : loan.pieces) {
+    const std::span<std::byte> part = to.subspan(piece.offset, piece.length);
+    const ssize_t n = ::pread(loan.regions[piece.place], part.data(), part.size(),
+                              static_cast<off_t>(piece.place_offset));
+    if (n != static_cast<ssize_t>(part.size())) return system_failure("read", "stored images");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ImageTree::Bundle> ImageTree::bundle(const std::string& checkpoint) {
+  const std::string what = "bundle '" + checkpoint + "'";
+  Bundle bundle;
+  bool is_flat = true;
+  std::vector<Candidate> candidates;
+  {
+    std::lock_guard lock(mutex_);
+    auto top = top_locked(checkpoint, what, /*sealed_only=*/true);
+    if (!top) return failure(top.error());
+    const StoredNode& directory = **top;
+    if (!directory.is_directory()) return failure(ENOTDIR, what + ": not a directory");
+    bundle.inode = directory.inode;
+    auto chosen = choose(directory.children);
+    if (!chosen) return failure(chosen.error().errno_value, what + ": " + chosen.error().message);
+    candidates = std::move(*chosen);
+    is_flat = candidates.size() == directory.children.size();
+  }
+  std::vector<BundleWriter::File> files;
+  for (const Candidate& candidate : candidates) files.push_back(candidate.file);
+  auto writer = BundleWriter::create(files, is_flat);
+  if (!writer) return failure(writer.error());
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (!files[i].included) continue;
+    if (Status copied = copy(candidates[i].loan, writer->bytes_of(i)); !copied) {
+      return failure(copied.error());
+    }
+  }
+  auto memfd = writer->finish();
+  if (!memfd) return failure(memfd.error());
+  bundle.memfd = std::move(*memfd);
+  return bundle;
+}
+
+}  // namespace ppmr

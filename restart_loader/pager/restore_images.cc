@@ -1,0 +1,189 @@
+#include "restart_loader/pager/restore_images.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <thread>
+
+#include "restart_loader/pager/round_images.h"
+
+namespace ppmr {
+namespace {
+
+// For any process, as long as this one has the file open.
+std::string path_of_descriptor(const UniqueFd& file) {
+  return fmt::format("/proc/{}/fd/{}", getpid(), file.get());
+}
+
+// A mount that is in no directory and ends with its last file. Errors: of the file system, with
+// what the kernel says.
+Result<UniqueFd> detached_mount(const char* type,
+                                const std::vector<std::pair<const char*, std::string>>& options) {
+  const UniqueFd context(fsopen(type, FSOPEN_CLOEXEC));
+  if (!context) return system_failure("mount", type);
+  int set = 0;
+  for (const auto& [name, value] : options) {
+    if (set == 0) set = fsconfig(context.get(), FSCONFIG_SET_STRING, name, value.c_str(), 0);
+  }
+  if (set == 0) set = fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0);
+  if (set == 0) {
+    UniqueFd mounted(fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
+    if (mounted) return mounted;
+  }
+  const int error = errno;
+  std::array<char, 512> said{};
+  if (read(context.get(), said.data(), said.size() - 1) < 0) said[0] = '\0';
+  return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
+}
+
+// The same directory by its name in the mount namespace of the caller: `path` may lead through a
+// descriptor of another process, to a mount of that process's namespace. Empty if something else
+// has that name by now.
+UniqueFd open_by_name(const std::string& path) {
+  const auto open_directory = [](const std::string& name) {
+    return UniqueFd(open(name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  };
+  const UniqueFd wanted = open_directory(path);
+  std::error_code error;
+  UniqueFd named = open_directory(std::filesystem::canonical(path, error));
+  struct stat is {
+  }, was{};
+  if (!wanted || !named || fstat(wanted.get(), &was) != 0 || fstat(named.get(), &is) != 0) {
+    return UniqueFd();
+  }
+  const bool same = is.st_dev == was.st_dev && is.st_ino == was.st_ino;
+  if (!same) errno = ESTALE;
+  return same ? std::move(named) : UniqueFd();
+}
+
+// An overlay of two directories, in no directory itself. Before Linux 6.15 the kernel accepts only
+// directories in the mount namespace of the caller, so `upper` is moved to one that ends with this
+// call, over the directory `place`. Errors: as detached_mount().
+Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lower,
+                                  const std::string& place) {
+  Result<UniqueFd> overlay = system_failure("make", "a mount namespace", EINVAL);
+  const auto open_directory = [](const std::string& path) {
+    return UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  };
+  std::thread([&] {
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+      overlay = system_failure("make", "a mount namespace");
+      return;
+    }
+    const UniqueFd below = open_by_name(lower);
+    if (!below || move_mount(upper.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH)) {
+      overlay = system_failure("mount", below ? place : lower);
+      return;
+    }
+    const UniqueFd above = open_directory(place);
+    overlay = above ? detached_mount("overlay", {{"lowerdir", path_of_descriptor(above) + ":" +
+                                                                  path_of_descriptor(below)}})
+                    : system_failure("open", place);
+  }).join();
+  return overlay;
+}
+
+// The part of the path of the images that is a directory in a checkpoint: with rounds of pre-copy,
+// whose links lead out of the directory of images.
+std::string name_in_checkpoint(const std::string& images) {
+  if (!follows_rounds(images)) return "";
+  return "/" + std::filesystem::path(images).filename().string();
+}
+
+Status write_image(const UniqueFd& directory, const std::string& name,
+                   std::span<const std::byte> bytes) {
+  const UniqueFd file(
+      openat(directory.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return system_failure("create", name);
+  while (!bytes.empty()) {
+    const ssize_t n = write(file.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return system_failure("write", name);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<RestoreImages> RestoreImages::open(std::string directory, const std::string& bundle) {
+  RestoreImages images(std::move(directory));
+  if (bundle.empty()) return images;
+  const UniqueFd file(::open(bundle.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_failure("open", bundle);
+  const auto opened = ImageBundle::open(file);
+  if (!opened) return failure(opened.error());
+  if (Status unpacked = images.unpack(*opened); !unpacked) return failure(unpacked.error());
+  return images;
+}
+
+Status RestoreImages::unpack(const ImageBundle& bundle) {
+  const auto place = place_for_changes();
+  if (!place) return failure(place.error());
+  const UniqueFd directory(::open(place->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return system_failure("open", *place);
+  for (const auto& [name, bytes] : bundle.included()) {
+    const std::string file(name);
+    if (Status written = write_image(directory, file, bytes); !written) return written;
+    own_.insert(file);
+  }
+  if (!bundle.is_flat()) return {};
+  left_in_checkpoint_.emplace();
+  for (const auto& [name, size] : bundle.left_out()) left_in_checkpoint_->emplace(name);
+  return {};
+}
+
+std::string RestoreImages::path_of(const std::string& name) const {
+  return fmt::format("{}/{}", own_.contains(name) ? path_of_descriptor(memory_) : directory_, name);
+}
+
+Result<std::string> RestoreImages::place_for_changes() {
+  const std::string name = name_in_checkpoint(directory_);
+  if (!memory_) {
+    // Of the size of what is in it, not limited to half of the memory as by default.
+    auto made = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
+    if (!made) return failure(made.error());
+    memory_ = std::move(*made);
+    const std::string path = path_of_descriptor(memory_) + name;
+    if (!name.empty() && mkdir(path.c_str(), 0700) != 0) return system_failure("make", path);
+  }
+  return path_of_descriptor(memory_) + name;
+}
+
+bool RestoreImages::needs_checkpoint() const {
+  return !left_in_checkpoint_ ||
+         !std::includes(unneeded_.begin(), unneeded_.end(), left_in_checkpoint_->begin(),
+                        left_in_checkpoint_->end());
+}
+
+Status RestoreImages::publish(const std::string& link) {
+  if (!memory_) return {};
+  std::string images = path_of_descriptor(memory_);
+  if (needs_checkpoint()) {
+    const std::string name = name_in_checkpoint(directory_);
+    const std::string below =
+        name.empty() ? directory_ : std::filesystem::path(directory_).parent_path().string();
+    auto made = detached_overlay(memory_, below, std::filesystem::path(link).parent_path());
+    if (!made) return failure(made.error());
+    overlay_ = std::move(*made);
+    images = path_of_descriptor(overlay_) + name;
+  }
+  unlink(link.c_str());
+  if (symlink(images.c_str(), link.c_str()) != 0) return system_failure("make", link);
+  return {};
+}
+
+void RestoreImages::free_memory() {
+  overlay_.reset();
+  memory_.reset();
+}
+
+}  // namespace ppmr
