@@ -18,6 +18,7 @@ Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   file->fh = (file->flags & O_ACCMODE) != O_RDONLY ? 1 : 0;
   if (auto opened = mount.opened(*node, for_writing(file)); !opened) return opened;
   file->direct_io = 1;
+  file->noflush = (*node)->checkpoint->defers_errors;
   if (fuse_reply_open(request, file) != 0) mount.released(*node, for_writing(file));
   return {};
 }
@@ -69,11 +70,13 @@ Status fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
 // close(2) of a file longer than a chunk returns when the target has verified every byte: so tools
 // that check only close(2) report what failed, and a seal, which has a time limit, is not left with
 // much to transfer. Shorter files do not wait, because a checkpoint has thousands of them: their
-// errors surface at a later call, at fsync(2) or at the seal.
+// errors surface at a later call, at fsync(2) or at the seal. Where errors are deferred to the
+// seal, the kernel (since Linux 5.16) does not even ask.
 Status flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   if (!for_writing(file)) return reply_done(request);
   const auto node = node_of(request, inode);
   if (!node) return failure(node.error());
+  if ((*node)->checkpoint->defers_errors) return reply_done(request);
   if ((*node)->writer->size_bytes() > mount_of(request).chunk_size_bytes()) {
     return fsync(request, inode, 0, file);
   }

@@ -63,6 +63,7 @@ Status create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
     return opened;
   file->fh = 1;  // a writer, see ops_files.cc
   file->direct_io = 1;
+  file->noflush = (*node)->checkpoint->defers_errors;
   const fuse_entry_param entry = entry_of(mount.tree().view_for_lookup(*node), validity_of(**node));
   if (fuse_reply_create(request, &entry, file) != 0) {
     mount.forget((*node)->id, 1);

@@ -1,5 +1,5 @@
-// Answers requests on the control socket of a source mount: status, commit, drain, send-memory,
-// note_outcome, and endpoint (how `ppmr migrate` reaches the target).
+// Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
+// send-memory, note_outcome, and endpoint (how `ppmr migrate` reaches the target).
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -36,6 +36,10 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
     auto report = commit(request.at("checkpoint"));
     if (!report) return refusal(report.error());
     return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
+  }
+  if (operation == "defer-errors") {
+    const Status deferred = defer_errors(request.at("checkpoint"));
+    return deferred ? nlohmann::json{{"ok", true}} : refusal(deferred.error());
   }
   if (operation == "note_outcome") {
     const Status noted = migrations_.note(request);

@@ -117,6 +117,9 @@ class SourceMount final : public FrontEnd {
 
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
+  // From now on close(2) in the checkpoint does not wait and reports no errors: the seal does.
+  // Errors: ENOENT.
+  Status defer_errors(const std::string& name);
 
   // ---- The control socket (source_control.cc). `endpoint` is the answer to the operation of that
   // name.

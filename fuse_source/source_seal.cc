@@ -43,6 +43,13 @@ Result<CommitReport> SourceMount::commit(const std::string& name) {
   return seal(top);
 }
 
+Status SourceMount::defer_errors(const std::string& name) {
+  const SourceNodePointer top = tree_.child(tree_.root(), name);
+  if (!top) return failure(ENOENT, "defer errors of '" + name + "': no such checkpoint here");
+  top->checkpoint->defers_errors = true;
+  return {};
+}
+
 Status SourceMount::await_writers(const SourceNodePointer& top) {
   const auto nodes = tree_.nodes_of(*top->checkpoint);
   auto still_open = [&]() -> SourceNodePointer {

@@ -29,6 +29,9 @@ struct SourceCheckpoint {
   std::chrono::steady_clock::time_point begun_at = std::chrono::steady_clock::now();
   CheckpointState state = CheckpointState::kOpen;  // guarded by the tree's mutex
   std::atomic<bool> removed_at_target = false;
+  // close(2) neither waits for the target nor reports errors: whoever makes the checkpoint seals it
+  // and learns them then.
+  std::atomic<bool> defers_errors = false;
 
   // The error if the checkpoint has failed, else success.
   Status status() const {

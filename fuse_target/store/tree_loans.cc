@@ -50,6 +50,11 @@ Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std
 
 namespace {
 
+// Up to this many bytes a bundle has files of any size; beyond, only small ones. To copy the pages
+// that CRIU has dumped for each of many processes would take longer than it saves.
+constexpr uint64_t kAnyFileBytes = 16 << 20;
+constexpr uint64_t kSmallFileBytes = 128 << 10;
+
 struct Candidate {
   BundleWriter::File file;
   FileLoan loan;  // of an included file: keeps its bytes until they are copied
@@ -69,7 +74,9 @@ Result<std::vector<Candidate>> choose(const std::map<std::string, StoredNodePoin
   uint64_t left = kBundleMaxBytes;
   for (Candidate* candidate : by_size) {
     BundleWriter::File& file = candidate->file;
-    if (file.size_bytes > left) break;
+    const uint64_t with_it = kBundleMaxBytes - left + file.size_bytes;
+    if (with_it > kBundleMaxBytes) break;
+    if (with_it > kAnyFileBytes && file.size_bytes > kSmallFileBytes) break;
     auto loan = children.at(file.name)->file->lend(0);
     if (!loan) return failure(loan.error());
     // The daemon would have to read the disk for a spilled file, and to check it.

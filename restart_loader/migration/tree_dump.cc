@@ -50,6 +50,10 @@ Status TreeDump::make_directories() {
   const std::string top = options_.mount.mountpoint + "/" + options_.record.checkpoint;
   if (mkdir(top.c_str(), 0700) != 0) return system_failure("begin checkpoint", top);
   top_ = top;
+  // The frozen tree waits for the seal anyway.
+  auto deferred =
+      ask(options_.mount, {{"op", "defer-errors"}, {"checkpoint", options_.record.checkpoint}});
+  if (!deferred) return failure(EIO, deferred.error().message);
   return moves_memory_apart() ? make_memory_file() : Status{};
 }
 
