@@ -81,6 +81,7 @@ bool FileWriter::flush_if_quiet(std::chrono::microseconds quiet) {
 
 Status FileWriter::drain(const Interrupted& interrupted) {
   flush();
+  outlet_->push();
   return stream_->drain(interrupted);
 }
 

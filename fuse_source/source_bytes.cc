@@ -123,6 +123,7 @@ Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
     }
     return true;
   };
+  checkpoint.outlet->push();  // small chunks hold slots, too
   SlotLease lease = pool_->acquire(kSlotCheckInterval, std::ref(give_up));
   if (!lease) return failure(std::move(error));
   return lease;

@@ -16,6 +16,11 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kAcknowledgeEveryFrames = 64;
 constexpr uint64_t kAcknowledgeEveryBytes = 256 << 10;
 
+// How long messages gather: much less than anybody notices, but a program that writes small files
+// one after the other makes ten in this time.
+constexpr std::chrono::microseconds kGatherTime{500};
+constexpr uint64_t kGatherBytes = 32 << 10;
+
 // Room for the longest frame, and for several short frames behind a partly received one.
 constexpr size_t kInboxBytes = wire::kFrameHeaderBytes + wire::kFrameBodyMaxBytes + (64 << 10);
 
@@ -80,7 +85,8 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
   if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
-    // Send what send_with_next() left in the outbox: once acknowledged, it makes room.
+    // Send what was left in the outbox: once acknowledged, it makes room.
+    urgent_ = true;
     writer_wanted_.notify_one();
     // A handler that waits for room in the outbox waits for the peer, so this time counts as the
     // peer's silence.
@@ -103,8 +109,14 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   put(appended_position_ + wire::kFrameHeaderBytes, fields);
   put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
   appended_position_ += length;
+  const bool begins = sending == Sending::kSoon && !gathers_until_;
+  if (begins) gathers_until_ = Clock::now() + kGatherTime;
+  const bool now =
+      sending == Sending::kNow || sending == Sending::kNowOrNever ||
+      (sending == Sending::kSoon && appended_position_ - sent_position_ >= kGatherBytes);
+  if (now) urgent_ = true;
   lock.unlock();
-  if (sending != Sending::kWithNext) writer_wanted_.notify_one();
+  if (now || begins) writer_wanted_.notify_one();
   return {};
 }
 
@@ -138,6 +150,14 @@ Status Channel::rewind_locked(uint64_t peer_received_sequence) {
 
 // ---- The writer thread -------------------------------------------------------------------------
 
+void Channel::push() {
+  {
+    std::lock_guard lock(mutex_);
+    urgent_ = true;
+  }
+  writer_wanted_.notify_one();
+}
+
 void Channel::run_writer() {
   try {
     std::unique_lock lock(mutex_);
@@ -149,8 +169,12 @@ void Channel::run_writer() {
 
 void Channel::write_frames(std::unique_lock<std::mutex>& lock) {
   const auto heartbeat_at = last_written_ + options_.timings.heartbeat_interval;
+  const bool gathers = sent_position_ < appended_position_ && gathers_until_ && !urgent_ &&
+                       !acknowledgement_due_ && Clock::now() < *gathers_until_;
   if (connection_ == nullptr) {
     writer_wanted_.wait(lock);
+  } else if (gathers) {
+    writer_wanted_.wait_until(lock, *gathers_until_);
   } else if (sent_position_ < appended_position_) {
     write_outbox(lock);
   } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
@@ -167,6 +191,8 @@ void Channel::write_frames(std::unique_lock<std::mutex>& lock) {
 }
 
 void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
+  urgent_ = false;
+  gathers_until_.reset();
   const uint64_t begin = sent_position_;
   const uint64_t length = appended_position_ - begin;
   const size_t start = begin % outbox_.size();
@@ -361,6 +387,8 @@ std::optional<Error> Channel::failed() const {
 void Channel::flush(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const uint64_t end = appended_position_;
+  urgent_ = true;
+  writer_wanted_.notify_one();
   progressed_.wait_for(lock, timeout, [&] { return failed_ || sent_position_ >= end; });
 }
 

@@ -57,12 +57,18 @@ class Channel {
   Status post(const Message& message) {
     return append_message(message, {}, Sending::kNowOrNever);
   }
+  // Like send(), but the message may wait a moment for others, to be sent with them: a checkpoint
+  // of many small files has several messages for each. After 500 us or 32 KiB all are sent.
+  template <typename Message>
+  Status send_soon(const Message& message, std::span<const std::byte> bytes = {}) {
+    return append_message(message, bytes, Sending::kSoon);
+  }
   // Like send(), but the message may stay in the outbox until the next send(), push() or heartbeat.
   template <typename Message>
   Status send_with_next(const Message& message) {
     return append_message(message, {}, Sending::kWithNext);
   }
-  void push() { writer_wanted_.notify_one(); }
+  void push();
 
   // Sends and receives over `connection` until it is lost or the channel fails; returns the reason.
   // `peer_received_sequence` is from the peer's handshake. An impossible number (EPROTO) ends only
@@ -91,7 +97,7 @@ class Channel {
   std::string peer() const;  // the peer's address on the current or last connection
 
  private:
-  enum class Sending : uint8_t { kNow, kWithNext, kNowOrNever };
+  enum class Sending : uint8_t { kNow, kSoon, kWithNext, kNowOrNever };
 
   template <typename Message>
   Status append_message(const Message& message, std::span<const std::byte> bytes, Sending sending) {
@@ -141,6 +147,9 @@ class Channel {
   std::string peer_;
   bool writing_ = false;
   bool acknowledgement_due_ = false;
+  bool urgent_ = false;  // what is not sent yet must not wait for more
+  // Until when it may wait; nullopt: no message has asked for that.
+  std::optional<std::chrono::steady_clock::time_point> gathers_until_;
   bool stopping_ = false;
   std::optional<Error> failed_;
   std::chrono::steady_clock::time_point last_written_;

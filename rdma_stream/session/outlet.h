@@ -47,8 +47,11 @@ class Outlet {
   // FileStream::announce_in_turn().
   virtual void announce(Chunk chunk) = 0;
 
-  // Errors: EIO once the session has failed. The text of an Abandon is at most wire::kTextMaxBytes.
+  // Small chunks and these messages may wait for others, see Channel::send_soon(). Errors: EIO once
+  // the session has failed. The text of an Abandon is at most wire::kTextMaxBytes.
   virtual Status send(const OneWayMessage& message) = 0;
+  // Somebody waits for the target: sends now what waits.
+  virtual void push() {}
 
   // These functions set the message's `request` number, send the message and block until the target
   // answers. Errors: the target's, or EIO when the session fails.

@@ -323,9 +323,12 @@ Status Sender::request(Message message) {
 }
 
 Status Sender::send(const OneWayMessage& message) {
-  const Status sent = std::visit([this](const auto& one) { return channel_.send(one); }, message);
+  const Status sent =
+      std::visit([this](const auto& one) { return channel_.send_soon(one); }, message);
   return sent ? sent : failure(session_error());
 }
+
+void Sender::push() { channel_.push(); }
 
 Status Sender::claim(wire::Claim message) { return request(std::move(message)); }
 Status Sender::rename(wire::Rename message) { return request(std::move(message)); }

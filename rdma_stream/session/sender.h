@@ -68,6 +68,7 @@ class Sender final : public Outlet, private SlotReader {
 
   void announce(Chunk chunk) override;
   Status send(const OneWayMessage& message) override;
+  void push() override;
   Status claim(wire::Claim message) override;
   Status rename(wire::Rename message) override;
   Status seal(wire::Seal message) override;

@@ -110,7 +110,7 @@ void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
     ++inline_chunks_;
     wire::AnnounceInline with_bytes;
     static_cast<wire::Announce&>(with_bytes) = message;
-    (void)channel_.send(with_bytes, bytes);
+    (void)channel_.send_soon(with_bytes, bytes);
     end_read(message.slot);
   } else {
     (void)channel_.send(message);
