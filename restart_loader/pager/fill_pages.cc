@@ -50,7 +50,7 @@ void Pager::fill() {
   uint64_t arrivals = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    const bool may_fill = has_memory_ || options_.fills_early;
+    const bool may_fill = restored_ && (has_memory_ || options_.fills_early);
     const TaskPointer task = may_fill ? next_task_locked() : nullptr;
     if (!task) {
       changed_.wait(lock);
@@ -76,12 +76,10 @@ void Pager::fill() {
   }
 }
 
-// The tasks take turns. A task that CRIU still restores needs its pages soon: each of its threads
-// touches its stack before it runs.
+// The tasks take turns.
 TaskPointer Pager::next_task_locked() {
   for (auto task = tasks_.begin(); task != tasks_.end(); ++task) {
     if ((*task)->missing.empty() || (*task)->has_ended) continue;
-    if (!restored_ && !(*task)->is_registered) continue;
     TaskPointer found = *task;
     tasks_.splice(tasks_.end(), tasks_, task);
     return found;

@@ -195,7 +195,6 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
     case UFFD_EVENT_PAGEFAULT:
       ++counters_.faults;
       ++task->unanswered;
-      task->is_registered = true;
       faults_.push_back({task, event.arg.pagefault.address & ~(kPageBytes - 1),
                          std::chrono::steady_clock::now()});
       changed_.notify_all();
@@ -206,7 +205,6 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
       child->pages = task->pages;
       child->missing = task->missing;
       child->rounds_cursor = task->rounds_cursor;
-      child->is_registered = true;
       fcntl(child->uffd.get(), F_SETFL, O_NONBLOCK);
       if (Status watched = watch(child->uffd.get()); !watched) failure_ = watched.error();
       tasks_.push_back(std::move(child));

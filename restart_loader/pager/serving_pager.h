@@ -57,9 +57,6 @@ struct Task {
   size_t unanswered = 0;       // faults
   uint64_t cursor = 0;         // where the filling thread goes on
   uint64_t rounds_cursor = 0;  // the same, among pages that are not in the memory file
-  // CRIU has registered all of its memory: it does so before any page can be touched (restorer.c).
-  // Earlier, a page that cannot be copied may be one that is not there yet.
-  bool is_registered = false;
   bool has_ended = false;
 };
 using TaskPointer = std::shared_ptr<Task>;
