@@ -148,6 +148,42 @@ TEST_F(ImageTreeTest, CheckpointIsRemovedForItsOwnerOnly) {
   EXPECT_FALSE(tree_.checkpoint("c"));
 }
 
+TEST_F(ImageTreeTest, BundleHasTheSmallFilesOfASealedCheckpoint) {
+  make_checkpoint();
+  ASSERT_TRUE(make(kTop, 12, "large"));
+  ASSERT_TRUE(close(12, 20 << 20));  // a hole
+  EXPECT_EQ(tree_.bundle("c").error().errno_value, EBUSY);
+  ASSERT_TRUE(entry(top_entry()));
+  ASSERT_TRUE(entry(file_entry()));
+  ASSERT_TRUE(entry({kTop, 12, kTop, NodeType::kFile, 0644, 20 << 20, 0, "large"}));
+  ASSERT_TRUE(seal(3));
+  auto bundled = tree_.bundle("c");
+  ASSERT_TRUE(bundled) << bundled.error().message;
+  EXPECT_EQ(bundled->inode, tree_.checkpoint("c")->inode);
+  const auto bundle = ImageBundle::open(bundled->memfd);
+  ASSERT_TRUE(bundle) << bundle.error().message;
+  EXPECT_TRUE(bundle->is_flat());
+  ASSERT_EQ(bundle->included().size(), 1u);
+  EXPECT_EQ(std::memcmp(bundle->find("file")->data(), "hello", 5), 0);
+  EXPECT_EQ(bundle->left_out().at("large"), uint64_t{20} << 20);
+  EXPECT_EQ(tree_.bundle("d").error().errno_value, ENOENT);
+}
+
+TEST_F(ImageTreeTest, BundleSaysThatTheCheckpointHasMore) {
+  make_checkpoint();
+  ASSERT_TRUE(make(kTop, 12, "link", NodeType::kSymlink));
+  ASSERT_TRUE(entry(top_entry()));
+  ASSERT_TRUE(entry(file_entry()));
+  ASSERT_TRUE(entry({kTop, 12, kTop, NodeType::kSymlink, 0644, 0, 0, "link"}));
+  if (const Status sealed = seal(3); !sealed) GTEST_FAIL() << sealed.error().message;
+  auto bundled = tree_.bundle("c");
+  ASSERT_TRUE(bundled);
+  const auto bundle = ImageBundle::open(bundled->memfd);
+  ASSERT_TRUE(bundle);
+  EXPECT_FALSE(bundle->is_flat());
+  EXPECT_EQ(bundle->included().size(), 1u);
+}
+
 TEST_F(ImageTreeTest, RefusesInvalidNames) {
   for (const std::string& name : {std::string("a/b"), std::string("."), std::string(".."),
                                   std::string(), std::string("a\0b", 3), std::string(256, 'x')}) {

@@ -79,7 +79,9 @@ TEST_F(DaemonLife, ParentReportsAnErrorOfTheDaemonBeforeItWasReady) {
     return daemon.failed({EBUSY, "mount /x: busy"}, ExitCode::kMountFailed);
   });
   EXPECT_EQ(seen.exit_code, 3);
-  EXPECT_EQ(seen.stderr_text, "ppmr test: mount /x: busy\n");
+  EXPECT_EQ(seen.stderr_text,
+            "ppmr test: mount /x: busy\n"
+            "ppmr test: exit status 3: see TROUBLESHOOTING in ppmr(8)\n");
 }
 
 TEST_F(DaemonLife, ParentReportsThatTheDaemonWasKilledBeforeItWasReady) {

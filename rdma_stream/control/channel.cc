@@ -387,8 +387,6 @@ std::optional<Error> Channel::failed() const {
 void Channel::flush(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const uint64_t end = appended_position_;
-  urgent_ = true;
-  writer_wanted_.notify_one();
   progressed_.wait_for(lock, timeout, [&] { return failed_ || sent_position_ >= end; });
 }
 

@@ -156,6 +156,22 @@ TEST(Channel, DeferredMessageLeavesWithTheNextMessageOrAnExplicitPush) {
   EXPECT_EQ(ends.received, (std::vector<uint64_t>{1, 2, 3, 4}));
 }
 
+TEST(Channel, MessagesThatGatherLeaveTogetherSoon) {
+  ChannelOptions options;
+  options.timings.heartbeat_interval = options.timings.connection_silence_max = kNever;
+  Ends ends({}, options);
+  ends.join();
+  for (uint64_t i = 1; i <= 1000; ++i) ASSERT_TRUE(ends.left.send_soon(wire::Forget{i}));
+  EXPECT_TRUE(eventually([&] { return ends.count() == 1000; }));
+  // The peer has acknowledged all but the last ones, so these do not fill the outbox.
+  const std::vector<std::byte> bytes(128 << 10);
+  for (uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(ends.left.send_soon(wire::Forget{i}, bytes));
+  EXPECT_TRUE(eventually([&] { return ends.count() == 1100; }));
+  ASSERT_TRUE(ends.left.send_soon(wire::Forget{0}));
+  ends.left.push();
+  EXPECT_TRUE(eventually([&] { return ends.count() == 1101; }));
+}
+
 TEST(Channel, DeferredMessageLeavesWithTheNextHeartbeatAtTheLatest) {
   Ends ends;
   ends.join();

@@ -184,6 +184,7 @@ Status RestoreImages::publish(const std::string& link) {
 void RestoreImages::free_memory() {
   overlay_.reset();
   memory_.reset();
+  own_.clear();
 }
 
 }  // namespace ppmr

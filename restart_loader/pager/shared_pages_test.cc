@@ -13,6 +13,7 @@
 #include <random>
 #include <set>
 
+#include "buffer_pool/whole_file.h"
 #include "restart_loader/pager/criu_image.h"
 #include "restart_loader/pager/criu_image.pb.h"
 #include "restart_loader/pager/page_images.h"
@@ -169,6 +170,28 @@ class SharedImagesTest : public testing::Test {
       ASSERT_TRUE(write_page_index(images() + "/" + kRoundsIndexFile, in_round));
     }
   }
+  // Of the images with at most `bytes_max`.
+  UniqueFd make_bundle(uint64_t bytes_max) const {
+    std::vector<BundleWriter::File> files;
+    for (const auto& entry : std::filesystem::directory_iterator(images())) {
+      files.push_back({entry.path().filename(), entry.file_size(), entry.file_size() <= bytes_max});
+    }
+    auto writer = BundleWriter::create(files, /*is_flat=*/true);
+    EXPECT_TRUE(writer);
+    for (size_t i = 0; i < files.size(); ++i) {
+      const std::string text = text_of_file(images() + "/" + files[i].name);
+      std::memcpy(writer->bytes_of(i).data(), text.data(), writer->bytes_of(i).size());
+    }
+    return std::move(*writer->finish());
+  }
+  static std::string path_of(const UniqueFd& file) {
+    return file ? fmt::format("/proc/self/fd/{}", file.get()) : "";
+  }
+  static std::string text_of_file(const std::string& path) {
+    auto text = read_whole_file(path);
+    EXPECT_TRUE(text) << text.error().message;
+    return text ? *text : "";
+  }
   // Unlike those of a dump, entries that CRIU skips may overlap the next.
   Pagemap read_new(int pid) const {
     std::ifstream file(fmt::format("{}/pagemap-{}.img", directory(), pid), std::ios::binary);
@@ -217,15 +240,21 @@ class SharedImagesTest : public testing::Test {
   std::map<int, std::map<uint64_t, uint64_t>> contents_;
 };
 
-// Reads the new images as CRIU does, and the rest as the pager does.
-class SharedImagesWithAndWithoutRounds : public SharedImagesTest,
-                                         public testing::WithParamInterface<bool> {};
-INSTANTIATE_TEST_SUITE_P(PreCopy, SharedImagesWithAndWithoutRounds, testing::Bool());
+enum class Source { kCheckpoint, kBundle, kRounds };
 
-TEST_P(SharedImagesWithAndWithoutRounds, EveryPageIsInTheImagesOrLeftToThePager) {
+// Reads the new images as CRIU does, and the rest as the pager does.
+class SharedImagesOfEachSource : public SharedImagesTest,
+                                 public testing::WithParamInterface<Source> {};
+INSTANTIATE_TEST_SUITE_P(All, SharedImagesOfEachSource,
+                         testing::Values(Source::kCheckpoint, Source::kBundle, Source::kRounds));
+
+TEST_P(SharedImagesOfEachSource, EveryPageIsInTheImagesOrLeftToThePager) {
   for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
-    make_tree(1 + static_cast<int>(seed), 200 * seed, seed, GetParam());
-    auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");
+    make_tree(1 + static_cast<int>(seed), 200 * seed, seed, GetParam() == Source::kRounds);
+    const UniqueFd bundle = GetParam() == Source::kBundle ? make_bundle(1 << 20) : UniqueFd();
+    auto from = RestoreImages::open(images(), path_of(bundle));
+    ASSERT_TRUE(from) << from.error().message;
+    auto pager = PageImages::open(std::move(*from), base_ + "/memory");
     ASSERT_TRUE(pager) << pager.error().message;
     ASSERT_TRUE(pager->prepare_images(directory()));
     uint64_t shared_pages = 0;
@@ -272,6 +301,37 @@ TEST_P(SharedImagesWithAndWithoutRounds, EveryPageIsInTheImagesOrLeftToThePager)
     contents_.clear();
     index_ = {};
   }
+}
+
+TEST_F(SharedImagesTest, BundleTakesThePlaceOfTheCheckpoint) {
+  make_tree(1, 50, 1);
+  const std::string mm = text_of_file(images() + "/mm-1.img");
+  const UniqueFd bundle = make_bundle(1 << 20);
+  std::filesystem::resize_file(images() + "/mm-1.img", 0);
+  auto from = RestoreImages::open(images(), path_of(bundle));
+  ASSERT_TRUE(from) << from.error().message;
+  EXPECT_EQ(text_of_file(from->path_of("mm-1.img")), mm);
+  auto pager = PageImages::open(std::move(*from), base_ + "/memory");
+  ASSERT_TRUE(pager->prepare_images(directory()));
+  EXPECT_EQ(text_of_file(directory() + "/mm-1.img"), mm);
+  EXPECT_TRUE(std::filesystem::exists(directory() + "/pages-1.img"));
+  // CRIU needs nothing else, so it does not look into the checkpoint.
+  std::ofstream(images() + "/later.img") << "x";
+  EXPECT_FALSE(std::filesystem::exists(directory() + "/later.img"));
+}
+
+TEST_F(SharedImagesTest, LargeImagesStayInTheCheckpoint) {
+  make_tree(1, 50, 1);
+  const std::string pages = text_of_file(images() + "/pages-1.img");
+  const UniqueFd bundle = make_bundle(4000);
+  auto from = RestoreImages::open(images(), path_of(bundle));
+  ASSERT_TRUE(from) << from.error().message;
+  EXPECT_EQ(from->path_of("pages-1.img"), images() + "/pages-1.img");
+  ASSERT_TRUE(from->publish(directory()));
+  EXPECT_EQ(text_of_file(directory() + "/pages-1.img"), pages);
+  EXPECT_EQ(text_of_file(directory() + "/mm-1.img"), text_of_file(images() + "/mm-1.img"));
+  from->free_memory();
+  EXPECT_EQ(from->path_of("mm-1.img"), images() + "/mm-1.img");
 }
 
 TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -145,6 +146,31 @@ class CheckRestart : public testing::Test {
 };
 
 TEST_F(CheckRestart, AcceptsAProcessWithoutPrivileges) { EXPECT_EQ(judge().message, ""); }
+
+// What is judged is what CRIU reads: the bundle, whatever happens to the checkpoint.
+TEST_F(CheckRestart, SmallImagesAreThoseOfTheBundle) {
+  write_all();
+  std::vector<BundleWriter::File> files;
+  for (const auto& entry : fs::directory_iterator(images_)) {
+    files.push_back({entry.path().filename(), entry.file_size(), true});
+  }
+  auto writer = BundleWriter::create(files, /*is_flat=*/true);
+  ASSERT_TRUE(writer);
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string bytes = read(files[i].name);
+    std::memcpy(writer->bytes_of(i).data(), bytes.data(), bytes.size());
+  }
+  const auto memfd = writer->finish();
+  const auto bundle = ImageBundle::open(*memfd);
+  ASSERT_TRUE(bundle);
+  tree_.small_images = &*bundle;
+  overwrite("core-9.img", "damaged");
+  overwrite("unknown-9.img", "");
+  EXPECT_EQ(judge_written().message, "");
+  tree_.small_images = nullptr;
+  EXPECT_EQ(judge_written().errno_value, EPROTO);
+  fs::remove(images_ / "unknown-9.img");
+}
 
 // ---- Users, groups, capabilities ----
 
