@@ -7,6 +7,7 @@
 
 namespace ppmr {
 
+// At pre-dump: from now on the files of the checkpoint are closed without waiting for the target.
 // At post-dump, when all images are written and the tree is still frozen: seals the checkpoint of
 // the images. If that fails, so does the dump, and CRIU lets the tree run on. Has no effect at the
 // other stages. Returns the exit code; nullopt: CRIU has not started this process as its action

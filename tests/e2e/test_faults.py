@@ -2,6 +2,7 @@
 
 No call hangs, and no call reports success for lost bytes.
 """
+import errno
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from lab.world import (
     MIB,
     NEVER,
     PEER_TIMEOUT,
+    ask,
     checkpoint_in,
     digest_of_written,
     wait_for_mount_to_go,
@@ -276,6 +278,31 @@ def test_source_mount_answers_ls_and_status_while_target_is_stalled(world):
     writer.kill()
     assert world.answers(["fusermount3", "-u", source.mountpoint]).code == 0
     source.process.wait(timeout=10)
+
+
+def test_close_waits_for_nothing_if_errors_are_deferred_to_the_seal(world):
+    source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
+    directory = checkpoint(world, source)
+    assert ask(source.mountpoint, op="defer-errors", checkpoint="moved") == {"ok": True}
+    assert ask(source.mountpoint, op="defer-errors", checkpoint="none")["errno"] == errno.ENOENT
+    target.signal(signal.SIGSTOP)
+    for number in range(4):  # larger than a chunk, smaller than the pool
+        world.write(directory / f"pages-{number}.img", MIB).succeeds()
+    target.signal(signal.SIGCONT)
+    world.succeeds([find_ppmr(), "commit", directory])
+    for number in range(4):
+        found = world.read(target.mountpoint / f"moved/pages-{number}.img").succeeds()
+        assert found["sha256"] == digest_of_written(MIB)
+
+
+def test_seal_reports_errors_that_close_did_not(world):
+    source, _ = world.pair(SMALL_POOL, ["--memory-limit", "16MiB"])
+    directory = checkpoint(world, source)
+    assert ask(source.mountpoint, op="defer-errors", checkpoint="moved") == {"ok": True}
+    for number in range(20):
+        world.write(directory / f"pages-{number}.img", 2 * MIB).result(within=20)
+    refused = world.answers([find_ppmr(), "commit", directory])
+    assert refused.code != 0 and "moved" in refused.err, refused
 
 
 def test_ls_works_with_more_blocked_writers_than_daemon_threads(world):

@@ -3,23 +3,14 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from lab.node import wait_until
 from lab.programs import REPOSITORY
-from lab.world import MIB, digest_of_written
+from lab.world import MIB, control_socket, digest_of_written
 
 PROGRAM = REPOSITORY / "bazel-bin/tests/programs/borrow_file"
-
-
-def control_socket(mountpoint):
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        source, at, *_ = line.split()
-        if at == str(mountpoint):
-            return source
-    raise AssertionError(f"nothing is mounted at {mountpoint}")
 
 
 class Borrower:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -329,6 +330,23 @@ def checkpoint_in(status, name):
         if checkpoint.get("name") == name:
             return checkpoint
     raise AssertionError(f"the status has no checkpoint {name}: {json.dumps(status)[:2000]}")
+
+
+def control_socket(mountpoint):
+    """The control socket of the daemon of a mount on this machine."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        source, at, *_ = line.split()
+        if at == str(mountpoint):
+            return source
+    raise AssertionError(f"nothing is mounted at {mountpoint}")
+
+
+def ask(mountpoint, **request):
+    """The answer of a daemon to a request to its control socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(control_socket(mountpoint))
+        client.sendall(json.dumps(request).encode() + b"\n")
+        return json.loads(client.makefile().readline())
 
 
 def wait_until_failed(world, mountpoint, name, within=PEER_TIMEOUT + GRACE, at=HOST):
