@@ -13,7 +13,7 @@
     own_cgroup        a name for control groups; request it before the nodes
     packages          {name: path} of the Debian packages, built once. Tests with these three fixtures belong to the
                       xdist_group "package"
-    fresh_debian      a root file system of Debian 12 with all that they depend on
+    fresh_debian      a root file system of Debian 12, in which apt has downloaded what they depend on
     two_machines      two such machines with systemd, joined by a link
     long              whether --long was given
 

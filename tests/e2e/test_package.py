@@ -63,10 +63,13 @@ def own_root(fresh_debian, tmp_path):
 
 def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
     root = own_root
-    for path in packages.values():
-        run("cp", path, root / "var")
-    before = set(os.listdir(root / "etc"))
-    in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}")
+    package = f"/root/{packages['ppmr'].name}"
+    in_root(root, "apt-get", "install", "--yes", package)
+    before = set(os.listdir(root / "etc")) - {"ppmr"}
+    for tool in ("gcc", "g++", "clang", "make", "cmake", "bazel"):
+        assert (
+            in_root(root, "which", tool, check=False).returncode != 0
+        ), "only what it needs to run"
     assert in_root(root, "ppmr", "--version").stdout.startswith("ppmr ")
     assert "not found" not in in_root(root, "ldd", "/usr/bin/ppmr").stdout
     assert "ppmr:" in (root / "etc/passwd").read_text()
@@ -81,7 +84,7 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
     # An upgrade keeps configuration and records; a downgrade is refused.
     (root / "var/lib/ppmr").mkdir()
     (root / "var/lib/ppmr/record").write_text("kept")
-    in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}")
+    in_root(root, "dpkg", "--install", package)
     assert (root / "var/lib/ppmr/record").read_text() == "kept"
     run(
         "sed",
@@ -89,7 +92,7 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
         r"/^Package: ppmr$/,/^$/ s/^Version: .*/Version: 99/",
         root / "var/lib/dpkg/status",
     )
-    refused = in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}", check=False)
+    refused = in_root(root, "dpkg", "--install", package, check=False)
     assert refused.returncode != 0 and "this package is older" in refused.stderr
     run(
         "sed",
@@ -97,7 +100,7 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
         r"/^Package: ppmr$/,/^$/ s/^Version: .*/Version: 0/",
         root / "var/lib/dpkg/status",
     )
-    in_root(root, "dpkg", "--install", f"/var/{packages['ppmr'].name}")
+    in_root(root, "dpkg", "--install", package)
 
     in_root(root, "dpkg", "--remove", "ppmr")
     assert (root / "etc/ppmr/key").exists() and not (root / "usr/bin/ppmr").exists()
@@ -136,7 +139,7 @@ def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines
 
     begun = time.monotonic()
     for machine in (source, target):
-        machine.run("dpkg --install /root/ppmr_*.deb")
+        machine.run("apt install --yes /root/ppmr_*.deb")
     target.run("ppmr keygen /etc/ppmr/key")
     key = target.run("cat /etc/ppmr/key").stdout  # scp -p target:/etc/ppmr/key /etc/ppmr/
     source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")

@@ -38,7 +38,7 @@ def served(two_machines):
     """The machines with both daemons as services, 200 Mbit/s apart."""
     source, target = two_machines
     for machine in two_machines:
-        machine.run("dpkg --install /root/ppmr_*.deb")
+        machine.run("apt install --yes /root/ppmr_*.deb")
         in_network(
             machine, *"tc qdisc add dev eth0 root tbf rate 200mbit burst 1mb latency 50ms".split()
         )

@@ -18,7 +18,7 @@ def commands():
 
 
 class Typist:
-    """Types the commands. The machines have no mirror and no ssh: the packages are there, and the key is copied."""
+    """Types the commands. The machines have no network and no ssh: apt has the packages, and the key is copied."""
 
     def __init__(self, source, target):
         self._machines = {"source": [source], "target": [target], "both": [source, target]}
@@ -29,7 +29,7 @@ class Typist:
             key = self._run("target", f"cat {command.split()[2]}")
             self._run("source", f"umask 077; printf %s '{key}' >/etc/ppmr/key")
             return
-        command = re.sub(r"^apt install (\S+\.deb).*", r"cd /root && dpkg --install \1", command)
+        command = re.sub(r"^apt install ", "cd /root && apt install --yes ", command)
         # Pids of a machine that has run for a while: not those of the other one.
         if "setsid" in command:
             self._run(

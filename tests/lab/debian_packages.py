@@ -1,7 +1,6 @@
 """The Debian packages of this tree, and fresh root file systems to install them in."""
 import contextlib
 import os
-import re
 import subprocess
 
 from .debian_machine import DebianMachine, link
@@ -24,15 +23,18 @@ def build_packages():
 
 
 def make_root(directory, packages):
-    """A root file system of Debian 12 with what the packages depend on, from the mirror of this machine."""
-    depends = set()
-    for path in packages.values():
-        text = run("dpkg-deb", "--field", path, "Depends")
-        depends |= {re.split(r"[ :(]", part)[0] for part in text.strip().split(", ") if part}
+    """A root file system of Debian 12, from the mirror of this machine.
+
+    What the packages depend on is not installed, but apt has downloaded it: its machines have no network.
+    """
     mirror = os.environ.get("PPMR_DEBIAN_MIRROR", "http://deb.debian.org/debian")
-    include = ",".join(sorted(depends - {"ppmr"}) + _PROGRAMS)
-    options = ["--mode=root", "--variant=essential", f"--include={include}"]
-    run("mmdebstrap", *options, "bookworm", directory, mirror, timeout=600)
+    options = ["--mode=root", "--variant=apt", "--skip=cleanup/apt"]
+    include = f"--include={','.join(_PROGRAMS)}"
+    run("mmdebstrap", *options, include, "bookworm", directory, mirror, timeout=600)
+    for path in packages.values():
+        run("cp", path, directory / "root")
+    apt = ["chroot", directory, "apt-get", "install", "--yes", "--download-only"]
+    run(*apt, *(f"/root/{path.name}" for path in packages.values()), timeout=600)
 
 
 @contextlib.contextmanager
@@ -52,12 +54,11 @@ def copy_of(root, home):
 
 @contextlib.contextmanager
 def two_machines(packages, root, home):
-    """Two empty Debian machines with systemd, joined by a link. Each has the package in /root."""
+    """Two empty Debian machines with systemd, joined by a link. Each has the packages in /root."""
     with contextlib.ExitStack() as ends:
         machines = []
         for name in ("one", "two"):
             copy = ends.enter_context(copy_of(root, home / name))
-            run("cp", packages["ppmr"], copy / "root")
             (copy / "etc/hostname").write_text(name + "\n")
             machines.append(DebianMachine(copy, name))
             ends.callback(machines[-1].stop)
