@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,7 @@
 #include "rdma_stream/connection/tcp_connection.h"
 #include "rdma_stream/control/agent_frames.h"
 #include "restart_loader/preflight/preflight.h"
+#include "restart_loader/records/ownership_record.h"
 
 namespace ppmr {
 namespace {
@@ -24,6 +26,8 @@ using std::chrono::milliseconds;
 
 // The target runs `criu check` before it answers.
 constexpr milliseconds kAnswerPatience{30'000};
+// Longer than an answer takes on a busy node.
+constexpr double kClocksDifferMaxS = 0.2;
 
 Diagnosis unreachable(const std::string& address, const Error& error) {
   switch (error.errno_value) {
@@ -151,9 +155,36 @@ Diagnoses compare_nodes(const NodeFacts& here, const NodeFacts& target) {
     found.push_back(ok("target-processor",
                        "the target's processor has all instructions that programs may use here"));
   }
+  if (here.rdma_ports.empty() && target.rdma_ports.empty()) {
+    found.push_back(ok("target-rdma", "neither node has an RDMA port: ppmr uses TCP"));
+  } else if (here.rdma_ports.empty() || target.rdma_ports.empty()) {
+    found.push_back(
+        warning("target-rdma",
+                fmt::format("only {} has an RDMA port that can be used, so ppmr uses TCP",
+                            here.rdma_ports.empty() ? "the target" : "this node"),
+                "Run `ppmr devices` on the other node: it says what is missing there"));
+  } else {
+    found.push_back(
+        ok("target-rdma", fmt::format("both nodes have an RDMA port: {} here, {} at "
+                                      "the target",
+                                      here.rdma_ports.front(), target.rdma_ports.front())));
+  }
   found.push_back(ok("target-memory", fmt::format("the target has {} of memory available",
                                                   format_size(target.memory_available_bytes))));
   return found;
+}
+
+Diagnosis compare_clocks(int64_t ahead_ns) {
+  const double ahead_s = static_cast<double>(ahead_ns) / 1e9;
+  if (std::abs(ahead_s) <= kClocksDifferMaxS) {
+    return ok("target-clock",
+              fmt::format("the clocks of both nodes agree to {} s", kClocksDifferMaxS));
+  }
+  return warning("target-clock",
+                 fmt::format("the target's clock is {:.1f} s {} this one, so downtimes and "
+                             "timelines of moves are wrong by as much",
+                             std::abs(ahead_s), ahead_s > 0 ? "ahead of" : "behind"),
+                 "Synchronise the clocks of both nodes (chrony or systemd-timesyncd)");
 }
 
 Diagnoses check_target(const TargetQuestion& question, const NodeFacts& here) {
@@ -197,10 +228,10 @@ Diagnoses check_target(const TargetQuestion& question, const NodeFacts& here) {
                         "the target's agent does not answer: " + answers.error().message,
                         "Look at the log of the target; run `ppmr doctor` there"));
   }
+  // The target reads its clock last, so its answer is half a round trip old.
+  const int64_t answer_ns = round_trip ? round_trip->count() * 1000 / 2 : 0;
+  found.push_back(compare_clocks(answers->node.clock_ns + answer_ns - realtime_ns()));
   for (Diagnosis& one : compare_nodes(here, answers->node)) found.push_back(std::move(one));
-  found.push_back(ok("target-unknown",
-                     "not checked: the target's clock and RDMA devices, which it does not tell; "
-                     "run `ppmr doctor` there, and `ppmr status` here shows the transport in use"));
   return found;
 }
 

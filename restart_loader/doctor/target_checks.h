@@ -22,6 +22,9 @@ struct TargetQuestion {
 
 // Stops at the first step that fails, because no later one can succeed. `here`: of this node.
 // Threads: any.
+// `ahead_ns`: how far the target's clock is ahead of this one.
+Diagnosis compare_clocks(int64_t ahead_ns);
+
 Diagnoses check_target(const TargetQuestion& question, const NodeFacts& here);
 
 // Compares what the two nodes have: kernel, processor, CRIU, memory.

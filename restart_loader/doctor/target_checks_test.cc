@@ -72,6 +72,33 @@ NodeFacts node() {
   return facts;
 }
 
+TEST(TargetChecks, ClocksThatDifferAreAWarning) {
+  EXPECT_EQ(compare_clocks(100'000'000).level, Level::kOk);
+  const Diagnosis ahead = compare_clocks(3'240'000'000);
+  EXPECT_EQ(ahead.level, Level::kWarning);
+  EXPECT_NE(ahead.message.find("3.2 s ahead of this one"), std::string::npos) << ahead.message;
+  const Diagnosis behind = compare_clocks(-90'000'000'000);
+  EXPECT_NE(behind.message.find("90.0 s behind this one"), std::string::npos) << behind.message;
+}
+
+TEST(TargetChecks, RdmaPortOfOneNodeAloneIsAWarning) {
+  const auto level = [](const std::vector<std::string>& here,
+                        const std::vector<std::string>& target) {
+    NodeFacts one = node();
+    NodeFacts other = node();
+    one.rdma_ports = here;
+    other.rdma_ports = target;
+    for (const Diagnosis& found : compare_nodes(one, other)) {
+      if (found.check == "target-rdma") return found.level;
+    }
+    return Level::kProblem;
+  };
+  EXPECT_EQ(level({}, {}), Level::kOk);
+  EXPECT_EQ(level({"mlx5_0:1"}, {"rxe0:1"}), Level::kOk);
+  EXPECT_EQ(level({"mlx5_0:1"}, {}), Level::kWarning);
+  EXPECT_EQ(level({}, {"rxe0:1"}), Level::kWarning);
+}
+
 TEST(TargetChecks, EqualNodesAreOk) {
   for (const Diagnosis& one : compare_nodes(node(), node())) {
     EXPECT_EQ(one.level, Level::kOk) << one.message;

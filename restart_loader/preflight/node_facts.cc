@@ -12,8 +12,10 @@
 #include <set>
 #include <sstream>
 
+#include "rdma_stream/verbs/verbs_device.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/processes/proc_files.h"
+#include "restart_loader/records/ownership_record.h"
 
 namespace ppmr {
 namespace {
@@ -190,6 +192,10 @@ NodeFacts gather_node_facts(const std::string& criu) {
   }
   if (const auto limits = read_process_file(getpid(), "limits"))
     facts.hard_limits = parse_hard_limits(*limits);
+  for (const RdmaPort& port : find_rdma_ports()) {
+    if (port.usable) facts.rdma_ports.push_back(fmt::format("{}:{}", port.device, port.number));
+  }
+  facts.clock_ns = realtime_ns();
   return facts;
 }
 

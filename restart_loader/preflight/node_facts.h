@@ -36,6 +36,8 @@ struct NodeFacts {
   uint64_t capabilities = 0;                       // effective, one bit each
   std::map<std::string, std::string> hard_limits;  // "Max open files": "1048576"
   uint64_t pipe_max_bytes = 0;                     // fs.pipe-max-size; 0: unknown
+  std::vector<std::string> rdma_ports;             // "mlx5_0:1", those that ppmr can use
+  int64_t clock_ns = 0;                            // CLOCK_REALTIME when all else was known
 
   bool has_feature(const std::string& feature) const;
   // Whether CRIU can keep this much memory in pipes, as it does during a lazy dump.
@@ -59,6 +61,6 @@ std::map<std::string, std::string> parse_hard_limits(std::string_view text);
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeFacts, host, architecture, kernel, criu_path, criu_version,
                                    criu_problem, features, cpu_features, memory_available_bytes,
                                    store_free_bytes, user, capabilities, hard_limits,
-                                   pipe_max_bytes)
+                                   pipe_max_bytes, rdma_ports, clock_ns)
 
 }  // namespace ppmr
