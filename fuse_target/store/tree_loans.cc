@@ -71,18 +71,17 @@ Result<std::vector<Candidate>> choose(const std::map<std::string, StoredNodePoin
   std::sort(by_size.begin(), by_size.end(), [](const Candidate* a, const Candidate* b) {
     return a->file.size_bytes < b->file.size_bytes;
   });
-  uint64_t left = kBundleMaxBytes;
+  uint64_t bytes = 0;
   for (Candidate* candidate : by_size) {
     BundleWriter::File& file = candidate->file;
-    const uint64_t with_it = kBundleMaxBytes - left + file.size_bytes;
-    if (with_it > kBundleMaxBytes) break;
-    if (with_it > kAnyFileBytes && file.size_bytes > kSmallFileBytes) break;
+    const uint64_t bytes_max = file.size_bytes <= kSmallFileBytes ? kBundleMaxBytes : kAnyFileBytes;
+    if (file.size_bytes > bytes_max || bytes > bytes_max - file.size_bytes) break;
     auto loan = children.at(file.name)->file->lend(0);
     if (!loan) return failure(loan.error());
     // The daemon would have to read the disk for a spilled file, and to check it.
     file.included = !loan->spill_file && loan->end == loan->size_bytes;
     if (!file.included) continue;
-    left -= file.size_bytes;
+    bytes += file.size_bytes;
     candidate->loan = std::move(*loan);
   }
   return chosen;

@@ -111,12 +111,12 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   appended_position_ += length;
   const bool begins = sending == Sending::kSoon && !gathers_until_;
   if (begins) gathers_until_ = Clock::now() + kGatherTime;
-  const bool now =
+  const bool is_urgent =
       sending == Sending::kNow || sending == Sending::kNowOrNever ||
       (sending == Sending::kSoon && appended_position_ - sent_position_ >= kGatherBytes);
-  if (now) urgent_ = true;
+  if (is_urgent) urgent_ = true;
   lock.unlock();
-  if (now || begins) writer_wanted_.notify_one();
+  if (is_urgent || begins) writer_wanted_.notify_one();
   return {};
 }
 

@@ -48,7 +48,7 @@ class Region {
 
 enum class Rights {
   kReadByPeer,  // the source's pool: peers may read it and have no other access
-  kLandReads,   // the target's store: reads land in it; peers have no access, except on iWARP
+  kLandReads,   // the target's store: reads land in it; peers have no access
 };
 
 // A protection domain: its connections reach only its own regions.
@@ -65,7 +65,7 @@ class Domain {
 
 struct ReadLimits {
   uint32_t works_max = 1;       // in flight on one connection
-  uint32_t pieces_max = 1;      // of one read: 1 on iWARP
+  uint32_t pieces_max = 1;      // of one read: 1 on some devices
   uint32_t read_bytes_max = 0;  // of one read
 };
 

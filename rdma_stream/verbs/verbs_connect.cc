@@ -206,11 +206,7 @@ Result<std::shared_ptr<VerbsDomain>> VerbsDomain::create(std::shared_ptr<Anchor>
 
 Result<std::unique_ptr<Region>> VerbsDomain::register_memory(std::span<std::byte> memory,
                                                              Rights rights) {
-  int access = IBV_ACCESS_REMOTE_READ;
-  if (rights == Rights::kLandReads) {
-    // With iWARP the peer answers a read by writing to the memory in which the read lands.
-    access = IBV_ACCESS_LOCAL_WRITE | (limits_.is_iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
-  }
+  const int access = rights == Rights::kLandReads ? IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_REMOTE_READ;
   VerbsPointer<ibv_mr> region(
       ibv_reg_mr(domain_.get(), memory.data(), memory.size(), static_cast<unsigned>(access)));
   if (!region) {

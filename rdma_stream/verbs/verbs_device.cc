@@ -130,8 +130,12 @@ std::vector<RdmaPort::Gid> gids_of(ibv_context* context, uint32_t port) {
   return gids;
 }
 
-// Why ppmr cannot use the port; empty when it can.
+}  // namespace
+
 std::string objection_to(const RdmaPort& port, const std::string& no_connections) {
+  if (port.is_iwarp) {
+    return "it is iWARP, where each source could write into the images of the others";
+  }
   if (port.state != "active") return "the port is " + port.state;
   if (!no_connections.empty()) return no_connections;
   if (port.reads_served_max == 0 || port.reads_started_max == 0)
@@ -142,8 +146,6 @@ std::string objection_to(const RdmaPort& port, const std::string& no_connections
   }
   return "";
 }
-
-}  // namespace
 
 std::vector<RdmaPort> find_rdma_ports() {
   std::vector<RdmaPort> ports;

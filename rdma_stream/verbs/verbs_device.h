@@ -41,6 +41,11 @@ struct RdmaPort {
   std::string why_not;
 };
 
+// Why ppmr cannot use the port; empty when it can. iWARP is refused: there a read lands by a write
+// of the peer, so the target's memory would be writable for all of its sources. `no_connections`:
+// why this machine cannot make RDMA connections; empty: it can.
+std::string objection_to(const RdmaPort& port, const std::string& no_connections);
+
 // Returns the ports in the system's order of devices; empty if there are no devices.
 std::vector<RdmaPort> find_rdma_ports();
 

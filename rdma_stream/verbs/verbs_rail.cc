@@ -63,14 +63,12 @@ VerbsRail::VerbsRail(const RdmaPort& port, RailAddress address, Anchor anchor, W
       address_(bound_address(address, anchor)),
       stop_(std::move(stop)),
       anchor_(std::make_shared<Anchor>(std::move(anchor))) {
-  limits_.is_iwarp = port.is_iwarp;
   limits_.reads_served =
       static_cast<uint8_t>(std::clamp(port.reads_served_max, 1u, kReadsAtOnceMax));
   limits_.reads_started =
       static_cast<uint8_t>(std::clamp(port.reads_started_max, 1u, kReadsAtOnceMax));
   limits_.reads.works_max = ReadWindow::kWorksMax;
-  limits_.reads.pieces_max =
-      port.is_iwarp ? 1 : std::clamp<uint32_t>(port.read_pieces_max, 1, Landing::kPiecesMax);
+  limits_.reads.pieces_max = std::clamp<uint32_t>(port.read_pieces_max, 1, Landing::kPiecesMax);
   limits_.reads.read_bytes_max = std::max(port.message_max_bytes, uint32_t{kPageSizeBytes});
 }
 

@@ -16,7 +16,6 @@
 namespace ppmr {
 
 struct RailLimits {
-  bool is_iwarp = false;
   // Limits for the RDMA reads in flight on one queue pair.
   uint8_t reads_served = 1;   // reads that the peer posts
   uint8_t reads_started = 1;  // reads that this side posts

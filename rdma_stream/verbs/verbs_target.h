@@ -3,10 +3,9 @@
 // need and never per chunk. The store never frees a region, so regions stay registered until the
 // target ends.
 //
-// There is one protection domain per rail, and no peer has access to it. iWARP is the exception:
-// the peer must be able to write to the memory in which a read lands, with a key that goes over the
-// wire. So with iWARP, all sources of a target must be trusted not to write into each other's
-// images.
+// There is one protection domain per rail, and no peer has access to it. Rejected: iWARP, where the
+// peer must be able to write to the memory in which a read lands, with a key that goes over the
+// wire: a source could write into the images of others.
 #pragma once
 
 #include <atomic>

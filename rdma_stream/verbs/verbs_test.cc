@@ -137,7 +137,7 @@ TEST_F(Verbs, RegistersMemoryOnceHoweverManyBytesPass) {
   EXPECT_EQ(rig_->verbs_source()->counters().registered_bytes, source.pool().memory().size());
 }
 
-TEST_F(Verbs, SplitsReadsForDevicesThatAllowOneScatterEntryPerRead) {  // iWARP
+TEST_F(Verbs, SplitsReadsForDevicesThatAllowOneScatterEntryPerRead) {
   RigVerbs verbs;
   verbs.fabric.limits.pieces_max = 1;
   rig(verbs);

@@ -112,9 +112,11 @@ CommandResult<json> ask(const MountEntry& mount, const json& request, millisecon
 }
 
 CommandResult<json> ask_at_length(const MountEntry& mount, json request,
-                                  std::optional<milliseconds> timeout) {
-  const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
+                                  std::optional<milliseconds> timeout, Timeout limits) {
+  auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
   if (timeout) request["timeout_ms"] = timeout->count();
+  const milliseconds slice = timeout ? std::min(kWaitSlice, *timeout / 4) : kWaitSlice;
+  std::optional<uint64_t> bytes;
   ControlCall control_call;
   if (Status sent = control_call.send(mount.source, request, kDaemonPatience); !sent) {
     return tl::unexpected(unreachable(mount, sent.error()));
@@ -122,11 +124,17 @@ CommandResult<json> ask_at_length(const MountEntry& mount, json request,
   for (;;) {
     const auto now = Clock::now();
     if (now >= deadline) return command_failure(ExitCode::kTimedOut, "no reply within --timeout");
-    auto answer = control_call.answer(std::min(
-        kWaitSlice,
-        std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, kWaitSlice))));
+    auto answer = control_call.answer(
+        std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, slice)));
     if (answer || answer.error().errno_value != ETIMEDOUT) return judge(std::move(answer), mount);
-    if (auto alive = ask(mount, {{"op", "status"}}); !alive) return alive;
+    auto alive = ask(mount, {{"op", "status"}});
+    if (!alive) return alive;
+    const uint64_t bytes_now = alive->value("bytes", uint64_t{0});
+    const bool progresses = bytes && bytes_now != *bytes;
+    if (progresses && timeout && limits == Timeout::kWithoutProgress) {
+      deadline = Clock::now() + *timeout;
+    }
+    bytes = bytes_now;
   }
 }
 

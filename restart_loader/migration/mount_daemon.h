@@ -33,10 +33,14 @@ CommandResult<CheckpointPath> find_checkpoint(const std::string& path);
 CommandResult<nlohmann::json> ask(const MountEntry& mount, const nlohmann::json& request,
                                   std::chrono::milliseconds patience = kDaemonPatience);
 
+// What a time limit counts: all time, or only that in which the mount transfers no bytes.
+enum class Timeout { kTotal, kWithoutProgress };
+
 // Like ask(), for a request that may take long: blocks up to `timeout` (nullopt: without limit),
 // but gives up when the daemon no longer replies to other requests.
 CommandResult<nlohmann::json> ask_at_length(const MountEntry& mount, nlohmann::json request,
-                                            std::optional<std::chrono::milliseconds> timeout);
+                                            std::optional<std::chrono::milliseconds> timeout,
+                                            Timeout limits = Timeout::kTotal);
 
 // Blocks until the checkpoint is complete or sealed. Without a timeout, waits for a checkpoint that
 // does not exist yet only while a source is connected. Calls `notice` with a sentence for the user

@@ -150,6 +150,35 @@ TEST_F(MountDaemon, LongRequestContinuesWhileItsClientAsksForTheStatus) {
   EXPECT_EQ(answer->at("files"), 3);
 }
 
+TEST_F(MountDaemon, ProgressExtendsALimitOfTheTimeWithoutIt) {
+  std::atomic<int> statuses = 0;
+  std::atomic<bool> grows = true;
+  const auto checkpoint = checkpoint_of([&](const json& request) -> json {
+    if (request.at("op") == "status") {
+      json status = status_with(true, true);
+      status["bytes"] = grows ? ++statuses : 0;
+      statuses.notify_all();
+      return status;
+    }
+    while (statuses < 12) statuses.wait(statuses);  // at least twice the limit
+    return {{"ok", true}};
+  });
+  const auto ask_for = [&](Timeout limits) {
+    return ask_at_length(checkpoint.mount, {{"op", "commit"}}, milliseconds(400), limits);
+  };
+  const auto sealed = ask_for(Timeout::kWithoutProgress);
+  EXPECT_TRUE(sealed) << sealed.error().message;
+  statuses = 0;
+  const auto total = ask_for(Timeout::kTotal);
+  ASSERT_FALSE(total);
+  EXPECT_EQ(total.error().exit_code, ExitCode::kTimedOut);
+  statuses = 0;
+  grows = false;
+  EXPECT_FALSE(ask_for(Timeout::kWithoutProgress));
+  statuses = 100;  // lets the handlers end
+  statuses.notify_all();
+}
+
 TEST_F(MountDaemon, ReportsADaemonThatHasDied) {
   const auto checkpoint = checkpoint_of([](const json&) { return json(); });
   server_.reset();

@@ -290,7 +290,7 @@ Status TreeDump::send_memory(const PageIndex& index) {
 
 Result<SealedTree> TreeDump::seal(const std::string& checkpoint) {
   const auto sealed = ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", checkpoint}},
-                                    options_.seal_patience);
+                                    options_.seal_patience, Timeout::kWithoutProgress);
   if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
   return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
 }

@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 class End:
     """One end. `node`: the machine on which it is now."""
 
-    def __init__(self, node, name, partner, directory, message_bytes, rate):
+    def __init__(self, node, name, partner, directory, message_bytes, rate, **place):
         self.node, self.name, self.other = node, name, None
         self.out, self.log = directory / f"{name}.out", directory / f"{name}.log"
         options = {
@@ -33,7 +33,7 @@ class End:
             "--rate": rate,
         }
         words = itertools.chain.from_iterable(options.items())
-        self.pid = node.spawn([find_program("verbs_ends"), *words], log=self.log)
+        self.pid = node.spawn([find_program("verbs_ends"), *words], log=self.log, **place)
         wait_until(lambda: self.out.exists() and self.texts(), 60, f"end {name} to start")
 
     def texts(self):
@@ -82,8 +82,7 @@ class Ends:
         a, b = machines.nodes
         self.x = End(a, "x", "y", directory, message_bytes, rate)
         # With the same pid, none of them could move to the other's machine.
-        b.run(["tee", "/proc/sys/kernel/ns_last_pid"], input=str(self.x.pid + 1000))
-        self.y = End(b, "y", "x", directory, message_bytes, rate)
+        self.y = End(b, "y", "x", directory, message_bytes, rate, first_pid=self.x.pid + 100)
         assert self.x.pid != self.y.pid
         self.x.other, self.y.other = self.y, self.x
         self.await_traffic()
