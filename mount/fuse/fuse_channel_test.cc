@@ -13,6 +13,9 @@
 
 #include "buffer_pool/unique_fd.h"
 
+// fuse_open_channel() of libfuse 3.14 leaks the options that it has parsed.
+extern "C" const char* __lsan_default_suppressions() { return "leak:fuse_opt_add_arg"; }
+
 namespace ppmr {
 namespace {
 

@@ -177,6 +177,7 @@ TEST_F(MountDaemon, ProgressExtendsALimitOfTheTimeWithoutIt) {
   EXPECT_FALSE(ask_for(Timeout::kWithoutProgress));
   statuses = 100;  // lets the handlers end
   statuses.notify_all();
+  server_.reset();  // before what its handlers use
 }
 
 TEST_F(MountDaemon, ReportsADaemonThatHasDied) {
