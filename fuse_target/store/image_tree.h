@@ -18,10 +18,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "buffer_pool/unique_fd.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/stored_checkpoint.h"
 #include "mount/fuse/node_view.h"
-#include "mount/image_bundle/image_bundle.h"
 #include "rdma_stream/mover/sink.h"
 
 namespace ppmr {

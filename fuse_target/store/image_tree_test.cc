@@ -7,6 +7,8 @@
 #include <cstring>
 #include <future>
 
+#include "mount/image_bundle/image_bundle.h"
+
 namespace ppmr {
 namespace {
 

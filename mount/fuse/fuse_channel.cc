@@ -33,8 +33,8 @@ void detach(const std::string& mountpoint) {
   }
 }
 
-// A daemon that was killed, for example because memory was short, leaves its mount. Nobody can use
-// that any more, and whoever starts the daemon again wants it in the same place.
+// A daemon that was killed, for example because memory was short, leaves its mount behind. Every
+// access to that mount fails, and the next daemon needs the same place.
 Status remove_dead_mounts(const std::string& mountpoint) {
   for (int i = 0; i < kDeadMountsMax && is_dead_mount(mountpoint); ++i) {
     const auto mounted = find_mount(mountpoint);

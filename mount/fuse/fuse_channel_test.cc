@@ -34,7 +34,7 @@ class FuseChannelTest : public ::testing::Test {
     ::rmdir(directory_.c_str());
   }
 
-  // What is left of a FUSE file system when its daemon is killed.
+  // As a FUSE daemon that is killed leaves one.
   void leave_dead_mount(const char* type) {
     const UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
     ASSERT_TRUE(device);

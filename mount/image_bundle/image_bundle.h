@@ -1,11 +1,11 @@
-// The small images of a sealed checkpoint, in one memfd: the target's daemon hands them to whoever
-// restores. A tree of 300 processes has 3,000 images, and through the mount each costs a round trip
+// The small images of a sealed checkpoint, in one memfd that the target's daemon passes to a
+// restore. A tree of 300 processes has 3,000 images, and through the mount each costs a round trip
 // to look it up, to open, to read and to close it.
 //
 //   | header | name, size | bytes | name, size | bytes | name, size | ...
 //
-// The memfd is sealed: what has been checked is what is restored, whatever happens to the
-// checkpoint. The larger files are named, without bytes.
+// The memfd is sealed, so the images that were checked are those that CRIU reads, even if the
+// checkpoint is removed or replaced. The larger files are listed without their bytes.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,8 @@ class BundleWriter {
     bool included = false;  // its bytes are in the bundle
   };
 
-  // `is_flat`: the checkpoint has nothing but these files. Errors: of the file system; E2BIG.
+  // `is_flat`: the checkpoint has nothing but these files. Errors: of the file system; EPROTO for
+  // more than kBundleMaxBytes.
   static Result<BundleWriter> create(const std::vector<File>& files, bool is_flat);
   // Where the bytes of an included file belong. They are zero.
   std::span<std::byte> bytes_of(size_t file) const;

@@ -85,7 +85,7 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
   if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
-    // Send what was left in the outbox: once acknowledged, it makes room.
+    // Send the whole outbox: messages make room once they are acknowledged.
     urgent_ = true;
     writer_wanted_.notify_one();
     // A handler that waits for room in the outbox waits for the peer, so this time counts as the

@@ -147,7 +147,7 @@ class Channel {
   std::string peer_;
   bool writing_ = false;
   bool acknowledgement_due_ = false;
-  bool urgent_ = false;  // what is not sent yet must not wait for more
+  bool urgent_ = false;  // the outbox is to be sent without waiting for more messages
   // Until when it may wait; nullopt: no message has asked for that.
   std::optional<std::chrono::steady_clock::time_point> gathers_until_;
   bool stopping_ = false;

@@ -162,7 +162,7 @@ Diagnoses compare_nodes(const NodeFacts& here, const NodeFacts& target) {
         warning("target-rdma",
                 fmt::format("only {} has an RDMA port that can be used, so ppmr uses TCP",
                             here.rdma_ports.empty() ? "the target" : "this node"),
-                "Run `ppmr devices` on the other node: it says what is missing there"));
+                "Run `ppmr devices` on the other node, which shows why"));
   } else {
     found.push_back(
         ok("target-rdma", fmt::format("both nodes have an RDMA port: {} here, {} at "

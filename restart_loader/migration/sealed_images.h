@@ -1,6 +1,6 @@
-// The images of a sealed checkpoint: what is judged is what CRIU reads. A sealed checkpoint cannot
-// change, but it can be removed, and another one can take its name. So it is held by its directory,
-// not by its name, and its small images by a bundle (mount/image_bundle).
+// The images of a sealed checkpoint, held so that CRIU reads the same images that were judged. A
+// sealed checkpoint cannot change, but it can be removed, and another one can take its name. So
+// this object has its directory open, and its small images in a bundle (mount/image_bundle).
 #pragma once
 
 #include <optional>
