@@ -170,6 +170,10 @@ Status SourceMount::serve(const std::string& source_label, const std::function<v
   };
   return FrontEnd::serve(
       [&] {
+        if (is_dead_mount(options_.mountpoint)) {
+          spdlog::warn("replacing the mount that a daemon left at {} when it died",
+                       options_.mountpoint);
+        }
         return mount_fuse({.mountpoint = options_.mountpoint,
                            .source_label = source_label,
                            .allow_other = options_.allow_other});

@@ -21,6 +21,7 @@
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/descriptor_limit.h"
 #include "mount/daemon/reload.h"
+#include "mount/fuse/fuse_channel.h"
 #include "mount/metrics/daemon_metrics.h"
 #include "mount/metrics/loopback_listener.h"
 #include "mount/metrics/metrics_server.h"
@@ -124,6 +125,10 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   auto mountpoint = resolve_mountpoint(options.mountpoint);
   if (!mountpoint) return daemon.failed(mountpoint.error(), ExitCode::kMountFailed);
   options.mountpoint = *mountpoint;
+  if (!flags.check && is_dead_mount(*mountpoint)) {
+    // The privileged helper, which mounts, has no log.
+    spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
+  }
   options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
   if (!options.spill_directory.empty()) {
     options.spill_directory = std::filesystem::absolute(options.spill_directory).string();

@@ -11,19 +11,12 @@
 
 #include "mount/control/mount_table.h"
 #include "mount/daemon/spawn.h"
-#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
 // More than one: a daemon that may not remove the mount of its predecessor could not mount either.
 constexpr int kDeadMountsMax = 16;
-
-// stat(2) on the mount of a daemon that died returns ENOTCONN.
-bool is_dead_mount(const std::string& path) {
-  struct stat attributes {};
-  return ::stat(path.c_str(), &attributes) != 0 && errno == ENOTCONN;
-}
 
 // Lazily, because a process may have its working directory in the mount.
 void detach(const std::string& mountpoint) {
@@ -39,7 +32,6 @@ Status remove_dead_mounts(const std::string& mountpoint) {
   for (int i = 0; i < kDeadMountsMax && is_dead_mount(mountpoint); ++i) {
     const auto mounted = find_mount(mountpoint);
     if (!mounted || mounted->mount.mountpoint != mountpoint) break;
-    spdlog::warn("removing the mount that a daemon left at {} when it died", mountpoint);
     detach(mountpoint);
   }
   if (!is_dead_mount(mountpoint)) return {};
@@ -56,6 +48,11 @@ Status check_not_mounted(const std::string& mountpoint) {
 }
 
 }  // namespace
+
+bool is_dead_mount(const std::string& path) {
+  struct stat attributes {};
+  return ::stat(path.c_str(), &attributes) != 0 && errno == ENOTCONN;
+}
 
 Result<std::string> resolve_mountpoint(const std::string& path) {
   struct stat attributes {};
