@@ -88,8 +88,20 @@ Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
   }
 }
 
-// Removes the pages that it copies from those that are missing.
-Result<Copied> Pager::copy_locked(Task& task, const PageRange& to, const std::byte* from) {
+// Removes the pages that it copies from those that are missing. Holds the lock except in the kernel.
+Result<Copied> Pager::copy(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
+                           const std::byte* from) {
+  ++task.copies;
+  auto copied = copy_pages(lock, task, to, from);
+  if (--task.copies == 0) {
+    copies_changed_.notify_all();
+    if (task.missing.empty() || task.has_ended) wake_serving();
+  }
+  return copied;
+}
+
+Result<Copied> Pager::copy_pages(std::unique_lock<std::mutex>& lock, Task& task,
+                                 const PageRange& to, const std::byte* from) {
   uint64_t at = to.start;
   uint64_t step = to.bytes();
   while (at < to.end && !task.has_ended) {
@@ -99,8 +111,10 @@ Result<Copied> Pager::copy_locked(Task& task, const PageRange& to, const std::by
                      .len = length,
                      .mode = 0,
                      .copy = 0};
+    lock.unlock();
     const int result = ioctl(task.uffd.get(), UFFDIO_COPY, &copy);
     const int error = errno;
+    lock.lock();
     if (result == 0 || copy.copy > 0) {
       const uint64_t copied = result == 0 ? length : static_cast<uint64_t>(copy.copy);
       task.missing.remove(at, at + copied);

@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-// The longest copy under the lock, which a fault waits for.
+// The longest copy, which a fault waits for.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
 
 // Of the bytes in the file.
@@ -45,6 +45,7 @@ void Pager::await_memory() {
 }
 
 void Pager::fill() {
+  const Buffer scratch(kBatchBytes);
   std::vector<PageRange> batch;
   size_t misses = 0;  // tasks in a row whose pages have not arrived
   uint64_t arrivals = 0;
@@ -68,11 +69,12 @@ void Pager::fill() {
       continue;
     }
     misses = 0;
+    task->cursor = batch.back().end;
     lock.unlock();
-    if (const auto filled = fill_batch(task, batch); !filled) return fail(filled.error());
+    if (const auto filled = copy_batch(*task, batch, scratch.data()); !filled) {
+      return fail(filled.error());
+    }
     lock.lock();
-    const bool complete = task->missing.empty() || task->has_ended;
-    if (complete) wake_serving();
   }
 }
 
@@ -94,14 +96,6 @@ void Pager::next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) con
   if (!batch.empty()) task.rounds_cursor = batch.back().end;
 }
 
-Status Pager::fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch) {
-  static thread_local Buffer buffer(kBatchBytes);
-  if (Status copied = copy_batch(*task, batch, buffer.data()); !copied) return copied;
-  std::lock_guard lock(mutex_);
-  task->cursor = batch.back().end;
-  return {};
-}
-
 // Those pages that are still missing and have not moved. While the task changes its memory, some
 // stay missing.
 Status Pager::copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch) {
@@ -111,13 +105,14 @@ Status Pager::copy_batch(Task& task, const std::vector<PageRange>& batch, std::b
   for (const PageRange& range : batch) {
     for (uint64_t at = range.start; at < range.end;) {
       std::unique_lock lock(mutex_);
+      copies_changed_.wait(lock, [&] { return !task.reads_events; });
+      if (task.has_ended) return {};
       const auto still = task.missing.first_in(at, std::min(range.end, at + kCopyBytesMax));
       at = still ? still->end : std::min(range.end, at + kCopyBytesMax);
       // The task may have moved other memory here meanwhile.
       if (!still || still->offset - range.offset != still->start - range.start) continue;
-      const auto copied = copy_locked(task, *still, *bytes + (still->offset - first));
+      const auto copied = copy(lock, task, *still, *bytes + (still->offset - first));
       if (!copied) return failure(copied.error());
-      if (task.has_ended) return {};
       if (*copied == Copied::kTryAgain) {
         lock.unlock();
         std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));

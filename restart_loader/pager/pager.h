@@ -5,16 +5,15 @@
 //   criu restore --lazy-pages -- socket lazy-pages.socket --> pid, userfaultfd of each task; "finished"
 //   kernel -- fork, mremap, munmap, madvise, page fault ----> serving thread
 //                                              page fault ----> answering threads
-//                                                             filling thread: all other pages
+//                                                             filling threads: all other pages
 // clang-format on
 //
 // The protocol of the socket is that of criu/uffd.c (CRIU 3.17 to 4.2): for each task a 32-bit pid
 // and, unless it is negative (a zombie), the descriptor; at the end kRestoreFinished. Faults can
 // arrive before the end, and CRIU waits for the answers.
 //
-// All threads copy pages under one lock, which the serving thread also holds while it reads the
-// kernel's events. So no page is copied to an address that the kernel has reported as unmapped or
-// moved. The pages are read from the images without the lock.
+// Threads copy pages side by side, but not while the serving thread reads the kernel's events. So no
+// page is copied to an address that the kernel has reported as unmapped or moved.
 #pragma once
 
 #include <functional>

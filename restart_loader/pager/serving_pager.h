@@ -2,7 +2,7 @@
 //
 //   serving thread   pager.cc         CRIU's socket, the kernel's events
 //   answerers        answer_faults.cc faults
-//   filler           fill_pages.cc    all other pages
+//   fillers          fill_pages.cc    all other pages
 //   borrower         fill_pages.cc    takes over the bytes that have arrived
 #pragma once
 
@@ -55,8 +55,12 @@ struct Task {
   std::shared_ptr<const PageFiles> pages;
   MissingPages missing;
   size_t unanswered = 0;       // faults
-  uint64_t cursor = 0;         // where the filling thread goes on
+  uint64_t cursor = 0;         // where the filling threads go on
   uint64_t rounds_cursor = 0;  // the same, among pages that are not in the memory file
+  // Pages are copied with no lock held, but not while the serving thread reads the kernel's events:
+  // then one could be copied to an address that is unmapped or moved.
+  size_t copies = 0;  // under way
+  bool reads_events = false;
   bool has_ended = false;
 };
 using TaskPointer = std::shared_ptr<Task>;
@@ -104,11 +108,12 @@ class Pager {
   void fill();
   TaskPointer next_task_locked();
   void next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const;
-  Status fill_batch(const TaskPointer& task, const std::vector<PageRange>& batch);
-
   Status copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch);
 
-  Result<Copied> copy_locked(Task& task, const PageRange& to, const std::byte* from);
+  Result<Copied> copy(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
+                      const std::byte* from);
+  Result<Copied> copy_pages(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
+                            const std::byte* from);
   Result<Copied> copy_zero_locked(const Task& task, uint64_t address);
   void wake_locked(const Task& task, uint64_t address) const;
   void fail(const Error& error);
@@ -123,6 +128,7 @@ class Pager {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable copies_changed_;  // copies or reads_events of a task
   std::list<TaskPointer>
       tasks_;                 // guarded by mutex_, as are the tasks; the serving thread changes it
   std::deque<Fault> faults_;  // guarded by mutex_
@@ -135,7 +141,7 @@ class Pager {
 
   // Last: they use the members above.
   std::thread borrower_;
-  std::thread filler_;
+  std::vector<std::thread> fillers_;
   std::vector<std::thread> answerers_;
 };
 
