@@ -22,6 +22,7 @@
 
 #include "buffer_pool/result.h"
 #include "rdma_stream/mover/sink.h"
+#include "rdma_stream/session/aes_gcm.h"
 #include "rdma_stream/session/context_pool.h"
 #include "rdma_stream/wire/wire.h"
 
@@ -57,8 +58,8 @@ class ChunkCipher {
   ChunkCipher& operator=(const ChunkCipher&) = delete;
 
   // Encrypts `from` into `to`, which is as long: the same memory, or other memory. After an error
-  // the bytes of `to` are zero. Errors: those of OpenSSL (EIO); EOVERFLOW when the session has used
-  // all numbers.
+  // the bytes of `to` are zero. Errors: those of OpenSSL (EIO) for a new key; EOVERFLOW when the
+  // session has used all numbers.
   Result<wire::ChunkCheck> encrypt(const ChunkPlace& place, std::span<const std::byte> from,
                                    std::span<std::byte> to);
   // Decrypts the pieces, in their order: in place, or into `to` if that is not null. After an error
@@ -70,9 +71,9 @@ class ChunkCipher {
  private:
   struct Context;
 
-  Status prepare(Context& context, bool encrypts, uint64_t number, const ChunkPlace& place,
-                 uint32_t slot_length);
-  Status set_key(Context& context, bool encrypts, uint64_t epoch);
+  Result<AesGcm> begin(Context& context, uint64_t number, const ChunkPlace& place,
+                       uint32_t slot_length);
+  Status set_key(Context& context, uint64_t epoch);
   Result<wire::ChunkCheck> encrypt_with(Context& context, const ChunkPlace& place,
                                         std::span<const std::byte> from, std::span<std::byte> to);
   Status decrypt_with(Context& context, const ChunkPlace& place, const wire::ChunkCheck& check,
