@@ -48,7 +48,10 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
   if (operation == "send-memory") {
     const auto index = read_page_index(request.at("index"));
     if (!index) return refusal(index.error());
-    const Status sent = send_memory(request.at("checkpoint"), *index);
+    const MemoryOrder order = request.value("small_ranges_first", false)
+                                  ? MemoryOrder::kSmallRangesFirst
+                                  : MemoryOrder::kOfFile;
+    const Status sent = send_memory(request.at("checkpoint"), *index, order);
     return sent ? nlohmann::json{{"ok", true}} : refusal(sent.error());
   }
   return refusal(

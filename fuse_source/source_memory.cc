@@ -9,6 +9,7 @@
 // where they are, so that no reader waits for them.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "fuse_source/memory_reader.h"
 #include "fuse_source/source_mount.h"
@@ -25,6 +26,26 @@ constexpr std::chrono::milliseconds kPatienceForParts{100};
 constexpr uint64_t kZerosMaxBytes = uint64_t{16} << 20;
 // Wants that arrive before send_memory() begins. Beyond that the oldest is dropped.
 constexpr size_t kEarlyWantsMax = 4096;
+// Of MemoryOrder::kSmallRangesFirst: sent while CRIU still restores, at 10 Gb/s in 30 ms.
+constexpr uint64_t kSmallRangeEndBytes = uint64_t{4} << 20;
+constexpr uint64_t kSmallRangesMaxBytes = uint64_t{32} << 20;
+
+// The smallest ones first, so that one larger range too many does not displace many.
+void want_small_ranges(const PageIndex& index, WantedBlocks& blocks) {
+  std::vector<PageRange> small;
+  for (const IndexedTask& task : index.tasks) {
+    std::copy_if(task.ranges.begin(), task.ranges.end(), std::back_inserter(small),
+                 [](const PageRange& range) { return range.bytes() < kSmallRangeEndBytes; });
+  }
+  std::sort(small.begin(), small.end(),
+            [](const PageRange& a, const PageRange& b) { return a.bytes() < b.bytes(); });
+  uint64_t bytes = 0;
+  for (const PageRange& range : small) {
+    bytes += range.bytes();
+    if (bytes > kSmallRangesMaxBytes) return;
+    blocks.want(range.offset, range.bytes());
+  }
+}
 
 }  // namespace
 
@@ -81,13 +102,14 @@ class SourceMount::WantedSender {
   std::thread thread_;
 };
 
-Status SourceMount::send_memory(const std::string& name, const PageIndex& index) {
+Status SourceMount::send_memory(const std::string& name, const PageIndex& index,
+                                MemoryOrder order) {
   const SourceNodePointer node = tree_.child(tree_.root(), name);
   if (!node || node->type != wire::NodeType::kFile) {
     return failure(ENOENT, "send memory to '" + name + "': no such file in this mount");
   }
   if (Status open = opened(node, true); !open) return open;
-  Status sent = without_exceptions([&] { return send_memory(node, index); });
+  Status sent = without_exceptions([&] { return send_memory(node, index, order); });
   // The seal, which has a time limit, is not left with a pool full of bytes.
   if (sent) sent = node->writer->drain([this] { return stopping_.load(); });
   // EBUSY: the other request continues.
@@ -96,13 +118,15 @@ Status SourceMount::send_memory(const std::string& name, const PageIndex& index)
   return sent;
 }
 
-Status SourceMount::send_memory(const SourceNodePointer& node, const PageIndex& index) {
+Status SourceMount::send_memory(const SourceNodePointer& node, const PageIndex& index,
+                                MemoryOrder order) {
   auto reader = MemoryReader::create(index);
   if (!reader) return failure(reader.error());
   WantedSender wanted(*this, node, index.memory_bytes);
   if (Status alone = wanted.admit_wants(); !alone) return alone;
   // The chunks of the memory do not overlap each other; nor must they overlap earlier ones.
   if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
+  if (order == MemoryOrder::kSmallRangesFirst) want_small_ranges(index, wanted.blocks());
   wanted.start(reader->for_another_thread());
   MemoryPass pass(*this, node, std::move(*reader), wanted.blocks());
   if (Status sent = pass.send_all(); !sent) return sent;

@@ -144,7 +144,7 @@ class SourceMemory : public testing::Test {
   void begin() {
     process_.start();
     sent_ = std::async(std::launch::async,
-                       [this] { return mount_->send_memory(kName, process_.index()); });
+                       [this] { return mount_->send_memory(kName, process_.index(), order_); });
   }
   // Lets every chunk arrive until send_memory() returns.
   Status finish() {
@@ -175,6 +175,7 @@ class SourceMemory : public testing::Test {
   std::unique_ptr<SourceMount> mount_;
   SourceNodePointer node_;
   std::future<Status> sent_;
+  MemoryOrder order_ = MemoryOrder::kOfFile;
 };
 
 TEST_F(SourceMemory, WantedBlockDoesNotWaitForTheFullPool) {
@@ -230,6 +231,20 @@ TEST_F(SourceMemory, BytesThatAreWantedBeforeTheyCanBeSentAreSentFirst) {
   EXPECT_EQ(outlet_->offsets()[0], 63 * kBlock);
   ASSERT_TRUE(finish());
   expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, SmallRangesGoAheadOfLargeOnes) {
+  order_ = MemoryOrder::kSmallRangesFirst;
+  open(4, 16 * kBlock);
+  process_.start();
+  PageIndex index = process_.index();  // one range, which is not small
+  const uint64_t start = index.tasks[0].ranges[0].start;
+  const uint64_t end = index.memory_bytes;
+  index.tasks.push_back({2, index.tasks[0].host_pid, {{start, start + 3 * kBlock, end}}});
+  index.memory_bytes += 3 * kBlock;
+  sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, index, order_); });
+  ASSERT_TRUE(finish());
+  EXPECT_EQ(outlet_->offsets()[0], end);
 }
 
 TEST_F(SourceMemory, BlocksThatWereSentAreNotSentAgain) {
@@ -320,8 +335,9 @@ TEST_F(SourceMemory, ReservesOfManyTransfersLeaveSlotsForTheFirstPasses) {
   for (int i = 0; i < 6; ++i) {
     const std::string name = "other-" + std::to_string(i);
     ASSERT_TRUE(mount_->make(kSourceRoot, name, wire::NodeType::kFile, {}, ""));
-    others.push_back(std::async(
-        std::launch::async, [this, name] { return mount_->send_memory(name, process_.index()); }));
+    others.push_back(std::async(std::launch::async, [this, name] {
+      return mount_->send_memory(name, process_.index(), order_);
+    }));
   }
   for (auto& other : others) {
     ASSERT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
@@ -335,7 +351,7 @@ TEST_F(SourceMemory, EndOfTheProcessFailsTheTransferWhileBlocksAreWanted) {
   const PageIndex index = process_.index();
   process_.end();
   want(50 * kBlock);
-  const Status sent = mount_->send_memory(kName, index);
+  const Status sent = mount_->send_memory(kName, index, order_);
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().errno_value, ESRCH) << sent.error().message;
   EXPECT_FALSE(node_->checkpoint->status());
@@ -345,7 +361,7 @@ TEST_F(SourceMemory, SecondTransferToTheSameFileIsRefused) {
   open();
   begin();
   ASSERT_TRUE(eventually_announced(3));
-  const Status second = mount_->send_memory(kName, {0, {}});
+  const Status second = mount_->send_memory(kName, {0, {}}, order_);
   EXPECT_EQ(second.error().errno_value, EBUSY);
   ASSERT_TRUE(finish());
   expect_whole_memory_once();
@@ -372,8 +388,9 @@ TEST(SourceMemoryStream, TargetReceivesWhatItWantsBeforeTheRest) {
   std::future<Status> sent;
   {
     std::lock_guard closed(gate);
-    sent =
-        std::async(std::launch::async, [&] { return mount->send_memory(kName, process.index()); });
+    sent = std::async(std::launch::async, [&] {
+      return mount->send_memory(kName, process.index(), MemoryOrder::kOfFile);
+    });
     ASSERT_TRUE(eventually([&] { return sink.chunks_in_flight() == 3; }));
     target.want({session, node->id}, 25 * kBlock, 1);
     ASSERT_TRUE(eventually([&] { return sink.zeros().size() == 1; }));

@@ -63,6 +63,13 @@ struct CommitReport {
   uint64_t bytes = 0;
 };
 
+enum class MemoryOrder {
+  kOfFile,
+  // For processes that run at the target before all is there: what they touch first is in small
+  // ranges (stacks, variables of libraries, pieces of the heap), not in large buffers.
+  kSmallRangesFirst,
+};
+
 // Threads: any, except for serve() (one).
 class SourceMount final : public FrontEnd {
  public:
@@ -110,7 +117,7 @@ class SourceMount final : public FrontEnd {
   // file. Bytes that readers at the target wait for are sent ahead of the others. Errors: ENOENT;
   // EBUSY when another call sends to the same checkpoint; those of memory_reader.h and of write().
   // After other errors than ENOENT and EBUSY the checkpoint has failed.
-  Status send_memory(const std::string& name, const PageIndex& index);
+  Status send_memory(const std::string& name, const PageIndex& index, MemoryOrder order);
   // Readers at the target wait for bytes of a file: send_memory() sends them first. Any values are
   // allowed. Never blocks.
   void bytes_wanted(uint64_t node, uint64_t offset, uint64_t length);
@@ -180,7 +187,7 @@ class SourceMount final : public FrontEnd {
   // Memory.
   class MemoryPass;
   class WantedSender;
-  Status send_memory(const SourceNodePointer& node, const PageIndex& index);
+  Status send_memory(const SourceNodePointer& node, const PageIndex& index, MemoryOrder order);
   // Of a file: how much the status reports.
   uint64_t written_bytes(const SourceNode& node);
 

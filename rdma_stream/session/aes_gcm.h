@@ -1,6 +1,6 @@
 // AES-256-GCM with nonces of 96 bits (NIST SP 800-38D), of libipsec-mb. It uses the vector AES
-// instructions (VAES), which OpenSSL uses from 3.1 on only: 10 GB/s instead of 4.5 on one core of an
-// AMD EPYC (bench/cipher_benchmark.cc). On processors without AES instructions it is slower.
+// instructions (VAES), which OpenSSL uses from 3.1 on only: 10 GB/s instead of 4.5 on one core of
+// an AMD EPYC (bench/cipher_benchmark.cc). On processors without AES instructions it is slower.
 #pragma once
 
 #include <intel-ipsec-mb.h>

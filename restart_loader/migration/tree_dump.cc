@@ -279,10 +279,12 @@ Result<PageIndex> TreeDump::index_unsent_memory() const {
 Status TreeDump::send_memory(const PageIndex& index) {
   const std::string path = work_ + "/" + kPageIndexFile;
   if (Status written = write_page_index(path, index); !written) return written;
-  const auto sent = ask_at_length(
-      options_.mount,
-      {{"op", "send-memory"}, {"checkpoint", options_.record.memory}, {"index", path}},
-      std::nullopt);
+  const auto sent = ask_at_length(options_.mount,
+                                  {{"op", "send-memory"},
+                                   {"checkpoint", options_.record.memory},
+                                   {"index", path},
+                                   {"small_ranges_first", options_.post_copy}},
+                                  std::nullopt);
   memory_.reset();
   if (!sent) return failure(EIO, "send the memory: " + sent.error().message);
   return {};

@@ -12,8 +12,8 @@
 // and, unless it is negative (a zombie), the descriptor; at the end kRestoreFinished. Faults can
 // arrive before the end, and CRIU waits for the answers.
 //
-// Threads copy pages side by side, but not while the serving thread reads the kernel's events. So no
-// page is copied to an address that the kernel has reported as unmapped or moved.
+// Threads copy pages side by side, but not while the serving thread reads the kernel's events. So
+// no page is copied to an address that the kernel has reported as unmapped or moved.
 #pragma once
 
 #include <functional>
