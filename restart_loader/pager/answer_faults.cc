@@ -88,7 +88,8 @@ Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
   }
 }
 
-// Removes the pages that it copies from those that are missing. Holds the lock except in the kernel.
+// Removes the pages that it copies from those that are missing. Holds the lock except in the
+// kernel.
 Result<Copied> Pager::copy(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
                            const std::byte* from) {
   ++task.copies;

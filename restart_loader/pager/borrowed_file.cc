@@ -16,6 +16,7 @@ namespace ppmr {
 namespace {
 
 constexpr std::chrono::seconds kTimeout{30};
+constexpr std::chrono::seconds kDaemonPatience{2};
 constexpr uint64_t kBlockBytes = BorrowedFile::kScratchMinBytes;  // of a spill file's checksums
 alignas(4096) constexpr std::array<std::byte, 64 << 10> kZeros{};
 
@@ -51,6 +52,15 @@ Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_
 }
 
 // ---- Borrowing ---------------------------------------------------------------------------------
+
+Status BorrowedFile::await_seal(std::chrono::milliseconds timeout) const {
+  const nlohmann::json wait = {{"op", "wait"},
+                               {"checkpoint", checkpoint_},
+                               {"until", "sealed"},
+                               {"timeout_ms", timeout.count()}};
+  const auto answer = call(control_socket_, wait, timeout + kDaemonPatience);
+  return answer ? accepted(*answer) : failure(answer.error());
+}
 
 Status BorrowedFile::borrow_all() {
   for (;;) {

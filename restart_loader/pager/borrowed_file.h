@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,6 +37,8 @@ class BorrowedFile {
         checkpoint_(std::move(checkpoint)),
         file_(std::move(file)) {}
 
+  // Waits until the checkpoint is sealed. Errors: ETIMEDOUT; those of call(); EIO if it has failed.
+  Status await_seal(std::chrono::milliseconds timeout) const;
   // Borrows what is not borrowed yet of a sealed checkpoint. Errors: those of call(); EBUSY if it
   // is not sealed, ENOENT, EISDIR, EIO if it has failed, EOPNOTSUPP with --consume; ESTALE if the
   // file was replaced meanwhile; EPROTO.

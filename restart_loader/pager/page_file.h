@@ -41,11 +41,13 @@ class PageFile {
   Status borrow(const BorrowOptions& options);
 
  private:
-  PageFile(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
+  PageFile(std::string path, UniqueFd file, std::unique_ptr<BorrowedFile> borrowed)
+      : path_(std::move(path)), file_(std::move(file)), borrowed_(std::move(borrowed)) {}
+  Status await_seal(const BorrowOptions& options);
 
   const std::string path_;
   const UniqueFd file_;
-  std::unique_ptr<BorrowedFile> borrowed_;  // constant once is_lent_
+  const std::unique_ptr<BorrowedFile> borrowed_;  // null: in no ppmr mount
   std::atomic<bool> is_lent_ = false;
   std::atomic<bool> is_complete_ = false;
 };
