@@ -381,14 +381,36 @@ TEST_F(ImageFileTest, SpillsBytesWhenMemoryIsFull) {
   EXPECT_EQ(spill_->spilled_bytes(), 0u);
 }
 
+BlockCipher::Key key_in(const UniqueFd& checksums) {
+  BlockCipher::Key key;
+  EXPECT_EQ(::pread(checksums.get(), key.data(), key.size(), 0), static_cast<ssize_t>(key.size()));
+  return key;
+}
+
+void read_spilled(const UniqueFd& file, const BlockCipher::Key& key, const FileLoan::Piece& piece,
+                  char* to) {
+  constexpr uint64_t kBlock = SpillFile::kBlockBytes;
+  const uint64_t first = piece.place_offset / kBlock;
+  const uint64_t end = (piece.place_offset + piece.length + kBlock - 1) / kBlock;
+  std::vector<std::byte> blocks((end - first) * kBlock);
+  EXPECT_EQ(::pread(file.get(), blocks.data(), blocks.size(), static_cast<off_t>(first * kBlock)),
+            static_cast<ssize_t>(blocks.size()));
+  EXPECT_TRUE(BlockCipher(key).decrypt(first, blocks, blocks.data()));
+  std::memcpy(to, blocks.data() + (piece.place_offset - first * kBlock), piece.length);
+}
+
 // What a borrower sees: spilled pieces through the spill file, the others through the memfds.
 std::string borrowed(const FileLoan& loan, uint64_t begin) {
   std::string bytes(loan.end - begin, '\0');
-  UniqueFd spilled;
-  if (loan.spill_file) spilled = std::move(*loan.spill_file->open_for_reading());
   for (const FileLoan::Piece& piece : loan.pieces) {
-    const int fd = piece.place == FileLoan::kSpilled ? spilled.get() : loan.regions.at(piece.place);
-    EXPECT_EQ(::pread(fd, bytes.data() + (piece.offset - begin), piece.length,
+    char* const to = bytes.data() + (piece.offset - begin);
+    if (piece.place == FileLoan::kSpilled) {
+      const auto spilled = loan.spill_file->open_for_reading();
+      const auto checksums = loan.spill_file->copy_checksums(0, 1);
+      read_spilled(*spilled, key_in(*checksums), piece, to);
+      continue;
+    }
+    EXPECT_EQ(::pread(loan.regions.at(piece.place), to, piece.length,
                       static_cast<off_t>(piece.place_offset)),
               static_cast<ssize_t>(piece.length));
   }
@@ -488,7 +510,7 @@ TEST_F(ImageFileTest, LendsSpilledBytesWithTheirChecksums) {
   const auto checksums = loan->spill_file->copy_checksums(39 * 256, 2);
   ASSERT_TRUE(checksums);
   uint32_t checksum = 0;
-  ASSERT_EQ(::pread(checksums->get(), &checksum, 4, 4), 4);
+  ASSERT_EQ(::pread(checksums->get(), &checksum, 4, sizeof(BlockCipher::Key) + 4), 4);
   EXPECT_EQ(checksum, crc32c(std::as_bytes(std::span(whole)).subspan(39 * kMiB + 4096, 4096)));
   const auto file = loan->spill_file->open_for_reading();
   ASSERT_TRUE(file);

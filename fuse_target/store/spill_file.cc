@@ -15,6 +15,16 @@
 #include "third_party/spdlog.h"
 
 namespace ppmr {
+namespace {
+
+constexpr size_t kWriteBytes = 64 << 10;  // encrypted at once, on the stack
+
+bool write_all(const UniqueFd& memfd, const void* bytes, size_t size, size_t offset) {
+  return ::pwrite(memfd.get(), bytes, size, static_cast<off_t>(offset)) ==
+         static_cast<ssize_t>(size);
+}
+
+}  // namespace
 
 SpillFile::SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account)
     : file_(std::move(file.file)),
@@ -60,6 +70,9 @@ Status SpillFile::read_blocks_locked(uint64_t first, std::span<std::byte> blocks
     if (count == 0) break;
     present_bytes += static_cast<size_t>(count);
   }
+  if (Status decrypted = cipher_.decrypt(first, blocks, blocks.data()); !decrypted) {
+    return decrypted;
+  }
   for (size_t i = 0; i < blocks.size() / kBlockBytes; ++i) {
     const auto bytes = blocks.subspan(i * kBlockBytes, kBlockBytes);
     const uint32_t* const checksum = checksum_locked(first + i);
@@ -75,19 +88,32 @@ Status SpillFile::read_blocks_locked(uint64_t first, std::span<std::byte> blocks
 }
 
 Status SpillFile::write_blocks_locked(uint64_t first, std::span<const std::byte> blocks) {
-  auto left = blocks;
-  for (uint64_t offset = first * kBlockBytes; !left.empty();) {
+  std::array<std::byte, kWriteBytes> encrypted;
+  for (uint64_t block = first; !blocks.empty();) {
+    const auto part = blocks.first(std::min(blocks.size(), encrypted.size()));
+    if (Status done = cipher_.encrypt(block, part, encrypted.data()); !done) return done;
+    if (Status done = write_to_disk(block * kBlockBytes, std::span(encrypted).first(part.size()));
+        !done) {
+      return done;
+    }
+    for (size_t at = 0; at < part.size(); at += kBlockBytes) {
+      set_checksum_locked(block++, crc32c(part.subspan(at, kBlockBytes)));
+    }
+    blocks = blocks.subspan(part.size());
+  }
+  return {};
+}
+
+Status SpillFile::write_to_disk(uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
     const ssize_t count =
-        ::pwrite(file_.get(), left.data(), left.size(), static_cast<off_t>(offset));
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       return system_failure("write spill file in", directory_, count < 0 ? errno : EIO);
     }
-    left = left.subspan(static_cast<size_t>(count));
+    bytes = bytes.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);
-  }
-  for (uint64_t block = first; !blocks.empty(); ++block, blocks = blocks.subspan(kBlockBytes)) {
-    set_checksum_locked(block, crc32c(blocks.first(kBlockBytes)));
   }
   return {};
 }
@@ -160,8 +186,9 @@ Result<UniqueFd> SpillFile::copy_checksums(uint64_t first_block, size_t count) c
     }
   }
   UniqueFd memfd(::memfd_create("ppmr-checksums", MFD_CLOEXEC));
-  const size_t bytes = count * sizeof(uint32_t);
-  if (!memfd || ::pwrite(memfd.get(), checksums.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+  const BlockCipher::Key& key = cipher_.key();
+  if (!memfd || !write_all(memfd, key.data(), key.size(), 0) ||
+      !write_all(memfd, checksums.data(), count * sizeof(uint32_t), key.size())) {
     return system_failure("copy checksums to", "a memfd");
   }
   return memfd;

@@ -1,8 +1,11 @@
 // Image bytes for which there is no memory: an unnamed, sparse file in the spill directory. A byte
 // has the same offset there as in its image file.
 //
-// The disk is not trusted. The file is written in whole blocks of 4 KiB, and the CRC32C of each
-// block stays in memory (1 KiB for 1 MiB on the disk). A read verifies every block that it touches.
+// The disk is not trusted. The file is written in whole blocks of 4 KiB, encrypted with a key that
+// is only in memory, and the CRC32C of each block stays in memory, too (1 KiB for 1 MiB on the
+// disk). A read verifies every block that it touches. So what is left on the disk, whenever, is of
+// no use to anyone, and what was changed there is found, unless the change was made to fit CRC32C,
+// for which its author would have to know the key.
 //
 // Rejected: one checksum per chunk. A read of a few bytes would have to read the whole chunk, and
 // a chunk that is overwritten in part would lose its checksum.
@@ -22,6 +25,7 @@
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
 #include "buffer_pool/unnamed_file.h"
+#include "mount/block_cipher/block_cipher.h"
 
 namespace ppmr {
 
@@ -49,15 +53,15 @@ class SpillFile {
   // Blocks that were never written, or were punched, read as zeros. Logs damage. Errors: EIO when
   // the disk fails, the file is too short, or a block differs from what was written.
   Status read(uint64_t offset, std::span<std::byte> bytes) const;
-  // For a borrower of these bytes: the file, open for reading only, and a memfd with the CRC32C
-  // (uint32_t) of each block of kBlockBytes from `first_block` on; 0 for blocks that were never
-  // written. Errors: EMFILE and others of open(2) and memfd_create(2).
+  // For a borrower of these bytes: the file, open for reading only, and a memfd with the
+  // BlockCipher::Key and the CRC32C (uint32_t) of each block from `first_block` on; 0 for blocks
+  // that were never written. Errors: EMFILE and others of open(2) and memfd_create(2).
   Result<UniqueFd> open_for_reading() const;
   Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const;
   // Frees disk space. The content of the range is undefined until it is written again.
   void punch_hole(uint64_t offset, uint64_t length_bytes);
 
-  static constexpr size_t kBlockBytes = 4096;
+  static constexpr size_t kBlockBytes = BlockCipher::kBlockBytes;
 
  private:
   static constexpr size_t kBlocksPerGroup = 512;
@@ -71,6 +75,7 @@ class SpillFile {
   void set_checksum_locked(uint64_t block, uint32_t checksum);
   Status read_blocks_locked(uint64_t first, std::span<std::byte> blocks) const;
   Status write_blocks_locked(uint64_t first, std::span<const std::byte> blocks);
+  Status write_to_disk(uint64_t offset, std::span<const std::byte> bytes);
   Status damaged(uint64_t block, const std::string& what) const;
   void count_disk_bytes_locked();
 
@@ -78,6 +83,7 @@ class SpillFile {
   const UniqueFd reading_;  // the same file; for borrowers
   const std::string directory_;
   const std::shared_ptr<SpillAccount> account_;
+  const BlockCipher cipher_;
 
   mutable std::shared_mutex mutex_;  // held across disk I/O
   // Guarded by mutex_.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -69,6 +70,22 @@ TEST_F(SpillFileTest, DetectsBytesThatChangedOnTheDisk) {
   EXPECT_EQ(read_error(12'345, bytes.size()), EIO);
   EXPECT_EQ(read_error(12'345 + 50'000, 1), EIO);
   EXPECT_EQ(read_error(12'345, 10'000), 0) << "only the damaged part is lost";
+}
+
+TEST_F(SpillFileTest, DiskHasNoByteInPlainText) {
+  const std::string secret = "the secret of a process, which must not be on the disk";
+  std::vector<std::byte> bytes = pattern(200'000, 1);
+  for (size_t at = 0; at + secret.size() < bytes.size(); at += 1000) {
+    std::memcpy(bytes.data() + at, secret.data(), secret.size());
+  }
+  ASSERT_TRUE(file_->write(777, bytes));
+  const UniqueFd disk = disk_file();
+  ASSERT_TRUE(disk);
+  std::string stored(300'000, '\0');
+  const ssize_t length = ::pread(disk.get(), stored.data(), stored.size(), 0);
+  ASSERT_GE(length, 200'000);
+  EXPECT_EQ(stored.find(secret.substr(0, 16)), std::string::npos);
+  EXPECT_EQ(read_error(777, bytes.size()), 0);
 }
 
 TEST_F(SpillFileTest, DetectsAFileThatWasCutShort) {

@@ -24,9 +24,10 @@
 namespace ppmr {
 namespace {
 
-// Each coordinator that is connected has one.
+// Each coordinator that is connected has one, and keeps it as long as its migration is open.
 constexpr size_t kAgentsMax = 256;
-constexpr int kAgentsSocket = 3;  // descriptor number in an agent
+constexpr ptrdiff_t kAgentsOfPeerMax = 64;  // so that no peer keeps the others out
+constexpr int kAgentsSocket = 3;            // descriptor number in an agent
 
 // Ctrl-C on the terminal of the daemon, or a service manager, may signal the helper, too. The
 // daemon still needs it then.
@@ -173,6 +174,11 @@ Result<HelperProcess::Outcome> HelperProcess::start_agent(const std::string& pee
     return failure(EAGAIN, "start an agent: " + std::to_string(kAgentsMax) +
                                " are running already; try again later");
   }
+  const auto of_peer = [&](const auto& agent) { return agent.second == peer; };
+  if (std::count_if(agents_.begin(), agents_.end(), of_peer) >= kAgentsOfPeerMax) {
+    return failure(EAGAIN, "start an agent: " + peer + " has " + std::to_string(kAgentsOfPeerMax) +
+                               " migrations open; try again later");
+  }
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return system_failure("socketpair for", "an agent");
@@ -188,7 +194,7 @@ Result<HelperProcess::Outcome> HelperProcess::start_agent(const std::string& pee
                     .program = "/proc/self/exe",
                     .files = {{theirs.get(), kAgentsSocket}}});
   if (!pid) return failure(pid.error());
-  agents_.insert(*pid);
+  agents_.emplace(*pid, peer);
   return outcome;
 }
 

@@ -12,7 +12,7 @@
 // and send them what that peer may send.
 #pragma once
 
-#include <set>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,8 +63,8 @@ class HelperProcess {
 
   const Options options_;
   bool mounted_once_ = false;
-  FuseChannel channel_;  // without its descriptor, which the daemon has
-  std::set<pid_t> agents_;
+  FuseChannel channel_;                  // without its descriptor, which the daemon has
+  std::map<pid_t, std::string> agents_;  // by pid: for which peer
 };
 
 }  // namespace ppmr

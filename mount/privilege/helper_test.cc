@@ -121,6 +121,30 @@ TEST_F(HelperTest, RefusesNamesOfPeersWithControlCharacters) {
   EXPECT_EQ(helper_->start_agent(std::string(257, 'x')).error().errno_value, ENAMETOOLONG);
 }
 
+// Not a test: an agent of the next one. Ends with its coordinator.
+TEST(HelperAgent, DISABLED_WaitsForTheEndOfItsSocket) {
+  char byte = 0;
+  (void)!::read(3, &byte, 1);
+}
+
+TEST_F(HelperTest, PeerWithManyOpenMigrationsDoesNotKeepOthersOut) {
+  start({.agent = {"--gtest_also_run_disabled_tests",
+                   "--gtest_filter=HelperAgent.DISABLED_WaitsForTheEndOfItsSocket"}});
+  std::vector<UniqueFd> open;
+  for (int i = 0; i < 64; ++i) {
+    auto agent = helper_->start_agent("greedy");
+    ASSERT_TRUE(agent) << i << ": " << agent.error().message;
+    open.push_back(std::move(*agent));
+  }
+  const auto refused = helper_->start_agent("greedy");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, EAGAIN);
+  EXPECT_NE(refused.error().message.find("greedy has 64 migrations open"), std::string::npos);
+  EXPECT_TRUE(helper_->start_agent("modest"));
+  open.clear();
+  while (!helper_->start_agent("greedy")) std::this_thread::yield();  // they end soon
+}
+
 TEST_F(HelperTest, ReportsProcessesThatAreBeingKilled) {
   start({});
   EXPECT_FALSE(helper_->is_dying(::getpid()));

@@ -151,14 +151,13 @@ TlsContext::TlsContext() : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_fr
   SSL_CTX_set_app_data(context, this);
 }
 
-TlsContext::~TlsContext() {
-  for (SharedKey& key : keys_) ::OPENSSL_cleanse(key.data(), key.size());
-}
-
 Result<std::shared_ptr<const TlsContext>> TlsContext::with_shared_keys(
     std::vector<SharedKey> keys, std::string node_name, std::vector<std::string> allowed_peers) {
   std::shared_ptr<TlsContext> made(new TlsContext());
-  made->keys_ = std::move(keys);
+  for (SharedKey& key : keys) {
+    made->keys_.emplace_back(key);
+    ::OPENSSL_cleanse(key.data(), key.size());
+  }
   made->node_name_ = std::move(node_name);
   made->allowed_peers_ = std::move(allowed_peers);
   if (!is_node_name(made->node_name_)) {
@@ -287,7 +286,7 @@ int TlsContext::use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity,
                         size_t* identity_length, SSL_SESSION** session) {
   const auto& self = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
   const std::string& name = notes_of(ssl).key_name;
-  *session = key_session(ssl, self.keys_.front(), name);
+  *session = key_session(ssl, *self.keys_.front(), name);
   if (*session == nullptr) return 0;
   *identity = reinterpret_cast<const unsigned char*>(name.data());
   *identity_length = name.size();
@@ -302,8 +301,8 @@ int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identit
   TlsConnection::Notes& notes = notes_of(ssl);
   *session = nullptr;
   std::string own_names;
-  for (const SharedKey& key : self.keys_) {
-    const std::string own_name = std::string(kKeyNamePrefix) + key_id(key);
+  for (const Locked<SharedKey>& key : self.keys_) {
+    const std::string own_name = std::string(kKeyNamePrefix) + key_id(*key);
     own_names += (own_names.empty() ? "" : ", ") + own_name;
     if (name.substr(0, own_name.size()) != own_name) continue;
     auto holder = parse_key_holder(name.substr(own_name.size()));
@@ -313,7 +312,7 @@ int TlsContext::find_key(SSL* ssl, const unsigned char* identity, size_t identit
       return 1;  // OpenSSL continues without a key; the handshake fails
     }
     notes.key_holder = std::move(*holder);
-    *session = key_session(ssl, key, name);
+    *session = key_session(ssl, *key, name);
     return *session != nullptr ? 1 : 0;
   }
   notes.reason = "the source has another key (" + shown(name) + ") than the target (" + own_names +
@@ -410,7 +409,7 @@ Result<std::unique_ptr<Connection>> TlsContext::connect(std::shared_ptr<Connecti
   ::SSL_set_connect_state(ssl.get());
   auto tls = std::make_unique<TlsConnection>(std::move(ssl), std::move(connection));
   if (!keys_.empty()) {
-    tls->notes().key_name = std::string(kKeyNamePrefix) + key_id(keys_.front()) + " " +
+    tls->notes().key_name = std::string(kKeyNamePrefix) + key_id(*keys_.front()) + " " +
                             to_string(role) + " " + node_name_;
   }
   if (auto agreed = tls->shake_hands(timeout); !agreed) return failure(agreed.error());

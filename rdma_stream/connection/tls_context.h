@@ -13,10 +13,12 @@
 #include <openssl/ssl.h>
 
 #include <chrono>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "buffer_pool/locked.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/credentials.h"
 #include "rdma_stream/connection/secret_file.h"
@@ -38,7 +40,6 @@ class TlsContext {
   static Result<std::shared_ptr<const TlsContext>> with_certificate(
       const CertificateFiles& files, std::vector<std::string> allowed_peers,
       const std::string& revocation_list = "", const OpenFile& open = open_to_read);
-  ~TlsContext();
 
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
@@ -69,8 +70,8 @@ class TlsContext {
   Result<std::unique_ptr<Connection>> admit(std::unique_ptr<TlsConnection> tls) const;
 
   const ContextPointer context_;
-  std::vector<SharedKey> keys_;  // empty: certificates
-  std::string node_name_;        // of this node, with shared keys
+  std::list<Locked<SharedKey>> keys_;  // empty: certificates
+  std::string node_name_;              // of this node, with shared keys
   std::vector<std::string> allowed_peers_;
 };
 

@@ -26,13 +26,11 @@ const uint8_t* raw(const std::byte* bytes) { return reinterpret_cast<const uint8
 }  // namespace
 
 AesGcmKey::AesGcmKey(std::span<const uint8_t, kBytes> key) {
-  IMB_AES256_GCM_PRE(functions(), key.data(), &expanded_);
+  IMB_AES256_GCM_PRE(functions(), key.data(), &*expanded_);
 }
 
-AesGcmKey::~AesGcmKey() { ::imb_clear_mem(&expanded_, sizeof expanded_); }
-
 AesGcm::AesGcm(const AesGcmKey& key, const Nonce& nonce, std::span<const std::byte> associated)
-    : key_(key.expanded_) {
+    : key_(*key.expanded_) {
   IMB_AES256_GCM_INIT(functions(), &key_, &context_, nonce.data(), raw(associated.data()),
                       associated.size());
 }

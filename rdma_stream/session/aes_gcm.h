@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <span>
 
+#include "buffer_pool/locked.h"
+
 namespace ppmr {
 
 // The expanded key. Both directions use the same. Threads: any, after construction.
@@ -18,13 +20,10 @@ class AesGcmKey {
   static constexpr size_t kBytes = 32;
 
   explicit AesGcmKey(std::span<const uint8_t, kBytes> key);
-  ~AesGcmKey();  // cleanses it
-  AesGcmKey(const AesGcmKey&) = delete;
-  AesGcmKey& operator=(const AesGcmKey&) = delete;
 
  private:
   friend class AesGcm;
-  alignas(64) gcm_key_data expanded_;  // the library stores to it with aligned vectors
+  Locked<gcm_key_data> expanded_;  // the library stores to it with aligned vectors
 };
 
 // One message: any number of calls of encrypt() or of decrypt(), then tag(). Outlived by its key.

@@ -75,16 +75,15 @@ struct ChunkCipher::Context {
 ChunkCipher::ChunkCipher(const Secret& secret, Options options)
     : secret_(secret), options_(options), next_number_(options.first_number) {}
 
-ChunkCipher::~ChunkCipher() { ::OPENSSL_cleanse(secret_.data(), secret_.size()); }
+ChunkCipher::~ChunkCipher() = default;
 
 Status ChunkCipher::set_key(Context& context, uint64_t epoch) {
   if (context.key && context.epoch == epoch) return {};
-  Key key;
-  const Status derived = derive_key(secret_, epoch, key);
+  Locked<Key> key;
+  const Status derived = derive_key(*secret_, epoch, *key);
   context.epoch = epoch;
   context.key.reset();
-  if (derived) context.key.emplace(key);
-  ::OPENSSL_cleanse(key.data(), key.size());
+  if (derived) context.key.emplace(*key);
   return derived;
 }
 

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <span>
 
+#include "buffer_pool/locked.h"
 #include "buffer_pool/result.h"
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/session/aes_gcm.h"
@@ -79,7 +80,7 @@ class ChunkCipher {
   Status decrypt_with(Context& context, const ChunkPlace& place, const wire::ChunkCheck& check,
                       std::span<const Landing::Piece> pieces, std::byte* to);
 
-  Secret secret_;
+  const Locked<Secret> secret_;
   const Options options_;
   std::atomic<uint64_t> next_number_;
   ContextPool<Context> contexts_;

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout{30};
 constexpr std::chrono::seconds kDaemonPatience{2};
-constexpr uint64_t kBlockBytes = BorrowedFile::kScratchMinBytes;  // of a spill file's checksums
+constexpr uint64_t kBlockBytes = BlockCipher::kBlockBytes;
+static_assert(BorrowedFile::kScratchMinBytes >= kBlockBytes);
 alignas(4096) constexpr std::array<std::byte, 64 << 10> kZeros{};
 
 tl::unexpected<Error> malformed(const std::string& what) {
@@ -34,6 +35,19 @@ struct BorrowedFile::Part {
   nlohmann::json answer;
   std::vector<UniqueFd> descriptors;
 };
+
+uint64_t BorrowedFile::Spill::blocks() const {
+  return (checksums.bytes().size() - sizeof(BlockCipher::Key)) / sizeof(uint32_t);
+}
+
+uint32_t BorrowedFile::Spill::checksum_of(uint64_t block) const {
+  uint32_t checksum = 0;
+  std::memcpy(&checksum,
+              checksums.bytes().data() + sizeof(BlockCipher::Key) +
+                  (block - first_block) * sizeof(checksum),
+              sizeof(checksum));
+  return checksum;
+}
 
 // Maps each region once, however many parts lie in it.
 Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_t offset,
@@ -128,8 +142,12 @@ Status BorrowedFile::add(Part part, uint64_t size_bytes) {
     if (spill_place + 1 >= descriptors.size()) return malformed("no spill file");
     auto checksums = MappedFile::map(descriptors[spill_place + 1]);
     if (!checksums) return failure(checksums.error());
-    spills_.push_back(
-        {std::move(descriptors[spill_place]), std::move(*checksums), spill->at("first_block")});
+    BlockCipher::Key key;
+    if (checksums->bytes().size() < key.size()) return malformed("a spill file without a key");
+    std::memcpy(key.data(), checksums->bytes().data(), key.size());
+    spills_.push_back({std::move(descriptors[spill_place]), std::move(*checksums),
+                       spill->at("first_block"), std::make_shared<const BlockCipher>(key)});
+    ::explicit_bzero(key.data(), key.size());
   }
   for (const auto& fields : part.answer.at("pieces")) {
     const uint64_t offset = fields.at(0);
@@ -140,9 +158,8 @@ Status BorrowedFile::add(Part part, uint64_t size_bytes) {
     if (place >= descriptors.size()) return malformed("a piece without memory");
     if (place == spill_place) {
       const Spill& spill = spills_.back();
-      const uint64_t blocks = spill.checksums.bytes().size() / sizeof(uint32_t);
       if (place_offset != offset || offset / kBlockBytes < spill.first_block ||
-          (offset + length - 1) / kBlockBytes - spill.first_block >= blocks) {
+          (offset + length - 1) / kBlockBytes - spill.first_block >= spill.blocks()) {
         return malformed("a spilled piece without checksums");
       }
       pieces_[offset] = {length, nullptr, spills_.size() - 1};
@@ -199,12 +216,12 @@ Result<std::span<const std::byte>> BorrowedFile::read_spilled(const Spill& spill
     if (count == 0) return damaged(at, "the file is too short");
     done += static_cast<size_t>(count);
   }
+  if (Status decrypted = spill.cipher->decrypt(first, bytes, bytes.data()); !decrypted) {
+    return failure(decrypted.error());
+  }
   for (uint64_t block = first; block <= last; ++block) {
-    uint32_t checksum = 0;
-    std::memcpy(&checksum,
-                spill.checksums.bytes().data() + (block - spill.first_block) * sizeof(checksum),
-                sizeof(checksum));
-    if (crc32c(bytes.subspan((block - first) * kBlockBytes, kBlockBytes)) != checksum) {
+    if (crc32c(bytes.subspan((block - first) * kBlockBytes, kBlockBytes)) !=
+        spill.checksum_of(block)) {
       return damaged(block * kBlockBytes, "checksum mismatch");
     }
   }

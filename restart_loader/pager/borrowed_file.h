@@ -1,6 +1,7 @@
 // A file of a checkpoint whose bytes the target's daemon has lent to this process. They are in
 // memory that both processes map, so reading them needs no system call, and they stay when the
-// daemon is killed. Spilled bytes are read from the spill file, which this process has open, too.
+// daemon is killed. Spilled bytes are read from the spill file, which this process has open, too,
+// and decrypted.
 //
 //   0         end_bytes()        size of the file
 //   |  borrowed  |  not borrowed yet  |
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -22,6 +24,7 @@
 #include "buffer_pool/mapped_file.h"
 #include "buffer_pool/result.h"
 #include "buffer_pool/unique_fd.h"
+#include "mount/block_cipher/block_cipher.h"
 
 namespace ppmr {
 
@@ -58,8 +61,12 @@ class BorrowedFile {
  private:
   struct Spill {
     UniqueFd file;
-    MappedFile checksums;
+    MappedFile checksums;  // behind the key
     uint64_t first_block = 0;
+    std::shared_ptr<const BlockCipher> cipher;
+
+    uint64_t blocks() const;
+    uint32_t checksum_of(uint64_t block) const;
   };
   struct Piece {
     uint64_t length = 0;

@@ -170,10 +170,16 @@ TEST_F(BorrowedFileTest, VerifiesSpilledBlocks) {
   std::vector<std::byte> bytes(16 * 4096);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i / 3);
   const UniqueFd spill(open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  ASSERT_EQ(pwrite(spill.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  const BlockCipher cipher;
+  std::vector<std::byte> encrypted(bytes.size());
+  ASSERT_TRUE(cipher.encrypt(0, bytes, encrypted.data()));
+  ASSERT_EQ(pwrite(spill.get(), encrypted.data(), encrypted.size(), 0),
+            static_cast<ssize_t>(encrypted.size()));
   answer_ = [&](const json&, std::vector<UniqueFd>& descriptors) {
     descriptors.emplace_back(open(name.c_str(), O_RDONLY | O_CLOEXEC));
     descriptors.emplace_back(open((name + ".crc").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    EXPECT_EQ(write(descriptors.back().get(), cipher.key().data(), cipher.key().size()),
+              static_cast<ssize_t>(cipher.key().size()));
     for (size_t block = 2; block < 16; ++block) {
       const uint32_t checksum = crc32c(std::span(bytes).subspan(block * 4096, 4096));
       EXPECT_EQ(write(descriptors.back().get(), &checksum, 4), 4);

@@ -1,0 +1,51 @@
+// A secret in memory of its own that the kernel neither swaps out nor dumps, and that is cleansed.
+//
+// Locking has a limit (RLIMIT_MEMLOCK, 8 MiB for services and users of Debian 12). Beyond it the
+// object works, and can be swapped out: to refuse connections would be worse. Each takes at least a
+// page, so it is for keys, which are few.
+#pragma once
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <new>
+#include <type_traits>
+
+namespace ppmr {
+
+// Threads: as T.
+template <typename T>
+class Locked {
+  static_assert(std::is_trivially_copyable_v<T>, "it is cleansed as bytes");
+
+ public:
+  // Throws std::bad_alloc.
+  Locked() {
+    void* const memory =
+        ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    is_locked_ = ::mlock(memory, sizeof(T)) == 0;
+    ::madvise(memory, sizeof(T), MADV_DONTDUMP);
+    value_ = new (memory) T{};
+  }
+  explicit Locked(const T& value) : Locked() { *value_ = value; }
+  ~Locked() {
+    ::explicit_bzero(value_, sizeof(T));
+    ::munmap(value_, sizeof(T));  // unlocks it
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+  T& operator*() { return *value_; }
+  const T& operator*() const { return *value_; }
+  T* operator->() { return value_; }
+  const T* operator->() const { return value_; }
+  bool is_locked() const { return is_locked_; }
+
+ private:
+  T* value_ = nullptr;  // at the beginning of a page
+  bool is_locked_ = false;
+};
+
+}  // namespace ppmr
