@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <string>
 
 namespace ppmr {
@@ -58,6 +59,7 @@ BufferPool::BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_si
       chunk_size_bytes_(chunk_size_bytes),
       stride_bytes_(chunk_size_bytes + 2 * kPageSizeBytes),
       slot_count_(slot_count),
+      to_wipe_(slot_count, false),
       generations_(slot_count, 0) {
   free_slots_.reserve(slot_count);
   for (uint32_t slot = slot_count; slot > 0; --slot) free_slots_.push_back(slot - 1);
@@ -123,8 +125,31 @@ SlotLease BufferPool::acquire(std::chrono::milliseconds check_interval,
   return std::move(waiter.lease);
 }
 
+void BufferPool::clear(uint32_t slot) { std::memset(slot_start(slot), 0, stride_bytes_); }
+
+void BufferPool::wipe() {
+  std::vector<uint32_t> free;
+  {
+    std::lock_guard lock(mutex_);
+    free.swap(free_slots_);
+    free_slots_.reserve(slot_count_);
+    to_wipe_.assign(slot_count_, true);
+    for (const uint32_t slot : free) to_wipe_[slot] = false;
+  }
+  for (const uint32_t slot : free) {
+    clear(slot);
+    give_back(slot);
+  }
+}
+
 void BufferPool::give_back(uint32_t slot) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (to_wipe_[slot]) {
+    to_wipe_[slot] = false;
+    lock.unlock();
+    clear(slot);
+    lock.lock();
+  }
   last_release_ = std::chrono::steady_clock::now();
   if (waiters_.empty()) {
     free_slots_.push_back(slot);

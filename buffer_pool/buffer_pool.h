@@ -97,6 +97,10 @@ class BufferPool {
   // `give_up` every `check_interval`, without a lock.
   SlotLease acquire(std::chrono::milliseconds check_interval, const std::function<bool()>& give_up);
 
+  // For a peer that must not read what others left behind: clears the free slots now, and those
+  // that are leased when their leases end. A device that reads registered memory does not ask.
+  void wipe();
+
   size_t waiting() const;  // callers in line
   // The time when a slot was last released, or when the pool was created if none was.
   std::chrono::steady_clock::time_point last_release() const;
@@ -122,6 +126,7 @@ class BufferPool {
     SlotLease lease;
   };
   void give_back(uint32_t slot);
+  void clear(uint32_t slot);
   SlotLease lend_locked(uint32_t slot);
   SlotLease take_locked();  // a lease of a free slot; empty if none is free
 
@@ -133,6 +138,7 @@ class BufferPool {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
+  std::vector<bool> to_wipe_;         // by slot: leased since before wipe()
   std::vector<uint32_t> free_slots_;  // a stack: recently used slots are warm in the cache
   std::vector<Waiter*> waiters_;      // first come, first served; empty while a slot is free
   std::chrono::steady_clock::time_point last_release_ = std::chrono::steady_clock::now();

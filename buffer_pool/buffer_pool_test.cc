@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -77,6 +78,35 @@ TEST(BufferPool, PayloadIsPageAlignedAfterTheFuseHeaders) {
     std::memset(lease.request_area().data(), 0xff, lease.request_area().size());
   }
   EXPECT_FALSE(pool->slot_at(&pool));
+}
+
+TEST(BufferPool, WipeLeavesNothingInFreeSlotsAndInLeasedOnesLater) {
+  auto pool = pool_of(3);
+  const auto has_bytes = [&](uint32_t slot) {
+    const auto bytes = pool->payload(slot);
+    return std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; });
+  };
+  SlotLease kept = pool->try_acquire();
+  uint32_t freed = 0;
+  {
+    SlotLease lease = pool->try_acquire();
+    freed = lease.index();
+    for (const SlotLease* each : {&kept, &lease}) {
+      std::fill(each->payload().begin(), each->payload().end(), std::byte{7});
+    }
+  }
+  pool->wipe();
+  EXPECT_FALSE(has_bytes(freed));
+  EXPECT_TRUE(has_bytes(kept.index())) << "its lease has not ended";
+  EXPECT_EQ(pool->counters().free, 2u);
+  const uint32_t index = kept.index();
+  kept.release();
+  EXPECT_FALSE(has_bytes(index));
+  SlotLease again = pool->try_acquire();
+  again.payload()[0] = std::byte{1};
+  const uint32_t later = again.index();
+  again.release();
+  EXPECT_TRUE(has_bytes(later)) << "only leases from before are wiped";
 }
 
 TEST(BufferPool, WaiterGetsTheReleasedSlot) {

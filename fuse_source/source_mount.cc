@@ -148,6 +148,7 @@ Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
     std::lock_guard lock(outlet_mutex_);
     if (outlet_->status()) return outlet_;
   }
+  pool_->wipe();  // the target of the new session may be another one
   auto outlet = connect();
   if (!outlet) return failure(EIO, outlet.error().message);
   spdlog::info("new session with {}", options_.target_address);
