@@ -232,4 +232,10 @@ TARGETS = (
         )
         for name in ("random, 1 Gb/s", "random, veth", "text, veth")
     ),
+    Target(
+        "time of a move while 10,000 strangers connect, of one alone",
+        1.2,
+        _ratio("costs/strangers/random, 1 Gb/s", "10,000 strangers", "alone"),
+        at_least=False,
+    ),
 )

@@ -1,19 +1,12 @@
 """A flood of connections from peers without a key, while a process moves."""
-import re
-
 from lab.node import wait_until
 from lab.programs import SteadyWorker
-from lab.strangers import Strangers, result
+from lab.strangers import Strangers, result, threads_of
 from lab.workers import check_moved
 
 ATTEMPTS, PER_SECOND = 1500, 500
 STRANGERS_MAX = 256  # rdma_stream/connection/acceptor.cc
 MIB_MAX = 64  # of memory for them: 256 threads, each with a handshake
-
-
-def threads_of(daemon):
-    with open(f"/proc/{daemon.host_pid}/status") as status:
-        return int(re.search(r"Threads:\s+(\d+)", status.read()).group(1))
 
 
 def test_move_succeeds_during_a_flood_of_strangers(lab, nodes, migrations):

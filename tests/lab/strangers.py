@@ -4,6 +4,7 @@
 """
 import collections
 import json
+import re
 import socket
 import sys
 import threading
@@ -46,6 +47,11 @@ class Strangers:
             stdout=-1,
             text=True,
         )
+
+
+def threads_of(daemon):
+    with open(f"/proc/{daemon.host_pid}/status") as status:
+        return int(re.search(r"Threads:\s+(\d+)", status.read()).group(1))
 
 
 def result(process, timeout):
