@@ -88,8 +88,8 @@ Status ChunkCipher::set_key(Context& context, uint64_t epoch) {
 }
 
 // A message with key, nonce and associated data.
-Result<AesGcm> ChunkCipher::begin(Context& context, uint64_t number, const ChunkPlace& place,
-                                  uint32_t slot_length) {
+Result<AesGcm> ChunkCipher::begin(Context& context, AesGcm::Direction direction, uint64_t number,
+                                  const ChunkPlace& place, uint32_t slot_length) {
   AssociatedData data;
   data.session = options_.session;
   data.epoch = number / options_.chunks_per_key;
@@ -108,7 +108,8 @@ Result<AesGcm> ChunkCipher::begin(Context& context, uint64_t number, const Chunk
   for (size_t i = 0; i < sizeof number; ++i) {
     nonce[nonce.size() - 1 - i] = static_cast<uint8_t>(number >> (8 * i));
   }
-  return AesGcm(*context.key, nonce, std::span(encoded).first(writer.written_bytes()));
+  return AesGcm::begin(*context.key, direction, nonce,
+                       std::span(encoded).first(writer.written_bytes()));
 }
 
 Result<wire::ChunkCheck> ChunkCipher::encrypt(const ChunkPlace& place,
@@ -129,10 +130,15 @@ Result<wire::ChunkCheck> ChunkCipher::encrypt_with(Context& context, const Chunk
   if (check.number >= kNumbersMax) {
     return failure(EOVERFLOW, "the session has encrypted the maximum number of chunks");
   }
-  auto message = begin(context, check.number, place, static_cast<uint32_t>(from.size()));
+  auto message = begin(context, AesGcm::Direction::kEncrypt, check.number, place,
+                       static_cast<uint32_t>(from.size()));
   if (!message) return failure(message.error());
-  message->encrypt(from.data(), to.data(), from.size());
-  check.code = message->encrypted_tag();
+  if (Status done = message->run(from.data(), to.data(), from.size()); !done) {
+    return failure(done.error());
+  }
+  const auto tag = message->tag();
+  if (!tag) return failure(tag.error());
+  check.code = *tag;
   return check;
 }
 
@@ -154,14 +160,16 @@ Status ChunkCipher::decrypt_with(Context& context, const ChunkPlace& place,
                                  std::span<const Landing::Piece> pieces, std::byte* to) {
   uint32_t slot_length = 0;
   for (const Landing::Piece& piece : pieces) slot_length += piece.length;
-  auto message = begin(context, check.number, place, slot_length);
+  auto message = begin(context, AesGcm::Direction::kDecrypt, check.number, place, slot_length);
   if (!message) return failure(message.error());
   for (const Landing::Piece& piece : pieces) {
-    message->decrypt(piece.data, to != nullptr ? to : piece.data, piece.length);
+    std::byte* const into = to != nullptr ? to : piece.data;
+    if (Status done = message->run(piece.data, into, piece.length); !done) return done;
     if (to != nullptr) to += piece.length;
   }
-  const AesGcm::Tag tag = message->decrypted_tag();
-  if (::CRYPTO_memcmp(tag.data(), check.code.data(), tag.size()) != 0) {
+  const auto verified = message->verify(check.code);
+  if (!verified) return failure(verified.error());
+  if (!*verified) {
     return failure(EIO, "the bytes or their place are not those that the source encrypted");
   }
   return {};

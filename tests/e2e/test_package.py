@@ -1,4 +1,5 @@
 """The Debian packages: built, checked by lintian, installed, upgraded and removed in a fresh root file system."""
+import json
 import os
 import subprocess
 import time
@@ -128,6 +129,18 @@ def count(machine):
     return (int(words[0]), words[1]) if len(words) == 2 else (0, "")
 
 
+def check_audit_trail_in_the_journal(source, target):
+    """Both nodes have told syslog who connected, and what moved."""
+    trails = {}
+    for machine in (source, target):
+        lines = machine.run("journalctl --output=cat --facility=authpriv").stdout.splitlines()
+        audited = [json.loads(line[7:]) for line in lines if line.startswith("audit: ")]
+        trails[machine] = [(line["event"], line["outcome"]) for line in audited]
+    for machine, events in trails.items():
+        assert ("connection", "accepted") in events, (machine.name, events)
+        assert "migration" in {event for event, _ in events}, (machine.name, events)
+
+
 def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines):
     source, target = two_machines
     # The program, which is there before ppmr, in a session and with pids of its own.
@@ -158,6 +171,7 @@ def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines
     assert count(target)[0] >= before
     assert took < 180
     assert source.run(f"kill -0 {pid}", check=False).returncode != 0
+    check_audit_trail_in_the_journal(source, target)
     # It outlives a restart of the daemon that received it.
     number = count(target)[0]
     target.run("systemctl restart ppmr-target")
