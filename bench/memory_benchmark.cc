@@ -1,5 +1,5 @@
 // Measures the memory bandwidth of the machine, which limits the speed of every copy, and the cost
-// of a checksum. Buffers are larger than the caches.
+// of a checksum and of encryption. Buffers are larger than the caches.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "buffer_pool/crc32c.h"
+#include "rdma_stream/session/aes_gcm.h"
 
 namespace ppmr {
 namespace {
@@ -56,6 +57,28 @@ void checksum(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kStepBytes));
 }
 BENCHMARK(checksum)->Name("crc32c")->UseRealTime()->ThreadRange(1, kThreadsMax);
+
+// In place, as the source encrypts a slot.
+void encryption(benchmark::State& state, AesLibrary library) {
+  const AesGcmKey key(std::array<uint8_t, AesGcmKey::kBytes>{1}, library);
+  Buffer& buffer = buffers_of(state).from;
+  for (auto _ : state) {
+    const auto bytes = buffer.next();
+    auto message = AesGcm::begin(key, AesGcm::Direction::kEncrypt, {}, {});
+    if (!message || !message->run(bytes.data(), bytes.data(), bytes.size()) || !message->tag()) {
+      return state.SkipWithError("cannot encrypt");
+    }
+  }
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kStepBytes));
+}
+BENCHMARK_CAPTURE(encryption, best, best_aes_library())
+    ->Name("encryption")
+    ->UseRealTime()
+    ->ThreadRange(1, kThreadsMax);
+BENCHMARK_CAPTURE(encryption, openssl, AesLibrary::kOpenSsl)
+    ->Name("encryption by OpenSSL")
+    ->UseRealTime()
+    ->ThreadRange(1, kThreadsMax);
 
 }  // namespace
 }  // namespace ppmr

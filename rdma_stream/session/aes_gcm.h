@@ -1,8 +1,8 @@
 // AES-256-GCM with nonces of 96 bits (NIST SP 800-38D).
 //
 // libipsec-mb uses the vector AES instructions (VAES), which OpenSSL does from 3.1 on only: 10 GB/s
-// instead of 4.5 on one core of an AMD EPYC. It needs a processor with AES and PCLMULQDQ
-// instructions; on others OpenSSL does the work, slowly. Both compute the same.
+// instead of 4.5 on one core of an AMD EPYC (bench/memory_benchmark.cc). It needs a processor with
+// AES and PCLMULQDQ instructions; on others OpenSSL does the work, slowly. Both compute the same.
 #pragma once
 
 #include <intel-ipsec-mb.h>

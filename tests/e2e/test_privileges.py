@@ -158,7 +158,7 @@ def test_locked_memory_of_images(world):
 
     plain = world.target("--memory-limit", "64MiB")
     locking = world.target("--memory-limit", "64MiB", "--mlock")
-    assert locked_kib(plain) == 0
+    assert 0 < locked_kib(plain) < 1024  # keys
     source = world.source(locking, *SMALL_POOL)
     world.write(source.mountpoint / "file", MIB).succeeds()
     assert locked_kib(locking) >= 64 << 10

@@ -117,9 +117,10 @@ def move_disturbed_by(event, source, target):
     )
     wait_until(lambda: count(source) > 0, 60, "the program to count")
     pid = source.run("pgrep -x perl").stdout.strip()
+    before = bytes_at(target)
     moving = source.start(f"ppmr migrate --pid {pid} --mount /run/ppmr/out --timeout 10")
     try:
-        wait_until(lambda: bytes_at(target) > 4 << 20, 30, "memory to arrive")
+        wait_until(lambda: bytes_at(target) - before > 4 << 20, 30, "memory to arrive")
         assert moving.poll() is None
         for act, machine, *words in EVENTS[event]:
             act((source, target)[machine], *words)
