@@ -9,6 +9,8 @@ namespace {
 
 // The longest copy, which a fault waits for.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
+// While memory still arrives, it can wait: the processor serves faults first.
+constexpr std::chrono::milliseconds kQuietAfterFault{30};
 
 // Of the bytes in the file.
 uint64_t length_of(const std::vector<PageRange>& batch) {
@@ -51,6 +53,11 @@ void Pager::fill() {
   uint64_t arrivals = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
+    const auto quiet_at = last_fault_ + kQuietAfterFault;
+    if (!has_memory_ && restored_ && std::chrono::steady_clock::now() < quiet_at) {
+      changed_.wait_until(lock, quiet_at);
+      continue;
+    }
     const bool may_fill = restored_ && (has_memory_ || options_.fills_early);
     const TaskPointer task = may_fill ? next_task_locked() : nullptr;
     if (!task) {

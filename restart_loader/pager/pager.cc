@@ -201,6 +201,7 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
   switch (event.event) {
     case UFFD_EVENT_PAGEFAULT:
       ++counters_.faults;
+      last_fault_ = std::chrono::steady_clock::now();
       ++task->unanswered;
       faults_.push_back({task, event.arg.pagefault.address & ~(kPageBytes - 1),
                          std::chrono::steady_clock::now()});

@@ -135,9 +135,10 @@ class Pager {
   bool restored_ = false;     // guarded by mutex_: CRIU has restored all tasks
   bool has_memory_ = false;   // guarded by mutex_: no page is on its way any more
   uint64_t arrivals_ = 0;     // guarded by mutex_: how often pages have arrived
-  bool stopping_ = false;     // guarded by mutex_
-  std::optional<Error> failure_;  // guarded by mutex_
-  PagerCounters counters_;        // guarded by mutex_
+  std::chrono::steady_clock::time_point last_fault_{};  // guarded by mutex_: when it was read
+  bool stopping_ = false;                               // guarded by mutex_
+  std::optional<Error> failure_;                        // guarded by mutex_
+  PagerCounters counters_;                              // guarded by mutex_
 
   // Last: they use the members above.
   std::thread borrower_;
