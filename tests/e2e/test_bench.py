@@ -519,7 +519,7 @@ def test_tiny_run_measures_every_way_to_move(ppmr, tmp_path):
 def test_short_run_of_the_benchmark_of_jobs(ppmr, tmp_path, need_command):
     need_command("mpirun")
     output = tmp_path / "figures"
-    options = "--quick --only cg --only stall --seconds 8 --stalls 1 --json".split()
+    options = "--quick --only cg --only stall --seconds 16 --stalls 1 --json".split()
     done = subprocess.run(
         [REPOSITORY / "bench/jobs.py", *options, output, "--ppmr", ppmr],
         capture_output=True,
