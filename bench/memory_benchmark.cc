@@ -60,12 +60,12 @@ BENCHMARK(checksum)->Name("crc32c")->UseRealTime()->ThreadRange(1, kThreadsMax);
 
 // In place, as the source encrypts a slot.
 void encryption(benchmark::State& state, AesLibrary library) {
-  const AesGcmKey key(std::array<uint8_t, AesGcmKey::kBytes>{1}, library);
+  AesGcm cipher(std::array<uint8_t, AesGcm::kKeyBytes>{1}, library);
   Buffer& buffer = buffers_of(state).from;
   for (auto _ : state) {
     const auto bytes = buffer.next();
-    auto message = AesGcm::begin(key, AesGcm::Direction::kEncrypt, {}, {});
-    if (!message || !message->run(bytes.data(), bytes.data(), bytes.size()) || !message->tag()) {
+    if (!cipher.begin(AesGcm::Direction::kEncrypt, {}, {}) ||
+        !cipher.run(bytes.data(), bytes.data(), bytes.size()) || !cipher.tag()) {
       return state.SkipWithError("cannot encrypt");
     }
   }

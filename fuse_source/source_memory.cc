@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <ranges>
+#include <utility>
 
 #include "fuse_source/memory_reader.h"
 #include "fuse_source/source_mount.h"
@@ -30,17 +32,21 @@ constexpr size_t kEarlyWantsMax = 4096;
 constexpr uint64_t kSmallRangeEndBytes = uint64_t{4} << 20;
 constexpr uint64_t kSmallRangesMaxBytes = uint64_t{32} << 20;
 
-// The smallest ones first, so that one larger range too many does not displace many.
+// The smallest ones first, so that one larger range too many does not displace many. Tasks that
+// share a range have the same place in the file.
 void want_small_ranges(const PageIndex& index, WantedBlocks& blocks) {
   std::vector<PageRange> small;
   for (const IndexedTask& task : index.tasks) {
     std::copy_if(task.ranges.begin(), task.ranges.end(), std::back_inserter(small),
                  [](const PageRange& range) { return range.bytes() < kSmallRangeEndBytes; });
   }
-  std::sort(small.begin(), small.end(),
-            [](const PageRange& a, const PageRange& b) { return a.bytes() < b.bytes(); });
+  const auto in_file = [](const PageRange& range) {
+    return std::pair(range.bytes(), range.offset);
+  };
+  std::ranges::sort(small, {}, in_file);
+  const auto doubles = std::ranges::unique(small, {}, in_file);
   uint64_t bytes = 0;
-  for (const PageRange& range : small) {
+  for (const PageRange& range : std::ranges::subrange(small.begin(), doubles.begin())) {
     bytes += range.bytes();
     if (bytes > kSmallRangesMaxBytes) return;
     blocks.want(range.offset, range.bytes());

@@ -18,7 +18,7 @@ CHAPTERS = {
     "application": "Run time of an MPI program, undisturbed and with migrations.",
     "shapes": "Moves of trees of many shapes, with `ppmr migrate` in its three modes. Downtime: from the last sign of life of a tree before its move to the first one after it. "
     "Plain CRIU does not move the tree: dump into tmpfs and restore from there, together.",
-    "costs": "Moves of one process with and without encryption, and with each method of compression: from the freeze until all memory is in place.",
+    "costs": "Moves of one process with and without encryption, with each method of compression, and while strangers connect: from the freeze until all memory is in place.",
     "growth": "CPU and memory of the daemons as the checkpoint grows in bytes and files.",
     "machines": "Real RDMA verbs between two emulated machines: only ratios are meaningful.",
     "machine moves": "Whole moves between these machines.",

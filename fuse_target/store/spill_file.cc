@@ -26,11 +26,13 @@ bool write_all(const UniqueFd& memfd, const void* bytes, size_t size, size_t off
 
 }  // namespace
 
-SpillFile::SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account)
+SpillFile::SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account,
+                     std::shared_ptr<const BlockCipher> cipher)
     : file_(std::move(file.file)),
       reading_(std::move(file.reading)),
       directory_(std::move(directory)),
-      account_(std::move(account)) {}
+      account_(std::move(account)),
+      cipher_(std::move(cipher)) {}
 
 SpillFile::~SpillFile() { account_->bytes -= disk_bytes_; }
 
@@ -70,7 +72,7 @@ Status SpillFile::read_blocks_locked(uint64_t first, std::span<std::byte> blocks
     if (count == 0) break;
     present_bytes += static_cast<size_t>(count);
   }
-  if (Status decrypted = cipher_.decrypt(first, blocks, blocks.data()); !decrypted) {
+  if (Status decrypted = cipher_->decrypt(first, blocks, blocks.data()); !decrypted) {
     return decrypted;
   }
   for (size_t i = 0; i < blocks.size() / kBlockBytes; ++i) {
@@ -91,7 +93,7 @@ Status SpillFile::write_blocks_locked(uint64_t first, std::span<const std::byte>
   std::array<std::byte, kWriteBytes> encrypted;
   for (uint64_t block = first; !blocks.empty();) {
     const auto part = blocks.first(std::min(blocks.size(), encrypted.size()));
-    if (Status done = cipher_.encrypt(block, part, encrypted.data()); !done) return done;
+    if (Status done = cipher_->encrypt(block, part, encrypted.data()); !done) return done;
     if (Status done = write_to_disk(block * kBlockBytes, std::span(encrypted).first(part.size()));
         !done) {
       return done;
@@ -186,7 +188,7 @@ Result<UniqueFd> SpillFile::copy_checksums(uint64_t first_block, size_t count) c
     }
   }
   UniqueFd memfd(::memfd_create("ppmr-checksums", MFD_CLOEXEC));
-  const BlockCipher::Key& key = cipher_.key();
+  const BlockCipher::Key& key = cipher_->key();
   if (!memfd || !write_all(memfd, key.data(), key.size(), 0) ||
       !write_all(memfd, checksums.data(), count * sizeof(uint32_t), key.size())) {
     return system_failure("copy checksums to", "a memfd");
@@ -242,7 +244,9 @@ Result<std::unique_ptr<SpillDirectory>> SpillDirectory::open(const std::string& 
 Result<std::shared_ptr<SpillFile>> SpillDirectory::create_file() const {
   auto file = create_();
   if (!file) return failure(file.error());
-  return std::make_shared<SpillFile>(std::move(*file), path_, account_);
+  auto cipher = BlockCipher::with_new_key();
+  if (!cipher) return failure(cipher.error());
+  return std::make_shared<SpillFile>(std::move(*file), path_, account_, std::move(*cipher));
 }
 
 uint64_t SpillDirectory::free_bytes() const {

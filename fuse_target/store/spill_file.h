@@ -1,11 +1,10 @@
 // Image bytes for which there is no memory: an unnamed, sparse file in the spill directory. A byte
 // has the same offset there as in its image file.
 //
-// The disk is not trusted. The file is written in whole blocks of 4 KiB, encrypted with a key that
-// is only in memory, and the CRC32C of each block stays in memory, too (1 KiB for 1 MiB on the
-// disk). A read verifies every block that it touches. So what is left on the disk, whenever, is of
-// no use to anyone, and what was changed there is found, unless the change was made to fit CRC32C,
-// for which its author would have to know the key.
+// The disk is not trusted. The file is written in whole blocks of 4 KiB, which are encrypted: the
+// key exists only in memory, so nobody can use what stays on the disk. The CRC32C of each plain
+// block stays in memory, too (1 KiB for 1 MiB on the disk). A read verifies every block that it
+// touches; without the key nobody can make a change that fits the CRC32C.
 //
 // Rejected: one checksum per chunk. A read of a few bytes would have to read the whole chunk, and
 // a chunk that is overwritten in part would lose its checksum.
@@ -41,7 +40,8 @@ struct SpillAccount {
 class SpillFile {
  public:
   // `directory` is named in messages.
-  SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account);
+  SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account,
+            std::shared_ptr<const BlockCipher> cipher);
   ~SpillFile();
 
   SpillFile(const SpillFile&) = delete;
@@ -83,7 +83,7 @@ class SpillFile {
   const UniqueFd reading_;  // the same file; for borrowers
   const std::string directory_;
   const std::shared_ptr<SpillAccount> account_;
-  const BlockCipher cipher_;
+  const std::shared_ptr<const BlockCipher> cipher_;
 
   mutable std::shared_mutex mutex_;  // held across disk I/O
   // Guarded by mutex_.
@@ -104,7 +104,7 @@ class SpillDirectory {
   static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path);
   virtual ~SpillDirectory() = default;
 
-  // Errors: EMFILE, ENOSPC and others of open(2).
+  // Errors: EMFILE, ENOSPC and others of open(2); EIO without random numbers.
   virtual Result<std::shared_ptr<SpillFile>> create_file() const;
   uint64_t spilled_bytes() const { return account_->bytes; }
   uint64_t free_bytes() const;  // of the disk, below the limit

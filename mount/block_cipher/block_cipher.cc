@@ -4,15 +4,16 @@
 #include <openssl/rand.h>
 
 #include <memory>
-#include <stdexcept>
 
 namespace ppmr {
 
-BlockCipher::BlockCipher() {
+Result<std::shared_ptr<const BlockCipher>> BlockCipher::with_new_key() {
+  const std::shared_ptr<BlockCipher> made(new BlockCipher());
   // OpenSSL refuses a key of two equal halves; a random one has them once in 2^256.
-  if (::RAND_priv_bytes(key_->data(), static_cast<int>(key_->size())) != 1) {
-    throw std::runtime_error("the system has no random numbers for a key");
+  if (::RAND_priv_bytes(made->key_->data(), static_cast<int>(made->key_->size())) != 1) {
+    return failure(EIO, "the system has no random numbers for a key");
   }
+  return made;
 }
 
 Status BlockCipher::encrypt(uint64_t first, std::span<const std::byte> from, std::byte* to) const {

@@ -38,7 +38,8 @@ TEST(BlockCipher, BytesAreThoseOfAnIndependentImplementation) {
 }
 
 TEST(BlockCipher, DecryptsInPlaceWhatItEncrypted) {
-  const BlockCipher cipher;
+  const auto made = BlockCipher::with_new_key().value();
+  const BlockCipher& cipher = *made;
   Bytes bytes(3 * kBlock);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 / 3);
   Bytes stored = encrypted(cipher, 9, bytes);
@@ -49,16 +50,18 @@ TEST(BlockCipher, DecryptsInPlaceWhatItEncrypted) {
 
 // A block can be read alone.
 TEST(BlockCipher, EachBlockHasItsNumber) {
-  const BlockCipher cipher;
+  const auto made = BlockCipher::with_new_key().value();
+  const BlockCipher& cipher = *made;
   const Bytes blocks = encrypted(cipher, 4, Bytes(2 * kBlock, std::byte{1}));
   EXPECT_FALSE(std::equal(blocks.begin(), blocks.begin() + kBlock, blocks.begin() + kBlock));
   EXPECT_EQ(encrypted(cipher, 5, Bytes(kBlock, std::byte{1})),
             Bytes(blocks.begin() + kBlock, blocks.end()));
 }
 
-TEST(BlockCipher, EveryObjectHasAKeyOfItsOwn) {
+TEST(BlockCipher, EveryNewKeyIsAnotherOne) {
   const Bytes block(kBlock);
-  EXPECT_NE(encrypted(BlockCipher(), 0, block), encrypted(BlockCipher(), 0, block));
+  EXPECT_NE(encrypted(*BlockCipher::with_new_key().value(), 0, block),
+            encrypted(*BlockCipher::with_new_key().value(), 0, block));
 }
 
 }  // namespace

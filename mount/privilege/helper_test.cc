@@ -16,6 +16,10 @@
 namespace ppmr {
 namespace {
 
+// The helper starts its own program, which is this test, with these arguments as an agent.
+constexpr const char* kWaitingAgent = "waiting-agent";
+constexpr int kAgentsSocket = 3;
+
 class HelperTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -121,15 +125,8 @@ TEST_F(HelperTest, RefusesNamesOfPeersWithControlCharacters) {
   EXPECT_EQ(helper_->start_agent(std::string(257, 'x')).error().errno_value, ENAMETOOLONG);
 }
 
-// Not a test: an agent of the next one. Ends with its coordinator.
-TEST(HelperAgent, DISABLED_WaitsForTheEndOfItsSocket) {
-  char byte = 0;
-  (void)!::read(3, &byte, 1);
-}
-
 TEST_F(HelperTest, PeerWithManyOpenMigrationsDoesNotKeepOthersOut) {
-  start({.agent = {"--gtest_also_run_disabled_tests",
-                   "--gtest_filter=HelperAgent.DISABLED_WaitsForTheEndOfItsSocket"}});
+  start({.agent = {kWaitingAgent}});
   std::vector<UniqueFd> open;
   for (int i = 0; i < 64; ++i) {
     auto agent = helper_->start_agent("greedy");
@@ -215,5 +212,19 @@ TEST(PrivilegedHelper, ReportsAHelperThatHasEnded) {
   EXPECT_FALSE(helper.is_dying(1));
 }
 
+// As an agent it ends when its coordinator does.
+int wait_for_the_end_of_the_socket() {
+  char byte = 0;
+  return ::read(kAgentsSocket, &byte, 1) == 0 ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace ppmr
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == ppmr::kWaitingAgent) {
+    return ppmr::wait_for_the_end_of_the_socket();
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

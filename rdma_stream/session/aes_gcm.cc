@@ -36,54 +36,58 @@ AesLibrary best_aes_library() {
   return functions() != nullptr ? AesLibrary::kIpsecMb : AesLibrary::kOpenSsl;
 }
 
-AesGcmKey::AesGcmKey(std::span<const uint8_t, kBytes> key, AesLibrary library) : library_(library) {
+AesGcm::AesGcm(std::span<const uint8_t, kKeyBytes> key, AesLibrary library)
+    : library_(library),
+      cipher_(library == AesLibrary::kOpenSsl ? ::EVP_CIPHER_CTX_new() : nullptr,
+              &::EVP_CIPHER_CTX_free) {
   if (library == AesLibrary::kIpsecMb) {
-    IMB_AES256_GCM_PRE(functions(), key.data(), &forms_->expanded);
+    IMB_AES256_GCM_PRE(functions(), key.data(), &secrets_->expanded_key);
   } else {
-    std::copy(key.begin(), key.end(), forms_->plain.begin());
+    std::copy(key.begin(), key.end(), secrets_->key.begin());
   }
 }
 
-Result<AesGcm> AesGcm::begin(const AesGcmKey& key, Direction direction, const Nonce& nonce,
-                             std::span<const std::byte> associated) {
-  AesGcm message(key, direction);
-  if (key.library_ == AesLibrary::kIpsecMb) {
-    IMB_AES256_GCM_INIT(functions(), &message.key_, &message.context_, nonce.data(),
+Status AesGcm::begin(Direction direction, const Nonce& nonce,
+                     std::span<const std::byte> associated) {
+  direction_ = direction;
+  if (library_ == AesLibrary::kIpsecMb) {
+    IMB_AES256_GCM_INIT(functions(), &secrets_->expanded_key, &secrets_->message, nonce.data(),
                         raw(associated.data()), associated.size());
-    return message;
+    return {};
   }
-  message.cipher_.reset(::EVP_CIPHER_CTX_new());
-  if (!message.cipher_) return failure(ENOMEM, "no memory for a cipher");
+  if (!cipher_) return failure(ENOMEM, "no memory for a cipher");
   int written = 0;
-  if (::EVP_CipherInit_ex(message.cipher_.get(), ::EVP_aes_256_gcm(), nullptr,
-                          key.forms_->plain.data(), nonce.data(),
-                          direction == Direction::kEncrypt ? 1 : 0) != 1 ||
-      ::EVP_CipherUpdate(message.cipher_.get(), nullptr, &written, raw(associated.data()),
+  if (::EVP_CipherInit_ex(cipher_.get(), ::EVP_aes_256_gcm(), nullptr, secrets_->key.data(),
+                          nonce.data(), direction == Direction::kEncrypt ? 1 : 0) != 1 ||
+      ::EVP_CipherUpdate(cipher_.get(), nullptr, &written, raw(associated.data()),
                          static_cast<int>(associated.size())) != 1) {
     return openssl_failed();
   }
-  return message;
+  return {};
 }
 
 Status AesGcm::run(const std::byte* from, std::byte* to, size_t length_bytes) {
-  if (cipher_) {
+  if (library_ == AesLibrary::kOpenSsl) {
     int written = 0;
     const bool done = ::EVP_CipherUpdate(cipher_.get(), raw(to), &written, raw(from),
                                          static_cast<int>(length_bytes)) == 1;
     return done ? Status{} : openssl_failed();
   }
   if (direction_ == Direction::kEncrypt) {
-    IMB_AES256_GCM_ENC_UPDATE(functions(), &key_, &context_, raw(to), raw(from), length_bytes);
+    IMB_AES256_GCM_ENC_UPDATE(functions(), &secrets_->expanded_key, &secrets_->message, raw(to),
+                              raw(from), length_bytes);
   } else {
-    IMB_AES256_GCM_DEC_UPDATE(functions(), &key_, &context_, raw(to), raw(from), length_bytes);
+    IMB_AES256_GCM_DEC_UPDATE(functions(), &secrets_->expanded_key, &secrets_->message, raw(to),
+                              raw(from), length_bytes);
   }
   return {};
 }
 
 Result<AesGcm::Tag> AesGcm::tag() {
   Tag tag;
-  if (!cipher_) {
-    IMB_AES256_GCM_ENC_FINALIZE(functions(), &key_, &context_, tag.data(), tag.size());
+  if (library_ == AesLibrary::kIpsecMb) {
+    IMB_AES256_GCM_ENC_FINALIZE(functions(), &secrets_->expanded_key, &secrets_->message,
+                                tag.data(), tag.size());
     return tag;
   }
   int written = 0;
@@ -98,8 +102,9 @@ Result<AesGcm::Tag> AesGcm::tag() {
 
 Result<bool> AesGcm::verify(const Tag& tag) {
   Tag computed = tag;
-  if (!cipher_) {
-    IMB_AES256_GCM_DEC_FINALIZE(functions(), &key_, &context_, computed.data(), computed.size());
+  if (library_ == AesLibrary::kIpsecMb) {
+    IMB_AES256_GCM_DEC_FINALIZE(functions(), &secrets_->expanded_key, &secrets_->message,
+                                computed.data(), computed.size());
     return ::CRYPTO_memcmp(computed.data(), tag.data(), tag.size()) == 0;
   }
   if (::EVP_CIPHER_CTX_ctrl(cipher_.get(), EVP_CTRL_AEAD_SET_TAG, static_cast<int>(tag.size()),

@@ -22,50 +22,36 @@ namespace ppmr {
 enum class AesLibrary { kIpsecMb, kOpenSsl };
 AesLibrary best_aes_library();  // for this processor
 
-// Serves both directions. Threads: any, after construction.
-class AesGcmKey {
- public:
-  static constexpr size_t kBytes = 32;
-
-  // Tests choose the library.
-  explicit AesGcmKey(std::span<const uint8_t, kBytes> key, AesLibrary library = best_aes_library());
-
- private:
-  friend class AesGcm;
-  struct Forms {
-    gcm_key_data expanded;  // of libipsec-mb, which stores to it with aligned vectors
-    std::array<uint8_t, kBytes> plain;
-  };
-  const AesLibrary library_;
-  Locked<Forms> forms_;
-};
-
-// One message: run() for its parts, in their order, then tag() or verify(). Outlived by its key.
+// Encrypts and decrypts messages with one key, one after the other: begin(), run() for the parts of
+// the message in their order, then tag() or verify(). Allocates nothing after construction.
 // Errors of all: EIO and ENOMEM from OpenSSL. Threads: one.
 class AesGcm {
  public:
+  static constexpr size_t kKeyBytes = 32;
   using Nonce = std::array<uint8_t, 12>;
   using Tag = std::array<uint8_t, 16>;
   enum class Direction { kEncrypt, kDecrypt };
 
-  static Result<AesGcm> begin(const AesGcmKey& key, Direction direction, const Nonce& nonce,
-                              std::span<const std::byte> associated);
+  // Tests choose the library.
+  explicit AesGcm(std::span<const uint8_t, kKeyBytes> key, AesLibrary library = best_aes_library());
 
+  Status begin(Direction direction, const Nonce& nonce, std::span<const std::byte> associated);
   // `from` and `to`: the same memory, or memory that does not overlap.
   Status run(const std::byte* from, std::byte* to, size_t length_bytes);
   Result<Tag> tag();                    // after kEncrypt
   Result<bool> verify(const Tag& tag);  // after kDecrypt: whether the message has this tag
 
  private:
-  AesGcm(const AesGcmKey& key, Direction direction)
-      : key_(key.forms_->expanded), direction_(direction) {}
-
-  const gcm_key_data& key_;
-  const Direction direction_;
-  gcm_context_data context_{};
-  // Null: libipsec-mb is used.
-  std::unique_ptr<EVP_CIPHER_CTX, decltype(&::EVP_CIPHER_CTX_free)> cipher_{nullptr,
-                                                                            &::EVP_CIPHER_CTX_free};
+  struct Secrets {
+    gcm_key_data expanded_key;           // of libipsec-mb, which stores to it with aligned vectors
+    gcm_context_data message;            // of libipsec-mb
+    std::array<uint8_t, kKeyBytes> key;  // for OpenSSL
+  };
+  const AesLibrary library_;
+  Locked<Secrets> secrets_;
+  // Null with libipsec-mb.
+  const std::unique_ptr<EVP_CIPHER_CTX, decltype(&::EVP_CIPHER_CTX_free)> cipher_;
+  Direction direction_ = Direction::kEncrypt;
 };
 
 }  // namespace ppmr

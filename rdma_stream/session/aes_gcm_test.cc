@@ -15,8 +15,8 @@ using Direction = AesGcm::Direction;
 
 constexpr AesGcm::Nonce kNonce = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 
-std::array<uint8_t, AesGcmKey::kBytes> key() {
-  std::array<uint8_t, AesGcmKey::kBytes> key;
+std::array<uint8_t, AesGcm::kKeyBytes> key() {
+  std::array<uint8_t, AesGcm::kKeyBytes> key;
   std::iota(key.begin(), key.end(), uint8_t{0});
   return key;
 }
@@ -28,19 +28,19 @@ Bytes pattern(size_t size) {
 }
 
 // In parts whose lengths are not those of blocks. Returns the tag.
-AesGcm::Tag encrypt(const AesGcmKey& key, Bytes& bytes, size_t part) {
-  auto message = AesGcm::begin(key, Direction::kEncrypt, kNonce, pattern(61)).value();
+AesGcm::Tag encrypt(AesGcm& cipher, Bytes& bytes, size_t part) {
+  EXPECT_TRUE(cipher.begin(Direction::kEncrypt, kNonce, pattern(61)));
   for (size_t at = 0; at < bytes.size(); at += part) {
     EXPECT_TRUE(
-        message.run(bytes.data() + at, bytes.data() + at, std::min(part, bytes.size() - at)));
+        cipher.run(bytes.data() + at, bytes.data() + at, std::min(part, bytes.size() - at)));
   }
-  return message.tag().value();
+  return cipher.tag().value();
 }
 
-bool decrypt(const AesGcmKey& key, Bytes& bytes, const AesGcm::Tag& tag) {
-  auto message = AesGcm::begin(key, Direction::kDecrypt, kNonce, pattern(61)).value();
-  EXPECT_TRUE(message.run(bytes.data(), bytes.data(), bytes.size()));
-  return message.verify(tag).value();
+bool decrypt(AesGcm& cipher, Bytes& bytes, const AesGcm::Tag& tag) {
+  EXPECT_TRUE(cipher.begin(Direction::kDecrypt, kNonce, pattern(61)));
+  EXPECT_TRUE(cipher.run(bytes.data(), bytes.data(), bytes.size()));
+  return cipher.verify(tag).value();
 }
 
 class AesGcmTest : public testing::TestWithParam<AesLibrary> {
@@ -53,8 +53,8 @@ class AesGcmTest : public testing::TestWithParam<AesLibrary> {
 };
 
 TEST_P(AesGcmTest, ComputesWhatOpenSslComputes) {
-  const AesGcmKey mine(key(), GetParam());
-  const AesGcmKey reference(key(), AesLibrary::kOpenSsl);
+  AesGcm mine(key(), GetParam());
+  AesGcm reference(key(), AesLibrary::kOpenSsl);
   for (const size_t size : {size_t{1}, size_t{15}, size_t{16}, size_t{4096}, size_t{1} << 20}) {
     for (const size_t part : {size_t{7}, size_t{4096 + 5}, size}) {
       if (size / part > 10'000) continue;
@@ -67,7 +67,7 @@ TEST_P(AesGcmTest, ComputesWhatOpenSslComputes) {
 }
 
 TEST_P(AesGcmTest, VerifiesOnlyTheTagOfTheMessage) {
-  const AesGcmKey mine(key(), GetParam());
+  AesGcm mine(key(), GetParam());
   Bytes bytes = pattern(5000);
   const AesGcm::Tag tag = encrypt(mine, bytes, 5000);
   Bytes right = bytes;

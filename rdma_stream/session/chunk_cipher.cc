@@ -19,7 +19,7 @@ constexpr char kKeyLabel[] = "ppmr chunks, source to target, epoch ";
 constexpr std::array<char, 12> kChunkLabel = {'p', 'p', 'm', 'r', ' ', 'c',
                                               'h', 'u', 'n', 'k', ' ', '3'};
 
-using Key = std::array<uint8_t, AesGcmKey::kBytes>;
+using Key = std::array<uint8_t, AesGcm::kKeyBytes>;
 
 struct AssociatedData {
   std::array<char, 12> label = kChunkLabel;
@@ -69,7 +69,7 @@ Status derive_key(const ChunkCipher::Secret& secret, uint64_t epoch, Key& key) {
 
 struct ChunkCipher::Context {
   uint64_t epoch = 0;  // of the key
-  std::optional<AesGcmKey> key;
+  std::optional<AesGcm> cipher;
 };
 
 ChunkCipher::ChunkCipher(const Secret& secret, Options options)
@@ -78,18 +78,18 @@ ChunkCipher::ChunkCipher(const Secret& secret, Options options)
 ChunkCipher::~ChunkCipher() = default;
 
 Status ChunkCipher::set_key(Context& context, uint64_t epoch) {
-  if (context.key && context.epoch == epoch) return {};
+  if (context.cipher && context.epoch == epoch) return {};
   Locked<Key> key;
   const Status derived = derive_key(*secret_, epoch, *key);
   context.epoch = epoch;
-  context.key.reset();
-  if (derived) context.key.emplace(*key);
+  context.cipher.reset();
+  if (derived) context.cipher.emplace(*key);
   return derived;
 }
 
-// A message with key, nonce and associated data.
-Result<AesGcm> ChunkCipher::begin(Context& context, AesGcm::Direction direction, uint64_t number,
-                                  const ChunkPlace& place, uint32_t slot_length) {
+// Begins a message: sets key, nonce and associated data.
+Status ChunkCipher::begin(Context& context, AesGcm::Direction direction, uint64_t number,
+                          const ChunkPlace& place, uint32_t slot_length) {
   AssociatedData data;
   data.session = options_.session;
   data.epoch = number / options_.chunks_per_key;
@@ -99,7 +99,7 @@ Result<AesGcm> ChunkCipher::begin(Context& context, AesGcm::Direction direction,
   data.length = place.length;
   data.compression = place.compression;
   data.slot_length = slot_length;
-  if (Status set = set_key(context, data.epoch); !set) return failure(set.error());
+  if (Status set = set_key(context, data.epoch); !set) return set;
   std::array<std::byte, 80> encoded;
   wire::Writer writer(encoded);
   writer(data);
@@ -108,8 +108,7 @@ Result<AesGcm> ChunkCipher::begin(Context& context, AesGcm::Direction direction,
   for (size_t i = 0; i < sizeof number; ++i) {
     nonce[nonce.size() - 1 - i] = static_cast<uint8_t>(number >> (8 * i));
   }
-  return AesGcm::begin(*context.key, direction, nonce,
-                       std::span(encoded).first(writer.written_bytes()));
+  return context.cipher->begin(direction, nonce, std::span(encoded).first(writer.written_bytes()));
 }
 
 Result<wire::ChunkCheck> ChunkCipher::encrypt(const ChunkPlace& place,
@@ -130,13 +129,11 @@ Result<wire::ChunkCheck> ChunkCipher::encrypt_with(Context& context, const Chunk
   if (check.number >= kNumbersMax) {
     return failure(EOVERFLOW, "the session has encrypted the maximum number of chunks");
   }
-  auto message = begin(context, AesGcm::Direction::kEncrypt, check.number, place,
-                       static_cast<uint32_t>(from.size()));
-  if (!message) return failure(message.error());
-  if (Status done = message->run(from.data(), to.data(), from.size()); !done) {
-    return failure(done.error());
-  }
-  const auto tag = message->tag();
+  Status done = begin(context, AesGcm::Direction::kEncrypt, check.number, place,
+                      static_cast<uint32_t>(from.size()));
+  if (done) done = context.cipher->run(from.data(), to.data(), from.size());
+  if (!done) return failure(done.error());
+  const auto tag = context.cipher->tag();
   if (!tag) return failure(tag.error());
   check.code = *tag;
   return check;
@@ -160,14 +157,15 @@ Status ChunkCipher::decrypt_with(Context& context, const ChunkPlace& place,
                                  std::span<const Landing::Piece> pieces, std::byte* to) {
   uint32_t slot_length = 0;
   for (const Landing::Piece& piece : pieces) slot_length += piece.length;
-  auto message = begin(context, AesGcm::Direction::kDecrypt, check.number, place, slot_length);
-  if (!message) return failure(message.error());
+  Status done = begin(context, AesGcm::Direction::kDecrypt, check.number, place, slot_length);
+  if (!done) return done;
   for (const Landing::Piece& piece : pieces) {
     std::byte* const into = to != nullptr ? to : piece.data;
-    if (Status done = message->run(piece.data, into, piece.length); !done) return done;
+    done = context.cipher->run(piece.data, into, piece.length);
+    if (!done) return done;
     if (to != nullptr) to += piece.length;
   }
-  const auto verified = message->verify(check.code);
+  const auto verified = context.cipher->verify(check.code);
   if (!verified) return failure(verified.error());
   if (!*verified) {
     return failure(EIO, "the bytes or their place are not those that the source encrypted");

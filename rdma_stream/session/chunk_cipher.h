@@ -72,8 +72,8 @@ class ChunkCipher {
  private:
   struct Context;
 
-  Result<AesGcm> begin(Context& context, AesGcm::Direction direction, uint64_t number,
-                       const ChunkPlace& place, uint32_t slot_length);
+  Status begin(Context& context, AesGcm::Direction direction, uint64_t number,
+               const ChunkPlace& place, uint32_t slot_length);
   Status set_key(Context& context, uint64_t epoch);
   Result<wire::ChunkCheck> encrypt_with(Context& context, const ChunkPlace& place,
                                         std::span<const std::byte> from, std::span<std::byte> to);

@@ -170,7 +170,8 @@ TEST_F(BorrowedFileTest, VerifiesSpilledBlocks) {
   std::vector<std::byte> bytes(16 * 4096);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i / 3);
   const UniqueFd spill(open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  const BlockCipher cipher;
+  const auto made = BlockCipher::with_new_key().value();
+  const BlockCipher& cipher = *made;
   std::vector<std::byte> encrypted(bytes.size());
   ASSERT_TRUE(cipher.encrypt(0, bytes, encrypted.data()));
   ASSERT_EQ(pwrite(spill.get(), encrypted.data(), encrypted.size(), 0),

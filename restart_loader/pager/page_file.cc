@@ -111,11 +111,15 @@ Status PageFile::borrow(const BorrowOptions& options) {
   return {};
 }
 
-// Or an occasion to try again.
+// Also returns success when it is worth trying to borrow again.
 Status PageFile::await_seal(const BorrowOptions& options) {
   const milliseconds slice = options.early ? kArrivalSlice : kSlice;
   const Status sealed = borrowed_->await_seal(slice);
-  if (sealed || is_crowded(sealed.error())) return {};
+  if (sealed) return {};
+  if (is_crowded(sealed.error())) {
+    std::this_thread::sleep_for(kSlice);  // no event announces a free place
+    return {};
+  }
   if (sealed.error().errno_value != ETIMEDOUT) return sealed;
   if (!options.early) return {};
   const uint64_t before = borrowed_->end_bytes();
