@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <ranges>
 #include <thread>
 
 #include "fuse_source/source_mount.h"
@@ -245,6 +247,28 @@ TEST_F(SourceMemory, SmallRangesGoAheadOfLargeOnes) {
   sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, index, order_); });
   ASSERT_TRUE(finish());
   EXPECT_EQ(outlet_->offsets()[0], end);
+}
+
+// Nine processes share a range: together it is longer than what is sent first, alone it is not.
+TEST_F(SourceMemory, SmallRangesThatProcessesShareCountOnce) {
+  order_ = MemoryOrder::kSmallRangesFirst;
+  open(4, 16 * kBlock);
+  process_.start();
+  PageIndex index = process_.index();  // one range, which is not small
+  const IndexedTask whole = index.tasks[0];
+  const uint64_t start = whole.ranges[0].start;
+  const uint64_t shared = index.memory_bytes;
+  const uint64_t last = shared + 62 * kBlock;
+  for (pid_t pid = 2; pid <= 10; ++pid) {
+    index.tasks.push_back({pid, whole.host_pid, {{start, start + 62 * kBlock, shared}}});
+  }
+  index.tasks.push_back({11, whole.host_pid, {{start, start + 63 * kBlock, last}}});
+  index.memory_bytes = last + 63 * kBlock;
+  sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, index, order_); });
+  ASSERT_TRUE(finish());
+  const auto offsets = outlet_->offsets();
+  const auto ahead = std::ranges::subrange(offsets.begin(), std::ranges::find(offsets, 0u));
+  EXPECT_TRUE(std::ranges::any_of(ahead, [last](uint64_t offset) { return offset >= last; }));
 }
 
 TEST_F(SourceMemory, BlocksThatWereSentAreNotSentAgain) {
