@@ -148,6 +148,7 @@ nlohmann::json TargetMount::status() const {
                            {"confinement", describe(options_.confinement)},
                            {"store",
                             {{"limit_bytes", store.limit_bytes},
+                             {"free_bytes", tree_.space().free_bytes},
                              {"used_bytes", store.used_bytes},
                              {"name_bytes", store.charged_bytes},
                              {"ready_bytes", store.ready_bytes},

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -331,7 +332,8 @@ void add_migrate(CLI::App& app, int& exit_code) {
   MigrateCommand& migrate = command->migrate;
   auto* pid = sub.add_option("--pid", migrate.pids,
                              "process to move with all of its descendants; may be repeated")
-                  ->check(CLI::PositiveNumber)
+                  ->check(CLI::Range(pid_t{1}, std::numeric_limits<pid_t>::max()))
+                  ->type_name("PID")
                   ->allow_extra_args(false)  // one pid per --pid; "--" may follow it
                   ->take_all();
   auto* runc = sub.add_option("--runc", migrate.containers,

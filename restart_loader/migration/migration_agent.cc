@@ -139,10 +139,7 @@ json Agent::preflight(const json& request) const {
   if (auto mount = find_mount(options_.mountpoint)) {
     const auto status = call(mount->mount.source, {{"op", "status"}}, kDaemonPatience);
     const json store = status ? status->value("store", json::object()) : json::object();
-    if (store.contains("limit_bytes")) {
-      context.store_free_bytes =
-          store.at("limit_bytes").get<int64_t>() - store.value("used_bytes", int64_t{0});
-    }
+    context.store_free_bytes = store.value("free_bytes", context.store_free_bytes);
   }
   return answer_preflight(request, context);
 }
