@@ -14,6 +14,7 @@ namespace {
 // Extents through which bytes pass to the spill disk: one for each of the chunks that are pulled at
 // the same time, fewer if the memory limit is small.
 constexpr size_t kBounceExtentsMax = 16;
+constexpr size_t kNameExtentsMax = 32;  // of 50,000 files
 
 Status check_lockable(size_t bytes, const Confinement& confinement) {
   rlimit limit{};
@@ -42,6 +43,9 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
     const size_t extents =
         std::clamp<size_t>(store.limit_bytes / kExtentBytes / 4, 2, kBounceExtentsMax);
     store.set_aside_bytes = extents * kExtentBytes;
+    store.for_charges_bytes =
+        std::clamp<size_t>(store.limit_bytes / kExtentBytes / 16, 1, kNameExtentsMax) *
+        kExtentBytes;
   }
   if (auto opened = open_verbs(options, store.limit_bytes, parts); !opened) {
     return failure(opened.error());

@@ -88,7 +88,8 @@ uint32_t BlockRef::detach() {
 
 Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
                                                          std::function<void()> space_freed) {
-  assert(options.set_aside_bytes <= options.limit_bytes / 2 && "set aside within the limit");
+  assert(options.set_aside_bytes + options.for_charges_bytes <= options.limit_bytes / 2 &&
+         "set aside within the limit");
   if (options.limit_bytes < kLimitMinBytes) {
     return failure(EINVAL, "memory limit of " + std::to_string(options.limit_bytes) +
                                " bytes: the minimum is " + std::to_string(kLimitMinBytes));
@@ -98,8 +99,11 @@ Result<std::unique_ptr<StoreMemory>> StoreMemory::create(StoreOptions options,
 
 StoreMemory::StoreMemory(StoreOptions options, std::function<void()> space_freed)
     : limit_extents_(options.limit_bytes / kExtentBytes),
-      ready_extents_(std::min(options.ready_bytes, options.limit_bytes) / kExtentBytes),
+      ready_extents_(
+          std::min(options.ready_bytes, options.limit_bytes - options.for_charges_bytes) /
+          kExtentBytes),
       set_aside_extents_(options.set_aside_bytes / kExtentBytes),
+      extents_for_charges_(options.for_charges_bytes / kExtentBytes),
       region_mapped_(std::move(options.region_mapped)),
       space_freed_(std::move(space_freed)),
       regions_((limit_extents_ + kExtentsPerRegion - 1) / kExtentsPerRegion),
@@ -170,7 +174,8 @@ BlockRef StoreMemory::allocate_bounce() {
 StoreCharge StoreMemory::charge(size_t size_bytes) {
   std::lock_guard lock(mutex_);
   const size_t usable_extents = limit_extents_ - set_aside_extents_;
-  const size_t left = (usable_extents - std::min(usable_extents, used_extents_)) * kExtentBytes;
+  const size_t free_extents = usable_extents - std::min(usable_extents, used_extents_);
+  const size_t left = std::max(free_extents, extents_for_charges_) * kExtentBytes;
   if (charged_bytes_ > left || size_bytes > left - charged_bytes_) return {};
   charged_bytes_ += size_bytes;
   return {this, size_bytes};
@@ -185,7 +190,7 @@ StoreCharge::~StoreCharge() {
 
 size_t StoreMemory::extents_max_locked() const {
   const size_t charged = (charged_bytes_ + kExtentBytes - 1) / kExtentBytes;
-  return limit_extents_ - std::min(limit_extents_, charged);
+  return limit_extents_ - std::min(limit_extents_, std::max(charged, extents_for_charges_));
 }
 
 BlockRef StoreMemory::adopt(uint32_t block_id) {

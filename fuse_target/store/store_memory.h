@@ -105,7 +105,10 @@ class StoreCharge {
 struct StoreOptions {
   size_t limit_bytes = size_t{1} << 30;
   size_t ready_bytes = size_t{1} << 30;  // reserve of touched memory, part of the limit
-  size_t set_aside_bytes = 0;            // part of the limit, only for allocate_bounce()
+  // Parts of the limit. With a spill directory images fill all memory that they get, and go on: the
+  // next file needs memory for its name and for its bytes on their way to the disk.
+  size_t set_aside_bytes = 0;    // only for allocate_bounce()
+  size_t for_charges_bytes = 0;  // only for charge(), which may take more where it is free
   // Called once per region, with the store's lock held. The region stays mapped until the
   // store is destroyed.
   std::function<void(uint32_t region, std::span<std::byte> memory)> region_mapped;
@@ -171,6 +174,7 @@ class StoreMemory {
   const size_t limit_extents_;
   const size_t ready_extents_;
   const size_t set_aside_extents_;
+  const size_t extents_for_charges_;
   const std::function<void(uint32_t, std::span<std::byte>)> region_mapped_;
   const std::function<void()> space_freed_;
 

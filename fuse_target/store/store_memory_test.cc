@@ -52,6 +52,19 @@ TEST(StoreMemory, ReservesPartOfTheMemoryForBounceBlocks) {
   EXPECT_FALSE(store->allocate_bounce());
 }
 
+TEST(StoreMemory, ReservesPartOfTheMemoryForCharges) {
+  StoreOptions options{kLimit, 0, 2 * kExtentBytes};
+  options.for_charges_bytes = kExtentBytes;
+  auto store = make_store(options);
+  std::vector<BlockRef> blocks;
+  while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));
+  while (BlockRef block = store->allocate_bounce()) blocks.push_back(std::move(block));
+  EXPECT_EQ(blocks.size(), kLimit / kExtentBytes - 1);
+  const StoreCharge names = store->charge(kExtentBytes);
+  EXPECT_TRUE(names);
+  EXPECT_FALSE(store->charge(1));
+}
+
 TEST(StoreMemory, BlocksGetWhatIsNotCharged) {
   auto store = make_store({kLimit, 0, 0});
   std::vector<StoreCharge> charges;

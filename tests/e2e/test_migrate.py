@@ -52,6 +52,21 @@ def test_worker_with_all_kinds_of_state_moves(lab, nodes, migrations, options):
     ), "the checkpoint is still at the target"
 
 
+@pytest.mark.parametrize("options", [[], ["--post-copy"], ["--eager"]], ids=" ".join)
+def test_process_moves_that_is_larger_than_the_memory_of_the_target(
+    lab, nodes, make_migrations, options
+):
+    spill = lab.home / "spill"
+    spill.mkdir()
+    limits = ["--memory-limit", "64MiB", "--spill-dir", spill]
+    migrations = make_migrations(target_options=limits)
+    worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=192)
+    worker.wait_for_lines(10)
+    migrations.migrate(worker.pid, options=options).ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
 def test_audit_trails_of_both_nodes_name_what_moved_and_for_whom(lab, nodes, make_migrations):
     audits = {role: lab.directory / f"audit-{role}.json" for role in ("source", "target")}
     migrations = make_migrations(
