@@ -11,6 +11,7 @@
 #include "mount/command_line/config_file.h"
 #include "mount/command_line/exit_code.h"
 #include "mount/command_line/version.h"
+#include "mount/page_reader/page_reader.h"
 #include "mount/privilege/helper_process.h"
 #include "restart_loader/cli/action_script.h"
 #include "restart_loader/cli/commands.h"
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
   ppmr::add_restart_commands(app, exit_code);
   ppmr::add_job_commands(app, exit_code);
   ppmr::add_privileged_helper_command(app, exit_code);
+  ppmr::add_page_reader_command(app, exit_code);
   auto arguments = ppmr::with_config_file(app, {argv + 1, argv + argc});
   if (!arguments) {
     std::fprintf(stderr, "ppmr: %s\n", arguments.error().message.c_str());

@@ -47,8 +47,10 @@ Result<std::unique_ptr<BufferPool>> BufferPool::create(size_t pool_size_bytes,
                    "pool size of " + std::to_string(pool_size_bytes) + " bytes: more than 64 GiB");
   }
   const auto slot_count = static_cast<uint32_t>(pool_size_bytes / chunk_size_bytes);
-  auto memory = MappedMemory::create(slot_count * (chunk_size_bytes + 2 * kPageSizeBytes));
+  auto memory = MappedMemory::create_shared(slot_count * (chunk_size_bytes + 2 * kPageSizeBytes),
+                                            MappedMemory::Others::kWrite);
   if (!memory) return failure(memory.error());
+  MappedMemory::make_huge(memory->bytes());
   MappedMemory::touch(memory->bytes());
   return std::unique_ptr<BufferPool>(
       new BufferPool(std::move(*memory), slot_count, chunk_size_bytes));

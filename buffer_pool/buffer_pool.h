@@ -113,6 +113,8 @@ class BufferPool {
   std::span<std::byte> payload(uint32_t slot) const;
   size_t slot_stride_bytes() const { return stride_bytes_; }       // from payload to payload
   std::span<std::byte> memory() const { return memory_.bytes(); }  // to be registered by a device
+  // Of a memfd with the same bytes, for a process that fills slots (see mount/page_reader).
+  int descriptor() const { return memory_.descriptor(); }
   PoolCounters counters() const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <string>
@@ -23,7 +24,7 @@ Result<MappedMemory> MappedMemory::create(size_t size_bytes) {
   return map(rounded_up(size_bytes), UniqueFd());
 }
 
-Result<MappedMemory> MappedMemory::create_shared(size_t size_bytes) {
+Result<MappedMemory> MappedMemory::create_shared(size_t size_bytes, Others others) {
   const size_t size = rounded_up(size_bytes);
   UniqueFd memfd(::memfd_create("ppmr", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memfd) return system_failure("memfd_create", std::to_string(size) + " bytes");
@@ -35,9 +36,22 @@ Result<MappedMemory> MappedMemory::create_shared(size_t size_bytes) {
   auto memory = map(size, std::move(memfd));
   if (!memory) return memory;
   // After our own mapping. Optional: fails before Linux 5.1.
-  ::fcntl(memory->descriptor(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+  if (others == Others::kRead) {
+    ::fcntl(memory->descriptor(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+  }
   ::fcntl(memory->descriptor(), F_ADD_SEALS, F_SEAL_SEAL);
   return memory;
+}
+
+Result<MappedMemory> MappedMemory::map_shared(UniqueFd memfd) {
+  struct stat status {};
+  if (::fstat(memfd.get(), &status) != 0) return system_failure("stat", "a memfd");
+  const auto size = static_cast<size_t>(status.st_size);
+  if (size == 0 || size % kHugePageSizeBytes != 0) {
+    return failure(EINVAL, "map a memfd of " + std::to_string(size) +
+                               " bytes: its size must be that of whole huge pages");
+  }
+  return map(size, std::move(memfd));
 }
 
 // `size`: whole huge pages.

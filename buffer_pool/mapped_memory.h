@@ -18,12 +18,18 @@ inline constexpr size_t kHugePageSizeBytes = size_t{2} << 20;
 // Threads: moved and destroyed by one thread. Access to the bytes is not synchronised.
 class MappedMemory {
  public:
+  enum class Others { kRead, kWrite };  // what processes may do that get the memfd
+
   // Rounds `size_bytes` up to whole huge pages. The start is aligned to a huge page. Touches
   // nothing. Errors: ENOMEM.
   static Result<MappedMemory> create(size_t size_bytes);
-  // The same in a memfd, which cannot shrink, and which nobody else can map for writing (Linux
+  // The same in a memfd, which cannot shrink. With kRead, nobody else can map it for writing (Linux
   // 5.1). Errors: also those of memfd_create(2).
-  static Result<MappedMemory> create_shared(size_t size_bytes);
+  static Result<MappedMemory> create_shared(size_t size_bytes, Others others = Others::kRead);
+
+  // Maps all of a memfd that another process has made, for reading and writing. Errors: of fstat(2)
+  // and mmap(2); EINVAL if its size is not that of whole huge pages.
+  static Result<MappedMemory> map_shared(UniqueFd memfd);
 
   MappedMemory() = default;
   MappedMemory(MappedMemory&& other) noexcept

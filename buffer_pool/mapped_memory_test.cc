@@ -52,11 +52,29 @@ TEST(MappedMemory, SharedMemoryCannotBeCutOrChangedByItsBorrower) {
   EXPECT_NE(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
+TEST(MappedMemory, SharedMemoryCanBeMadeForABorrowerThatWrites) {
+  auto memory = MappedMemory::create_shared(kSize, MappedMemory::Others::kWrite);
+  ASSERT_TRUE(memory);
+  auto other = MappedMemory::map_shared(UniqueFd(::dup(memory->descriptor())));
+  ASSERT_TRUE(other) << other.error().message;
+  ASSERT_EQ(other->bytes().size(), kSize);
+  other->bytes()[12345] = std::byte{42};
+  EXPECT_EQ(memory->bytes()[12345], std::byte{42});
+  EXPECT_NE(::ftruncate(other->descriptor(), kHugePageSizeBytes), 0);
+}
+
+TEST(MappedMemory, RefusesToMapAFileOfAnotherSize) {
+  const int fd = ::memfd_create("small", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(fd, kPageSizeBytes), 0);
+  EXPECT_EQ(MappedMemory::map_shared(UniqueFd(fd)).error().errno_value, EINVAL);
+}
+
 TEST(MappedMemory, IsNotInCoreDumps) {
-  for (const auto create : {&MappedMemory::create, &MappedMemory::create_shared}) {
-    const auto memory = create(kSize);
-    ASSERT_TRUE(memory);
-    const std::string lines = smaps(memory->bytes().data());
+  auto private_memory = MappedMemory::create(kSize);
+  auto shared_memory = MappedMemory::create_shared(kSize);
+  for (const auto* memory : {&private_memory, &shared_memory}) {
+    ASSERT_TRUE(*memory);
+    const std::string lines = smaps((*memory)->bytes().data());
     EXPECT_NE(lines.substr(lines.rfind("VmFlags")).find(" dd"), std::string::npos) << lines;
   }
 }

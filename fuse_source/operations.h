@@ -5,12 +5,20 @@
 #include <fuse3/fuse_lowlevel.h>
 
 #include "fuse_source/source_mount.h"
-#include "mount/fuse/caller.h"
 
 namespace ppmr::source_operations_detail {
 
 inline SourceMount& mount_of(fuse_req_t request) {
   return static_cast<SourceMount&>(front_end_of(request));
+}
+
+// Returns true once a signal that kills the caller has interrupted `request`. The function may be
+// called until the request is replied to.
+inline Interrupted interruption_of(fuse_req_t request) {
+  return [request] {
+    return fuse_req_interrupted(request) != 0 &&
+           mount_of(request).is_dying(fuse_req_ctx(request)->pid);
+  };
 }
 
 // Errors: ESTALE.

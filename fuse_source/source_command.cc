@@ -1,5 +1,7 @@
 #include "fuse_source/source_command.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
@@ -7,6 +9,7 @@
 #include <optional>
 
 #include "buffer_pool/host_name.h"
+#include "fuse_source/pool_size.h"
 #include "fuse_source/source_mount.h"
 #include "mount/audit/audit_trail.h"
 #include "mount/command_line/config_file.h"
@@ -15,11 +18,16 @@
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
+#include "mount/control/endpoint_file.h"
 #include "mount/daemon/daemon.h"
 #include "mount/daemon/reload.h"
+#include "mount/fuse/fuse_channel.h"
 #include "mount/metrics/daemon_metrics.h"
 #include "mount/metrics/loopback_listener.h"
 #include "mount/metrics/metrics_server.h"
+#include "mount/privilege/confinement.h"
+#include "mount/privilege/data_daemon.h"
+#include "mount/privilege/privileged_helper.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -30,6 +38,8 @@ struct Flags {
   Credentials credentials;
   std::string audit_file;
   std::string metrics_address;  // empty: none
+  std::string user;
+  bool allow_other = false;
   std::string log_file;
   bool foreground = false;
   bool check = false;
@@ -42,8 +52,7 @@ nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials
   const auto absolute = [](const std::string& path) {
     return path.empty() ? path : std::filesystem::absolute(path).string();
   };
-  return {{"ok", true},
-          {"target", options.target_address},
+  return {{"target", options.target_address},
           {"key_file", absolute(credentials.key_file)},
           {"tls_cert", absolute(credentials.certificate.certificate)},
           {"tls_key", absolute(credentials.certificate.private_key)},
@@ -83,18 +92,39 @@ ExitCode exit_code_of(const Error& error) {
   return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
 }
 
+HelperOptions helper_options(const Flags& flags, const SourceOptions& source,
+                             const std::string& control_socket, const std::string& audit_file) {
+  const bool loopback_only = source.security->reach() == TcpReach::kLoopback;
+  return {.mountpoint = source.mountpoint,
+          .control_socket = control_socket,
+          .allow_other = flags.allow_other,
+          .read_files = credential_files(flags.credentials),
+          .append_file = audit_file,
+          .connect_to = source.target_address,
+          .loopback_only = loopback_only,
+          .background = !flags.foreground};
+}
+
 ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   const Credentials& credentials = flags.credentials;
+  auto mountpoint = resolve_mountpoint(options.mountpoint);
+  if (!mountpoint) return daemon.failed(mountpoint.error(), ExitCode::kMountFailed);
+  options.mountpoint = *mountpoint;
+  if (!flags.check && is_dead_mount(*mountpoint)) {
+    // The privileged helper, which mounts, has no log.
+    spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
+  }
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
   options.security = *security;
-  options.mountpoint = std::filesystem::absolute(options.mountpoint).string();
   options.sender.source_name = host_name();
   options.sender.trusted_fabric = credentials.trusted_fabric;
   // Makes relative paths absolute, before the daemon leaves its working directory.
   const nlohmann::json endpoint = describe_endpoint(options, credentials, flags.audit_file);
   auto audit = AuditTrail::open(endpoint.at("audit_file"));
   if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
+  const auto user = choose_daemon_user(flags.user);
+  if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
   if (flags.check) return ExitCode::kSuccess;
   UniqueFd metrics_listener;
   if (!flags.metrics_address.empty()) {
@@ -105,28 +135,57 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
     if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
     metrics_listener = std::move(*opened);
   }
+  // Connects, which needs rights.
+  if (options.pool_size_bytes == 0) options.pool_size_bytes = choose_pool_size(options);
+  ControlServerOptions control_options;
+  control_options.remove = [&options](const std::string& path) {
+    if (options.helper) return options.helper->remove_control_socket();
+    remove_endpoint(path);
+    ::unlink(path.c_str());
+  };
+  auto control = ControlServer::create(std::move(control_options));
+  if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
+  if (Status written = write_endpoint((*control)->path(), endpoint); !written) {
+    return daemon.failed(written.error(), ExitCode::kFailure);
+  }
+  auto helper = PrivilegedHelper::start(
+      helper_options(flags, options, (*control)->path(), endpoint.at("audit_file")));
+  if (!helper) return daemon.failed(helper.error(), ExitCode::kFailure);
+  options.helper = *helper;
+  std::unique_ptr<Connector> connector;
+  if (!options.discard) {
+    auto made = options.security->connector(
+        options.target_address, PeerRole::kSource,
+        [helper = *helper](size_t number) { return helper->dial(number); });
+    if (!made) return daemon.failed(made.error(), exit_code_of(made.error()));
+    connector = std::move(*made);
+  }
+
+  // From here on without privileges, as in fuse_target/target_command.cc.
+  auto confinement = confine(*user, daemon_rules(options.transport),
+                             /*locks_memory=*/may_use_verbs(options.transport));
+  if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
+  options.confinement = *confinement;
   ConnectionEvent event{.outcome = "accepted",
                         .service = "target",
                         .address = options.target_address,
                         .peer = "",
                         .name = "",
                         .reason = ""};
-  auto mount = SourceMount::create(options);
+  auto mount = SourceMount::create(options, std::move(connector));
   if (!mount) {
     event.outcome = "refused";
     event.reason = mount.error().message;
     (*audit)->write(event);
     return daemon.failed(mount.error(), exit_code_of(mount.error()));
   }
-  auto control = ControlServer::create();
-  if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
   if (!options.discard) {
     event.peer = (*mount)->target_identity();
     (*audit)->write(event);
   }
   const DaemonMetrics metrics(
       [&] {
-        return (*mount)->answer({{"op", "status"}}, endpoint);
+        return (*mount)->answer({{"op", "status"}});
       },
       (*mount)->migrations());
   std::unique_ptr<MetricsServer> metrics_server;
@@ -136,20 +195,23 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
     metrics_server = std::move(*server);
     spdlog::info("metrics at http://{}/metrics", flags.metrics_address);
   }
-  StopSignals signals([&](int) { (*mount)->stop(); }, [&] { reload(daemon, **security, **audit); });
+  const auto open_again = [&](const std::string& path) { return options.helper->open_again(path); };
+  StopSignals signals([&](int) { (*mount)->stop(); },
+                      [&] { reload(daemon, **security, **audit, open_again); });
   std::optional<Watchdog> watchdog;
-  const auto served = (*mount)->serve((*control)->path(), [&] {
+  const auto served = (*mount)->serve([&] {
     (*control)->serve(
-        [&](const nlohmann::json& request) { return (*mount)->answer(request, endpoint); });
+        [&](const nlohmann::json& request, const ControlClient&, PassedDescriptors& passed) {
+          return (*mount)->answer(request, std::move(passed.received));
+        });
     daemon.ready();
-    watchdog.emplace(daemon.service_manager(), [&] {
-      (*mount)->answer({{"op", "status"}}, endpoint);
-    });
+    watchdog.emplace(daemon.service_manager(), [&] { (*mount)->answer({{"op", "status"}}); });
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);
     if (const auto warning = options.security->warning(); !warning.empty() && !options.discard) {
       spdlog::warn("{}", warning);
     }
+    warn_without_landlock(*confinement);
   });
   watchdog.reset();
   if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
@@ -205,7 +267,10 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   command->add_option("--target-name", flags->credentials.target_name,
                       "the name that the target must have");
   add_peer_timeout_option(*command, source.sender.peer_timeout);
-  command->add_flag("--allow-other", source.allow_other, "let other users access the mount");
+  command->add_flag("--allow-other", flags->allow_other, "let other users access the mount");
+  command->add_option(
+      "--user", flags->user,
+      "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
   command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
   add_audit_option(*command, flags->audit_file);
   add_metrics_option(*command, flags->metrics_address);

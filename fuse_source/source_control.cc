@@ -1,14 +1,21 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// send-memory, note_outcome, and endpoint (how `ppmr migrate` reaches the target).
+// send-memory and note_outcome.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "buffer_pool/mapped_memory.h"
 #include "fuse_source/source_mount.h"
 #include "mount/control/control_socket.h"
+#include "mount/page_reader/read_messages.h"
+#include "mount/page_reader/remote_memory.h"
 
 namespace ppmr {
 namespace {
+
+// More than the address space of a process with four-level page tables.
+constexpr uint64_t kMemoryMaxBytes = uint64_t{1} << 48;
 
 int64_t ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
@@ -24,9 +31,8 @@ const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state
 
 }  // namespace
 
-nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann::json& endpoint) {
+nlohmann::json SourceMount::answer(const nlohmann::json& request, std::vector<UniqueFd> received) {
   const std::string operation = request.at("op");
-  if (operation == "endpoint") return endpoint;
   if (operation == "status") return status();
   if (operation == "drain") {
     draining_ = request.value("on", true);
@@ -46,16 +52,45 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, const nlohmann
     return noted ? nlohmann::json{{"ok", true}} : refusal(noted.error());
   }
   if (operation == "send-memory") {
-    const auto index = read_page_index(request.at("index"));
-    if (!index) return refusal(index.error());
-    const MemoryOrder order = request.value("small_ranges_first", false)
-                                  ? MemoryOrder::kSmallRangesFirst
-                                  : MemoryOrder::kOfFile;
-    const Status sent = send_memory(request.at("checkpoint"), *index, order);
+    const Status sent = send_memory(request, std::move(received));
     return sent ? nlohmann::json{{"ok", true}} : refusal(sent.error());
   }
   return refusal(
       Error{EOPNOTSUPP, "a source mount does not support the operation '" + operation + "'"});
+}
+
+// A page reader fills the slots, because this process has no right to read others.
+Status SourceMount::send_memory(const nlohmann::json& request, std::vector<UniqueFd> received) {
+  FrozenMemory memory{
+      .bytes = request.at("memory_bytes"), .first = {}, .read = {}, .read_wanted = {}};
+  if (memory.bytes % kPageSizeBytes != 0 || memory.bytes > kMemoryMaxBytes) {
+    return failure(
+        EINVAL,
+        fmt::format("send {} bytes of memory: not a number of pages, or too many", memory.bytes));
+  }
+  if (received.size() != kPageReaderSockets) {
+    return failure(EINVAL, "send memory: the sockets of a page reader must come with the request");
+  }
+  for (const nlohmann::json& part : request.value("first", nlohmann::json::array())) {
+    memory.first.push_back({part.at(0), part.at(1)});
+  }
+  std::optional<std::chrono::milliseconds> patience;
+  if (const auto given = request.find("reader_timeout_ms"); given != request.end()) {
+    patience.emplace(given->get<int64_t>());
+  }
+  if (Status lent = lend_pool(received[0], pool_->descriptor()); !lent) return lent;
+  const std::string name = request.at("checkpoint");
+  const SourceNodePointer node = tree_.child(tree_.root(), name);
+  const auto give_up = [&] { return stopping_ || (node && !node->checkpoint->status()); };
+  RemoteMemory first_pass(std::move(received[0]), pool_->memory(), patience, give_up);
+  RemoteMemory wanted(std::move(received[1]), pool_->memory(), patience, give_up);
+  memory.read = [&](uint64_t offset, std::span<std::byte> slot) {
+    return first_pass.read(offset, slot);
+  };
+  memory.read_wanted = [&](uint64_t offset, std::span<std::byte> slot) {
+    return wanted.read(offset, slot);
+  };
+  return send_memory(name, memory);
 }
 
 nlohmann::json SourceMount::status() {
@@ -76,6 +111,7 @@ nlohmann::json SourceMount::status() {
       {"inline_chunks", totals.inline_chunks},
       {"reconnections", totals.reconnections},
       {"migrations", migrations_.counts()},
+      {"confinement", describe(options_.confinement)},
       {"parked_readers", 0},
       {"stalls", pool.waits},
       {"pool",

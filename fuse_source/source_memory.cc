@@ -9,11 +9,9 @@
 // where they are, so that no reader waits for them.
 #include <algorithm>
 #include <cstring>
-#include <iterator>
-#include <ranges>
 #include <utility>
 
-#include "fuse_source/memory_reader.h"
+#include "fuse_source/nonzero_parts.h"
 #include "fuse_source/source_mount.h"
 #include "fuse_source/wanted_blocks.h"
 
@@ -28,38 +26,15 @@ constexpr std::chrono::milliseconds kPatienceForParts{100};
 constexpr uint64_t kZerosMaxBytes = uint64_t{16} << 20;
 // Wants that arrive before send_memory() begins. Beyond that the oldest is dropped.
 constexpr size_t kEarlyWantsMax = 4096;
-// Of MemoryOrder::kSmallRangesFirst: sent while CRIU still restores, at 10 Gb/s in 30 ms.
-constexpr uint64_t kSmallRangeEndBytes = uint64_t{4} << 20;
-constexpr uint64_t kSmallRangesMaxBytes = uint64_t{32} << 20;
-
-// The smallest ones first, so that one larger range too many does not displace many. Tasks that
-// share a range have the same place in the file.
-void want_small_ranges(const PageIndex& index, WantedBlocks& blocks) {
-  std::vector<PageRange> small;
-  for (const IndexedTask& task : index.tasks) {
-    std::copy_if(task.ranges.begin(), task.ranges.end(), std::back_inserter(small),
-                 [](const PageRange& range) { return range.bytes() < kSmallRangeEndBytes; });
-  }
-  const auto in_file = [](const PageRange& range) {
-    return std::pair(range.bytes(), range.offset);
-  };
-  std::ranges::sort(small, {}, in_file);
-  const auto doubles = std::ranges::unique(small, {}, in_file);
-  uint64_t bytes = 0;
-  for (const PageRange& range : std::ranges::subrange(small.begin(), doubles.begin())) {
-    bytes += range.bytes();
-    if (bytes > kSmallRangesMaxBytes) return;
-    blocks.want(range.offset, range.bytes());
-  }
-}
 
 }  // namespace
 
 // What one thread of send_memory() sends. Threads: one.
 class SourceMount::MemoryPass {
  public:
-  MemoryPass(SourceMount& mount, SourceNodePointer node, MemoryReader reader, WantedBlocks& blocks)
-      : mount_(mount), node_(std::move(node)), reader_(std::move(reader)), blocks_(blocks) {}
+  MemoryPass(SourceMount& mount, SourceNodePointer node, const FrozenMemory::Read& read,
+             WantedBlocks& blocks)
+      : mount_(mount), node_(std::move(node)), read_(read), blocks_(blocks) {}
 
   Status send_all();
   // Returns when blocks_.finish() is called. `reserve` is empty if the pool has no slot to reserve.
@@ -74,7 +49,7 @@ class SourceMount::MemoryPass {
 
   SourceMount& mount_;
   const SourceNodePointer node_;
-  MemoryReader reader_;
+  const FrozenMemory::Read& read_;
   WantedBlocks& blocks_;
   std::vector<std::span<const std::byte>> parts_;
   uint64_t zeros_begin_ = 0;  // not sent yet
@@ -92,12 +67,12 @@ class SourceMount::WantedSender {
   // From now on blocks can be wanted. Errors: EBUSY.
   Status admit_wants();
   // Throws std::system_error when the system has no thread left.
-  void start(MemoryReader reader);
+  void start(const FrozenMemory::Read& read);
   // Returns the error of the thread.
   Status finish();
 
  private:
-  void run(MemoryReader reader, SlotLease reserve, bool keep_reserve);
+  void run(const FrozenMemory::Read& read, SlotLease reserve, bool keep_reserve);
 
   SourceMount& mount_;
   const SourceNodePointer node_;
@@ -108,14 +83,13 @@ class SourceMount::WantedSender {
   std::thread thread_;
 };
 
-Status SourceMount::send_memory(const std::string& name, const PageIndex& index,
-                                MemoryOrder order) {
+Status SourceMount::send_memory(const std::string& name, const FrozenMemory& memory) {
   const SourceNodePointer node = tree_.child(tree_.root(), name);
   if (!node || node->type != wire::NodeType::kFile) {
     return failure(ENOENT, "send memory to '" + name + "': no such file in this mount");
   }
   if (Status open = opened(node, true); !open) return open;
-  Status sent = without_exceptions([&] { return send_memory(node, index, order); });
+  Status sent = without_exceptions([&] { return send_memory(node, memory); });
   // The seal, which has a time limit, is not left with a pool full of bytes.
   if (sent) sent = node->writer->drain([this] { return stopping_.load(); });
   // EBUSY: the other request continues.
@@ -124,21 +98,18 @@ Status SourceMount::send_memory(const std::string& name, const PageIndex& index,
   return sent;
 }
 
-Status SourceMount::send_memory(const SourceNodePointer& node, const PageIndex& index,
-                                MemoryOrder order) {
-  auto reader = MemoryReader::create(index);
-  if (!reader) return failure(reader.error());
-  WantedSender wanted(*this, node, index.memory_bytes);
+Status SourceMount::send_memory(const SourceNodePointer& node, const FrozenMemory& memory) {
+  WantedSender wanted(*this, node, memory.bytes);
   if (Status alone = wanted.admit_wants(); !alone) return alone;
   // The chunks of the memory do not overlap each other; nor must they overlap earlier ones.
   if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
-  if (order == MemoryOrder::kSmallRangesFirst) want_small_ranges(index, wanted.blocks());
-  wanted.start(reader->for_another_thread());
-  MemoryPass pass(*this, node, std::move(*reader), wanted.blocks());
+  for (const FrozenMemory::Part& part : memory.first) wanted.blocks().want(part.offset, part.bytes);
+  wanted.start(memory.read_wanted);
+  MemoryPass pass(*this, node, memory.read, wanted.blocks());
   if (Status sent = pass.send_all(); !sent) return sent;
   if (Status sent = wanted.finish(); !sent) return sent;
   // The memory may end in zeros.
-  node->writer->set_size_bytes(index.memory_bytes);
+  node->writer->set_size_bytes(memory.bytes);
   return {};
 }
 
@@ -182,20 +153,21 @@ Status SourceMount::WantedSender::admit_wants() {
   return {};
 }
 
-void SourceMount::WantedSender::start(MemoryReader reader) {
+void SourceMount::WantedSender::start(const FrozenMemory::Read& read) {
   // At most half of the slots are reserves, so that each first pass can get one.
   reserves_ = 2 * ++mount_.reserves_ <= mount_.pool_->slot_count();
   if (!reserves_) --mount_.reserves_;
   SlotLease reserve;
   if (reserves_) reserve = mount_.pool_->try_acquire();
-  thread_ = std::thread([this, reader = std::move(reader), reserve = std::move(reserve)]() mutable {
-    run(std::move(reader), std::move(reserve), reserves_);
+  thread_ = std::thread([this, &read, reserve = std::move(reserve)]() mutable {
+    run(read, std::move(reserve), reserves_);
   });
 }
 
-void SourceMount::WantedSender::run(MemoryReader reader, SlotLease reserve, bool keep_reserve) {
+void SourceMount::WantedSender::run(const FrozenMemory::Read& read, SlotLease reserve,
+                                    bool keep_reserve) {
   status_ = without_exceptions([&] {
-    MemoryPass pass(mount_, node_, std::move(reader), blocks_);
+    MemoryPass pass(mount_, node_, read, blocks_);
     return pass.send_wanted(std::move(reserve), keep_reserve);
   });
   if (status_) return;
@@ -269,7 +241,7 @@ Status SourceMount::MemoryPass::send_wanted(SlotLease reserve, bool keep_reserve
 Status SourceMount::MemoryPass::send(SlotLease& lease, const WantedBlocks::Part& taken,
                                      std::chrono::milliseconds patience_for_parts) {
   const std::span<std::byte> slot = lease.payload().first(taken.length);
-  if (Status read = reader_.read(taken.offset, slot); !read) return read;
+  if (Status read = read_(taken.offset, slot); !read) return read;
   find_nonzero(slot, parts_);
   const auto offset_of = [&](const std::byte* at) {
     return taken.offset + static_cast<uint64_t>(at - slot.data());

@@ -19,6 +19,8 @@
 #include <thread>
 
 #include "fuse_source/source_mount.h"
+#include "mount/page_index/page_index.h"
+#include "mount/page_reader/memory_reader.h"
 #include "rdma_stream/session/receiver.h"
 #include "tests/stream/memory_sink.h"
 #include "tests/stream/stream_rig.h"
@@ -59,9 +61,18 @@ class FrozenProcess {
     waitpid(std::exchange(process_, 0), nullptr, 0);
   }
   std::vector<std::byte> bytes() const { return {memory_, memory_ + kBlocks * kBlock}; }
-  PageIndex index() const {
+  FrozenMemory frozen() const {
     const auto start = reinterpret_cast<uint64_t>(memory_);
-    return {kBlocks * kBlock, {{1, process_, {{start, start + kBlocks * kBlock, 0}}}}};
+    auto reader = MemoryReader::create(
+        {kBlocks * kBlock, {{1, process_, {{start, start + kBlocks * kBlock, 0}}}}});
+    const auto read = [](std::shared_ptr<MemoryReader> from) {
+      return
+          [from](uint64_t offset, std::span<std::byte> slot) { return from->read(offset, slot); };
+    };
+    return {.bytes = kBlocks * kBlock,
+            .first = {},
+            .read = read(std::make_shared<MemoryReader>(reader->for_another_thread())),
+            .read_wanted = read(std::make_shared<MemoryReader>(std::move(*reader)))};
   }
 
  private:
@@ -146,7 +157,7 @@ class SourceMemory : public testing::Test {
   void begin() {
     process_.start();
     sent_ = std::async(std::launch::async,
-                       [this] { return mount_->send_memory(kName, process_.index(), order_); });
+                       [this] { return mount_->send_memory(kName, process_.frozen()); });
   }
   // Lets every chunk arrive until send_memory() returns.
   Status finish() {
@@ -161,7 +172,7 @@ class SourceMemory : public testing::Test {
   bool eventually_announced(size_t chunks) {
     return eventually([&] { return outlet_->offsets().size() >= chunks; });
   }
-  nlohmann::json status() { return mount_->answer({{"op", "status"}}, {}); }
+  nlohmann::json status() { return mount_->answer({{"op", "status"}}); }
   // For a free slot.
   bool first_pass_waits() {
     return eventually([this] { return status()["pool"]["waits"] > 0; });
@@ -177,7 +188,6 @@ class SourceMemory : public testing::Test {
   std::unique_ptr<SourceMount> mount_;
   SourceNodePointer node_;
   std::future<Status> sent_;
-  MemoryOrder order_ = MemoryOrder::kOfFile;
 };
 
 TEST_F(SourceMemory, WantedBlockDoesNotWaitForTheFullPool) {
@@ -235,40 +245,15 @@ TEST_F(SourceMemory, BytesThatAreWantedBeforeTheyCanBeSentAreSentFirst) {
   expect_whole_memory_once();
 }
 
-TEST_F(SourceMemory, SmallRangesGoAheadOfLargeOnes) {
-  order_ = MemoryOrder::kSmallRangesFirst;
+TEST_F(SourceMemory, PartsThatAreToBeFirstGoAhead) {
   open(4, 16 * kBlock);
   process_.start();
-  PageIndex index = process_.index();  // one range, which is not small
-  const uint64_t start = index.tasks[0].ranges[0].start;
-  const uint64_t end = index.memory_bytes;
-  index.tasks.push_back({2, index.tasks[0].host_pid, {{start, start + 3 * kBlock, end}}});
-  index.memory_bytes += 3 * kBlock;
-  sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, index, order_); });
+  FrozenMemory memory = process_.frozen();
+  memory.first = {{60 * kBlock, 3 * kBlock}, {UINT64_MAX - 1, 5}};
+  sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, memory); });
   ASSERT_TRUE(finish());
-  EXPECT_EQ(outlet_->offsets()[0], end);
-}
-
-// Nine processes share a range: together it is longer than what is sent first, alone it is not.
-TEST_F(SourceMemory, SmallRangesThatProcessesShareCountOnce) {
-  order_ = MemoryOrder::kSmallRangesFirst;
-  open(4, 16 * kBlock);
-  process_.start();
-  PageIndex index = process_.index();  // one range, which is not small
-  const IndexedTask whole = index.tasks[0];
-  const uint64_t start = whole.ranges[0].start;
-  const uint64_t shared = index.memory_bytes;
-  const uint64_t last = shared + 62 * kBlock;
-  for (pid_t pid = 2; pid <= 10; ++pid) {
-    index.tasks.push_back({pid, whole.host_pid, {{start, start + 62 * kBlock, shared}}});
-  }
-  index.tasks.push_back({11, whole.host_pid, {{start, start + 63 * kBlock, last}}});
-  index.memory_bytes = last + 63 * kBlock;
-  sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, index, order_); });
-  ASSERT_TRUE(finish());
-  const auto offsets = outlet_->offsets();
-  const auto ahead = std::ranges::subrange(offsets.begin(), std::ranges::find(offsets, 0u));
-  EXPECT_TRUE(std::ranges::any_of(ahead, [last](uint64_t offset) { return offset >= last; }));
+  EXPECT_EQ(outlet_->offsets()[0], 60 * kBlock);
+  expect_whole_memory_once();
 }
 
 TEST_F(SourceMemory, BlocksThatWereSentAreNotSentAgain) {
@@ -359,9 +344,8 @@ TEST_F(SourceMemory, ReservesOfManyTransfersLeaveSlotsForTheFirstPasses) {
   for (int i = 0; i < 6; ++i) {
     const std::string name = "other-" + std::to_string(i);
     ASSERT_TRUE(mount_->make(kSourceRoot, name, wire::NodeType::kFile, {}, ""));
-    others.push_back(std::async(std::launch::async, [this, name] {
-      return mount_->send_memory(name, process_.index(), order_);
-    }));
+    others.push_back(std::async(
+        std::launch::async, [this, name] { return mount_->send_memory(name, process_.frozen()); }));
   }
   for (auto& other : others) {
     ASSERT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
@@ -372,10 +356,10 @@ TEST_F(SourceMemory, ReservesOfManyTransfersLeaveSlotsForTheFirstPasses) {
 TEST_F(SourceMemory, EndOfTheProcessFailsTheTransferWhileBlocksAreWanted) {
   open();
   process_.start();
-  const PageIndex index = process_.index();
+  const FrozenMemory memory = process_.frozen();
   process_.end();
   want(50 * kBlock);
-  const Status sent = mount_->send_memory(kName, index, order_);
+  const Status sent = mount_->send_memory(kName, memory);
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().errno_value, ESRCH) << sent.error().message;
   EXPECT_FALSE(node_->checkpoint->status());
@@ -385,7 +369,7 @@ TEST_F(SourceMemory, SecondTransferToTheSameFileIsRefused) {
   open();
   begin();
   ASSERT_TRUE(eventually_announced(3));
-  const Status second = mount_->send_memory(kName, {0, {}}, order_);
+  const Status second = mount_->send_memory(kName, FrozenMemory{});
   EXPECT_EQ(second.error().errno_value, EBUSY);
   ASSERT_TRUE(finish());
   expect_whole_memory_once();
@@ -412,9 +396,8 @@ TEST(SourceMemoryStream, TargetReceivesWhatItWantsBeforeTheRest) {
   std::future<Status> sent;
   {
     std::lock_guard closed(gate);
-    sent = std::async(std::launch::async, [&] {
-      return mount->send_memory(kName, process.index(), MemoryOrder::kOfFile);
-    });
+    sent =
+        std::async(std::launch::async, [&] { return mount->send_memory(kName, process.frozen()); });
     ASSERT_TRUE(eventually([&] { return sink.chunks_in_flight() == 3; }));
     target.want({session, node->id}, 25 * kBlock, 1);
     ASSERT_TRUE(eventually([&] { return sink.zeros().size() == 1; }));

@@ -52,16 +52,20 @@ class SilenceWatch {
 
 }  // namespace
 
-Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options) {
+Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options,
+                                                         std::unique_ptr<Connector> connector) {
   Parts parts;
   if (options.pool_size_bytes == 0) options.pool_size_bytes = choose_pool_size(options);
   auto pool = BufferPool::create(options.pool_size_bytes, options.chunk_size_bytes);
   if (!pool) return failure(pool.error());
   parts.pool = std::move(*pool);
   if (!options.discard) {
-    auto made = options.security->connector(options.target_address, PeerRole::kSource);
-    if (!made) return failure(made.error());
-    parts.connector = std::move(*made);
+    if (!connector) {
+      auto made = options.security->connector(options.target_address, PeerRole::kSource);
+      if (!made) return failure(made.error());
+      connector = std::move(*made);
+    }
+    parts.connector = std::move(connector);
     if (auto opened = open_verbs(options, parts); !opened) return failure(opened.error());
   }
   std::unique_ptr<SourceMount> mount;
@@ -158,7 +162,7 @@ Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
   return outlet_;
 }
 
-Status SourceMount::serve(const std::string& source_label, const std::function<void()>& mounted) {
+Status SourceMount::serve(const std::function<void()>& mounted) {
   bool unmounted = false;
   std::optional<SilenceWatch> silence_watch;
   const auto ending = [&] {
@@ -170,16 +174,8 @@ Status SourceMount::serve(const std::string& source_label, const std::function<v
     }
   };
   return FrontEnd::serve(
-      [&] {
-        if (is_dead_mount(options_.mountpoint)) {
-          spdlog::warn("replacing the mount that a daemon left at {} when it died",
-                       options_.mountpoint);
-        }
-        return mount_fuse({.mountpoint = options_.mountpoint,
-                           .source_label = source_label,
-                           .allow_other = options_.allow_other});
-      },
-      source_operations(), buffers_, RequestLoopOptions::for_buffers(pool_->slot_count()),
+      [this] { return options_.helper->mount(); }, source_operations(), buffers_,
+      RequestLoopOptions::for_buffers(pool_->slot_count()),
       {.mounted = mounted, .ending = ending, .ended = [&] { seal_closed_checkpoints(unmounted); }});
 }
 

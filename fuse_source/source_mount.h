@@ -29,7 +29,8 @@
 #include "mount/command_line/transport_option.h"
 #include "mount/fuse/front_end.h"
 #include "mount/metrics/outcome_tally.h"
-#include "mount/page_index/page_index.h"
+#include "mount/privilege/confinement.h"
+#include "mount/privilege/privileged_helper.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/session/sender.h"
 
@@ -40,11 +41,13 @@ struct SourceOptions {
   std::string target_address;  // empty with discard
   std::shared_ptr<const Security> security = Security::none();
   bool discard = false;
-  bool allow_other = false;
   size_t chunk_size_bytes = size_t{1} << 20;
   size_t pool_size_bytes = 0;  // 0: choose_pool_size()
   TransportOptions transport;
   SenderOptions sender;  // except its transport
+  // For what the daemon may not do itself. serve() needs one.
+  std::shared_ptr<PrivilegedHelper> helper;
+  Confinement confinement;  // for the status
 };
 
 // Sums over all sessions of this mount. They never decrease.
@@ -63,24 +66,34 @@ struct CommitReport {
   uint64_t bytes = 0;
 };
 
-enum class MemoryOrder {
-  kOfFile,
-  // For processes that run at the target before all is there: what they touch first is in small
-  // ranges (stacks, variables of libraries, pieces of the heap), not in large buffers.
-  kSmallRangesFirst,
+// The memory of frozen processes, as the content of one file.
+struct FrozenMemory {
+  // Fills `slot` with the bytes at `offset`. Each is called by one thread.
+  using Read = std::function<Status(uint64_t offset, std::span<std::byte> slot)>;
+  struct Part {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+
+  uint64_t bytes = 0;
+  std::vector<Part> first;  // sent ahead of the others. Any values are allowed
+  Read read;
+  Read read_wanted;
 };
 
 // Threads: any, except for serve() (one).
 class SourceMount final : public FrontEnd {
  public:
-  // Connects to the target; serve() mounts. Errors: those of the pool's sizes and of the
-  // connection; EAGAIN when a thread cannot be started.
-  static Result<std::unique_ptr<SourceMount>> create(SourceOptions options);
+  // Connects to the target; serve() mounts. `connector`: for a process that has dropped its rights;
+  // by default one is made. Errors: those of the pool's sizes and of the connection; EAGAIN when a
+  // thread cannot be started.
+  static Result<std::unique_ptr<SourceMount>> create(
+      SourceOptions options, std::unique_ptr<Connector> connector = nullptr);
   ~SourceMount() override;
 
   // Mounts, calls `mounted`, and serves until unmounted or stopped. Then seals the checkpoints in
   // which nothing is open.
-  Status serve(const std::string& source_label, const std::function<void()>& mounted);
+  Status serve(const std::function<void()>& mounted);
   void stop();
 
   // ---- Changes of names, sent to the target (source_names.cc). Errors are those of the caller.
@@ -113,11 +126,11 @@ class SourceMount final : public FrontEnd {
   Status set_attributes(const SourceNodePointer& node, const wire::Attributes& attributes);
 
   // ---- Memory of frozen processes (source_memory.cc).
-  // Writes the memory that the index lists, read from the processes, to the checkpoint `name`: one
-  // file. Bytes that readers at the target wait for are sent ahead of the others. Errors: ENOENT;
-  // EBUSY when another call sends to the same checkpoint; those of memory_reader.h and of write().
-  // After other errors than ENOENT and EBUSY the checkpoint has failed.
-  Status send_memory(const std::string& name, const PageIndex& index, MemoryOrder order);
+  // Writes the memory to the checkpoint `name`: one file. Bytes that readers at the target wait for
+  // are sent ahead of the others. Errors: ENOENT; EBUSY when another call sends to the same
+  // checkpoint; those of the memory's functions and of write(). After other errors than ENOENT and
+  // EBUSY the checkpoint has failed.
+  Status send_memory(const std::string& name, const FrozenMemory& memory);
   // Readers at the target wait for bytes of a file: send_memory() sends them first. Any values are
   // allowed. Never blocks.
   void bytes_wanted(uint64_t node, uint64_t offset, uint64_t length);
@@ -128,12 +141,15 @@ class SourceMount final : public FrontEnd {
   // Errors: ENOENT.
   Status defer_errors(const std::string& name);
 
-  // ---- The control socket (source_control.cc). `endpoint` is the answer to the operation of that
-  // name.
-  nlohmann::json answer(const nlohmann::json& request, const nlohmann::json& endpoint);
+  // ---- The control socket (source_control.cc). `received`: file descriptors that came with the
+  // request.
+  nlohmann::json answer(const nlohmann::json& request, std::vector<UniqueFd> received = {});
   // Who the target has proved to be: PeerIdentity::text().
   const OutcomeTally& migrations() const { return migrations_; }
   std::string target_identity() { return present_outlet()->counters().security; }
+
+  // Whether this process is being killed.
+  bool is_dying(pid_t process) const { return options_.helper->is_dying(process); }
 
   SourceTree& tree() { return tree_; }
   SlotBuffers& buffers() { return buffers_; }
@@ -187,7 +203,8 @@ class SourceMount final : public FrontEnd {
   // Memory.
   class MemoryPass;
   class WantedSender;
-  Status send_memory(const SourceNodePointer& node, const PageIndex& index, MemoryOrder order);
+  Status send_memory(const SourceNodePointer& node, const FrozenMemory& memory);
+  Status send_memory(const nlohmann::json& request, std::vector<UniqueFd> received);
   // Of a file: how much the status reports.
   uint64_t written_bytes(const SourceNode& node);
 

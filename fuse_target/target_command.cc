@@ -1,7 +1,5 @@
 #include "fuse_target/target_command.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -26,11 +24,11 @@
 #include "mount/metrics/loopback_listener.h"
 #include "mount/metrics/metrics_server.h"
 #include "mount/privilege/confinement.h"
+#include "mount/privilege/data_daemon.h"
 #include "mount/privilege/privileged_helper.h"
 #include "mount/restart_policy/restart_policy.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/connection/tcp_connection.h"
-#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -73,33 +71,15 @@ Result<size_t> available_memory_bytes() {
   return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
 }
 
-bool may_use_verbs(const TargetOptions& options) {
-  return options.transport.mode != TransportMode::kTcp && ::access(kVerbsDevices, F_OK) == 0;
-}
-
-// What the daemon may open after its set-up: /dev/null for what goes nowhere, and RDMA devices.
-LandlockRules landlock_rules(const TargetOptions& options) {
-  LandlockRules rules{.writable = {"/dev/null"}};
-  if (!may_use_verbs(options)) return rules;
-  rules.readable.assign(std::begin(kVerbsFiles), std::end(kVerbsFiles));
-  rules.writable.emplace_back(kVerbsDevices);
-  return rules;
-}
-
 HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
                              const std::string& control_socket) {
   HelperOptions options{.mountpoint = target.mountpoint,
                         .control_socket = control_socket,
                         .allow_other = flags.allow_other,
                         .spill_directory = target.spill_directory,
+                        .read_files = credential_files(flags.credentials),
                         .append_file = target.audit_file,
                         .background = !flags.foreground};
-  const Credentials& credentials = flags.credentials;
-  for (const std::string& path : {credentials.key_file, credentials.certificate.certificate,
-                                  credentials.certificate.private_key,
-                                  credentials.certificate.authority, credentials.revocation_list}) {
-    if (!path.empty()) options.read_files.push_back(std::filesystem::absolute(path).string());
-  }
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
@@ -214,8 +194,8 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
 
   // From here on without privileges. RDMA devices are opened later: the kernel refuses commands of
   // a user who is not the one that has opened the device.
-  auto confinement = confine(*user, landlock_rules(options),
-                             /*locks_memory=*/options.lock_memory || may_use_verbs(options));
+  const bool locks_memory = options.lock_memory || may_use_verbs(options.transport);
+  auto confinement = confine(*user, daemon_rules(options.transport), locks_memory);
   if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
   options.confinement = *confinement;
   auto target = TargetMount::create(options, std::move(*listener));
@@ -238,10 +218,10 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
                       [&] { reload(daemon, **security, *options.audit, open_again); });
   std::optional<Watchdog> watchdog;
   const auto served = (*target)->serve([&] {
-    (*control)->serve([&](const nlohmann::json& request, const ControlClient&,
-                          std::vector<UniqueFd>& descriptors) {
-      return (*target)->answer(request, descriptors);
-    });
+    (*control)->serve(
+        [&](const nlohmann::json& request, const ControlClient&, PassedDescriptors& passed) {
+          return (*target)->answer(request, passed.to_send);
+        });
     daemon.ready();
     watchdog.emplace(daemon.service_manager(), [&] {
       std::vector<UniqueFd> none;
@@ -252,10 +232,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
     if (const auto warning = (*security)->warning(); !warning.empty()) {
       spdlog::warn("{}", warning);
     }
-    if (confinement->landlock == 0) {
-      spdlog::warn("files are protected by permissions only, not by Landlock: {}",
-                   confinement->landlock_why);
-    }
+    warn_without_landlock(*confinement);
   });
   watchdog.reset();
   (*target)->stop_answering();

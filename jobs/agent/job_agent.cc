@@ -125,8 +125,8 @@ Status JobAgent::start_target() const {
 
 void JobAgent::run() {
   users_->serve(
-      [this](const json& request, const ControlClient& client, std::vector<UniqueFd>& descriptors) {
-        return answer_user(request, client, descriptors);
+      [this](const json& request, const ControlClient& client, PassedDescriptors& passed) {
+        return answer_user(request, client, passed.to_send);
       });
   // A host that does not answer delays the one or the other.
   std::thread homes([this] {

@@ -20,7 +20,7 @@ constexpr size_t kAnswerMaxBytes = size_t{64} << 20;  // a status with 100,000 c
 }  // namespace
 
 Status ControlCall::send(const std::string& control_socket, const nlohmann::json& request,
-                         std::chrono::milliseconds timeout) {
+                         std::chrono::milliseconds timeout, std::span<const UniqueFd> descriptors) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   control_socket_ = control_socket;
   sockaddr_un address{.sun_family = AF_UNIX};
@@ -42,7 +42,7 @@ Status ControlCall::send(const std::string& control_socket, const nlohmann::json
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  if (Status sent = write_line(socket_.get(), json_text(request), deadline); !sent) {
+  if (Status sent = write_line(socket_.get(), json_text(request), deadline, descriptors); !sent) {
     return explain(sent.error());
   }
   return {};

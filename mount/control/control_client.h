@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,9 +17,9 @@ namespace ppmr {
 // One request and its answer, for callers that do other work in between. Threads: one.
 class ControlCall {
  public:
-  // Errors: as call().
+  // `descriptors`: travel with the request. Errors: as call().
   Status send(const std::string& control_socket, const nlohmann::json& request,
-              std::chrono::milliseconds timeout);
+              std::chrono::milliseconds timeout, std::span<const UniqueFd> descriptors = {});
   // Waits for the answer; after ETIMEDOUT the caller can wait again. Errors: as call().
   Result<nlohmann::json> answer(std::chrono::milliseconds timeout);
   // The file descriptors that came with the answer, or the only one.

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "mount/control/endpoint_file.h"
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
 #include "mount/control/parse_json.h"
@@ -83,7 +84,9 @@ void remove_stale_sockets(const std::string& directory) {
   std::filesystem::directory_iterator entry(directory, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path();
-    if (path.ends_with(kSuffix) && is_stale(path)) unlink(path.c_str());
+    if (!path.ends_with(kSuffix) || !is_stale(path)) continue;
+    remove_endpoint(path);
+    unlink(path.c_str());
   }
 }
 
@@ -177,7 +180,7 @@ ControlServer::~ControlServer() {
 
 void ControlServer::serve(Handler handler) {
   serve([handler = std::move(handler)](const json& request, const ControlClient&,
-                                       std::vector<UniqueFd>&) { return handler(request); });
+                                       PassedDescriptors&) { return handler(request); });
 }
 
 void ControlServer::serve(ClientHandler handler) {
@@ -264,25 +267,27 @@ void ControlServer::serve_client(const Client& client) {
   };
   std::string pending;
   std::string line;
+  // Any user could make the daemon hold descriptors.
+  const bool takes_descriptors = options_.public_path.empty();
   for (;;) {
-    const Status read = read_line(socket, pending, line, options_.request_max_bytes, deadline());
+    PassedDescriptors passed;
+    const Status read = read_line(socket, pending, line, options_.request_max_bytes, deadline(),
+                                  takes_descriptors ? &passed.received : nullptr);
     const bool too_long = !read && read.error().errno_value == EMSGSIZE;
     if (!read && !too_long) return;
-    std::vector<UniqueFd> descriptors;
-    const json reply =
-        too_long ? refusal(read.error()) : answer(line, client.identity, descriptors);
-    const Status sent = write_line(socket, json_text(reply), deadline(), descriptors);
+    const json reply = too_long ? refusal(read.error()) : answer(line, client.identity, passed);
+    const Status sent = write_line(socket, json_text(reply), deadline(), passed.to_send);
     if (!sent || too_long) return;
   }
 }
 
 json ControlServer::answer(const std::string& line, const ControlClient& client,
-                           std::vector<UniqueFd>& descriptors) {
+                           PassedDescriptors& passed) {
   const json request = parse_json(line);
   if (!request.is_object())
     return refusal({EINVAL, "malformed request: not a JSON object on one line"});
   try {
-    return handler_(request, client, descriptors);
+    return handler_(request, client, passed);
   } catch (const json::exception& error) {
     return refusal({EINVAL, std::string("malformed request: ") + error.what()});
   } catch (const std::bad_alloc&) {

@@ -41,6 +41,12 @@ struct ControlClient {
   gid_t gid = 0;
 };
 
+// File descriptors that travel with a request and its answer, at most kDescriptorsMax each.
+struct PassedDescriptors {
+  std::vector<UniqueFd> received;  // not on a public socket
+  std::vector<UniqueFd> to_send;
+};
+
 // The directory of the sockets of this user's daemons: /run/ppmr for root, else
 // $XDG_RUNTIME_DIR/ppmr, or /tmp/ppmr-UID if that variable is not set.
 std::string control_directory();
@@ -53,11 +59,9 @@ class ControlServer {
   // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM for
   // std::bad_alloc, EIO for others.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
-  // For a handler that needs to know the client. The client gets the `descriptors` that it
-  // adds, at most kDescriptorsMax, with the answer (ControlCall::descriptors()).
-  using ClientHandler =
-      std::function<nlohmann::json(const nlohmann::json& request, const ControlClient& client,
-                                   std::vector<UniqueFd>& descriptors)>;
+  // For a handler that needs to know the client, or passes descriptors.
+  using ClientHandler = std::function<nlohmann::json(
+      const nlohmann::json& request, const ControlClient& client, PassedDescriptors& passed)>;
 
   // Creates the directory (mode 0700) and in it a listening socket (mode 0600) with a random name.
   // Removes the sockets of dead daemons. Clients block until serve(). Errors: EADDRINUSE if another
@@ -87,7 +91,7 @@ class ControlServer {
   void add_client(UniqueFd socket);
   void serve_client(const Client& client);
   nlohmann::json answer(const std::string& line, const ControlClient& client,
-                        std::vector<UniqueFd>& descriptors);
+                        PassedDescriptors& passed);
   const char* reason_to_refuse(const ControlClient& client) const;
 
   const ControlServerOptions options_;

@@ -78,9 +78,9 @@ TEST_F(ControlSocket, AnswersRequests) {
 TEST_F(ControlSocket, PublicSocketTellsItsHandlerWhoAsks) {
   options_.public_path = base_ + "/public.sock";
   auto server = std::move(*ControlServer::create(options_));
-  server->serve([](const json&, const ControlClient& client, std::vector<UniqueFd>& descriptors) {
-    descriptors.emplace_back(memfd_create("passed", MFD_CLOEXEC));
-    EXPECT_EQ(write(descriptors[0].get(), "text", 4), 4);
+  server->serve([](const json&, const ControlClient& client, PassedDescriptors& passed) {
+    passed.to_send.emplace_back(memfd_create("passed", MFD_CLOEXEC));
+    EXPECT_EQ(write(passed.to_send[0].get(), "text", 4), 4);
     return json{{"ok", true}, {"uid", client.uid}, {"pid", client.pid}};
   });
   EXPECT_EQ(server->path(), options_.public_path);
@@ -131,10 +131,10 @@ TEST_F(ControlSocket, DescriptorsThatAClientSendsAreClosed) {
 
 TEST_F(ControlSocket, AnswerCarriesTheMostDescriptorsThatTheKernelPassesInTheirOrder) {
   auto server = std::move(*ControlServer::create(options_));
-  server->serve([](const json&, const ControlClient&, std::vector<UniqueFd>& descriptors) {
+  server->serve([](const json&, const ControlClient&, PassedDescriptors& passed) {
     for (size_t i = 0; i < kDescriptorsMax; ++i) {
-      descriptors.emplace_back(memfd_create("passed", MFD_CLOEXEC));
-      EXPECT_EQ(ftruncate(descriptors.back().get(), static_cast<off_t>(i)), 0);
+      passed.to_send.emplace_back(memfd_create("passed", MFD_CLOEXEC));
+      EXPECT_EQ(ftruncate(passed.to_send.back().get(), static_cast<off_t>(i)), 0);
     }
     return json{{"ok", true}, {"long", std::string(1 << 20, 'x')}};  // needs several sendmsg(2)
   });

@@ -1,7 +1,12 @@
 #include "mount/daemon/spawn.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+
+#include <algorithm>
+
+#include "buffer_pool/unique_fd.h"
 
 extern char** environ;
 
@@ -10,8 +15,18 @@ namespace ppmr {
 Result<pid_t> spawn(const SpawnOptions& options) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
+  // Copies with numbers above all of `theirs`: else one file could take the number of the next.
+  int above = 0;
+  for (const SpawnFile& file : options.files) above = std::max(above, file.theirs + 1);
+  std::vector<UniqueFd> copies;
   for (const SpawnFile& file : options.files) {
-    posix_spawn_file_actions_adddup2(&actions, file.ours, file.theirs);
+    copies.emplace_back(fcntl(file.ours, F_DUPFD_CLOEXEC, above));
+    if (!copies.back()) {
+      const int errno_value = errno;
+      posix_spawn_file_actions_destroy(&actions);
+      return system_failure("pass a file to", options.argv[0], errno_value);
+    }
+    posix_spawn_file_actions_adddup2(&actions, copies.back().get(), file.theirs);
   }
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

@@ -37,10 +37,4 @@ bool caller_is_dying(pid_t caller) {
   return !status || is_dying(status);
 }
 
-std::function<bool()> interruption_of(fuse_req_t request) {
-  return [request] {
-    return fuse_req_interrupted(request) != 0 && caller_is_dying(fuse_req_ctx(request)->pid);
-  };
-}
-
 }  // namespace ppmr

@@ -1,10 +1,8 @@
 // The state of the process that waits for a reply: is it being killed?
 #pragma once
 
-#include <fuse3/fuse_lowlevel.h>
 #include <sys/types.h>
 
-#include <functional>
 #include <istream>
 
 namespace ppmr {
@@ -14,9 +12,5 @@ namespace ppmr {
 // ends the restore when preadv fails.
 bool caller_is_dying(pid_t caller);
 bool is_dying(std::istream& status);  // whether this /proc/PID/status shows a fatal pending signal
-
-// Returns a function that returns true once a signal that kills the caller has interrupted
-// `request`. The function may be called until the request is replied to.
-std::function<bool()> interruption_of(fuse_req_t request);
 
 }  // namespace ppmr

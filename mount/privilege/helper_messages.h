@@ -17,6 +17,7 @@ enum class HelperOperation : uint32_t {
   kRemoveControlSocket,  // its path, not the socket
   kOpenAgain,            // number: of the file, see HelperOptions -> its descriptor
   kIsDying,              // number: a pid -> number: 1 if a signal is ending this process
+  kDial,                 // number: of the target's address -> a socket that connects to it
 };
 
 struct HelperRequest {

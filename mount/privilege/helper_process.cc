@@ -17,9 +17,12 @@
 #include "buffer_pool/open_file.h"
 #include "buffer_pool/unnamed_file.h"
 #include "mount/command_line/exit_code.h"
+#include "mount/control/endpoint_file.h"
 #include "mount/daemon/descriptor_limit.h"
+#include "mount/daemon/leave_terminal.h"
 #include "mount/daemon/spawn.h"
 #include "mount/fuse/caller.h"
+#include "rdma_stream/connection/tcp_connection.h"
 
 namespace ppmr {
 namespace {
@@ -33,14 +36,6 @@ constexpr int kAgentsSocket = 3;            // descriptor number in an agent
 // daemon still needs it then.
 void ignore_stop_signals() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
-}
-
-void leave_terminal() {
-  ::setsid();
-  if (::chdir("/") != 0) ::perror("chdir /");
-  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null) return;
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), fd);
 }
 
 bool is_printable(const std::string& text) {
@@ -136,10 +131,13 @@ Result<HelperProcess::Outcome> HelperProcess::perform(const HelperRequest& reque
     case HelperOperation::kOpenAgain:
       return open_again(request.number);
     case HelperOperation::kRemoveControlSocket:
+      remove_endpoint(options_.mount.source_label);
       ::unlink(options_.mount.source_label.c_str());
       return Outcome{};
     case HelperOperation::kIsDying:
       return Outcome{.number = request.number > 0 && caller_is_dying(request.number)};
+    case HelperOperation::kDial:
+      return dial(request.number);
   }
   return failure(EOPNOTSUPP, "unknown request to the privileged helper");
 }
@@ -224,6 +222,17 @@ Result<HelperProcess::Outcome> HelperProcess::open_again(int32_t number) {
   return outcome;
 }
 
+Result<HelperProcess::Outcome> HelperProcess::dial(int32_t number) {
+  if (options_.connect_to.empty()) return failure(EPERM, "connect: this daemon has no target");
+  if (number < 0) return failure(EINVAL, "connect: the number of the address is negative");
+  const TcpReach reach = options_.loopback_only ? TcpReach::kLoopback : TcpReach::kAnywhere;
+  auto socket = begin_to_connect(options_.connect_to, reach, static_cast<size_t>(number));
+  if (!socket) return failure(socket.error());
+  Outcome outcome;
+  outcome.descriptors.push_back(std::move(*socket));
+  return outcome;
+}
+
 void HelperProcess::reap_agents() {
   for (pid_t pid; (pid = ::waitpid(-1, nullptr, WNOHANG)) > 0;) agents_.erase(pid);
 }
@@ -238,6 +247,8 @@ void add_privileged_helper_command(CLI::App& app, int& exit_code) {
   sub.add_option("--spill-dir", options->spill_directory);
   sub.add_option("--read-file", options->read_files)->allow_extra_args(false)->take_all();
   sub.add_option("--append-file", options->append_file);
+  sub.add_option("--connect-to", options->connect_to);
+  sub.add_flag("--loopback-only", options->loopback_only);
   sub.add_flag("--background", options->background);
   sub.add_option("AGENT", options->agent)->take_all();
   sub.callback([options, &exit_code] { exit_code = HelperProcess(*options).run(); });

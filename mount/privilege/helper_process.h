@@ -7,6 +7,7 @@
 //   open a file again         one of the given files, to read it or, the audit file, to append
 //   remove the control socket
 //   is this process dying     reads its /proc/PID/status
+//   dial                      connects to the given address, the target's
 //
 // A data daemon that an attacker controls can therefore still start agents in the name of any peer,
 // and send them what that peer may send.
@@ -40,6 +41,8 @@ class HelperProcess {
     std::vector<std::string> read_files;
     std::string append_file;
     std::vector<std::string> agent;
+    std::string connect_to;
+    bool loopback_only = false;
     bool background = false;
   };
   explicit HelperProcess(Options options) : options_(std::move(options)) {}
@@ -59,6 +62,7 @@ class HelperProcess {
   Result<Outcome> start_agent(const std::string& peer);
   Result<Outcome> create_spill_file();
   Result<Outcome> open_again(int32_t number);
+  Result<Outcome> dial(int32_t number);
   void reap_agents();
 
   const Options options_;

@@ -12,6 +12,7 @@
 #include "mount/privilege/helper_messages.h"
 #include "mount/privilege/helper_process.h"
 #include "mount/privilege/privileged_helper.h"
+#include "rdma_stream/connection/tcp_connection.h"
 
 namespace ppmr {
 namespace {
@@ -81,7 +82,7 @@ TEST_F(HelperTest, RefusesMalformedRequestsAndGoesOn) {
   request.text_bytes = UINT32_MAX;
   EXPECT_EQ(errno_of(request), EPROTO);
   request.text_bytes = 0;
-  for (const uint32_t operation : {0u, 8u, UINT32_MAX}) {
+  for (const uint32_t operation : {0u, 9u, UINT32_MAX}) {
     request.operation = static_cast<HelperOperation>(operation);
     EXPECT_EQ(errno_of(request), EOPNOTSUPP) << operation;
   }
@@ -92,7 +93,25 @@ TEST_F(HelperTest, DoesOnlyWhatItsCommandLineAllows) {
   start({});
   EXPECT_EQ(helper_->start_agent("node1").error().errno_value, EPERM);
   EXPECT_EQ(helper_->create_spill_file().error().errno_value, EPERM);
+  EXPECT_EQ(helper_->dial(0).error().errno_value, EPERM);
   EXPECT_EQ(errno_of(HelperRequest{.operation = HelperOperation::kUnmount}), EPERM);
+}
+
+TEST_F(HelperTest, ConnectsOnlyToTheTargetOfItsCommandLine) {
+  auto listener = tcp_listener("127.0.0.1:0");
+  ASSERT_TRUE(listener);
+  start({.connect_to = (*listener)->address(), .loopback_only = true});
+  auto connector = tcp_connector((*listener)->address(), TcpReach::kAnywhere,
+                                 [this](size_t number) { return helper_->dial(number); });
+  ASSERT_TRUE((*connector)->connect(std::chrono::seconds(5)));
+  EXPECT_TRUE((*listener)->accept());
+  EXPECT_EQ(helper_->dial(1).error().errno_value, ENOENT);
+  EXPECT_EQ(errno_of(HelperRequest{.operation = HelperOperation::kDial, .number = -1}), EINVAL);
+}
+
+TEST_F(HelperTest, ReachesOnlyThisMachineIfItsCommandLineSaysSo) {
+  start({.connect_to = "192.0.2.1:7440", .loopback_only = true});
+  EXPECT_EQ(helper_->dial(0).error().errno_value, EPERM);
 }
 
 TEST_F(HelperTest, OpensOnlyTheFilesOfItsCommandLine) {

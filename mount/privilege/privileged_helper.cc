@@ -70,6 +70,8 @@ Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOp
     files.push_back(options.append_file);
   }
   if (options.allow_other) words.push_back("--allow-other");
+  if (!options.connect_to.empty()) words.push_back("--connect-to=" + options.connect_to);
+  if (options.loopback_only) words.push_back("--loopback-only");
   if (options.background) words.push_back("--background");
   if (!options.agent.empty()) words.push_back("--");
   words.insert(words.end(), options.agent.begin(), options.agent.end());
@@ -107,6 +109,12 @@ Result<UniqueFd> PrivilegedHelper::open_again(const std::string& path) {
   if (found == files_.end()) return failure(EPERM, "open " + path + ": not one of the files");
   auto answer =
       ask(HelperOperation::kOpenAgain, static_cast<int32_t>(found - files_.begin()), "", 1);
+  if (!answer) return failure(answer.error());
+  return std::move(answer->descriptors[0]);
+}
+
+Result<UniqueFd> PrivilegedHelper::dial(size_t number) {
+  auto answer = ask(HelperOperation::kDial, static_cast<int32_t>(number), "", 1);
   if (!answer) return failure(answer.error());
   return std::move(answer->descriptors[0]);
 }

@@ -28,7 +28,9 @@ struct HelperOptions {
   std::string append_file;  // empty: none
   // Arguments of ppmr that start an agent; the helper adds --fd and --peer. Empty: no agents.
   std::vector<std::string> agent;
-  bool background = false;  // leave the terminal when the mount is ready
+  std::string connect_to;      // HOST:PORT of the target; empty: does not connect
+  bool loopback_only = false;  // refuse other addresses
+  bool background = false;     // leave the terminal when the mount is ready
 };
 
 // Threads: any; requests wait for each other.
@@ -46,6 +48,8 @@ class PrivilegedHelper {
   Result<UnnamedFile> create_spill_file();
   // One of the files of the options. Errors: EPERM for another one.
   Result<UniqueFd> open_again(const std::string& path);
+  // A Dial (tcp_connection.h).
+  Result<UniqueFd> dial(size_t number);
   void remove_control_socket();
   // False if it cannot be found out.
   bool is_dying(pid_t process);

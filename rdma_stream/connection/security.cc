@@ -250,19 +250,21 @@ Status Security::reload(const OpenFile& open) {
   return {};
 }
 
-Result<std::unique_ptr<Connector>> Security::connector(const std::string& address,
-                                                       PeerRole role) const {
-  const bool anywhere = authenticates() || credentials_.insecure;
-  auto plain = tcp_connector(address, anywhere ? TcpReach::kAnywhere : TcpReach::kLoopback);
+Result<std::unique_ptr<Connector>> Security::connector(const std::string& address, PeerRole role,
+                                                       Dial dial) const {
+  auto plain = tcp_connector(address, reach(), std::move(dial));
   if (!plain) return failure(plain.error());
   return secure(std::move(*plain), role);
 }
 
+TcpReach Security::reach() const {
+  return authenticates() || credentials_.insecure ? TcpReach::kAnywhere : TcpReach::kLoopback;
+}
+
 Result<std::unique_ptr<Listener>> Security::listener(const std::string& address) const {
-  const bool anywhere = authenticates() || credentials_.insecure;
-  auto plain = tcp_listener(address, anywhere ? TcpReach::kAnywhere : TcpReach::kLoopback);
+  auto plain = tcp_listener(address, reach());
   if (!plain) return failure(plain.error());
-  if (anywhere) return secure(std::move(*plain));
+  if (reach() == TcpReach::kAnywhere) return secure(std::move(*plain));
   auto users = PeerUsers::open();
   if (!users) return failure(users.error());
   return std::make_unique<SecureListener>(std::move(*plain), tls_, std::move(*users));

@@ -11,6 +11,7 @@
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/credentials.h"
 #include "rdma_stream/connection/secret_file.h"
+#include "rdma_stream/connection/tcp_connection.h"
 
 namespace ppmr {
 
@@ -59,7 +60,11 @@ class Security {
   // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
   // loopback are refused with EPERM unless --insecure is given, and so are other users on loopback
   // (peer_user.h).
-  Result<std::unique_ptr<Connector>> connector(const std::string& address, PeerRole role) const;
+  // `dial`: see tcp_connector().
+  Result<std::unique_ptr<Connector>> connector(const std::string& address, PeerRole role,
+                                               Dial dial = {}) const;
+  // Which addresses these credentials allow.
+  TcpReach reach() const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
   // Makes a connector or listener of any network use these credentials.
   std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain,

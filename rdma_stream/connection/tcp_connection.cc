@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "buffer_pool/unique_fd.h"
@@ -288,63 +289,73 @@ std::string printable(const sockaddr* address, socklen_t length) {
   return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + port;
 }
 
-Result<UniqueFd> connect_to(const addrinfo& info, std::chrono::milliseconds timeout,
-                            const std::string& name) {
+Result<UniqueFd> begin_to_connect(const addrinfo& info, const std::string& name) {
   UniqueFd socket(
       ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
   if (!socket) return system_failure("socket for", name);
-  if (::connect(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return system_failure("connect to", name);
-    pollfd wait{socket.get(), POLLOUT, 0};
-    int ready = 0;
-    do {
-      ready = ::poll(&wait, 1, static_cast<int>(timeout.count()));
-    } while (ready < 0 && errno == EINTR);
-    if (ready == 0) return system_failure("connect to", name, ETIMEDOUT);
-    int error = 0;
-    socklen_t size = sizeof error;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return system_failure("connect to", name, error);
+  if (::connect(socket.get(), info.ai_addr, info.ai_addrlen) != 0 && errno != EINPROGRESS) {
+    // EHOSTUNREACH says that the name has no address at all.
+    return system_failure("connect to", name, errno == EHOSTUNREACH ? ENETUNREACH : errno);
   }
-  ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
   return socket;
+}
+
+// Makes the socket a blocking one.
+Status await_connected(const UniqueFd& socket, std::chrono::milliseconds timeout,
+                       const std::string& name) {
+  pollfd wait{socket.get(), POLLOUT, 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&wait, 1, static_cast<int>(timeout.count()));
+  } while (ready < 0 && errno == EINTR);
+  if (ready == 0) return system_failure("connect to", name, ETIMEDOUT);
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return system_failure("connect to", name, error);
+  ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
+  return {};
 }
 
 class TcpConnector final : public Connector {
  public:
-  TcpConnector(std::string address, TcpReach reach) : address_(std::move(address)), reach_(reach) {}
+  // `users`: those who may be at the other end; null: anyone.
+  TcpConnector(std::string address, Dial dial, std::optional<PeerUsers> users)
+      : address_(std::move(address)), dial_(std::move(dial)), users_(std::move(users)) {}
 
   Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) override {
-    auto list = resolve(address_, 0);
-    if (!list) return failure(list.error());
     Error last{EHOSTUNREACH, "connect to " + address_ + ": no address"};
-    for (const addrinfo* info = list->get(); info != nullptr; info = info->ai_next) {
-      if (auto allowed = check_reach(*info, reach_, address_); !allowed) {
-        return failure(allowed.error());
-      }
-      auto socket = connect_to(*info, timeout, address_);
-      if (!socket) {
-        last = socket.error();
+    for (size_t number = 0;; ++number) {
+      auto socket = dial_(number);
+      if (!socket && socket.error().errno_value == ENOENT) return failure(last);
+      if (!socket && is_final(socket.error())) return failure(socket.error());
+      const Status connected =
+          socket ? await_connected(*socket, timeout, address_) : Status(failure(socket.error()));
+      if (!connected) {
+        last = connected.error();
         continue;
       }
-      if (reach_ == TcpReach::kLoopback) {
-        const auto users = PeerUsers::open();
-        const Status checked =
-            users ? users->check_target(socket->get()) : Status(failure(users.error()));
-        if (!checked) {
+      if (users_) {
+        if (const Status checked = users_->check_target(socket->get()); !checked) {
           return failure(checked.error().errno_value,
                          "connect to " + address_ + ": " + checked.error().message);
         }
       }
       return std::make_unique<TcpConnection>(std::move(*socket), address_);
     }
-    return failure(last);
   }
   const std::string& target() const override { return address_; }
 
  private:
+  // Another address would not help.
+  static bool is_final(const Error& error) {
+    return error.errno_value == EPERM || error.errno_value == EHOSTUNREACH ||
+           error.errno_value == EPIPE;
+  }
+
   const std::string address_;
-  const TcpReach reach_;
+  const Dial dial_;
+  const std::optional<PeerUsers> users_;
 };
 
 class TcpListener final : public Listener {
@@ -383,9 +394,29 @@ class TcpListener final : public Listener {
 
 }  // namespace
 
-Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address, TcpReach reach) {
+Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address, TcpReach reach,
+                                                 Dial dial) {
   if (auto parts = split_address(address); !parts) return failure(parts.error());
-  return std::make_unique<TcpConnector>(address, reach);
+  std::optional<PeerUsers> users;
+  if (reach == TcpReach::kLoopback) {
+    auto opened = PeerUsers::open();
+    if (!opened) return failure(opened.error());
+    users = std::move(*opened);
+  }
+  if (!dial) {
+    dial = [address, reach](size_t number) { return begin_to_connect(address, reach, number); };
+  }
+  return std::make_unique<TcpConnector>(address, std::move(dial), std::move(users));
+}
+
+Result<UniqueFd> begin_to_connect(const std::string& address, TcpReach reach, size_t number) {
+  auto list = resolve(address, 0);
+  if (!list) return failure(list.error());
+  const addrinfo* info = list->get();
+  for (; info != nullptr && number > 0; --number) info = info->ai_next;
+  if (info == nullptr) return failure(ENOENT, "connect to " + address + ": no more addresses");
+  if (auto allowed = check_reach(*info, reach, address); !allowed) return failure(allowed.error());
+  return begin_to_connect(*info, address);
 }
 
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpReach reach) {
@@ -415,8 +446,9 @@ Result<std::chrono::microseconds> measure_round_trip(const std::string& address,
                                                      std::chrono::milliseconds timeout) {
   auto list = resolve(address, 0);
   if (!list) return failure(list.error());
-  const auto socket = connect_to(**list, timeout, address);
+  const auto socket = begin_to_connect(**list, address);
   if (!socket) return failure(socket.error());
+  if (Status done = await_connected(*socket, timeout, address); !done) return failure(done.error());
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket->get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_rtt == 0) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "buffer_pool/unique_fd.h"
 #include "rdma_stream/connection/connection.h"
 
 namespace ppmr {
@@ -12,10 +14,19 @@ namespace ppmr {
 // The addresses allowed for a plain connection.
 enum class TcpReach { kAnywhere, kLoopback };
 
-// `address` is HOST:PORT or [IPV6]:PORT. Errors: EINVAL for a malformed address. Errors of
-// connect(): EHOSTUNREACH when the name has no address, EPERM when `reach` excludes the address.
+// Begins a connection to one of the addresses of a name: the `number`-th one. Errors: ENOENT when
+// there are no more.
+using Dial = std::function<Result<UniqueFd>(size_t number)>;
+
+// `address` is HOST:PORT or [IPV6]:PORT. `dial`: for a process that may not connect; by default the
+// connector connects. Errors: EINVAL for a malformed address. Errors of connect(): EHOSTUNREACH
+// when the name has no address, EPERM when `reach` excludes the address.
 Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
-                                                 TcpReach reach = TcpReach::kAnywhere);
+                                                 TcpReach reach = TcpReach::kAnywhere,
+                                                 Dial dial = {});
+
+// A non-blocking socket that connects or is connected. Errors: as Dial, connect() and connect(2).
+Result<UniqueFd> begin_to_connect(const std::string& address, TcpReach reach, size_t number);
 
 // Port 0 selects a free port, which address() returns. Errors: EINVAL, EHOSTUNREACH and EPERM as
 // for tcp_connector(), and those of bind(2): EADDRINUSE when another target listens there.

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mount/command_line/terminal_style.h"
+#include "mount/control/endpoint_file.h"
 #include "mount/control/json_text.h"
 #include "mount/control/mount_table.h"
 #include "rdma_stream/connection/security.h"
@@ -106,9 +107,9 @@ std::vector<DiskSpace> measure_disks(const Configuration& configuration) {
   return disks;
 }
 
-// The target of a source mount, with its credentials; none if it is not one or does not reply.
+// The target of a source mount, with its credentials; none if it is not one.
 void take_endpoint(const MountEntry& mount, TargetQuestion& question) {
-  const auto endpoint = ask(mount, {{"op", "endpoint"}});
+  const auto endpoint = read_endpoint(mount.source);
   if (!endpoint || !endpoint->contains("target")) return;
   const AgentEndpoint parsed = parse_endpoint(*endpoint);
   question.address = parsed.address;

@@ -14,6 +14,7 @@
 
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/terminal_style.h"
+#include "mount/control/endpoint_file.h"
 #include "mount/control/json_text.h"
 #include "mount/daemon/descriptor_limit.h"
 #include "restart_loader/cli/migration_progress.h"
@@ -110,19 +111,17 @@ CommandResult<void> Migrate::find_target() {
                                                       "(see ppmr status)");
   }
   settings_.mount = mount->mount;
-  auto endpoint = ask(settings_.mount, {{"op", "endpoint"}});
-  if (!endpoint) {
-    auto status = ask(settings_.mount, {{"op", "status"}});
-    if (status && status->value("role", "") != "source") {
-      return command_failure(
-          ExitCode::kUsage,
-          command_.mountpoint +
-              " is a target mount: run migrate on the node where the processes run, with "
-              "its source mount");
-    }
-    return tl::unexpected(endpoint.error());
+  auto status = ask(settings_.mount, {{"op", "status"}});
+  if (!status) return tl::unexpected(status.error());
+  if (status->value("role", "") != "source") {
+    return command_failure(
+        ExitCode::kUsage,
+        command_.mountpoint +
+            " is a target mount: run migrate on the node where the processes run, with "
+            "its source mount");
   }
-  endpoint->erase("ok");
+  auto endpoint = read_endpoint(settings_.mount.source);
+  if (!endpoint) return command_failure(ExitCode::kFailure, endpoint.error().message);
   settings_.endpoint = *endpoint;
   if (parse_endpoint(settings_.endpoint).address.empty()) {
     return command_failure(ExitCode::kUsage,

@@ -147,11 +147,11 @@ Diagnoses check_kernel(const KernelFacts& facts) {
                             "CONFIG_TIME_NS"));
   }
   if (facts.landlock == 0 && facts.seccomp_filters) {
-    found.push_back(ok("confinement", "a target can give up its rights (Landlock, seccomp)"));
+    found.push_back(ok("confinement", "a daemon can give up its rights (Landlock, seccomp)"));
   } else {
     found.push_back(
         warning("confinement",
-                fmt::format("a target runs with more rights than it needs: the kernel has no {}",
+                fmt::format("a daemon runs with more rights than it needs: the kernel has no {}",
                             facts.seccomp_filters
                                 ? fmt::format("Landlock ({})", std::strerror(facts.landlock))
                                 : "seccomp filters"),

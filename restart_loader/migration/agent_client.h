@@ -18,7 +18,7 @@ struct AgentEndpoint {
   Credentials credentials;
   PeerRole role = PeerRole::kMigrate;  // the role of the source's end
 };
-// Parses the reply of the source's daemon to {"op":"endpoint"}, or the endpoint in a record. Throws
+// Parses what read_endpoint() returns, or the endpoint in a record. Throws
 // nlohmann::json::exception if a field is missing.
 AgentEndpoint parse_endpoint(const nlohmann::json& json);
 

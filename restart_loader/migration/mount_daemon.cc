@@ -112,15 +112,17 @@ CommandResult<json> ask(const MountEntry& mount, const json& request, millisecon
 }
 
 CommandResult<json> ask_at_length(const MountEntry& mount, json request,
-                                  std::optional<milliseconds> timeout, Timeout limits) {
+                                  std::optional<milliseconds> timeout, Timeout limits,
+                                  std::vector<UniqueFd> descriptors) {
   auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
   if (timeout) request["timeout_ms"] = timeout->count();
   const milliseconds slice = timeout ? std::min(kWaitSlice, *timeout / 4) : kWaitSlice;
   std::optional<uint64_t> bytes;
   ControlCall control_call;
-  if (Status sent = control_call.send(mount.source, request, kDaemonPatience); !sent) {
+  if (Status sent = control_call.send(mount.source, request, kDaemonPatience, descriptors); !sent) {
     return tl::unexpected(unreachable(mount, sent.error()));
   }
+  descriptors.clear();  // now only the daemon has them
   for (;;) {
     const auto now = Clock::now();
     if (now >= deadline) return command_failure(ExitCode::kTimedOut, "no reply within --timeout");

@@ -6,7 +6,9 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "buffer_pool/unique_fd.h"
 #include "mount/control/mount_table.h"
 #include "restart_loader/migration/command_error.h"
 
@@ -37,10 +39,12 @@ CommandResult<nlohmann::json> ask(const MountEntry& mount, const nlohmann::json&
 enum class Timeout { kTotal, kWithoutProgress };
 
 // Like ask(), for a request that may take long: blocks up to `timeout` (nullopt: without limit),
-// but gives up when the daemon no longer replies to other requests.
+// but gives up when the daemon no longer replies to other requests. `descriptors` travel with the
+// request.
 CommandResult<nlohmann::json> ask_at_length(const MountEntry& mount, nlohmann::json request,
                                             std::optional<std::chrono::milliseconds> timeout,
-                                            Timeout limits = Timeout::kTotal);
+                                            Timeout limits = Timeout::kTotal,
+                                            std::vector<UniqueFd> descriptors = {});
 
 // Blocks until the checkpoint is complete or sealed. Without a timeout, waits for a checkpoint that
 // does not exist yet only while a source is connected. Calls `notice` with a sentence for the user

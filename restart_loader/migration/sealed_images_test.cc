@@ -26,14 +26,14 @@ class SealedImagesTest : public testing::Test {
     base_ = path;
     fs::create_directories(base_ + "/in/job/last");
     server_ = std::move(*ControlServer::create({.directory = base_}));
-    server_->serve([this](const json& request, const ControlClient&,
-                          std::vector<UniqueFd>& descriptors) -> json {
-      EXPECT_EQ(request, (json{{"op", "bundle"}, {"checkpoint", "job"}}));
-      if (refused_with_ != 0) return refusal({refused_with_, "no bundle"});
-      auto writer = BundleWriter::create({{"core-1.img", 0, true}}, is_flat_);
-      descriptors.push_back(std::move(*writer->finish()));
-      return {{"ok", true}, {"inode", bundled_inode_ ? *bundled_inode_ : inode()}};
-    });
+    server_->serve(
+        [this](const json& request, const ControlClient&, PassedDescriptors& passed) -> json {
+          EXPECT_EQ(request, (json{{"op", "bundle"}, {"checkpoint", "job"}}));
+          if (refused_with_ != 0) return refusal({refused_with_, "no bundle"});
+          auto writer = BundleWriter::create({{"core-1.img", 0, true}}, is_flat_);
+          passed.to_send.push_back(std::move(*writer->finish()));
+          return {{"ok", true}, {"inode", bundled_inode_ ? *bundled_inode_ : inode()}};
+        });
   }
   void TearDown() override {
     server_.reset();

@@ -4,15 +4,18 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
 #include <future>
 
+#include "mount/page_reader/page_reader.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/criu_options.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/frozen_memory/frozen_pages.h"
+#include "restart_loader/frozen_memory/small_ranges.h"
 #include "restart_loader/migration/criu_relay.h"
 #include "restart_loader/migration/migration_hook.h"
 #include "restart_loader/migration/mount_daemon.h"
@@ -30,6 +33,8 @@ constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
 // Another round of pre-copy is worth its time only if the last round copied more than this.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
+// Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
+constexpr milliseconds kReaderPatience{30'000};
 // A CRIU that keeps running for so long after the decision may be blocked on a mount whose daemon
 // is stopped.
 constexpr milliseconds kEndPatience{5000};
@@ -275,17 +280,29 @@ Result<PageIndex> TreeDump::index_unsent_memory() const {
   return std::move(split->unsent);
 }
 
-// The daemon reads the memory from the processes into its pool.
+// A page reader reads the memory from the processes into the pool of the daemon.
 Status TreeDump::send_memory(const PageIndex& index) {
   const std::string path = work_ + "/" + kPageIndexFile;
   if (Status written = write_page_index(path, index); !written) return written;
-  const auto sent = ask_at_length(options_.mount,
-                                  {{"op", "send-memory"},
-                                   {"checkpoint", options_.record.memory},
-                                   {"index", path},
-                                   {"small_ranges_first", options_.post_copy}},
-                                  std::nullopt);
+  auto reader = start_page_reader(path);
+  if (!reader) return failure(reader.error());
+  nlohmann::json request = {{"op", "send-memory"},
+                            {"checkpoint", options_.record.memory},
+                            {"memory_bytes", index.memory_bytes}};
+  if (options_.post_copy) {
+    request["first"] = nlohmann::json::array();
+    for (const PageRange& range : small_ranges(index)) {
+      request["first"].push_back({range.offset, range.bytes()});
+    }
+  } else {  // a migration that is decided waits for a reader that is stopped
+    request["reader_timeout_ms"] = kReaderPatience.count();
+  }
+  const auto sent = ask_at_length(options_.mount, std::move(request), std::nullopt, Timeout::kTotal,
+                                  std::move(reader->ends));
   memory_.reset();
+  // It ends when the daemon does not need it any more.
+  while (waitpid(reader->pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
   if (!sent) return failure(EIO, "send the memory: " + sent.error().message);
   return {};
 }

@@ -28,20 +28,20 @@ class BorrowedFileTest : public testing::Test {
     ASSERT_NE(mkdtemp(path.data()), nullptr);
     base_ = path;
     server_ = std::move(*ControlServer::create({.directory = path + "/ppmr"}));
-    server_->serve(
-        [this](const json& request, const ControlClient&, std::vector<UniqueFd>& descriptors) {
-          json answer = answer_(request, descriptors);
-          if (request.at("loan") >= 0) {
-            EXPECT_EQ(request.at("loan"), kLoan);
-            return answer;
-          }
-          answer["loan"] = kLoan;
-          int ends[2];
-          EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-          loan_ = UniqueFd(ends[0]);
-          descriptors.emplace_back(ends[1]);
-          return answer;
-        });
+    server_->serve([this](const json& request, const ControlClient&, PassedDescriptors& passed) {
+      std::vector<UniqueFd>& descriptors = passed.to_send;
+      json answer = answer_(request, descriptors);
+      if (request.at("loan") >= 0) {
+        EXPECT_EQ(request.at("loan"), kLoan);
+        return answer;
+      }
+      answer["loan"] = kLoan;
+      int ends[2];
+      EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+      loan_ = UniqueFd(ends[0]);
+      descriptors.emplace_back(ends[1]);
+      return answer;
+    });
     for (MappedMemory& region : regions_) {
       region = std::move(*MappedMemory::create_shared(kHugePageSizeBytes));
       for (size_t i = 0; i < region.bytes().size(); ++i) {

@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from lab.node import wait_until
+from lab.ppmr import find_ppmr
 from lab.programs import mix
 
 MIB = 1 << 20
@@ -29,20 +30,29 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 # Makes the memory file and sends the memory of the index to it, as ppmr migrate does.
 SENDER = r"""
-import json, os, socket, sys, time
-mountpoint, name, index = sys.argv[1:]
+import json, os, socket, subprocess, sys, time
+ppmr, mountpoint, name, index, memory_bytes = sys.argv[1:]
 for line in open("/proc/self/mountinfo"):
     left, right = line.split(" - ", 1)
     if left.split()[4] == mountpoint:
         control = right.split()[1]
 file = os.open(mountpoint + "/" + name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+theirs = [end.fileno() for _, end in pairs]
+words = [ppmr, "page-reader", "--index=" + index, *(f"--fd={number}" for number in theirs)]
+reader = subprocess.Popen(words, pass_fds=theirs)
 with socket.socket(socket.AF_UNIX) as daemon:
     daemon.connect(control)
     began = time.monotonic()
-    request = {"op": "send-memory", "checkpoint": name, "index": index}
-    daemon.sendall(json.dumps(request).encode() + b"\n")
+    request = {"op": "send-memory", "checkpoint": name, "memory_bytes": int(memory_bytes)}
+    line = json.dumps(request).encode() + b"\n"
+    socket.send_fds(daemon, [line], [end.fileno() for end, _ in pairs])
+    for ends in pairs:
+        for end in ends:
+            end.close()
     answer = json.loads(daemon.makefile().readline())
 os.close(file)
+assert reader.wait(10) == 0  # it ends when the daemon no longer needs it
 print(json.dumps({**answer, "seconds": time.monotonic() - began}))
 """
 
@@ -119,7 +129,8 @@ def start(node, script, *words):
 
 def test_reader_gets_the_bytes_it_waits_for_ahead_of_the_rest(nodes, mounts, frozen):
     nodes.link.limit("100mbit")
-    sender = start(nodes.source, SENDER, mounts.out, NAME, frozen)
+    size = PAGES * PAGE
+    sender = start(nodes.source, SENDER, find_ppmr(), mounts.out, NAME, frozen, size)
     memory = mounts.in_ / NAME
     wait_until(lambda: nodes.target.exists(memory), 10, "the memory file")
     # Until the first pass has filled the pool of the source: 64 MiB.

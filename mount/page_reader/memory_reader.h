@@ -43,8 +43,4 @@ class MemoryReader {
   pid_t memory_of_ = 0;
 };
 
-// The parts of `bytes` (whole pages) that are not zero. Parts with few zero pages between them are
-// one part. Replaces the contents of `parts`.
-void find_nonzero(std::span<const std::byte> bytes, std::vector<std::span<const std::byte>>& parts);
-
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-#include "fuse_source/memory_reader.h"
+#include "mount/page_reader/memory_reader.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -185,22 +185,6 @@ TEST_F(MemoryReaderTest, RefusesToReadBehindTheEnd) {
   EXPECT_TRUE(reader.read(0, bytes));
   EXPECT_EQ(reader.read(kPage, bytes).error().errno_value, EINVAL);
   EXPECT_EQ(reader.read(UINT64_MAX - kPage + 1, bytes).error().errno_value, EINVAL);
-}
-
-TEST(FindNonzero, SkipsLongRunsOfZeroPages) {
-  std::vector<std::byte> bytes(64 * kPage);
-  std::vector<std::span<const std::byte>> parts;
-  find_nonzero(bytes, parts);
-  EXPECT_TRUE(parts.empty());
-  bytes[2 * kPage + 17] = std::byte{1};
-  bytes[5 * kPage + 4095] = std::byte{1};  // a short run: one part
-  bytes[40 * kPage] = std::byte{1};
-  find_nonzero(bytes, parts);
-  ASSERT_EQ(parts.size(), 2U);
-  EXPECT_EQ(parts[0].data() - bytes.data(), static_cast<ptrdiff_t>(2 * kPage));
-  EXPECT_EQ(parts[0].size(), 4 * kPage);
-  EXPECT_EQ(parts[1].data() - bytes.data(), static_cast<ptrdiff_t>(40 * kPage));
-  EXPECT_EQ(parts[1].size(), kPage);
 }
 
 }  // namespace

@@ -1,19 +1,16 @@
-#include "fuse_source/memory_reader.h"
+#include "mount/page_reader/memory_reader.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 namespace ppmr {
 namespace {
 
 constexpr size_t kGatheredMax = 1024;  // IOV_MAX
-// A part costs an announcement and, behind the first part of a slot, a copy.
-constexpr size_t kZeroPagesMin = 16;
 
 }  // namespace
 
@@ -110,25 +107,6 @@ Status MemoryReader::read_forcibly(pid_t process, const iovec& remote, std::byte
     done += static_cast<size_t>(n);
   }
   return {};
-}
-
-void find_nonzero(std::span<const std::byte> bytes,
-                  std::vector<std::span<const std::byte>>& parts) {
-  static constexpr std::array<std::byte, kPageBytes> kZeros{};
-  parts.clear();
-  size_t part_start = 0;
-  size_t part_end = 0;  // behind the last page that is not zero
-  for (size_t at = 0; at < bytes.size(); at += kPageBytes) {
-    if (std::memcmp(bytes.data() + at, kZeros.data(), kPageBytes) == 0) continue;
-    if (part_end == 0) {
-      part_start = at;
-    } else if (at - part_end >= kZeroPagesMin * kPageBytes) {
-      parts.push_back(bytes.subspan(part_start, part_end - part_start));
-      part_start = at;
-    }
-    part_end = at + kPageBytes;
-  }
-  if (part_end > 0) parts.push_back(bytes.subspan(part_start, part_end - part_start));
 }
 
 }  // namespace ppmr

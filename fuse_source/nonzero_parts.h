@@ -1,0 +1,14 @@
+// Which pages of read memory are worth sending.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace ppmr {
+
+// The parts of `bytes` (whole pages) that are not zero. Parts with few zero pages between them are
+// one part. Replaces the contents of `parts`.
+void find_nonzero(std::span<const std::byte> bytes, std::vector<std::span<const std::byte>>& parts);
+
+}  // namespace ppmr

@@ -1,0 +1,37 @@
+// `ppmr page-reader`: reads the memory of frozen processes into the pool of a source's daemon,
+// which has no right to read processes. `ppmr migrate` starts it, with its own rights, for one
+// memory file. It reads only the memory that the page index of that file lists, whatever the daemon
+// requests. It ends when the daemon closes its ends of the sockets, and not with `ppmr migrate`:
+// in post-copy the memory still has to follow when that was killed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ppmr {
+
+void add_page_reader_command(CLI::App& app, int& exit_code);
+
+// Serves requests of the daemon (read_messages.h) until it closes its ends of the sockets. Errors
+// in the index are the replies to its requests. Errors: of the sockets and of the pool's memfd;
+// EAGAIN when no thread can be started. Threads: one; starts another one.
+Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file);
+
+struct StartedPageReader {
+  pid_t pid = 0;               // to be reaped by the caller
+  std::vector<UniqueFd> ends;  // for the daemon; the caller closes its own copies
+};
+
+// Errors: of socketpair(2) and of spawn().
+Result<StartedPageReader> start_page_reader(const std::string& index_file);
+
+}  // namespace ppmr

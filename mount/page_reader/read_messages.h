@@ -1,0 +1,30 @@
+// What the daemon of a source and a page reader send to each other: a request for bytes of the
+// memory file, then its reply, both of fixed size, over a socket pair (SOCK_SEQPACKET). Before its
+// first request the daemon sends an empty line with the memfd of its pool, on the first of the
+// sockets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace ppmr {
+
+struct ReadRequest {
+  uint64_t offset = 0;       // in the memory file
+  uint64_t length = 0;       // bytes
+  uint64_t pool_offset = 0;  // where they go in the pool's memory
+};
+
+struct ReadReply {
+  int32_t errno_value = 0;  // 0: success
+  uint32_t text_bytes = 0;
+  char text[504] = {};  // the message of an error
+};
+
+// The daemon reads with two threads, each with a socket of its own.
+inline constexpr size_t kPageReaderSockets = 2;
+
+static_assert(std::is_trivially_copyable_v<ReadRequest> && std::is_trivially_copyable_v<ReadReply>);
+
+}  // namespace ppmr
