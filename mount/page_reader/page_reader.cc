@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -101,8 +102,8 @@ Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_
   return {};
 }
 
-Result<StartedPageReader> start_page_reader(const std::string& index_file) {
-  StartedPageReader started;
+Result<PageReaderProcess> PageReaderProcess::start(const std::string& index_file) {
+  PageReaderProcess started;
   std::vector<UniqueFd> theirs;
   SpawnOptions options{.argv = {"ppmr", "page-reader", "--index=" + index_file},
                        .program = "/proc/self/exe",
@@ -112,7 +113,7 @@ Result<StartedPageReader> start_page_reader(const std::string& index_file) {
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
       return system_failure("socketpair for", "the page reader");
     }
-    started.ends.emplace_back(ends[0]);
+    started.ends_.emplace_back(ends[0]);
     theirs.emplace_back(ends[1]);
     const int number = kFirstSocket + static_cast<int>(i);
     options.argv.push_back("--fd=" + std::to_string(number));
@@ -120,8 +121,15 @@ Result<StartedPageReader> start_page_reader(const std::string& index_file) {
   }
   auto pid = spawn(options);
   if (!pid) return failure(pid.error());
-  started.pid = *pid;
+  started.pid_ = *pid;
   return started;
+}
+
+PageReaderProcess::~PageReaderProcess() {
+  ends_.clear();
+  if (pid_ < 0) return;
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 void add_page_reader_command(CLI::App& app, int& exit_code) {

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "buffer_pool/result.h"
@@ -26,12 +27,26 @@ void add_page_reader_command(CLI::App& app, int& exit_code);
 // EAGAIN when no thread can be started. Threads: one; starts another one.
 Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file);
 
-struct StartedPageReader {
-  pid_t pid = 0;               // to be reaped by the caller
-  std::vector<UniqueFd> ends;  // for the daemon; the caller closes its own copies
-};
+// Threads: one.
+class PageReaderProcess {
+ public:
+  // It reads the index when the daemon begins, so it can be started before there is one. Errors: of
+  // socketpair(2) and of spawn().
+  static Result<PageReaderProcess> start(const std::string& index_file);
 
-// Errors: of socketpair(2) and of spawn().
-Result<StartedPageReader> start_page_reader(const std::string& index_file);
+  PageReaderProcess(PageReaderProcess&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), ends_(std::move(other.ends_)) {}
+  // Waits until the daemon does not need it any more.
+  ~PageReaderProcess();
+
+  // For the daemon. Once only.
+  std::vector<UniqueFd> take_ends() { return std::exchange(ends_, {}); }
+
+ private:
+  PageReaderProcess() = default;
+
+  pid_t pid_ = -1;
+  std::vector<UniqueFd> ends_;
+};
 
 }  // namespace ppmr

@@ -4,13 +4,11 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
 #include <future>
 
-#include "mount/page_reader/page_reader.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/criu_options.h"
 #include "restart_loader/criu/lazy_dump.h"
@@ -149,8 +147,14 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
   return failure(explain("criu pre-dump", work_ + "/" + log));
 }
 
-// Starts CRIU before the rounds of pre-copy: after them, every delay makes more memory dirty.
+// Starts CRIU and the page reader before the rounds of pre-copy: after them, every delay makes more
+// memory dirty.
 Status TreeDump::prepare() {
+  if (moves_memory_apart()) {
+    auto reader = PageReaderProcess::start(work_ + "/" + kPageIndexFile);
+    if (!reader) return failure(reader.error());
+    page_reader_.emplace(std::move(*reader));
+  }
   if (is_container()) return {};
   auto held = HeldCriu::start(store_, {.criu = options_.criu,
                                        .id = options_.id,
@@ -284,8 +288,6 @@ Result<PageIndex> TreeDump::index_unsent_memory() const {
 Status TreeDump::send_memory(const PageIndex& index) {
   const std::string path = work_ + "/" + kPageIndexFile;
   if (Status written = write_page_index(path, index); !written) return written;
-  auto reader = start_page_reader(path);
-  if (!reader) return failure(reader.error());
   nlohmann::json request = {{"op", "send-memory"},
                             {"checkpoint", options_.record.memory},
                             {"memory_bytes", index.memory_bytes}};
@@ -298,11 +300,8 @@ Status TreeDump::send_memory(const PageIndex& index) {
     request["reader_timeout_ms"] = kReaderPatience.count();
   }
   const auto sent = ask_at_length(options_.mount, std::move(request), std::nullopt, Timeout::kTotal,
-                                  std::move(reader->ends));
+                                  page_reader_->take_ends());
   memory_.reset();
-  // It ends when the daemon does not need it any more.
-  while (waitpid(reader->pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
   if (!sent) return failure(EIO, "send the memory: " + sent.error().message);
   return {};
 }

@@ -10,6 +10,7 @@
 #include "buffer_pool/unique_fd.h"
 #include "mount/control/mount_table.h"
 #include "mount/page_index/page_index.h"
+#include "mount/page_reader/page_reader.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/held_criu.h"
 #include "restart_loader/records/record_store.h"
@@ -85,6 +86,7 @@ class TreeDump {
   const TreeDumpOptions options_;
   std::string work_;
   UniqueFd memory_;  // the memory file, while it is written
+  std::optional<PageReaderProcess> page_reader_;
   std::future<Result<SealedTree>> memory_sent_;
   std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
   unsigned rounds_ = 0;  // of pre-copy, complete
