@@ -16,13 +16,19 @@ constexpr std::chrono::milliseconds kCheckInterval{100};
 constexpr std::chrono::seconds kPatienceToLend{5};
 constexpr const char* kReader = "the page reader";
 
+tl::unexpected<Error> has_ended() {
+  return failure(EPIPE, std::string(kReader) + " has ended (was it killed?)");
+}
+
 }  // namespace
 
 Status lend_pool(const UniqueFd& socket, int pool) {
   const UniqueFd copy(::fcntl(pool, F_DUPFD_CLOEXEC, 0));
   if (!copy) return system_failure("duplicate the descriptor of", "the pool");
-  return write_line(socket.get(), "", std::chrono::steady_clock::now() + kPatienceToLend,
-                    std::span(&copy, 1));
+  const auto deadline = std::chrono::steady_clock::now() + kPatienceToLend;
+  Status sent = write_line(socket.get(), "", deadline, std::span(&copy, 1));
+  if (!sent && sent.error().errno_value == EPIPE) return has_ended();
+  return sent;
 }
 
 RemoteMemory::RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
@@ -36,12 +42,12 @@ RemoteMemory::RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
 Status RemoteMemory::read(uint64_t offset, std::span<std::byte> slot) {
   const ReadRequest request{offset, slot.size(), static_cast<uint64_t>(slot.data() - pool_)};
   if (::send(socket_.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
-    return system_failure("send to", kReader);
+    return errno == EPIPE ? has_ended() : system_failure("send to", kReader);
   }
   if (Status replied = await_reply(); !replied) return replied;
   ReadReply reply;
   const ssize_t received = ::recv(socket_.get(), &reply, sizeof(reply), 0);
-  if (received == 0) return failure(EPIPE, std::string(kReader) + " has ended");
+  if (received == 0) return has_ended();
   if (received < 0) return system_failure("receive from", kReader);
   if (received != sizeof(reply) || reply.text_bytes > sizeof(reply.text)) {
     return failure(EPROTO, std::string(kReader) + " sent a malformed reply");

@@ -115,6 +115,51 @@ def test_process_is_lost_with_a_daemon_before_its_memory_is_there(lab, nodes, mi
     worker.end()
 
 
+def page_readers(node):
+    return node.find_processes(lambda words: words[1:2] == [b"page-reader"])
+
+
+def test_process_is_lost_with_the_page_reader_before_its_memory_is_there(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)  # more than the pool holds
+    running = start_slow(migrations, nodes, worker)
+    [reader] = page_readers(nodes.source)
+    os.kill(reader, signal.SIGKILL)
+    done = running.wait()
+    assert done.code in (LOST, OPEN), done.output
+    assert "the page reader has ended" in done.output
+    for node in (nodes.source, nodes.target):
+        wait_until(lambda: not node.alive(worker.pid), 30, "the process to end")
+    worker.end()
+
+
+def test_memory_follows_when_a_stopped_page_reader_continues(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
+    running = start_slow(migrations, nodes, worker, ["--timeout", 2])
+    [reader] = page_readers(nodes.source)
+    os.kill(reader, signal.SIGSTOP)
+    nodes.link.limit()
+    time.sleep(4)  # longer than --timeout
+    assert nodes.source.alive(worker.pid), "the frozen pages are needed"
+    os.kill(reader, signal.SIGCONT)
+    running.wait().ok()
+    check_moved(worker, nodes)
+    wait_until(lambda: not page_readers(nodes.source), 10, "the page reader to end")
+    worker.end()
+
+
+def test_killed_page_reader_before_the_decision_leaves_the_process_here(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:frozen"))
+    migrations.wait_until_paused("source", "frozen", running)
+    [reader] = page_readers(nodes.source)
+    os.kill(reader, signal.SIGKILL)
+    migrations.go_on("source", "frozen")
+    done = running.wait()
+    assert done.code == ABORTED and "the page reader has ended" in done.output, done.output
+    check_stayed(worker, nodes)
+    worker.end()
+
+
 def test_failure_before_the_decision_leaves_the_process_here(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
     nodes.link.limit(SLOW)

@@ -220,6 +220,12 @@ class Arena:
             return self._find_supervisors()
         if what.endswith(" relay"):
             return node.find_processes(lambda words: words[1] == b"migration-relay")
+        if what == "page reader":
+            directory = b"--index=" + bytes(self.migrations.states["source"])
+            return self.source.find_processes(
+                lambda words: words[1] == b"page-reader"
+                and any(word.startswith(directory) for word in words)
+            )
         path = self.migrations.out if node is self.source else self.migrations.in_
         if what == "pager":
             return node.find_processes(

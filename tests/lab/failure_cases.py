@@ -28,8 +28,11 @@ VICTIMS = [
     "target criu",
     "target relay",
     "pager",
+    "page reader",
 ]
 LAZY, EAGER, POST_COPY = MODES = ["lazy", "eager", "post-copy"]
+# Of victims that not every mode has.
+MODES_OF = {"pager": [LAZY], "page reader": [LAZY, POST_COPY]}
 LINKS = ["to the source", "to the target", "both ways"]
 
 # Where each CRIU, with its relay, and the supervisor are at each state.
@@ -71,6 +74,16 @@ WHERE_CRIU_IS = {
         "target:running": LEAVING,
         "source:finished": LEAVING,
     },
+    "page reader": {
+        "source:dumping": IN_THE_MIDDLE,
+        "source:frozen": HELD,
+        "source:sealed": LEAVING,
+        "source:committed": LEAVING,
+        "target:restoring": LEAVING,
+        "target:ready": LEAVING,
+        "target:owned": LEAVING,
+        "target:running": LEAVING,
+    },
     "pager": {
         "source:sealed": HELD,
         "source:committed": HELD,
@@ -105,6 +118,8 @@ def may_be_lost(stop, what, how, mode):
         # The memory may be on its way. A session ends with a daemon, or without contact.
         if what in ("source daemon", "target daemon", *LINKS):
             return how in ("kill", "stop", "cut")
+        if what == "page reader":
+            return how == "kill"
     if what in ("target criu", "target relay"):
         # The pager gives up unless CRIU reports that all tasks are restored.
         return how == "kill" and stop in ("target:running", "source:finished")
@@ -129,7 +144,7 @@ def all_cases():
         for stop in stops:
             for victim in VICTIMS:
                 for how in ("kill", "stop", "pause") if where_is(victim, stop) else ():
-                    yield stop, victim, how, LAZY if victim == "pager" else None
+                    yield from ((stop, victim, how, mode) for mode in MODES_OF.get(victim, [None]))
             for link in LINKS:
                 for how in ("cut", "blink"):
                     yield stop, link, how, None
