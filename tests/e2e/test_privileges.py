@@ -1,4 +1,4 @@
-"""The target runs without rights after its set-up; what it restores has the rights that it had."""
+"""The daemons run without rights after their set-up; what a target restores has the rights that it had."""
 
 import os
 import pwd
@@ -35,55 +35,101 @@ def helper_of(pid):
     return None
 
 
-def test_target_runs_without_rights_and_says_so(world):
+@pytest.mark.parametrize("role", ["source", "target"])
+def test_daemons_run_without_rights_and_say_so(world, role):
     target = world.target()
-    own = rights(target.host_pid)
+    daemon = target if role == "target" else world.source(target, *SMALL_POOL)
+    own = rights(daemon.host_pid)
     assert all(int(own[name][0], 16) == 0 for name in SETS), own
     assert "0" not in own["Uid"] + own["Gid"] + own["Groups"]
     assert (own["NoNewPrivs"], own["Seccomp"]) == (["1"], ["2"])
-    seen = world.status(target.mountpoint)["confinement"]
+    seen = world.status(daemon.mountpoint)["confinement"]
     assert [str(seen["uid"])] * 4 == own["Uid"]
     assert (seen["capabilities"], seen["no_new_privs"], seen["seccomp"]) == ("none", True, True)
-    text = world.succeeds([find_ppmr(), "status", target.mountpoint]).out
+    text = world.succeeds([find_ppmr(), "status", daemon.mountpoint]).out
     assert "capabilities: none, no_new_privs on, seccomp on, landlock" in text
     for name in ("mem", "maps", "environ", "fd"):  # not even for other processes of this user
-        assert os.stat(f"/proc/{target.host_pid}/{name}").st_uid == 0
+        assert os.stat(f"/proc/{daemon.host_pid}/{name}").st_uid == 0
 
 
-def test_two_targets_do_not_share_a_user(world):
+def test_daemons_do_not_share_a_user(world):
     if "ppmr" in [account.pw_name for account in pwd.getpwall()]:
-        pytest.skip("this machine has the user ppmr, which all targets share")
-    users = {world.status(world.target().mountpoint)["confinement"]["uid"] for _ in range(2)}
-    assert len(users) == 2
+        pytest.skip("this machine has the user ppmr, which all daemons share")
+    targets = [world.target() for _ in range(2)]
+    daemons = [*targets, *(world.source(targets[0], *SMALL_POOL) for _ in range(2))]
+    users = {world.status(daemon.mountpoint)["confinement"]["uid"] for daemon in daemons}
+    assert len(users) == 4
 
 
-def test_target_runs_as_the_user_that_was_named(world):
+def test_daemons_run_as_the_user_that_was_named(world):
     target = world.target("--user", "nobody")
-    assert world.status(target.mountpoint)["confinement"]["user"] == "nobody"
+    source = world.source(target, "--user", "nobody", *SMALL_POOL)
+    for daemon in (source, target):
+        assert world.status(daemon.mountpoint)["confinement"]["user"] == "nobody"
+    world.write(source.mountpoint / "file", MIB).succeeds()
     for name, message in (("root", "does not run as root"), ("no-such-user", "no such user")):
-        words = ["target", world.mountpoint(), "--listen", "127.0.0.1:0", "--user", name]
-        refused = world.ppmr(*words, within=10)
-        assert refused.code == 2 and message in refused.err, refused.err
+        for role, address in (("target", "--listen"), ("source", "--target")):
+            words = [role, world.mountpoint(), address, "127.0.0.1:0", "--user", name]
+            refused = world.ppmr(*words, within=10)
+            assert refused.code == 2 and message in refused.err, refused.err
 
 
-def test_helper_keeps_its_rights_and_ends_with_its_daemon(world):
-    target = world.target()
-    helper = helper_of(target.host_pid)
+def control_socket(daemon):
+    mounted = daemon.at.mountinfo().split(f" {daemon.mountpoint} ")[1]
+    return Path(mounted.split(" - ")[1].split()[1])
+
+
+@pytest.mark.parametrize("role", ["source", "target"])
+def test_helper_keeps_its_rights_and_ends_with_its_daemon(world, role):
+    def start():
+        target = world.target()
+        return target if role == "target" else world.source(target, *SMALL_POOL)
+
+    daemon = start()
+    helper = helper_of(daemon.host_pid)
     assert helper and rights(helper)["Uid"][0] == "0"
     for number in (signal.SIGINT, signal.SIGTERM):  # as Ctrl-C on the terminal of both
         os.kill(helper, number)
-    source = world.source(target, *SMALL_POOL)
+    source = daemon if role == "source" else world.source(daemon, *SMALL_POOL)
     world.write(source.mountpoint / "file", MIB).succeeds()
-    control = target.at.mountinfo().split(f" {target.mountpoint} ")[1].split(" - ")[1].split()[1]
-    assert stat.S_ISSOCK(os.stat(control).st_mode)
-    assert target.stop() == 0
-    assert not target.mounted() and not Path(control).exists()
+    control = control_socket(daemon)
+    endpoint = control.with_name(control.name + ".endpoint")
+    assert control.is_socket() and endpoint.exists() == (role == "source")
+    assert daemon.stop() == 0
+    assert not daemon.mounted() and not control.exists() and not endpoint.exists()
     wait_until(lambda: not Path(f"/proc/{helper}").exists(), 5, "the helper to end")
 
-    target = world.target()
-    helper = helper_of(target.host_pid)
-    target.kill()
+    daemon = start()
+    helper = helper_of(daemon.host_pid)
+    daemon.kill()
     wait_until(lambda: not Path(f"/proc/{helper}").exists(), 5, "the helper to end")
+
+
+def test_only_root_can_change_how_a_source_reaches_its_target(world):
+    source = world.source(world.target(), *SMALL_POOL)
+    endpoint = control_socket(source).with_name(control_socket(source).name + ".endpoint")
+    seen = os.stat(endpoint)
+    assert (seen.st_uid, stat.S_IMODE(seen.st_mode)) == (0, 0o600)
+    assert stat.S_IMODE(os.stat(endpoint.parent).st_mode) == 0o700
+
+
+def test_source_finds_its_target_again_by_name(world):
+    """Although it may neither connect nor open the files that name hosts."""
+    address = f"localhost:{free_port()}"
+
+    def start_target():
+        daemon = Daemon(HOST, "target", world.mountpoint(), ["--listen", address, *SMALL_STORE])
+        world.daemons.append(daemon)
+        return daemon
+
+    target = start_target()
+    source = Daemon(HOST, "source", world.mountpoint(), ["--target", address, *SMALL_POOL])
+    world.daemons.append(source)
+    world.write(source.mountpoint / "first", MIB).succeeds()
+    target.kill()
+    again = start_target()
+    world.wait_until_succeeds(["cp", __file__, source.mountpoint / "second"], within=20)
+    assert (again.mountpoint / "second").read_bytes() == Path(__file__).read_bytes()
 
 
 def test_spill_directory_need_not_be_open_to_the_user_of_the_target(world):
