@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "rdma_stream/connection/tcp_connection.h"
-#include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
@@ -23,16 +22,10 @@ size_t pool_size_for(std::chrono::microseconds round_trip, size_t chunk_size_byt
   return std::max(wanted / chunk_size_bytes, kFewestSlots) * chunk_size_bytes;
 }
 
-size_t choose_pool_size(const SourceOptions& options) {
-  std::chrono::microseconds round_trip{0};
-  if (!options.discard) {
-    if (const auto measured = measure_round_trip(options.target_address, kPatience)) {
-      round_trip = *measured;
-    }
-  }
-  const size_t bytes = pool_size_for(round_trip, options.chunk_size_bytes);
-  spdlog::debug("pool of {} MiB for a round trip of {} us", bytes >> 20, round_trip.count());
-  return bytes;
+std::chrono::microseconds round_trip_to_target(const SourceOptions& options) {
+  if (options.discard) return {};
+  const auto measured = measure_round_trip(options.target_address, kPatience);
+  return measured ? *measured : std::chrono::microseconds(0);
 }
 
 }  // namespace ppmr

@@ -14,8 +14,7 @@ namespace ppmr {
 // frozen processes moves a tenth faster with 64 MiB than with 16 (bench/README.md).
 size_t pool_size_for(std::chrono::microseconds round_trip, size_t chunk_size_bytes);
 
-// Measures the round trip to the target. If that fails, the size for a local link: connecting will
-// report the cause.
-size_t choose_pool_size(const SourceOptions& options);
+// Connects to measure it. 0 if there is no target or that fails: connecting will report the cause.
+std::chrono::microseconds round_trip_to_target(const SourceOptions& options);
 
 }  // namespace ppmr

@@ -26,7 +26,7 @@ TEST(PoolSize, IsAMultipleOfTheChunkSize) {
 TEST(PoolSize, OfAnUnreachableTargetIsThatForALocalLink) {
   SourceOptions options;
   options.target_address = "127.0.0.1:1";
-  EXPECT_EQ(choose_pool_size(options), 64 * kMiB);
+  EXPECT_EQ(pool_size_for(round_trip_to_target(options), kMiB), 64 * kMiB);
 }
 
 TEST(PoolSize, MeasuresTheRoundTripToAListener) {

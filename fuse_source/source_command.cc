@@ -135,8 +135,10 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
     if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
     metrics_listener = std::move(*opened);
   }
-  // Connects, which needs rights.
-  if (options.pool_size_bytes == 0) options.pool_size_bytes = choose_pool_size(options);
+  const auto round_trip = round_trip_to_target(options);  // connects, which needs rights
+  if (options.pool_size_bytes == 0) {
+    options.pool_size_bytes = pool_size_for(round_trip, options.chunk_size_bytes);
+  }
   ControlServerOptions control_options;
   control_options.remove = [&options](const std::string& path) {
     if (options.helper) return options.helper->remove_control_socket();
@@ -148,8 +150,10 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   if (Status written = write_endpoint((*control)->path(), endpoint); !written) {
     return daemon.failed(written.error(), ExitCode::kFailure);
   }
-  auto helper = PrivilegedHelper::start(
-      helper_options(flags, options, (*control)->path(), endpoint.at("audit_file")));
+  HelperOptions for_helper =
+      helper_options(flags, options, (*control)->path(), endpoint.at("audit_file"));
+  for_helper.near_target = round_trip.count() > 0 && is_near(round_trip);
+  auto helper = PrivilegedHelper::start(for_helper);
   if (!helper) return daemon.failed(helper.error(), ExitCode::kFailure);
   options.helper = *helper;
   std::unique_ptr<Connector> connector;

@@ -55,7 +55,10 @@ class SilenceWatch {
 Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options,
                                                          std::unique_ptr<Connector> connector) {
   Parts parts;
-  if (options.pool_size_bytes == 0) options.pool_size_bytes = choose_pool_size(options);
+  if (options.pool_size_bytes == 0) {
+    options.pool_size_bytes =
+        pool_size_for(round_trip_to_target(options), options.chunk_size_bytes);
+  }
   auto pool = BufferPool::create(options.pool_size_bytes, options.chunk_size_bytes);
   if (!pool) return failure(pool.error());
   parts.pool = std::move(*pool);

@@ -42,7 +42,7 @@ struct SourceOptions {
   std::shared_ptr<const Security> security = Security::none();
   bool discard = false;
   size_t chunk_size_bytes = size_t{1} << 20;
-  size_t pool_size_bytes = 0;  // 0: choose_pool_size()
+  size_t pool_size_bytes = 0;  // 0: pool_size_for()
   TransportOptions transport;
   SenderOptions sender;  // except its transport
   // For what the daemon may not do itself. serve() needs one.

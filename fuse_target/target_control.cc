@@ -1,4 +1,4 @@
-// The requests of the control socket: status, commit, drain, wait, remove, lend, bundle,
+// The requests of the control socket: status, commit, drain, wait, remove, lend, bundle, promise,
 // note_outcome.
 #include <fcntl.h>
 #include <unistd.h>
@@ -112,6 +112,10 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
   }
   if (operation == "lend") return lend(request, descriptors);
   if (operation == "bundle") return bundle(request, descriptors);
+  if (operation == "promise") {
+    const Status promised = tree_.promise(request.at("checkpoint"), request.at("bytes"));
+    return promised ? nlohmann::json{{"ok", true}} : refusal(promised.error());
+  }
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
 }

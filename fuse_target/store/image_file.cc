@@ -82,6 +82,33 @@ void ImageFile::retract_locked(uint64_t offset, uint32_t length) {
   if (found != in_flight_.end()) in_flight_.erase(found);
 }
 
+Status ImageFile::promise(uint64_t size_bytes) {
+  const tl::unexpected<Error> full =
+      failure(ENOSPC, "no memory for " + std::to_string(size_bytes) +
+                          " bytes: the target's memory limit is reached (raise --memory-limit, or "
+                          "give a --spill-dir)");
+  std::lock_guard lock(mutex_);
+  if (closed_ || size_bytes == 0) return {};
+  // A promise is whole windows, so the blocks of the first 2 MiB are taken now.
+  for (size_t i = 0; series_ && i < kSeriesLength; ++i) {
+    Segment& segment = (*series_)[i];
+    if (segment.block || segment.spilled) continue;
+    segment.block = storage_.memory.allocate(series_range(i).length());
+    if (!segment.block && storage_.spill == nullptr) return full;
+  }
+  const uint64_t windows = size_bytes / kExtentBytes + (size_bytes % kExtentBytes != 0);
+  const uint64_t taken = windows_.size() + (series_ ? 1 : 0);
+  const uint64_t missing = windows - std::min(windows, taken);
+  if (missing > storage_.memory.counters().limit_bytes / kExtentBytes) {
+    return storage_.spill != nullptr ? Status{} : Status(full);
+  }
+  if (promised_.bytes() >= missing * kExtentBytes) return {};
+  StoreCharge charge = storage_.memory.charge(missing * kExtentBytes);
+  if (!charge && storage_.spill == nullptr) return full;
+  if (charge) promised_ = std::move(charge);
+  return {};
+}
+
 Status ImageFile::reserve(Landing& landing) {
   landing.piece_count = 0;
   landing.store_data = 0;
@@ -103,7 +130,7 @@ Status ImageFile::reserve(Landing& landing) {
     const Range part = place.covers.intersection({at, range.end});
     Segment& segment = *place.segment;
     if (!segment.block && !segment.spilled) {
-      segment.block = storage_.memory.allocate(place.covers.length());
+      segment.block = storage_.memory.allocate(place.covers.length(), &promised_);
       if (!segment.block && storage_.spill != nullptr) segment.spilled = true;
     }
     Landing::Piece& piece = landing.pieces[landing.piece_count];
@@ -257,6 +284,7 @@ void ImageFile::close(uint64_t size_bytes) {
   std::lock_guard lock(mutex_);
   size_bytes_ = std::max(size_bytes, known_end_locked());
   closed_ = true;
+  promised_ = {};
 }
 
 std::shared_ptr<SpillFile> ImageFile::discard() {
@@ -265,6 +293,7 @@ std::shared_ptr<SpillFile> ImageFile::discard() {
   zeros_.clear();
   series_.reset();
   windows_.clear();
+  promised_ = {};
   return std::move(spill_file_);
 }
 

@@ -67,6 +67,10 @@ class ImageFile {
   // until land() or abandon(). Errors: EAGAIN and ENOSPC as in Sink::reserve(); ESPIPE for bytes
   // that were consumed.
   Status reserve(Landing& landing);
+  // Keeps memory for `size_bytes` from the beginning of the file, until it is closed or discarded,
+  // so that chunks get it however much others store meanwhile. With a spill directory what memory
+  // lacks is left to the disk. Errors: ENOSPC.
+  Status promise(uint64_t size_bytes);
   // land() and abandon() release the landing's references to blocks, land() also on error. Errors
   // of land(): ENOSPC, EIO.
   Status land(const Landing& landing, uint64_t chunk_digest);
@@ -140,8 +144,9 @@ class ImageFile {
   std::unique_ptr<Series> series_;       // the first 2 MiB of a file that began small; else null
   std::map<uint64_t, Segment> windows_;  // other windows of 2 MiB, by number; one allocation each
   std::shared_ptr<SpillFile> spill_file_;
-  RangeSet arrived_;  // as chunks
-  RangeSet zeros_;    // zeros() has announced them; where arrived_ has the same bytes, these count
+  StoreCharge promised_;  // for windows without a block
+  RangeSet arrived_;      // as chunks
+  RangeSet zeros_;  // zeros() has announced them; where arrived_ has the same bytes, these count
   std::vector<Range> in_flight_;  // in the order of their announcements
   uint64_t size_bytes_ = 0;
   bool closed_ = false;

@@ -83,6 +83,49 @@ std::string pattern(size_t length, uint32_t seed) {
   return bytes;
 }
 
+TEST_F(ImageFileTest, PromisedMemoryIsThereHoweverMuchOthersStore) {
+  use(16 * kExtentBytes);
+  ASSERT_TRUE(arrive(0, pattern(4 * kKiB, 1)));  // begins small
+  ASSERT_TRUE(file().promise(5 * kExtentBytes - kMiB));
+  std::vector<BlockRef> others;
+  while (BlockRef block = memory_->allocate(kExtentBytes)) others.push_back(std::move(block));
+  const std::string bytes = pattern(5 * kExtentBytes - kMiB, 2);
+  for (size_t at = 4 * kKiB; at < bytes.size(); at += kMiB / 2) {
+    ASSERT_TRUE(arrive(at, bytes.substr(at, kMiB / 2))) << at;
+  }
+  EXPECT_EQ(read(kExtentBytes, kExtentBytes), bytes.substr(kExtentBytes, kExtentBytes));
+  EXPECT_FALSE(arrive(5 * kExtentBytes, "more than was promised"));
+}
+
+TEST_F(ImageFileTest, PromiseEndsWithTheFile) {
+  for (const bool closes : {true, false}) {
+    use(16 * kExtentBytes);
+    ASSERT_TRUE(file().promise(12 * kExtentBytes));
+    EXPECT_EQ(memory_->counters().charged_bytes, 12 * kExtentBytes);
+    ASSERT_TRUE(file().promise(12 * kExtentBytes)) << "again";
+    EXPECT_EQ(memory_->counters().charged_bytes, 12 * kExtentBytes);
+    closes ? file().close(0) : void(file().discard());
+    EXPECT_EQ(memory_->counters().charged_bytes, 0U);
+    file_.reset();
+  }
+}
+
+TEST_F(ImageFileTest, PromisesNoMoreThanThereIs) {
+  use(16 * kExtentBytes);
+  for (const uint64_t bytes : {17 * kExtentBytes, UINT64_MAX, UINT64_MAX - 4096}) {
+    EXPECT_EQ(file().promise(bytes).error().errno_value, ENOSPC);
+  }
+  std::vector<BlockRef> others;
+  for (int i = 0; i < 10; ++i) others.push_back(memory_->allocate(kExtentBytes));
+  EXPECT_EQ(file().promise(7 * kExtentBytes).error().errno_value, ENOSPC);
+  EXPECT_TRUE(file().promise(6 * kExtentBytes));
+}
+
+TEST_F(ImageFileTest, LeavesToTheDiskWhatCannotBePromised) {
+  use(16 * kExtentBytes, false, "/var/tmp");
+  EXPECT_TRUE(file().promise(100 * kExtentBytes));
+}
+
 TEST_F(ImageFileTest, PlacesAdjacentChunksSideBySideInOneExtent) {
   use(32 * kMiB);
   auto first = reserve(4 * kMiB, kMiB);

@@ -111,6 +111,9 @@ class ImageTree final : public Sink {
   void refuse_claims(bool refuse) { refuses_claims_ = refuse; }
   std::vector<CheckpointReport> checkpoints() const;
   std::optional<CheckpointReport> checkpoint(const std::string& name) const;
+  // Keeps memory for a checkpoint that is one file, see ImageFile::promise(). Errors: its; EIO if
+  // the checkpoint has failed, ENOENT, EISDIR.
+  Status promise(const std::string& checkpoint, uint64_t size_bytes);
   // Lends a part of a file, see ImageFile::lend(). `path`: relative to the checkpoint; empty if the
   // checkpoint is a file. `arrived_only`: ImageFile::lend_arrived(), also before the checkpoint is
   // sealed. Errors: ENOENT, EBUSY if it is not sealed, EIO if it has failed, EISDIR.

@@ -129,15 +129,21 @@ size_t StoreMemory::slab_class(size_t size_bytes) {
   return static_cast<size_t>(std::countr_zero(block / kSmallestBlockBytes));
 }
 
-BlockRef StoreMemory::allocate(size_t size_bytes) {
+BlockRef StoreMemory::allocate(size_t size_bytes, StoreCharge* promised) {
   assert(size_bytes <= kExtentBytes);
   const size_t size_class = slab_class(size_bytes);
   std::unique_lock lock(mutex_);
-  const size_t all = extents_max_locked();
+  const bool is_promised = size_class == kSlabClasses && promised != nullptr &&
+                           promised->memory_ == this && promised->bytes_ >= kExtentBytes;
+  const size_t all = extents_max_locked(is_promised ? kExtentBytes : 0);
   const size_t extents_max = all - std::min(all, set_aside_extents_);
   if (size_class == kSlabClasses) {
     StoreExtent* extent = take_extent_locked(lock, extents_max);
     if (extent == nullptr) return {};
+    if (is_promised) {
+      promised->bytes_ -= kExtentBytes;
+      charged_bytes_ -= kExtentBytes;
+    }
     extent->references[0].store(1, std::memory_order_relaxed);
     return BlockRef(extent, 0);
   }
@@ -188,8 +194,8 @@ StoreCharge::~StoreCharge() {
   memory_->note_freed_locked();
 }
 
-size_t StoreMemory::extents_max_locked() const {
-  const size_t charged = (charged_bytes_ + kExtentBytes - 1) / kExtentBytes;
+size_t StoreMemory::extents_max_locked(size_t promised_bytes) const {
+  const size_t charged = (charged_bytes_ - promised_bytes + kExtentBytes - 1) / kExtentBytes;
   return limit_extents_ - std::min(limit_extents_, std::max(charged, extents_for_charges_));
 }
 

@@ -93,6 +93,7 @@ class StoreCharge {
   ~StoreCharge();
 
   explicit operator bool() const { return memory_ != nullptr; }
+  size_t bytes() const { return bytes_; }
 
  private:
   friend class StoreMemory;
@@ -136,8 +137,8 @@ class StoreMemory {
   StoreMemory& operator=(const StoreMemory&) = delete;
 
   // A block of at least `size_bytes` (at most an extent), not cleared. Empty when the limit is
-  // reached.
-  BlockRef allocate(size_t size_bytes);
+  // reached. A whole extent may come out of `promised`, which the caller has charged for it.
+  BlockRef allocate(size_t size_bytes, StoreCharge* promised = nullptr);
   // An extent through which bytes pass to the spill file. Empty when the limit is reached.
   BlockRef allocate_bounce();
   // Counts memory of the caller against the limit. Empty when the limit is reached.
@@ -161,7 +162,8 @@ class StoreMemory {
 
   StoreMemory(StoreOptions options, std::function<void()> space_freed);
   static size_t slab_class(size_t size_bytes);
-  size_t extents_max_locked() const;  // the limit without charged bytes
+  // The limit without charged bytes, of which `promised` are for the caller.
+  size_t extents_max_locked(size_t promised_bytes = 0) const;
   StoreExtent* take_extent_locked(std::unique_lock<std::mutex>& lock, size_t extents_max);
   StoreExtent* fresh_extent_locked();
   void return_extent_locked(StoreExtent* extent);

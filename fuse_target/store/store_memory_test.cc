@@ -52,6 +52,21 @@ TEST(StoreMemory, ReservesPartOfTheMemoryForBounceBlocks) {
   EXPECT_FALSE(store->allocate_bounce());
 }
 
+TEST(StoreMemory, PromisedExtentsAreLeftToTheOneWhoChargedThem) {
+  auto store = make_store({kLimit, 0, 0});
+  StoreCharge promised = store->charge(4 * kExtentBytes);
+  ASSERT_TRUE(promised);
+  std::vector<BlockRef> others;
+  while (BlockRef block = store->allocate(kExtentBytes)) others.push_back(std::move(block));
+  EXPECT_EQ(others.size(), kLimit / kExtentBytes - 4);
+  EXPECT_FALSE(store->allocate(1));
+  std::vector<BlockRef> own;
+  while (BlockRef block = store->allocate(kExtentBytes, &promised)) own.push_back(std::move(block));
+  EXPECT_EQ(own.size(), 4U);
+  EXPECT_EQ(promised.bytes(), 0U);
+  EXPECT_EQ(store->counters().charged_bytes, 0U);
+}
+
 TEST(StoreMemory, ReservesPartOfTheMemoryForCharges) {
   StoreOptions options{kLimit, 0, 2 * kExtentBytes};
   options.for_charges_bytes = kExtentBytes;

@@ -47,6 +47,17 @@ Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std
   return Lent{node->inode, std::move(*loan)};
 }
 
+Status ImageTree::promise(const std::string& checkpoint, uint64_t size_bytes) {
+  const std::string what = "keep memory for '" + checkpoint + "'";
+  std::lock_guard lock(mutex_);
+  const auto top = top_locked(checkpoint, what, /*sealed_only=*/false);
+  if (!top) return failure(top.error());
+  if (!(*top)->is_file()) return failure(EISDIR, what + ": not a file");
+  const Status promised = (*top)->file->promise(size_bytes);
+  if (promised) return {};
+  return failure(promised.error().errno_value, what + ": " + promised.error().message);
+}
+
 // ---- Bundles -----------------------------------------------------------------------------------
 
 namespace {

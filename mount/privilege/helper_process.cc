@@ -228,6 +228,7 @@ Result<HelperProcess::Outcome> HelperProcess::dial(int32_t number) {
   const TcpReach reach = options_.loopback_only ? TcpReach::kLoopback : TcpReach::kAnywhere;
   auto socket = begin_to_connect(options_.connect_to, reach, static_cast<size_t>(number));
   if (!socket) return failure(socket.error());
+  if (options_.near_target) use_cubic(socket->get());
   Outcome outcome;
   outcome.descriptors.push_back(std::move(*socket));
   return outcome;
@@ -249,6 +250,7 @@ void add_privileged_helper_command(CLI::App& app, int& exit_code) {
   sub.add_option("--append-file", options->append_file);
   sub.add_option("--connect-to", options->connect_to);
   sub.add_flag("--loopback-only", options->loopback_only);
+  sub.add_flag("--near-target", options->near_target);
   sub.add_flag("--background", options->background);
   sub.add_option("AGENT", options->agent)->take_all();
   sub.callback([options, &exit_code] { exit_code = HelperProcess(*options).run(); });

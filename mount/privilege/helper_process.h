@@ -43,6 +43,7 @@ class HelperProcess {
     std::vector<std::string> agent;
     std::string connect_to;
     bool loopback_only = false;
+    bool near_target = false;
     bool background = false;
   };
   explicit HelperProcess(Options options) : options_(std::move(options)) {}

@@ -72,6 +72,7 @@ Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOp
   if (options.allow_other) words.push_back("--allow-other");
   if (!options.connect_to.empty()) words.push_back("--connect-to=" + options.connect_to);
   if (options.loopback_only) words.push_back("--loopback-only");
+  if (options.near_target) words.push_back("--near-target");
   if (options.background) words.push_back("--background");
   if (!options.agent.empty()) words.push_back("--");
   words.insert(words.end(), options.agent.begin(), options.agent.end());

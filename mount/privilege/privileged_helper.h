@@ -30,6 +30,7 @@ struct HelperOptions {
   std::vector<std::string> agent;
   std::string connect_to;      // HOST:PORT of the target; empty: does not connect
   bool loopback_only = false;  // refuse other addresses
+  bool near_target = false;    // is_near(): its connections use cubic
   bool background = false;     // leave the terminal when the mount is ready
 };
 

@@ -33,6 +33,12 @@ Result<UniqueFd> begin_to_connect(const std::string& address, TcpReach reach, si
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
 
+// Whether a peer with this round trip is in the same data centre. Then cubic is faster than what
+// paces with timers.
+bool is_near(std::chrono::microseconds round_trip);
+// Needs CAP_NET_ADMIN where the system does not allow cubic to all. Without effect if it may not.
+void use_cubic(int socket);
+
 // The round trip of a TCP handshake with HOST:PORT, as the kernel has measured it. Connects, sends
 // nothing and closes. Errors: as connect(); EOPNOTSUPP when the kernel has not measured it.
 Result<std::chrono::microseconds> measure_round_trip(const std::string& address,

@@ -19,6 +19,7 @@
 #include "mount/command_line/exit_code.h"
 #include "mount/control/control_client.h"
 #include "mount/control/mount_table.h"
+#include "mount/page_index/page_index.h"
 #include "mount/restart_policy/restart_policy.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/held_criu.h"
@@ -84,6 +85,7 @@ class TreeRestore {
   Result<std::unique_ptr<CriuProcess>> start_criu(const std::string& images);
   Result<std::unique_ptr<CriuProcess>> start_runc(const std::string& images) const;
   bool was_aborted_for(milliseconds time);
+  Status keep_memory() const;
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
@@ -284,7 +286,25 @@ bool TreeRestore::was_aborted_for(milliseconds time) {
   return Clock::now() - *saw_abort_ >= time;
 }
 
+// In post-copy the memory arrives after the decision. Then nothing that others store at this node
+// may take its place.
+Status TreeRestore::keep_memory() const {
+  const auto index = read_page_index(images_->path() + "/" + kPageIndexFile);
+  if (!index) return failure(index.error());
+  const auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const json request = {{"op", "promise"},
+                        {"checkpoint", record_.trees[tree_].memory},
+                        {"bytes", index->memory_bytes}};
+  const auto answer = call(*socket, request, kDaemonPatience);
+  if (!answer) return failure(answer.error());
+  return accepted(*answer);
+}
+
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
+  if (record_.post_copy && !record_.trees[tree_].memory.empty()) {
+    if (Status kept = keep_memory(); !kept) return failure(kept.error());
+  }
   auto restore =
       Restore::create({.criu = criu_,
                        .images = images_->path(),

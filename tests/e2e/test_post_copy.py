@@ -119,6 +119,52 @@ def page_readers(node):
     return node.find_processes(lambda words: words[1:2] == [b"page-reader"])
 
 
+def fill(migrations, mib):
+    """Whether another checkpoint of so many MiB fits into the target."""
+    path = migrations.out / "another checkpoint"
+    written = migrations.source.at.run(
+        ["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={mib}", "conv=fsync"], check=False
+    )
+    return written.returncode == 0
+
+
+def test_memory_of_a_decided_process_is_kept_free(lab, nodes, make_migrations):
+    """Another checkpoint that would fill the target fails instead of the process."""
+    migrations = make_migrations(target_options=["--memory-limit", "320MiB"])
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
+    running = start_slow(migrations, nodes, worker)
+    [reader] = page_readers(nodes.source)
+    os.kill(reader, signal.SIGSTOP)
+    nodes.link.limit()
+    filled = fill(migrations, 200)
+    os.kill(reader, signal.SIGCONT)
+    running.wait().ok()
+    assert not filled
+    check_moved(worker, nodes)
+    worker.end()
+
+
+@pytest.mark.parametrize("options", [[], ["--post-copy"]], ids=["default", "post-copy"])
+def test_target_that_runs_out_of_memory_in_the_middle_leaves_the_process_here(
+    lab, nodes, make_migrations, options
+):
+    migrations = make_migrations(target_options=["--memory-limit", "320MiB"])
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
+    running = migrations.start_migrate(
+        worker.pid, options=options, environment=pause_at(lab, "source:dumping")
+    )
+    migrations.wait_until_paused("source", "dumping", running)
+    assert fill(migrations, 200)
+    migrations.go_on("source", "dumping")
+    done = running.wait()
+    assert done.code == ABORTED and "--memory-limit" in done.output, done.output
+    check_stayed(worker, nodes)
+    nodes.source.run(["rm", migrations.out / "another checkpoint"])
+    migrations.migrate(worker.pid, options=options).ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
 def test_process_is_lost_with_the_page_reader_before_its_memory_is_there(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)  # more than the pool holds
     running = start_slow(migrations, nodes, worker)

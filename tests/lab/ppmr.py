@@ -58,7 +58,7 @@ def make_key(path, *nodes):
 class Daemon:
     """`ppmr target` or `ppmr source` in the foreground. Its mount is up when the constructor returns."""
 
-    def __init__(self, at, role, mountpoint, options, timeout=30, wait=True, environment=None):
+    def __init__(self, at, role, mountpoint, options, timeout=60, wait=True, environment=None):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
         self.log = Path(tempfile.gettempdir()) / f"ppmr-{role}-{os.getpid()}-{next(_numbers)}.log"
         if role == "target":
