@@ -23,8 +23,8 @@ class MappedMemory {
   // Rounds `size_bytes` up to whole huge pages. The start is aligned to a huge page. Touches
   // nothing. Errors: ENOMEM.
   static Result<MappedMemory> create(size_t size_bytes);
-  // The same in a memfd, which cannot shrink. With kRead, nobody else can map it for writing (Linux
-  // 5.1). Errors: also those of memfd_create(2).
+  // Like create(), but in a memfd, which cannot shrink. With kRead, no other process can map it for
+  // writing (from Linux 5.1 on). Errors: also those of memfd_create(2).
   static Result<MappedMemory> create_shared(size_t size_bytes, Others others = Others::kRead);
 
   // Maps all of a memfd that another process has made, for reading and writing. Errors: of fstat(2)

@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mount/control/control_client.h"
+#include "mount/control/endpoint_file.h"
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
 #include "mount/control/parse_json.h"
@@ -113,6 +114,20 @@ TEST_F(ControlSocket, SecondServerOfAPublicSocketIsRefusedAndAStaleSocketIsRepla
   EXPECT_TRUE(ControlServer::create(options_));
 }
 
+TEST_F(ControlSocket, EndpointOfADaemonThatDiedIsRemovedWithItsSocket) {
+  auto server = std::move(*ControlServer::create(options_));
+  const std::string path = server->path();
+  ASSERT_TRUE(write_endpoint(path, {{"target", "node2:7440"}}));
+  EXPECT_FALSE(write_endpoint(path, {})) << "replaces what is there";
+  EXPECT_EQ(read_endpoint(path)->at("target"), "node2:7440");
+  const std::string kept = base_ + "/kept.sock";
+  std::filesystem::create_hard_link(path, kept);
+  server.reset();
+  std::filesystem::rename(kept, path);
+  server = std::move(*ControlServer::create(options_));
+  EXPECT_EQ(read_endpoint(path).error().errno_value, ENOENT);
+}
+
 TEST_F(ControlSocket, DescriptorsThatAClientSendsAreClosed) {
   const auto server = serve(echo);
   const UniqueFd client = connect_to(server->path());
@@ -127,6 +142,23 @@ TEST_F(ControlSocket, DescriptorsThatAClientSendsAreClosed) {
   EXPECT_NE(answer_on(client).find("true"), std::string::npos);
   char byte;
   EXPECT_EQ(read(reader.get(), &byte, 1), 0);  // blocks while somebody has the other end
+}
+
+TEST_F(ControlSocket, HandlerGetsTheDescriptorsOfItsRequestExceptOnAPublicSocket) {
+  for (const bool is_public : {false, true}) {
+    if (is_public) options_.public_path = base_ + "/public.sock";
+    auto server = std::move(*ControlServer::create(options_));
+    server->serve([](const json&, const ControlClient&, PassedDescriptors& passed) {
+      return json{{"ok", true}, {"received", passed.received.size()}};
+    });
+    std::vector<UniqueFd> descriptors;
+    for (int i = 0; i < 2; ++i) descriptors.emplace_back(memfd_create("passed", MFD_CLOEXEC));
+    ControlCall request;
+    ASSERT_TRUE(request.send(server->path(), {{"op", "x"}}, seconds(5), descriptors));
+    const auto answer = request.answer(seconds(5));
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->at("received"), is_public ? 0 : 2);
+  }
 }
 
 TEST_F(ControlSocket, AnswerCarriesTheMostDescriptorsThatTheKernelPassesInTheirOrder) {

@@ -26,7 +26,7 @@ namespace ppmr {
 namespace {
 
 constexpr int kFirstSocket = 3;  // descriptor number in the page reader; the others follow
-// For the daemon to begin: before, it waits until what was written to the file has arrived.
+// The daemon begins after the rounds of pre-copy, which can take long.
 constexpr std::chrono::hours kPatience{24};
 
 Result<MappedMemory> receive_pool(int socket) {
@@ -75,7 +75,7 @@ int run(const std::vector<int>& sockets, const std::string& index_file) {
   // For what `ppmr migrate` or its terminal sends: the daemon may still need the memory.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
-  leave_terminal();  // whoever reads the output of `ppmr migrate` does not wait for this process
+  leave_terminal();  // else a pipe behind `ppmr migrate` would stay open as long as this process
   std::vector<UniqueFd> owned;
   for (const int socket : sockets) owned.emplace_back(socket);
   const Status served = serve_page_reads(std::move(owned), index_file);
@@ -127,9 +127,7 @@ Result<PageReaderProcess> PageReaderProcess::start(const std::string& index_file
 
 PageReaderProcess::~PageReaderProcess() {
   ends_.clear();
-  if (pid_ < 0) return;
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  if (pid_ > 0) ::waitpid(pid_, nullptr, WNOHANG);
 }
 
 void add_page_reader_command(CLI::App& app, int& exit_code) {

@@ -36,7 +36,7 @@ class PageReaderProcess {
 
   PageReaderProcess(PageReaderProcess&& other) noexcept
       : pid_(std::exchange(other.pid_, -1)), ends_(std::move(other.ends_)) {}
-  // Waits until the daemon does not need it any more.
+  // Waits for nothing: the daemon may need the process for longer, or be stopped.
   ~PageReaderProcess();
 
   // For the daemon. Once only.
