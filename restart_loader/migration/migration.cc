@@ -8,6 +8,7 @@
 #include "mount/control/control_client.h"
 #include "restart_loader/migration/audit_events.h"
 #include "restart_loader/migration/migration_hook.h"
+#include "restart_loader/migration/mount_daemon.h"
 #include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
@@ -21,7 +22,8 @@ constexpr MigrationRole kRole = MigrationRole::kSource;
 // Before anything is frozen, so a target that is busy costs nothing but time.
 constexpr milliseconds kFirstContact{10'000};
 constexpr milliseconds kLookSlice{1000};
-// The coordinator aborts if, before the decision, the target is unreachable for this long.
+// The coordinator aborts if, before the decision, the target is unreachable or the daemon of the
+// source silent for this long.
 constexpr milliseconds kReachPatience{5000};
 constexpr milliseconds kRootCausePatience{500};  // the processes are frozen meanwhile
 // During the dumps: how often the coordinator looks at the target, and whether it was interrupted.
@@ -329,6 +331,9 @@ Status Migration::await_all_sealed() {
     if (changed_.wait_for(lock, kLookInterval) == std::cv_status::no_timeout) continue;
     lock.unlock();
     store_.note_contact(id_, kRole);
+    // A dump that uses the mount of a stopped daemon would block, with its tree frozen.
+    const auto alive = ask(settings_.mount, {{"op", "status"}}, kReachPatience);
+    if (!alive) return failure(EIO, alive.error().message);
     auto target = look_at_target(milliseconds(0), kReachPatience);
     if (!target) return failure(target.error());
     if (target->state == MigrationState::kAborted) {

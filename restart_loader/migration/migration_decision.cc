@@ -190,6 +190,7 @@ Status Migration::abort(const Error& why) {
                   {"sentence", "dumped processes stay frozen until the abort can be recorded: " +
                                    aborted.error().message}});
   }
+  fail_requests_if_silent(settings_.mount);
   join_dumps();
   // A hook may have recorded the abort meanwhile.
   const auto end = store_.read(id_, kRole);

@@ -1,5 +1,7 @@
 #include "restart_loader/migration/mount_daemon.h"
 
+#include <sys/mount.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -22,6 +24,8 @@ constexpr milliseconds kWaitSlice{2000};
 // The pause before the next request when the daemon has refused a request at once instead of
 // waiting for an event.
 constexpr milliseconds kRetryInterval{20};
+// Longer than a busy machine keeps a daemon waiting.
+constexpr milliseconds kDaemonSilence{5000};
 
 CommandError unreachable(const MountEntry& mount, const Error& error) {
   const std::string daemon = "the daemon of " + mount.mountpoint;
@@ -109,6 +113,13 @@ CommandResult<CheckpointPath> find_checkpoint(const std::string& path) {
 
 CommandResult<json> ask(const MountEntry& mount, const json& request, milliseconds patience) {
   return judge(call(mount.source, request, patience), mount);
+}
+
+void fail_requests_if_silent(const MountEntry& mount) {
+  const auto alive = ask(mount, {{"op", "status"}}, kDaemonSilence);
+  if (!alive && alive.error().exit_code == ExitCode::kDaemonSilent) {
+    (void)umount2(mount.mountpoint.c_str(), MNT_FORCE);
+  }
 }
 
 CommandResult<json> ask_at_length(const MountEntry& mount, json request,

@@ -35,6 +35,11 @@ CommandResult<CheckpointPath> find_checkpoint(const std::string& path);
 CommandResult<nlohmann::json> ask(const MountEntry& mount, const nlohmann::json& request,
                                   std::chrono::milliseconds patience = kDaemonPatience);
 
+// Whoever uses the mount of a stopped daemon blocks. If the daemon has not replied for five
+// seconds, makes the kernel fail all requests to it, now and later, by a forced unmount. The mount
+// itself stays, because it is busy.
+void fail_requests_if_silent(const MountEntry& mount);
+
 // What a time limit counts: all time, or only that in which the mount transfers no bytes.
 enum class Timeout { kTotal, kWithoutProgress };
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -36,7 +35,6 @@ constexpr milliseconds kReaderPatience{30'000};
 // A CRIU that keeps running for so long after the decision may be blocked on a mount whose daemon
 // is stopped.
 constexpr milliseconds kEndPatience{5000};
-constexpr milliseconds kDaemonSilence{5000};
 
 }  // namespace
 
@@ -53,18 +51,26 @@ Status TreeDump::make_directories() {
   const std::string top = options_.mount.mountpoint + "/" + options_.record.checkpoint;
   if (mkdir(top.c_str(), 0700) != 0) return system_failure("begin checkpoint", top);
   top_ = top;
-  // The frozen tree waits for the seal anyway.
-  auto deferred =
-      ask(options_.mount, {{"op", "defer-errors"}, {"checkpoint", options_.record.checkpoint}});
-  if (!deferred) return failure(EIO, deferred.error().message);
+  if (Status deferred = defer_errors(options_.record.checkpoint); !deferred) return deferred;
   return moves_memory_apart() ? make_memory_file() : Status{};
 }
 
 // The file stays open until the memory is in it: the target takes a closed file as complete.
 Status TreeDump::make_memory_file() {
   const std::string path = options_.mount.mountpoint + "/" + options_.record.memory;
-  memory_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!memory_) return system_failure("begin checkpoint", path);
+  const UniqueFd created(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!created) return system_failure("begin checkpoint", path);
+  if (Status deferred = defer_errors(options_.record.memory); !deferred) return deferred;
+  // To close a file that was opened after that asks nothing of the daemon, which may be stopped.
+  memory_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!memory_) return system_failure("open checkpoint", path);
+  return {};
+}
+
+// The frozen tree waits for the seal anyway.
+Status TreeDump::defer_errors(const std::string& checkpoint) const {
+  auto deferred = ask(options_.mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint}});
+  if (!deferred) return failure(EIO, deferred.error().message);
   return {};
 }
 
@@ -347,11 +353,8 @@ void TreeDump::unblock_criu() {
   if (auto criu_of_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
     criu_of_runc->resume();
   }
-  if (!ask(options_.mount, {{"op", "status"}}, kDaemonSilence)) {
-    // Requests to a stopped daemon block CRIU, and thereby the frozen tree. A forced unmount makes
-    // the kernel fail them all, even though the mount itself stays because it is busy.
-    (void)umount2(options_.mount.mountpoint.c_str(), MNT_FORCE);
-  }
+  // CRIU may be blocked on the mount, and thereby the frozen tree.
+  fail_requests_if_silent(options_.mount);
 }
 
 Error TreeDump::explain(const std::string& what, const std::string& log) {

@@ -68,6 +68,7 @@ class TreeDump {
   Status start();
   bool moves_memory_apart() const { return !options_.record.memory.empty(); }
   Status make_memory_file();
+  Status defer_errors(const std::string& checkpoint) const;
   Result<PageIndex> index_frozen_memory() const;
   Result<PageIndex> index_unsent_memory() const;
   Status send_memory(const PageIndex& index);

@@ -398,3 +398,34 @@ def test_restored_process_is_not_released_if_release_cannot_be_recorded(lab, nod
     check_moved(worker, nodes)
     assert "work-0/let-go: No such file" in migrations.logs(), "the first restore was not refused"
     worker.end()
+
+
+@pytest.mark.parametrize("state", ["dumping", "frozen"])
+def test_stopped_daemon_of_the_source_leaves_the_process_here(lab, nodes, migrations, state):
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, f"source:{state}"))
+    migrations.wait_until_paused("source", state, running)
+    migrations.source.signal(signal.SIGSTOP)
+    migrations.go_on("source", state)
+    done = running.wait(timeout=60)
+    migrations.source.signal(signal.SIGCONT)
+    assert done.code == ABORTED and "did not reply" in done.output, done.output
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+def test_daemon_of_the_source_that_stops_with_memory_on_its_way_leaves_the_process_here(
+    lab, nodes, migrations
+):
+    [worker] = start_workers(lab, nodes, 1, size_mib=192)  # more than the pool holds
+    nodes.link.limit("100mbit")
+    running = migrations.start_migrate(worker.pid)
+    wait_until(
+        lambda: migrations.source.status()["pool"]["free"] <= 1, 30, "memory to be on its way"
+    )
+    migrations.source.signal(signal.SIGSTOP)
+    done = running.wait(timeout=60)
+    migrations.source.signal(signal.SIGCONT)
+    assert done.code == ABORTED and "did not reply" in done.output, done.output
+    check_stayed(worker, nodes)
+    worker.end()

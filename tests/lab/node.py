@@ -309,6 +309,13 @@ class Node(Commands):
             raise LabError(f"on {self.name}: '{' '.join(process.args)}' has ended")
         return int(children[0])
 
+    def signal_process(self, process, number):
+        super().signal_process(process, number)
+        if (
+            number == signal.SIGCONT
+        ):  # nsenter stops when its child does, and does not continue with it
+            process.send_signal(number)
+
     def find_processes(self, wanted):
         """Host pids of the node's processes for whose command line `wanted(words)` is true.
 
