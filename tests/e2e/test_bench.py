@@ -539,6 +539,7 @@ def chapter_of(directory, name):
     return text.split(f"## {name}\n", 1)[1].split("\n## ", 1)[0].splitlines()
 
 
+@pytest.mark.long  # also runs the other tools, which fail on a slow machine
 @pytest.mark.xdist_group("bench")
 def test_tiny_run_measures_a_shape_in_every_way(ppmr, tmp_path):
     done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "shapes")

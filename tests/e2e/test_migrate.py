@@ -141,7 +141,7 @@ def test_one_failed_restore_keeps_all_processes_at_source(lab, nodes, migrations
     } == {"aborted"}
     wait_until(
         lambda: nodes.target.run(["ls", migrations.in_]).stdout == "",
-        10,
+        60,
         "the checkpoints to be removed",
     )
     migrations.migrate(*[worker.pid for worker in workers]).ok()

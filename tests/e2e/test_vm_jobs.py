@@ -12,7 +12,7 @@ ROUNDS = 800  # longer than a move takes between emulated machines
 @pytest.mark.parametrize(
     "network",
     [
-        "vxlan",
+        pytest.param("vxlan", marks=pytest.mark.long),
         pytest.param("vxlan without multicast", marks=pytest.mark.long),
         pytest.param("interface", marks=pytest.mark.long),
     ],

@@ -193,6 +193,7 @@ def test_process_that_writes_nothing_moves_after_the_rounds(machines, migrations
 
 
 # As without rounds: from the vote on, the pager has all memory.
+@pytest.mark.long
 def test_killed_daemon_of_the_target_costs_no_page_of_a_round(machines, migrations, directory):
     worker = start_worker(machines, directory, size_mib=192, pages_per_s=200)
     running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2, "--timeout", "15s"])
@@ -225,6 +226,7 @@ def take_pid(node, pid):
 
 
 # CRIU has reset the marks of written pages in the rounds and in the last dump: the next migration begins anew.
+@pytest.mark.long
 def test_process_moves_after_an_aborted_pre_copy(machines, migrations, directory):
     worker = start_worker(machines, directory, size_mib=32, pages_per_s=200)
     running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2])
