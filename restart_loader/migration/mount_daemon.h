@@ -35,9 +35,9 @@ CommandResult<CheckpointPath> find_checkpoint(const std::string& path);
 CommandResult<nlohmann::json> ask(const MountEntry& mount, const nlohmann::json& request,
                                   std::chrono::milliseconds patience = kDaemonPatience);
 
-// Whoever uses the mount of a stopped daemon blocks. If the daemon has not replied for five
-// seconds, makes the kernel fail all requests to it, now and later, by a forced unmount. The mount
-// itself stays, because it is busy.
+// Ends file operations that block because the daemon of their mount is stopped. If the daemon does
+// not reply within five seconds, forces an unmount: the kernel then fails all present and later
+// operations on the mount. The mount itself stays while it is busy.
 void fail_requests_if_silent(const MountEntry& mount);
 
 // What a time limit counts: all time, or only that in which the mount transfers no bytes.

@@ -311,9 +311,8 @@ class Node(Commands):
 
     def signal_process(self, process, number):
         super().signal_process(process, number)
-        if (
-            number == signal.SIGCONT
-        ):  # nsenter stops when its child does, and does not continue with it
+        # nsenter stops when its child does, and does not continue with it.
+        if number == signal.SIGCONT:
             process.send_signal(number)
 
     def find_processes(self, wanted):
