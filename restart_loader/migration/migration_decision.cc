@@ -182,9 +182,10 @@ Status Migration::abort(const Error& why) {
         return {};
       });
   report_event({{"event", "aborted"}, {"error", why.message}});
+  Status notified;
   if (aborted) {
-    // The notification also makes the target remove the checkpoints, which ends dumps in progress.
-    (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
+    // The target also removes the checkpoints that are sealed.
+    notified = notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
   } else {
     report_event({{"event", "warning"},
                   {"sentence", "dumped processes stay frozen until the abort can be recorded: " +
@@ -192,6 +193,8 @@ Status Migration::abort(const Error& why) {
   }
   fail_requests_if_silent(settings_.mount);
   join_dumps();
+  // A checkpoint that was sealed meanwhile belongs to the target, and only the target can remove it.
+  if (aborted && notified) (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
   // A hook may have recorded the abort meanwhile.
   const auto end = store_.read(id_, kRole);
   if (aborted || (end && end->state == MigrationState::kAborted)) return {};

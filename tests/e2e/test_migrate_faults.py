@@ -10,7 +10,13 @@ from lab.criu import IS_A_SUPERVISORS, criu_that
 from lab.node import LabError, wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import find_program
-from lab.workers import check_moved, check_stayed, pause_at, start_workers
+from lab.workers import (
+    check_moved,
+    check_stayed,
+    pause_at,
+    start_workers,
+    take_pid,
+)
 
 MOVED, ABORTED, OPEN = 0, 11, 12
 
@@ -427,5 +433,23 @@ def test_daemon_of_the_source_that_stops_with_memory_on_its_way_leaves_the_proce
     done = running.wait(timeout=60)
     migrations.source.signal(signal.SIGCONT)
     assert done.code == ABORTED and "did not reply" in done.output, done.output
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+def test_checkpoint_that_is_sealed_after_an_abort_is_removed(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=48)
+    nodes.link.limit("100mbit")
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:dumping"))
+    migrations.wait_until_paused("source", "dumping", running)
+    take_pid(nodes.target, worker.pid)
+    migrations.go_on("source", "dumping")
+    wait_until(
+        lambda: migrations.records("source")[0]["peer_notified"], 30, "both nodes to have aborted"
+    )
+    assert migrations.target.status()["store"]["used_bytes"] < 40 << 20, "the memory was there"
+    assert running.wait().code == ABORTED
+    assert nodes.target.run(["ls", migrations.in_]).stdout == ""
+    nodes.target.signal(worker.pid, signal.SIGKILL)
     check_stayed(worker, nodes)
     worker.end()

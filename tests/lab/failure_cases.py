@@ -76,7 +76,7 @@ WHERE_CRIU_IS = {
     },
     "page reader": {
         "source:dumping": IN_THE_MIDDLE,
-        "source:frozen": HELD,
+        "source:frozen": LEAVING,
         "source:sealed": LEAVING,
         "source:committed": LEAVING,
         "target:restoring": LEAVING,

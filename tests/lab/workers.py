@@ -37,14 +37,20 @@ def check_stayed(worker, nodes):
     assert {line["node"] for line in worker.lines()} == {nodes.source.name}
 
 
-# clone3(2) with a given pid works even if the node starts helpers at the same moment.
+# clone3(2) with a given pid works even if the node starts helpers at the same moment. The pid may still belong to an
+# ended process that its parent is about to reap, or to a helper that is about to end.
 SLEEP_AS = """
-import ctypes, os, signal, sys
+import ctypes, errno, os, signal, sys, time
 pid = ctypes.c_int(int(sys.argv[1]))
 words = (ctypes.c_uint64 * 10)(0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(pid), 1)
 SYS_clone3 = 435
 libc = ctypes.CDLL(None, use_errno=True)
-child = libc.syscall(SYS_clone3, words, ctypes.sizeof(words))
+deadline = time.monotonic() + 20
+while True:
+    child = libc.syscall(SYS_clone3, words, ctypes.sizeof(words))
+    if child >= 0 or ctypes.get_errno() != errno.EEXIST or time.monotonic() > deadline:
+        break
+    time.sleep(0.01)
 if child < 0:
     sys.exit(f"clone3 with pid {pid.value}: {os.strerror(ctypes.get_errno())}")
 if child == 0:
