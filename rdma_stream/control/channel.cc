@@ -45,9 +45,11 @@ bool closed_by_peer(const Error& error) {
 Channel::Channel(ChannelOptions options, Handler handler)
     : options_(options),
       handler_(std::move(handler)),
-      outbox_(options.outbox_capacity_bytes),
+      buffers_(
+          std::make_unique_for_overwrite<std::byte[]>(options.outbox_capacity_bytes + kInboxBytes)),
+      outbox_(buffers_.get(), options.outbox_capacity_bytes),
       last_received_(now()),
-      inbox_(kInboxBytes),
+      inbox_(outbox_.data() + outbox_.size(), kInboxBytes),
       writer_([this] { run_writer(); }) {}
 
 Channel::~Channel() {
@@ -324,7 +326,7 @@ Status Channel::call_handler(wire::MessageType type, std::span<const std::byte> 
 
 // Blocks until at least one byte arrives; receives several frames with one call.
 Status Channel::receive_more(Connection& connection) {
-  const auto rest = std::span(inbox_).subspan(inbox_begin_, inbox_end_ - inbox_begin_);
+  const auto rest = inbox_.subspan(inbox_begin_, inbox_end_ - inbox_begin_);
   std::copy(rest.begin(), rest.end(), inbox_.begin());
   inbox_begin_ = 0;
   inbox_end_ = rest.size();
@@ -333,7 +335,7 @@ Status Channel::receive_more(Connection& connection) {
   } else if (frame_began_ == 0) {
     frame_began_ = now();
   }
-  const auto received = connection.read_some(std::span(inbox_).subspan(inbox_end_));
+  const auto received = connection.read_some(inbox_.subspan(inbox_end_));
   if (!received) return failure(received.error());
   inbox_end_ += *received;
   return {};

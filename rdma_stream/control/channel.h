@@ -16,8 +16,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
-#include <vector>
 
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/session_timings.h"
@@ -126,6 +127,8 @@ class Channel {
 
   const ChannelOptions options_;
   const Handler handler_;
+  // Of the outbox and the inbox. Not zeroed, so that a short session touches little of it.
+  const std::unique_ptr<std::byte[]> buffers_;
 
   mutable std::mutex mutex_;
   std::condition_variable writer_wanted_;  // wakes the writer thread
@@ -134,7 +137,7 @@ class Channel {
   // modulo the size of the ring it is an index. acknowledged <= sent <= appended, but the peer may
   // acknowledge bytes while they are being written. While `writing_`, the bytes from `sent` to
   // `writing` belong to the writer thread, so it sends them without the lock.
-  std::vector<std::byte> outbox_;
+  const std::span<std::byte> outbox_;
   uint64_t acknowledged_position_ = 0;
   uint64_t sent_position_ = 0;
   uint64_t writing_position_ = 0;  // end of the current write
@@ -160,7 +163,7 @@ class Channel {
   std::atomic<std::chrono::steady_clock::rep> frame_began_ = 0;  // 0: no incomplete frame
 
   // Used by run() only: received bytes; those in [begin, end) are not handled yet.
-  std::vector<std::byte> inbox_;
+  const std::span<std::byte> inbox_;
   size_t inbox_begin_ = 0;
   size_t inbox_end_ = 0;
 

@@ -22,13 +22,12 @@ IncomingSession::IncomingSession(Options options, Sink& sink)
       queue_(options_.hello.slot_count),
       starved_(options_.hello.slot_count),
       last_attempts_(options_.hello.stream_count),
-      channel_({.timings = options_.timings},
-               [this](wire::MessageType type, std::span<const std::byte> body) {
-                 return handle(type, body);
-               }) {
+      channel_(options_.channel, [this](wire::MessageType type, std::span<const std::byte> body) {
+        return handle(type, body);
+      }) {
   TcpPuller::Options puller;
   puller.stream_count = options_.hello.stream_count;
-  puller.timings = options_.timings;
+  puller.timings = options_.channel.timings;
   tcp_puller_ = std::make_unique<TcpPuller>(puller, tcp_port_);
 }
 
@@ -80,15 +79,15 @@ std::optional<Error> IncomingSession::over() const {
     const bool expects_bytes = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
     const bool landing = pulling_ > fetching;  // bytes have arrived and are being processed
     if (expects_bytes && !landing &&
-        Clock::now() - pull_progress_ > options_.timings.no_payload_max) {
+        Clock::now() - pull_progress_ > options_.channel.timings.no_payload_max) {
       return Error{EIO, "the source " + options_.hello.source_name +
                             " announces bytes, but no data connection delivers them"};
     }
   }
   if (auto failed = channel_.failed()) return failed;
-  if (Clock::now() - channel_.last_received() > options_.timings.peer_timeout) {
+  if (Clock::now() - channel_.last_received() > options_.channel.timings.peer_timeout) {
     return Error{EIO, "source " + options_.hello.source_name + " was silent for " +
-                          std::to_string(options_.timings.peer_timeout.count()) + " ms"};
+                          std::to_string(options_.channel.timings.peer_timeout.count()) + " ms"};
   }
   return std::nullopt;
 }

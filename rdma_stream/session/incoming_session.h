@@ -71,7 +71,7 @@ class IncomingSession final {
     PeerIdentity identity;
     std::shared_ptr<ChunkProtection> protection;
     std::shared_ptr<Decompressor> decompressor;
-    SessionTimings timings{};
+    ChannelOptions channel;  // its timings are those of the session
     TargetTransport transport;
   };
   // `hello` must be valid. The caller reports session_opened() to the sink. Throws

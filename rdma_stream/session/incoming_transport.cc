@@ -36,12 +36,12 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   VerbsPuller::Options options;
   options.offer = offer;
   options.stream_count = options_.hello.stream_count;
-  options.connect_timeout = options_.timings.verbs_connect_max;
+  options.connect_timeout = options_.channel.timings.verbs_connect_max;
   // An interruption shorter than the peer timeout must not end the session. If TCP can take over,
   // reads fail early enough to leave it time; if not, the queue pairs retransmit until the peer
   // timeout.
-  options.read_timeout =
-      verbs_only ? options_.timings.peer_timeout : options_.timings.connection_silence_max;
+  options.read_timeout = verbs_only ? options_.channel.timings.peer_timeout
+                                    : options_.channel.timings.connection_silence_max;
   VerbsPuller::Events events;
   events.available = [this](const std::string& description) {
     (void)choose_transport(wire::Transport::kVerbs, description);

@@ -156,7 +156,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   options.opened_by = connection.peer();
   options.token = random_token();
   options.identity = connection.peer_identity();
-  options.timings = timings_;
+  options.channel.timings = timings_;
   options.transport = options_.transport;
   auto protection = ChunkProtection::create(
       connection, hello.session, options.token,

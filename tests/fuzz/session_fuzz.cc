@@ -11,6 +11,8 @@ namespace {
 constexpr SessionId kSession = 1;
 constexpr uint32_t kSlots = 4;
 constexpr uint32_t kChunkBytes = 64 << 10;
+// A large one costs most of the time: AddressSanitizer marks its memory for each input.
+constexpr size_t kOutboxBytes = 64 << 10;
 
 void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   bytes.insert(bytes.end(), more.begin(), more.end());
@@ -57,7 +59,8 @@ void run(ImageTree& tree, FuzzedDataProvider& input) {
   options.hello.chunk_size_bytes = kChunkBytes;
   options.hello.stream_count = 1;
   options.hello.source_name = "fuzzer";
-  options.timings = SessionTimings::from_peer_timeout(std::chrono::seconds(10));
+  options.channel = {.outbox_capacity_bytes = kOutboxBytes,
+                     .timings = SessionTimings::from_peer_timeout(std::chrono::seconds(10))};
   options.protection =
       *ChunkProtection::create(*control, {}, {}, wire::Protection::kChecksum, true);
   IncomingSession session(options, tree);
