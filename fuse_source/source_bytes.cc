@@ -114,9 +114,10 @@ Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
       error = {EIO, "write: the mount is ending"};
     } else if (interrupted()) {
       error = {EINTR, "write: interrupted while waiting for a free slot"};
-    } else if (std::chrono::steady_clock::now() - progress_at >= options_.sender.peer_timeout) {
-      error = {EIO, "write: no slot became free for " +
-                        std::to_string(options_.sender.peer_timeout.count()) +
+    } else if (const auto patience =
+                   std::max(options_.sender.peer_timeout, checkpoint.patience.load());
+               std::chrono::steady_clock::now() - progress_at >= patience) {
+      error = {EIO, "write: no slot became free for " + std::to_string(patience.count()) +
                         " ms: the target does not accept more"};
     } else {
       return false;

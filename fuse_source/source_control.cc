@@ -1,5 +1,5 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// send-memory and note_outcome.
+// send-memory, wait-for-peer and note_outcome.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -46,6 +46,11 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, std::vector<Un
   if (operation == "defer-errors") {
     const Status deferred = defer_errors(request.at("checkpoint"));
     return deferred ? nlohmann::json{{"ok", true}} : refusal(deferred.error());
+  }
+  if (operation == "wait-for-peer") {
+    const int64_t ms = std::clamp<int64_t>(request.at("timeout_ms"), 0, kPatienceMax.count());
+    const Status waits = wait_for_peer(request.at("checkpoint"), std::chrono::milliseconds(ms));
+    return waits ? nlohmann::json{{"ok", true}} : refusal(waits.error());
   }
   if (operation == "note_outcome") {
     const Status noted = migrations_.note(request);

@@ -93,7 +93,10 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
   // The seal, which has a time limit, is not left with a pool full of bytes.
   if (sent) sent = node->writer->drain([this] { return stopping_.load(); });
   // EBUSY: the other request continues.
-  if (!sent && sent.error().errno_value != EBUSY) give_up(*node->checkpoint, sent.error());
+  if (!sent && sent.error().errno_value != EBUSY) {
+    give_up(*node->checkpoint, sent.error());
+    set_patience(*node->checkpoint, {});
+  }
   released(node, true);
   return sent;
 }

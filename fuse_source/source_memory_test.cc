@@ -106,6 +106,9 @@ class RecordingOutlet final : public DiscardOutlet {
     }
     return {};
   }
+  Status seal(wire::Seal) override { return {}; }
+  void set_patience(std::chrono::milliseconds patience) override { patience_ = patience; }
+  std::chrono::milliseconds patience() const { return patience_; }
   bool one_arrives() {
     Chunk chunk;
     {
@@ -140,6 +143,7 @@ class RecordingOutlet final : public DiscardOutlet {
   std::vector<std::byte> content_;
   std::vector<wire::Zeros> zeros_;
   std::deque<Chunk> in_flight_;
+  std::atomic<std::chrono::milliseconds> patience_{};
 };
 
 class SourceMemory : public testing::Test {
@@ -373,6 +377,29 @@ TEST_F(SourceMemory, SecondTransferToTheSameFileIsRefused) {
   EXPECT_EQ(second.error().errno_value, EBUSY);
   ASSERT_TRUE(finish());
   expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, SessionIsAsPatientAsItsMostPatientCheckpointUntilThatIsSealed) {
+  open();
+  const auto other = mount_->make(kSourceRoot, "other", wire::NodeType::kFile, {}, "").value();
+  other->checkpoint->outlet = outlet_;
+  const auto wait_for_peer = [this](const std::string& name, int64_t ms) {
+    return mount_->answer({{"op", "wait-for-peer"}, {"checkpoint", name}, {"timeout_ms", ms}});
+  };
+  EXPECT_EQ(wait_for_peer("missing", 1)["errno"], ENOENT);
+  EXPECT_TRUE(wait_for_peer(kName, 60'000)["ok"]);
+  EXPECT_TRUE(wait_for_peer("other", 20'000)["ok"]);
+  EXPECT_EQ(outlet_->patience(), std::chrono::seconds(60));
+  begin();
+  ASSERT_TRUE(finish());
+  EXPECT_EQ(outlet_->patience(), std::chrono::seconds(60)) << "the seal needs the target, too";
+  const auto sealed = mount_->commit(kName);
+  ASSERT_TRUE(sealed) << sealed.error().message;
+  EXPECT_EQ(outlet_->patience(), std::chrono::seconds(20));
+  ASSERT_TRUE(mount_->commit("other"));
+  EXPECT_TRUE(wait_for_peer(kName, 60'000)["ok"]);
+  EXPECT_EQ(outlet_->patience(), std::chrono::seconds(0)) << "it is sealed";
+  EXPECT_TRUE(wait_for_peer("other", INT64_MAX)["ok"]);
 }
 
 // From a request at the target to the bytes in its store, over TCP.

@@ -125,6 +125,10 @@ class SourceMount final : public FrontEnd {
                     const Interrupted& interrupted);
   Status set_attributes(const SourceNodePointer& node, const wire::Attributes& attributes);
 
+  // From now on until it is sealed or has failed, the checkpoint survives a target that is silent
+  // for so long: both nodes need each other. Errors: ENOENT.
+  Status wait_for_peer(const std::string& name, std::chrono::milliseconds patience);
+
   // ---- Memory of frozen processes (source_memory.cc).
   // Writes the memory to the checkpoint `name`: one file. Bytes that readers at the target wait for
   // are sent ahead of the others. Errors: ENOENT; EBUSY when another call sends to the same
@@ -197,6 +201,7 @@ class SourceMount final : public FrontEnd {
   // `writers_so_far`.
   void close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far);
   void give_up(const SourceCheckpoint& checkpoint, const Error& error);
+  void set_patience(SourceCheckpoint& checkpoint, std::chrono::milliseconds patience);
 
   nlohmann::json status();
 
@@ -242,6 +247,8 @@ class SourceMount final : public FrontEnd {
   std::condition_variable commit_requested_;
   std::queue<uint64_t> commit_requests_;  // ids of top-level nodes; guarded by commits_mutex_
   bool commits_stopping_ = false;         // guarded by commits_mutex_
+
+  std::mutex patience_mutex_;  // serialises set_patience()
 
   std::mutex memories_mutex_;
   // Guarded by memories_mutex_.

@@ -50,6 +50,30 @@ Status SourceMount::defer_errors(const std::string& name) {
   return {};
 }
 
+Status SourceMount::wait_for_peer(const std::string& name, std::chrono::milliseconds patience) {
+  const SourceNodePointer top = tree_.child(tree_.root(), name);
+  if (!top)
+    return failure(ENOENT, "wait for the target of '" + name + "': no such checkpoint here");
+  set_patience(*top->checkpoint, patience);
+  std::unique_lock lock(tree_.mutex());
+  const bool sealed = top->checkpoint->state == CheckpointState::kSealed;
+  lock.unlock();
+  if (sealed) set_patience(*top->checkpoint, {});
+  return {};
+}
+
+// The session has the patience of its most patient checkpoint.
+void SourceMount::set_patience(SourceCheckpoint& checkpoint, std::chrono::milliseconds patience) {
+  std::lock_guard lock(patience_mutex_);
+  if (checkpoint.patience.exchange(patience) == patience) return;
+  for (auto& top : tree_.tops()) {
+    if (top->checkpoint->outlet == checkpoint.outlet) {
+      patience = std::max(patience, top->checkpoint->patience.load());
+    }
+  }
+  checkpoint.outlet->set_patience(patience);
+}
+
 Status SourceMount::await_writers(const SourceNodePointer& top) {
   const auto nodes = tree_.nodes_of(*top->checkpoint);
   auto still_open = [&]() -> SourceNodePointer {
@@ -126,6 +150,7 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     return failure(answer.error());
   }
   set_state(CheckpointState::kSealed);
+  set_patience(checkpoint, {});
   return report;
 }
 

@@ -32,6 +32,9 @@ struct SourceCheckpoint {
   // close(2) neither waits for the target nor reports errors: whoever makes the checkpoint seals it
   // and learns them then.
   std::atomic<bool> defers_errors = false;
+  // How long the session waits for a silent target because of this checkpoint, if that is longer
+  // than the peer timeout.
+  std::atomic<std::chrono::milliseconds> patience{};
 
   // The error if the checkpoint has failed, else success.
   Status status() const {

@@ -6,6 +6,10 @@
 
 namespace ppmr {
 
+// The longest time for which a session waits for a silent peer, however long that asks to be waited
+// for: its checkpoints take memory meanwhile.
+inline constexpr std::chrono::milliseconds kPatienceMax = std::chrono::hours(1);
+
 struct SessionTimings {
   using Time = std::chrono::milliseconds;
 
@@ -25,7 +29,7 @@ struct SessionTimings {
     return timings;
   }
 
-  // Silence after which the session fails.
+  // Silence after which the session fails. wire::Patience prolongs it.
   Time peer_timeout;
   // Silence after which one connection is closed. Half the peer timeout, so that a reconnection
   // still fits into the other half.

@@ -79,15 +79,17 @@ std::optional<Error> IncomingSession::over() const {
     const bool expects_bytes = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
     const bool landing = pulling_ > fetching;  // bytes have arrived and are being processed
     if (expects_bytes && !landing &&
-        Clock::now() - pull_progress_ > options_.channel.timings.no_payload_max) {
+        Clock::now() - pull_progress_ >
+            std::max(options_.channel.timings.no_payload_max, patience_.load())) {
       return Error{EIO, "the source " + options_.hello.source_name +
                             " announces bytes, but no data connection delivers them"};
     }
   }
   if (auto failed = channel_.failed()) return failed;
-  if (Clock::now() - channel_.last_received() > options_.channel.timings.peer_timeout) {
+  const auto patience = std::max(options_.channel.timings.peer_timeout, patience_.load());
+  if (Clock::now() - channel_.last_received() > patience) {
     return Error{EIO, "source " + options_.hello.source_name + " was silent for " +
-                          std::to_string(options_.channel.timings.peer_timeout.count()) + " ms"};
+                          std::to_string(patience.count()) + " ms"};
   }
   return std::nullopt;
 }
@@ -199,6 +201,13 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       return apply(body, &Sink::abandon_checkpoint);
     case MessageType::kSealRefused:
       return apply(body, &Sink::seal_refused);
+    case MessageType::kPatience: {
+      const auto message = wire::decode<wire::Patience>(body);
+      if (!message) return failure(message.error());
+      const auto most = static_cast<uint64_t>(kPatienceMax.count());
+      patience_ = milliseconds(std::min(message->duration_ms, most));
+      return {};
+    }
     case MessageType::kAnnounce: {
       auto message = wire::decode<wire::Announce>(body);
       return message ? handle_announce(*message, {}) : failure(message.error());

@@ -205,7 +205,8 @@ class IncomingSession final {
   wire::Transport transport_ = wire::Transport::kTcp;
   std::string transport_why_;
 
-  std::atomic<size_t> fetching_ = 0;  // pulls whose bytes have not arrived yet
+  std::atomic<std::chrono::milliseconds> patience_{};  // for a silent source
+  std::atomic<size_t> fetching_ = 0;                   // pulls whose bytes have not arrived yet
   std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> wire_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;

@@ -61,6 +61,44 @@ TEST_F(Outage, LongerThanThePeerTimeoutFailsBothSides) {
   rig->network().set_link(true);
 }
 
+// Longer also than the time without payload after which a session fails.
+TEST_F(Outage, LongerThanThePeerTimeoutLosesNothingWithPatience) {
+  TestSource source(*rig, {});
+  ASSERT_TRUE(source.claim("checkpoint"));
+  TestFile& file = **source.make_file("file");
+  source.sender().set_patience(std::chrono::minutes(1));
+  ASSERT_TRUE(source.write(file, 0, kChunk, random));
+  ASSERT_TRUE(source.drain(file));
+  rig->network().set_link(false);
+  rig->network().cut_all();
+  std::thread back([&] {
+    std::this_thread::sleep_for(milliseconds(4000));
+    rig->network().set_link(true);
+  });
+  EXPECT_TRUE(source.write(file, kChunk, 20 * kChunk, random));
+  back.join();
+  EXPECT_TRUE(source.seal());
+  EXPECT_EQ(rig->sink().content(file.node), file.model);
+}
+
+TEST_F(Outage, PatienceEndsAtBothSides) {
+  TestSource source(*rig, {});
+  ASSERT_TRUE(source.claim("checkpoint"));
+  TestFile& file = **source.make_file("file");
+  source.sender().set_patience(milliseconds(2000));
+  ASSERT_TRUE(source.write(file, 0, kChunk, random));
+  ASSERT_TRUE(source.drain(file));
+  rig->network().set_link(false);
+  rig->network().cut_all();
+  (void)source.write(file, kChunk, kChunk, random);
+  const Status drained = source.drain(file);
+  ASSERT_FALSE(drained);
+  EXPECT_NE(drained.error().message.find("was silent for 2000 ms"), std::string::npos);
+  EXPECT_TRUE(eventually([&] { return rig->sink().open_sessions() == 0; }, milliseconds(5000)));
+  EXPECT_NE(rig->sink().end_reason().find("was silent for 2000 ms"), std::string::npos);
+  rig->network().set_link(true);
+}
+
 TEST_F(Outage, ClosingASourceDoesNotWaitForASilentTarget) {
   auto source = std::make_unique<TestSource>(*rig, TestSourceOptions{});
   ASSERT_TRUE(source->claim("checkpoint"));

@@ -67,6 +67,10 @@ class Outlet {
   // read_back().
   virtual Status await_applied(uint64_t node, const Interrupted& interrupted) = 0;
 
+  // From now on the session lasts until the target was silent for this long, or for the peer
+  // timeout if that is longer. Asks the target to wait as long for the source. Never blocks.
+  virtual void set_patience(std::chrono::milliseconds) {}
+
   // Ends the session now: calls that wait for the target fail with EIO and the text of `error`.
   virtual void fail(Error error) = 0;
 

@@ -162,11 +162,12 @@ Error Sender::stay_connected(Greeting greeting) {
   while (!stopping_) {
     lock.unlock();
     if (auto failed = channel_.failed()) return *failed;
-    const auto left = std::chrono::duration_cast<milliseconds>(
-        channel_.last_received() + timings_.peer_timeout - Clock::now());
+    const auto patience = std::max(timings_.peer_timeout, patience_.load());
+    const auto left = std::chrono::duration_cast<milliseconds>(channel_.last_received() + patience -
+                                                               Clock::now());
     if (left <= milliseconds(0)) {
       return {EIO, "target " + connector_.target() + " was silent for " +
-                       std::to_string(timings_.peer_timeout.count()) + " ms: " + reason.message};
+                       std::to_string(patience.count()) + " ms: " + reason.message};
     }
     auto connected = connect(std::min(left, timings_.attempt_max));
     if (connected) {
@@ -184,6 +185,11 @@ Error Sender::stay_connected(Greeting greeting) {
     stop_requested_.wait_for(lock, timings_.retry_interval, [this] { return stopping_; });
   }
   return {EIO, "the session with " + connector_.target() + " was closed"};
+}
+
+void Sender::set_patience(milliseconds patience) {
+  patience_ = patience;
+  (void)channel_.post(wire::Patience{static_cast<uint64_t>(patience.count())});
 }
 
 // Fails all chunks in flight and all requests, and frees all slots.

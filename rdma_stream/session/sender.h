@@ -75,6 +75,7 @@ class Sender final : public Outlet, private SlotReader {
   Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
                            const Interrupted& interrupted) override;
   Status await_applied(uint64_t node, const Interrupted& interrupted) override;
+  void set_patience(std::chrono::milliseconds patience) override;
   void fail(Error error) override { channel_.fail(std::move(error)); }
   wire::Space space() const override;
   Status status() const override;
@@ -139,6 +140,7 @@ class Sender final : public Outlet, private SlotReader {
 
   const SenderOptions options_;
   const SessionTimings timings_;
+  std::atomic<std::chrono::milliseconds> patience_{};  // for a silent target
   BufferPool& pool_;
   Connector& connector_;
   const SenderEvents events_;

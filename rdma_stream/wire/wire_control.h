@@ -46,6 +46,8 @@ enum class MessageType : uint16_t {
   kReadBack = 43,
   kGoodbye = 44,
   kSealRefused = 45,
+  // Source -> target: the session.
+  kPatience = 46,
   kTransportOffer = 50,
   // Target -> source.
   kRelease = 60,
@@ -298,6 +300,17 @@ struct Seal {
   template <typename F>
   void fields(F&& field) {
     field(request), field(checkpoint), field(entry_count);
+  }
+};
+
+// How long the source waits for a silent target from now on, and asks the target to wait for it, if
+// that is longer than the peer timeout.
+struct Patience {
+  static constexpr MessageType kType = MessageType::kPatience;
+  uint64_t duration_ms = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field(duration_ms);
   }
 };
 

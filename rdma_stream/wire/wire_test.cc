@@ -37,9 +37,9 @@ using Messages =
     testing::Types<HandshakePrefix, ControlHello, DataHello, Welcome, Reject, FrameHeader, Claim,
                    Make, Remove, Rename, SetAttributes, Truncate, PunchHole, OpenedForWrite, Closed,
                    Forget, Announce, AnnounceInline, ManifestEntry, Seal, Abandon, SealRefused,
-                   ReadBack, Release, Outcome, ReadBackReply, Space, SealRequest, CheckpointRemoved,
-                   Want, Zeros, ReadRequest, ReadResponse, TransportOffer, TransportChoice,
-                   AgentHello, DataWelcome, RdmaHello, AgentFrameHeader>;
+                   Patience, ReadBack, Release, Outcome, ReadBackReply, Space, SealRequest,
+                   CheckpointRemoved, Want, Zeros, ReadRequest, ReadResponse, TransportOffer,
+                   TransportChoice, AgentHello, DataWelcome, RdmaHello, AgentFrameHeader>;
 TYPED_TEST_SUITE(EachMessage, Messages);
 
 TYPED_TEST(EachMessage, SurvivesEncodingAndDecoding) {

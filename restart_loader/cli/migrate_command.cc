@@ -294,7 +294,8 @@ void Migrate::check_post_copy() {
   findings_.push_back(
       {Severity::kWarns,
        "--post-copy: from the decision until all memory has arrived, the processes need both nodes "
-       "and the link between them; if one is lost, the processes are lost",
+       "and the link between them; if a node is lost, or the link for longer than --timeout, they "
+       "are lost",
        "without --post-copy they run at the target only when all memory is there"});
 }
 

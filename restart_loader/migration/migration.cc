@@ -9,6 +9,7 @@
 #include "restart_loader/migration/audit_events.h"
 #include "restart_loader/migration/migration_hook.h"
 #include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/migration/moved_memory.h"
 #include "restart_loader/rdma_release/rdma_release.h"
 
 namespace ppmr {
@@ -182,7 +183,7 @@ void Migration::dump(Tree& tree, size_t number) {
     if (!done) note_failure_locked(tree, done.error());
   }
   changed_.notify_all();
-  if (done && settings_.post_copy) finish_memory(tree);
+  if (done && settings_.post_copy) finish_memory(tree, number);
   if (tree.dump) tree.dump->wait_for_end();
 }
 
@@ -192,21 +193,39 @@ void Migration::note_failure_locked(const Tree& tree, const Error& error) {
                                                         tree.plan.name, error.message)};
 }
 
-// After the decision an error here means that the target cannot get the memory any more. It finds
-// that out by itself.
-void Migration::finish_memory(Tree& tree) {
+// An error before the decision aborts the migration. After it, either the source's daemon was only
+// silent for a while, and the memory follows, or the target finds out by itself that it cannot get
+// the memory any more.
+void Migration::finish_memory(Tree& tree, size_t number) {
   const auto memory = tree.dump->finish_memory();
+  if (!memory) {
+    {
+      std::lock_guard lock(mutex_);
+      note_failure_locked(tree, memory.error());
+    }
+    const auto decided = await_decision();
+    if (decided && decided->state == MigrationState::kCommitted) {
+      ppmr::await_memory_moved(*decided, decided->trees[number], settings_.hold_limit);
+    }
+  }
   {
     std::lock_guard lock(mutex_);
     tree.memory_has_moved = true;
     if (memory) {
       tree.sealed.bytes += memory->bytes;
       tree.sealed.files += memory->files;
-    } else {
-      note_failure_locked(tree, memory.error());
     }
   }
   changed_.notify_all();
+}
+
+// Returns the record once it says committed or aborted, or the coordinator has given up.
+Result<OwnershipRecord> Migration::await_decision() const {
+  auto record = store_.read(id_, kRole);
+  while (record && record->state < MigrationState::kCommitted && !has_given_up_) {
+    record = store_.wait(id_, kRole, record->version, kLookInterval);
+  }
+  return record;
 }
 
 void Migration::await_memory_moved() {

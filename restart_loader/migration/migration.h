@@ -89,8 +89,9 @@ class Migration {
   std::vector<pid_t> roots() const;
   Status dump_and_seal(Tree& tree, size_t number);
   void note_failure_locked(const Tree& tree, const Error& error);
-  void finish_memory(Tree& tree);
+  void finish_memory(Tree& tree, size_t number);
   // Blocks until the frozen tasks are not needed any more.
+  Result<OwnershipRecord> await_decision() const;
   void await_memory_moved();
   Error root_cause(const Error& own);
   Status await_all_sealed();
@@ -129,6 +130,7 @@ class Migration {
   std::once_flag release_began_;
   Status released_;  // set in release_rdma_once()
   std::atomic<bool> asked_to_release_ = false;
+  std::atomic<bool> has_given_up_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -81,6 +81,10 @@ Status Migration::commit() {
     if (!now) return failure(now.error());
     if (now->state == MigrationState::kCommitted) {
       report_event({{"event", "committed"}});
+      // From now on a cut link must not cost the memory that is on its way.
+      for (const Tree& tree : trees_) {
+        if (settings_.post_copy) tree.dump->wait_for_peer(settings_.hold_limit);
+      }
       return {};
     }
     confirmed = failure(committed.error());
@@ -192,8 +196,10 @@ Status Migration::abort(const Error& why) {
                                    aborted.error().message}});
   }
   fail_requests_if_silent(settings_.mount);
+  has_given_up_ = true;
   join_dumps();
-  // A checkpoint that was sealed meanwhile belongs to the target, and only the target can remove it.
+  // A checkpoint that was sealed meanwhile belongs to the target, and only the target can remove
+  // it.
   if (aborted && notified) (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
   // A hook may have recorded the abort meanwhile.
   const auto end = store_.read(id_, kRole);

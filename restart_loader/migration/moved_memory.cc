@@ -12,15 +12,15 @@ namespace {
 
 using nlohmann::json;
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kPatience{2000};
 // While memory is being sent, the daemon answers a request to seal it later than this.
 constexpr milliseconds kSealPatience{1000};
 constexpr milliseconds kInterval{100};
 
-}  // namespace
-
-bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree) {
+// As needs_frozen_pages(). nullopt: the daemon does not answer; one that is stopped may go on.
+std::optional<bool> ask_for_need(const OwnershipRecord& record, const TreeRecord& tree) {
   if (!record.post_copy || tree.memory.empty()) return false;
   const auto mount = find_mount(record.mountpoint);
   if (!mount) return mount.error().errno_value != ENODEV;
@@ -30,7 +30,8 @@ bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree) {
   const auto status = call(daemon, {{"op", "status"}}, kPatience);
   if (!status) {
     const int error = status.error().errno_value;
-    return error != ECONNREFUSED && error != ENOENT;  // a daemon that is stopped may go on
+    if (error == ECONNREFUSED || error == ENOENT) return false;
+    return std::nullopt;
   }
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
     if (checkpoint.value("name", "") == tree.memory) return checkpoint.value("state", "") == "open";
@@ -38,8 +39,22 @@ bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree) {
   return false;
 }
 
-void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree) {
-  while (needs_frozen_pages(record, tree)) std::this_thread::sleep_for(kInterval);
+}  // namespace
+
+bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree) {
+  return ask_for_need(record, tree).value_or(true);
+}
+
+void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree,
+                        std::optional<milliseconds> silence_max) {
+  auto answered_at = Clock::now();
+  for (;;) {
+    const auto needed = ask_for_need(record, tree);
+    if (needed && !*needed) return;
+    if (needed) answered_at = Clock::now();
+    if (silence_max && Clock::now() - answered_at > *silence_max) return;
+    std::this_thread::sleep_for(kInterval);
+  }
 }
 
 }  // namespace ppmr

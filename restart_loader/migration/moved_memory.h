@@ -2,16 +2,21 @@
 // still reads their memory. Whoever kills the tasks asks here first.
 #pragma once
 
+#include <chrono>
+#include <optional>
+
 #include "restart_loader/records/ownership_record.h"
 
 namespace ppmr {
 
 // Whether the target may still need the frozen pages of the tree. False: it has all of them, or can
 // get no more because the source's daemon has ended or its session with the target has failed. Also
-// seals the memory if the coordinator died before it could. Takes up to a few seconds.
+// seals the memory if the coordinator could not. Takes up to a few seconds.
 bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree);
 
-// Blocks until needs_frozen_pages() is false.
-void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree);
+// Blocks until needs_frozen_pages() is false, or the source's daemon has not answered for
+// `silence_max`: then its session has failed.
+void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree,
+                        std::optional<std::chrono::milliseconds> silence_max = {});
 
 }  // namespace ppmr

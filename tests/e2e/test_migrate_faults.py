@@ -300,6 +300,7 @@ def test_killed_supervisor_of_a_copy_never_leads_to_a_second_copy(
     started, process_one = supervisors_of(nodes.target)
     if killed == "both":
         nodes.target.signal(process_one, signal.SIGKILL)
+        nodes.target.await_end(process_one)  # and with it the hook in its namespace
     else:
         nodes.target.signal(
             process_one, signal.SIGSTOP

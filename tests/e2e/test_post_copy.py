@@ -11,6 +11,7 @@ from lab.workers import check_moved, check_stayed, pause_at, start_workers
 LOST, ABORTED, OPEN = 10, 11, 12
 SIZE_MIB = 64
 SLOW = "100mbit"
+PEER_TIMEOUT = 1  # seconds
 
 
 def tree_of(migrations, role):
@@ -42,6 +43,60 @@ def test_process_runs_before_its_memory_has_arrived(lab, nodes, migrations):
     assert "--post-copy" in done.output, "no warning"
     nodes.link.limit()
     check_moved(worker, nodes)
+    worker.end()
+
+
+@pytest.fixture
+def impatient_migrations(make_migrations):
+    """Between daemons that give a silent peer up after a second."""
+    options = ["--peer-timeout", PEER_TIMEOUT]
+    return make_migrations(source_options=options, target_options=options)
+
+
+def test_process_survives_a_link_that_is_cut_for_longer_than_the_peer_timeout(
+    lab, nodes, impatient_migrations
+):
+    migrations = impatient_migrations
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)  # more than the pool holds
+    running = start_slow(migrations, nodes, worker, ["--timeout", 60])
+    nodes.link.set_up(False)
+    time.sleep(5 * PEER_TIMEOUT)
+    assert tree_of(migrations, "target")["phase"] == "running", "the memory was there"
+    nodes.link.set_up(True)
+    nodes.link.limit()
+    running.wait().ok()
+    check_moved(worker, nodes)
+    audit = worker.audit()
+    worker.end()
+    assert audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
+    assert migrations.source.status()["reconnections"] > 0
+
+
+def test_process_survives_a_stopped_daemon_of_the_source(lab, nodes, impatient_migrations):
+    migrations = impatient_migrations
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
+    running = start_slow(migrations, nodes, worker, ["--timeout", 60])
+    migrations.source.signal(signal.SIGSTOP)
+    time.sleep(5 * PEER_TIMEOUT)
+    migrations.source.signal(signal.SIGCONT)
+    nodes.link.limit()
+    running.wait().ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_process_is_lost_if_the_link_stays_cut_for_longer_than_the_timeout(
+    lab, nodes, impatient_migrations
+):
+    migrations = impatient_migrations
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
+    running = start_slow(migrations, nodes, worker, ["--timeout", 3 * PEER_TIMEOUT])
+    nodes.link.set_up(False)
+    wait_until(lambda: not nodes.target.alive(worker.pid), 30, "the process at the target to end")
+    assert "MEMORY LOST" in migrations.records("target")[-1]["error"]
+    assert running.wait().code in (LOST, OPEN)
+    wait_until(lambda: not nodes.source.alive(worker.pid), 30, "the process at the source to end")
+    nodes.link.set_up(True)
     worker.end()
 
 

@@ -30,9 +30,9 @@ constexpr auto kChecks =
     checks_of<HandshakePrefix, ControlHello, DataHello, DataWelcome, AgentHello, Welcome, Reject,
               FrameHeader, Claim, Make, Remove, Rename, SetAttributes, Truncate, PunchHole,
               OpenedForWrite, Closed, Forget, Announce, AnnounceInline, Zeros, ManifestEntry, Seal,
-              Abandon, SealRefused, ReadBack, Release, Outcome, ReadBackReply, Space, SealRequest,
-              CheckpointRemoved, Want, TransportOffer, TransportChoice, RdmaHello, ReadRequest,
-              ReadResponse, AgentFrameHeader>();
+              Abandon, SealRefused, Patience, ReadBack, Release, Outcome, ReadBackReply, Space,
+              SealRequest, CheckpointRemoved, Want, TransportOffer, TransportChoice, RdmaHello,
+              ReadRequest, ReadResponse, AgentFrameHeader>();
 
 }  // namespace
 }  // namespace ppmr::wire

@@ -115,7 +115,7 @@ def may_be_lost(stop, what, how, mode):
     if mode == EAGER:
         return False
     if mode == POST_COPY and decided and stop not in ("source:finished", "target:finished"):
-        # The memory may be on its way. A session ends with a daemon, or without contact.
+        # The memory may be on its way. A session ends with a daemon, or without contact for --timeout.
         if what in ("source daemon", "target daemon", *LINKS):
             return how in ("kill", "stop", "cut")
         if what == "page reader":
