@@ -136,6 +136,7 @@ nlohmann::json SourceMount::status() {
                          {"encryption_why", sent.encryption_why},
                          {"connected", sent.connected},
                          {"silence_ms", sent.silence.count()},
+                         {"silence_max_ms", sent.silence_max.count()},
                          {"age_ms", ms_since(started_at_)},
                          {"compression", sent.compression},
                          {"compression_why", sent.compression_why},

@@ -47,6 +47,7 @@ nlohmann::json describe(const SessionReport& session) {
           {"encryption_why", session.encryption_why},
           {"connected", session.connected},
           {"silence_ms", session.silence.count()},
+          {"silence_max_ms", session.silence_max.count()},
           {"age_ms", session.age.count()},
           {"bytes", session.received_bytes},
           {"wire_bytes", session.wire_bytes},

@@ -86,10 +86,9 @@ std::optional<Error> IncomingSession::over() const {
     }
   }
   if (auto failed = channel_.failed()) return failed;
-  const auto patience = std::max(options_.channel.timings.peer_timeout, patience_.load());
-  if (Clock::now() - channel_.last_received() > patience) {
+  if (Clock::now() - channel_.last_received() > silence_max()) {
     return Error{EIO, "source " + options_.hello.source_name + " was silent for " +
-                          std::to_string(patience.count()) + " ms"};
+                          std::to_string(silence_max().count()) + " ms"};
   }
   return std::nullopt;
 }
@@ -291,6 +290,7 @@ SessionReport IncomingSession::report() const {
   report.connected = channel_.connected();
   const auto now = Clock::now();
   report.silence = std::chrono::duration_cast<milliseconds>(now - channel_.last_received());
+  report.silence_max = silence_max();
   report.age = std::chrono::duration_cast<milliseconds>(now - opened_at_);
   report.received_bytes = received_bytes_;
   report.wire_bytes = wire_bytes_;

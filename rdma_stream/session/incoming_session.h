@@ -11,6 +11,7 @@
 // then the contents of the common bytes are undefined, or a checksum fails.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -48,6 +49,7 @@ struct SessionReport {
   wire::Transport transport = wire::Transport::kTcp;
   std::string transport_why;  // the reason for this choice
   bool connected = false;
+  std::chrono::milliseconds silence_max{0};  // after which the session fails
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds age{0};
   uint64_t received_bytes = 0;  // landed
@@ -117,6 +119,9 @@ class IncomingSession final {
   SessionReport report() const;
 
  private:
+  std::chrono::milliseconds silence_max() const {
+    return std::max(options_.channel.timings.peer_timeout, patience_.load());
+  }
   enum class ChunkState : uint8_t { kIdle, kQueued, kPulling };
   struct ChunkEntry {
     ChunkState state = ChunkState::kIdle;

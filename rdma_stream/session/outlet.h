@@ -25,12 +25,13 @@ struct OutletCounters {
   std::string transport_why;  // the reason for this choice
   std::string peer;
   std::string peer_name;
-  std::string security;                  // PeerIdentity::text(), of the target
-  std::string encryption = "none";       // of chunks: to_string(wire::Protection)
-  std::string encryption_why;            // the reason for it
-  std::string compression = "off";       // CompressionChoice::text()
-  std::string compression_why;           // what it measured
-  std::chrono::milliseconds silence{0};  // time since the peer last sent anything
+  std::string security;                      // PeerIdentity::text(), of the target
+  std::string encryption = "none";           // of chunks: to_string(wire::Protection)
+  std::string encryption_why;                // the reason for it
+  std::string compression = "off";           // CompressionChoice::text()
+  std::string compression_why;               // what it measured
+  std::chrono::milliseconds silence{0};      // time since the peer last sent anything
+  std::chrono::milliseconds silence_max{0};  // after which the session fails
 };
 
 // Messages without an answer. The target applies them in the order in which they were sent.

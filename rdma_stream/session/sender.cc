@@ -162,12 +162,11 @@ Error Sender::stay_connected(Greeting greeting) {
   while (!stopping_) {
     lock.unlock();
     if (auto failed = channel_.failed()) return *failed;
-    const auto patience = std::max(timings_.peer_timeout, patience_.load());
-    const auto left = std::chrono::duration_cast<milliseconds>(channel_.last_received() + patience -
-                                                               Clock::now());
+    const auto left = std::chrono::duration_cast<milliseconds>(channel_.last_received() +
+                                                               silence_max() - Clock::now());
     if (left <= milliseconds(0)) {
       return {EIO, "target " + connector_.target() + " was silent for " +
-                       std::to_string(patience.count()) + " ms: " + reason.message};
+                       std::to_string(silence_max().count()) + " ms: " + reason.message};
     }
     auto connected = connect(std::min(left, timings_.attempt_max));
     if (connected) {
@@ -429,6 +428,7 @@ OutletCounters Sender::counters() const {
   counters.compression_why = compression_.why();
   counters.silence =
       std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_received());
+  counters.silence_max = silence_max();
   return counters;
 }
 

@@ -6,6 +6,7 @@
 // target's Release, or the end of the session, frees a slot.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -129,6 +130,9 @@ class Sender final : public Outlet, private SlotReader {
   void end_session(Error error);
   // Returns the error that ended the session, with errno EIO: writers receive it.
   Error session_error() const;
+  std::chrono::milliseconds silence_max() const {
+    return std::max(timings_.peer_timeout, patience_.load());
+  }
 
   template <typename Message>
   Status request(Message message);

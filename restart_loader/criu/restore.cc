@@ -145,7 +145,12 @@ Status Restore::start_restore() {
     std::ifstream log(users_log_);
     for (std::string line; std::getline(log, line);) restore_->errors().note(line);
   }
-  return failure(explain(options_.name, *restore_));
+  Error error = explain(options_.name, *restore_);
+  // A tree whose pager has failed is not released.
+  if (lost() && !pager_->errors().summary().empty()) {
+    error.message += "; " + explain("the pager", *pager_).message;
+  }
+  return failure(std::move(error));
 }
 
 Status Restore::finish_pages() {

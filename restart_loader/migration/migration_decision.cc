@@ -6,6 +6,7 @@
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/migration/migration.h"
 #include "restart_loader/migration/mount_daemon.h"
+#include "restart_loader/migration/moved_memory.h"
 #include "restart_loader/migration/notify_target.h"
 
 namespace ppmr {
@@ -82,9 +83,7 @@ Status Migration::commit() {
     if (now->state == MigrationState::kCommitted) {
       report_event({{"event", "committed"}});
       // From now on a cut link must not cost the memory that is on its way.
-      for (const Tree& tree : trees_) {
-        if (settings_.post_copy) tree.dump->wait_for_peer(settings_.hold_limit);
-      }
+      for (const TreeRecord& tree : now->trees) wait_for_peer(*now, tree);
       return {};
     }
     confirmed = failure(committed.error());

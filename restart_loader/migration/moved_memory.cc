@@ -45,8 +45,19 @@ bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree) {
   return ask_for_need(record, tree).value_or(true);
 }
 
+void wait_for_peer(const OwnershipRecord& record, const TreeRecord& tree) {
+  if (!record.post_copy || tree.memory.empty()) return;
+  const auto mount = find_mount(record.mountpoint);
+  if (!mount) return;
+  (void)call(
+      mount->mount.source,
+      {{"op", "wait-for-peer"}, {"checkpoint", tree.memory}, {"timeout_ms", record.hold_limit_ms}},
+      kPatience);
+}
+
 void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree,
                         std::optional<milliseconds> silence_max) {
+  wait_for_peer(record, tree);
   auto answered_at = Clock::now();
   for (;;) {
     const auto needed = ask_for_need(record, tree);

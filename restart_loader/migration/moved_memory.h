@@ -14,8 +14,12 @@ namespace ppmr {
 // seals the memory if the coordinator could not. Takes up to a few seconds.
 bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree);
 
-// Blocks until needs_frozen_pages() is false, or the source's daemon has not answered for
-// `silence_max`: then its session has failed.
+// After the decision: until the tree's memory is sealed, its session survives a peer that is silent
+// for the hold limit. Without effect if the source's daemon does not answer.
+void wait_for_peer(const OwnershipRecord& record, const TreeRecord& tree);
+
+// Calls wait_for_peer(), and blocks until needs_frozen_pages() is false, or the source's daemon has
+// not answered for `silence_max`: then its session has failed.
 void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree,
                         std::optional<std::chrono::milliseconds> silence_max = {});
 

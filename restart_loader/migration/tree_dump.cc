@@ -312,13 +312,6 @@ Status TreeDump::send_memory(const PageIndex& index) {
   return {};
 }
 
-void TreeDump::wait_for_peer(milliseconds patience) const {
-  if (!moves_memory_apart()) return;
-  (void)ask(options_.mount, {{"op", "wait-for-peer"},
-                             {"checkpoint", options_.record.memory},
-                             {"timeout_ms", patience.count()}});
-}
-
 Result<SealedTree> TreeDump::seal(const std::string& checkpoint) {
   const auto sealed = ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", checkpoint}},
                                     options_.seal_patience, Timeout::kWithoutProgress);

@@ -48,9 +48,6 @@ class TreeDump {
   // With post-copy, after dump_and_seal(): returns when the target has verified the memory. Until
   // then the frozen tasks must stay.
   Result<SealedTree> finish_memory() { return memory_sent_.get(); }
-  // After the decision, with post-copy: the memory's session survives a target that is silent for
-  // so long. Without effect if the source's daemon does not answer.
-  void wait_for_peer(std::chrono::milliseconds patience) const;
   // Blocks until CRIU has ended, which it does when the record is aborted or committed.
   void wait_for_end();
   // Call after wait_for_end(). Removes the checkpoint's names at the source only: the target keeps

@@ -131,7 +131,7 @@ Status Pager::receive_from_criu() {
   int32_t pid = 0;
   const ssize_t n = recv(criu_.get(), &pid, sizeof(pid), MSG_WAITALL);
   if (n != sizeof(pid)) {
-    return failure(ECONNRESET, "criu restore ended before all processes were restored");
+    return failure(ECANCELED, "criu restore ended before all processes were restored");
   }
   if (static_cast<uint32_t>(pid) != kRestoreFinished) return pid < 0 ? Status{} : add_task(pid);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, criu_.get(), nullptr);

@@ -372,7 +372,7 @@ TEST_F(PagerTest, TaskThatEndsIsNotMissed) {
 TEST_F(PagerTest, RestoreThatEndsEarlyIsReported) {
   const auto served = serve([](Restored& task) { task.begin(); });
   ASSERT_FALSE(served);
-  EXPECT_EQ(served.error().errno_value, ECONNRESET);
+  EXPECT_EQ(served.error().errno_value, ECANCELED);
 }
 
 TEST_F(PagerTest, PagesFileThatIsTooShortIsReported) {

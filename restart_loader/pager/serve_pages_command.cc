@@ -17,9 +17,11 @@
 namespace ppmr {
 namespace {
 
-// In the form of CRIU's log, from which ppmr takes the first error.
-int report(const std::string& error) {
-  std::fputs(fmt::format("Error (ppmr serve-pages): {}\n", error).c_str(), stderr);
+// In the form of CRIU's log, from which ppmr takes the first error. That the restore has ended is
+// none of the pager.
+int report(const Error& error) {
+  const char* prefix = error.errno_value == ECANCELED ? "" : "Error (ppmr serve-pages): ";
+  std::fputs(fmt::format("{}{}\n", prefix, error.message).c_str(), stderr);
   return 1;
 }
 
@@ -47,7 +49,7 @@ int ServePagesCommand::run() const {
                                      .fills_early = fill_early,
                                      .listening = listening,
                                      .completed = completed});
-    if (!served) return report(served.error().message);
+    if (!served) return report(served.error());
     std::ofstream(work + kFaultTimesFile) << nlohmann::json{
         {"buckets", served->fault_times.buckets}, {"sum_s", served->fault_times.sum_s}};
     std::fputs(fmt::format("served {} faults; {} pages, {} zero pages\n", served->faults,
@@ -56,7 +58,7 @@ int ServePagesCommand::run() const {
                stdout);
     return 0;
   } catch (const std::exception& error) {
-    return report(error.what());
+    return report({EIO, error.what()});
   }
 }
 

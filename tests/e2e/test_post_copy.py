@@ -11,7 +11,7 @@ from lab.workers import check_moved, check_stayed, pause_at, start_workers
 LOST, ABORTED, OPEN = 10, 11, 12
 SIZE_MIB = 64
 SLOW = "100mbit"
-PEER_TIMEOUT = 1  # seconds
+PEER_TIMEOUT = 2  # seconds
 
 
 def tree_of(migrations, role):
@@ -48,7 +48,7 @@ def test_process_runs_before_its_memory_has_arrived(lab, nodes, migrations):
 
 @pytest.fixture
 def impatient_migrations(make_migrations):
-    """Between daemons that give a silent peer up after a second."""
+    """Between daemons that give a silent peer up after two seconds."""
     options = ["--peer-timeout", PEER_TIMEOUT]
     return make_migrations(source_options=options, target_options=options)
 
@@ -60,7 +60,7 @@ def test_process_survives_a_link_that_is_cut_for_longer_than_the_peer_timeout(
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)  # more than the pool holds
     running = start_slow(migrations, nodes, worker, ["--timeout", 60])
     nodes.link.set_up(False)
-    time.sleep(5 * PEER_TIMEOUT)
+    time.sleep(3 * PEER_TIMEOUT)
     assert tree_of(migrations, "target")["phase"] == "running", "the memory was there"
     nodes.link.set_up(True)
     nodes.link.limit()
@@ -77,11 +77,47 @@ def test_process_survives_a_stopped_daemon_of_the_source(lab, nodes, impatient_m
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
     running = start_slow(migrations, nodes, worker, ["--timeout", 60])
     migrations.source.signal(signal.SIGSTOP)
-    time.sleep(5 * PEER_TIMEOUT)
+    time.sleep(3 * PEER_TIMEOUT)
     migrations.source.signal(signal.SIGCONT)
     nodes.link.limit()
     running.wait().ok()
     check_moved(worker, nodes)
+    worker.end()
+
+
+def await_patience(migrations, seconds):
+    """Waits until both daemons wait so long for a silent peer."""
+    for daemon in (migrations.source, migrations.target):
+        wait_until(
+            lambda: daemon.status()["peers"][0]["silence_max_ms"] == seconds * 1000,
+            20,
+            f"the patience of the {daemon.role} to be {seconds} s",
+        )
+
+
+@pytest.mark.long
+def test_link_may_be_cut_when_the_coordinator_is_dead(lab, nodes, impatient_migrations):
+    migrations = impatient_migrations
+    [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
+    nodes.link.limit(SLOW)
+    running = migrations.start_migrate(
+        worker.pid,
+        options=["--post-copy", "--timeout", 60],
+        environment=pause_at(lab, "source:committed"),
+    )
+    migrations.wait_until_paused("source", "committed", running)
+    os.kill(running.host_pid, signal.SIGKILL)
+    running.wait()
+    await_patience(migrations, 60)
+    worker.wait_for_lines(1, nodes.target)
+    nodes.link.set_up(False)
+    time.sleep(3 * PEER_TIMEOUT)
+    nodes.link.set_up(True)
+    nodes.link.limit()
+    check_moved(worker, nodes)
+    wait_until(
+        lambda: tree_of(migrations, "target")["phase"] == "complete", 60, "all memory to arrive"
+    )
     worker.end()
 
 
@@ -90,10 +126,14 @@ def test_process_is_lost_if_the_link_stays_cut_for_longer_than_the_timeout(
 ):
     migrations = impatient_migrations
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
-    running = start_slow(migrations, nodes, worker, ["--timeout", 3 * PEER_TIMEOUT])
+    running = start_slow(migrations, nodes, worker, ["--timeout", 2 * PEER_TIMEOUT])
     nodes.link.set_up(False)
     wait_until(lambda: not nodes.target.alive(worker.pid), 30, "the process at the target to end")
-    assert "MEMORY LOST" in migrations.records("target")[-1]["error"]
+    wait_until(
+        lambda: "MEMORY LOST" in migrations.records("target")[-1]["error"],
+        20,
+        "the loss to be recorded",
+    )
     assert running.wait().code in (LOST, OPEN)
     wait_until(lambda: not nodes.source.alive(worker.pid), 30, "the process at the source to end")
     nodes.link.set_up(True)
