@@ -265,6 +265,16 @@ TEST(ParseJson, LimitsTheDepth) {
   EXPECT_TRUE(parse_json("{\"op\":").is_discarded());
 }
 
+TEST(ParseJson, RefusesNumbersThatDoNotFitIntoIntegers) {
+  // To convert one of these to an integer would be undefined.
+  for (const char* number : {"10000007427775013414502276", "1e300", "-1.5", "2147483648.5", "4e9",
+                             "-99999999999999999999"}) {
+    EXPECT_TRUE(parse_json(number).is_discarded()) << number;
+    EXPECT_TRUE(parse_json(std::string("{\"op\":[") + number + "]}").is_discarded()) << number;
+  }
+  EXPECT_EQ(parse_json("[0.5,2147483647.0,18446744073709551615,-9223372036854775808]").size(), 4u);
+}
+
 TEST_F(ControlSocket, DropsAStalledClientAndServesOthers) {
   options_.client_timeout = milliseconds(300);
   const auto server = serve(echo);

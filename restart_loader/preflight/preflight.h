@@ -48,7 +48,7 @@ uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& sourc
 struct ListenerQuestion {
   std::string protocol;  // "tcp" or "udp"
   std::string address;
-  uint16_t port = 0;
+  uint32_t port = 0;
 };
 
 struct PreflightQuestions {
