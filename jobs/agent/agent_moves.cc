@@ -110,7 +110,9 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
     }
     if (report.result == MoveResult::kMoved) {
       spdlog::info("{} moved to {}: {:.2f} s down", container, spare, report.downtime_s);
-      return {{"ok", true}, {"to", spare}, {"downtime_s", report.downtime_s}};
+      json moved = {{"ok", true}, {"to", spare}};
+      if (report.downtime_s >= 0) moved["downtime_s"] = report.downtime_s;
+      return moved;
     }
     return refusal({ECANCELED, report.error});
   }
@@ -119,16 +121,15 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
 
 Result<bool> JobAgent::tell_home(const HostNode& node, const MoveReport& report,
                                  bool spare_failed) {
-  auto answer = ask_peer(options_.home.peers, node.spec.home,
-                         {{"op", "settle"},
-                          {"job", node.spec.job},
-                          {"index", node.spec.index},
-                          {"from", options_.host},
-                          {"moved", report.result == MoveResult::kMoved},
-                          {"spare_failed", spare_failed},
-                          {"downtime_s", report.downtime_s},
-                          {"error", report.error}},
-                         kHomePatience);
+  json request = {{"op", "settle"},
+                  {"job", node.spec.job},
+                  {"index", node.spec.index},
+                  {"from", options_.host},
+                  {"moved", report.result == MoveResult::kMoved},
+                  {"spare_failed", spare_failed},
+                  {"error", report.error}};
+  if (report.downtime_s >= 0) request["downtime_s"] = report.downtime_s;
+  auto answer = ask_peer(options_.home.peers, node.spec.home, request, kHomePatience);
   if (!answer) return failure(answer.error());
   return answer->value("job_ended", false);
 }

@@ -191,7 +191,7 @@ json JobAgent::answer_peer(const json& request) {
                                          .from = request.at("from"),
                                          .moved = request.at("moved"),
                                          .spare_failed = request.at("spare_failed"),
-                                         .downtime_s = request.at("downtime_s"),
+                                         .downtime_s = request.value("downtime_s", -1.0),
                                          .error = request.at("error")});
     if (settled || settled.error().errno_value != ENOENT) return answer_of(settled);
     return {{"ok", true}, {"job_ended", true}};

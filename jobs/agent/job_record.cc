@@ -34,11 +34,10 @@ json to_json(const JobHost& host) {
 }
 
 json to_json(const JobMove& move) {
-  return {{"from", move.from},
-          {"to", move.to},
-          {"ended_ns", move.ended_ns},
-          {"downtime_s", move.downtime_s},
-          {"error", move.error}};
+  json moved = {
+      {"from", move.from}, {"to", move.to}, {"ended_ns", move.ended_ns}, {"error", move.error}};
+  if (move.downtime_s >= 0) moved["downtime_s"] = move.downtime_s;
+  return moved;
 }
 
 json to_json(const JobNodePlace& node) {
@@ -60,7 +59,7 @@ JobNodePlace parse_node(const json& json) {
     node.moves.push_back({.from = move.at("from"),
                           .to = move.at("to"),
                           .ended_ns = move.at("ended_ns"),
-                          .downtime_s = move.at("downtime_s"),
+                          .downtime_s = move.value("downtime_s", -1.0),
                           .error = move.at("error")});
   }
   return node;
