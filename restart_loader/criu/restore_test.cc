@@ -181,12 +181,15 @@ TEST_F(RestoreWithAScript, RestoreFailsIfCriuLazyPagesEndsBeforeTheProcessRuns) 
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(50));
 }
 
+// The restore fails once the pager has ended and was reaped.
 TEST_F(RestoreWithAScript, FailureQuotesThePagerThatFailedFirst) {
-  const std::string pager = "echo 'Error (ppmr x): no memory is left' >&2; touch failed; exit 1";
-  auto restore =
-      restore_with(std::string(kReady) + "while [ ! -e go ]; do sleep 0.01; done;" + pager,
-                   "touch go; while [ ! -e failed ]; do sleep 0.01; done; sleep 0.1;"
-                   "echo 'Error (criu/x.c:1): script error' >&2; exit 1");
+  const std::string pager =
+      "while [ ! -e go ]; do sleep 0.01; done; echo 'Error (ppmr x): no memory is left' >&2;"
+      "echo $$ > ended; exit 1";
+  auto restore = restore_with(std::string(kReady) + pager,
+                              "touch go; while [ ! -s ended ]; do sleep 0.01; done;"
+                              "while [ -e /proc/$(cat ended) ]; do sleep 0.01; done;"
+                              "echo 'Error (criu/x.c:1): script error' >&2; exit 1");
   const auto pid = restore->run();
   ASSERT_FALSE(pid.has_value());
   EXPECT_THAT(pid.error().message, HasSubstr("script error"));

@@ -193,9 +193,8 @@ void Migration::note_failure_locked(const Tree& tree, const Error& error) {
                                                         tree.plan.name, error.message)};
 }
 
-// An error before the decision aborts the migration. After it, either the source's daemon was only
-// silent for a while, and the memory follows, or the target finds out by itself that it cannot get
-// the memory any more.
+// An error before the decision aborts the migration. After the decision, the source's daemon may
+// only have been silent for a while: then the memory follows. Else the target reports the loss.
 void Migration::finish_memory(Tree& tree, size_t number) {
   const auto memory = tree.dump->finish_memory();
   if (!memory) {
@@ -325,7 +324,7 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
   return record;
 }
 
-// A target that aborts removes the checkpoints, which makes dumps in progress fail. Then the
+// A target that aborts removes what is sealed, which makes dumps in progress fail. Then the
 // target's error is the cause, not that of the dump.
 Error Migration::root_cause(const Error& own) {
   auto target = look_at_target(milliseconds(0), kRootCausePatience);

@@ -56,9 +56,8 @@ def migrations(make_migrations):
 def directory(machines):
     directory = machines.home / f"pre-copied-{next(_numbers)}"
     yield directory
-    for (
-        node
-    ) in machines.nodes:  # what a failed test has left: it would keep its pids from the next one
+    # What a failed test has left would keep its pids from the next one.
+    for node in machines.nodes:
         node.run(["pkill", "-KILL", "-f", f"{directory}\\b"], check=False)
 
 
