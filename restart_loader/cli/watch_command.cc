@@ -184,7 +184,7 @@ CommandResult<ExitCode> Watch::run() {
         scroll(screen_.key(), screen_.height(), skipped_);
         draw();
         break;
-      case Screen::Event::kResized:
+      case Screen::Event::kChanged:
         draw();
         break;
       case Screen::Event::kNone:

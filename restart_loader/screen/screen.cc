@@ -102,6 +102,17 @@ struct Screen::State {
     return key != ERR;
   }
 
+  // As the shell expects it after Ctrl-Z: gives the terminal back and stops until SIGCONT.
+  static void suspend() {
+    endwin();
+    raise(SIGTSTP);
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
+    pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  }
+
   // The kernel knows the size of the terminal, also if a SIGWINCH was lost.
   void follow_size() const {
     winsize size{};
@@ -123,13 +134,19 @@ Result<Screen> Screen::open(bool colours, Charset charset) {
   auto state = std::make_unique<State>();
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}) sigaddset(&set, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGTSTP}) {
+    sigaddset(&set, number);
+  }
   pthread_sigmask(SIG_BLOCK, &set, &state->before);
   state->signals = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!state->signals) return system_failure("open a descriptor for", "signals");
   state->charset = charset;
   state->has_input = isatty(STDIN_FILENO) != 0;
+  // ncurses leaves SIGTSTP alone if it has a handler at this point. Its own one would be off while
+  // it draws, and a Ctrl-Z lost.
+  signal(SIGTSTP, [](int) {});
   state->screen = newterm(nullptr, stdout, stdin);
+  signal(SIGTSTP, SIG_DFL);
   if (state->screen == nullptr) {
     return failure(ENOTTY, "cannot use the terminal for a full-screen view");
   }
@@ -180,9 +197,13 @@ Screen::Event Screen::wait(std::chrono::milliseconds time) {
   if (poll(fds, 2, static_cast<int>(time.count())) <= 0) return Event::kNone;
   signalfd_siginfo info;
   if (read(state_->signals.get(), &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo != SIGWINCH) return Event::kInterrupted;
+    if (info.ssi_signo == SIGTSTP) {
+      State::suspend();
+    } else if (info.ssi_signo != SIGWINCH) {
+      return Event::kInterrupted;
+    }
     state_->follow_size();
-    return Event::kResized;
+    return Event::kChanged;
   }
   if (fds[1].revents == 0) return Event::kNone;
   if (state_->next_key()) return Event::kKey;

@@ -33,13 +33,13 @@ std::vector<ScreenLine> window_of(const std::vector<ScreenLine>& lines, size_t h
                                   size_t& skipped);
 
 // The terminal is restored when the object ends.
-// Threads: one. Others must block all signals, because ncurses handles SIGTSTP (Ctrl-Z).
+// Threads: one. Others must block all signals.
 class Screen {
  public:
-  enum class Event { kNone, kResized, kKey, kEnded, kInterrupted };
+  enum class Event { kNone, kChanged, kKey, kEnded, kInterrupted };
 
-  // Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGWINCH: wait() returns them. Errors: ENOTTY if
-  // ncurses cannot use the terminal.
+  // Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH and SIGTSTP: wait() handles them. Errors:
+  // ENOTTY if ncurses cannot use the terminal.
   static Result<Screen> open(bool colours, Charset charset);
   Screen(Screen&&) noexcept;
   Screen& operator=(Screen&&) = delete;
@@ -49,7 +49,7 @@ class Screen {
   size_t height() const;
   void draw(const std::vector<ScreenLine>& lines);
   // kEnded: the terminal has gone. kInterrupted: SIGINT, SIGTERM, SIGHUP or SIGQUIT. kKey: key()
-  // is the key.
+  // is the key. kChanged: the terminal has another size, or the program was suspended: draw again.
   Event wait(std::chrono::milliseconds time);
   int key() const;  // a character, or one of ncurses's KEY_ numbers
 

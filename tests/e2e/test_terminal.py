@@ -73,6 +73,22 @@ def test_watch_suspends_and_resumes(ppmr, tmp_path):
         assert terminal.is_restored()
 
 
+def test_watch_suspends_while_it_draws(ppmr, tmp_path):
+    with watch(HOST, "--state-dir", tmp_path) as terminal:
+        terminal.wait_for("q quits")
+        for number in range(1, 101):
+            terminal.resize(100 - number % 2, 30)  # it draws everything again
+            terminal.process.send_signal(signal.SIGTSTP)
+            terminal.wait_for(lambda terminal: terminal.raw.count(ESCAPE + "[?1049l") == number)
+            terminal.process.send_signal(signal.SIGCONT)
+            terminal.wait_for(
+                lambda terminal: terminal.raw.count(ENTERS_ALTERNATE_SCREEN) == number + 1
+            )
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert terminal.is_restored()
+
+
 def test_watch_follows_the_size_of_the_terminal(mounts):
     mounts.source_at.run(["mkdir", mounts.out / ("checkpoint-" + "x" * 60)])
     with watch(mounts.source_at, mounts.out, columns=100, rows=30) as terminal:
