@@ -43,23 +43,13 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, std::vector<Un
     if (!report) return refusal(report.error());
     return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
   }
-  if (operation == "defer-errors") {
-    const Status deferred = defer_errors(request.at("checkpoint"));
-    return deferred ? nlohmann::json{{"ok", true}} : refusal(deferred.error());
-  }
+  if (operation == "defer-errors") return answer_of(defer_errors(request.at("checkpoint")));
   if (operation == "wait-for-peer") {
     const int64_t ms = std::clamp<int64_t>(request.at("timeout_ms"), 0, kPatienceMax.count());
-    const Status waits = wait_for_peer(request.at("checkpoint"), std::chrono::milliseconds(ms));
-    return waits ? nlohmann::json{{"ok", true}} : refusal(waits.error());
+    return answer_of(wait_for_peer(request.at("checkpoint"), std::chrono::milliseconds(ms)));
   }
-  if (operation == "note_outcome") {
-    const Status noted = migrations_.note(request);
-    return noted ? nlohmann::json{{"ok", true}} : refusal(noted.error());
-  }
-  if (operation == "send-memory") {
-    const Status sent = send_memory(request, std::move(received));
-    return sent ? nlohmann::json{{"ok", true}} : refusal(sent.error());
-  }
+  if (operation == "note_outcome") return answer_of(migrations_.note(request));
+  if (operation == "send-memory") return answer_of(send_memory(request, std::move(received)));
   return refusal(
       Error{EOPNOTSUPP, "a source mount does not support the operation '" + operation + "'"});
 }
@@ -96,6 +86,30 @@ Status SourceMount::send_memory(const nlohmann::json& request, std::vector<Uniqu
     return wanted.read(offset, slot);
   };
   return send_memory(name, memory);
+}
+
+nlohmann::json SourceMount::status_of(const SourceNode& top) {
+  const SourceCheckpoint& checkpoint = *top.checkpoint;
+  uint64_t bytes = 0;
+  uint64_t files = 0;
+  for (auto& node : tree_.nodes_of(checkpoint)) {
+    if (node->type != wire::NodeType::kFile) continue;
+    ++files;
+    bytes += written_bytes(*node);
+  }
+  nlohmann::json entry = {{"bytes", bytes},
+                          {"files", files},
+                          {"age_ms", ms_since(checkpoint.begun_at)},
+                          {"peer", checkpoint.outlet->counters().peer}};
+  {
+    std::lock_guard lock(tree_.mutex());
+    entry["name"] = top.name;
+    entry["state"] = state_name(checkpoint, checkpoint.state);
+  }
+  if (auto status = checkpoint.status(); !status && entry["state"] == "failed") {
+    entry["error"] = status.error().message;
+  }
+  return entry;
 }
 
 nlohmann::json SourceMount::status() {
@@ -157,29 +171,7 @@ nlohmann::json SourceMount::status() {
   }
 
   result["checkpoints"] = nlohmann::json::array();
-  for (auto& top : tree_.tops()) {
-    const SourceCheckpoint& checkpoint = *top->checkpoint;
-    uint64_t bytes = 0;
-    uint64_t files = 0;
-    for (auto& node : tree_.nodes_of(checkpoint)) {
-      if (node->type != wire::NodeType::kFile) continue;
-      ++files;
-      bytes += written_bytes(*node);
-    }
-    nlohmann::json entry = {{"bytes", bytes},
-                            {"files", files},
-                            {"age_ms", ms_since(checkpoint.begun_at)},
-                            {"peer", checkpoint.outlet->counters().peer}};
-    {
-      std::lock_guard lock(tree_.mutex());
-      entry["name"] = top->name;
-      entry["state"] = state_name(checkpoint, checkpoint.state);
-    }
-    if (auto status = checkpoint.status(); !status && entry["state"] == "failed") {
-      entry["error"] = status.error().message;
-    }
-    result["checkpoints"].push_back(std::move(entry));
-  }
+  for (auto& top : tree_.tops()) result["checkpoints"].push_back(status_of(*top));
   return result;
 }
 

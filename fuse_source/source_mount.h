@@ -204,6 +204,7 @@ class SourceMount final : public FrontEnd {
   void set_patience(SourceCheckpoint& checkpoint, std::chrono::milliseconds patience);
 
   nlohmann::json status();
+  nlohmann::json status_of(const SourceNode& top);
 
   // Memory.
   class MemoryPass;

@@ -107,15 +107,11 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
   if (operation == "wait") return wait(request);
   if (operation == "remove") return remove(request);
   if (operation == "note_refusal") return note_refusal(request);
-  if (operation == "note_outcome") {
-    const Status noted = restarts_.note(request);
-    return noted ? nlohmann::json{{"ok", true}} : refusal(noted.error());
-  }
+  if (operation == "note_outcome") return answer_of(restarts_.note(request));
   if (operation == "lend") return lend(request, descriptors);
   if (operation == "bundle") return bundle(request, descriptors);
   if (operation == "promise") {
-    const Status promised = tree_.promise(request.at("checkpoint"), request.at("bytes"));
-    return promised ? nlohmann::json{{"ok", true}} : refusal(promised.error());
+    return answer_of(tree_.promise(request.at("checkpoint"), request.at("bytes")));
   }
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});

@@ -27,8 +27,6 @@ constexpr size_t kHostsMax = 1 << 16;
 
 const json kDone = {{"ok", true}};
 
-json answer_of(const Status& status) { return status ? kDone : refusal(status.error()); }
-
 // The groups come from this host's user database: a client could name any.
 Result<JobUser> find_user(uid_t uid) {
   std::vector<char> buffer(16 << 10);

@@ -128,6 +128,8 @@ json refusal(const Error& error) {
   return {{"ok", false}, {"errno", error.errno_value}, {"error", error.message}};
 }
 
+json answer_of(const Status& done) { return done ? json{{"ok", true}} : refusal(done.error()); }
+
 Result<std::unique_ptr<ControlServer>> ControlServer::create(ControlServerOptions options) {
   if (options.directory.empty()) options.directory = control_directory();
   const auto chosen = choose_path(options);

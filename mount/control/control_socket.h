@@ -108,4 +108,7 @@ class ControlServer {
 // {"ok":false,"errno":..,"error":..}
 nlohmann::json refusal(const Error& error);
 
+// {"ok":true}, or the refusal.
+nlohmann::json answer_of(const Status& done);
+
 }  // namespace ppmr
