@@ -154,7 +154,8 @@ int DoctorCommand::run() const {
   };
   show(check_kernel(gather_kernel_facts()));
   const auto criu = find_criu();
-  const NodeFacts node = gather_node_facts(criu.value_or(""));
+  CriuAnswers criu_answers(criu.value_or(""));
+  const NodeFacts node = gather_node_facts(criu_answers);
   show(check_criu(node, criu ? "" : criu.error().message));
   const Configuration configuration = read_configuration(directory);
   ResourceFacts resources = gather_resource_facts();

@@ -86,7 +86,8 @@ class Migrate {
   CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
   void exclude(const std::string& name, std::vector<Finding> findings);
   CommandResult<void> check_both_sides();
-  CommandResult<void> check(const std::vector<ProcessTree>& trees, std::vector<Finding>& findings);
+  CommandResult<void> check(const std::vector<ProcessTree>& trees, const NodeFacts& here,
+                            AgentClient& agent, std::vector<Finding>& findings);
   void check_post_copy();
   void print_findings() const;
   void print_needs() const;
@@ -227,12 +228,15 @@ void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
 CommandResult<void> Migrate::check_both_sides() {
   // If CRIU cannot describe the processor, the preflight compares CPU features only.
   processor_ = describe_processor(settings_.criu).value_or("");
-  if (!command_.independent) return check(trees_, findings_);
+  CriuAnswers criu(settings_.criu);
+  const NodeFacts here = gather_node_facts(criu);
+  AgentClient agent(parse_endpoint(settings_.endpoint));
+  if (!command_.independent) return check(trees_, here, agent, findings_);
   std::vector<ProcessTree> can_move;
   std::vector<uint64_t> their_memory_bytes;
   for (const ProcessTree& tree : trees_) {
     std::vector<Finding> own;
-    if (auto checked = check({tree}, own); !checked) return checked;
+    if (auto checked = check({tree}, here, agent, own); !checked) return checked;
     if (stops(own)) {
       exclude(fmt::format("{} ({})", tree.root, tree.processes.front().name), std::move(own));
       continue;
@@ -246,8 +250,8 @@ CommandResult<void> Migrate::check_both_sides() {
   return {};
 }
 
-CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
-                                   std::vector<Finding>& findings) {
+CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees, const NodeFacts& here,
+                                   AgentClient& agent, std::vector<Finding>& findings) {
   std::vector<TreeFacts> facts;
   for (const ProcessTree& tree : trees) {
     auto gathered = gather_tree_facts(tree);
@@ -263,7 +267,6 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   }
   PreflightQuestions questions = make_questions(facts, move_options_);
   questions.processor = processor_;
-  AgentClient agent(parse_endpoint(settings_.endpoint));
   json request = to_request(questions);
   request["op"] = "preflight";
   auto answer = agent.ask(request, kPreflightTimeout);
@@ -271,7 +274,6 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees,
   auto answers = read_answers(*answer, questions);
   if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
   if (!answers->node.has_feature(kLazyFeature)) settings_.lazily = false;
-  const NodeFacts here = gather_node_facts(settings_.criu);
   for (const TreeFacts& tree : facts) {
     if (!here.can_hold_in_pipes(tree.memory_bytes)) settings_.memory_apart = false;
     if (!settings_.memory_apart && command_.pre_copy > 0) settings_.lazily = false;

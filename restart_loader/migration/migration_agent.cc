@@ -87,7 +87,7 @@ class Agent {
   Result<RestartPolicy> restart_policy() const;
   json audited(const json& request, const std::string& outcome, json answer) const;
   json audited_refusal(const json& request, json answer) const;
-  json preflight(const json& request) const;
+  json preflight(const json& request);
   json prepare(const json& request) const;
   json look(const json& request) const;
   json vote(const json& request) const;
@@ -96,6 +96,7 @@ class Agent {
 
   const RecordStore store_;
   const MigrationAgent& options_;
+  std::optional<CriuAnswers> criu_;
 };
 
 // Read for each migration: a change needs no restart of the daemon.
@@ -130,18 +131,17 @@ json Agent::audited_refusal(const json& request, json answer) const {
   return is_foreign ? audited(request, "", std::move(answer)) : answer;
 }
 
-json Agent::preflight(const json& request) const {
+json Agent::preflight(const json& request) {
   auto policy = restart_policy();
   if (!policy) return refusal(policy.error());
-  TargetContext context{.restart_policy = std::move(*policy),
-                        .store_free_bytes = -1,
-                        .criu = find_criu().value_or("")};
+  TargetContext context{.restart_policy = std::move(*policy), .store_free_bytes = -1};
   if (auto mount = find_mount(options_.mountpoint)) {
     const auto status = call(mount->mount.source, {{"op", "status"}}, kDaemonPatience);
     const json store = status ? status->value("store", json::object()) : json::object();
     context.store_free_bytes = store.value("free_bytes", context.store_free_bytes);
   }
-  return answer_preflight(request, context);
+  if (!criu_) criu_.emplace(find_criu().value_or(""));
+  return answer_preflight(request, context, *criu_);
 }
 
 json Agent::prepare(const json& request) const {
@@ -273,12 +273,14 @@ int MigrationAgent::run() const {
   auto store = RecordStore::open(state_directory);
   const UniqueFd socket(fd);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
+  std::optional<Agent> agent;
+  if (store) agent.emplace(*store, *this);
   std::string pending;
   std::string line;
   for (;;) {
     const auto forever = std::chrono::steady_clock::now() + std::chrono::hours(24 * 365);
     if (!read_line(fd, pending, line, kLineMaxBytes, forever)) return to_int(ExitCode::kSuccess);
-    const json answer = store ? Agent(*store, *this).answer(line) : refusal(store.error());
+    const json answer = agent ? agent->answer(line) : refusal(store.error());
     const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
     if (!write_line(fd, json_text(answer), deadline)) return to_int(ExitCode::kFailure);
   }

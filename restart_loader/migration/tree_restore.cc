@@ -79,7 +79,6 @@ class TreeRestore {
   Status judge();
   void note_refusal(const Error& error) const;
   Status check_owner_of_memory() const;
-  bool can_be_lazy();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
   Status prepare();
   Result<std::unique_ptr<CriuProcess>> start_criu(const std::string& images);
@@ -108,7 +107,6 @@ class TreeRestore {
   std::optional<SealedImages> images_;
   std::optional<HeldCriu> prepared_;
   int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
-  bool lazily_ = true;
   int64_t restore_began_ns_ = 0;
   bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
@@ -214,22 +212,6 @@ Status TreeRestore::check_owner_of_memory() const {
   return is_foreign ? verdict : Status{};
 }
 
-// Called while the source still dumps. As a side effect CRIU caches the features of this kernel in
-// /run/criu.kdat if /run is a tmpfs, which makes each later start of CRIU 25 ms faster.
-bool TreeRestore::can_be_lazy() {
-  auto check = CriuProcess::start(
-      {.argv = {criu_, "check", "--feature", "uffd-noncoop"}, .background = true});
-  if (!check) return false;
-  while (!(*check)->ended()) {
-    std::vector<pollfd> fds;
-    (*check)->add_to(fds);
-    poll(fds.data(), fds.size(), -1);
-    (*check)->process();
-  }
-  if (!(*check)->succeeded()) log("restoring eagerly: " + (*check)->errors().summary());
-  return (*check)->succeeded();
-}
-
 Status TreeRestore::prepare() {
   if (is_container()) return {};
   auto held = HeldCriu::start(
@@ -252,7 +234,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& 
   prepared_.reset();
   std::vector<std::string> options = record_.criu_options;
   options.insert(options.end(), {"--pidfile", "pidfile"});
-  if (lazily_) options.push_back("--lazy-pages");
+  if (record_.lazily) options.push_back("--lazy-pages");
   const Status asked = criu.request(CriuRequest::kRestore, {images, kLog, std::move(options)});
   if (!asked) return failure(asked.error());
   return criu.release();
@@ -271,7 +253,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& 
   std::vector<std::string> words = {
       "restore", "--detach",    "--bundle", container.bundle, "--image-path",
       images,    "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
-  if (lazily_) words.push_back("--lazy-pages");
+  if (record_.lazily) words.push_back("--lazy-pages");
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
   return CriuProcess::start({.argv = runc->restore_command(work_, words),
@@ -312,7 +294,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .bundle = images_->bundle_path(),
                        .post_copy = record_.post_copy,
                        .work = work_,
-                       .lazily = lazily_,
+                       .lazily = record_.lazily,
                        .start =
                            [this](const std::string& images) {
                              restore_began_ns_ = realtime_ns();
@@ -375,7 +357,7 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].phase = TreePhase::kRunning;
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].restore_began_ns = restore_began_ns_;
-    record.trees[tree_].lazily = lazily_;
+    record.trees[tree_].lazily = record_.lazily;
   });
   // Orphans of the running tree become children of init, no longer of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
@@ -508,11 +490,9 @@ int TreeRestore::supervise() {
   auto criu = find_criu();
   if (!criu) return give_up(criu.error());
   criu_ = *criu;
-  lazily_ = record_.lazily && can_be_lazy();
-  if (!lazily_ && !record_.trees[tree_].memory.empty()) {
-    return give_up({ENOTSUP,
-                    "this node cannot restore lazily, but the memory is apart from the images; "
-                    "migrate with --eager"});
+  if (!record_.lazily && !record_.trees[tree_].memory.empty()) {
+    // An eager CRIU would leave zeros where the memory is not in the images.
+    return give_up({EINVAL, "the memory is apart from the images: this restore must be lazy"});
   }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
@@ -539,7 +519,7 @@ int TreeRestore::supervise() {
     if (Status settled = settle(); !settled) return give_up(settled.error());
     if (runs_) {
       note_running(record_.trees[tree_].root);
-      return finish(lazily_ ? "CRIU died" : "");
+      return finish(record_.lazily ? "CRIU died" : "");
     }
     const bool promised = record_.state != MigrationState::kRestoring && !is_over(record_.state);
     if (!promised || attempt == kAttemptsMax) return give_up(restore.error());

@@ -1,28 +1,20 @@
 #include "restart_loader/preflight/node_facts.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <fstream>
 #include <set>
 #include <sstream>
 
 #include "rdma_stream/verbs/verbs_device.h"
-#include "restart_loader/criu/criu_process.h"
 #include "restart_loader/processes/proc_files.h"
 #include "restart_loader/records/ownership_record.h"
 
 namespace ppmr {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::seconds kCriuTimeout{30};
 
 // x86: the flags of /proc/cpuinfo for instructions or state that user programs can use. The others
 // (bugs, virtualization, clocks, power) may differ between nodes.
@@ -52,65 +44,6 @@ uint64_t available_memory() {
     if (key == "MemAvailable:" && lines >> kib) return kib * 1024;
   }
   return 0;
-}
-
-// Runs several CRIU processes in parallel, because each one mostly waits for the kernel.
-class CriuChecks {
- public:
-  size_t start(std::vector<std::string> argv) {
-    auto process =
-        CriuProcess::start({.argv = std::move(argv),
-                            .show = [this, i = running_.size()](
-                                        const std::string& line) { outputs_[i] += line + "\n"; },
-                            .background = true});
-    running_.push_back(process ? std::move(*process) : nullptr);
-    outputs_.emplace_back();
-    return running_.size() - 1;
-  }
-  void wait() {
-    const auto deadline = Clock::now() + kCriuTimeout;
-    for (;;) {
-      std::vector<pollfd> fds;
-      for (auto& process : running_) {
-        if (!process) continue;
-        process->process();
-        if (!process->ended()) process->add_to(fds);
-      }
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-      if (fds.empty() || left.count() <= 0) return;
-      poll(fds.data(), fds.size(), static_cast<int>(left.count()));
-    }
-  }
-  bool succeeded(size_t i) const { return running_[i] && running_[i]->succeeded(); }
-  std::string error_of(size_t i) const {
-    if (!running_[i]) return "cannot start it";
-    if (!running_[i]->ended()) {
-      return fmt::format("it did not end within {} s", kCriuTimeout.count());
-    }
-    const std::string error = running_[i]->errors().summary();
-    return error.empty() ? "it " + running_[i]->how_it_ended() : error;
-  }
-  const std::string& output(size_t i) const { return outputs_[i]; }
-
- private:
-  std::vector<std::string> outputs_;
-  std::vector<std::unique_ptr<CriuProcess>> running_;  // destroyed first: the elements use outputs_
-};
-
-void query_criu(NodeFacts& facts) {
-  CriuChecks checks;
-  const std::array features = {kMemoryTrackingFeature, kLazyFeature};
-  std::array<size_t, features.size()> feature_checks{};
-  const size_t version = checks.start({facts.criu_path, "--version"});
-  const size_t check = checks.start({facts.criu_path, "check"});
-  for (size_t i = 0; i < features.size(); ++i)
-    feature_checks[i] = checks.start({facts.criu_path, "check", "--feature", features[i]});
-  checks.wait();
-  facts.criu_version = parse_criu_version(checks.output(version));
-  if (!checks.succeeded(check)) facts.criu_problem = checks.error_of(check);
-  for (size_t i = 0; i < features.size(); ++i) {
-    if (checks.succeeded(feature_checks[i])) facts.features.emplace_back(features[i]);
-  }
 }
 
 }  // namespace
@@ -149,14 +82,6 @@ std::vector<std::string> parse_cpu_features(std::string_view cpuinfo) {
   return {found.begin(), found.end()};
 }
 
-std::string parse_criu_version(std::string_view text) {
-  constexpr std::string_view kBefore = "Version: ";
-  const size_t at = text.find(kBefore);
-  if (at == std::string_view::npos) return "";
-  text.remove_prefix(at + kBefore.size());
-  return std::string(text.substr(0, text.find_first_of(" \n")));
-}
-
 std::map<std::string, std::string> parse_hard_limits(std::string_view text) {
   constexpr size_t kNameWidth = 26;  // fs/proc/base.c
   std::map<std::string, std::string> limits;
@@ -172,7 +97,7 @@ std::map<std::string, std::string> parse_hard_limits(std::string_view text) {
   return limits;
 }
 
-NodeFacts gather_node_facts(const std::string& criu) {
+NodeFacts gather_node_facts(CriuAnswers& criu) {
   NodeFacts facts;
   utsname name;
   if (uname(&name) == 0) {
@@ -180,8 +105,10 @@ NodeFacts gather_node_facts(const std::string& criu) {
     facts.architecture = name.machine;
     facts.kernel = name.release;
   }
-  facts.criu_path = criu;
-  if (!criu.empty()) query_criu(facts);
+  facts.criu_path = criu.facts().path;
+  facts.criu_version = criu.facts().version;
+  facts.criu_problem = criu.facts().problem;
+  facts.features = criu.facts().features;
   facts.cpu_features = parse_cpu_features(read_file("/proc/cpuinfo"));
   facts.memory_available_bytes = available_memory();
   facts.pipe_max_bytes =

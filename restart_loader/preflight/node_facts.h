@@ -9,13 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "restart_loader/preflight/criu_answers.h"
 
 namespace ppmr {
-
-// Names for `criu check --feature`.
-inline constexpr const char* kMemoryTrackingFeature = "mem_dirty_track";  // for pre-copy
-inline constexpr const char* kLazyFeature = "uffd-noncoop";               // for a lazy restart
 
 // linux/capability.h
 inline constexpr int kCapSysAdmin = 21;
@@ -28,7 +24,7 @@ struct NodeFacts {
   std::string criu_path;                  // empty: no CRIU found
   std::string criu_version;               // "4.2.1"
   std::string criu_problem;               // why `criu check` failed; empty: it succeeded
-  std::vector<std::string> features;      // the two above, if available
+  std::vector<std::string> features;      // those of criu_answers.h that it has
   std::vector<std::string> cpu_features;  // instruction sets that a program may use, sorted
   uint64_t memory_available_bytes = 0;
   int64_t store_free_bytes = -1;                   // free space in the image store; -1: unknown
@@ -45,15 +41,12 @@ struct NodeFacts {
   bool has_capability(int capability) const { return (capabilities >> capability & 1) != 0; }
 };
 
-// `criu`: the path from find_criu(); empty: none. Runs CRIU, which takes about 0.1 s. Leaves fields
-// empty that it cannot determine.
-NodeFacts gather_node_facts(const std::string& criu);
+// Leaves fields empty that it cannot determine.
+NodeFacts gather_node_facts(CriuAnswers& criu);
 
 // The flags of /proc/cpuinfo that programs may depend on: instruction sets, not properties of the
 // machine.
 std::vector<std::string> parse_cpu_features(std::string_view cpuinfo);
-// "Version: 4.2.1\n" -> "4.2.1".
-std::string parse_criu_version(std::string_view text);
 // The hard limits in /proc/PID/limits, by name.
 std::map<std::string, std::string> parse_hard_limits(std::string_view text);
 

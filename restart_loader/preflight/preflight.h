@@ -91,7 +91,6 @@ struct PreflightAnswers {
 struct TargetContext {
   RestartPolicy restart_policy;
   int64_t store_free_bytes = -1;  // free space in the image store; -1: unlimited
-  std::string criu;               // empty: find_criu()
 };
 
 PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);
@@ -101,9 +100,10 @@ nlohmann::json to_request(const PreflightQuestions& questions);
 Result<PreflightQuestions> parse_questions(const nlohmann::json& request);
 
 // At the target: the agent's reply to a request of its peer. {"ok": true, ...}, or {"ok": false,
-// "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB in all, and
-// runs `criu check`, which takes at least 0.1 s. Threads: any.
-nlohmann::json answer_preflight(const nlohmann::json& request, const TargetContext& context);
+// "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB in all.
+// Threads: those of `criu`.
+nlohmann::json answer_preflight(const nlohmann::json& request, const TargetContext& context,
+                                CriuAnswers& criu);
 
 // Errors: EPROTO with the target's error, or when the answer does not match the questions.
 Result<PreflightAnswers> read_answers(const nlohmann::json& answer,

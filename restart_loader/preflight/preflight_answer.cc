@@ -158,13 +158,13 @@ bool is_taken(const std::vector<InternetSocket>& sockets, const ListenerQuestion
   });
 }
 
-PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext& context) {
+PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext& context,
+                        CriuAnswers& criu) {
   PreflightAnswers answers;
-  const std::string criu = context.criu.empty() ? find_criu().value_or("") : context.criu;
   answers.node = gather_node_facts(criu);
   answers.node.store_free_bytes = context.store_free_bytes;
   if (!questions.processor.empty()) {
-    const Status checked = check_processor(criu, questions.processor);
+    const Status& checked = criu.check_processor(questions.processor);
     // Errors other than ENOTSUP (another architecture, a broken CRIU) have their own findings.
     if (!checked && checked.error().errno_value == ENOTSUP) {
       answers.processor_problem = checked.error().message;
@@ -218,10 +218,10 @@ Result<PreflightQuestions> parse_questions(const json& request) {
   }
 }
 
-json answer_preflight(const json& request, const TargetContext& context) {
+json answer_preflight(const json& request, const TargetContext& context, CriuAnswers& criu) {
   const auto questions = parse_questions(request);
   if (!questions) return refuse(questions.error().message);
-  PreflightAnswers answers = answer(*questions, context);
+  PreflightAnswers answers = answer(*questions, context, criu);
   if (Status answered = answer_container_questions(*questions, answers); !answered)
     return refuse(answered.error().message);
   return {{"ok", true}, {"answers", answers}};

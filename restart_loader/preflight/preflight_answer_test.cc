@@ -47,8 +47,9 @@ class Preflight : public testing::Test {
             .mode = 0644,
             .digest = kDigestOfAbc};
   }
-  PreflightAnswers ask() {
-    const json answer = answer_preflight(to_request(questions_), context_);
+  PreflightAnswers ask() { return ask(criu_); }
+  PreflightAnswers ask(CriuAnswers& criu) {
+    const json answer = answer_preflight(to_request(questions_), context_, criu);
     auto answers = read_answers(answer, questions_);
     EXPECT_TRUE(answers.has_value()) << answers.error().message;
     return answers.value_or(PreflightAnswers{});
@@ -61,7 +62,8 @@ class Preflight : public testing::Test {
 
   std::string directory_;
   PreflightQuestions questions_;
-  TargetContext context_{.store_free_bytes = 12345, .criu = "/bin/false"};
+  TargetContext context_{.restart_policy = {}, .store_free_bytes = 12345};
+  CriuAnswers criu_{"/bin/false"};
 };
 
 TEST_F(Preflight, ComparesFilesWithoutRevealingTheirDigestsOrPaths) {
@@ -80,7 +82,7 @@ TEST_F(Preflight, ComparesFilesWithoutRevealingTheirDigestsOrPaths) {
   file.path += "-not";
   EXPECT_EQ(compare(file), FileVerdict::kMissing);
   questions_.files = {abc("file")};
-  const std::string answer = answer_preflight(to_request(questions_), context_).dump();
+  const std::string answer = answer_preflight(to_request(questions_), context_, criu_).dump();
   EXPECT_EQ(answer.find("ba7816bf"), std::string::npos);
   EXPECT_EQ(answer.find(directory_), std::string::npos);
 }
@@ -162,7 +164,7 @@ TEST_F(Preflight, DescribesTheTargetsImageStoreAndCriu) {
 
 TEST_F(Preflight, RefusesInvalidRequests) {
   const auto refusal = [&](const json& request) {
-    const json answer = answer_preflight(request, context_);
+    const json answer = answer_preflight(request, context_, criu_);
     EXPECT_EQ(answer.at("ok"), false);
     return answer.at("error").get<std::string>();
   };
@@ -181,17 +183,17 @@ TEST_F(Preflight, RefusesInvalidRequests) {
 
 TEST_F(Preflight, LeavesTheProcessorCheckToCriu) {
   questions_.processor = "1943565413404061";  // an empty image
-  context_.criu = "/bin/true";
-  EXPECT_EQ(ask().processor_problem, "");
-  context_.criu = "/bin/cat";  // fails: it has no option -D
-  EXPECT_NE(ask().processor_problem, "");
+  CriuAnswers succeeds("/bin/true");
+  EXPECT_EQ(ask(succeeds).processor_problem, "");
+  CriuAnswers fails("/bin/cat");  // it has no option -D
+  EXPECT_NE(ask(fails).processor_problem, "");
   questions_.processor = "";
   EXPECT_EQ(ask().processor_problem, "");
 }
 
 TEST_F(Preflight, RefusesAnswersThatDoNotMatchTheQuestions) {
   questions_.files = {abc("file")};
-  json answer = answer_preflight(to_request(questions_), context_);
+  json answer = answer_preflight(to_request(questions_), context_, criu_);
   json shorter = answer;
   shorter["answers"]["files"] = json::array();
   EXPECT_EQ(read_answers(shorter, questions_).error().errno_value, EPROTO);
