@@ -182,6 +182,7 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   for (const std::string& address : questions.addresses) {
     if (!is_here(addresses, address)) answers.addresses_missing.push_back(address);
   }
+  if (questions.listeners.empty()) return answers;  // a list of sockets takes milliseconds
   if (const auto sockets = read_internet_sockets(getpid())) {
     for (const ListenerQuestion& listener : questions.listeners) {
       if (is_taken(*sockets, listener)) answers.listeners_taken.push_back(listener);

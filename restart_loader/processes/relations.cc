@@ -168,6 +168,11 @@ Status Search::read_trees() {
 }
 
 Status Search::find_connections() {
+  // The kernel looks through all its buckets to list the sockets of a namespace: some milliseconds.
+  const bool have_sockets = std::any_of(objects_.begin(), objects_.end(), [](const auto& object) {
+    return object.first.starts_with("socket:[");
+  });
+  if (!have_sockets) return {};
   std::set<std::string> searched;
   for (const ProcessTree& tree : trees_) {
     for (const ProcessStat& process : tree.processes) {
