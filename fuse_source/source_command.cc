@@ -14,7 +14,7 @@
 #include "mount/audit/audit_trail.h"
 #include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
-#include "mount/command_line/metrics_option.h"
+#include "mount/command_line/mount_flags.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
@@ -23,7 +23,6 @@
 #include "mount/daemon/reload.h"
 #include "mount/fuse/fuse_channel.h"
 #include "mount/metrics/daemon_metrics.h"
-#include "mount/metrics/loopback_listener.h"
 #include "mount/metrics/metrics_server.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/data_daemon.h"
@@ -36,13 +35,7 @@ namespace {
 struct Flags {
   SourceOptions source;
   Credentials credentials;
-  std::string audit_file;
-  std::string metrics_address;  // empty: none
-  std::string user;
-  bool allow_other = false;
-  std::string log_file;
-  bool foreground = false;
-  bool check = false;
+  MountFlags daemon;
 };
 
 // Address and credentials with which `ppmr migrate` reaches the agent on the target's node: those
@@ -97,12 +90,12 @@ HelperOptions helper_options(const Flags& flags, const SourceOptions& source,
   const bool loopback_only = source.security->reach() == TcpReach::kLoopback;
   return {.mountpoint = source.mountpoint,
           .control_socket = control_socket,
-          .allow_other = flags.allow_other,
+          .allow_other = flags.daemon.allow_other,
           .read_files = credential_files(flags.credentials),
           .append_file = audit_file,
           .connect_to = source.target_address,
           .loopback_only = loopback_only,
-          .background = !flags.foreground};
+          .background = !flags.daemon.foreground};
 }
 
 ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
@@ -110,7 +103,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   auto mountpoint = resolve_mountpoint(options.mountpoint);
   if (!mountpoint) return daemon.failed(mountpoint.error(), ExitCode::kMountFailed);
   options.mountpoint = *mountpoint;
-  if (!flags.check && is_dead_mount(*mountpoint)) {
+  if (!flags.daemon.check && is_dead_mount(*mountpoint)) {
     // The privileged helper, which mounts, has no log.
     spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
   }
@@ -120,18 +113,15 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   options.sender.source_name = host_name();
   options.sender.trusted_fabric = credentials.trusted_fabric;
   // Makes relative paths absolute, before the daemon leaves its working directory.
-  const nlohmann::json endpoint = describe_endpoint(options, credentials, flags.audit_file);
+  const nlohmann::json endpoint = describe_endpoint(options, credentials, flags.daemon.audit_file);
   auto audit = AuditTrail::open(endpoint.at("audit_file"));
   if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
-  const auto user = choose_daemon_user(flags.user);
+  const auto user = choose_daemon_user(flags.daemon.user);
   if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
-  if (flags.check) return ExitCode::kSuccess;
+  if (flags.daemon.check) return ExitCode::kSuccess;
   UniqueFd metrics_listener;
-  if (!flags.metrics_address.empty()) {
-    if (Status loaded = MetricsServer::load_library(); !loaded) {
-      return daemon.failed(loaded.error(), ExitCode::kFailure);
-    }
-    auto opened = listen_on_loopback(flags.metrics_address);
+  if (!flags.daemon.metrics_address.empty()) {
+    auto opened = MetricsServer::listen(flags.daemon.metrics_address);
     if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
     metrics_listener = std::move(*opened);
   }
@@ -197,7 +187,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
     auto server = MetricsServer::start(std::move(metrics_listener), metrics);
     if (!server) return daemon.failed(server.error(), ExitCode::kFailure);
     metrics_server = std::move(*server);
-    spdlog::info("metrics at http://{}/metrics", flags.metrics_address);
+    spdlog::info("metrics at http://{}/metrics", flags.daemon.metrics_address);
   }
   const auto open_again = [&](const std::string& path) { return options.helper->open_again(path); };
   StopSignals signals([&](int) { (*mount)->stop(); },
@@ -271,20 +261,12 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   command->add_option("--target-name", flags->credentials.target_name,
                       "the name that the target must have");
   add_peer_timeout_option(*command, source.sender.peer_timeout);
-  command->add_flag("--allow-other", flags->allow_other, "let other users access the mount");
-  command->add_option(
-      "--user", flags->user,
-      "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
-  command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
-  add_audit_option(*command, flags->audit_file);
-  add_metrics_option(*command, flags->metrics_address);
-  command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
-  command->add_flag("--check", flags->check, "check the options and start nothing");
+  add_mount_flags(*command, flags->daemon);
   command->callback([flags, pool_size, &exit_code] {
     check(flags->source, pool_size->count() > 0);
     exit_code = run_daemon({.name = "ppmr source",
-                            .foreground = flags->foreground || flags->check,
-                            .log_file = flags->check ? "" : flags->log_file},
+                            .foreground = flags->daemon.foreground || flags->daemon.check,
+                            .log_file = flags->daemon.check ? "" : flags->daemon.log_file},
                            [&](Daemon& daemon) { return run(daemon, flags->source, *flags); });
   });
   return command;

@@ -12,7 +12,7 @@
 #include "fuse_target/target_mount.h"
 #include "mount/command_line/config_file.h"
 #include "mount/command_line/credential_options.h"
-#include "mount/command_line/metrics_option.h"
+#include "mount/command_line/mount_flags.h"
 #include "mount/command_line/size_option.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/control/control_socket.h"
@@ -21,7 +21,6 @@
 #include "mount/daemon/reload.h"
 #include "mount/fuse/fuse_channel.h"
 #include "mount/metrics/daemon_metrics.h"
-#include "mount/metrics/loopback_listener.h"
 #include "mount/metrics/metrics_server.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/data_daemon.h"
@@ -39,12 +38,7 @@ struct Flags {
   Credentials credentials;
   std::string listen_address;
   std::string state_directory = "/var/lib/ppmr";
-  std::string user;
-  bool allow_other = false;
-  std::string log_file;
-  std::string metrics_address;  // empty: none
-  bool foreground = false;
-  bool check = false;
+  MountFlags daemon;
 };
 
 // Who may restart must also be allowed to send.
@@ -61,6 +55,40 @@ Status check_restart_peers(const TargetOptions& options, const Credentials& cred
   return {};
 }
 
+// Whether peers may be allowed to restart processes here, as the options say.
+Status check_restarts(const TargetOptions& options, const Security& security, const Flags& flags) {
+  const Credentials& credentials = flags.credentials;
+  // Authentication is required also on loopback: without it, --allow-restart would let any user of
+  // this node become root.
+  if (options.allow_restart && !security.authenticates() && !credentials.insecure) {
+    return failure(EACCES,
+                   "--allow-restart lets peers run processes here as root: authenticate them "
+                   "with --key-file or certificates (or use --insecure)");
+  }
+  // Beyond loopback, anyone on the network could then run processes here as root. That takes two
+  // options, so that neither of them says it by accident.
+  if (options.allow_restart && credentials.insecure && !credentials.trusted_fabric) {
+    const auto loopback = is_loopback_address(flags.listen_address);
+    if (!loopback) {
+      return failure(loopback.error().errno_value, "--listen: " + loopback.error().message);
+    }
+    if (!*loopback) {
+      return failure(
+          EACCES,
+          "--allow-restart with --insecure lets everyone on the network run processes here as "
+          "root: authenticate peers with --key-file or certificates, or add --trusted-fabric if "
+          "no other machine can reach " +
+              flags.listen_address);
+    }
+  }
+  if (!options.restart_policy.empty()) {
+    if (auto policy = read_restart_policy(options.restart_policy); !policy) {
+      return failure(policy.error());
+    }
+  }
+  return check_restart_peers(options, credentials);
+}
+
 Result<size_t> available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
   for (std::string word; meminfo >> word;) {
@@ -75,11 +103,11 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
                              const std::string& control_socket) {
   HelperOptions options{.mountpoint = target.mountpoint,
                         .control_socket = control_socket,
-                        .allow_other = flags.allow_other,
+                        .allow_other = flags.daemon.allow_other,
                         .spill_directory = target.spill_directory,
                         .read_files = credential_files(flags.credentials),
                         .append_file = target.audit_file,
-                        .background = !flags.foreground};
+                        .background = !flags.daemon.foreground};
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
@@ -105,7 +133,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   auto mountpoint = resolve_mountpoint(options.mountpoint);
   if (!mountpoint) return daemon.failed(mountpoint.error(), ExitCode::kMountFailed);
   options.mountpoint = *mountpoint;
-  if (!flags.check && is_dead_mount(*mountpoint)) {
+  if (!flags.daemon.check && is_dead_mount(*mountpoint)) {
     // The privileged helper, which mounts, has no log.
     spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
   }
@@ -116,44 +144,14 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   raise_descriptor_limit();  // each 64 MiB of memory, spilled image and loan keeps a file open
   auto security = Security::load(credentials);
   if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
-  // Authentication is required also on loopback: without it, --allow-restart would let any user of
-  // this node become root.
-  if (options.allow_restart && !(*security)->authenticates() && !credentials.insecure) {
-    return daemon.failed(
-        {EACCES,
-         "--allow-restart lets peers run processes here as root: authenticate them "
-         "with --key-file or certificates (or use --insecure)"},
-        ExitCode::kUsage);
-  }
-  // Beyond loopback, anyone on the network could then run processes here as root. That takes two
-  // options, so that neither of them says it by accident.
-  if (options.allow_restart && credentials.insecure && !credentials.trusted_fabric) {
-    const auto loopback = is_loopback_address(flags.listen_address);
-    if (!loopback) {
-      return daemon.failed({loopback.error().errno_value, "--listen: " + loopback.error().message},
-                           exit_code_of(loopback.error()));
-    }
-    if (!*loopback) {
-      return daemon.failed(
-          {EACCES,
-           "--allow-restart with --insecure lets everyone on the network run processes here as "
-           "root: authenticate peers with --key-file or certificates, or add --trusted-fabric if "
-           "no other machine can reach " +
-               flags.listen_address},
-          ExitCode::kUsage);
-    }
-  }
   if (!options.restart_policy.empty()) {
     options.restart_policy = std::filesystem::absolute(options.restart_policy).string();
-    if (auto policy = read_restart_policy(options.restart_policy); !policy) {
-      return daemon.failed(policy.error(), ExitCode::kUsage);
-    }
   }
-  if (Status checked = check_restart_peers(options, credentials); !checked) {
-    return daemon.failed(checked.error(), ExitCode::kUsage);
+  if (Status checked = check_restarts(options, **security, flags); !checked) {
+    return daemon.failed(checked.error(), exit_code_of(checked.error()));
   }
-  if (!options.audit_file.empty()) {
-    options.audit_file = std::filesystem::absolute(options.audit_file).string();
+  if (!flags.daemon.audit_file.empty()) {
+    options.audit_file = std::filesystem::absolute(flags.daemon.audit_file).string();
   }
   auto audit = AuditTrail::open(options.audit_file);
   if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
@@ -165,20 +163,17 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
     if (!available) return daemon.failed(available.error(), ExitCode::kFailure);
     options.limit_bytes = std::max(*available / 2, 2 * kLimitMinBytes);
   }
-  const auto user = choose_daemon_user(flags.user);
+  const auto user = choose_daemon_user(flags.daemon.user);
   if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
-  if (flags.check) return ExitCode::kSuccess;
+  if (flags.daemon.check) return ExitCode::kSuccess;
   auto listener = (*security)->listener(flags.listen_address);
   if (!listener) {
     const Error& error = listener.error();
     return daemon.failed({error.errno_value, "--listen: " + error.message}, exit_code_of(error));
   }
   UniqueFd metrics_listener;
-  if (!flags.metrics_address.empty()) {
-    if (Status loaded = MetricsServer::load_library(); !loaded) {
-      return daemon.failed(loaded.error(), ExitCode::kFailure);
-    }
-    auto opened = listen_on_loopback(flags.metrics_address);
+  if (!flags.daemon.metrics_address.empty()) {
+    auto opened = MetricsServer::listen(flags.daemon.metrics_address);
     if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
     metrics_listener = std::move(*opened);
   }
@@ -211,7 +206,7 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
     auto server = MetricsServer::start(std::move(metrics_listener), metrics);
     if (!server) return daemon.failed(server.error(), ExitCode::kFailure);
     metrics_server = std::move(*server);
-    spdlog::info("metrics at http://{}/metrics", flags.metrics_address);
+    spdlog::info("metrics at http://{}/metrics", flags.daemon.metrics_address);
   }
   const auto open_again = [&](const std::string& path) { return options.helper->open_again(path); };
   StopSignals signals([&](int) { (*target)->stop(); },
@@ -289,20 +284,12 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
       ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
       ->capture_default_str();
   add_peer_timeout_option(*command, target.peer_timeout);
-  command->add_flag("--allow-other", flags->allow_other, "allow access by other users");
-  command->add_option(
-      "--user", flags->user,
-      "user to run as after the set-up (default: ppmr if it exists, else an unused id)");
-  command->add_option("--log-file", flags->log_file, "log to this file instead of syslog");
-  add_audit_option(*command, target.audit_file);
-  add_metrics_option(*command, flags->metrics_address);
-  command->add_flag("-f,--foreground", flags->foreground, "stay in the foreground");
-  command->add_flag("--check", flags->check, "check the options and start nothing");
+  add_mount_flags(*command, flags->daemon);
   command->callback([flags, &exit_code] {
     flags->target.allow_restart |= !flags->target.restart_peers.empty();
     exit_code = run_daemon({.name = "ppmr target",
-                            .foreground = flags->foreground || flags->check,
-                            .log_file = flags->check ? "" : flags->log_file},
+                            .foreground = flags->daemon.foreground || flags->daemon.check,
+                            .log_file = flags->daemon.check ? "" : flags->daemon.log_file},
                            [&](Daemon& daemon) { return run(daemon, *flags); });
   });
   return command;

@@ -7,6 +7,7 @@
 
 #include <exception>
 
+#include "mount/metrics/loopback_listener.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -96,7 +97,7 @@ struct MetricsHandler {
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(
     UniqueFd listener, const prometheus::Collectable& metrics) {
-  if (Status loaded = load_library(); !loaded) return failure(loaded.error());
+  if (!http_library()) return failure(http_library().error());
   std::unique_ptr<MetricsServer> server(new MetricsServer(metrics));
   server->daemon_ = http_library()->start_daemon(
       MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0, nullptr, nullptr,
@@ -111,9 +112,9 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(
   return server;
 }
 
-Status MetricsServer::load_library() {
-  if (http_library()) return {};
-  return failure(http_library().error());
+Result<UniqueFd> MetricsServer::listen(const std::string& address) {
+  if (!http_library()) return failure(http_library().error());
+  return listen_on_loopback(address);
 }
 
 MetricsServer::~MetricsServer() {

@@ -35,10 +35,12 @@ inline constexpr std::chrono::milliseconds kReuse{200};
 // Threads: created and destroyed by one thread. Its own thread calls the collectable.
 class MetricsServer {
  public:
-  // Loads the HTTP library. A daemon that drops its rights calls it before. Errors: ENOENT.
-  static Status load_library();
+  // The steps for which a daemon needs the rights that it drops: loads the HTTP library and opens a
+  // listening socket at --metrics ADDRESS. Errors: ENOENT without the library; those of
+  // listen_on_loopback().
+  static Result<UniqueFd> listen(const std::string& address);
   // Takes a listening socket. `metrics` outlives the server. Errors: EAGAIN when the library cannot
-  // start; those of load_library().
+  // start; ENOENT.
   static Result<std::unique_ptr<MetricsServer>> start(UniqueFd listener,
                                                       const prometheus::Collectable& metrics);
   ~MetricsServer();
