@@ -22,7 +22,7 @@ struct CriuFacts {
   std::vector<std::string> features;  // the two above, if available
 };
 
-// Asks CRIU each question once: an answer takes 0.05 to 0.1 s and as much processor time, which is
+// Asks CRIU each question once: an answer takes about 40 ms, half of it processor time, which is
 // much for the many trees of an evacuation. Threads: one.
 class CriuAnswers {
  public:
