@@ -25,6 +25,12 @@ constexpr milliseconds kAcceptPause{100};
 // Before the hello: the peer has connected and closed.
 bool is_silent_end(const Error& error) { return error.errno_value == ECONNRESET; }
 
+// In plain text: a source that expects TLS accepts that too, and tries again. The first bytes on a
+// connection find room in its send buffer, so this does not block.
+void send_busy(Connection& connection, const std::string& text) {
+  send_reject(connection, wire::RejectReason::kBusy, text);
+}
+
 }  // namespace
 
 Acceptor::Acceptor(Listener& listener, milliseconds hello_max, Serve serve,
@@ -85,8 +91,10 @@ Status Acceptor::accept_connection() {
   const std::string& peer = (*connection)->peer();
   const std::string host(host_of(peer));
   if (!make_room_locked(host)) {
-    note_refusal(peer, "too many connections");
-    report_refused(**connection, "too many connections");
+    const std::string text = "too many connections";
+    note_refusal(peer, text);
+    report_refused(**connection, text);
+    send_busy(**connection, text);
     return {};
   }
   Accepted& accepted = connections_.emplace_back();
@@ -96,8 +104,6 @@ Status Acceptor::accept_connection() {
   return {};
 }
 
-// If no thread can start, sends the peer a reject in plain text: a source that expects TLS accepts
-// a plain-text reject too.
 void Acceptor::start_thread_locked(Accepted& accepted) {
   try {
     accepted.thread = std::thread([this, &accepted] { run(accepted); });
@@ -105,7 +111,7 @@ void Acceptor::start_thread_locked(Accepted& accepted) {
     const std::string text = std::string("the target cannot start a thread: ") + error.what();
     note_refusal(accepted.connection->peer(), text);
     report_refused(*accepted.connection, text);
-    send_reject(*accepted.connection, wire::RejectReason::kBusy, text);
+    send_busy(*accepted.connection, text);
   }
 }
 

@@ -27,8 +27,8 @@ inline std::string_view host_of(std::string_view peer) { return peer.substr(0, p
 // out. An address with an authenticated connection is a guest: its connections take the place of
 // strangers from other addresses. So a flood from elsewhere keeps no session from reconnecting.
 //
-// When no thread can start, the acceptor refuses that one connection, and the peer receives the
-// reason. Threads: any.
+// A connection without a place, or for which no thread can start, is refused: the peer receives the
+// reason, kBusy. Connectors try again (security.h). Threads: any.
 class Acceptor {
  public:
   using Milliseconds = std::chrono::milliseconds;

@@ -1,6 +1,7 @@
 // Floods of connections: who is dropped, and what stays bounded.
 #include "rdma_stream/connection/acceptor.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -33,7 +34,13 @@ class Visitor final : public Connection {
   }
   Result<size_t> read_some(std::span<std::byte>) override { return failure(EIO, "unused"); }
   Result<std::byte> peek() override { return failure(EIO, "unused"); }
-  Status write(std::span<iovec>) override { return {}; }
+  Status write(std::span<iovec> buffers) override {
+    std::lock_guard lock(mutex_);
+    for (const iovec& buffer : buffers) {
+      answer_.append(static_cast<const char*>(buffer.iov_base), buffer.iov_len);
+    }
+    return {};
+  }
   void set_read_timeout(milliseconds) override {}
   void set_write_timeout(milliseconds) override {}
   void shut_down() override {
@@ -46,6 +53,10 @@ class Visitor final : public Connection {
   bool is_down() const {
     std::lock_guard lock(mutex_);
     return down_;
+  }
+  std::string answer() const {
+    std::lock_guard lock(mutex_);
+    return answer_;
   }
   void wait_until_down() {
     std::unique_lock lock(mutex_);
@@ -82,6 +93,7 @@ class Visitor final : public Connection {
   std::condition_variable changed_;
   bool down_ = false;             // guarded by mutex_
   std::vector<std::byte> hello_;  // guarded by mutex_
+  std::string answer_;            // guarded by mutex_
 };
 
 class Door final : public Listener {
@@ -181,6 +193,7 @@ TEST_F(Flood, StrangersAreBoundedFromManyAddresses) {
   EXPECT_LE(open_of(all), 256u);
   EXPECT_FALSE(all.front()->is_down()) << "the newest is dropped, not a handshake under way";
   EXPECT_TRUE(all.back()->is_down());
+  EXPECT_THAT(all.back()->answer(), testing::HasSubstr("too many connections"));
 }
 
 TEST_F(Flood, GuestIsKeptAndItsNextConnectionIsServed) {

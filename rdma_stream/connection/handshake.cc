@@ -44,6 +44,7 @@ Error rejection(const Connection& connection, const Handshake& answer) {
   auto reject = wire::decode<wire::Reject>(answer.body);
   if (!reject) return reject.error();
   int errno_value = ECONNREFUSED;
+  if (reject->reason == wire::RejectReason::kBusy) errno_value = EBUSY;
   if (reject->reason == wire::RejectReason::kUnknownSession) errno_value = ESTALE;
   if (reject->reason == wire::RejectReason::kVersion) errno_value = EPROTONOSUPPORT;
   if (reject->reason == wire::RejectReason::kNotAuthenticated) errno_value = EACCES;

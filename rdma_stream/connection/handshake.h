@@ -34,7 +34,7 @@ Result<Handshake> receive_handshake(Connection& connection, std::chrono::millise
 // The last message to a refused peer.
 void send_reject(Connection& connection, wire::RejectReason reason, const std::string& text);
 // The error for a received reject: ESTALE for an unknown session, EACCES for a failed
-// authentication, EPROTONOSUPPORT, ECONNREFUSED.
+// authentication, EBUSY for a target that may accept later, EPROTONOSUPPORT, ECONNREFUSED.
 Error rejection(const Connection& connection, const Handshake& answer);
 
 // The source's side of each kind of connection: sends the hello and returns the welcome. Errors:

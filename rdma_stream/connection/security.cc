@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "buffer_pool/host_name.h"
 #include "rdma_stream/connection/handshake.h"
@@ -22,6 +23,9 @@ constexpr std::byte kTlsHandshakeRecord{SSL3_RT_HANDSHAKE};
 // message. So a refused connection is read for at most this long before it is closed.
 constexpr milliseconds kHangUpPatience{500};
 constexpr int kHangUpReadsMax = 64;
+// Before the next attempt to connect to a target that is busy. A tenth of the time after which
+// silent strangers give way to a newer one (acceptor.h).
+constexpr milliseconds kBusyPause{100};
 
 // Waits briefly until a refused peer has read the reason and closes the connection.
 void await_hang_up(Connection& connection) {
@@ -50,10 +54,14 @@ class SecureConnector final : public Connector {
         allowed_peers_(std::move(allowed_peers)) {}
 
   Result<std::unique_ptr<Connection>> connect(milliseconds timeout) override {
-    auto connection = plain_->connect(timeout);
-    const auto tls = tls_->get();
-    if (!connection || tls == nullptr) return connection;
-    return tls->connect(std::move(*connection), role_, timeout);
+    const auto deadline = Clock::now() + timeout;
+    for (milliseconds left = timeout;;) {
+      auto connection = connect_once(left);
+      if (connection || connection.error().errno_value != EBUSY) return connection;
+      std::this_thread::sleep_for(kBusyPause);
+      left = std::chrono::floor<milliseconds>(deadline - Clock::now());
+      if (left <= milliseconds(0)) return connection;
+    }
   }
   Result<std::unique_ptr<Connection>> connect_data(milliseconds timeout) override {
     return plain_->connect_data(timeout);
@@ -82,6 +90,13 @@ class SecureConnector final : public Connector {
   }
 
  private:
+  Result<std::unique_ptr<Connection>> connect_once(milliseconds timeout) {
+    auto connection = plain_->connect(timeout);
+    const auto tls = tls_->get();
+    if (!connection || tls == nullptr) return connection;
+    return tls->connect(std::move(*connection), role_, timeout);
+  }
+
   const std::unique_ptr<Connector> plain_;
   const std::shared_ptr<const CurrentTls> tls_;
   const PeerRole role_;

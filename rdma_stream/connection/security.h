@@ -60,7 +60,8 @@ class Security {
   // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
   // loopback are refused with EPERM unless --insecure is given, and so are other users on loopback
   // (peer_user.h).
-  // `dial`: see tcp_connector().
+  // `dial`: see tcp_connector(). While a target refuses because it is busy (acceptor.h), connect()
+  // tries again until its timeout; then EBUSY.
   Result<std::unique_ptr<Connector>> connector(const std::string& address, PeerRole role,
                                                Dial dial = {}) const;
   // Which addresses these credentials allow.

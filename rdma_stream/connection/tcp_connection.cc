@@ -432,7 +432,7 @@ Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpRe
   if (::bind(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
     return system_failure("listen on", address);
   }
-  if (::listen(socket.get(), 64) != 0) return system_failure("listen on", address);
+  if (::listen(socket.get(), SOMAXCONN) != 0) return system_failure("listen on", address);
   UniqueFd closed_event(::eventfd(0, EFD_CLOEXEC));
   if (!closed_event) return system_failure("eventfd for", address);
   sockaddr_storage bound{};

@@ -135,7 +135,7 @@ Status TlsConnection::advance_handshake(bool& done) {
 }
 
 // The peer did not answer with TLS. A ppmr target may refuse in plain text. Its reject is
-// untrusted, so only its text is used.
+// untrusted: its text is shown, and EBUSY at most makes the caller try again.
 Error TlsConnection::plain_text_answer() {
   auto answer = receive_handshake(*connection_, kLastMessageTimeout);
   if (!answer) return answer.error();
@@ -143,7 +143,7 @@ Error TlsConnection::plain_text_answer() {
     return {EPROTO, "the peer at " + peer() + " uses plain text instead of TLS"};
   }
   Error error = rejection(*connection_, *answer);
-  error.errno_value = EACCES;
+  if (error.errno_value != EBUSY) error.errno_value = EACCES;
   return error;
 }
 

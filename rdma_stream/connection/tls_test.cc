@@ -500,6 +500,43 @@ TEST(SecureSession, RefusesAKeyForAnotherRole) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
+// Over TCP, which resets a connection that is closed with unread bytes: the reject has to arrive.
+TEST(SecureSession, SourceConnectsAgainToATargetThatIsBusy) {
+  const auto security = security_with_key(1);
+  const auto listener = std::move(security->listener("127.0.0.1:0").value());
+  std::thread target([&] {
+    for (int i = 0; i < 2; ++i) {
+      const auto refused = std::move(*listener->accept());
+      EXPECT_TRUE(refused->peek()) << "the source speaks first";
+      send_reject(*refused, wire::RejectReason::kBusy, "too many connections");
+    }
+    EXPECT_TRUE(listener->identify(std::move(*listener->accept()), kPatience));
+  });
+  const auto connector =
+      std::move(security->connector(listener->address(), PeerRole::kSource).value());
+  const auto connection = connector->connect(kPatience);
+  EXPECT_TRUE(connection) << connection.error().message;
+  target.join();
+}
+
+TEST(SecureSession, SourceSaysThatTheTargetStaysBusy) {
+  const auto security = security_with_key(1);
+  const auto listener = std::move(security->listener("127.0.0.1:0").value());
+  std::thread target([&] {
+    while (const auto connection = listener->accept()) {
+      send_reject(**connection, wire::RejectReason::kBusy, "too many connections");
+    }
+  });
+  const auto connector =
+      std::move(security->connector(listener->address(), PeerRole::kSource).value());
+  const auto connection = connector->connect(milliseconds(300));
+  listener->close();
+  target.join();
+  ASSERT_FALSE(connection);
+  EXPECT_EQ(connection.error().errno_value, EBUSY);
+  EXPECT_THAT(connection.error().message, HasSubstr("refused: too many connections"));
+}
+
 TEST(SecureSession, SourceRefusesATargetWithAnotherName) {
   StreamRig rig({.security = security_with_key(1)});
   auto connector = security_with_key(1)->secure(rig.network().connector());

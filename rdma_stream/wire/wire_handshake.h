@@ -110,7 +110,7 @@ enum class RejectReason : uint16_t {
   kVersion = 1,
   kUnknownSession = 2,
   kBadHello = 3,
-  kBusy = 4,
+  kBusy = 4,              // for now
   kNotAuthenticated = 5,  // forgeable outside TLS: only show Reject::text, do not act on it
 };
 
