@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <cassert>
+#include <numeric>
 #include <string>
 
 namespace ppmr {
@@ -45,6 +46,7 @@ struct StoreExtent {
 
 struct StoreMemory::Region {
   MappedMemory memory;
+  size_t used_extents = 0;
   std::array<StoreExtent, kExtentsPerRegion> extents;
 };
 
@@ -105,13 +107,17 @@ StoreMemory::StoreMemory(StoreOptions options, std::function<void()> space_freed
       set_aside_extents_(options.set_aside_bytes / kExtentBytes),
       extents_for_charges_(options.for_charges_bytes / kExtentBytes),
       region_mapped_(std::move(options.region_mapped)),
+      gives_back_(options.gives_back),
+      give_back_after_(options.give_back_after),
       space_freed_(std::move(space_freed)),
       regions_((limit_extents_ + kExtentsPerRegion - 1) / kExtentsPerRegion),
-      slabs_(kSlabClasses) {
+      slabs_(kSlabClasses),
+      fresh_(limit_extents_) {
+  std::iota(fresh_.rbegin(), fresh_.rend(), 0);
   returned_.reserve(limit_extents_);
   touched_.reserve(limit_extents_);
   for (Slabs& slabs : slabs_) slabs.not_full.reserve(64);
-  thread_ = std::thread([this] { refill_reserve(); });
+  thread_ = std::thread([this] { keep_reserve(); });
 }
 
 StoreMemory::~StoreMemory() {
@@ -207,6 +213,10 @@ BlockRef StoreMemory::adopt(uint32_t block_id) {
 
 // ---- Extents -----------------------------------------------------------------------------------
 
+StoreMemory::Region& StoreMemory::region_of(const StoreExtent& extent) const {
+  return *regions_[extent.region];
+}
+
 StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
                                              size_t extents_max) {
   StoreExtent* extent = nullptr;
@@ -214,7 +224,7 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   if (used_extents_ < extents_max) {
     // If thread_ is touching the last free extent, waits until thread_ has finished.
     changed_.wait(lock, [this] {
-      return !returned_.empty() || !touched_.empty() || fresh_next_ < limit_extents_ || !touching_;
+      return !returned_.empty() || !touched_.empty() || !fresh_.empty() || !touching_;
     });
     if (used_extents_ >= extents_max) {
       // Other threads took the extents during the wait.
@@ -234,6 +244,7 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
     return nullptr;
   }
   ++used_extents_;
+  if (region_of(*extent).used_extents++ == 0) --unused_regions_;
   note_use();
   extent->block_bytes = kExtentBytes;
   if (touch_due_locked()) changed_.notify_all();
@@ -245,11 +256,11 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   return extent;
 }
 
-// The next extent that was never used; maps its region if necessary. Null when all are used or the
-// mapping fails.
+// An extent without memory; maps its region if necessary. Null when there is none or the mapping
+// fails.
 StoreExtent* StoreMemory::fresh_extent_locked() {
-  if (fresh_next_ == limit_extents_) return nullptr;
-  const size_t region_number = fresh_next_ / kExtentsPerRegion;
+  if (fresh_.empty()) return nullptr;
+  const size_t region_number = fresh_.back() / kExtentsPerRegion;
   auto& region = regions_[region_number];
   if (!region) {
     const size_t first = region_number * kExtentsPerRegion;
@@ -266,16 +277,22 @@ StoreExtent* StoreMemory::fresh_extent_locked() {
       extent.region = static_cast<uint32_t>(region_number);
       extent.number = static_cast<uint32_t>(first + i);
     }
+    ++unused_regions_;
     if (region_mapped_) {
       region_mapped_(static_cast<uint32_t>(region_number), region->memory.bytes());
     }
   }
-  return &region->extents[fresh_next_++ % kExtentsPerRegion];
+  const uint32_t number = fresh_.back();
+  fresh_.pop_back();
+  return &region->extents[number % kExtentsPerRegion];
 }
 
 void StoreMemory::return_extent_locked(StoreExtent* extent) {
   --used_extents_;
   returned_.push_back(extent);
+  if (--region_of(*extent).used_extents > 0) return;
+  ++unused_regions_;
+  if (give_back_due_locked()) changed_.notify_all();
 }
 
 void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
@@ -312,13 +329,23 @@ void StoreMemory::note_use(std::chrono::nanoseconds duration) {
 // ---- The thread --------------------------------------------------------------------------------
 
 bool StoreMemory::touch_due_locked() const {
-  return returned_.size() + touched_.size() < ready_extents_ && fresh_next_ < extents_max_locked();
+  return ready_extents_locked() < ready_extents_ &&
+         limit_extents_ - fresh_.size() < extents_max_locked();
 }
 
-void StoreMemory::refill_reserve() {
+// The reserve stays whole, so that nothing is touched again right after.
+bool StoreMemory::give_back_due_locked() const {
+  return gives_back_ && unused_regions_ > 0 &&
+         ready_extents_locked() >= ready_extents_ + kExtentsPerRegion;
+}
+
+// Tells others about freed space, and keeps the reserve at its level.
+void StoreMemory::keep_reserve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || notify_freed_ || touch_due_locked(); });
+    changed_.wait(lock, [this] {
+      return stopping_ || notify_freed_ || touch_due_locked() || give_back_due_locked();
+    });
     if (stopping_) return;
     if (std::exchange(notify_freed_, false)) {
       lock.unlock();
@@ -327,32 +354,64 @@ void StoreMemory::refill_reserve() {
       continue;
     }
     // While bytes are arriving or being read, leave the cores to them unless memory is scarce.
-    const bool scarce = returned_.size() + touched_.size() < ready_extents_ / kScarcePart;
-    const auto idle_at = in_use_until_.load(std::memory_order_relaxed) + kIdle;
+    const bool gives = give_back_due_locked();
+    const bool scarce = ready_extents_locked() < ready_extents_ / kScarcePart;
+    const auto idle_at =
+        in_use_until_.load(std::memory_order_relaxed) + (gives ? give_back_after_ : kIdle);
     if (!scarce && std::chrono::steady_clock::now() < idle_at) {
-      changed_.wait_until(lock, idle_at, [this] { return stopping_ || notify_freed_; });
-      continue;
+      changed_.wait_until(lock, idle_at, [&] {
+        return stopping_ || notify_freed_ || give_back_due_locked() != gives;
+      });
+    } else if (gives) {
+      give_region_back(lock);
+    } else {
+      touch_extent(lock);
     }
-    StoreExtent* extent = fresh_extent_locked();
-    if (extent == nullptr) {  // no address space: continue with the present memory
-      changed_.wait(lock, [this] { return stopping_ || notify_freed_; });
-      continue;
-    }
-    touching_ = true;
-    lock.unlock();
-    MappedMemory::make_huge({extent->data, kExtentBytes});
-    MappedMemory::touch({extent->data, kExtentBytes});
-    lock.lock();
-    touching_ = false;
-    touched_.push_back(extent);
-    changed_.notify_all();
   }
+}
+
+void StoreMemory::touch_extent(std::unique_lock<std::mutex>& lock) {
+  StoreExtent* extent = fresh_extent_locked();
+  if (extent == nullptr) {  // no address space: continue with the present memory
+    changed_.wait(lock, [this] { return stopping_ || notify_freed_; });
+    return;
+  }
+  touching_ = true;
+  lock.unlock();
+  MappedMemory::make_huge({extent->data, kExtentBytes});
+  MappedMemory::touch({extent->data, kExtentBytes});
+  lock.lock();
+  touching_ = false;
+  touched_.push_back(extent);
+  changed_.notify_all();
+}
+
+// The last region first: new extents come from the first ones.
+void StoreMemory::give_region_back(std::unique_lock<std::mutex>& lock) {
+  const auto found = std::find_if(regions_.rbegin(), regions_.rend(), [](const auto& region) {
+    return region && region->used_extents == 0;
+  });
+  const auto number = static_cast<uint32_t>(regions_.rend() - found - 1);
+  const auto is_in_region = [number](const StoreExtent* extent) {
+    return extent->region == number;
+  };
+  for (auto* free : {&touched_, &returned_}) {
+    for (const StoreExtent* extent : *free) {
+      if (is_in_region(extent)) fresh_.push_back(extent->number);
+    }
+    std::erase_if(*free, is_in_region);
+  }
+  --unused_regions_;
+  const std::unique_ptr<Region> given_back = std::move(*found);
+  lock.unlock();  // unmapping takes milliseconds
+  given_back->memory = {};
+  lock.lock();
 }
 
 StoreCounters StoreMemory::counters() const {
   std::lock_guard lock(mutex_);
   return {limit_extents_ * kExtentBytes, used_extents_ * kExtentBytes, charged_bytes_,
-          (returned_.size() + touched_.size()) * kExtentBytes, ready_extents_ * kExtentBytes};
+          ready_extents_locked() * kExtentBytes, ready_extents_ * kExtentBytes};
 }
 
 }  // namespace ppmr

@@ -1,11 +1,14 @@
-// The memory of the image store: allocated and touched ahead of need, up to a limit, and reused.
+// The memory of the image store: allocated and touched ahead of need, up to a limit, reused, and
+// given back to the system when it has not been needed for some seconds.
 //
 //   region (64 MiB, a memfd, registered as a whole by a device)  =  32 extents of 2 MiB
 //   extent  =  one block of 2 MiB,  or a slab of equal blocks of 4 KiB, 8 KiB ... 1 MiB
 //
 // The first touch of fresh memory is the most expensive step on a virtual machine, because the host
 // allocates the page then. Hence a background thread touches extents before chunks need them, and a
-// freed extent is reused first. It is not cleared: readers get arrived bytes only.
+// freed extent is reused first. It is not cleared: readers get arrived bytes only. What is free
+// beyond the reserve is needed by the processes that have arrived: the thread unmaps whole regions.
+// (Their seals forbid holes.)
 //
 // Regions are memfds, so that another process can borrow bytes. The kernel gives memfds no huge
 // pages by default: then the first touch reaches 1.8 GiB/s. MADV_COLLAPSE gets them (Linux 6.1): 14
@@ -110,9 +113,11 @@ struct StoreOptions {
   // next file needs memory for its name and for its bytes on their way to the disk.
   size_t set_aside_bytes = 0;    // only for allocate_bounce()
   size_t for_charges_bytes = 0;  // only for charge(), which may take more where it is free
-  // Called once per region, with the store's lock held. The region stays mapped until the
-  // store is destroyed.
+  // Called whenever a region is mapped, with the store's lock held.
   std::function<void(uint32_t region, std::span<std::byte> memory)> region_mapped;
+  // Whether a region may be unmapped again. Otherwise it stays until the store is destroyed.
+  bool gives_back = true;
+  std::chrono::milliseconds give_back_after{3000};  // without use
 };
 
 struct StoreCounters {
@@ -120,7 +125,7 @@ struct StoreCounters {
   size_t used_bytes = 0;     // whole extents
   size_t charged_bytes = 0;  // see StoreMemory::charge()
   size_t ready_bytes = 0;    // free and touched
-  size_t reserve_bytes = 0;  // the level to which ready_bytes is refilled when idle
+  size_t reserve_bytes = 0;  // the level to which ready_bytes returns when idle
 };
 
 // Threads: all members by any. The store outlives its blocks (asserted).
@@ -146,8 +151,8 @@ class StoreMemory {
   // See BlockRef::detach().
   BlockRef adopt(uint32_t block_id);
 
-  // Postpones refilling the reserve: readers and writers need the cores now, and will need them for
-  // `duration` more.
+  // Postpones the work of the store's thread: readers and writers need the cores now, and will need
+  // them for `duration` more.
   void note_use(std::chrono::nanoseconds duration = {});
 
   StoreCounters counters() const;
@@ -167,10 +172,15 @@ class StoreMemory {
   StoreExtent* take_extent_locked(std::unique_lock<std::mutex>& lock, size_t extents_max);
   StoreExtent* fresh_extent_locked();
   void return_extent_locked(StoreExtent* extent);
+  Region& region_of(const StoreExtent& extent) const;
   void free_block(StoreExtent* extent, uint32_t index);
   void note_freed_locked();
+  size_t ready_extents_locked() const { return returned_.size() + touched_.size(); }
   bool touch_due_locked() const;
-  void refill_reserve();
+  bool give_back_due_locked() const;
+  void keep_reserve();
+  void touch_extent(std::unique_lock<std::mutex>& lock);
+  void give_region_back(std::unique_lock<std::mutex>& lock);
 
   // Constant after construction.
   const size_t limit_extents_;
@@ -178,16 +188,20 @@ class StoreMemory {
   const size_t set_aside_extents_;
   const size_t extents_for_charges_;
   const std::function<void(uint32_t, std::span<std::byte>)> region_mapped_;
+  const bool gives_back_;
+  const std::chrono::milliseconds give_back_after_;
   const std::function<void()> space_freed_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_. A region is created before its first block is allocated, and never removed.
+  // Guarded by mutex_. A region is created before its first block is allocated, and removed only
+  // while it has none.
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<Slabs> slabs_;
   std::vector<StoreExtent*> returned_;  // free, used before; the last returned is reused first
   std::vector<StoreExtent*> touched_;   // free, touched, never used
-  size_t fresh_next_ = 0;               // number of the first extent that was never touched
+  std::vector<uint32_t> fresh_;         // numbers of the others; the last is used first
+  size_t unused_regions_ = 0;           // that are mapped
   size_t used_extents_ = 0;
   size_t charged_bytes_ = 0;
   bool touching_ = false;

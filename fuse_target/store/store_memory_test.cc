@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
 #include <random>
+#include <string>
 #include <thread>
 
 namespace ppmr {
@@ -147,6 +149,54 @@ TEST(StoreMemory, RefillsNotBeforeTheEndOfAnAnnouncedUse) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
+// All memory of a store, with its pages touched.
+std::vector<BlockRef> all_of(StoreMemory& store) {
+  std::vector<BlockRef> blocks;
+  while (BlockRef block = store.allocate(kExtentBytes)) {
+    MappedMemory::touch(block.bytes());
+    blocks.push_back(std::move(block));
+  }
+  return blocks;
+}
+
+uint64_t shared_resident_kib() {
+  std::ifstream status("/proc/self/status");
+  uint64_t kib = 0;
+  for (std::string word; status >> word;) {
+    if (word == "RssShmem:") status >> kib;
+  }
+  return kib;
+}
+
+TEST(StoreMemory, GivesBackWhatIsFreeBeyondTheReserve) {
+  auto store = make_store({.limit_bytes = 4 * kRegionBytes,
+                           .ready_bytes = kRegionBytes,
+                           .give_back_after = std::chrono::milliseconds(10)});
+  for (int round = 0; round < 3; ++round) {
+    std::vector<BlockRef> blocks = all_of(*store);
+    ASSERT_EQ(blocks.size() * kExtentBytes, 4 * kRegionBytes);
+    const uint64_t full_kib = shared_resident_kib();
+    BlockRef kept = blocks[5];
+    kept.bytes()[0] = std::byte{42};
+    blocks.clear();
+    EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes < 2 * kRegionBytes; }));
+    EXPECT_GE(store->counters().ready_bytes, kRegionBytes);
+    EXPECT_TRUE(
+        becomes_true([&] { return shared_resident_kib() + (2 * kRegionBytes >> 10) <= full_kib; }));
+    EXPECT_EQ(kept.bytes()[0], std::byte{42});
+  }
+}
+
+TEST(StoreMemory, KeepsWhatADeviceHasRegistered) {
+  auto store = make_store({.limit_bytes = 4 * kRegionBytes,
+                           .ready_bytes = kRegionBytes,
+                           .gives_back = false,
+                           .give_back_after = std::chrono::milliseconds(0)});
+  all_of(*store).clear();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(store->counters().ready_bytes, 4 * kRegionBytes);
+}
+
 TEST(StoreMemory, PlacesSmallBlocksInOneExtentWithoutOverlap) {
   auto store = make_store({kLimit, 0, 0});
   std::vector<BlockRef> blocks;
@@ -194,14 +244,17 @@ TEST(StoreMemory, ReportsFreedSpaceOnceAfterAFailedAllocation) {
 }
 
 TEST(StoreMemory, SupportsManyThreads) {
-  auto store = make_store({kLimit, kLimit, 0});
+  auto store = make_store({.limit_bytes = 8 * kRegionBytes,
+                           .ready_bytes = kExtentBytes,
+                           .give_back_after = std::chrono::milliseconds(0)});
   std::vector<std::thread> threads;
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     threads.emplace_back([&, seed] {
       std::mt19937 random(seed);
       std::vector<BlockRef> mine;
       for (int i = 0; i < 2000; ++i) {
-        if (random() % 2 == 0 || mine.empty()) {
+        if (i % 500 == 499) mine.clear();  // enough to be given back
+        if (random() % 4 != 0 || mine.empty()) {
           if (BlockRef block = store->allocate(size_t{4096} << (random() % 10))) {
             block.bytes().front() = static_cast<std::byte>(seed);
             mine.push_back(std::move(block));
