@@ -9,6 +9,7 @@
     world             lab.world.World in a temporary directory
     machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`: one laboratory
                       for the whole run; both machines and their link are up before each test
+    authority         lab.certificates.Authority, which issues certificates
     root_file_system  the root of a container: a shell, sleep and writable directories
     own_cgroup        a name for control groups; request it before the nodes
     packages          {name: path} of the Debian packages, built once. Tests with these three fixtures belong to the
@@ -37,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from lab import debian_packages  # noqa: E402
 from lab import node as lab_node  # noqa: E402
 from lab import ppmr as lab_ppmr  # noqa: E402
+from lab.certificates import Authority  # noqa: E402
 from lab.migrations import Migrations  # noqa: E402
 from lab.node import wait_until  # noqa: E402
 from lab.world import World  # noqa: E402
@@ -147,6 +149,12 @@ def need_command():
         return name
 
     return need
+
+
+@pytest.fixture
+def authority(need_command, tmp_path):
+    need_command("openssl")
+    return Authority(tmp_path / "authority")
 
 
 @pytest.fixture

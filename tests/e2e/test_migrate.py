@@ -8,21 +8,14 @@ from pathlib import Path
 import pytest
 
 from lab.criu import IS_A_SUPERVISORS, WITHOUT_USERFAULTFD, criu_that, find_criu
-from lab.node import LabError, wait_until
+from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
-from lab.programs import REPOSITORY, SteadyWorker, check_continuity, find_program, gap_between
+from lab.programs import REPOSITORY, SteadyWorker, find_program, gap_between
 from lab.proofs import Before, prove
-from lab.workers import (
-    check_moved,
-    check_stayed,
-    pagers_of,
-    pause_at,
-    start_workers,
-    take_pid,
-)
+from lab.workers import check_moved, check_stayed, pause_at, start_workers, take_pid
 
 GROWTH_MAX_KIB = 4096  # in any number of migrations: one arena of malloc per thread
-MOVED, LOST, ABORTED, OPEN = 0, 10, 11, 12
+MOVED, ABORTED, OPEN = 0, 11, 12
 
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
@@ -147,36 +140,6 @@ def test_one_failed_restore_keeps_all_processes_at_source(lab, nodes, migrations
     migrations.migrate(*[worker.pid for worker in workers]).ok()
     for worker in workers:
         check_moved(worker, nodes)
-        worker.end()
-
-
-def test_independent_migrations_succeed_and_fail_separately(lab, nodes, migrations):
-    workers = start_workers(lab, nodes, 3)
-    running = migrations.start_migrate(
-        *[worker.pid for worker in workers],
-        options=["--independent", "--jobs", 3],
-        environment=pause_at(lab, "source:dumping"),
-    )
-    wait_until(
-        lambda: len(migrations.paused("source", "dumping")) == 3,
-        20,
-        "all three migrations to start",
-    )
-    take_pid(nodes.target, workers[1].pid)
-    migrations.go_on("source", "dumping")
-    done = running.wait()
-    assert done.code == ABORTED, done.output
-    results = {tree["pid"]: tree["result"] for tree in done.summary["trees"]}
-    assert results == {
-        workers[0].pid: "moved",
-        workers[1].pid: "stayed",
-        workers[2].pid: "moved",
-    }, done.output
-    nodes.target.signal(workers[1].pid, signal.SIGKILL)
-    check_moved(workers[0], nodes)
-    check_stayed(workers[1], nodes)
-    check_moved(workers[2], nodes)
-    for worker in workers:
         worker.end()
 
 
@@ -454,99 +417,6 @@ def test_migration_succeeds_after_binary_of_running_daemons_was_replaced(
     worker.end()
 
 
-def run_without_its_memory(lab, nodes, migrations):
-    """Moves a worker until it runs at the target while its pager still fills in memory. That takes a fraction of a
-    second, so a loaded machine may need several attempts. Returns the worker, the running migration and the pager.
-    """
-    for attempt in range(6):
-        worker = SteadyWorker(nodes.source, lab.home / f"worker-{attempt}", size_mib=384, threads=1)
-        worker.wait_for_lines(10)
-        running = migrations.start_migrate(worker.pid, options=["--timeout", 10])
-        worker.wait_for_lines(1, nodes.target)
-        if pagers := pagers_of(nodes.target):
-            return worker, running, pagers[0]
-        running.wait().ok()
-        nodes.target.signal(worker.pid, signal.SIGKILL)
-        nodes.target.await_end(worker.pid)
-    raise LabError("all memory was always in place before the failure: nothing was tested")
-
-
-def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(lab, nodes, migrations):
-    worker, running, pager = run_without_its_memory(lab, nodes, migrations)
-    nodes.target.signal(pager, signal.SIGKILL)
-    nodes.target.await_end(worker.pid)
-    check_continuity(worker.lines())
-    nodes.source.await_end(worker.pid)
-    done = running.wait()
-    assert "MEMORY LOST" in migrations.records("target")[-1]["error"]
-    assert done.code in (LOST, OPEN) and done.summary["trees"][0]["result"] == "LOST"
-    wait_until(
-        lambda: nodes.target.run(["pgrep", "-f", "guard-pages"], check=False).stdout == "",
-        5,
-        "the page guard to end",
-    )
-
-
-def check_all_memory(worker, nodes):
-    check_moved(worker, nodes)
-    audit = worker.audit()
-    worker.end()
-    assert audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
-
-
-def test_memory_arrives_although_the_target_daemon_is_killed(lab, nodes, migrations):
-    worker, running, pager = run_without_its_memory(lab, nodes, migrations)
-    migrations.target.kill()
-    nodes.target.await_end(pager, timeout=60)
-    migrations.restart_dead()
-    running.wait()
-    wait_until(
-        lambda: migrations.records("target")[-1]["state"] == "finished", 10, "the move to end"
-    )
-    assert migrations.records("target")[-1]["error"] == ""
-    check_all_memory(worker, nodes)
-
-
-def test_memory_arrives_although_the_supervisor_is_killed(lab, nodes, migrations):
-    worker, running, pager = run_without_its_memory(lab, nodes, migrations)
-    [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
-    nodes.target.signal(supervisor, signal.SIGKILL)
-    nodes.target.await_end(pager, timeout=60)
-    running.wait()
-    check_all_memory(worker, nodes)
-
-
-def test_shell_can_fork_while_memory_of_another_process_is_still_missing(lab, nodes, migrations):
-    numbers, directory = lab.home / "numbers", lab.home / "worker"
-    directory.mkdir()
-    script = '"$1" "$2" 256 1 1 & number=0; while :; do number=$((number + 1)); /bin/echo $number; done >>"$3"'
-    shell = nodes.source.spawn(
-        ["sh", "-c", script, "shell", find_program("steady_worker"), directory, numbers]
-    )
-    wait_until(lambda: (directory / "ready").exists(), 30, "the worker to start")
-    done = migrations.migrate(shell).ok()
-    assert done.summary["trees"][0]["lazily"]
-    before = numbers.read_text().count("\n")
-    wait_until(lambda: numbers.read_text().count("\n") > before + 50, 20, "the shell to go on")
-    lines = numbers.read_text().splitlines()[:-1]
-    assert lines == [str(number) for number in range(1, len(lines) + 1)]
-    nodes.target.signal(shell, signal.SIGKILL)
-
-
-def test_pager_is_replaced_if_killed_before_process_runs(lab, nodes, migrations):
-    [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
-    migrations.wait_until_paused("source", "sealed", running)
-    wait_until(
-        lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
-    )
-    nodes.target.signal(pagers_of(nodes.target)[0], signal.SIGKILL)
-    migrations.go_on("source", "sealed")
-    running.wait().ok()
-    check_moved(worker, nodes)
-    worker.end()
-
-
 def test_leave_running_option_copies_process_to_target(lab, nodes, migrations):
     # CRIU refuses to restore an open file that has grown; a witness has none open.
     directory = lab.home / "witness"
@@ -585,36 +455,3 @@ def test_pre_copy_is_refused_on_kernel_without_memory_tracking(lab, nodes, migra
     assert migrations.records("source") == []
     check_stayed(worker, nodes)
     worker.end()
-
-
-def test_evacuate_moves_only_matching_processes(lab, nodes, migrations):
-    workers = start_workers(lab, nodes, 3)
-    first, second, third = workers
-    done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ", "--dry-run")
-    assert done.code == MOVED and all(nodes.source.alive(worker.pid) for worker in workers)
-    done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ").ok()
-    selection = next(event for event in done.events if event.get("event") == "selection")
-    assert sorted(tree["pid"] for tree in selection["leave"]) == sorted([first.pid, second.pid])
-    for worker in (first, second):
-        check_moved(worker, nodes)
-        worker.end()
-    assert len(migrations.records("source")) == 2, "evacuate did not make one migration per process"
-    check_stayed(third, nodes)
-    third.end()
-
-
-def test_evacuate_moves_other_processes_when_one_cannot_move(lab, nodes, migrations):
-    stuck, free = start_workers(lab, nodes, 2)
-    take_pid(nodes.target, stuck.pid)
-    done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-")
-    assert done.code == ABORTED and str(stuck.pid) in done.output
-    nodes.target.signal(stuck.pid, signal.SIGKILL)
-    check_moved(free, nodes)
-    check_stayed(stuck, nodes)
-    for worker in (stuck, free):
-        worker.end()
-
-
-def test_evacuate_without_match_moves_no_process(migrations):
-    done = migrations.evacuate("--match", "no such program at all")
-    assert done.code == MOVED and migrations.records("source") == []

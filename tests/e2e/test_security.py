@@ -23,12 +23,6 @@ REFUSED_WITHIN = 1.0  # seconds, without the time that ppmr needs to start
 SMALL = ["--pool-size", "4MiB"]  # touching the pool counts, too
 
 
-@pytest.fixture
-def authority(need_command, tmp_path):
-    need_command("openssl")
-    return Authority(tmp_path / "authority")
-
-
 def audited_target(world, *options):
     """A target with an audit file, `audit`."""
     audit = world.directory / f"audit-{len(world.daemons)}.json"
@@ -297,8 +291,7 @@ def test_only_named_peers_may_restart_processes(world):
         assert {line["outcome"] for line in agents} == (
             {"accepted", "ended"} if may else {"refused"}
         )
-    refused_at_start(
-        world,
+    world.refuses_to_start(
         [
             *("target", world.mountpoint(), "--listen", "127.0.0.1:0", "--allow-peer", "a"),
             *("--allow-restart-from", "b", *world.credentials([])),
@@ -416,8 +409,7 @@ def test_both_daemons_must_trust_the_fabric_to_send_plaintext(world):
 
 def test_restart_for_everyone_on_a_network_needs_the_word_of_the_operator(world):
     for address in ("0.0.0.0:0", "[::]:0", ":0"):
-        refused_at_start(
-            world,
+        world.refuses_to_start(
             [
                 "target",
                 world.mountpoint(),
@@ -480,122 +472,12 @@ def test_status_shows_how_each_peer_is_authenticated(world, authority):
         assert "insecure" not in daemon.log.read_text()
 
 
-# -- keys, certificates and addresses that are refused at start
-
-
-def refused_at_start(world, words, *messages):
-    ended = world.ppmr(*words, within=10)
-    assert ended.code == 2, f"ended with {ended.code}: {ended.output}"
-    for message in messages:
-        assert message in ended.err, f"the message does not contain '{message}': {ended.err!r}"
-
-
-@pytest.mark.parametrize("role", ["target", "source"])
-def test_key_is_required_beyond_loopback(world, role):
-    for address in (
-        ("0.0.0.0:0", "[::]:0", ":0")
-        if role == "target"
-        else ("192.0.2.1:7440", "[2001:db8::1]:7440")
-    ):
-        refused_at_start(
-            world,
-            [
-                role,
-                world.mountpoint(),
-                *(["--listen"] if role == "target" else ["--target"]),
-                address,
-            ],
-            "--key-file",
-            "--insecure",
-        )
-
-
 def test_insecure_option_beyond_loopback_is_logged_at_start(world):
     target = Daemon(
         HOST, "target", world.mountpoint(), ["--listen", f"0.0.0.0:{free_port()}", "--insecure"]
     )
     world.daemons.append(target)
     logs_that_it_is_insecure(target)
-
-
-@pytest.fixture
-def key(world):
-    path = world.directory / "some-key"
-    world.succeeds([find_ppmr(), "keygen", path])
-    return path
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
-def test_key_that_other_users_can_access_is_refused(world, key, mode):
-    key.chmod(mode)
-    refused_at_start(
-        world,
-        ["target", world.mountpoint(), "--listen", "127.0.0.1:0", "--key-file", key],
-        str(key),
-        "others can use it",
-        "chmod",
-    )
-
-
-def test_key_file_owned_by_another_user_is_refused(world, key):
-    os.chown(key, 65534, 65534)
-    refused_at_start(
-        world,
-        ["target", world.mountpoint(), "--listen", "127.0.0.1:0", "--key-file", key],
-        str(key),
-        "65534",
-    )
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [("", "is empty"), ("0123456789abcdef\n", "16 characters"), ("x" * 64, "hexadecimal")],
-    ids=["empty", "short", "not-hexadecimal"],
-)
-def test_invalid_key_file_is_refused(world, key, content, message):
-    key.write_text(content)
-    refused_at_start(
-        world,
-        ["target", world.mountpoint(), "--listen", "127.0.0.1:0", "--key-file", key],
-        str(key),
-        message,
-    )
-
-
-def test_private_key_that_other_users_can_read_is_refused(world, authority):
-    options = authority.issue("node1", "target")
-    (authority.directory / "node1.key").chmod(0o644)
-    refused_at_start(
-        world,
-        ["target", world.mountpoint(), "--listen", "127.0.0.1:0", *options],
-        "node1.key",
-        "others can use it",
-    )
-
-
-def test_contradictory_credentials_are_refused(world, key, authority):
-    certificate = authority.issue("node1", "target")
-    listen = ["target", world.mountpoint(), "--listen", "127.0.0.1:0"]
-    refused_at_start(world, [*listen, "--key-file", key, *certificate], "excludes")
-    refused_at_start(world, [*listen, "--key-file", key, "--insecure"], "excludes")
-    refused_at_start(world, [*listen, *certificate[:6]], "--allow-peer is missing")
-    refused_at_start(world, [*listen, *certificate[:2], "--allow-peer", "x"], "required together")
-    refused_at_start(world, [*listen, "--allow-peer", "x"], "requires --tls-cert or --key-file")
-    refused_at_start(world, [*listen, "--key-file", key, "--crl", key], "--crl requires --tls-cert")
-    link = world.directory / "link"
-    link.symlink_to(key)
-    refused_at_start(world, [*listen, "--key-file", key, "--audit-file", link], "symbolic link")
-
-
-def test_keygen_creates_key_and_does_not_overwrite_files(world):
-    path = world.directory / "new"
-    done = world.succeeds([find_ppmr(), "keygen", path])
-    assert path.stat().st_mode & 0o777 == 0o600
-    content = path.read_text()
-    assert len(content) == 65 and content.strip() not in done.output
-    again = world.ppmr("keygen", path)
-    assert again.code == 2 and "does not overwrite keys" in again.err
-    assert path.read_text() == content
 
 
 # -- what is encrypted

@@ -200,6 +200,12 @@ class World:
     def ppmr(self, *words, within=10, at=HOST):
         return self.run([find_ppmr(), *words], within, at)
 
+    def refuses_to_start(self, words, *messages):
+        ended = self.ppmr(*words)
+        assert ended.code == 2, f"ended with {ended.code}: {ended.output}"
+        for message in messages:
+            assert message in ended.err, f"the message does not contain '{message}': {ended.err!r}"
+
     def write(self, path, size=256 * MIB, pause=0.0, at=HOST):
         return Job(self, at, "write", path, size, pause)
 
