@@ -486,7 +486,12 @@ TEST(SecureSession, MovesAFileAndSurvivesCutConnections) {
 }
 
 TEST(SecureSession, RefusesAKeyForAnotherRole) {
-  StreamRig rig({.security = security_with_key(1)});
+  std::mutex mutex;
+  std::vector<ConnectionEvent> events;  // guarded by mutex
+  StreamRig rig({.security = security_with_key(1), .on_event = [&](const ConnectionEvent& event) {
+                   std::lock_guard lock(mutex);
+                   events.push_back(event);
+                 }});
   for (const PeerRole role : {PeerRole::kMigrate, PeerRole::kJobAgent}) {
     auto connector = security_with_key(1)->secure(rig.network().connector(), role);
     auto connection = connector->connect(kPatience);
@@ -496,6 +501,16 @@ TEST(SecureSession, RefusesAKeyForAnotherRole) {
     EXPECT_EQ(welcome.error().errno_value, EACCES);
     EXPECT_THAT(welcome.error().message,
                 HasSubstr(std::string("a key for the role '") + to_string(role) + "'"));
+    ASSERT_TRUE(eventually([&] {
+      std::lock_guard lock(mutex);
+      return !events.empty();
+    })) << "the audit trail needs the refusal";
+    std::lock_guard lock(mutex);
+    EXPECT_EQ(events.back().outcome, "refused");
+    EXPECT_EQ(events.back().service, "source");
+    EXPECT_EQ(events.back().peer, "tls-psk node");
+    EXPECT_THAT(welcome.error().message, HasSubstr(events.back().reason));
+    events.clear();
   }
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }

@@ -12,6 +12,7 @@
 
 #include "mount/control/json_text.h"
 #include "mount/control/line_socket.h"
+#include "restart_loader/preflight/preflight.h"
 #include "restart_loader/records/record_store.h"
 
 namespace ppmr {
@@ -111,6 +112,22 @@ TEST_F(MigrationAgentTest, VoteIsRefusedWithoutTheCheckpoint) {
   const json reply = vote();
   EXPECT_FALSE(reply.at("ok"));
   EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("worker-17"));
+}
+
+TEST_F(MigrationAgentTest, AsksCriuOnceForAllPreflightsOfAConnection) {
+  const std::string criu = directory_ + "/criu";
+  const std::string asked = directory_ + "/asked";
+  std::ofstream(criu) << "#!/bin/sh\necho \"$@\" >> " << asked << "\n";
+  std::filesystem::permissions(criu, std::filesystem::perms::owner_all);
+  setenv("PPMR_CRIU", criu.c_str(), 1);
+  json request = to_request(PreflightQuestions{});
+  request["op"] = "preflight";
+  EXPECT_TRUE(ask(request).at("ok"));
+  const uintmax_t asked_bytes = std::filesystem::file_size(asked);
+  EXPECT_GT(asked_bytes, 0u);
+  EXPECT_TRUE(ask(request).at("ok"));
+  unsetenv("PPMR_CRIU");
+  EXPECT_EQ(std::filesystem::file_size(asked), asked_bytes);
 }
 
 TEST_F(MigrationAgentTest, VoteIsRefusedAfterTheAbort) {

@@ -21,6 +21,7 @@ StreamRig::StreamRig(RigOptions options)
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = "target";
+  receiver.on_event = options_.on_event;
   receiver.trusted_fabric = options_.target_trusts_fabric;
   if (options_.verbs) {
     verbs_ = std::make_unique<FaultyVerbs>(options_.verbs->fabric);

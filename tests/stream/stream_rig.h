@@ -39,6 +39,7 @@ struct RigOptions {
   FaultOptions faults;
   MemorySinkOptions sink;
   std::chrono::milliseconds peer_timeout{5000};
+  OnConnectionEvent on_event;  // of the receiver
 };
 
 // Threads: one, except where its members allow more.
