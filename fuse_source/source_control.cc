@@ -1,5 +1,5 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// send-memory, wait-for-peer and note_outcome.
+// add-files, send-memory, wait-for-peer and note_outcome.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -49,9 +49,20 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, std::vector<Un
     return answer_of(wait_for_peer(request.at("checkpoint"), std::chrono::milliseconds(ms)));
   }
   if (operation == "note_outcome") return answer_of(migrations_.note(request));
+  if (operation == "add-files") return answer_of(add_files(request, received));
   if (operation == "send-memory") return answer_of(send_memory(request, std::move(received)));
   return refusal(
       Error{EOPNOTSUPP, "a source mount does not support the operation '" + operation + "'"});
+}
+
+Status SourceMount::add_files(const nlohmann::json& request,
+                              const std::vector<UniqueFd>& received) {
+  if (received.size() != 1) {
+    return failure(EINVAL, "add files: a bundle of them must come with the request");
+  }
+  const auto bundle = ImageBundle::open(received.front());
+  if (!bundle) return failure(bundle.error());
+  return add_files(request.at("checkpoint"), *bundle);
 }
 
 // A page reader fills the slots, because this process has no right to read others.

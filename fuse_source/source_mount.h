@@ -1,6 +1,6 @@
 // The source mount: the pool, the session with the target, the tree, and what the FUSE operations
-// require of them. source_names.cc, source_bytes.cc, source_memory.cc, source_seal.cc and
-// source_control.cc define the groups of members below.
+// require of them. source_names.cc, source_bytes.cc, source_files.cc, source_memory.cc,
+// source_seal.cc and source_control.cc define the groups of members below.
 //
 // Locks: changes_ puts changes of names and the messages about them in the same order. A thread
 // that holds it may block on a full outbox or on the target. A close must not wait for such a
@@ -28,6 +28,7 @@
 #include "fuse_source/wanted_blocks.h"
 #include "mount/command_line/transport_option.h"
 #include "mount/fuse/front_end.h"
+#include "mount/image_bundle/image_bundle.h"
 #include "mount/metrics/outcome_tally.h"
 #include "mount/privilege/confinement.h"
 #include "mount/privilege/privileged_helper.h"
@@ -129,6 +130,12 @@ class SourceMount final : public FrontEnd {
   // for so long: both nodes need each other. Errors: ENOENT.
   Status wait_for_peer(const std::string& name, std::chrono::milliseconds patience);
 
+  // ---- Files in a bundle (source_files.cc).
+  // Makes and writes these files in the checkpoint `name`. They belong to its owner; others cannot
+  // read them. Errors: ENOENT; those of make() and write(). After an error some of the files exist;
+  // after one of write() the checkpoint has failed.
+  Status add_files(const std::string& name, const ImageBundle& bundle);
+
   // ---- Memory of frozen processes (source_memory.cc).
   // Writes the memory to the checkpoint `name`: one file. Bytes that readers at the target wait for
   // are sent ahead of the others. Errors: ENOENT; EBUSY when another call sends to the same
@@ -205,6 +212,11 @@ class SourceMount final : public FrontEnd {
 
   nlohmann::json status();
   nlohmann::json status_of(const SourceNode& top);
+
+  // Files in a bundle.
+  Status add_files(const nlohmann::json& request, const std::vector<UniqueFd>& received);
+  Status add_file(const SourceNode& directory, const std::string& name,
+                  std::span<const std::byte> bytes);
 
   // Memory.
   class MemoryPass;

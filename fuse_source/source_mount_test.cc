@@ -79,6 +79,46 @@ TEST(SourceMount, IgnoresRequestsForDirectoriesThatAreNotCheckpoints) {
   while (!top->checkpoint->removed_at_target) std::this_thread::yield();
 }
 
+TEST(SourceMount, AddsTheFilesOfABundle) {
+  MemorySink sink;
+  Receiver target({}, std::move(Security::none()->listener("127.0.0.1:0").value()), sink);
+  auto mount = std::move(SourceMount::create(options_for(target)).value());
+  const wire::Attributes owned{.mode = 0700, .uid = 17, .gid = 18};
+  const auto top = mount->make(kSourceRoot, "top", wire::NodeType::kDirectory, owned, "").value();
+  // Some are larger than a chunk, and all together than the pool.
+  const std::vector<std::pair<std::string, size_t>> files = {
+      {"core-1.img", 500},      {"empty.img", 0},    {"inventory.img", 30},
+      {"large.img", 1'000'000}, {"mm-1.img", 65536}, {"zero.img", 1}};
+  std::vector<BundleWriter::File> listed;
+  for (const auto& [name, size] : files) listed.push_back({name, size, true});
+  auto writer = std::move(BundleWriter::create(listed, true).value());
+  for (size_t i = 0; i < files.size(); ++i) {
+    for (size_t at = 0; at < files[i].second; ++at) {
+      writer.bytes_of(i)[at] = static_cast<std::byte>(i * 31 + at * 7);
+    }
+  }
+  const auto bundle = std::move(ImageBundle::open(*writer.finish()).value());
+
+  EXPECT_EQ(mount->add_files("none", bundle).error().errno_value, ENOENT);
+  const Status added = mount->add_files("top", bundle);
+  ASSERT_TRUE(added) << added.error().message;
+  EXPECT_EQ(mount->add_files("top", bundle).error().errno_value, EEXIST);
+  const auto report = mount->commit("top");
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->files, files.size());
+  uint64_t last = 0;
+  for (const auto& [name, size] : files) {
+    const SourceNodePointer node = mount->tree().child(top, name);
+    ASSERT_TRUE(node) << name;
+    EXPECT_EQ(node->attributes.mode, 0600u);
+    EXPECT_EQ(node->attributes.uid, 17u);
+    const auto bytes = *bundle.find(name);
+    EXPECT_EQ(sink.content(node->id), std::vector<std::byte>(bytes.begin(), bytes.end())) << name;
+    last = std::max(last, node->id);
+  }
+  EXPECT_EQ(mount->tree().child(top, "inventory.img")->id, last) << "it must be the last";
+}
+
 // Announces chunks and reports them as verified only on request, and records the messages about
 // files.
 class SlowOutlet final : public DiscardOutlet {

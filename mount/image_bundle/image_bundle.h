@@ -1,6 +1,7 @@
-// The small images of a sealed checkpoint, in one memfd that the target's daemon passes to a
-// restore. A tree of 300 processes has 3,000 images, and through the mount each costs a round trip
-// to look it up, to open, to read and to close it.
+// The small images of a checkpoint in one memfd. The daemon of the target passes those of a sealed
+// checkpoint to a restore, and the daemon of the source gets those of a dump. A tree of 300
+// processes has 3,000 images, and through the mount each costs a round trip to look it up, to open,
+// to read or write, and to close it.
 //
 //   | header | name, size | bytes | name, size | bytes | name, size | ...
 //

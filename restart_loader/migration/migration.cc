@@ -100,6 +100,7 @@ MigrationOutcome Migration::run() {
   join_dumps();
   if (settings_.leave_running) resume_rdma_here();
   if (!done) {
+    remove_checkpoints();
     return outcome(ExitCode::kMigrationOpen,
                    fmt::format("committed: the target owns the processes, but it cannot be "
                                "reached: {}. They are stopped on both nodes. Unfinished: run `ppmr "
@@ -107,6 +108,7 @@ MigrationOutcome Migration::run() {
                                done.error().message, id_));
   }
   done = settings_.post_copy ? running : await_running();
+  remove_checkpoints();
   if (!done) {
     const bool lost = done.error().errno_value == EFAULT;
     return outcome(lost ? ExitCode::kPagesLost : ExitCode::kMigrationOpen, done.error().message);

@@ -104,6 +104,7 @@ class Migration {
   Status hand_over();
   void kill_tasks();
   void join_dumps();
+  void remove_checkpoints();
   Status await_running();
   // Errors: the record could not be written, so nothing is decided.
   Status abort(const Error& why);

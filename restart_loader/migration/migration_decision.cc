@@ -125,13 +125,19 @@ void Migration::kill_tasks() {
 void Migration::join_dumps() {
   for (Tree& tree : trees_) {
     if (tree.thread.joinable()) tree.thread.join();
-    if (tree.dump) tree.dump->remove_checkpoint();
   }
   const auto end = store_.read(id_, kRole);
   for (size_t i = 0; end && i < trees_.size(); ++i) {
     if (Status settled = settle_container_at_source(*end, end->trees[i]); !settled) {
       report_event({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
     }
+  }
+}
+
+// At the source. Work for the daemon, so after a success not before the processes run.
+void Migration::remove_checkpoints() {
+  for (Tree& tree : trees_) {
+    if (tree.dump) tree.dump->remove_checkpoint();
   }
 }
 
@@ -197,6 +203,7 @@ Status Migration::abort(const Error& why) {
   fail_requests_if_silent(settings_.mount);
   has_given_up_ = true;
   join_dumps();
+  remove_checkpoints();
   // A checkpoint that was sealed meanwhile belongs to the target, and only the target can remove
   // it.
   if (aborted && notified) (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);

@@ -8,16 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "mount/control/control_client.h"
+#include "mount/image_bundle/detached_mount.h"
 #include "restart_loader/policy/checkpoint_links.h"
 
 namespace ppmr {
 namespace {
 
 constexpr std::chrono::seconds kPatience{30};
-
-std::string path_of(const UniqueFd& file) {
-  return fmt::format("/proc/{}/fd/{}", getpid(), file.get());
-}
 
 tl::unexpected<Error> replaced(const std::string& path) {
   return failure(ESTALE, "checkpoint " + path + " was replaced after it had been sealed");
@@ -66,13 +63,15 @@ Status SealedImages::request_bundle() {
   return {};
 }
 
-std::string SealedImages::top() const { return path_of(checkpoint_); }
+std::string SealedImages::top() const { return path_of_descriptor(checkpoint_); }
 
 std::string SealedImages::path() const {
   return top() + (place_.directory.empty() ? "" : "/" + place_.directory);
 }
 
-std::string SealedImages::bundle_path() const { return bundle_ ? path_of(bundle_file_) : ""; }
+std::string SealedImages::bundle_path() const {
+  return bundle_ ? path_of_descriptor(bundle_file_) : "";
+}
 
 Error SealedImages::with_names(Error error) const {
   if (const size_t at = error.message.find(top()); at != std::string::npos) {

@@ -153,6 +153,17 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
   return failure(explain("criu pre-dump", work_ + "/" + log));
 }
 
+// Not what follows rounds of pre-copy, which has links to their images, and no file systems of a
+// container or of an own mount namespace, which can be large.
+bool TreeDump::describes_in_memory() const {
+  struct stat its {
+  }, own{};
+  const std::string mounts = fmt::format("/proc/{}/ns/mnt", options_.record.root);
+  return moves_memory_apart() && options_.pre_copy_rounds_max == 0 && !is_container() &&
+         stat(mounts.c_str(), &its) == 0 && stat("/proc/self/ns/mnt", &own) == 0 &&
+         its.st_ino == own.st_ino;
+}
+
 // Starts CRIU and the page reader before the rounds of pre-copy: after them, every delay makes more
 // memory dirty.
 Status TreeDump::prepare() {
@@ -160,6 +171,9 @@ Status TreeDump::prepare() {
     auto reader = PageReaderProcess::start(work_ + "/" + kPageIndexFile);
     if (!reader) return failure(reader.error());
     page_reader_.emplace(std::move(*reader));
+  }
+  if (describes_in_memory()) {
+    if (auto made = DumpImages::create(top_)) description_ = std::move(*made);
   }
   if (is_container()) return {};
   auto held = HeldCriu::start(store_, {.criu = options_.criu,
@@ -206,8 +220,8 @@ Status TreeDump::start() {
     if (moves_memory_apart()) {
       for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
     }
-    return held_->request(CriuRequest::kDump,
-                          {images(), kLog, std::move(options), options_.record.root});
+    return held_->request(CriuRequest::kDump, {description_ ? description_->path() : images(), kLog,
+                                               std::move(options), options_.record.root});
   }
   auto argv = checkpoint_command(images());
   if (!argv) return failure(argv.error());
@@ -251,13 +265,29 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   // The target restores the description while the memory is on its way.
   memory_sent_ = std::async(std::launch::async,
                             [this, index = *index] { return send_and_seal_memory(index); });
-  const Status written = write_page_index(images() + "/" + kPageIndexFile, *index);
-  if (!written) return failure(written.error());
+  if (Status added = add_description(*index); !added) return failure(added.error());
   auto sealed = seal(options_.record.checkpoint);
   if (!sealed || options_.post_copy) return sealed;
   auto memory = finish_memory();
   if (!memory) return memory;
   return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
+}
+
+// What CRIU has written in memory, and the index.
+Status TreeDump::add_description(const PageIndex& index) {
+  const std::string directory = description_ ? description_->path() : images();
+  const Status written = write_page_index(directory + "/" + kPageIndexFile, index);
+  if (!written || !description_) return written;
+  auto bundle = description_->bundle();
+  if (!bundle) return failure(bundle.error());
+  std::vector<UniqueFd> files;
+  files.push_back(std::move(*bundle));
+  const auto added = ask_at_length(
+      options_.mount, {{"op", "add-files"}, {"checkpoint", options_.record.checkpoint}},
+      options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
+  if (!added) return failure(EIO, "add the description of the tree: " + added.error().message);
+  description_.reset();
+  return {};
 }
 
 Result<SealedTree> TreeDump::send_and_seal_memory(const PageIndex& index) {

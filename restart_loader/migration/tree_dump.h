@@ -13,6 +13,7 @@
 #include "mount/page_reader/page_reader.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/held_criu.h"
+#include "restart_loader/migration/dump_images.h"
 #include "restart_loader/records/record_store.h"
 
 namespace ppmr {
@@ -68,6 +69,8 @@ class TreeDump {
   Status start();
   bool moves_memory_apart() const { return !options_.record.memory.empty(); }
   Status make_memory_file();
+  bool describes_in_memory() const;
+  Status add_description(const PageIndex& index);
   Status defer_errors(const std::string& checkpoint) const;
   Result<PageIndex> index_frozen_memory() const;
   Result<PageIndex> index_unsent_memory() const;
@@ -86,7 +89,8 @@ class TreeDump {
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
-  UniqueFd memory_;  // the memory file, while it is written
+  std::optional<DumpImages> description_;  // until it is in the checkpoint; none: it is there
+  UniqueFd memory_;                        // the memory file, while it is written
   std::optional<PageReaderProcess> page_reader_;
   std::future<Result<SealedTree>> memory_sent_;
   std::string top_;      // the checkpoint's path in the mount; empty until the directory exists

@@ -8,40 +8,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <thread>
 
+#include "mount/image_bundle/detached_mount.h"
 #include "restart_loader/pager/round_images.h"
 
 namespace ppmr {
 namespace {
-
-// For any process, as long as this one has the file open.
-std::string path_of_descriptor(const UniqueFd& file) {
-  return fmt::format("/proc/{}/fd/{}", getpid(), file.get());
-}
-
-// A mount that is in no directory and ends with its last file. Errors: of the file system, with
-// what the kernel says.
-Result<UniqueFd> detached_mount(const char* type,
-                                const std::vector<std::pair<const char*, std::string>>& options) {
-  const UniqueFd context(fsopen(type, FSOPEN_CLOEXEC));
-  if (!context) return system_failure("mount", type);
-  int set = 0;
-  for (const auto& [name, value] : options) {
-    if (set == 0) set = fsconfig(context.get(), FSCONFIG_SET_STRING, name, value.c_str(), 0);
-  }
-  if (set == 0) set = fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0);
-  if (set == 0) {
-    UniqueFd mounted(fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
-    if (mounted) return mounted;
-  }
-  const int error = errno;
-  std::array<char, 512> said{};
-  if (read(context.get(), said.data(), said.size() - 1) < 0) said[0] = '\0';
-  return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
-}
 
 // The same directory by its name in the mount namespace of the caller: `path` may lead through a
 // descriptor of another process, to a mount of that process's namespace. Empty if something else

@@ -1,0 +1,92 @@
+#include "restart_loader/migration/dump_images.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "mount/image_bundle/detached_mount.h"
+#include "mount/image_bundle/image_bundle.h"
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+
+// CRIU numbers its files of pages: one for each process, then one for each shared memory. A file
+// with a higher number is in memory first: a link costs 2 us and 1 KiB.
+constexpr unsigned kLinks = 4096;
+// Larger files do not wait for the end of a copy in memory.
+constexpr uint64_t kSmallMaxBytes = uint64_t{1} << 20;
+
+std::string pages_file(unsigned number) { return fmt::format("pages-{}.img", number); }
+
+bool is_link_to_pages(const std::string& name) {
+  unsigned number = 0;
+  return std::sscanf(name.c_str(), "pages-%u.img", &number) == 1 && number <= kLinks &&
+         name == pages_file(number);
+}
+
+Status read_file(const std::string& path, std::span<std::byte> bytes) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_failure("open", path);
+  while (!bytes.empty()) {
+    const ssize_t n = read(file.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return system_failure("read", path);
+    if (n == 0) return failure(EIO, "read " + path + ": it has become shorter");
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DumpImages> DumpImages::create(std::string checkpoint) {
+  // Of at most half of the memory, as by default.
+  auto memory = detached_mount("tmpfs", {{"mode", "0700"}});
+  if (!memory) return failure(memory.error());
+  for (unsigned number = 1; number <= kLinks; ++number) {
+    const std::string name = pages_file(number);
+    if (symlinkat((checkpoint + "/" + name).c_str(), memory->get(), name.c_str()) != 0) {
+      return system_failure("make a link to", checkpoint + "/" + name);
+    }
+  }
+  return DumpImages(std::move(checkpoint), std::move(*memory));
+}
+
+std::string DumpImages::path() const { return path_of_descriptor(memory_); }
+
+Result<UniqueFd> DumpImages::bundle() const {
+  std::vector<BundleWriter::File> files;
+  uint64_t left_bytes = kBundleMaxBytes;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path(), error)) {
+    const std::string name = entry.path().filename();
+    if (entry.is_symlink() && is_link_to_pages(name)) continue;
+    if (entry.is_symlink() || !entry.is_regular_file()) {
+      return failure(EINVAL, "the dump has left " + name + ", which is no file");
+    }
+    const uint64_t size_bytes = entry.file_size();
+    if (size_bytes <= std::min(kSmallMaxBytes, left_bytes)) {
+      left_bytes -= size_bytes;
+      files.push_back({.name = name, .size_bytes = size_bytes, .included = true});
+    } else if (!fs::copy_file(entry.path(), fs::path(checkpoint_) / name, error)) {
+      return failure(error.value(),
+                     fmt::format("copy {} into {}: {}", name, checkpoint_, error.message()));
+    }
+  }
+  if (error) return failure(error.value(), "list the images of the dump: " + error.message());
+  auto writer = BundleWriter::create(files, /*is_flat=*/true);
+  if (!writer) return failure(writer.error());
+  for (size_t i = 0; i < files.size(); ++i) {
+    const Status read = read_file(path() + "/" + files[i].name, writer->bytes_of(i));
+    if (!read) return failure(read.error());
+  }
+  return writer->finish();
+}
+
+}  // namespace ppmr

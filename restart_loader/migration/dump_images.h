@@ -1,0 +1,41 @@
+// The images that CRIU writes when it dumps a tree whose memory moves apart from them.
+//
+//   CRIU writes     to a tmpfs that is in no directory
+//     pages-N.img     symbolic links into the checkpoint: memory that CRIU must write itself
+//     (shared,
+//                     locked or huge pages) can be large, and travels while it is written
+//     the others      small, but with one or more for each task
+//
+// A file costs three round trips to the daemon of the mount (look up, create, write), during which
+// the tree is frozen: half of the dump of 2,000 threads (bench/run --only shapes). The daemon gets
+// these files at once, in a bundle (mount/image_bundle).
+#pragma once
+
+#include <string>
+
+#include "buffer_pool/result.h"
+#include "buffer_pool/unique_fd.h"
+
+namespace ppmr {
+
+// Threads: one.
+class DumpImages {
+ public:
+  // `checkpoint`: the directory in the mount, where the pages go. Errors: of the file system;
+  // ENOSYS before Linux 5.2.
+  static Result<DumpImages> create(std::string checkpoint);
+
+  std::string path() const;  // of the directory for CRIU, as long as this object exists
+  // Of the files in memory. Copies those into the checkpoint for which a bundle has no room.
+  // Errors: of the file system.
+  Result<UniqueFd> bundle() const;
+
+ private:
+  DumpImages(std::string checkpoint, UniqueFd memory)
+      : checkpoint_(std::move(checkpoint)), memory_(std::move(memory)) {}
+
+  std::string checkpoint_;
+  UniqueFd memory_;  // the tmpfs
+};
+
+}  // namespace ppmr
