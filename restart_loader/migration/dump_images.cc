@@ -6,29 +6,24 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "mount/image_bundle/detached_mount.h"
 #include "mount/image_bundle/image_bundle.h"
+#include "restart_loader/processes/proc_files.h"
 
 namespace ppmr {
 namespace {
 
 namespace fs = std::filesystem;
 
-// CRIU numbers its files of pages: one for each process, then one for each shared memory. A file
-// with a higher number is in memory first: a link costs 2 us and 1 KiB.
-constexpr unsigned kLinks = 4096;
 // Larger files do not wait for the end of a copy in memory.
 constexpr uint64_t kSmallMaxBytes = uint64_t{1} << 20;
 
-std::string pages_file(unsigned number) { return fmt::format("pages-{}.img", number); }
-
-bool is_link_to_pages(const std::string& name) {
-  unsigned number = 0;
-  return std::sscanf(name.c_str(), "pages-%u.img", &number) == 1 && number <= kLinks &&
-         name == pages_file(number);
-}
+// CRIU counts from 1: first the files of the processes, then those of the shared memories.
+std::string pages_file(size_t number) { return fmt::format("pages-{}.img", number); }
 
 Status read_file(const std::string& path, std::span<std::byte> bytes) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -45,17 +40,37 @@ Status read_file(const std::string& path, std::span<std::byte> bytes) {
 
 }  // namespace
 
-Result<DumpImages> DumpImages::create(std::string checkpoint) {
+Result<size_t> count_pages_files(pid_t root) {
+  const auto processes = read_tree(root);
+  if (!processes) return failure(processes.error());
+  std::set<std::pair<std::string, uint64_t>> shared;
+  for (const ProcessStat& process : *processes) {
+    const auto mappings = read_mappings(process.pid);
+    if (!mappings) continue;  // it has ended
+    for (const Mapping& mapping : *mappings) {
+      if (mapping.shared) shared.emplace(mapping.device, mapping.inode);
+    }
+  }
+  return processes->size() + shared.size();
+}
+
+Result<DumpImages> DumpImages::create(std::string checkpoint, size_t links) {
   // Of at most half of the memory, as by default.
   auto memory = detached_mount("tmpfs", {{"mode", "0700"}});
   if (!memory) return failure(memory.error());
-  for (unsigned number = 1; number <= kLinks; ++number) {
+  for (size_t number = 1; number <= links; ++number) {
     const std::string name = pages_file(number);
     if (symlinkat((checkpoint + "/" + name).c_str(), memory->get(), name.c_str()) != 0) {
       return system_failure("make a link to", checkpoint + "/" + name);
     }
   }
-  return DumpImages(std::move(checkpoint), std::move(*memory));
+  return DumpImages(std::move(checkpoint), links, std::move(*memory));
+}
+
+bool DumpImages::is_link_to_pages(const std::string& name) const {
+  size_t number = 0;
+  return std::sscanf(name.c_str(), "pages-%zu.img", &number) == 1 && number <= links_ &&
+         name == pages_file(number);
 }
 
 std::string DumpImages::path() const { return path_of_descriptor(memory_); }

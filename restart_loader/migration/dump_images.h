@@ -11,6 +11,9 @@
 // these files at once, in a bundle (mount/image_bundle).
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstddef>
 #include <string>
 
 #include "buffer_pool/result.h"
@@ -18,12 +21,17 @@
 
 namespace ppmr {
 
+// How many files of pages CRIU will write for a tree: one for each process and each shared memory.
+// An estimate while the tree runs. Errors: ESRCH.
+Result<size_t> count_pages_files(pid_t root);
+
 // Threads: one.
 class DumpImages {
  public:
-  // `checkpoint`: the directory in the mount, where the pages go. Errors: of the file system;
+  // `checkpoint`: the directory in the mount, where the pages go. CRIU's files of pages with
+  // numbers up to `links` go there at once, others after the dump. Errors: of the file system;
   // ENOSYS before Linux 5.2.
-  static Result<DumpImages> create(std::string checkpoint);
+  static Result<DumpImages> create(std::string checkpoint, size_t links);
 
   std::string path() const;  // of the directory for CRIU, as long as this object exists
   // Of the files in memory. Copies those into the checkpoint for which a bundle has no room.
@@ -31,10 +39,12 @@ class DumpImages {
   Result<UniqueFd> bundle() const;
 
  private:
-  DumpImages(std::string checkpoint, UniqueFd memory)
-      : checkpoint_(std::move(checkpoint)), memory_(std::move(memory)) {}
+  DumpImages(std::string checkpoint, size_t links, UniqueFd memory)
+      : checkpoint_(std::move(checkpoint)), links_(links), memory_(std::move(memory)) {}
+  bool is_link_to_pages(const std::string& name) const;
 
   std::string checkpoint_;
+  size_t links_ = 0;
   UniqueFd memory_;  // the tmpfs
 };
 

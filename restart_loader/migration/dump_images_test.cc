@@ -2,6 +2,9 @@
 #include "restart_loader/migration/dump_images.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,6 +15,8 @@
 
 namespace ppmr {
 namespace {
+
+constexpr size_t kLinks = 10;
 
 class DumpImagesTest : public testing::Test {
  protected:
@@ -40,7 +45,7 @@ TEST_F(DumpImagesTest, PagesGoToTheCheckpointAndSmallFilesIntoTheBundle) {
   const std::string large(3 << 20, 'l');
   UniqueFd file;
   {
-    const auto images = DumpImages::create(checkpoint_);
+    const auto images = DumpImages::create(checkpoint_, kLinks);
     ASSERT_TRUE(images) << images.error().message;
     write(images->path() + "/core-1.img", "core");
     write(images->path() + "/inventory.img", "");
@@ -60,8 +65,30 @@ TEST_F(DumpImagesTest, PagesGoToTheCheckpointAndSmallFilesIntoTheBundle) {
   EXPECT_EQ(read(checkpoint_ + "/pages-9999.img"), large);
 }
 
+TEST(CountPagesFiles, OneForEachProcessAndSharedMemory) {
+  const auto alone = count_pages_files(getpid());
+  ASSERT_TRUE(alone) << alone.error().message;
+  EXPECT_GE(*alone, 1u);
+  const auto map = [] {
+    return mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  };
+  void* const first = map();
+  void* const second = map();
+  EXPECT_EQ(count_pages_files(getpid()).value(), *alone + 2);
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  EXPECT_EQ(count_pages_files(getpid()).value(), *alone + 3);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  munmap(first, 4096);
+  munmap(second, 4096);
+}
+
 TEST_F(DumpImagesTest, WhatIsNoFileIsAnError) {
-  const auto images = DumpImages::create(checkpoint_);
+  const auto images = DumpImages::create(checkpoint_, kLinks);
   ASSERT_TRUE(images) << images.error().message;
   const std::string link = images->path() + "/pages-1.image";
   ASSERT_EQ(symlink("/etc/shadow", link.c_str()), 0);
@@ -72,7 +99,7 @@ TEST_F(DumpImagesTest, WhatIsNoFileIsAnError) {
 }
 
 TEST_F(DumpImagesTest, BundlesThousandsOfFilesAndCopiesThoseBeyondItsSize) {
-  const auto images = DumpImages::create(checkpoint_);
+  const auto images = DumpImages::create(checkpoint_, kLinks);
   ASSERT_TRUE(images) << images.error().message;
   const std::string text(20'000, 'x');
   constexpr size_t kFiles = 5000;  // 100 MB

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@
 #include "restart_loader/migration/mount_daemon.h"
 #include "restart_loader/migration/unsent_pages.h"
 #include "restart_loader/processes/frozen_tasks.h"
+#include "restart_loader/processes/proc_files.h"
 
 namespace ppmr {
 namespace {
@@ -35,6 +37,8 @@ constexpr milliseconds kReaderPatience{30'000};
 // A CRIU that keeps running for so long after the decision may be blocked on a mount whose daemon
 // is stopped.
 constexpr milliseconds kEndPatience{5000};
+// For processes and shared memories that a tree makes before it is frozen. A link takes 4 us.
+constexpr size_t kSpareLinks = 32;
 
 }  // namespace
 
@@ -156,12 +160,10 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
 // Not what follows rounds of pre-copy, which has links to their images, and no file systems of a
 // container or of an own mount namespace, which can be large.
 bool TreeDump::describes_in_memory() const {
-  struct stat its {
-  }, own{};
-  const std::string mounts = fmt::format("/proc/{}/ns/mnt", options_.record.root);
-  return moves_memory_apart() && options_.pre_copy_rounds_max == 0 && !is_container() &&
-         stat(mounts.c_str(), &its) == 0 && stat("/proc/self/ns/mnt", &own) == 0 &&
-         its.st_ino == own.st_ino;
+  const auto its = read_process_link(options_.record.root, "ns/mnt");
+  const auto own = read_process_link(getpid(), "ns/mnt");
+  return moves_memory_apart() && options_.pre_copy_rounds_max == 0 && !is_container() && its &&
+         own && *its == *own;
 }
 
 // Starts CRIU and the page reader before the rounds of pre-copy: after them, every delay makes more
@@ -173,7 +175,11 @@ Status TreeDump::prepare() {
     page_reader_.emplace(std::move(*reader));
   }
   if (describes_in_memory()) {
-    if (auto made = DumpImages::create(top_)) description_ = std::move(*made);
+    const auto pages_files = count_pages_files(options_.record.root);
+    if (!pages_files) return failure(pages_files.error());
+    if (auto made = DumpImages::create(top_, *pages_files + kSpareLinks)) {
+      description_ = std::move(*made);
+    }
   }
   if (is_container()) return {};
   auto held = HeldCriu::start(store_, {.criu = options_.criu,
