@@ -62,10 +62,10 @@ class Moves:
 
     def run(self, runs):
         effort = self._testbed.effort
-        with mounts_for(self._testbed, self._mib) as mounts, room_in_pipes():
+        with mounts_for(self._testbed, self._mib) as self._mounts, room_in_pipes():
             ways = [
                 way
-                for way in ways_of(self._testbed, mounts)
+                for way in ways_of(self._testbed, self._mounts)
                 if not self._only or way.name in self._only
             ]
             self.moved = {way.name: [] for way in ways}
@@ -79,6 +79,8 @@ class Moves:
         return self
 
     def _move(self, way, counts):
+        if way.lacks_memory(self._mib):  # perhaps because the target keeps free memory for its next source
+            self._mounts.renew()
         if lacks := way.lacks_memory(self._mib):
             self.not_measured[way.name] = lacks
             return

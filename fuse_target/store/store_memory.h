@@ -1,5 +1,5 @@
 // The memory of the image store: allocated and touched ahead of need, up to a limit, reused, and
-// given back to the system when it has not been needed for some seconds.
+// given back to the system when it has not been needed for some minutes.
 //
 //   region (64 MiB, a memfd, registered as a whole by a device)  =  32 extents of 2 MiB
 //   extent  =  one block of 2 MiB,  or a slab of equal blocks of 4 KiB, 8 KiB ... 1 MiB
@@ -117,7 +117,9 @@ struct StoreOptions {
   std::function<void(uint32_t region, std::span<std::byte> memory)> region_mapped;
   // Whether a region may be unmapped again. Otherwise it stays until the store is destroyed.
   bool gives_back = true;
-  std::chrono::milliseconds give_back_after{3000};  // without use
+  // Without use. Long enough for the next process of an evacuation: on a virtual machine whose host
+  // takes free memory back, a move of 4 GiB takes half as long again in fresh memory.
+  std::chrono::milliseconds give_back_after{std::chrono::minutes(5)};
 };
 
 struct StoreCounters {

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -79,17 +81,20 @@ Result<UniqueFd> DumpImages::bundle() const {
   std::vector<BundleWriter::File> files;
   uint64_t left_bytes = kBundleMaxBytes;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path(), error)) {
-    const std::string name = entry.path().filename();
-    if (entry.is_symlink() && is_link_to_pages(name)) continue;
-    if (entry.is_symlink() || !entry.is_regular_file()) {
+  for (fs::directory_iterator entry(path(), error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    const fs::file_type type = entry->symlink_status(error).type();
+    if (type == fs::file_type::symlink && is_link_to_pages(name)) continue;
+    if (type != fs::file_type::regular) {
       return failure(EINVAL, "the dump has left " + name + ", which is no file");
     }
-    const uint64_t size_bytes = entry.file_size();
+    const uint64_t size_bytes = entry->file_size(error);
+    if (error) break;
     if (size_bytes <= std::min(kSmallMaxBytes, left_bytes)) {
       left_bytes -= size_bytes;
       files.push_back({.name = name, .size_bytes = size_bytes, .included = true});
-    } else if (!fs::copy_file(entry.path(), fs::path(checkpoint_) / name, error)) {
+    } else if (!fs::copy_file(entry->path(), fs::path(checkpoint_) / name, error)) {
       return failure(error.value(),
                      fmt::format("copy {} into {}: {}", name, checkpoint_, error.message()));
     }

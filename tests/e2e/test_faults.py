@@ -93,6 +93,7 @@ def test_source_shows_checkpoint_removed_at_target_as_removed(world):
     )
 
 
+@pytest.mark.long  # the time after which unused memory goes back: fuse_target/store/store_memory.h
 def test_memory_of_a_removed_checkpoint_goes_back_to_the_system(world):
     source, target = world.pair(target_options=["--transport", "tcp"])
     directory = checkpoint(world, source)
@@ -101,7 +102,7 @@ def test_memory_of_a_removed_checkpoint_goes_back_to_the_system(world):
     assert target.memory_kib()["VmRSS"] > 512 * 1024
     world.succeeds(["rm", "-r", target.mountpoint / "moved"])
     wait_until(
-        lambda: target.memory_kib()["VmRSS"] < 220 * 1024, 20, "the target to give memory back"
+        lambda: target.memory_kib()["VmRSS"] < 220 * 1024, 330, "the target to give memory back"
     )
     world.write(checkpoint(world, source, "next") / "file", 300 * MIB).succeeds()
     found = world.read(target.mountpoint / "next/file").succeeds()

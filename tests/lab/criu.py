@@ -108,8 +108,12 @@ class LazyPages:
             interval=0.001,
         )
 
-    def finish(self, timeout=120):
-        self._process.wait(timeout=timeout)
+    def finish(self, timeout=400):
+        """A process that touches its pages at random can take minutes."""
+        try:
+            self._process.wait(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise CriuError(f"criu lazy-pages did not end within {timeout} s") from None
         self.check()
 
     def check(self):

@@ -202,6 +202,13 @@ class Mounts:
             self.source, self.source_at, "source", self.out, self._source_options
         )
 
+    def renew(self):
+        """Ends both daemons and starts them again."""
+        self.source.stop()
+        self.target.stop()
+        self.restart_dead()
+        self.await_ready()
+
     def _running(self, daemon, *arguments):
         if daemon and daemon.running():
             return daemon
