@@ -62,7 +62,7 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
     }
     if (verbs != nullptr) verbs->region_mapped(region, memory);
   };
-  store.gives_back = parts.verbs == nullptr;  // a device keeps what is registered
+  store.gives_back = parts.verbs == nullptr;  // an RDMA device has the regions registered
   auto memory =
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());

@@ -42,15 +42,18 @@ class SpillingImageTreeTest : public ::testing::Test {
 
   void SetUp() override {
     tree_.session_opened(kSession, "one", "tls-psk one");
-    wire::Claim claim;
-    claim.node = kTop;
-    claim.type = NodeType::kDirectory;
-    claim.name = "c";
-    ASSERT_TRUE(tree_.claim(kSession, claim));
+    ASSERT_TRUE(claim(kSession));
     make_spilled_file(kFile, "file");
   }
   ~SpillingImageTreeTest() override { parking_.close(); }
 
+  Status claim(SessionId session) {
+    wire::Claim claim;
+    claim.node = kTop;
+    claim.type = NodeType::kDirectory;
+    claim.name = "c";
+    return tree_.claim(session, claim);
+  }
   void make_spilled_file(uint64_t node, const std::string& name) {
     wire::Make make;
     make.parent = kTop;
@@ -139,11 +142,7 @@ TEST_F(SpillingImageTreeTest, ForgetMessageClosesSpillFilesWithoutHoldingTheLock
 TEST_F(SpillingImageTreeTest, ReplacingAFailedCheckpointClosesSpillFilesWithoutHoldingTheLock) {
   tree_.session_ended(kSession, "gone");
   tree_.session_opened(kOther, "one", "tls-psk one");
-  wire::Claim claim;
-  claim.node = kTop;
-  claim.type = NodeType::kDirectory;
-  claim.name = "c";
-  EXPECT_TRUE(tree_.claim(kOther, claim));
+  EXPECT_TRUE(claim(kOther));
   EXPECT_EQ(closed_while_locked_, 0);
   EXPECT_EQ(closed_while_unlocked_, 1);
 }

@@ -6,9 +6,10 @@
 //
 // The first touch of fresh memory is the most expensive step on a virtual machine, because the host
 // allocates the page then. Hence a background thread touches extents before chunks need them, and a
-// freed extent is reused first. It is not cleared: readers get arrived bytes only. What is free
-// beyond the reserve is needed by the processes that have arrived: the thread unmaps whole regions.
-// (Their seals forbid holes.)
+// freed extent is reused first. It is not cleared: readers get arrived bytes only.
+//
+// The processes that have arrived need the memory that is free beyond the reserve. So the thread
+// unmaps regions of which no extent is in use. The seals of a memfd forbid to free a part of it.
 //
 // Regions are memfds, so that another process can borrow bytes. The kernel gives memfds no huge
 // pages by default: then the first touch reaches 1.8 GiB/s. MADV_COLLAPSE gets them (Linux 6.1): 14

@@ -21,12 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Larger files do not wait for the end of a copy in memory.
+// Larger files are copied into the checkpoint instead.
 constexpr uint64_t kSmallMaxBytes = uint64_t{1} << 20;
 
 // CRIU counts from 1: first the files of the processes, then those of the shared memories.
 std::string pages_file(size_t number) { return fmt::format("pages-{}.img", number); }
 
+// The tree is frozen meanwhile: read_whole_file() would clear a megabyte for each of its files.
 Status read_file(const std::string& path, std::span<std::byte> bytes) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_failure("open", path);

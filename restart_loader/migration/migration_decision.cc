@@ -134,7 +134,7 @@ void Migration::join_dumps() {
   }
 }
 
-// At the source. Work for the daemon, so after a success not before the processes run.
+// At the source. This keeps the daemon busy, so after a success call it when the processes run.
 void Migration::remove_checkpoints() {
   for (Tree& tree : trees_) {
     if (tree.dump) tree.dump->remove_checkpoint();

@@ -157,8 +157,9 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
   return failure(explain("criu pre-dump", work_ + "/" + log));
 }
 
-// Not what follows rounds of pre-copy, which has links to their images, and no file systems of a
-// container or of an own mount namespace, which can be large.
+// Whether CRIU writes its small images to memory. Not after rounds of pre-copy: those images have
+// links to the rounds. Not for a container or an own mount namespace: CRIU may dump whole file
+// systems, which can be large.
 bool TreeDump::describes_in_memory() const {
   const auto its = read_process_link(options_.record.root, "ns/mnt");
   const auto own = read_process_link(getpid(), "ns/mnt");
@@ -279,7 +280,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
 }
 
-// What CRIU has written in memory, and the index.
+// Adds the index to the checkpoint, and what CRIU has written to memory.
 Status TreeDump::add_description(const PageIndex& index) {
   const std::string directory = description_ ? description_->path() : images();
   const Status written = write_page_index(directory + "/" + kPageIndexFile, index);

@@ -10,6 +10,8 @@ import pytest
 from lab.node import HOST, free_port, wait_until
 from lab.ppmr import find_ppmr
 from lab.world import (
+    BIG,
+    SMALL_POOL,
     GRACE,
     MIB,
     PEER_TIMEOUT,
@@ -19,17 +21,10 @@ from lab.world import (
     wait_until_failed,
 )
 
-BIG = 4096 * MIB  # more than any of these tests transfers
 GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # errors of a mount whose daemon has ended
-SMALL_POOL = ["--pool-size", "8MiB"]
 
 # `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each other.
 pytestmark = pytest.mark.xdist_group("stopped daemons")
-
-
-def checkpoint(world, source, name="moved", at=HOST):
-    world.succeeds(["mkdir", source.mountpoint / name], at=at)
-    return source.mountpoint / name
 
 
 # -- full memory and disks
@@ -37,14 +32,14 @@ def checkpoint(world, source, name="moved", at=HOST):
 
 def test_writer_gets_enospc_if_target_without_spill_directory_is_full(world):
     source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB"])
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     result = world.write(directory / "pages-1.img", 64 * MIB).fails_with("ENOSPC", within=20)
     assert (
         result["bytes"] <= (16 + 8 + 2) * MIB
     ), "the mount accepted more than memory and pool can hold"
     # Removing the checkpoint makes room for another one.
     world.succeeds(["rm", "-r", directory])
-    directory = checkpoint(world, source, "smaller")
+    directory = world.begin(source, "smaller")
     world.write(directory / "pages-1.img", 8 * MIB).succeeds()
     assert world.read(target.mountpoint / "smaller/pages-1.img").succeeds()[
         "sha256"
@@ -54,7 +49,7 @@ def test_writer_gets_enospc_if_target_without_spill_directory_is_full(world):
 def test_bytes_beyond_memory_limit_go_to_spill_directory(world):
     spill = world.tmpfs("256M")
     source, target = world.pair(SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", spill])
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     world.write(directory / "pages-1.img", 96 * MIB + 5).succeeds()
     assert world.read(target.mountpoint / "moved/pages-1.img").succeeds()[
         "sha256"
@@ -73,16 +68,16 @@ def test_writer_gets_enospc_if_spill_disk_is_full(world):
     source, target = world.pair(
         SMALL_POOL, ["--memory-limit", "16MiB", "--spill-dir", world.tmpfs("8M")]
     )
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     world.write(directory / "pages-1.img", 96 * MIB).fails_with("ENOSPC", within=20)
     world.succeeds(["rm", "-r", directory])
-    world.write(checkpoint(world, source, "smaller") / "file", 8 * MIB).succeeds()
+    world.write(world.begin(source, "smaller") / "file", 8 * MIB).succeeds()
     assert target.running()
 
 
 def test_source_shows_checkpoint_removed_at_target_as_removed(world):
     source, target = world.pair()
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     world.write(directory / "file", MIB).succeeds()
     world.succeeds([find_ppmr(), "commit", directory])
     world.succeeds(["rm", "-r", target.mountpoint / "moved"])
@@ -96,7 +91,7 @@ def test_source_shows_checkpoint_removed_at_target_as_removed(world):
 @pytest.mark.long  # the time after which unused memory goes back: fuse_target/store/store_memory.h
 def test_memory_of_a_removed_checkpoint_goes_back_to_the_system(world):
     source, target = world.pair(target_options=["--transport", "tcp"])
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     world.write(directory / "pages-1.img", 512 * MIB).succeeds()
     world.succeeds([find_ppmr(), "commit", directory])
     assert target.memory_kib()["VmRSS"] > 512 * 1024
@@ -104,7 +99,7 @@ def test_memory_of_a_removed_checkpoint_goes_back_to_the_system(world):
     wait_until(
         lambda: target.memory_kib()["VmRSS"] < 220 * 1024, 330, "the target to give memory back"
     )
-    world.write(checkpoint(world, source, "next") / "file", 300 * MIB).succeeds()
+    world.write(world.begin(source, "next") / "file", 300 * MIB).succeeds()
     found = world.read(target.mountpoint / "next/file").succeeds()
     assert found["sha256"] == digest_of_written(300 * MIB)
 
@@ -114,8 +109,8 @@ def test_memory_of_a_removed_checkpoint_goes_back_to_the_system(world):
 
 def test_reader_gets_eio_and_open_checkpoint_fails_when_source_is_killed(world):
     source, target = world.pair()
-    directory = checkpoint(world, source)
-    kept = checkpoint(world, source, "kept")
+    directory = world.begin(source)
+    kept = world.begin(source, "kept")
     world.write(kept / "file", 5 * MIB).succeeds()
     world.succeeds([find_ppmr(), "commit", kept])
     writer = world.write(directory / "pages-1.img", BIG, pause=0.02)
@@ -142,7 +137,7 @@ def test_reader_gets_eio_and_open_checkpoint_fails_when_source_is_killed(world):
 
 def test_writer_gets_eio_when_target_is_killed(world):
     source, target = world.pair(SMALL_POOL)
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     writer = world.write(directory / "pages-1.img", BIG, pause=0.01)
     writer.wait_for(8)
 
@@ -159,7 +154,7 @@ def test_writer_gets_eio_when_target_is_killed(world):
 
 def test_blocked_writer_gets_eio_when_target_dies(world):
     source, target = world.pair(SMALL_POOL)
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     target.signal(signal.SIGSTOP)
     writer = world.write(directory / "pages-1.img", BIG)
     writer.wait_until_stuck(still=0.5)
@@ -169,7 +164,7 @@ def test_blocked_writer_gets_eio_when_target_dies(world):
 
 def test_new_checkpoint_succeeds_after_target_restart(world):
     source, target = world.pair()
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     writer = world.write(directory / "pages-1.img", BIG, pause=0.01)
     writer.wait_for(4)
     target.kill()
@@ -191,7 +186,7 @@ def test_new_checkpoint_succeeds_after_target_restart(world):
 
 def test_sigterm_during_transfer_ends_target_cleanly(world):
     source, target = world.pair()
-    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.01)
+    writer = world.write(world.begin(source) / "pages-1.img", BIG, pause=0.01)
     writer.wait_for(8)
     reader = world.read(target.mountpoint / "moved/pages-1.img")
     reader.wait_for(2)
@@ -203,7 +198,7 @@ def test_sigterm_during_transfer_ends_target_cleanly(world):
 
 def test_sigterm_during_transfer_ends_source_cleanly(world):
     source, target = world.pair()
-    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.01)
+    writer = world.write(world.begin(source) / "pages-1.img", BIG, pause=0.01)
     writer.wait_for(8)
     reader = world.read(target.mountpoint / "moved/pages-1.img")
     reader.wait_for(2)
@@ -240,7 +235,7 @@ def test_background_daemon_is_mounted_when_command_returns_and_ends_at_unmount(w
 
 def test_busy_source_refuses_unmount_and_loses_no_bytes(world):
     source, target = world.pair()
-    path = checkpoint(world, source) / "pages-1.img"
+    path = world.begin(source) / "pages-1.img"
     writer = world.write(path, 32 * MIB, pause=0.05)
     writer.wait_for(4)
     assert world.answers(["fusermount3", "-u", source.mountpoint]).code != 0
@@ -254,7 +249,7 @@ def test_busy_source_refuses_unmount_and_loses_no_bytes(world):
 
 def test_busy_target_refuses_unmount_and_loses_no_bytes(world):
     source, target = world.pair()
-    world.write(checkpoint(world, source) / "pages-1.img", 32 * MIB).succeeds()
+    world.write(world.begin(source) / "pages-1.img", 32 * MIB).succeeds()
     reader = world.read(target.mountpoint / "moved/pages-1.img", pause=0.05)
     reader.wait_for(2)
     assert world.answers(["fusermount3", "-u", target.mountpoint]).code != 0
@@ -269,7 +264,7 @@ def test_busy_target_refuses_unmount_and_loses_no_bytes(world):
 def test_two_sources_of_one_target_see_only_their_own_checkpoints(world):
     target = world.target()
     one, two = world.source(target), world.source(target)
-    first, second = checkpoint(world, one, "first"), checkpoint(world, two, "second")
+    first, second = world.begin(one, "first"), world.begin(two, "second")
     writers = [
         world.write(first / "pages-1.img", 48 * MIB),
         world.write(second / "pages-1.img", 48 * MIB + 1),
@@ -294,7 +289,7 @@ def test_source_gets_eexist_for_checkpoint_name_of_another_source(world, kind):
     target = world.target()
     one, two = world.source(target), world.source(target)
     if kind == "directory":
-        checkpoint(world, one, "taken")
+        world.begin(one, "taken")
         ended = world.run(["mkdir", two.mountpoint / "taken"])
         assert ended.code != 0 and "File exists" in ended.err, ended.output
     world.write(
@@ -309,8 +304,8 @@ def test_source_gets_eexist_for_checkpoint_name_of_another_source(world, kind):
 def test_killed_source_does_not_disturb_another_source(world):
     target = world.target()
     one, two = world.source(target), world.source(target)
-    dying = world.write(checkpoint(world, one, "dying") / "pages-1.img", BIG, pause=0.01)
-    living = world.write(checkpoint(world, two, "living") / "pages-1.img", 64 * MIB, pause=0.02)
+    dying = world.write(world.begin(one, "dying") / "pages-1.img", BIG, pause=0.01)
+    living = world.write(world.begin(two, "living") / "pages-1.img", 64 * MIB, pause=0.02)
     dying.wait_for(4)
     one.kill()
     living.succeeds()
@@ -322,7 +317,7 @@ def test_killed_source_does_not_disturb_another_source(world):
 
 def test_commit_at_target_fails_and_reports_file_that_is_still_open(world):
     source, target = world.pair()
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     with open(directory / "open.img", "wb") as still_open:
         still_open.write(b"some")
         still_open.flush()

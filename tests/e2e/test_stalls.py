@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from lab import criu
-from lab.node import HOST, LabError, wait_until
+from lab.node import LabError, wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import SteadyWorker, check_continuity
 from lab.world import (
+    BIG,
+    SMALL_POOL,
     GRACE,
     MIB,
     NEVER,
@@ -25,17 +27,10 @@ from lab.world import (
     wait_until_failed,
 )
 
-BIG = 4096 * MIB  # more than any of these tests transfers
-SMALL_POOL = ["--pool-size", "8MiB"]
 MANY = 12  # more than the threads that a daemon starts with, on any machine
 
 # `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each other.
 pytestmark = pytest.mark.xdist_group("stopped daemons")
-
-
-def checkpoint(world, source, name="moved", at=HOST):
-    world.succeeds(["mkdir", source.mountpoint / name], at=at)
-    return source.mountpoint / name
 
 
 # -- stalled peers
@@ -43,7 +38,7 @@ def checkpoint(world, source, name="moved", at=HOST):
 
 def test_source_mount_answers_ls_and_status_while_target_is_stalled(world):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     world.write(directory / "small", 100).succeeds()
     target.signal(signal.SIGSTOP)
     writer = world.write(directory / "pages-1.img", BIG)
@@ -64,7 +59,7 @@ def test_source_mount_answers_ls_and_status_while_target_is_stalled(world):
 
 def test_close_waits_for_nothing_if_errors_are_deferred_to_the_seal(world):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     assert ask(source.mountpoint, op="defer-errors", checkpoint="moved") == {"ok": True}
     assert ask(source.mountpoint, op="defer-errors", checkpoint="none")["errno"] == errno.ENOENT
     target.signal(signal.SIGSTOP)
@@ -79,7 +74,7 @@ def test_close_waits_for_nothing_if_errors_are_deferred_to_the_seal(world):
 
 def test_seal_reports_errors_that_close_did_not(world):
     source, _ = world.pair(SMALL_POOL, ["--memory-limit", "16MiB"])
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     assert ask(source.mountpoint, op="defer-errors", checkpoint="moved") == {"ok": True}
     for number in range(20):
         world.write(directory / f"pages-{number}.img", 2 * MIB).result(within=20)
@@ -89,7 +84,7 @@ def test_seal_reports_errors_that_close_did_not(world):
 
 def test_ls_works_with_more_blocked_writers_than_daemon_threads(world):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     target.signal(signal.SIGSTOP)
     writers = [world.write(directory / f"pages-{number}.img", BIG) for number in range(MANY)]
     for writer in writers:
@@ -119,7 +114,7 @@ for thread in threads: thread.join()
 
 def test_source_serves_metadata_while_hundreds_of_writers_block(world):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
-    directory = checkpoint(world, source)
+    directory = world.begin(source)
     before_kib = source.memory_kib()["VmRSS"]
     script = ["/usr/bin/python3", "-SEc", WRITE_AT_ONCE, directory, BLOCKED_WRITERS]
     writers = world.start(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -146,7 +141,7 @@ def test_source_serves_metadata_while_hundreds_of_writers_block(world):
 
 def test_target_mount_answers_ls_and_status_while_source_is_stalled(world):
     source, target = world.pair(peer_timeout=NEVER)
-    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
+    writer = world.write(world.begin(source) / "pages-1.img", BIG, pause=0.02)
     writer.wait_for(4)
     source.signal(signal.SIGSTOP)
     reader = world.read(target.mountpoint / "moved/pages-1.img")
@@ -166,7 +161,7 @@ def test_target_mount_answers_ls_and_status_while_source_is_stalled(world):
 @pytest.mark.parametrize("stalled", ["source", "target"])
 def test_sigterm_ends_daemon_while_peer_is_stalled(world, stalled):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
-    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
+    writer = world.write(world.begin(source) / "pages-1.img", BIG, pause=0.02)
     writer.wait_for(4)
     (source if stalled == "source" else target).signal(signal.SIGSTOP)
     if stalled == "target":
@@ -179,7 +174,7 @@ def test_sigterm_ends_daemon_while_peer_is_stalled(world, stalled):
 @pytest.mark.parametrize("stalled", ["source", "target"])
 def test_stall_shorter_than_peer_timeout_loses_no_bytes(world, stalled):
     source, target = world.pair(SMALL_POOL, peer_timeout=20)
-    writer = world.write(checkpoint(world, source) / "pages-1.img", 96 * MIB, pause=0.01)
+    writer = world.write(world.begin(source) / "pages-1.img", 96 * MIB, pause=0.01)
     writer.wait_for(8)
     reader = world.read(target.mountpoint / "moved/pages-1.img")
     daemon = source if stalled == "source" else target
@@ -194,7 +189,7 @@ def test_stall_shorter_than_peer_timeout_loses_no_bytes(world, stalled):
 
 def test_writer_gets_eio_when_target_stalls_longer_than_peer_timeout(world):
     source, target = world.pair(SMALL_POOL)
-    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG)
+    writer = world.write(world.begin(source) / "pages-1.img", BIG)
     writer.wait_for(8)
     target.signal(signal.SIGSTOP)
     writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
@@ -202,7 +197,7 @@ def test_writer_gets_eio_when_target_stalls_longer_than_peer_timeout(world):
 
 def test_reader_gets_eio_when_source_stalls_longer_than_peer_timeout(world):
     source, target = world.pair()
-    writer = world.write(checkpoint(world, source) / "pages-1.img", BIG, pause=0.02)
+    writer = world.write(world.begin(source) / "pages-1.img", BIG, pause=0.02)
     writer.wait_for(8)
     reader = world.read(target.mountpoint / "moved/pages-1.img")
     reader.wait_for(4)

@@ -17,6 +17,8 @@ from .ppmr import MOUNT_TYPE, Daemon, find_ppmr, make_key, needs_key
 
 MIB = 1 << 20
 PEER_TIMEOUT = 3  # seconds, where a test waits for it
+BIG = 4096 * MIB  # more than a test transfers
+SMALL_POOL = ["--pool-size", "8MiB"]
 NEVER = 120  # a --peer-timeout longer than any test
 GRACE = 4  # seconds by which an answer may be late on a busy machine
 ANSWER_SECONDS = 2  # limit for `ls`, `ppmr status` and unmounting, whatever the peer does
@@ -199,6 +201,11 @@ class World:
 
     def ppmr(self, *words, within=10, at=HOST):
         return self.run([find_ppmr(), *words], within, at)
+
+    def begin(self, source, name="moved", at=HOST):
+        """The directory of a new checkpoint."""
+        self.succeeds(["mkdir", source.mountpoint / name], at=at)
+        return source.mountpoint / name
 
     def refuses_to_start(self, words, *messages):
         ended = self.ppmr(*words)
