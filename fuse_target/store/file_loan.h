@@ -27,6 +27,7 @@ struct FileLoan {
   std::vector<int> regions;   // memfds of the store, which outlives the loan
   std::vector<BlockRef> blocks;
   std::shared_ptr<SpillFile> spill_file;  // null: no piece is spilled
+  StoreUse use;
 
   uint64_t bytes() const {
     uint64_t sum = 0;

@@ -17,9 +17,9 @@ constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBy
 static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
 
 // The store's thread refills the reserve of touched memory when nothing was allocated or read for
-// kIdle, or when less than 1/kScarcePart of the reserve is left. A restore usually follows the last
-// byte of a checkpoint and needs the cores; its pauses between reads, in which CRIU computes, are
-// shorter than kIdle.
+// kIdle, and nothing is lent, or when less than 1/kScarcePart of the reserve is left. A restore
+// usually follows the last byte of a checkpoint and needs the cores; its pauses between reads, in
+// which CRIU computes, are shorter than kIdle.
 constexpr std::chrono::milliseconds kIdle{500};
 constexpr size_t kScarcePart = 8;
 
@@ -319,11 +319,17 @@ void StoreMemory::note_freed_locked() {
   changed_.notify_all();
 }
 
-void StoreMemory::note_use(std::chrono::nanoseconds duration) {
-  const auto until = std::chrono::steady_clock::now() + duration;
-  auto before = in_use_until_.load(std::memory_order_relaxed);
-  while (before < until && !in_use_until_.compare_exchange_weak(before, until)) {
-  }
+StoreUse StoreMemory::begin_use() {
+  std::lock_guard lock(mutex_);
+  ++uses_;
+  return StoreUse(this);
+}
+
+StoreUse::~StoreUse() {
+  if (memory_ == nullptr) return;
+  std::lock_guard lock(memory_->mutex_);
+  memory_->note_use();
+  if (--memory_->uses_ == 0) memory_->changed_.notify_all();
 }
 
 // ---- The thread --------------------------------------------------------------------------------
@@ -337,6 +343,10 @@ bool StoreMemory::touch_due_locked() const {
 bool StoreMemory::give_back_due_locked() const {
   return gives_back_ && unused_regions_ > 0 &&
          ready_extents_locked() >= ready_extents_ + kExtentsPerRegion;
+}
+
+bool StoreMemory::is_scarce_locked() const {
+  return ready_extents_locked() < ready_extents_ / kScarcePart;
 }
 
 // Tells others about freed space, and keeps the reserve at its level.
@@ -355,13 +365,15 @@ void StoreMemory::keep_reserve() {
     }
     // While bytes are arriving or being read, leave the cores to them unless memory is scarce.
     const bool gives = give_back_due_locked();
-    const bool scarce = ready_extents_locked() < ready_extents_ / kScarcePart;
     const auto idle_at =
-        in_use_until_.load(std::memory_order_relaxed) + (gives ? give_back_after_ : kIdle);
-    if (!scarce && std::chrono::steady_clock::now() < idle_at) {
-      changed_.wait_until(lock, idle_at, [&] {
-        return stopping_ || notify_freed_ || give_back_due_locked() != gives;
-      });
+        used_at_.load(std::memory_order_relaxed) + (gives ? give_back_after_ : kIdle);
+    const auto has_work = [&] {
+      return stopping_ || notify_freed_ || is_scarce_locked() || give_back_due_locked() != gives;
+    };
+    if (uses_ > 0 && !is_scarce_locked()) {
+      changed_.wait(lock, [&] { return uses_ == 0 || has_work(); });
+    } else if (!is_scarce_locked() && std::chrono::steady_clock::now() < idle_at) {
+      changed_.wait_until(lock, idle_at, has_work);
     } else if (gives) {
       give_region_back(lock);
     } else {

@@ -107,6 +107,25 @@ class StoreCharge {
   size_t bytes_ = 0;
 };
 
+// While it exists, other processes read lent bytes and need the cores, which the store cannot see.
+// Threads: one at a time.
+class StoreUse {
+ public:
+  StoreUse() = default;
+  StoreUse(StoreUse&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
+  StoreUse& operator=(StoreUse other) noexcept {
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+  ~StoreUse();
+
+ private:
+  friend class StoreMemory;
+  explicit StoreUse(StoreMemory* memory) : memory_(memory) {}
+
+  StoreMemory* memory_ = nullptr;
+};
+
 struct StoreOptions {
   size_t limit_bytes = size_t{1} << 30;
   size_t ready_bytes = size_t{1} << 30;  // reserve of touched memory, part of the limit
@@ -154,15 +173,17 @@ class StoreMemory {
   // See BlockRef::detach().
   BlockRef adopt(uint32_t block_id);
 
-  // Postpones the work of the store's thread: readers and writers need the cores now, and will need
-  // them for `duration` more.
-  void note_use(std::chrono::nanoseconds duration = {});
+  // Postpones the work of the store's thread: readers and writers need the cores now.
+  void note_use() { used_at_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
+  // The same, until the object ends.
+  StoreUse begin_use();
 
   StoreCounters counters() const;
 
  private:
   friend class BlockRef;
   friend class StoreCharge;
+  friend class StoreUse;
   struct Region;
   struct Slabs {  // of one block size
     std::vector<StoreExtent*> not_full;
@@ -181,6 +202,7 @@ class StoreMemory {
   size_t ready_extents_locked() const { return returned_.size() + touched_.size(); }
   bool touch_due_locked() const;
   bool give_back_due_locked() const;
+  bool is_scarce_locked() const;
   void keep_reserve();
   void touch_extent(std::unique_lock<std::mutex>& lock);
   void give_region_back(std::unique_lock<std::mutex>& lock);
@@ -207,12 +229,13 @@ class StoreMemory {
   size_t unused_regions_ = 0;           // that are mapped
   size_t used_extents_ = 0;
   size_t charged_bytes_ = 0;
+  size_t uses_ = 0;  // StoreUse
   bool touching_ = false;
   bool starved_ = false;       // an allocation failed since the last block was freed
   bool notify_freed_ = false;  // thread_ must call space_freed_
   bool stopping_ = false;
 
-  std::atomic<std::chrono::steady_clock::time_point> in_use_until_{};
+  std::atomic<std::chrono::steady_clock::time_point> used_at_{};
 
   std::thread thread_;  // declared last: the thread uses the members above
 };

@@ -139,14 +139,26 @@ TEST(StoreMemory, DoesNotTouchFreeMemoryWhileReadsAreServed) {
   EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
 }
 
-TEST(StoreMemory, RefillsNotBeforeTheEndOfAnAnnouncedUse) {
-  auto store = make_store({kLimit, 4 * kExtentBytes, 0});
-  ASSERT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
-  const auto start = std::chrono::steady_clock::now();
-  store->note_use(std::chrono::seconds(1));
+TEST(StoreMemory, RefillsWhatIsUsedUpWhenAUseEnds) {
+  auto store = make_store({2 * kLimit, kLimit, 0});
+  const auto ready_extents = [&] { return store->counters().ready_bytes / kExtentBytes; };
+  ASSERT_TRUE(becomes_true([&] { return ready_extents() == 16; }));
+  StoreUse use = store->begin_use();
   BlockRef block = store->allocate(kExtentBytes);
-  EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
-  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // longer than it waits without a use
+  EXPECT_EQ(ready_extents(), 15U);
+  use = StoreUse();
+  EXPECT_TRUE(becomes_true([&] { return ready_extents() == 16; }));
+}
+
+TEST(StoreMemory, RefillsAScarceReserveDuringAUse) {
+  auto store = make_store({2 * kLimit, kLimit, 0});
+  const auto ready_extents = [&] { return store->counters().ready_bytes / kExtentBytes; };
+  ASSERT_TRUE(becomes_true([&] { return ready_extents() == 16; }));
+  const StoreUse use = store->begin_use();
+  std::vector<BlockRef> blocks;
+  for (int i = 0; i < 15; ++i) blocks.push_back(store->allocate(kExtentBytes));
+  EXPECT_TRUE(becomes_true([&] { return ready_extents() > 1; }));
 }
 
 // All memory of a store, with its pages touched.

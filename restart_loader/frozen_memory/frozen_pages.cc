@@ -125,7 +125,9 @@ Result<std::set<uint64_t>> starts_of_locked(pid_t pid) {
   return starts;
 }
 
-Result<std::vector<Span>> lazy_mappings(pid_t pid, bool has_locked) {
+// Mappings next to each other are one span: a scan costs more than a page, and a program that
+// protects single pages has tens of thousands of mappings.
+Result<std::vector<Span>> lazy_memory(pid_t pid, bool has_locked) {
   const auto maps = read_process_file(pid, "maps");
   if (!maps) return failure(maps.error());
   std::set<uint64_t> locked;
@@ -134,12 +136,17 @@ Result<std::vector<Span>> lazy_mappings(pid_t pid, bool has_locked) {
     if (!starts) return failure(starts.error());
     locked = std::move(*starts);
   }
-  std::vector<Span> mappings;
+  std::vector<Span> memory;
   for_each_line(*maps, [&](std::string_view line) {
     const auto mapping = private_anonymous(line);
-    if (mapping && !locked.contains(mapping->start)) mappings.push_back(*mapping);
+    if (!mapping || locked.contains(mapping->start)) return;
+    if (!memory.empty() && memory.back().end == mapping->start) {
+      memory.back().end = mapping->end;
+    } else {
+      memory.push_back(*mapping);
+    }
   });
-  return mappings;
+  return memory;
 }
 
 class Layout {
@@ -158,8 +165,9 @@ class Layout {
   }
 
  private:
-  Status add_mapping(const UniqueFd& pagemap, const Span& mapping);
-  // Adds the pages in use, of those in `span`.
+  // Adds the pages in use, of those in `memory`.
+  Status add_memory(const UniqueFd& pagemap, const Span& memory);
+  // The same, from the list of the kernel with an entry for each page.
   Status add_listed(const UniqueFd& pagemap, Span span);
   void add_pages(uint64_t start, uint64_t end, uint64_t offset);
   uint64_t place_of(uint64_t entry);
@@ -181,19 +189,19 @@ Status Layout::add(pid_t host_pid) {
   const auto& pids = parse_process_status(*status).namespace_pids;
   if (pids.empty()) return failure(EPROTO, fmt::format("/proc/{}/status has no NSpid", host_pid));
   const bool has_locked = status->find("VmLck:\t       0 kB") == std::string::npos;
-  auto mappings = lazy_mappings(host_pid, has_locked);
-  if (!mappings) return failure(mappings.error());
+  const auto memory = lazy_memory(host_pid, has_locked);
+  if (!memory) return failure(memory.error());
   const auto pagemap = open_pagemap(host_pid);
   if (!pagemap) return failure(pagemap.error());
   index_.tasks.push_back({pids.back(), host_pid, {}});
-  for (const Span& mapping : *mappings) {
-    if (Status added = add_mapping(*pagemap, mapping); !added) return added;
+  for (const Span& span : *memory) {
+    if (Status added = add_memory(*pagemap, span); !added) return added;
   }
   return {};
 }
 
-Status Layout::add_mapping(const UniqueFd& pagemap, const Span& mapping) {
-  Span rest = mapping;
+Status Layout::add_memory(const UniqueFd& pagemap, const Span& memory) {
+  Span rest = memory;
   while (can_scan_ && rest.start < rest.end) {
     ScanRequest scan{};
     scan.size = sizeof(scan);
