@@ -175,6 +175,19 @@ class Beat:
     node: str
 
 
+def gap(beats, moment, source, target):
+    """The times of the last beat before a moment at which a tree was frozen, and of the first after it. LabError if they are not of these nodes."""
+    beats = sorted(beats, key=lambda beat: beat.time)
+    *earlier, last = (beat for beat in beats if beat.time <= moment)
+    first = next(beat for beat in beats if beat.time > moment)
+    # A program that is frozen within a beat has read the time on the source, and reads the node's name on the target.
+    if earlier[-1].node != source or last.node not in (source, target) or first.node != target:
+        raise LabError(
+            f"the tree ran on {last.node} before its move and on {first.node} after it, expected {source} and {target}"
+        )
+    return last.time, first.time
+
+
 class Tree:
     """A tree of a shape. `arrived` sets its new node."""
 
@@ -221,14 +234,7 @@ class Tree:
 
     def gap(self, moment, source, target):
         """The last beat before a moment at which the tree was frozen, and the first after it. LabError if they are not of these nodes."""
-        beats = self.beats()
-        last = max((beat for beat in beats if beat.time <= moment), key=lambda beat: beat.time)
-        first = min((beat for beat in beats if beat.time > moment), key=lambda beat: beat.time)
-        if last.node != source.name or first.node != target.name:
-            raise LabError(
-                f"'{self.shape.name}' ran on {last.node} before its move and on {first.node} after it, expected {source.name} and {target.name}"
-            )
-        return last.time, first.time
+        return gap(self.beats(), moment, source.name, target.name)
 
     def check(self):
         """LabError if the program finds its memory, threads or children changed."""

@@ -16,6 +16,7 @@ from lab.node import LabError  # noqa: E402
 from measure import plan, report  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
+from measure.shape_trees import Beat, gap  # noqa: E402
 from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
 from measure.target import Target  # noqa: E402
 from measure.targets import TARGETS  # noqa: E402
@@ -297,6 +298,16 @@ def test_targets_of_shapes_come_from_their_rows(tmp_path):
         "downtime of 2,000 threads, default mode, of plain CRIU's dump and restore in tmpfs",
     )
     assert (of_plain.value, of_plain.reached) == (1.5, False)
+
+
+def test_gap_is_between_the_beats_around_the_move():
+    beats = [Beat(1, "source"), Beat(2, "source"), Beat(8, "target"), Beat(7, "target")]
+    assert gap(beats, 5, "source", "target") == (2, 7)
+    within_a_beat = [*beats, Beat(3, "target")]
+    assert gap(within_a_beat, 5, "source", "target") == (3, 7)
+    for wrong in ([Beat(4, "other")], [Beat(3, "target"), Beat(4, "target")], [Beat(6, "source")]):
+        with pytest.raises(LabError, match="expected source and target"):
+            gap([*beats, *wrong], 5, "source", "target")
 
 
 def test_curve_of_slow_touches_keeps_the_slowest():
