@@ -94,7 +94,11 @@ class Redis(Tree):
         where = [address, PORT, keys, VALUE_BYTES]
         clients.node.run([*CLIENT, "fill", *where], timeout=300)
         self._load = clients.node.popen(mortal([*CLIENT, "load", *where, CONNECTIONS, self._beats]))
-        self.await_beats(int(self._before_s * BEATS_PER_S), timeout=30)
+        try:
+            self.await_beats(int(self._before_s * BEATS_PER_S), timeout=30)
+        except LabError as error:
+            written = self._beats.read_text().splitlines() if self._beats.exists() else []
+            raise LabError(f"{error}; its clients: {written[-1] if written else 'no answers'}")
         clients.hold_when_frozen(self.node.host_path(f"/proc/{self.pid}/stat"))
 
     def answers(self):
