@@ -535,7 +535,7 @@ def test_short_run_of_the_benchmark_of_jobs(ppmr, tmp_path, need_command):
         [REPOSITORY / "bench/jobs.py", *options, output, "--ppmr", ppmr],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(output.read_text())
@@ -599,7 +599,7 @@ def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
         [REPOSITORY / "bench/job_growth.py", *options, output, "--ppmr", ppmr],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(output.read_text())["figures"]["nodes"]["2"]
