@@ -410,6 +410,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--ready-fd", pager->ready_fd);
   auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);
   sub->add_option("--work", guard->work_directory)->required();
+  sub->add_option("--root", guard->restored_root)->required()->check(CLI::PositiveNumber);
   auto relay = add_internal<CriuRelay>(app, "migration-relay", exit_code, sub);
   sub->add_option("--state-dir", relay->state_directory)->required();
   sub->add_option("--id", relay->id)->required();

@@ -34,6 +34,8 @@ class ChildProcess {
   std::string how_it_ended() const;
   // Kills the child and all of its descendants, including those that it would leave to init.
   void end();
+  // Gives up the ownership: the child runs on, and may outlive this process.
+  void leave() { pidfd_.reset(); }
 
  private:
   pid_t pid_ = -1;

@@ -54,6 +54,7 @@ class CriuProcess {
   std::string how_it_ended() const { return child_.how_it_ended(); }
   CriuErrors& errors() { return errors_; }
   void end() { child_.end(), process(); }
+  void leave() { child_.leave(); }
   // Continues CRIU after a SIGSTOP; with `background`, its whole process group.
   void resume() const {
     if (!ended_) kill(options_.background ? -child_.pid() : child_.pid(), SIGCONT);

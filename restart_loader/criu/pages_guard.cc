@@ -147,6 +147,14 @@ void await_pages_server(const std::string& work_directory) {
   retry(FrozenTasks::open, {**server}).await_end();
 }
 
+void end_pages_server(const std::string& work_directory) {
+  const auto server = read_server(work_directory);
+  if (!server || !*server) return;
+  const FrozenTasks pager = retry(FrozenTasks::open, {**server});
+  pager.kill();
+  pager.await_end();
+}
+
 bool guard_killed(const std::string& work_directory) {
   return access((work_directory + kKilledFile).c_str(), F_OK) == 0;
 }
@@ -182,7 +190,7 @@ Result<std::string> write_guard_script(const std::string& work_directory) {
   if (!ppmr) return failure(ppmr.error());
   const std::string text = fmt::format(
       "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-restore ] || exit 0\n"
-      "exec {} guard-pages --work {}\n",
+      "exec {} guard-pages --work {} --root \"$CRTOOLS_INIT_PID\"\n",
       shell_quoted(*ppmr), shell_quoted(work_directory));
   return write_script(work_directory + "/guard", text);
 }
@@ -204,13 +212,7 @@ int PagesGuard::run() const {
   auto server = read_server(work_directory);
   if (!server) return refuse(server.error());
   if (!*server) return 0;
-  pid_t root = restored_root;
-  if (const char* pid = std::getenv("CRTOOLS_INIT_PID"); root == 0 && pid != nullptr) {
-    root = std::atoi(pid);
-  }
-  if (root <= 0)
-    return refuse({EINVAL, "CRIU did not pass the pid of the restored process (CRTOOLS_INIT_PID)"});
-  auto tasks = tasks_of_tree(root);
+  auto tasks = tasks_of_tree(restored_root);
   if (!tasks) return refuse(tasks.error());
   RestoredTree tree;
   for (const ProcessIdentity& task : *tasks) {

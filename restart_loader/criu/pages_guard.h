@@ -14,7 +14,8 @@
 //   guard                      waits ....................... code 0: detach; else: kill the tree, detach
 // clang-format on
 //
-// Not covered: the guard is killed, and the pager dies later.
+// Not covered: the guard is killed, and the pager dies later. So the guard has a command line of
+// its own: whoever kills a relay by its name does not kill the guard.
 //
 // Considered and not used: duplicates of the userfaultfds in the guard, for a new pager. It would
 // not know which pages the tree has discarded or moved meanwhile.
@@ -37,6 +38,8 @@ Status note_pages_server(const std::string& work_directory, pid_t pid);
 bool has_pages_server(const std::string& work_directory);
 // Blocks until the pager, if any, has ended. It need not be a child of the caller.
 void await_pages_server(const std::string& work_directory);
+// Kills the pager, if any, and blocks until it has ended. Its tree must have ended.
+void end_pages_server(const std::string& work_directory);
 
 // Whether the guard has killed the tree.
 bool guard_killed(const std::string& work_directory);
@@ -55,7 +58,7 @@ Result<std::string> write_guard_script(const std::string& work_directory);
 // `ppmr guard-pages`, which CRIU or the relay runs at post-restore.
 struct PagesGuard {
   std::string work_directory;
-  pid_t restored_root = 0;  // 0: read it from CRTOOLS_INIT_PID, which CRIU sets for action scripts
+  pid_t restored_root = 0;
 
   // Starts the guard in a child process, which exits without returning from run(). Returns 0 if the
   // tree is guarded, or was restored without a pager. Closes all descriptors of the calling

@@ -25,8 +25,9 @@ Status leave_mark(const std::string& work_directory, RelayMark mark,
 bool was_let_go(const std::string& work_directory);
 
 // Whether, in a restore that has ended, a task may have run its own code. No task has if the relay
-// never let CRIU continue, or if CRIU failed by itself, because it then kills what it restored.
-// If CRIU was killed or lost its relay after the relay let it continue, tasks may have run.
+// never let CRIU continue, or if CRIU failed by itself, because it then kills what it restored: the
+// relay has recorded CRIU's response, or CRIU's log (restore.log) says so. If CRIU was killed or
+// lost its relay after the relay let it continue, tasks may have run.
 bool may_have_run(const std::string& work_directory, bool criu_was_killed);
 
 // The time at which CRIU had let all tasks run; CRIU itself ends later. 0: unknown.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "restart_loader/processes/process_identity.h"
 
@@ -48,6 +49,17 @@ TEST_F(RelayMarksTest, TasksMayHaveRunAfterTheRelayReleasesCriuUnlessCriuItselfG
   EXPECT_TRUE(may_have_run(directory, false));
   forget_restore(directory);
   EXPECT_FALSE(may_have_run(directory, true));
+}
+
+// The relay was killed between its mark and its answer to CRIU.
+TEST_F(RelayMarksTest, NoTaskHasRunIfCriuReportsThatItKilledTheTree) {
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
+  std::ofstream log(directory + "/restore.log");
+  log << "Error (criu/cr-service.c:61): Can't read request: Connection reset by peer" << std::endl;
+  EXPECT_TRUE(may_have_run(directory, false));
+  log << "Error (criu/cr-restore.c:2203): Aborting restore due to post-restore script ret code -1"
+      << std::endl;
+  EXPECT_FALSE(may_have_run(directory, false));
 }
 
 }  // namespace

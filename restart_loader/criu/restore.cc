@@ -11,6 +11,7 @@
 
 #include "restart_loader/criu/criu_options.h"
 #include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/relay_marks.h"
 
 namespace ppmr {
 namespace {
@@ -65,7 +66,8 @@ Result<pid_t> Restore::run() {
   }
   if (Status restored = start_restore(); !restored) {
     if (restore_) restore_->end();
-    if (pager_) pager_->end();
+    // Without the pager a tree that runs would lose its memory.
+    if (pager_) was_let_go(options_.work) ? pager_->leave() : pager_->end();
     return failure(restored.error());
   }
   running_ = true;

@@ -64,9 +64,10 @@ class Restore {
   ~Restore();
 
   // Returns when the process runs. The pid is -1 if unknown: the user's --pidfile cannot be read.
-  // After an error nothing is left running: EINTR if a signal stopped the restore, ECANCELED if
+  // After an error CRIU has ended: EINTR if a signal stopped the restore, ECANCELED if
   // `is_cancelled` did, EOWNERDEAD if CRIU was killed, else ECHILD with CRIU's first error and the
-  // remedy.
+  // remedy. The pager has ended, too, unless a relay had let CRIU continue (relay_marks.h): then
+  // the tree may run, and the pager goes on serving it (await_pages_server() in pages_guard.h).
   Result<pid_t> run();
   // Blocks until every page is in place. Ignores signals, because the process needs its pages.
   // Errors: EFAULT: memory is lost, and the guard (pages_guard.h) kills the process.

@@ -12,6 +12,9 @@
 #include <sstream>
 #include <thread>
 
+#include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/relay_marks.h"
+
 namespace ppmr {
 namespace {
 
@@ -194,6 +197,25 @@ TEST_F(RestoreWithAScript, FailureQuotesThePagerThatFailedFirst) {
   ASSERT_FALSE(pid.has_value());
   EXPECT_THAT(pid.error().message, HasSubstr("script error"));
   EXPECT_THAT(pid.error().message, HasSubstr("no memory is left"));
+}
+
+// The tree runs, although CRIU fails because it has lost its relay.
+TEST_F(RestoreWithAScript, PagerGoesOnAfterTheRelayHasLetCriuContinue) {
+  auto restore = restore_with(
+      std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; touch filled", "exit 1");
+  ASSERT_TRUE(leave_mark(work_, RelayMark::kLetGo));
+  ASSERT_FALSE(restore->run().has_value());
+  restore.reset();
+  EXPECT_FALSE(pages_server_is_lost(work_));
+  std::ofstream(work_ + "/enough") << "yes";
+  await_pages_server(work_);
+  EXPECT_TRUE(std::filesystem::exists(work_ + "/filled"));
+}
+
+TEST_F(RestoreWithAScript, PagerEndsWithARestoreThatNoRelayHasLetContinue) {
+  auto restore = restore_with(std::string(kReady) + "sleep 100", "exit 1");
+  ASSERT_FALSE(restore->run().has_value());
+  EXPECT_TRUE(pages_server_is_lost(work_));
 }
 
 TEST_F(RestoreWithAScript, DoesNotWaitForALogPipeThatAnotherProcessKeepsOpen) {

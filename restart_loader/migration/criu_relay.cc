@@ -18,6 +18,7 @@
 #include <fstream>
 #include <optional>
 
+#include "mount/daemon/spawn.h"
 #include "restart_loader/containers/container_fate.h"
 #include "restart_loader/criu/criu_rpc.h"
 #include "restart_loader/criu/lazy_dump.h"
@@ -181,14 +182,15 @@ bool Relay::hold_at_source(const CriuMessage& message) {
   return answer_criu(true);
 }
 
-// Calls PagesGuard::run() in a child process, because it closes all descriptors.
+// As a program of its own: see pages_guard.h.
 bool Relay::guard_pages(pid_t restored_root) const {
   if (!has_pages_server(options_.work_directory)) return true;
-  const pid_t guard = fork();
-  if (guard < 0) return false;
-  if (guard == 0) _exit(PagesGuard{options_.work_directory, restored_root}.run());
+  const auto guard = spawn({.argv = {"ppmr", "guard-pages", "--work", options_.work_directory,
+                                     "--root", std::to_string(restored_root)},
+                            .program = "/proc/self/exe"});
+  if (!guard) return report_error(guard.error().message), false;
   int status = 0;
-  while (waitpid(guard, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(*guard, &status, 0) < 0 && errno == EINTR) {
   }
   return status == 0;
 }

@@ -34,6 +34,15 @@ void kill_all_children() {
   }
 }
 
+// The remains of a restore whose tasks have ended.
+Status forget(const TreeRecord& tree, const std::string& work_directory) {
+  kill_all_children();
+  // The pager of an earlier supervisor is no child. When it ends, its guard writes to the work
+  // directory, which the next restore uses, too.
+  end_pages_server(work_directory);
+  return forget_container_at_target(tree, work_directory);
+}
+
 }  // namespace
 
 Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_directory,
@@ -59,20 +68,14 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
       if (!tasks) return failure(tasks.error());
       tasks->kill();
       tasks->await_end();
-      kill_all_children();
-      if (Status gone = forget_container_at_target(tree, work_directory); !gone) {
-        return failure(gone.error());
-      }
+      if (Status gone = forget(tree, work_directory); !gone) return failure(gone.error());
       return false;
     }
     case RestoredTasks::kRunning:
       return true;
     case RestoredTasks::kGone:
       if (!guard_killed_before_it_ran(work_directory)) return true;
-      kill_all_children();
-      if (Status gone = forget_container_at_target(tree, work_directory); !gone) {
-        return failure(gone.error());
-      }
+      if (Status gone = forget(tree, work_directory); !gone) return failure(gone.error());
       return false;
     case RestoredTasks::kUndetermined:
       break;

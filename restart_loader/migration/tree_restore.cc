@@ -399,8 +399,8 @@ int TreeRestore::finish(const std::string& lost) {
   return to_int(ExitCode::kSuccess);
 }
 
-// Waits for the pages of a tree that an earlier supervisor restored: the pager of that restore
-// may still be at work.
+// Waits for the pages of a tree whose restore this supervisor did not see to the end, because an
+// earlier supervisor began it or because CRIU lost its relay: the pager may still be at work.
 int TreeRestore::await_pages() {
   await_pages_server(work_);
   return finish(guard_killed(work_) ? "the pager died" : "");
@@ -517,10 +517,7 @@ int TreeRestore::supervise() {
     log(restore.error().message);
     criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
     if (Status settled = settle(); !settled) return give_up(settled.error());
-    if (runs_) {
-      note_running(record_.trees[tree_].root);
-      return finish(record_.lazily ? "CRIU died" : "");
-    }
+    if (runs_) return note_running(record_.trees[tree_].root), await_pages();
     const bool promised = record_.state != MigrationState::kRestoring && !is_over(record_.state);
     if (!promised || attempt == kAttemptsMax) return give_up(restore.error());
     std::this_thread::sleep_for(kBetweenAttempts);

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from lab.criu import IS_A_SUPERVISORS, criu_that, find_criu
 from lab.node import wait_until
 from lab.workers import check_moved, check_stayed, pause_at, start_workers
 
@@ -119,6 +120,30 @@ def test_link_may_be_cut_when_the_coordinator_is_dead(lab, nodes, impatient_migr
         lambda: tree_of(migrations, "target")["phase"] == "complete", 60, "all memory to arrive"
     )
     worker.end()
+
+
+def test_process_runs_on_although_criu_fails_after_its_release(
+    lab, nodes, make_migrations, tmp_path
+):
+    """CRIU fails so if it has lost its relay. The guard is gone, too: nothing but the pager keeps zeros away."""
+    kills = 'pkill -KILL -f "^ppmr (guard-pages|migration-relay)"'
+    fails = f'{IS_A_SUPERVISORS} && {{ {find_criu()} "$@"; {kills}; touch "{tmp_path}/failed"; exit 1; }}'
+    migrations = make_migrations(environment={"PPMR_CRIU": str(criu_that(tmp_path, fails))})
+    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
+    running = start_slow(migrations, nodes, worker)
+    assert (tmp_path / "failed").exists()
+    wait_until(
+        lambda: nodes.target.run(["pgrep", "-f", "guard-pages"], check=False).stdout == "",
+        5,
+        "the page guard to end",
+    )
+    nodes.link.limit()
+    running.wait().ok()
+    check_moved(worker, nodes)
+    audit = worker.audit()
+    worker.end()
+    assert audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
+    assert migrations.records("target")[-1]["state"] == "finished"
 
 
 def test_process_is_lost_if_the_link_stays_cut_for_longer_than_the_timeout(

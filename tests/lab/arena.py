@@ -218,6 +218,12 @@ class Arena:
             return [daemon.host_pid] if daemon.running() else []
         if what == "supervisor":
             return self._find_supervisors()
+        if what == "guard":
+            directory = bytes(self.migrations.states["target"])
+            return node.find_processes(
+                lambda words: words[1] == b"guard-pages"
+                and any(word.startswith(directory) for word in words)
+            )
         if what.endswith(" relay"):
             return node.find_processes(lambda words: words[1] == b"migration-relay")
         if what == "page reader":

@@ -28,14 +28,15 @@ VICTIMS = [
     "target criu",
     "target relay",
     "pager",
+    "guard",
     "page reader",
 ]
 LAZY, EAGER, POST_COPY = MODES = ["lazy", "eager", "post-copy"]
 # Of victims that not every mode has.
-MODES_OF = {"pager": [LAZY], "page reader": [LAZY, POST_COPY]}
+MODES_OF = {"pager": [LAZY], "guard": [LAZY, POST_COPY], "page reader": [LAZY, POST_COPY]}
 LINKS = ["to the source", "to the target", "both ways"]
 
-# Where each CRIU, with its relay, and the supervisor are at each state.
+# Where each CRIU, with its relay, its pager and its guard, and the supervisor are at each state.
 # HELD: it waits for the record. It must be there, or the case is wrong.
 # IN_THE_MIDDLE: it starts after the state has been recorded. The case waits for it, then for a random moment.
 # LEAVING: the state releases it. It may or may not still be there.
@@ -93,6 +94,7 @@ WHERE_CRIU_IS = {
         "source:finished": LEAVING,
     },
 }
+WHERE_CRIU_IS["guard"] = WHERE_CRIU_IS["pager"]
 for node in ("source", "target"):
     WHERE_CRIU_IS[f"{node} relay"] = WHERE_CRIU_IS[f"{node} criu"]
 
@@ -120,7 +122,7 @@ def may_be_lost(stop, what, how, mode):
             return how in ("kill", "stop", "cut")
         if what == "page reader":
             return how == "kill"
-    if what in ("target criu", "target relay"):
+    if what == "target criu":
         # The pager gives up unless CRIU reports that all tasks are restored.
         return how == "kill" and stop in ("target:running", "source:finished")
     return decided and how == "kill" and what in ("target daemon", "pager")
