@@ -6,6 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <thread>
+
+#include "restart_loader/processes/test_process.h"
+
 namespace ppmr {
 namespace {
 
@@ -105,6 +110,33 @@ TEST(ProcFiles, MissingProcessIsESRCH) {
         read_descriptors(missing).error().errno_value, read_mappings(missing).error().errno_value,
         read_process_link(missing, "cwd").error().errno_value}) {
     EXPECT_EQ(errno_value, ESRCH);
+  }
+}
+
+// Both ways to find children: those of few threads, and those of more threads than the node has
+// processes.
+TEST(ReadTree, FindsTheChildrenOfAllThreads) {
+  for (const int threads : {2, 1000}) {
+    const TestProcess parent([&] {
+      for (int i = 0; i < threads; ++i) {
+        std::thread([i] {
+          if (i < 2) new TestProcess([] { new TestProcess; });
+          for (;;) pause();
+        }).detach();
+      }
+      // The main thread continues when both children and their children are there.
+      while (read_tree(getpid()).value().size() != 5) std::this_thread::yield();
+    });
+    const auto tree = read_tree(parent.pid());
+    ASSERT_TRUE(tree.has_value());
+    ASSERT_EQ(tree->size(), 5u) << threads << " threads";
+    EXPECT_EQ(tree->front().pid, parent.pid());
+    for (size_t i = 1; i < tree->size(); ++i) {
+      EXPECT_TRUE(
+          std::any_of(tree->begin(), tree->begin() + static_cast<ptrdiff_t>(i),
+                      [&](const ProcessStat& other) { return other.pid == (*tree)[i].parent; }))
+          << "a child before its parent";
+    }
   }
 }
 
