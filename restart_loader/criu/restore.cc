@@ -147,8 +147,10 @@ Status Restore::start_restore() {
     std::ifstream log(users_log_);
     for (std::string line; std::getline(log, line);) restore_->errors().note(line);
   }
+  // The restore may have failed because the pager did: a tree whose pager has failed is not
+  // released. Then the pager ends as soon as the guard has killed the tree.
+  if (pager_ && !pager_->errors().empty()) (void)pager_->await_end(kEndsTogether);
   Error error = explain(options_.name, *restore_);
-  // A tree whose pager has failed is not released.
   if (lost() && !pager_->errors().summary().empty()) {
     error.message += "; " + explain("the pager", *pager_).message;
   }

@@ -199,6 +199,23 @@ TEST_F(RestoreWithAScript, FailureQuotesThePagerThatFailedFirst) {
   EXPECT_THAT(pid.error().message, HasSubstr("no memory is left"));
 }
 
+// As while the guard kills the tree. The pager goes on when the end of the restore was noticed.
+TEST_F(RestoreWithAScript, FailureQuotesThePagerThatIsAboutToEnd) {
+  const std::string pager =
+      "echo $$ > pager; while [ ! -e go ]; do sleep 0.01; done;"
+      "echo 'Error (ppmr x): no memory is left' >&2; kill -STOP $$; exit 1";
+  auto restore = restore_with(
+      std::string(kReady) + pager,
+      "touch go; while [ ! -s pager ]; do sleep 0.01; done; pager=$(cat pager); me=$$;"
+      "while ! grep -q ') T' /proc/$pager/stat; do sleep 0.01; done;"
+      "(while [ -e /proc/$me ]; do sleep 0.01; done; kill -CONT $pager) > /dev/null 2>&1 &"
+      "echo 'Error (criu/x.c:1): script error' >&2; exit 1");
+  const auto pid = restore->run();
+  ASSERT_FALSE(pid.has_value());
+  EXPECT_THAT(pid.error().message, HasSubstr("script error"));
+  EXPECT_THAT(pid.error().message, HasSubstr("no memory is left"));
+}
+
 // The tree runs, although CRIU fails because it has lost its relay.
 TEST_F(RestoreWithAScript, PagerGoesOnAfterTheRelayHasLetCriuContinue) {
   auto restore = restore_with(

@@ -4,7 +4,7 @@ import signal
 
 from lab.node import LabError, wait_until
 from lab.programs import SteadyWorker, check_continuity, find_program
-from lab.workers import check_moved, pagers_of, pause_at, start_workers
+from lab.workers import check_all_memory, check_moved, pagers_of, pause_at, start_workers
 
 LOST, OPEN = 10, 12
 
@@ -40,13 +40,6 @@ def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(lab, nodes
         5,
         "the page guard to end",
     )
-
-
-def check_all_memory(worker, nodes):
-    check_moved(worker, nodes)
-    audit = worker.audit()
-    worker.end()
-    assert audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
 
 
 def test_memory_arrives_although_the_target_daemon_is_killed(lab, nodes, migrations):

@@ -29,6 +29,14 @@ def check_moved(worker, nodes):
     nodes.source.await_end(worker.pid)
 
 
+def check_all_memory(worker, nodes):
+    """That the worker was moved with every word of its memory. Ends it."""
+    check_moved(worker, nodes)
+    audit = worker.audit()
+    worker.end()
+    assert audit["wrong_words"] == 0 and audit["digest"] == audit["expected"]
+
+
 def check_stayed(worker, nodes):
     worker.wait_for_lines(10, nodes.source)
     check_continuity(worker.lines())
