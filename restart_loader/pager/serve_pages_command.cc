@@ -30,6 +30,9 @@ int report(const Error& error) {
 int ServePagesCommand::run() const {
   // The reader of the output may have ended. An end by SIGPIPE would count as lost memory.
   std::signal(SIGPIPE, SIG_IGN);
+  // The kernel sends SIGHUP to a stopped process group when the parent of its members ends: the
+  // supervisor.
+  std::signal(SIGHUP, SIG_IGN);
   raise_descriptor_limit();  // the files of a round of each process, each with its loan
   const auto listening = [this] {
     if (ready_fd < 0) return;

@@ -11,15 +11,18 @@ LOST, OPEN = 10, 12
 
 def run_without_its_memory(lab, nodes, migrations):
     """Moves a worker until it runs at the target while its pager still fills in memory. That takes a fraction of a
-    second, so a loaded machine may need several attempts. Returns the worker, the running migration and the pager.
+    second, so a loaded machine may need several attempts. Returns the worker, the running migration and the pager, which
+    is stopped.
     """
     for attempt in range(6):
         worker = SteadyWorker(nodes.source, lab.home / f"worker-{attempt}", size_mib=384, threads=1)
         worker.wait_for_lines(10)
         running = migrations.start_migrate(worker.pid, options=["--timeout", 10])
         worker.wait_for_lines(1, nodes.target)
-        if pagers := pagers_of(nodes.target):
-            return worker, running, pagers[0]
+        for pager in pagers_of(nodes.target):
+            stopped = nodes.target.run(["kill", "-STOP", pager], check=False).returncode == 0
+            if stopped and nodes.target.alive(pager):
+                return worker, running, pager
         running.wait().ok()
         nodes.target.signal(worker.pid, signal.SIGKILL)
         nodes.target.await_end(worker.pid)
@@ -45,6 +48,7 @@ def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(lab, nodes
 def test_memory_arrives_although_the_target_daemon_is_killed(lab, nodes, migrations):
     worker, running, pager = run_without_its_memory(lab, nodes, migrations)
     migrations.target.kill()
+    nodes.target.signal(pager, signal.SIGCONT)
     nodes.target.await_end(pager, timeout=60)
     migrations.restart_dead()
     running.wait()
@@ -59,6 +63,7 @@ def test_memory_arrives_although_the_supervisor_is_killed(lab, nodes, migrations
     worker, running, pager = run_without_its_memory(lab, nodes, migrations)
     [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
     nodes.target.signal(supervisor, signal.SIGKILL)
+    nodes.target.signal(pager, signal.SIGCONT)
     nodes.target.await_end(pager, timeout=60)
     running.wait()
     check_all_memory(worker, nodes)
