@@ -14,8 +14,8 @@
 //   guard                      waits ....................... code 0: detach; else: kill the tree, detach
 // clang-format on
 //
-// Not covered: the guard is killed, and the pager dies later. So the guard has a command line of
-// its own: whoever kills a relay by its name does not kill the guard.
+// Not covered: the guard is killed, and the pager dies later. The guard is a program of its own, so
+// that `pkill -f migration-relay` does not kill it.
 //
 // Considered and not used: duplicates of the userfaultfds in the guard, for a new pager. It would
 // not know which pages the tree has discarded or moved meanwhile.

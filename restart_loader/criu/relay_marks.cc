@@ -29,15 +29,13 @@ bool is_there(const std::string& work_directory, RelayMark mark) {
   return access(path_of(work_directory, mark).c_str(), F_OK) == 0;
 }
 
-// Whether CRIU reports that it kills what it has restored. The texts are those of CRIU 3.17 to 4.2.
-// It writes them only before it releases the tasks.
-bool criu_killed_the_tree(const std::string& work_directory) {
+// Whether CRIU (3.17.1, 4.2.1) reports that it did not get the permission to continue: then it
+// kills what it has restored. Its other report, "Killing processes because of failure on restore",
+// proves nothing, because CRIU may also fail while it releases the tasks.
+bool criu_gave_up_before_release(const std::string& work_directory) {
   std::ifstream log(work_directory + "/restore.log");
   for (std::string line; std::getline(log, line);) {
-    for (const char* text : {"Aborting restore due to post-restore script",
-                             "Killing processes because of failure on restore"}) {
-      if (line.find(text) != std::string::npos) return true;
-    }
+    if (line.find("Aborting restore due to post-restore script") != std::string::npos) return true;
   }
   return false;
 }
@@ -61,8 +59,8 @@ bool was_let_go(const std::string& work_directory) {
 bool may_have_run(const std::string& work_directory, bool criu_was_killed) {
   if (!was_let_go(work_directory)) return false;
   if (is_there(work_directory, RelayMark::kResumed)) return true;
-  // Without its relay CRIU fails if it had not yet received the permission to continue.
-  if (criu_killed_the_tree(work_directory)) return false;
+  // The relay was killed between its mark and its answer to CRIU.
+  if (criu_gave_up_before_release(work_directory)) return false;
   return criu_was_killed || !is_there(work_directory, RelayMark::kResponded);
 }
 

@@ -51,9 +51,9 @@ void read_number(std::string_view text, Number& number, int base = 10) {
   std::from_chars(text.data(), text.data() + text.size(), number, base);
 }
 
-// Finds children in whichever is smaller. /proc lists each child under the thread that forked it:
-// of a process with 2,000 threads these are 2,000 files to read. But every process of the node
-// tells its parent, too.
+// Finds the children of a process by the way that reads fewer files. /proc lists each child under
+// the thread that forked it: one file for each thread. /proc/PID/stat names the parent: one file
+// for each process of the node.
 class Children {
  public:
   std::vector<ProcessStat> of(pid_t parent) {
