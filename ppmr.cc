@@ -5,16 +5,16 @@
 #include <cstdio>
 #include <string>
 
+#include "base/exit_code.h"
+#include "base/version.h"
+#include "cli/action_script.h"
+#include "cli/commands.h"
+#include "daemon/command_line/config_file.h"
+#include "daemon/privilege/helper_process.h"
 #include "fuse_source/source_command.h"
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
-#include "mount/command_line/config_file.h"
-#include "mount/command_line/exit_code.h"
-#include "mount/command_line/version.h"
-#include "mount/page_reader/page_reader.h"
-#include "mount/privilege/helper_process.h"
-#include "restart_loader/cli/action_script.h"
-#include "restart_loader/cli/commands.h"
+#include "processes/memory/page_reader.h"
 
 int main(int argc, char** argv) {
   // The parent process may have left SIGCHLD ignored. Then exit statuses of child processes would

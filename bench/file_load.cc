@@ -31,8 +31,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "buffer_pool/unique_fd.h"
-#include "mount/command_line/size_option.h"
+#include "base/unique_fd.h"
+#include "daemon/command_line/size_option.h"
 
 namespace ppmr {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "buffer_pool/mapped_memory.h"
+#include "base/mapped_memory.h"
 
 namespace ppmr {
 namespace {

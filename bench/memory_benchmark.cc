@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "rdma_stream/session/aes_gcm.h"
 
 namespace ppmr {

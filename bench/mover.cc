@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "buffer_pool/buffer_pool.h"
-#include "mount/command_line/size_option.h"
+#include "daemon/command_line/size_option.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "rdma_stream/session/receiver.h"
 #include "rdma_stream/session/sender.h"

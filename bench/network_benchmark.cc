@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "buffer_pool/buffer_pool.h"
+#include "daemon/command_line/credential_options.h"
+#include "daemon/command_line/size_option.h"
 #include "fuse_target/store/image_tree.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/store_memory.h"
-#include "mount/command_line/credential_options.h"
-#include "mount/command_line/size_option.h"
 #include "rdma_stream/session/receiver.h"
 #include "rdma_stream/session/sender.h"
 #include "third_party/spdlog.h"

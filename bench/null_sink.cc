@@ -27,7 +27,7 @@
 #include <thread>
 #include <vector>
 
-#include "mount/command_line/size_option.h"
+#include "daemon/command_line/size_option.h"
 
 namespace {
 

@@ -17,6 +17,7 @@
 #include <limits>
 #include <string>
 
+#include "base/clock.h"
 #include "tests/programs/arithmetic.h"
 #include "tests/programs/posix.h"
 

@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include "buffer_pool/mapped_memory.h"
-#include "buffer_pool/result.h"
+#include "base/mapped_memory.h"
+#include "base/result.h"
 
 namespace ppmr {
 
@@ -113,7 +113,7 @@ class BufferPool {
   std::span<std::byte> payload(uint32_t slot) const;
   size_t slot_stride_bytes() const { return stride_bytes_; }       // from payload to payload
   std::span<std::byte> memory() const { return memory_.bytes(); }  // to be registered by a device
-  // Of a memfd with the same bytes, for a process that fills slots (see mount/page_reader).
+  // Of a memfd with the same bytes, for a process that fills slots (see processes/memory).
   int descriptor() const { return memory_.descriptor(); }
   PoolCounters counters() const;
 

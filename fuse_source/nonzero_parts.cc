@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "mount/page_index/page_index.h"
+#include "processes/memory/page_index.h"
 
 namespace ppmr {
 namespace {

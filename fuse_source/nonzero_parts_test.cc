@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mount/page_index/page_index.h"
+#include "processes/memory/page_index.h"
 
 namespace ppmr {
 namespace {

@@ -1,5 +1,5 @@
 // The FUSE operations of the source mount, grouped by the file that defines them. See
-// mount/fuse/front_end.h for what an operation returns.
+// mount/front_end.h for what an operation returns.
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>

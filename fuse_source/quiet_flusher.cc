@@ -1,6 +1,6 @@
 #include "fuse_source/quiet_flusher.h"
 
-#include "mount/fuse/front_end.h"
+#include "mount/front_end.h"
 
 namespace ppmr {
 

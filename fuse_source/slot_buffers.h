@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "buffer_pool/buffer_pool.h"
-#include "mount/fuse/request_loop.h"
+#include "mount/request_loop.h"
 
 namespace ppmr {
 

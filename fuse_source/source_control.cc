@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "buffer_pool/mapped_memory.h"
+#include "base/mapped_memory.h"
+#include "daemon/control/control_socket.h"
 #include "fuse_source/source_mount.h"
-#include "mount/control/control_socket.h"
-#include "mount/page_reader/read_messages.h"
-#include "mount/page_reader/remote_memory.h"
+#include "processes/memory/read_messages.h"
+#include "processes/memory/remote_memory.h"
 
 namespace ppmr {
 namespace {

@@ -19,8 +19,8 @@
 #include <thread>
 
 #include "fuse_source/source_mount.h"
-#include "mount/page_index/page_index.h"
-#include "mount/page_reader/memory_reader.h"
+#include "processes/memory/memory_reader.h"
+#include "processes/memory/page_index.h"
 #include "rdma_stream/session/receiver.h"
 #include "tests/stream/memory_sink.h"
 #include "tests/stream/stream_rig.h"

@@ -22,16 +22,16 @@
 #include <vector>
 
 #include "buffer_pool/buffer_pool.h"
+#include "daemon/command_line/transport_option.h"
+#include "daemon/metrics/outcome_tally.h"
+#include "daemon/privilege/confinement.h"
+#include "daemon/privilege/privileged_helper.h"
 #include "fuse_source/quiet_flusher.h"
 #include "fuse_source/slot_buffers.h"
 #include "fuse_source/source_tree.h"
 #include "fuse_source/wanted_blocks.h"
-#include "mount/command_line/transport_option.h"
-#include "mount/fuse/front_end.h"
-#include "mount/image_bundle/image_bundle.h"
-#include "mount/metrics/outcome_tally.h"
-#include "mount/privilege/confinement.h"
-#include "mount/privilege/privileged_helper.h"
+#include "mount/front_end.h"
+#include "mount/image_bundle.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/session/sender.h"
 

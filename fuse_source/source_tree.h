@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fuse_source/file_writer.h"
-#include "mount/fuse/node_view.h"
+#include "mount/node_view.h"
 #include "rdma_stream/session/outlet.h"
 
 namespace ppmr {

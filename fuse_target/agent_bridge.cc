@@ -2,8 +2,8 @@
 
 #include <chrono>
 
-#include "buffer_pool/unique_fd.h"
-#include "mount/control/line_socket.h"
+#include "base/line_socket.h"
+#include "base/unique_fd.h"
 #include "rdma_stream/control/agent_frames.h"
 
 namespace ppmr {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "mount/privilege/privileged_helper.h"
+#include "daemon/privilege/privileged_helper.h"
 #include "rdma_stream/connection/connection.h"
 
 namespace ppmr {

@@ -1,5 +1,5 @@
 // The FUSE operations of the target mount, grouped by the file that defines them. See
-// mount/fuse/front_end.h for what an operation returns.
+// mount/front_end.h for what an operation returns.
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>
@@ -9,7 +9,7 @@
 #include "fuse_target/store/image_tree.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/upstream.h"
-#include "mount/fuse/front_end.h"
+#include "mount/front_end.h"
 
 namespace ppmr {
 

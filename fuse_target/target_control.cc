@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
+#include "daemon/control/control_socket.h"
 #include "fuse_target/target_mount.h"
-#include "mount/control/control_socket.h"
-#include "mount/control/json_text.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -242,7 +242,7 @@ nlohmann::json TargetMount::remove(const nlohmann::json& request) {
 
 // Lends the part of a file that begins at `offset`. Descriptors of the answer, in this order: what
 // `place` in `pieces` numbers (memfds, then the spill file, if any), the spill file's checksums,
-// and the borrower's end of a new loan. README.md of mount/control has the format.
+// and the borrower's end of a new loan. README.md of daemon/control has the format.
 nlohmann::json TargetMount::lend(const nlohmann::json& request,
                                  std::vector<UniqueFd>& descriptors) {
   auto lent = tree_.lend(request.at("checkpoint"), request.at("file"),

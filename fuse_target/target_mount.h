@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "base/exit_code.h"
+#include "daemon/audit/audit_trail.h"
+#include "daemon/command_line/transport_option.h"
+#include "daemon/metrics/outcome_tally.h"
+#include "daemon/privilege/confinement.h"
+#include "daemon/privilege/privileged_helper.h"
 #include "fuse_target/agent_bridge.h"
 #include "fuse_target/operations.h"
 #include "fuse_target/store/loans.h"
-#include "mount/audit/audit_trail.h"
-#include "mount/command_line/exit_code.h"
-#include "mount/command_line/transport_option.h"
-#include "mount/metrics/outcome_tally.h"
-#include "mount/privilege/confinement.h"
-#include "mount/privilege/privileged_helper.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/session/receiver.h"
 

@@ -1,25 +1,26 @@
 /* For messaging libraries that use RDMA: lets ppmr move the process.
  *
- * CRIU cannot dump an open RDMA device. With this header a library registers a socket, and ppmr asks it to release
- * everything of RDMA before the move, and to resume afterwards, wherever the process then is:
+ * CRIU cannot dump an open RDMA device. With this header a library registers a socket, and ppmr
+ * asks it to release everything of RDMA before the move, and to resume afterwards, wherever the
+ * process then is:
  *
  *     struct ppmr_rdma rdma;
  *     ppmr_rdma_open(&rdma);
- *     for (;;) {                                                   // the library's progress loop, or a thread of its own
- *       poll(ppmr_rdma_fd(&rdma), POLLIN, ppmr_rdma_timeout_ms(&rdma));
- *       switch (ppmr_rdma_next(&rdma)) {
- *         case PPMR_RDMA_RELEASE:  close queue pairs, memory regions and devices; queue what is sent from now on;
- *                                  ppmr_rdma_done(&rdma, NULL);    // or why it is not possible
- *         case PPMR_RDMA_RESUME:   open them again;
- *                                  ppmr_rdma_done(&rdma, NULL);
+ *     for (;;) {                                                   // the library's progress loop,
+ * or a thread of its own poll(ppmr_rdma_fd(&rdma), POLLIN, ppmr_rdma_timeout_ms(&rdma)); switch
+ * (ppmr_rdma_next(&rdma)) { case PPMR_RDMA_RELEASE:  close queue pairs, memory regions and devices;
+ * queue what is sent from now on; ppmr_rdma_done(&rdma, NULL);    // or why it is not possible case
+ * PPMR_RDMA_RESUME:   open them again; ppmr_rdma_done(&rdma, NULL);
  *       }
  *     }
  *
- * After a release nothing below /dev/infiniband may be open or mapped. A library that is not told to resume does so by
- * itself after PPMR_RDMA_AWAY_MS: then ppmr was killed, and a dump that still begins fails without harm.
+ * After a release nothing below /dev/infiniband may be open or mapped. A library that is not told
+ * to resume does so by itself after PPMR_RDMA_AWAY_MS: then ppmr was killed, and a dump that still
+ * begins fails without harm.
  *
- * C99 or C++, with _GNU_SOURCE. Not thread-safe. The socket is in the abstract namespace under a random name, so it can be
- * restored anywhere. Requests are obeyed from root and from the process's own user only.
+ * C99 or C++, with _GNU_SOURCE. Not thread-safe. The socket is in the abstract namespace under a
+ * random name, so it can be restored anywhere. Requests are obeyed from root and from the process's
+ * own user only.
  */
 #ifndef PPMR_RDMA_RELEASE_H
 #define PPMR_RDMA_RELEASE_H
@@ -43,9 +44,9 @@ enum ppmr_rdma_request { PPMR_RDMA_NONE = 0, PPMR_RDMA_RELEASE = 1, PPMR_RDMA_RE
 
 struct ppmr_rdma {
   int listener;
-  int connection;         /* of a request that is not answered yet, or -1 */
-  int asked;              /* the request has been read */
-  long long deadline_ms;  /* when to resume without being told; 0: not released */
+  int connection;        /* of a request that is not answered yet, or -1 */
+  int asked;             /* the request has been read */
+  long long deadline_ms; /* when to resume without being told; 0: not released */
 };
 
 static inline long long ppmr_rdma_now_ms(void) {
@@ -54,7 +55,8 @@ static inline long long ppmr_rdma_now_ms(void) {
   return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-/* Registers the process. Returns 0, or -1 with errno. A child process that shares the socket is not asked for itself. */
+/* Registers the process. Returns 0, or -1 with errno. A child process that shares the socket is not
+ * asked for itself. */
 static inline int ppmr_rdma_open(struct ppmr_rdma *self) {
   struct sockaddr_un name;
   unsigned char id[8];
@@ -64,7 +66,8 @@ static inline int ppmr_rdma_open(struct ppmr_rdma *self) {
   if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id)) return -1;
   length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "%s", PPMR_RDMA_PREFIX);
   for (i = 0; i < 8; ++i) {
-    length += snprintf(name.sun_path + 1 + length, sizeof(name.sun_path) - 1 - (size_t)length, "%02x", id[i]);
+    length += snprintf(name.sun_path + 1 + length, sizeof(name.sun_path) - 1 - (size_t)length,
+                       "%02x", id[i]);
   }
   self->connection = -1;
   self->asked = 0;
@@ -109,7 +112,8 @@ static inline void ppmr_rdma_done(struct ppmr_rdma *self, const char *error) {
 static inline int ppmr_rdma_is_trusted(int connection) {
   struct ucred peer;
   socklen_t size = sizeof(peer);
-  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == 0 || peer.uid == geteuid());
+  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == 0 || peer.uid == geteuid());
 }
 
 /* What to do now. Never blocks. After RELEASE and RESUME call ppmr_rdma_done(). */
@@ -118,7 +122,8 @@ static inline enum ppmr_rdma_request ppmr_rdma_next(struct ppmr_rdma *self) {
   ssize_t size;
   if (self->connection < 0) {
     self->connection = accept4(self->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (self->connection >= 0 && !ppmr_rdma_is_trusted(self->connection)) ppmr_rdma_done(self, "not permitted");
+    if (self->connection >= 0 && !ppmr_rdma_is_trusted(self->connection))
+      ppmr_rdma_done(self, "not permitted");
   }
   if (self->connection >= 0 && !self->asked) {
     size = recv(self->connection, text, sizeof(text) - 1, 0);

@@ -13,8 +13,8 @@
 #include <mutex>
 #include <thread>
 
-#include "buffer_pool/unique_fd.h"
-#include "restart_loader/rdma_release/rdma_release.h"
+#include "base/unique_fd.h"
+#include "preflight/rdma_release/rdma_release.h"
 
 namespace ppmr {
 namespace {

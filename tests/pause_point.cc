@@ -1,7 +1,7 @@
 // The pause points of the test build: the file that PPMR_PAUSE_FILE names lists states
 // ("source:sealed target:ready"). A process that has just written one of them creates the file
 // paused-STATE beside the record and waits until the test removes it.
-#include "restart_loader/records/pause_point.h"
+#include "migration/records/pause_point.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 namespace {

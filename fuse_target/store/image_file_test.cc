@@ -7,7 +7,7 @@
 #include <cstring>
 #include <random>
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 
 namespace ppmr {
 namespace {

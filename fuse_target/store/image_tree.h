@@ -18,10 +18,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/stored_checkpoint.h"
-#include "mount/fuse/node_view.h"
+#include "mount/node_view.h"
 #include "rdma_stream/mover/sink.h"
 
 namespace ppmr {
@@ -123,7 +123,7 @@ class ImageTree final : public Sink {
   };
   Result<Lent> lend(const std::string& checkpoint, const std::string& path, uint64_t offset,
                     bool arrived_only = false);
-  // The small files of a sealed checkpoint in one sealed memfd (mount/image_bundle). Errors: as
+  // The small files of a sealed checkpoint in one sealed memfd (mount). Errors: as
   // lend(), ENOTDIR.
   struct Bundle {
     uint64_t inode = 0;  // of the checkpoint

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "mount/image_bundle/image_bundle.h"
+#include "mount/image_bundle.h"
 
 namespace ppmr {
 namespace {

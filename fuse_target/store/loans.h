@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "fuse_target/store/file_loan.h"
 
 namespace ppmr {

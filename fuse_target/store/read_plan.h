@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 #include "fuse_target/store/spill_file.h"
 #include "fuse_target/store/store_memory.h"
 

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

@@ -21,10 +21,10 @@
 #include <span>
 #include <string>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
-#include "buffer_pool/unnamed_file.h"
-#include "mount/block_cipher/block_cipher.h"
+#include "base/block_cipher.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "base/unnamed_file.h"
 
 namespace ppmr {
 

@@ -34,8 +34,8 @@
 #include <utility>
 #include <vector>
 
-#include "buffer_pool/mapped_memory.h"
-#include "buffer_pool/result.h"
+#include "base/mapped_memory.h"
+#include "base/result.h"
 
 namespace ppmr {
 

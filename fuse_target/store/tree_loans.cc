@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "fuse_target/store/image_tree.h"
-#include "mount/image_bundle/image_bundle.h"
+#include "mount/image_bundle.h"
 
 namespace ppmr {
 

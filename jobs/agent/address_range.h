@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr {
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/json_text.h"
 #include "jobs/agent/job_agent.h"
-#include "mount/control/json_text.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

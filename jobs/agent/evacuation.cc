@@ -14,8 +14,8 @@
 #include <sstream>
 #include <thread>
 
+#include "migration/records/record_store.h"
 #include "restart_loader/criu/run_command.h"
-#include "restart_loader/records/record_store.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "restart_loader/records/record_store.h"
+#include "migration/records/record_store.h"
 
 namespace ppmr {
 namespace {

@@ -13,8 +13,8 @@
 
 #include <set>
 
-#include "mount/control/control_client.h"
-#include "mount/control/mount_table.h"
+#include "daemon/control/control_client.h"
+#include "mount/mount_table.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/run_command.h"
 #include "third_party/spdlog.h"

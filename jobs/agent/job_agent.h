@@ -10,10 +10,10 @@
 #include <string>
 #include <thread>
 
+#include "daemon/control/control_socket.h"
 #include "jobs/agent/evacuation.h"
 #include "jobs/agent/home_jobs.h"
 #include "jobs/agent/host_nodes.h"
-#include "mount/control/control_socket.h"
 
 namespace ppmr {
 

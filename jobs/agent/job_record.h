@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "jobs/node/node_spec.h"
-#include "restart_loader/processes/process_identity.h"
+#include "processes/process_identity.h"
 
 namespace ppmr {
 

@@ -1,13 +1,13 @@
 #include "jobs/agent/peers.h"
 
-#include "buffer_pool/host_name.h"
-#include "mount/control/control_client.h"
-#include "mount/control/control_socket.h"
-#include "mount/control/json_text.h"
-#include "mount/control/parse_json.h"
+#include "base/host_name.h"
+#include "base/json_text.h"
+#include "base/parse_json.h"
+#include "daemon/control/control_client.h"
+#include "daemon/control/control_socket.h"
+#include "migration/relay/agent_client.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/control/agent_frames.h"
-#include "restart_loader/migration/agent_client.h"
 
 namespace ppmr {
 namespace {

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "buffer_pool/unique_fd.h"
-#include "mount/control/json_text.h"
+#include "base/json_text.h"
+#include "base/unique_fd.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "buffer_pool/result.h"
-#include "restart_loader/processes/process_identity.h"
+#include "base/result.h"
+#include "processes/process_identity.h"
 
 namespace ppmr {
 

@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
-#include "mount/audit/audit_trail.h"
-#include "mount/daemon/daemon.h"
-#include "mount/daemon/reload.h"
+#include "daemon/audit/audit_trail.h"
+#include "daemon/background/daemon.h"
+#include "daemon/background/reload.h"
 #include "rdma_stream/connection/security.h"
 #include "third_party/spdlog.h"
 

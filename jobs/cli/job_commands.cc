@@ -3,14 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "buffer_pool/host_name.h"
+#include "base/host_name.h"
+#include "daemon/command_line/credential_options.h"
+#include "daemon/command_line/size_option.h"
 #include "jobs/cli/agent_command.h"
 #include "jobs/cli/launch_commands.h"
 #include "jobs/cli/operator_commands.h"
 #include "jobs/cli/slurm_step.h"
 #include "jobs/command/job_init.h"
-#include "mount/command_line/credential_options.h"
-#include "mount/command_line/size_option.h"
 
 namespace ppmr {
 namespace {

@@ -10,13 +10,13 @@
 #include <optional>
 #include <thread>
 
+#include "daemon/command_line/command_error.h"
+#include "daemon/command_line/output.h"
+#include "daemon/control/control_client.h"
 #include "jobs/agent/job_agent.h"
 #include "jobs/cli/mpi_environment.h"
 #include "jobs/cli/slurm_step.h"
 #include "jobs/command/command_client.h"
-#include "mount/control/control_client.h"
-#include "restart_loader/migration/command_error.h"
-#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {

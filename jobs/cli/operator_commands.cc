@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json_text.h"
+#include "daemon/command_line/command_error.h"
+#include "daemon/command_line/output.h"
+#include "daemon/command_line/size_option.h"
+#include "daemon/control/control_client.h"
 #include "jobs/agent/job_record.h"
-#include "mount/command_line/size_option.h"
-#include "mount/control/control_client.h"
-#include "mount/control/json_text.h"
-#include "restart_loader/migration/command_error.h"
-#include "restart_loader/migration/output.h"
 
 namespace ppmr {
 namespace {

@@ -12,9 +12,9 @@
 #include <sstream>
 #include <thread>
 
-#include "mount/control/control_client.h"
+#include "daemon/command_line/command_error.h"
+#include "daemon/control/control_client.h"
 #include "restart_loader/criu/run_command.h"
-#include "restart_loader/migration/command_error.h"
 
 namespace ppmr {
 namespace {

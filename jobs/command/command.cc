@@ -5,8 +5,8 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "mount/control/json_text.h"
-#include "mount/control/parse_json.h"
+#include "base/json_text.h"
+#include "base/parse_json.h"
 
 namespace ppmr {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <functional>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 #include "jobs/command/command.h"
 
 namespace ppmr {

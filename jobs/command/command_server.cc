@@ -13,10 +13,10 @@
 #include <cstring>
 #include <optional>
 
+#include "base/spawn.h"
 #include "jobs/command/byte_outlet.h"
 #include "jobs/command/command.h"
 #include "jobs/command/frame_socket.h"
-#include "mount/daemon/spawn.h"
 
 namespace ppmr {
 namespace {

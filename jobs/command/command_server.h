@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

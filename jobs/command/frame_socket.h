@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

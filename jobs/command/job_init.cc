@@ -14,9 +14,9 @@
 #include <set>
 #include <string>
 
+#include "base/exit_code.h"
 #include "jobs/command/command.h"
 #include "jobs/command/command_server.h"
-#include "mount/command_line/exit_code.h"
 
 namespace ppmr {
 namespace {

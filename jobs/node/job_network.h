@@ -9,8 +9,8 @@
 #include <chrono>
 #include <string>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "restart_loader/containers/container_port.h"
 
 namespace ppmr {

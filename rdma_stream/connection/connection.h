@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 #include "rdma_stream/connection/peer_identity.h"
 
 namespace ppmr {

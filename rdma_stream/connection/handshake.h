@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/wire/wire.h"
 

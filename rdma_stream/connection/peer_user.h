@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

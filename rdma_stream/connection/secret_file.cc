@@ -11,7 +11,7 @@
 #include <cassert>
 #include <span>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "buffer_pool/open_file.h"
-#include "buffer_pool/result.h"
+#include "base/open_file.h"
+#include "base/result.h"
 
 namespace ppmr {
 

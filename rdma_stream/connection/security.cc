@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "buffer_pool/host_name.h"
+#include "base/host_name.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/peer_user.h"
 #include "rdma_stream/connection/tcp_connection.h"

@@ -1,13 +1,13 @@
 // How a daemon or a command connects to other nodes: with a shared key, with certificates, or in
 // plain text where that is allowed. The options of the command line select one of these
-// (mount/command_line/credential_options.h). Security creates the connectors and listeners.
+// (daemon/command_line/credential_options.h). Security creates the connectors and listeners.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "buffer_pool/open_file.h"
+#include "base/open_file.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/credentials.h"
 #include "rdma_stream/connection/secret_file.h"

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 #include "rdma_stream/connection/peer_user.h"
 
 namespace ppmr {

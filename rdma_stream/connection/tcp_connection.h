@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 #include "rdma_stream/connection/connection.h"
 
 namespace ppmr {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/locked.h"
+#include "base/locked.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/credentials.h"
 #include "rdma_stream/connection/secret_file.h"

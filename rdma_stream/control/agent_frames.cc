@@ -1,6 +1,6 @@
 #include "rdma_stream/control/agent_frames.h"
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "rdma_stream/wire/wire.h"
 
 namespace ppmr {

@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "tests/stream/stream_rig.h"
 
 namespace ppmr {

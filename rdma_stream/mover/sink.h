@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 #include "rdma_stream/wire/wire.h"
 
 namespace ppmr {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 #include "rdma_stream/wire/wire.h"
 
 namespace ppmr {

@@ -1,8 +1,8 @@
 // Wakes a thread that waits in poll(2), for this event together with other descriptors.
 #pragma once
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

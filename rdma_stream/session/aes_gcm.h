@@ -14,8 +14,8 @@
 #include <memory>
 #include <span>
 
-#include "buffer_pool/locked.h"
-#include "buffer_pool/result.h"
+#include "base/locked.h"
+#include "base/result.h"
 
 namespace ppmr {
 

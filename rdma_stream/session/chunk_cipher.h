@@ -20,8 +20,8 @@
 #include <cstdint>
 #include <span>
 
-#include "buffer_pool/locked.h"
-#include "buffer_pool/result.h"
+#include "base/locked.h"
+#include "base/result.h"
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/session/aes_gcm.h"
 #include "rdma_stream/session/context_pool.h"

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/session/context_pool.h"
 #include "rdma_stream/session/protection.h"

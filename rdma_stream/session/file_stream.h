@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/result.h"
 #include "buffer_pool/buffer_pool.h"
-#include "buffer_pool/result.h"
 #include "rdma_stream/wire/wire.h"
 
 namespace ppmr {

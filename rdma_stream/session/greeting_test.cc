@@ -2,7 +2,7 @@
 
 #include "tests/stream/greeting.h"
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "rdma_stream/connection/session_proof.h"
 
 namespace ppmr {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 
 namespace ppmr {
 namespace {

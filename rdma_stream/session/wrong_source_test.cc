@@ -4,7 +4,7 @@
 #include <functional>
 #include <thread>
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "tests/stream/greeting.h"
 
 namespace ppmr {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 #include "rdma_stream/mover/wake_event.h"
 #include "rdma_stream/wire/wire.h"
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "buffer_pool/mapped_memory.h"
+#include "base/mapped_memory.h"
 #include "rdma_stream/verbs/verbs_window.h"
 #include "third_party/spdlog.h"
 

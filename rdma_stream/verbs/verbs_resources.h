@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 #include "rdma_stream/verbs/verbs.h"
 
 namespace ppmr {

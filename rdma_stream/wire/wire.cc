@@ -1,6 +1,6 @@
 #include "rdma_stream/wire/wire.h"
 
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 
 namespace ppmr::wire {
 

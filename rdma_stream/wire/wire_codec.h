@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr::wire {
 

@@ -19,7 +19,7 @@
 #include <system_error>
 #include <thread>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 namespace {

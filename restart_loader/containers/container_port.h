@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr {
 

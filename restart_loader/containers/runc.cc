@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "mount/control/mount_table.h"
+#include "mount/mount_table.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/run_command.h"
 

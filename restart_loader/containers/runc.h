@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
-#include "restart_loader/records/ownership_record.h"
+#include "base/result.h"
+#include "restart_loader/containers/container_record.h"
 
 namespace ppmr {
 

@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "restart_loader/processes/frozen_tasks.h"
+#include "processes/frozen_tasks.h"
 
 namespace ppmr {
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
-#include "mount/daemon/spawn.h"
+#include "base/result.h"
+#include "base/spawn.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

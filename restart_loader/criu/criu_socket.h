@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

@@ -12,12 +12,12 @@
 #include <optional>
 #include <thread>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
+#include "processes/frozen_tasks.h"
+#include "processes/proc_files.h"
+#include "processes/process_identity.h"
+#include "processes/restorer_wait.h"
 #include "restart_loader/criu/shell_script.h"
-#include "restart_loader/processes/frozen_tasks.h"
-#include "restart_loader/processes/proc_files.h"
-#include "restart_loader/processes/process_identity.h"
-#include "restart_loader/processes/restorer_wait.h"
 
 namespace ppmr {
 namespace {

@@ -25,7 +25,7 @@
 
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr {
 

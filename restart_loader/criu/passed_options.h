@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr {
 

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "restart_loader/processes/process_identity.h"
+#include "processes/process_identity.h"
 
 namespace ppmr {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr {
 

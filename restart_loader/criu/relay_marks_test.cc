@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "restart_loader/processes/process_identity.h"
+#include "processes/process_identity.h"
 
 namespace ppmr {
 namespace {

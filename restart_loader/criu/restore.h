@@ -28,10 +28,10 @@ inline constexpr const char* kSharedImages = "/shared-images";
 struct RestoreOptions {
   std::string criu;
   std::string images;  // absolute
-  // The memory file to which the images' page index refers (mount/page_index); empty: the images
+  // The memory file to which the images' page index refers (processes/memory); empty: the images
   // include the memory. For a lazy restore.
   std::string memory;
-  // The path of a bundle of the small images (mount/image_bundle), for a lazy restore; empty: none.
+  // The path of a bundle of the small images (mount), for a lazy restore; empty: none.
   std::string bundle;
   // Whether the process may run before the memory file has arrived.
   bool post_copy = false;

@@ -6,7 +6,7 @@
 #include <climits>
 #include <string_view>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

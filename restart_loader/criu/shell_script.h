@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
 
 namespace ppmr {
 

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "buffer_pool/crc32c.h"
-#include "mount/control/control_client.h"
+#include "base/crc32c.h"
+#include "daemon/control/control_client.h"
 
 namespace ppmr {
 namespace {

@@ -21,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/mapped_file.h"
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
-#include "mount/block_cipher/block_cipher.h"
+#include "base/block_cipher.h"
+#include "base/mapped_file.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace ppmr {
 

@@ -12,9 +12,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "buffer_pool/crc32c.h"
-#include "buffer_pool/mapped_memory.h"
-#include "mount/control/control_socket.h"
+#include "base/crc32c.h"
+#include "base/mapped_memory.h"
+#include "daemon/control/control_socket.h"
 
 namespace ppmr {
 namespace {

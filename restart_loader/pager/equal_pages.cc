@@ -5,8 +5,8 @@
 #include <iterator>
 #include <utility>
 
-#include "mount/page_index/page_index.h"
-#include "mount/page_index/place_map.h"
+#include "processes/memory/page_index.h"
+#include "processes/memory/place_map.h"
 
 namespace ppmr {
 namespace {

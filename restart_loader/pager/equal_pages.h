@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
+#include "base/result.h"
+#include "restart_loader/images/pagemap_image.h"
 #include "restart_loader/pager/page_file.h"
-#include "restart_loader/pager/pagemap_image.h"
 
 namespace ppmr {
 

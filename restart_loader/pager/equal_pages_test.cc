@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "mount/page_index/page_index.h"
+#include "processes/memory/page_index.h"
 
 namespace ppmr {
 namespace {

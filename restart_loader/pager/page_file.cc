@@ -12,8 +12,8 @@
 #include <span>
 #include <thread>
 
-#include "mount/control/control_client.h"
-#include "mount/control/mount_table.h"
+#include "daemon/control/control_client.h"
+#include "mount/mount_table.h"
 
 namespace ppmr {
 namespace {

@@ -1,5 +1,5 @@
 // The file that has the bytes of missing pages: a pages file of CRIU, or a memory file
-// (mount/page_index). Bytes of a memory file are borrowed from the target's daemon when they have
+// (processes/memory). Bytes of a memory file are borrowed from the target's daemon when they have
 // arrived (borrowed_file.h): then reads need neither the daemon nor a system call.
 #pragma once
 
@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "restart_loader/pager/borrowed_file.h"
 
 namespace ppmr {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "restart_loader/pager/pagemap_image.h"
+#include "restart_loader/images/pagemap_image.h"
 
 namespace ppmr {
 

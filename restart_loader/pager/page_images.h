@@ -4,7 +4,7 @@
 //   pagemap-PID.img   entries in the order of the addresses: address, number of pages, flags
 //   pages-N.img       the bytes of the entries that are present, in the same order
 //   memory file       the bytes of the other entries, if the dump left them out; the page index
-//                     (mount/page_index) has their places
+//                     (processes/memory) has their places
 //   rounds            the bytes of entries that are in the parent (round_images.h)
 #pragma once
 
@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
-#include "mount/page_index/page_index.h"
+#include "base/result.h"
+#include "processes/memory/page_index.h"
+#include "restart_loader/images/pagemap_image.h"
 #include "restart_loader/pager/page_files.h"
-#include "restart_loader/pager/pagemap_image.h"
 #include "restart_loader/pager/restore_images.h"
 #include "restart_loader/pager/round_images.h"
 #include "restart_loader/pager/shared_pages.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "restart_loader/pager/criu_image.pb.h"
+#include "restart_loader/images/criu_image.pb.h"
 
 namespace ppmr {
 namespace {

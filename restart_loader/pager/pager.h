@@ -19,8 +19,8 @@
 #include <functional>
 #include <string>
 
-#include "buffer_pool/result.h"
-#include "mount/metrics/duration_buckets.h"
+#include "base/duration_buckets.h"
+#include "base/result.h"
 
 namespace ppmr {
 

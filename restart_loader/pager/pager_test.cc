@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "buffer_pool/unique_fd.h"
-#include "restart_loader/pager/criu_image.pb.h"
+#include "base/unique_fd.h"
+#include "restart_loader/images/criu_image.pb.h"
 #include "restart_loader/pager/page_images.h"
 
 namespace ppmr {

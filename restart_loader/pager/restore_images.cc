@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "mount/image_bundle/detached_mount.h"
+#include "mount/detached_mount.h"
 #include "restart_loader/pager/round_images.h"
 
 namespace ppmr {

@@ -1,7 +1,7 @@
 // The images from which CRIU restores: those of the checkpoint, with some of them in memory.
 //
 //   CRIU reads      an overlay, or the tmpfs alone if CRIU needs nothing else
-//     tmpfs           the small images, from the bundle (mount/image_bundle), and those that are
+//     tmpfs           the small images, from the bundle (mount), and those that are
 //                     changed for the restore (shared_pages.h)
 //     checkpoint      the mount of the target: the large images
 //
@@ -18,9 +18,9 @@
 #include <set>
 #include <string>
 
-#include "buffer_pool/result.h"
-#include "buffer_pool/unique_fd.h"
-#include "mount/image_bundle/image_bundle.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "mount/image_bundle.h"
 
 namespace ppmr {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "mount/page_index/place_map.h"
-#include "restart_loader/pager/mm_image.h"
+#include "processes/memory/place_map.h"
+#include "restart_loader/images/mm_image.h"
 
 namespace ppmr {
 namespace {

@@ -14,9 +14,9 @@
 #include <map>
 #include <string>
 
-#include "mount/page_index/page_index.h"
+#include "processes/memory/page_index.h"
+#include "restart_loader/images/pagemap_image.h"
 #include "restart_loader/pager/page_files.h"
-#include "restart_loader/pager/pagemap_image.h"
 
 namespace ppmr {
 

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "restart_loader/pager/criu_image.h"
-#include "restart_loader/pager/criu_image.pb.h"
+#include "restart_loader/images/criu_image.h"
+#include "restart_loader/images/criu_image.pb.h"
 
 namespace ppmr {
 namespace {

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "buffer_pool/unique_fd.h"
-#include "mount/daemon/descriptor_limit.h"
+#include "base/descriptor_limit.h"
+#include "base/unique_fd.h"
 #include "restart_loader/pager/pager.h"
 
 namespace ppmr {

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "buffer_pool/unique_fd.h"
+#include "base/unique_fd.h"
 #include "restart_loader/pager/missing_pages.h"
 #include "restart_loader/pager/pager.h"
 

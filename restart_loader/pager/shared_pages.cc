@@ -9,8 +9,8 @@
 #include <map>
 #include <set>
 
+#include "restart_loader/images/mm_image.h"
 #include "restart_loader/pager/equal_pages.h"
-#include "restart_loader/pager/mm_image.h"
 
 namespace ppmr {
 namespace {

@@ -25,11 +25,11 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/result.h"
-#include "mount/page_index/page_index.h"
+#include "base/result.h"
+#include "processes/memory/page_index.h"
+#include "restart_loader/images/pagemap_image.h"
+#include "restart_loader/images/pstree_image.h"
 #include "restart_loader/pager/page_files.h"
-#include "restart_loader/pager/pagemap_image.h"
-#include "restart_loader/pager/pstree_image.h"
 #include "restart_loader/pager/restore_images.h"
 
 namespace ppmr {

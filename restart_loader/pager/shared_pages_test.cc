@@ -13,11 +13,11 @@
 #include <random>
 #include <set>
 
-#include "buffer_pool/whole_file.h"
-#include "restart_loader/pager/criu_image.h"
-#include "restart_loader/pager/criu_image.pb.h"
+#include "base/whole_file.h"
+#include "restart_loader/images/criu_image.h"
+#include "restart_loader/images/criu_image.pb.h"
+#include "restart_loader/images/pagemap_image.h"
 #include "restart_loader/pager/page_images.h"
-#include "restart_loader/pager/pagemap_image.h"
 
 namespace ppmr {
 namespace {

@@ -56,7 +56,7 @@ def test_every_command_has_a_manual_page(ppmr):
 
 def test_manual_page_documents_exactly_the_exit_codes_of_the_program():
     page = (REPOSITORY / "docs/man/ppmr.8.md").read_text()
-    header = (REPOSITORY / "mount/command_line/exit_code.h").read_text()
+    header = (REPOSITORY / "base/exit_code.h").read_text()
     documented = set(re.findall(r"^\| (\d+) \|", page, re.M))
     assert documented == set(re.findall(r"^  k\w+ = (\d+),", header, re.M))
 

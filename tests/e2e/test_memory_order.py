@@ -94,7 +94,7 @@ def field(number, value):
 
 
 def page_index(pid, address, pages):
-    """One process with one range (mount/page_index/page_index.proto)."""
+    """One process with one range (processes/memory/page_index.proto)."""
     lists = (varint(address // PAGE), varint(pages), varint(0))
     task = field(1, pid) + field(2, pid)
     task += b"".join(field(number, packed) for number, packed in enumerate(lists, 3))

@@ -70,7 +70,7 @@ def is_refused(world, target, credentials, source_message, target_message):
     )
     assert (
         ended.code == 4
-    ), f"ended with {ended.code}: {ended.output}"  # the peer failed: mount/command_line/exit_code.h
+    ), f"ended with {ended.code}: {ended.output}"  # the peer failed: base/exit_code.h
     assert source_message in ended.err, f"the source does not log '{source_message}': {ended.err!r}"
     assert target.peer_address in ended.err, ended.err
     wait_until(

@@ -1,7 +1,7 @@
 // What arrives first on a connection: handshakes at the target, the target's answers at the source,
 // and the frames of a migration agent. The first byte of an input chooses what is read. If its
 // highest bit is set, the checksums are made valid, so that inputs get past them.
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/control/agent_frames.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,9 +1,9 @@
 // Requests on a control socket: lines of JSON from local users.
 #include <sys/socket.h>
 
-#include "mount/control/json_text.h"
-#include "mount/control/line_socket.h"
-#include "mount/control/parse_json.h"
+#include "base/json_text.h"
+#include "base/line_socket.h"
+#include "base/parse_json.h"
 #include "tests/fuzz/fuzz.h"
 
 void fuzz(std::span<const uint8_t> input) {

@@ -2,9 +2,9 @@
 // input chooses the image.
 #include <set>
 
-#include "restart_loader/pager/mm_image.h"
-#include "restart_loader/pager/pagemap_image.h"
-#include "restart_loader/pager/pstree_image.h"
+#include "restart_loader/images/mm_image.h"
+#include "restart_loader/images/pagemap_image.h"
+#include "restart_loader/images/pstree_image.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace ppmr {

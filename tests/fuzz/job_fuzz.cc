@@ -2,10 +2,10 @@
 // first byte of an input chooses.
 #include <sys/socket.h>
 
+#include "base/parse_json.h"
 #include "jobs/command/command.h"
 #include "jobs/command/frame_socket.h"
 #include "jobs/node/node_spec.h"
-#include "mount/control/parse_json.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace ppmr {

@@ -1,5 +1,5 @@
 // /proc/self/mountinfo. Users choose the names of mount points and of file systems in it.
-#include "mount/control/mount_table.h"
+#include "mount/mount_table.h"
 #include "tests/fuzz/fuzz.h"
 
 void fuzz(std::span<const uint8_t> input) {

@@ -1,5 +1,5 @@
 // The page index, which the source writes into the checkpoint.
-#include "mount/page_index/page_index.h"
+#include "processes/memory/page_index.h"
 #include "tests/fuzz/fuzz.h"
 
 void fuzz(std::span<const uint8_t> input) {

@@ -1,6 +1,6 @@
 // The preflight: questions at the target, answers at the source.
-#include "mount/control/parse_json.h"
-#include "restart_loader/preflight/preflight.h"
+#include "base/parse_json.h"
+#include "preflight/preflight.h"
 #include "tests/fuzz/fuzz.h"
 
 void fuzz(std::span<const uint8_t> input) {

@@ -1,6 +1,6 @@
 // Files of /proc. A program chooses its name, its arguments, and the names of its files in them.
-#include "restart_loader/processes/proc_files.h"
-#include "restart_loader/processes/sockets.h"
+#include "processes/proc_files.h"
+#include "processes/sockets.h"
 #include "tests/fuzz/fuzz.h"
 
 void fuzz(std::span<const uint8_t> input) {

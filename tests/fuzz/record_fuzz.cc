@@ -1,7 +1,7 @@
 // Records of migrations: from a peer, and from the state directory.
-#include "mount/control/json_text.h"
-#include "mount/control/parse_json.h"
-#include "restart_loader/records/ownership_record.h"
+#include "base/json_text.h"
+#include "base/parse_json.h"
+#include "migration/records/ownership_record.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

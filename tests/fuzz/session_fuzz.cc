@@ -1,6 +1,6 @@
 // A whole session at the target: control frames and read responses from a source, into the image
 // store. The target's own threads take part, so this is slower than the other fuzz targets.
-#include "buffer_pool/crc32c.h"
+#include "base/crc32c.h"
 #include "rdma_stream/session/incoming_session.h"
 #include "tests/fuzz/input_connection.h"
 #include "tests/fuzz/store_in_memory.h"

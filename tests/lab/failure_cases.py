@@ -130,7 +130,7 @@ def may_be_lost(stop, what, how, mode):
 
 def missing_states():
     """The states that only the matrix or only ownership_record.h has."""
-    header = (REPOSITORY / "restart_loader/records/ownership_record.h").read_text()
+    header = (REPOSITORY / "migration/records/ownership_record.h").read_text()
     body = header[header.index("enum class MigrationState {") :]
     states = {name.lower() for name in re.findall(r"^  k(\w+),", body[: body.index("};")], re.M)}
     return states ^ set(STOPS)

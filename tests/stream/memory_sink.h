@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "buffer_pool/mapped_memory.h"
+#include "base/mapped_memory.h"
 #include "rdma_stream/mover/sink.h"
 
 namespace ppmr {

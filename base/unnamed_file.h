@@ -1,0 +1,19 @@
+// A file without a name: it goes with its last descriptor.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace ppmr {
+
+struct UnnamedFile {
+  UniqueFd file;     // for reading and writing
+  UniqueFd reading;  // for others, who may only read
+};
+
+// Creates the file in `directory`, with mode 0600. Errors: those of open(2). Threads: any.
+Result<UnnamedFile> create_unnamed_file(const std::string& directory);
+
+}  // namespace ppmr

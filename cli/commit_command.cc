@@ -1,0 +1,69 @@
+// `ppmr commit DIR`: sends a seal request to the daemon of either mount.
+#include "cli/commit_command.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+#include "daemon/command_line/output.h"
+#include "daemon/command_line/size_option.h"
+#include "daemon/control/mount_daemon.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+struct Sealed {
+  CheckpointPath checkpoint;
+  uint64_t files = 0;
+  uint64_t bytes = 0;
+  std::chrono::microseconds took{0};
+};
+
+CommandResult<Sealed> seal(const CommitCommand& command) {
+  auto checkpoint = find_checkpoint(command.path);
+  if (!checkpoint) return tl::unexpected(checkpoint.error());
+  const std::string top = checkpoint->mount.mountpoint + "/" + checkpoint->name;
+  if (!checkpoint->inside.empty()) {
+    return command_failure(
+        ExitCode::kNotMounted,
+        command.path + " is a part of a checkpoint: commit the whole checkpoint, " + top);
+  }
+  const auto began = std::chrono::steady_clock::now();
+  auto answer = ask_at_length(
+      checkpoint->mount, {{"op", "commit"}, {"checkpoint", checkpoint->name}}, command.timeout);
+  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::steady_clock::now() - began);
+  if (!answer) {
+    CommandError error = answer.error();
+    error.message = "seal " + command.path + ": " + error.message;
+    return tl::unexpected(std::move(error));
+  }
+  return Sealed{std::move(*checkpoint), answer->value("files", uint64_t{0}),
+                answer->value("bytes", uint64_t{0}), took};
+}
+
+}  // namespace
+
+int CommitCommand::run() const {
+  ignore_sigpipe();
+  const auto sealed = seal(*this);
+  if (!sealed) return report("commit", sealed.error(), json);
+  if (json) {
+    print_to(stdout, "{}\n",
+             json_text({{"ok", true},
+                        {"checkpoint", sealed->checkpoint.name},
+                        {"mountpoint", sealed->checkpoint.mount.mountpoint},
+                        {"files", sealed->files},
+                        {"bytes", sealed->bytes},
+                        {"took_us", sealed->took.count()}}));
+  } else {
+    print_to(stdout, "sealed {}: {} file{}, {} verified at the target in {}\n", path, sealed->files,
+             sealed->files == 1 ? "" : "s", format_size(sealed->bytes), format_time(sealed->took));
+  }
+  return to_int(ExitCode::kSuccess);
+}
+
+}  // namespace ppmr

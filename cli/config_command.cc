@@ -1,0 +1,79 @@
+// `ppmr config check`: has each daemon check its configuration file, as its unit would start it.
+#include "cli/config_command.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/spawn.h"
+#include "daemon/command_line/command_error.h"
+#include "daemon/command_line/output.h"
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+
+// target.conf and source.d/NAME.conf in the directory of the configuration.
+std::vector<std::string> files_of_units(const fs::path& directory) {
+  std::vector<std::string> files;
+  std::error_code error;
+  if (const fs::path target = directory / "target.conf"; fs::exists(target, error))
+    files.push_back(target.string());
+  for (const auto& entry : fs::directory_iterator(directory / "source.d", error)) {
+    if (entry.path().extension() == ".conf") files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// The daemon whose file this is; empty if the name does not say it.
+std::string role_of(const fs::path& file) {
+  if (file.filename() == "target.conf") return "target";
+  return file.parent_path().filename() == "source.d" ? "source" : "";
+}
+
+// The daemon prints what is wrong.
+int check(const std::string& role, const std::string& file) {
+  const auto pid =
+      spawn({.argv = {"ppmr", role, "--config", file, "--check"}, .program = "/proc/self/exe"});
+  if (!pid) return report("config", {ExitCode::kFailure, pid.error().message}, false);
+  int status = 0;
+  while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : to_int(ExitCode::kFailure);
+}
+
+}  // namespace
+
+int ConfigCheckCommand::run() const {
+  ignore_sigpipe();
+  const auto chosen = files.empty() ? files_of_units(directory) : files;
+  if (chosen.empty()) {
+    return report(
+        "config",
+        {ExitCode::kUsage,
+         fmt::format("{0}/target.conf and {0}/source.d/*.conf: there is none", directory)},
+        false);
+  }
+  int worst = to_int(ExitCode::kSuccess);
+  for (const std::string& file : chosen) {
+    const std::string role = role_of(fs::absolute(file));
+    if (role.empty()) {
+      return report(
+          "config",
+          {ExitCode::kUsage,
+           file + ": not named target.conf and not in a directory source.d: check it with "
+                  "`ppmr target --check --config` or `ppmr source --check --config`"},
+          false);
+    }
+    const int ended = check(role, file);
+    if (ended != 0) worst = ended;
+    print_to(stdout, "{}: {}\n", file, ended == 0 ? "good" : "BAD, see above");
+  }
+  return worst;
+}
+
+}  // namespace ppmr

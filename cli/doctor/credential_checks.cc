@@ -1,0 +1,108 @@
+#include "cli/doctor/credential_checks.h"
+
+#include <fmt/format.h>
+#include <openssl/asn1.h>
+#include <openssl/bio.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <memory>
+
+#include "rdma_stream/connection/secret_file.h"
+
+namespace ppmr {
+namespace {
+
+constexpr int64_t kSecondsPerDay = 86'400;
+constexpr int64_t kWarningDays = 30;
+constexpr mode_t kGroupAndOthers = 0077;
+
+using BioPointer = std::unique_ptr<BIO, decltype(&::BIO_free)>;
+using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
+
+// The message of secret_file.h names the file and the fault, but not what the file is for.
+Diagnosis unusable(const std::string& check, const std::string& what, const Error& error) {
+  return problem(check, fmt::format("{} cannot be used: {}", what, error.message),
+                 error.errno_value == EPERM
+                     ? "Change the owner and the mode of the file as the message says"
+                     : "Name the right file, or create a new one");
+}
+
+Diagnosis check_key_file(const std::string& path) {
+  const auto keys = read_key_file(path);
+  if (!keys) return unusable("key", "the key file", keys.error());
+  const bool changing = keys->size() > 1;
+  return ok("key", fmt::format("the key file {} is protected; it holds the key {}{}", path,
+                               key_id(keys->front()),
+                               changing ? " and a second one, which peers may still use" : ""));
+}
+
+// Seconds from `now` to this time; negative: it is past.
+int64_t seconds_until(const ASN1_TIME* time, int64_t now) {
+  const std::unique_ptr<ASN1_TIME, decltype(&::ASN1_TIME_free)> from(ASN1_TIME_set(nullptr, now),
+                                                                     &::ASN1_TIME_free);
+  int days = 0;
+  int seconds = 0;
+  if (!from || ASN1_TIME_diff(&days, &seconds, from.get(), time) != 1) return 0;
+  return int64_t{days} * kSecondsPerDay + seconds;
+}
+
+Diagnosis check_validity(const std::string& what, const std::string& path, const X509& certificate,
+                         int64_t now) {
+  const std::string named = fmt::format("the {} {}", what, path);
+  const int64_t left = seconds_until(X509_get0_notAfter(&certificate), now);
+  if (left < 0) {
+    return problem("certificate",
+                   fmt::format("{} expired {} days ago", named, -left / kSecondsPerDay),
+                   "Issue a new one, and send SIGHUP to the daemons");
+  }
+  if (seconds_until(X509_get0_notBefore(&certificate), now) > 0) {
+    return problem("certificate", fmt::format("{} is not valid yet", named),
+                   "Check the clock of this node, or wait");
+  }
+  const std::string message = fmt::format("{} expires in {} days", named, left / kSecondsPerDay);
+  if (left < kWarningDays * kSecondsPerDay) {
+    return warning("certificate", message, "Issue a new one, and send SIGHUP to the daemons");
+  }
+  return ok("certificate", message);
+}
+
+void check_certificates(const std::string& what, const std::string& path, int64_t now,
+                        Diagnoses& found) {
+  const auto text = read_public_file(path);
+  if (!text) return found.push_back(unusable("certificate", "the " + what, text.error()));
+  const BioPointer bio(BIO_new_mem_buf(text->data(), static_cast<int>(text->size())), &::BIO_free);
+  int count = 0;
+  for (;; ++count) {  // a file may hold intermediate ones, too
+    const CertificatePointer certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr),
+                                         &::X509_free);
+    if (!certificate) break;
+    found.push_back(check_validity(what, path, *certificate, now));
+  }
+  if (count == 0) {
+    found.push_back(problem("certificate",
+                            fmt::format("the {} {} holds no certificate", what, path),
+                            "Name a file in the PEM format"));
+  }
+}
+
+}  // namespace
+
+Diagnoses check_credentials(const Credentials& credentials, int64_t now) {
+  Diagnoses found;
+  if (!credentials.key_file.empty()) found.push_back(check_key_file(credentials.key_file));
+  const CertificateFiles& files = credentials.certificate;
+  if (!files.certificate.empty()) check_certificates("certificate", files.certificate, now, found);
+  if (!files.authority.empty()) {
+    check_certificates("certificate of the authority", files.authority, now, found);
+  }
+  if (!files.private_key.empty()) {
+    const auto secret = read_secret_file(files.private_key, kGroupAndOthers);
+    found.push_back(
+        secret ? ok("key", fmt::format("the private key {} is protected", files.private_key))
+               : unusable("key", "the private key", secret.error()));
+  }
+  return found;
+}
+
+}  // namespace ppmr

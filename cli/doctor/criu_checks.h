@@ -1,0 +1,13 @@
+// CRIU: where ppmr finds it, whether it works on this kernel, and what it can do.
+#pragma once
+
+#include "cli/doctor/diagnosis.h"
+#include "preflight/node_facts.h"
+
+namespace ppmr {
+
+// `facts`: from gather_node_facts(). `why_none`: why there is no CRIU; used if `facts.criu_path` is
+// empty.
+Diagnoses check_criu(const NodeFacts& facts, const std::string& why_none);
+
+}  // namespace ppmr

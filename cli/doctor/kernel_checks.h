@@ -1,0 +1,29 @@
+// What ppmr and CRIU need of the kernel, and FUSE.
+#pragma once
+
+#include <string>
+
+#include "cli/doctor/diagnosis.h"
+
+namespace ppmr {
+
+// For each system call the errno with which it failed; 0: it works.
+struct KernelFacts {
+  int userfaultfd = 0;
+  int pagemap_scan = 0;
+  int process_vm_readv = 0;
+  int pidfd_open = 0;
+  int landlock = 0;
+  bool seccomp_filters = true;
+  std::vector<std::string> missing_namespaces;  // of "mnt", "net", "pid", "time"
+  int fuse_device = 0;                          // of opening /dev/fuse
+  bool has_fusermount = true;
+};
+
+// `root`: the directory that holds /proc, /dev and /usr; empty on a real node. The system calls
+// always ask the running kernel, and leave nothing behind. Threads: any.
+KernelFacts gather_kernel_facts(const std::string& root = "");
+
+Diagnoses check_kernel(const KernelFacts& facts);
+
+}  // namespace ppmr

@@ -1,0 +1,228 @@
+#include "cli/doctor/service_checks.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "daemon/control/control_client.h"
+#include "restart_loader/criu/run_command.h"
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kCheckPatience{10'000};
+
+std::string role_of(const std::string& file) {
+  return fs::path(file).filename() == "target.conf" ? "target" : "source";
+}
+
+std::string unit_of(const std::string& file) {
+  if (role_of(file) == "target") return "ppmr-target.service";
+  return "ppmr-source@" + fs::path(file).stem().string() + ".service";
+}
+
+void take(const std::string& name, const std::string& value, Credentials& credentials,
+          Configuration& found) {
+  if (name == "key-file") credentials.key_file = value;
+  if (name == "tls-cert") credentials.certificate.certificate = value;
+  if (name == "tls-key") credentials.certificate.private_key = value;
+  if (name == "tls-ca") credentials.certificate.authority = value;
+  if (name == "spill-dir") found.spill_directories.push_back(value);
+  if (name == "state-dir") found.state_directories.push_back(value);
+}
+
+void read_file(const std::string& path, Configuration& found,
+               std::set<std::pair<std::string, std::string>>& known) {
+  std::ifstream file(path);
+  if (!file) return;
+  Credentials credentials;
+  try {
+    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
+      if (!item.inputs.empty()) take(item.name, item.inputs.front(), credentials, found);
+    }
+  } catch (const CLI::Error&) {
+    return;
+  }
+  if (known.emplace(credentials.key_file, credentials.certificate.certificate).second) {
+    found.credentials.push_back(credentials);
+  }
+}
+
+// The output of a daemon's check is one line for each fault.
+std::string on_one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ';');
+  return text;
+}
+
+void check_peers(const std::string& mountpoint, const json& status, Diagnoses& found) {
+  for (const json& peer : status.value("peers", json::array())) {
+    if (peer.value("connected", true)) continue;
+    const std::string error = peer.value("error", "");
+    found.push_back(
+        warning("mount",
+                fmt::format("{} is not connected to {} {}{}", mountpoint, peer.value("name", ""),
+                            peer.value("address", ""), error.empty() ? "" : ": " + error),
+                "Run `ppmr doctor --target` with the address of the target at the "
+                "source"));
+  }
+  for (const json& checkpoint : status.value("checkpoints", json::array())) {
+    if (checkpoint.value("state", "") != "failed") continue;
+    found.push_back(warning("mount",
+                            fmt::format("the checkpoint {} in {} has failed: {}",
+                                        json(checkpoint.value("name", "")).dump(), mountpoint,
+                                        checkpoint.value("error", "")),
+                            "Remove it with rm -r"));
+  }
+}
+
+void check_mount(const MountEntry& mount, Diagnoses& found) {
+  auto status = call(mount.source, {{"op", "status"}}, kPatience);
+  if (!status && status.error().errno_value == EACCES) {
+    found.push_back(warning("mount",
+                            fmt::format("the daemon of {} belongs to another user, so it was not "
+                                        "asked",
+                                        mount.mountpoint),
+                            "Run ppmr doctor as that user, or as root"));
+  } else if (!status && status.error().errno_value == ETIMEDOUT) {
+    found.push_back(problem("mount",
+                            fmt::format("the daemon of {} does not reply within a second: it is "
+                                        "stopped or hangs, and so does every access to the mount",
+                                        mount.mountpoint),
+                            "Look at its log, then end it: its mount goes with it"));
+  } else if (!status) {
+    found.push_back(problem(
+        "mount",
+        fmt::format("{} is stale: its daemon has ended ({})", mount.mountpoint,
+                    status.error().message),
+        fmt::format("Start the daemon again, which replaces it, or run `fusermount3 -u -z {}`",
+                    mount.mountpoint)));
+  } else {
+    const bool draining = status->value("draining", false);
+    const std::string message =
+        fmt::format("the {} in {} replies{}", status->value("role", "daemon"), mount.mountpoint,
+                    draining ? ", but it is drained and begins nothing new" : "");
+    found.push_back(draining ? warning("mount", message,
+                                       fmt::format("Run `ppmr drain --resume {}` when it may begin "
+                                                   "checkpoints again",
+                                                   mount.mountpoint))
+                             : ok("mount", message));
+    check_peers(mount.mountpoint, *status, found);
+  }
+}
+
+}  // namespace
+
+Configuration read_configuration(const std::string& directory) {
+  Configuration found;
+  std::error_code error;
+  if (const fs::path target = fs::path(directory) / "target.conf"; fs::exists(target, error)) {
+    found.files.push_back(target.string());
+  }
+  for (const auto& entry : fs::directory_iterator(fs::path(directory) / "source.d", error)) {
+    if (entry.path().extension() == ".conf") found.files.push_back(entry.path().string());
+  }
+  std::sort(found.files.begin(), found.files.end());
+  std::set<std::pair<std::string, std::string>> known = {{"", ""}};
+  for (const std::string& file : found.files) read_file(file, found, known);
+  return found;
+}
+
+Diagnoses check_configuration(const Configuration& configuration, const std::string& directory,
+                              const std::string& ppmr) {
+  if (configuration.files.empty()) {
+    return {ok("configuration",
+               fmt::format("{} holds no configuration of a daemon, so there is none to check",
+                           directory))};
+  }
+  Diagnoses found;
+  for (const std::string& file : configuration.files) {
+    const auto checked =
+        run_command({ppmr, role_of(file), "--config", file, "--check"}, kCheckPatience);
+    if (checked && checked->succeeded) {
+      found.push_back(ok("configuration", file + " is good"));
+    } else {
+      found.push_back(
+          problem("configuration",
+                  fmt::format("{} is refused: {}", file,
+                              checked ? on_one_line(checked->text) : checked.error().message),
+                  fmt::format("Correct it, then run `ppmr config check {}`", file)));
+    }
+  }
+  return found;
+}
+
+std::vector<UnitState> parse_units(const std::string& text) {
+  std::vector<UnitState> units;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, load, active;
+    if (words >> name >> load >> active && name.ends_with(".service")) {
+      units.push_back({name, active});
+    }
+  }
+  return units;
+}
+
+Diagnoses judge_units(const std::vector<UnitState>& units, const std::vector<std::string>& files) {
+  Diagnoses found;
+  std::set<std::string> known;
+  for (const UnitState& unit : units) {
+    known.insert(unit.name);
+    if (unit.active == "active") {
+      found.push_back(ok("unit", unit.name + " is active"));
+    } else if (unit.active == "failed") {
+      found.push_back(problem("unit", unit.name + " has failed",
+                              fmt::format("Run `journalctl -u {}` to see why", unit.name)));
+    } else {
+      found.push_back(
+          warning("unit", fmt::format("{} is {}", unit.name, unit.active),
+                  fmt::format("Run `systemctl enable --now {}` if it should run", unit.name)));
+    }
+  }
+  for (const std::string& file : files) {
+    const std::string unit = unit_of(file);
+    if (known.contains(unit)) continue;
+    found.push_back(warning("unit",
+                            fmt::format("{} is configured, but {} was never started", file, unit),
+                            fmt::format("Run `systemctl enable --now {}` if it should run", unit)));
+  }
+  if (found.empty()) found.push_back(ok("unit", "systemd runs no ppmr daemon on this node"));
+  return found;
+}
+
+Diagnoses check_units(const std::vector<std::string>& files, const std::string& root) {
+  std::error_code error;
+  if (!fs::exists(root + "/run/systemd/system", error)) {
+    return {ok("unit", "systemd does not run this node, so there are no units to check")};
+  }
+  const auto listed = run_command(
+      {"systemctl", "list-units", "--all", "--plain", "--no-legend", "ppmr-*"}, kCheckPatience);
+  if (!listed || !listed->succeeded) {
+    return {warning("unit",
+                    "the units cannot be listed: " +
+                        (listed ? on_one_line(listed->text) : listed.error().message),
+                    "Run `systemctl status 'ppmr-*'`")};
+  }
+  return judge_units(parse_units(listed->text), files);
+}
+
+Diagnoses check_mounts(const std::vector<MountEntry>& mounts) {
+  Diagnoses found;
+  for (const MountEntry& mount : mounts) check_mount(mount, found);
+  if (found.empty()) found.push_back(ok("mount", "there is no ppmr mount on this node now"));
+  return found;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,43 @@
+// What an operator has set up on a node: configuration files, systemd units and mounts.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "cli/doctor/diagnosis.h"
+#include "mount/mount_table.h"
+#include "rdma_stream/connection/credentials.h"
+
+namespace ppmr {
+
+// What the configuration files of the daemons say about things that other checks need. Files that
+// cannot be read are left out: check_configuration() reports them.
+struct Configuration {
+  std::vector<std::string> files;
+  std::vector<Credentials> credentials;  // each once
+  std::vector<std::string> spill_directories;
+  std::vector<std::string> state_directories;
+};
+// `directory`: it holds target.conf and source.d/NAME.conf.
+Configuration read_configuration(const std::string& directory);
+
+// Has each daemon check its file, as `ppmr config check` does. `ppmr`: the path of the program.
+Diagnoses check_configuration(const Configuration& configuration, const std::string& directory,
+                              const std::string& ppmr);
+
+struct UnitState {
+  std::string name;    // "ppmr-target.service"
+  std::string active;  // "active", "failed", "inactive", ...
+};
+// The lines of `systemctl list-units --all --plain --no-legend`.
+std::vector<UnitState> parse_units(const std::string& text);
+// `files`: of the configuration; each of them should have an active unit.
+Diagnoses judge_units(const std::vector<UnitState>& units, const std::vector<std::string>& files);
+// Asks systemd, if it runs this node. `root`: holds /run.
+Diagnoses check_units(const std::vector<std::string>& files, const std::string& root = "");
+
+// Asks the daemon of each mount, for at most a second, and never touches the mount itself.
+Diagnoses check_mounts(const std::vector<MountEntry>& mounts);
+
+}  // namespace ppmr

@@ -1,0 +1,191 @@
+// `ppmr doctor`: gathers what the checks of cli/doctor need from this node, and prints
+// what they have found.
+#include "cli/doctor_command.h"
+
+#include <fmt/format.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+#include "cli/doctor/credential_checks.h"
+#include "cli/doctor/criu_checks.h"
+#include "cli/doctor/kernel_checks.h"
+#include "cli/doctor/resource_checks.h"
+#include "cli/doctor/service_checks.h"
+#include "cli/doctor/target_checks.h"
+#include "daemon/command_line/output.h"
+#include "daemon/command_line/terminal_style.h"
+#include "daemon/control/endpoint_file.h"
+#include "daemon/control/mount_daemon.h"
+#include "migration/records/record_store.h"
+#include "migration/relay/agent_client.h"
+#include "mount/mount_table.h"
+#include "rdma_stream/connection/security.h"
+#include "restart_loader/criu/criu_process.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kPoolBytes = uint64_t{64} << 20;  // what a source locks by default
+
+// Messages quote peers and files, which can hold bytes that control a terminal.
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, '?');
+  return text;
+}
+
+std::string sentence(const Diagnosis& one, const TerminalStyle& style) {
+  const std::string word = to_string(one.level);
+  const std::string level = one.level == Level::kOk        ? style.good(word)
+                            : one.level == Level::kWarning ? style.doubtful(word)
+                                                           : style.bad(word);
+  std::string text = fmt::format("{}: {}", level, printable(one.message));
+  if (!one.remedy.empty()) text += ". " + printable(one.remedy) + ".";
+  return text + "\n";
+}
+
+struct Counts {
+  std::array<size_t, 3> of_level{};
+  size_t at(Level level) const { return of_level.at(static_cast<size_t>(level)); }
+};
+
+Counts count(const Diagnoses& all) {
+  Counts counts;
+  for (const Diagnosis& one : all) ++counts.of_level.at(static_cast<size_t>(one.level));
+  return counts;
+}
+
+std::string plural(size_t number, const std::string& word) {
+  return fmt::format("{} {}{}", number, word, number == 1 ? "" : "s");
+}
+
+// The problems again, because they may have scrolled away, and the last line.
+std::string closing(const Diagnoses& all, const TerminalStyle& style) {
+  const Counts counts = count(all);
+  std::string text;
+  if (counts.at(Level::kProblem) > 0) text += "\n";
+  for (const Diagnosis& one : all) {
+    if (one.level == Level::kProblem) text += sentence(one, style);
+  }
+  return text + fmt::format("{}: {} ok, {}, {}\n", plural(all.size(), "check"),
+                            counts.at(Level::kOk), plural(counts.at(Level::kWarning), "warning"),
+                            plural(counts.at(Level::kProblem), "problem"));
+}
+
+json to_json(const Diagnosis& one) {
+  return {{"check", one.check},
+          {"level", to_string(one.level)},
+          {"message", one.message},
+          {"remedy", one.remedy}};
+}
+
+void add(Diagnoses& all, Diagnoses more) {
+  std::move(more.begin(), more.end(), std::back_inserter(all));
+}
+
+// Where the records and the spilled images of this node are.
+std::vector<DiskSpace> measure_disks(const Configuration& configuration) {
+  std::vector<DiskSpace> disks;
+  const std::vector<std::string> usual = {kDefaultStateDirectory};
+  const auto& records = configuration.state_directories;
+  for (const std::string& path : records.empty() ? usual : records) {
+    disks.push_back(measure_disk("records", path));
+  }
+  for (const std::string& path : configuration.spill_directories) {
+    disks.push_back(measure_disk("spilled images", path));
+  }
+  return disks;
+}
+
+// The target of a source mount, with its credentials; none if it is not one.
+void take_endpoint(const MountEntry& mount, TargetQuestion& question) {
+  const auto endpoint = read_endpoint(mount.source);
+  if (!endpoint || !endpoint->contains("target")) return;
+  const AgentEndpoint parsed = parse_endpoint(*endpoint);
+  question.address = parsed.address;
+  question.credentials = parsed.credentials;
+}
+
+}  // namespace
+
+int DoctorCommand::run() const {
+  ignore_sigpipe();
+  auto mounts = read_ppmr_mounts();
+  if (!mounts) return report("doctor", {ExitCode::kFailure, mounts.error().message}, json);
+  TargetQuestion question{.address = target, .credentials = credentials};
+  if (!mountpoint.empty()) {
+    const auto found = find_mount(mountpoint, *mounts);
+    if (!found) {
+      return report("doctor",
+                    {ExitCode::kNotMounted, found.error().errno_value == ENODEV
+                                                ? mountpoint + " is not in a ppmr mount"
+                                                : found.error().message},
+                    json);
+    }
+    *mounts = {found->mount};
+    if (target.empty()) take_endpoint(found->mount, question);
+  }
+  // Each group is printed when it is done: CRIU and a silent target take seconds.
+  Diagnoses all;
+  const TerminalStyle style = TerminalStyle::of(STDOUT_FILENO);
+  const auto show = [&](Diagnoses more) {
+    // The file of a daemon may name the same key as the command line.
+    std::erase_if(more, [&](const Diagnosis& one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    });
+    for (const Diagnosis& one : more) {
+      if (json) {
+        print_to(stdout, "{}\n", json_text(to_json(one)));
+      } else {
+        print_to(stdout, "{}", sentence(one, style));
+      }
+    }
+    add(all, std::move(more));
+  };
+  show(check_kernel(gather_kernel_facts()));
+  const auto criu = find_criu();
+  CriuAnswers criu_answers(criu.value_or(""));
+  const NodeFacts node = gather_node_facts(criu_answers);
+  show(check_criu(node, criu ? "" : criu.error().message));
+  const Configuration configuration = read_configuration(directory);
+  ResourceFacts resources = gather_resource_facts();
+  resources.disks = measure_disks(configuration);
+  resources.ports = find_rdma_ports();
+  show(check_resources(resources, kPoolBytes));
+  std::vector<Credentials> known = configuration.credentials;
+  known.push_back(question.credentials);
+  for (const Credentials& one : known) show(check_credentials(one, ::time(nullptr)));
+  std::error_code error;
+  const std::string ppmr = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  show(check_configuration(configuration, directory, ppmr));
+  show(check_units(configuration.files));
+  show(check_mounts(*mounts));
+  if (!question.address.empty()) show(check_target(question, node));
+  const Counts counts = count(all);
+  const bool good = counts.at(Level::kProblem) == 0;
+  if (json) {
+    print_to(stdout, "{}\n",
+             json_text({{"check", "summary"},
+                        {"ok", good},
+                        {"exit_code", to_int(good ? ExitCode::kSuccess : ExitCode::kFailure)},
+                        {"checks", all.size()},
+                        {"oks", counts.at(Level::kOk)},
+                        {"warnings", counts.at(Level::kWarning)},
+                        {"problems", counts.at(Level::kProblem)}}));
+  } else {
+    print_to(stdout, "{}", closing(all, style));
+  }
+  return to_int(good ? ExitCode::kSuccess : ExitCode::kFailure);
+}
+
+}  // namespace ppmr

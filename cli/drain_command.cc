@@ -1,0 +1,96 @@
+// `ppmr drain MOUNTPOINT`: the daemon begins no checkpoint any more; this command waits for those
+// that are open and, at a target, for migrations in progress.
+#include "cli/drain_command.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/json_text.h"
+#include "daemon/command_line/output.h"
+#include "daemon/control/mount_daemon.h"
+#include "mount/mount_table.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kInterval{100};
+
+struct Work {
+  int open = 0;    // checkpoints whose bytes are still arriving
+  int sealed = 0;  // checkpoints that a target loses when it ends
+  int agents = 0;  // connections of `ppmr migrate` to a target
+};
+
+Work work_in(const json& status) {
+  Work work;
+  work.agents = status.value("agents", 0);
+  for (const json& checkpoint : status.at("checkpoints")) {
+    const std::string state = checkpoint.at("state");
+    if (state == "open" || state == "complete") ++work.open;
+    if (state == "sealed" && status.at("role") == "target") ++work.sealed;
+  }
+  return work;
+}
+
+std::string count(int number, const std::string& what) {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
+CommandResult<Work> drain(const MountEntry& mount, const DrainCommand& command) {
+  const auto begun = Clock::now();
+  auto told = ask(mount, {{"op", "drain"}, {"on", !command.resume}});
+  if (!told) return tl::unexpected(told.error());
+  for (;;) {
+    const auto status = ask(mount, {{"op", "status"}});
+    if (!status) return tl::unexpected(status.error());
+    const Work work = work_in(*status);
+    if (command.resume || work.open + work.agents == 0) return work;
+    if (command.timeout && Clock::now() - begun >= *command.timeout) {
+      return command_failure(
+          ExitCode::kTimedOut,
+          fmt::format("{}: {} and {} are not finished; nothing new begins there until `ppmr drain "
+                      "--resume {}`",
+                      mount.mountpoint, count(work.open, "checkpoint"),
+                      count(work.agents, "migration"), mount.mountpoint));
+    }
+    std::this_thread::sleep_for(kInterval);
+  }
+}
+
+}  // namespace
+
+int DrainCommand::run() const {
+  ignore_sigpipe();
+  const auto found = find_mount(mountpoint);
+  if (!found) {
+    return report("drain",
+                  {ExitCode::kNotMounted, found.error().errno_value == ENODEV
+                                              ? mountpoint + " is not in a ppmr mount"
+                                              : found.error().message},
+                  json);
+  }
+  const auto drained = drain(found->mount, *this);
+  if (!drained) return report("drain", drained.error(), json);
+  if (json) {
+    print_to(stdout, "{}\n",
+             json_text({{"ok", true},
+                        {"mountpoint", found->mount.mountpoint},
+                        {"draining", !resume},
+                        {"sealed", drained->sealed}}));
+  } else if (resume) {
+    print_to(stdout, "{} begins checkpoints again\n", found->mount.mountpoint);
+  } else {
+    print_to(stdout, "{} is drained{}\n", found->mount.mountpoint,
+             drained->sealed == 0 ? ""
+                                  : fmt::format("; {} will be lost when its daemon ends",
+                                                count(drained->sealed, "sealed checkpoint")));
+  }
+  return to_int(ExitCode::kSuccess);
+}
+
+}  // namespace ppmr

@@ -1,0 +1,83 @@
+// `ppmr history`: the migrations of which this node has records, in both directions.
+//
+// Considered and not used: the audit trail. It may be in syslog alone, and it holds nothing about a
+// migration that the record does not hold, except which user began it.
+#include "cli/history_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/host_name.h"
+#include "base/json_text.h"
+#include "cli/history_view.h"
+#include "daemon/command_line/command_error.h"
+#include "daemon/command_line/output.h"
+
+namespace ppmr {
+namespace {
+
+Result<std::vector<OwnershipRecord>> read_records(const HistoryCommand& command,
+                                                  std::vector<Error>& unreadable) {
+  std::error_code error;
+  // A command that only reads must not create the directory.
+  if (!std::filesystem::exists(command.state_directory, error)) {
+    if (error) return system_failure("read", command.state_directory, error.value());
+    return std::vector<OwnershipRecord>{};
+  }
+  auto store = RecordStore::open(command.state_directory);
+  if (!store) return failure(store.error());
+  using std::chrono::nanoseconds;
+  const int64_t from_ns = command.since ? realtime_ns() - nanoseconds(*command.since).count() : 0;
+  return store->list_for_display(from_ns, &unreadable);
+}
+
+std::string nothing_text(const HistoryCommand& command) {
+  return fmt::format(
+      "no {}migration {}in the records of this node ({}), which are kept for {} days\n",
+      command.failed ? "failed " : "", command.since ? "of that time " : "",
+      command.state_directory, kRecordsKept.count() / 24);
+}
+
+}  // namespace
+
+Result<std::chrono::seconds> parse_duration(const std::string& text) {
+  constexpr int64_t kNumberMax = 1'000'000'000;
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  if (error == std::errc() && number >= 0 && number <= kNumberMax) {
+    if (unit.empty() || unit == "s") return std::chrono::seconds(number);
+    if (unit == "m" || unit == "min") return std::chrono::minutes(number);
+    if (unit == "h") return std::chrono::hours(number);
+    if (unit == "d" && number <= kNumberMax / 100) return std::chrono::hours(24 * number);
+  }
+  return failure(EINVAL, fmt::format("invalid time '{}': expected a whole number with the unit s, "
+                                     "m, h or d, e.g. 90m or 7d",
+                                     text));
+}
+
+int HistoryCommand::run() const {
+  std::vector<Error> unreadable;
+  const auto records = read_records(*this, unreadable);
+  if (!records) return report("history", {ExitCode::kFailure, records.error().message}, json);
+  for (const Error& error : unreadable) print_to(stderr, "ppmr history: {}\n", error.message);
+  const std::string node = host_name();
+  std::vector<PastMigration> shown;
+  std::string lines;
+  for (const OwnershipRecord& record : *records) {
+    PastMigration past = describe_migration(record, node);
+    if (failed && !has_failed(past)) continue;
+    if (json) lines += json_text(history_json(record, past)) + "\n";
+    shown.push_back(std::move(past));
+  }
+  if (!json) lines = shown.empty() ? nothing_text(*this) : history_text(shown);
+  print_to(stdout, "{}", lines);
+  return to_int(unreadable.empty() ? ExitCode::kSuccess : ExitCode::kFailure);
+}
+
+}  // namespace ppmr

@@ -1,0 +1,155 @@
+#include "cli/history_view.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kNsPerSecond = 1e9;
+
+// Names of processes and peers can hold any bytes, also those that control a terminal.
+std::string escaped(const std::string& text) {
+  const std::string quoted =
+      json(text).dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  std::string plain;
+  for (const char c : quoted.substr(1, quoted.size() - 2)) {
+    if (c == 0x7f) {
+      plain += "\\u007f";
+    } else {
+      plain += c;
+    }
+  }
+  return plain;
+}
+
+// "tls-psk NAME" -> "NAME", see PeerIdentity::owner().
+std::string name_of_peer(const std::string& peer) {
+  for (const std::string_view method : {"tls-psk ", "tls-cert ", "none (insecure) "}) {
+    if (peer.starts_with(method)) return escaped(peer.substr(method.size()));
+  }
+  return escaped(peer.empty() ? "?" : peer);
+}
+
+// The name of a target is known only after it has accepted the migration.
+std::string target_of(const OwnershipRecord& record) {
+  if (!record.peer.empty()) return name_of_peer(record.peer);
+  const auto address = record.endpoint.find("target");
+  return address != record.endpoint.end() && address->is_string() ? escaped(*address) : "?";
+}
+
+int64_t reached_ns(const OwnershipRecord& record, MigrationState state) {
+  for (const StateChange& change : record.history) {
+    if (change.state == state) return change.at_ns;
+  }
+  return 0;
+}
+
+// From the freeze until the process runs again, here or at the target. A copy leaves the original
+// running, after a freeze that ends at a time which no record holds.
+double downtime_of(const OwnershipRecord& record) {
+  double longest = -1;
+  if (record.leave_running) return longest;
+  const int64_t aborted_ns = reached_ns(record, MigrationState::kAborted);
+  for (const TreeRecord& tree : record.trees) {
+    const int64_t end_ns = record.state == MigrationState::kAborted ? aborted_ns : tree.running_ns;
+    if (tree.freeze_began_ns == 0 || end_ns < tree.freeze_began_ns) continue;
+    longest = std::max(longest, static_cast<double>(end_ns - tree.freeze_began_ns) / kNsPerSecond);
+  }
+  return longest;
+}
+
+std::string result_of(const OwnershipRecord& record) {
+  if (record.state == MigrationState::kAborted) return "stayed";
+  if (!record.first_error().empty()) return "FAILED";
+  if (record.state != MigrationState::kFinished) return "OPEN";
+  return record.leave_running ? "copied" : "moved";
+}
+
+std::string processes_of(const OwnershipRecord& record) {
+  if (record.trees.empty()) return "-";
+  const TreeRecord& first = record.trees.front();
+  const std::string text = fmt::format("{} {}", first.root, escaped(first.name));
+  if (record.trees.size() == 1) return text;
+  return fmt::format("{} and {} more", text, record.trees.size() - 1);
+}
+
+std::string local_time(int64_t at_ns) {
+  const time_t seconds = at_ns / 1'000'000'000;
+  tm parts{};
+  std::array<char, 32> text{};
+  if (::localtime_r(&seconds, &parts) == nullptr) return "?";
+  return {text.data(), ::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts)};
+}
+
+std::string seconds_text(double seconds) {
+  return seconds < 0 ? "-" : fmt::format("{:.3f} s", seconds);
+}
+
+}  // namespace
+
+PastMigration describe_migration(const OwnershipRecord& record, const std::string& node) {
+  const bool here = record.role == MigrationRole::kSource;
+  return {.id = record.id,
+          .began_ns = record.history.front().at_ns,
+          .from = here ? escaped(node) : name_of_peer(record.peer),
+          .to = here ? target_of(record) : escaped(node),
+          .processes = processes_of(record),
+          .downtime_s = downtime_of(record),
+          .result = result_of(record),
+          .error = escaped(record.first_error())};
+}
+
+bool has_failed(const PastMigration& migration) {
+  return migration.result != "moved" && migration.result != "copied";
+}
+
+std::string history_text(const std::vector<PastMigration>& migrations) {
+  std::vector<std::array<std::string, 6>> rows = {
+      {"BEGAN", "FROM", "TO", "PROCESSES", "DOWNTIME", "RESULT"}};
+  for (const PastMigration& past : migrations) {
+    rows.push_back({local_time(past.began_ns), past.from, past.to, past.processes,
+                    seconds_text(past.downtime_s),
+                    past.error.empty() ? past.result : past.result + ": " + past.error});
+  }
+  std::array<size_t, 6> widths{};
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (size_t i = 0; i + 2 < row.size(); ++i) text += fmt::format("{:<{}}  ", row[i], widths[i]);
+    text += fmt::format("{:>{}}  {}\n", row[4], widths[4], row[5]);
+  }
+  return text;
+}
+
+json history_json(const OwnershipRecord& record, const PastMigration& past) {
+  auto trees = json::array();
+  for (const TreeRecord& tree : record.trees) {
+    trees.push_back({{"pid", tree.root},
+                     {"name", tree.name},
+                     {"container", tree.container.name},
+                     {"freeze_began_ns", tree.freeze_began_ns},
+                     {"running_ns", tree.running_ns},
+                     {"complete_ns", tree.complete_ns}});
+  }
+  return {{"migration", past.id},
+          {"role", to_string(record.role)},
+          {"began_ns", past.began_ns},
+          {"from", past.from},
+          {"to", past.to},
+          {"downtime_s", past.downtime_s},
+          {"result", past.result},
+          {"state", to_string(record.state)},
+          {"error", record.first_error()},
+          {"trees", trees}};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,437 @@
+// `ppmr migrate`: finds the trees and the target, runs the checks and the migrations, and reports
+// the outcomes.
+#include "cli/migrate_command.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "base/clock.h"
+#include "base/descriptor_limit.h"
+#include "base/json_text.h"
+#include "cli/migration_progress.h"
+#include "cli/migration_report.h"
+#include "cli/recover_command.h"
+#include "daemon/command_line/output.h"
+#include "daemon/command_line/size_option.h"
+#include "daemon/command_line/terminal_style.h"
+#include "daemon/control/endpoint_file.h"
+#include "daemon/control/mount_daemon.h"
+#include "migration/source/migration.h"
+#include "preflight/preflight.h"
+#include "restart_loader/criu/cpu_check.h"
+#include "restart_loader/criu/passed_options.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultHoldLimit{120'000};
+constexpr milliseconds kPreflightTimeout{60'000};
+
+// Turns SIGINT, SIGTERM and SIGHUP into a flag. Create it before other threads, which inherit the
+// blocked signals.
+class Interruption {
+ public:
+  Interruption() {
+    sigemptyset(&set_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, number);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    signals_ = UniqueFd(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  const std::atomic<bool>& flag() const { return flag_; }
+  void poll_signals(milliseconds wait) {
+    pollfd fd{signals_.get(), POLLIN, 0};
+    if (poll(&fd, 1, static_cast<int>(wait.count())) <= 0) return;
+    signalfd_siginfo info;
+    if (read(signals_.get(), &info, sizeof info) == sizeof info) flag_ = true;
+  }
+
+ private:
+  sigset_t set_;
+  UniqueFd signals_;
+  std::atomic<bool> flag_{false};
+};
+
+// Ranks exit codes: if outcomes differ, the command returns the exit code of the worst one.
+int severity_of(ExitCode code) {
+  switch (code) {
+    case ExitCode::kSuccess:
+      return 0;
+    case ExitCode::kMigrationAborted:
+      return 1;
+    case ExitCode::kPagesLost:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
+class Migrate {
+ public:
+  explicit Migrate(const MigrateCommand& command) : command_(command) {}
+  int run();
+
+ private:
+  CommandResult<void> find_target();
+  CommandResult<void> find_containers();
+  CommandResult<void> find_trees();
+  CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
+  void exclude(const std::string& name, std::vector<Finding> findings);
+  CommandResult<void> check_both_sides();
+  CommandResult<void> check(const std::vector<ProcessTree>& trees, const NodeFacts& here,
+                            AgentClient& agent, std::vector<Finding>& findings);
+  void check_post_copy();
+  void print_findings() const;
+  void print_needs() const;
+  std::vector<MigrationOutcome> migrate(const RecordStore& store);
+
+  const MigrateCommand& command_;
+  MigrationSettings settings_;
+  MoveOptions move_options_;
+  std::vector<ProcessTree> trees_;
+  std::map<pid_t, ContainerFacts> containers_;  // by root
+  std::string processor_;
+  std::vector<Finding> findings_;
+  std::vector<uint64_t> memory_bytes_;  // of each tree, estimated
+  std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
+};
+
+CommandResult<void> Migrate::find_target() {
+  auto mount = find_mount(command_.mountpoint);
+  if (!mount || !mount->remainder.empty()) {
+    return command_failure(ExitCode::kNotMounted, command_.mountpoint +
+                                                      " is not the mount point of a ppmr source "
+                                                      "(see ppmr status)");
+  }
+  settings_.mount = mount->mount;
+  auto status = ask(settings_.mount, {{"op", "status"}});
+  if (!status) return tl::unexpected(status.error());
+  if (status->value("role", "") != "source") {
+    return command_failure(
+        ExitCode::kUsage,
+        command_.mountpoint +
+            " is a target mount: run migrate on the node where the processes run, with "
+            "its source mount");
+  }
+  auto endpoint = read_endpoint(settings_.mount.source);
+  if (!endpoint) return command_failure(ExitCode::kFailure, endpoint.error().message);
+  settings_.endpoint = *endpoint;
+  if (parse_endpoint(settings_.endpoint).address.empty()) {
+    return command_failure(ExitCode::kUsage,
+                           command_.mountpoint + " has no target: it was started with --discard");
+  }
+  auto criu = find_criu();
+  if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
+  settings_.criu = *criu;
+  if (auto passed = check_passed_options(command_.criu_options); !passed) {
+    return command_failure(ExitCode::kUsage, passed.error().message);
+  }
+  settings_.criu_options = command_.criu_options;
+  // For a copy CRIU writes the memory. Then even a lazy restore reads the pages of earlier rounds
+  // before the process runs. The few pages that remain for the pager are not worth the time of its
+  // start.
+  settings_.lazily = !command_.eager && !(command_.pre_copy > 0 && command_.leave_running);
+  settings_.leave_running = command_.leave_running;
+  settings_.post_copy = command_.post_copy;
+  settings_.pre_copy_rounds_max = command_.pre_copy;
+  settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
+  settings_.release_timeout = command_.release_timeout;
+  if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
+    return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
+  }
+  return {};
+}
+
+CommandResult<void> Migrate::find_containers() {
+  if (command_.containers.empty()) return {};
+  const auto refuse = [](const std::string& why) {
+    return command_failure(ExitCode::kUsage, "--runc: " + why);
+  };
+  if (command_.leave_running)
+    return refuse("cannot copy a container (--leave-running), because its name is unique");
+  if (command_.pre_copy > 0) return refuse("cannot move a container with --pre-copy");
+  if (auto options = runc_options(command_.criu_options); !options) {
+    return refuse(options.error().message);
+  }
+  for (const std::string& name : command_.containers) {
+    auto facts = gather_container_facts(name);
+    if (!facts) return refuse(facts.error().message);
+    if (facts->state.pid <= 0) return refuse(name + " is " + facts->state.status);
+    containers_.emplace(facts->state.pid, std::move(*facts));
+  }
+  return {};
+}
+
+CommandResult<void> Migrate::find_trees() {
+  MoveOptions& options = move_options_;
+  options.lazily = settings_.lazily;
+  options.own_pid_namespace = settings_.leave_running;
+  options.pre_copy = command_.pre_copy > 0;
+  options.read(command_.criu_options);
+  if (auto found = find_containers(); !found) return found;
+  std::vector<pid_t> roots(command_.pids.begin(), command_.pids.end());
+  for (const auto& [root, container] : containers_) roots.push_back(root);
+  if (command_.independent) return find_independent_trees(roots);
+  auto selection = select_trees(roots, options.tree_options());
+  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  trees_ = std::move(selection->trees);
+  findings_ = std::move(selection->findings);
+  return {};
+}
+
+// A tree that has ended, or that shares objects with processes that stay, does not stop the others.
+CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
+  auto table = read_process_table();
+  if (!table) return command_failure(ExitCode::kFailure, table.error().message);
+  const std::set<pid_t> selected(roots.begin(), roots.end());
+  std::set<pid_t> done;
+  for (const pid_t root : roots) {
+    if (!done.insert(root).second) continue;
+    const std::vector<pid_t> ancestors = ancestors_of(*table, root);
+    if (std::any_of(ancestors.begin(), ancestors.end(),
+                    [&](pid_t ancestor) { return selected.contains(ancestor); })) {
+      continue;  // part of the ancestor's tree
+    }
+    auto selection = select_trees({root}, move_options_.tree_options());
+    if (!selection && selection.error().errno_value == EINVAL) {
+      return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+    }
+    if (!selection) {
+      exclude(name_process(*table, root), {{Severity::kStops, selection.error().message, ""}});
+    } else if (stops(selection->findings)) {
+      exclude(name_process(*table, root), std::move(selection->findings));
+    } else {
+      trees_.push_back(std::move(selection->trees.front()));
+      findings_.insert(findings_.end(), selection->findings.begin(), selection->findings.end());
+    }
+  }
+  return {};
+}
+
+void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
+  excluded_.push_back(name);
+  for (Finding& finding : findings) {
+    finding.severity = Severity::kWarns;  // it stops only this tree
+    findings_.push_back(std::move(finding));
+  }
+}
+
+// Adds the findings of both nodes. An independent tree that cannot move does not stop the others.
+CommandResult<void> Migrate::check_both_sides() {
+  // If CRIU cannot describe the processor, the preflight compares CPU features only.
+  processor_ = describe_processor(settings_.criu).value_or("");
+  CriuAnswers criu(settings_.criu);
+  const NodeFacts here = gather_node_facts(criu);
+  AgentClient agent(parse_endpoint(settings_.endpoint));
+  if (!command_.independent) return check(trees_, here, agent, findings_);
+  std::vector<ProcessTree> can_move;
+  std::vector<uint64_t> their_memory_bytes;
+  for (const ProcessTree& tree : trees_) {
+    std::vector<Finding> own;
+    if (auto checked = check({tree}, here, agent, own); !checked) return checked;
+    if (stops(own)) {
+      exclude(fmt::format("{} ({})", tree.root, tree.processes.front().name), std::move(own));
+      continue;
+    }
+    findings_.insert(findings_.end(), own.begin(), own.end());
+    can_move.push_back(tree);
+    their_memory_bytes.push_back(memory_bytes_.back());
+  }
+  trees_ = std::move(can_move);
+  memory_bytes_ = std::move(their_memory_bytes);
+  return {};
+}
+
+CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees, const NodeFacts& here,
+                                   AgentClient& agent, std::vector<Finding>& findings) {
+  std::vector<TreeFacts> facts;
+  for (const ProcessTree& tree : trees) {
+    auto gathered = gather_tree_facts(tree);
+    if (!gathered && gathered.error().errno_value == ESRCH) {
+      findings.push_back({Severity::kStops, gathered.error().message, ""});
+      return {};
+    }
+    if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
+    if (const auto container = containers_.find(tree.root); container != containers_.end()) {
+      set_container(*gathered, container->second);
+    }
+    facts.push_back(std::move(*gathered));
+  }
+  PreflightQuestions questions = make_questions(facts, move_options_);
+  questions.processor = processor_;
+  json request = to_request(questions);
+  request["op"] = "preflight";
+  auto answer = agent.ask(request, kPreflightTimeout);
+  if (!answer) return command_failure(ExitCode::kPeerFailed, answer.error().message);
+  auto answers = read_answers(*answer, questions);
+  if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
+  if (!answers->node.has_feature(kLazyFeature)) settings_.lazily = false;
+  for (const TreeFacts& tree : facts) {
+    if (!here.can_hold_in_pipes(tree.memory_bytes)) settings_.memory_apart = false;
+    if (!settings_.memory_apart && command_.pre_copy > 0) settings_.lazily = false;
+    memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
+  }
+  auto obstacles = check_move(move_options_, here, facts, questions, *answers);
+  findings.insert(findings.end(), obstacles.begin(), obstacles.end());
+  return {};
+}
+
+void Migrate::check_post_copy() {
+  if (!settings_.lazily || !settings_.memory_apart) {
+    findings_.push_back(
+        {Severity::kStops,
+         "--post-copy is not possible: the memory cannot be moved apart from CRIU's "
+         "images (see the warnings)",
+         "migrate without --post-copy"});
+    return;
+  }
+  findings_.push_back(
+      {Severity::kWarns,
+       "--post-copy: from the decision until all memory has arrived, the processes need both nodes "
+       "and the link between them; if a node is lost, or the link for longer than --timeout, they "
+       "are lost",
+       "without --post-copy they run at the target only when all memory is there"});
+}
+
+void Migrate::print_findings() const {
+  for (const Finding& finding : findings_) {
+    const bool stops = finding.severity == Severity::kStops;
+    if (command_.quiet && !stops) continue;
+    if (command_.json) {
+      print_to(stdout, "{}\n",
+               json_text({{"event", "finding"},
+                          {"time_ns", realtime_ns()},
+                          {"stops", stops},
+                          {"sentence", finding.sentence},
+                          {"remedy", finding.remedy}}));
+    } else {
+      const TerminalStyle style = TerminalStyle::of(STDERR_FILENO);
+      print_to(stderr, "{}: {}\n", stops ? style.bad("stops the move") : "warning",
+               text_of(finding));
+    }
+  }
+}
+
+// What the target must have for the processes.
+void Migrate::print_needs() const {
+  const uint64_t bytes = std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0});
+  if (command_.json) {
+    print_to(
+        stdout, "{}\n",
+        json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
+  } else if (command_.dry_run && !command_.quiet) {
+    print_to(stdout, "the processes need {} of memory at the target\n", format_size(bytes));
+  }
+}
+
+std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
+  Interruption interruption;
+  const ProgressStyle style = command_.quiet  ? ProgressStyle::kNone
+                              : command_.json ? ProgressStyle::kJson
+                              : TerminalStyle::of(STDERR_FILENO).moves_cursor()
+                                  ? ProgressStyle::kTerminal
+                                  : ProgressStyle::kLines;
+  MigrationProgress progress(settings_.mount, style);
+  settings_.on_event = [&](const json& event) { progress.on_event(event); };
+  std::vector<TreePlan> trees;
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    const ProcessStat& root = trees_[i].processes.front();
+    TreePlan plan{root.identity(), root.name, {}, memory_bytes_[i]};
+    if (const auto found = containers_.find(root.pid); found != containers_.end()) {
+      const ContainerState& state = found->second.state;
+      plan.name = state.name;
+      plan.container = {state.name, state.bundle, state.created};
+    }
+    trees.push_back(std::move(plan));
+    progress.add_process(trees.back().root.pid, trees.back().name, memory_bytes_[i]);
+  }
+  progress.start();
+  JobSlots slots(static_cast<std::ptrdiff_t>(std::max(command_.jobs, 1u)));
+  std::vector<std::unique_ptr<Migration>> migrations;
+  if (command_.independent) {
+    for (const TreePlan& tree : trees) {
+      migrations.push_back(std::make_unique<Migration>(
+          store, settings_, std::vector<TreePlan>{tree}, slots, interruption.flag()));
+    }
+  } else {
+    migrations.push_back(std::make_unique<Migration>(store, settings_, std::move(trees), slots,
+                                                     interruption.flag()));
+  }
+  std::vector<MigrationOutcome> outcomes(migrations.size());
+  std::vector<std::thread> threads;
+  std::atomic<size_t> left = migrations.size();
+  for (size_t i = 0; i < migrations.size(); ++i) {
+    threads.emplace_back([&, i] {
+      outcomes[i] = migrations[i]->run();
+      // For the metrics. The daemon may have ended meanwhile.
+      (void)ask(settings_.mount, outcome_note(outcomes[i]));
+      --left;
+    });
+  }
+  while (left > 0) interruption.poll_signals(milliseconds(20));
+  for (std::thread& thread : threads) thread.join();
+  progress.stop();
+  return outcomes;
+}
+
+int Migrate::run() {
+  const auto failed = [&](const CommandError& error) {
+    return report(command_.name, error, command_.json);
+  };
+  ignore_sigpipe();
+  raise_descriptor_limit();  // ppmr needs a few descriptors for each tree, and one for each task
+  auto store = RecordStore::open(command_.state_directory);
+  if (!store) return failed({ExitCode::kFailure, store.error().message});
+  if (auto target = find_target(); !target) return failed(target.error());
+  if (auto trees = find_trees(); !trees) return failed(trees.error());
+  if (auto checked = check_both_sides(); !checked) return failed(checked.error());
+  if (settings_.post_copy) check_post_copy();
+  print_findings();
+  for (const std::string& tree : excluded_) {
+    print_error("ppmr " + command_.name, tree + " stays because of the findings above");
+  }
+  if (stops(findings_) || trees_.empty()) {
+    return failed({ExitCode::kMigrationAborted, "nothing was moved because of the findings above"});
+  }
+  ExitCode worst = excluded_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
+  print_needs();
+  if (command_.dry_run) {
+    if (command_.json) print_to(stdout, "{}", summary_json({}, excluded_, worst));
+    if (!command_.json && !command_.quiet && excluded_.empty()) {
+      print_to(stdout, "no finding stops the move\n");
+    }
+    return to_int(worst);
+  }
+  // Remains of aborted migrations at the target would block this one.
+  settle_aborted(*store, settings_.endpoint);
+  const auto outcomes = migrate(*store);
+  store->prune();
+  for (const MigrationOutcome& outcome : outcomes) {
+    if (severity_of(outcome.exit_code) > severity_of(worst)) worst = outcome.exit_code;
+  }
+  if (!command_.quiet) {
+    print_to(stdout, "{}",
+             command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
+  }
+  for (const MigrationOutcome& outcome : outcomes) {
+    if (outcome.exit_code == ExitCode::kSuccess) continue;
+    print_error("ppmr " + command_.name, outcome.message);
+  }
+  print_manual_section("ppmr " + command_.name, worst);
+  return to_int(worst);
+}
+
+}  // namespace
+
+int MigrateCommand::run() const { return Migrate(*this).run(); }
+
+}  // namespace ppmr

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migration/records/record_store.h"
+
+namespace ppmr {
+
+struct MigrateCommand {
+  std::string name = "migrate";  // the subcommand, for error messages
+  std::vector<int> pids;
+  std::vector<std::string> containers;  // names of runc containers
+  std::string mountpoint;
+  bool eager = false;
+  bool independent = false;
+  bool leave_running = false;
+  bool post_copy = false;
+  bool dry_run = false;
+  unsigned pre_copy = 0;  // maximum number of rounds
+  unsigned jobs = 2;
+  std::optional<std::chrono::milliseconds> timeout;
+  std::chrono::milliseconds release_timeout{10'000};
+  std::string state_directory = kDefaultStateDirectory;
+  std::vector<std::string> criu_options;
+  bool json = false;
+  bool quiet = false;  // prints only errors
+
+  int run() const;  // the exit code
+};
+
+}  // namespace ppmr

@@ -1,0 +1,83 @@
+// The progress of a migration: on a terminal one line per process, redrawn in place; otherwise one
+// line or JSON object per event.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/screen/rates.h"
+#include "daemon/command_line/terminal_style.h"
+#include "mount/mount_table.h"
+
+namespace ppmr {
+
+struct ProgressLine {
+  int pid = 0;
+  std::string name;
+  std::string phase = "waiting";  // the last event of the process
+  bool post_copy = false;         // it runs, and its memory follows
+  uint64_t bytes = 0;             // of both checkpoints
+  uint64_t expected_bytes = 0;    // an estimated maximum; 0: unknown
+  double rate_bytes_per_s = 0;
+  std::string migration;
+  std::string checkpoint;
+  std::string memory;  // the checkpoint of its memory; empty: the images include it
+  RateMeter meter;
+};
+
+// "  412 redis   dumping    120 MiB of 128 MiB  93%  1.1 GiB/s  0.1 s left".
+std::string progress_text(const ProgressLine& line,
+                          const TerminalStyle& style = TerminalStyle(false, false));
+// The lines that a terminal of this size shows: each cut to its width, and not more than its
+// height allows, because lines that scroll away cannot be redrawn.
+std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, size_t columns,
+                                        size_t rows, const TerminalStyle& style);
+nlohmann::json progress_json(const ProgressLine& line);
+
+enum class ProgressStyle {
+  kTerminal,  // redrawn lines
+  kLines,     // events only
+  kJson,      // events, and the progress of each process twice a second
+  kNone,      // nothing
+};
+
+// Threads: on_event() by any; the others by one.
+class MigrationProgress {
+ public:
+  // `mount`: its daemon reports the bytes of each checkpoint.
+  MigrationProgress(MountEntry mount, ProgressStyle style)
+      : mount_(std::move(mount)), style_(style) {}
+  ~MigrationProgress() { stop(); }
+
+  void add_process(int pid, const std::string& name, uint64_t expected_bytes);
+  void start();
+  // Draws the final state.
+  void stop();
+  // An event of a Migration.
+  void on_event(const nlohmann::json& event);
+
+ private:
+  void watch();
+  void query_daemon();
+  void follow(const nlohmann::json& event);
+  void draw();
+  void print_above(const std::string& text);
+  std::string to_first_line();
+
+  const MountEntry mount_;
+  const ProgressStyle style_;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  // Guarded by mutex_.
+  std::vector<ProgressLine> lines_;
+  size_t drawn_ = 0;  // lines on the terminal that the next draw() overwrites
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,159 @@
+#include "cli/migration_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/json_text.h"
+#include "daemon/command_line/size_option.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+double seconds(int64_t from_ns, int64_t to_ns) {
+  return from_ns > 0 && to_ns >= from_ns ? static_cast<double>(to_ns - from_ns) / 1e9 : -1;
+}
+
+std::string cell(double seconds) {
+  return seconds < 0 ? "-"
+                     : format_time(std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
+}
+
+const char* result_of(const MigrationOutcome& outcome) {
+  switch (outcome.exit_code) {
+    case ExitCode::kSuccess:
+      return "moved";
+    case ExitCode::kMigrationOpen:
+      return "OPEN";
+    case ExitCode::kPagesLost:
+      return "LOST";
+    default:
+      return "stayed";
+  }
+}
+
+}  // namespace
+
+std::string event_text(const json& event) {
+  const std::string what = event.value("event", "");
+  std::string who = "the migration";
+  if (event.contains("pid"))
+    who = fmt::format("{} {}", event.value("pid", 0), event.value("name", std::string("?")));
+  if (what == "begun") {
+    return fmt::format("migration {} to {} has begun", event.value("migration", ""),
+                       event.value("target", ""));
+  }
+  if (what == "rdma-released") {
+    return fmt::format("{}: {} processes have released RDMA", who, event.value("processes", 0));
+  }
+  if (what == "pre-copying") return who + ": copying its memory while it runs";
+  if (what == "pre-copied") {
+    return fmt::format("{}: round {}, {}", who, event.value("round", 0),
+                       format_size(event.value("bytes", uint64_t{0})));
+  }
+  if (what == "dumping") return who + ": frozen, dumping";
+  if (what == "sealed") {
+    return fmt::format("{}: {} verified at the target", who,
+                       format_size(event.value("bytes", uint64_t{0})));
+  }
+  if (what == "running" && event.value("post_copy", false)) {
+    return who + ": runs at the target; until all of its memory is there, it needs both nodes";
+  }
+  if (what == "running") return who + ": runs at the target";
+  if (what == "warning") return "warning: " + who + ": " + event.value("sentence", "");
+  if (what == "complete") return who + ": all of its memory is in place";
+  return "";
+}
+
+TreeTimes times_of(const TreeOutcome& tree) {
+  TreeTimes times;
+  times.dump = seconds(tree.source.freeze_began_ns, tree.source.held_ns);
+  times.seal = seconds(tree.source.held_ns, tree.source.sealed_ns);
+  times.restart = seconds(tree.source.sealed_ns, tree.target.running_ns);
+  times.downtime = seconds(tree.source.freeze_began_ns, tree.target.running_ns);
+  times.fill = seconds(tree.target.running_ns, tree.target.complete_ns);
+  return times;
+}
+
+json outcome_note(const MigrationOutcome& outcome) {
+  json seconds = json::object();
+  const auto add = [&](const char* phase, double value) {
+    if (value >= 0) seconds[phase].push_back(value);
+  };
+  for (const TreeOutcome& tree : outcome.trees) {
+    const TreeTimes times = times_of(tree);
+    add("downtime", times.downtime);
+    add("dump", times.dump);
+    add("seal", times.seal);
+    add("restart", times.restart);
+  }
+  std::string result = result_of(outcome);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  return {{"op", "note_outcome"}, {"result", result}, {"seconds", std::move(seconds)}};
+}
+
+std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
+  std::string text = fmt::format(
+      "{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n", "PID", "NAME", "RESULT",
+      "DOWNTIME", "DUMP", "SEAL", "RESTART", "FILL", "BYTES", "BYTES/S");
+  for (const MigrationOutcome& outcome : outcomes) {
+    for (const TreeOutcome& tree : outcome.trees) {
+      const TreeTimes times = times_of(tree);
+      const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
+      const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
+      // With pre-copy most bytes were sent before the freeze, with post-copy after the restart: so
+      // no rate can be computed.
+      const bool all_sent_frozen = tree.source.images.empty() && !tree.post_copy;
+      text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
+                          tree.plan.root.pid, tree.plan.name, result_of(outcome),
+                          cell(times.downtime), cell(times.dump), cell(times.seal),
+                          cell(times.restart), cell(times.fill), format_size(tree.sealed.bytes),
+                          all_sent_frozen ? format_size(static_cast<uint64_t>(rate)) + "/s" : "-");
+    }
+  }
+  return text;
+}
+
+std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
+                         const std::vector<std::string>& stays, ExitCode exit_code) {
+  auto trees = json::array();
+  for (const MigrationOutcome& outcome : outcomes) {
+    for (const TreeOutcome& tree : outcome.trees) {
+      const TreeTimes times = times_of(tree);
+      trees.push_back({{"migration", outcome.id},
+                       {"pid", tree.plan.root.pid},
+                       {"name", tree.plan.name},
+                       {"result", result_of(outcome)},
+                       {"error", outcome.message},
+                       {"bytes", tree.sealed.bytes},
+                       {"files", tree.sealed.files},
+                       {"lazily", tree.target.lazily},
+                       {"post_copy", tree.post_copy},
+                       {"freeze_began_ns", tree.source.freeze_began_ns},
+                       {"held_ns", tree.source.held_ns},
+                       {"sealed_ns", tree.source.sealed_ns},
+                       {"restored_ns", tree.target.held_ns},
+                       {"running_ns", tree.target.running_ns},
+                       {"complete_ns", tree.target.complete_ns},
+                       {"dump_s", times.dump},
+                       {"seal_s", times.seal},
+                       {"restart_s", times.restart},
+                       {"downtime_s", times.downtime},
+                       {"fill_s", times.fill}});
+    }
+  }
+  return json_text({{"event", "summary"},
+                    {"ok", exit_code == ExitCode::kSuccess},
+                    {"exit_code", to_int(exit_code)},
+                    {"time_ns", realtime_ns()},
+                    {"trees", trees},
+                    {"stays", stays}}) +
+         "\n";
+}
+
+}  // namespace ppmr

@@ -1,0 +1,33 @@
+// Output of a migration: a line for each event, and a table or a JSON object at the end.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "migration/source/migration.h"
+
+namespace ppmr {
+
+// A line for the operator; empty: none for this event.
+std::string event_text(const nlohmann::json& event);
+
+// Durations of one tree, in seconds; negative: the tree did not get that far.
+struct TreeTimes {
+  double dump = -1;      // from the freeze until everything is written into the mount
+  double seal = -1;      // from the end of the dump until the target has verified everything
+  double restart = -1;   // from the end of the seal until the tree runs at the target
+  double downtime = -1;  // from the freeze until the tree runs at the target
+  double fill = -1;      // from the end of the downtime until all memory is in place
+};
+TreeTimes times_of(const TreeOutcome& tree);
+
+// What `ppmr migrate` reports to the source's daemon: {"op":"note_outcome",..}.
+nlohmann::json outcome_note(const MigrationOutcome& outcome);
+
+std::string summary_text(const std::vector<MigrationOutcome>& outcomes);
+// One line. `stays`: names of trees whose migration did not start.
+std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
+                         const std::vector<std::string>& stays, ExitCode exit_code);
+
+}  // namespace ppmr

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "migration/records/record_store.h"
+
+namespace ppmr {
+
+// `ppmr migrate --recover [ID]`: finishes or aborts the interrupted migrations in this node's
+// records, and prints their states.
+struct RecoverCommand {
+  std::string id;  // empty: all
+  std::string state_directory = kDefaultStateDirectory;
+  std::optional<std::chrono::milliseconds> timeout;  // time limit to reach the peer, per migration
+  bool json = false;
+
+  int run() const;  // kSuccess only when no migration remains open
+};
+
+// Aborts migrations whose coordinator was killed before a hook held a tree, and notifies the target
+// at `endpoint` of all aborted migrations that it has not acknowledged. Ignores failures; a later
+// call tries again.
+void settle_aborted(const RecordStore& store, const nlohmann::json& endpoint);
+
+}  // namespace ppmr

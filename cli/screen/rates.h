@@ -1,0 +1,44 @@
+// Rates of counters, and how a terminal shows them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "cli/screen/terminal_text.h"
+
+namespace ppmr {
+
+// The rate of a counter over the last second.
+// Threads: one.
+class RateMeter {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  void add(uint64_t bytes, Time at);
+  // 0 until there are two samples. A counter that was reset begins anew.
+  double bytes_per_s() const;
+
+ private:
+  struct Sample {
+    uint64_t bytes;
+    Time at;
+  };
+  std::deque<Sample> samples_;  // those of the last second, and one before
+};
+
+// Negative: unknown, because nothing moves or the total is unknown or exceeded.
+double seconds_left(uint64_t bytes, uint64_t expected_bytes, double bytes_per_s);
+
+// "50%"; empty if the total is unknown or exceeded.
+std::string percentage(uint64_t bytes, uint64_t expected_bytes);
+
+// One column for each of the last values, as high as its part of the largest one.
+std::string sparkline(const std::deque<uint64_t>& values, size_t columns, Charset charset);
+
+// "[###.....]", with `columns` characters in all.
+std::string gauge(uint64_t part, uint64_t whole, size_t columns);
+
+}  // namespace ppmr

@@ -1,0 +1,62 @@
+// A full-screen view on the terminal of stdin and stdout, with ncurses. It uses the terminal's
+// alternate screen, so that the text before it comes back at the end.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "cli/screen/terminal_text.h"
+
+namespace ppmr {
+
+enum class Tone { kPlain, kTitle, kFaint, kGood, kBad };
+
+struct Span {
+  std::string text;  // printable
+  Tone tone = Tone::kPlain;
+};
+using ScreenLine = std::vector<Span>;
+
+// Cuts a line to this many columns.
+ScreenLine cut(const ScreenLine& line, size_t columns, Charset charset);
+
+// Chooses the lines for a screen of `height`: the first one always, the others from the one after
+// `skipped`. If lines do not fit, the last one shows how many are missing. Reduces `skipped` to
+// what is possible.
+std::vector<ScreenLine> window_of(const std::vector<ScreenLine>& lines, size_t height,
+                                  size_t& skipped);
+
+// The terminal is restored when the object ends.
+// Threads: one. Others must block all signals.
+class Screen {
+ public:
+  enum class Event { kNone, kChanged, kKey, kEnded, kInterrupted };
+
+  // Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH and SIGTSTP: wait() handles them. Errors:
+  // ENOTTY if ncurses cannot use the terminal.
+  static Result<Screen> open(bool colours, Charset charset);
+  Screen(Screen&&) noexcept;
+  Screen& operator=(Screen&&) = delete;
+  ~Screen();
+
+  size_t width() const;
+  size_t height() const;
+  void draw(const std::vector<ScreenLine>& lines);
+  // kEnded: the terminal has gone. kInterrupted: SIGINT, SIGTERM, SIGHUP or SIGQUIT. kKey: key()
+  // is the key. kChanged: the terminal has another size, or the program was suspended: draw again.
+  Event wait(std::chrono::milliseconds time);
+  int key() const;  // a character, or one of ncurses's KEY_ numbers
+
+ private:
+  struct State;
+  explicit Screen(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ppmr

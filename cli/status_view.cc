@@ -1,0 +1,222 @@
+#include "cli/status_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+#include "daemon/command_line/size_option.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+uint64_t number(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number() ? it->get<uint64_t>() : 0;
+}
+
+std::string text(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+bool truth(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_boolean() && it->get<bool>();
+}
+
+const json& objects(const json& status, const char* key) {
+  static const json kNone = json::array();
+  const auto it = status.find(key);
+  return it != status.end() && it->is_array() ? *it : kNone;
+}
+
+std::string age(const json& object) {
+  return format_time(std::chrono::milliseconds(number(object, "age_ms")));
+}
+
+std::string rate(const json& object) {
+  return object.contains("rate_bytes_per_s")
+             ? format_size(number(object, "rate_bytes_per_s")) + "/s"
+             : "-";
+}
+
+std::string line(const char* label, const std::string& what) {
+  return fmt::format("  {:<9}{}\n", label, what);
+}
+
+std::string pool_line(const json& pool) {
+  return line(
+      "pool",
+      fmt::format("{} of {} slots of {} in use (maximum {}); {} waits for a free slot, {} in total",
+                  number(pool, "in_use"), number(pool, "slots"),
+                  format_size(number(pool, "chunk_size_bytes")), number(pool, "in_use_max"),
+                  number(pool, "waits"),
+                  format_time(std::chrono::microseconds(number(pool, "wait_time_us")))));
+}
+
+std::string store_line(const json& store) {
+  const uint64_t limit = number(store, "limit_bytes");
+  return line("store", fmt::format("{}{} used, {} ready, {} spilled",
+                                   format_size(number(store, "used_bytes")),
+                                   limit > 0 ? " of " + format_size(limit) : "",
+                                   format_size(number(store, "ready_bytes")),
+                                   format_size(number(store, "spilled_bytes"))));
+}
+
+// Of a daemon that drops its rights after the set-up.
+std::string confinement_line(const json& confinement) {
+  const std::string user = text(confinement, "user");
+  const std::string capabilities = text(confinement, "capabilities");
+  const uint64_t landlock = number(confinement, "landlock");
+  return line("runs",
+              fmt::format("as user {}, capabilities: {}, no_new_privs {}, seccomp {}, "
+                          "landlock {}",
+                          user.empty() ? std::to_string(number(confinement, "uid")) : user,
+                          capabilities, truth(confinement, "no_new_privs") ? "on" : "OFF",
+                          truth(confinement, "seccomp") ? "on" : "OFF",
+                          landlock > 0 ? fmt::format("on (version {})", landlock)
+                                       : "OFF (" + text(confinement, "landlock_why") + ")"));
+}
+
+// How much the data of a peer was compressed; empty if it was not.
+std::string compression_text(const json& peer) {
+  const std::string method = text(peer, "compression");
+  const std::string why = text(peer, "compression_why");
+  const uint64_t bytes = number(peer, "bytes");
+  const uint64_t wire_bytes = number(peer, "wire_bytes");
+  const bool compressed = wire_bytes > 0 && wire_bytes < bytes;
+  if (!compressed && (method.empty() || method == "off")) return "";
+  std::string result = ", compression:" + (method.empty() ? "" : " " + method);
+  if (wire_bytes > 0) {
+    result +=
+        fmt::format(" {:.2f} to 1", static_cast<double>(bytes) / static_cast<double>(wire_bytes));
+  }
+  return result + (why.empty() ? "" : " (" + why + ")");
+}
+
+std::string peer_line(const json& peer) {
+  std::string who = text(peer, "name");
+  if (const std::string address = text(peer, "address"); !address.empty() && address != who) {
+    who += (who.empty() ? "" : " at ") + address;
+  }
+  const std::string error = text(peer, "error");
+  const std::string security = text(peer, "security");
+  const std::string encryption = text(peer, "encryption");
+  const std::string encryption_why = text(peer, "encryption_why");
+  const std::string transport = text(peer, "transport");
+  return line(
+      "peer",
+      fmt::format(
+          "{}, {}{}{}{}{}, last message {} ago, {} in {}{}", who.empty() ? "unknown" : who,
+          truth(peer, "connected") ? "connected" : "NOT CONNECTED",
+          transport.empty() ? "" : " over " + transport,
+          security.empty() ? "" : ", security: " + security,
+          encryption.empty() ? ""
+                             : ", encryption: " + encryption +
+                                   (encryption_why.empty() ? "" : " (" + encryption_why + ")"),
+          compression_text(peer),
+          format_time(std::chrono::milliseconds(number(peer, "silence_ms"))),
+          format_size(number(peer, "bytes")), age(peer), error.empty() ? "" : ": " + error));
+}
+
+std::string rdma_line(const json& rdma) {
+  std::string what = fmt::format("{} registered in {} regions on {} rails",
+                                 format_size(number(rdma, "registered_bytes")),
+                                 number(rdma, "registered_regions"), number(rdma, "rails"));
+  if (rdma.contains("reads_posted")) {
+    what += fmt::format("; {} connections, {} in {} reads, {} completed by event",
+                        number(rdma, "connections"), format_size(number(rdma, "bytes_read")),
+                        number(rdma, "reads_posted"), number(rdma, "completions_by_event"));
+  }
+  return line("rdma", what);
+}
+
+using Row = std::array<std::string, 7>;
+
+std::string table(const std::vector<Row>& rows) {
+  std::array<size_t, std::tuple_size_v<Row>> widths{};
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string lines;
+  for (const Row& row : rows) {
+    std::string out = " ";
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool number = i >= 2 && i <= 5;
+      out += number ? fmt::format(" {:>{}} ", row[i], widths[i])
+                    : fmt::format(" {:<{}} ", row[i], widths[i]);
+    }
+    out.erase(out.find_last_not_of(' ') + 1);
+    lines += out + "\n";
+  }
+  return lines;
+}
+
+}  // namespace
+
+void add_rates(json& status, const json& earlier, std::chrono::nanoseconds between) {
+  const double seconds = std::chrono::duration<double>(between).count();
+  if (seconds <= 0) return;
+  const auto rate_of = [&](uint64_t now, uint64_t then) {
+    return static_cast<uint64_t>(now > then ? static_cast<double>(now - then) / seconds : 0);
+  };
+  status["rate_bytes_per_s"] = rate_of(number(status, "bytes"), number(earlier, "bytes"));
+  const auto checkpoints = status.find("checkpoints");
+  if (checkpoints == status.end() || !checkpoints->is_array()) return;
+  for (json& checkpoint : *checkpoints) {
+    if (!checkpoint.is_object()) continue;
+    uint64_t then = 0;
+    for (const json& other : objects(earlier, "checkpoints")) {
+      if (text(other, "name") == text(checkpoint, "name")) then = number(other, "bytes");
+    }
+    checkpoint["rate_bytes_per_s"] = rate_of(number(checkpoint, "bytes"), then);
+  }
+}
+
+std::string status_text(const json& status, const MountEntry& mount) {
+  std::string page = fmt::format("{}: {}, pid {}, for {}\n", mount.mountpoint, text(status, "role"),
+                                 number(status, "pid"), age(status));
+  page += line("data", fmt::format("{} verified, {}; {} stalls, {} parked readers",
+                                   format_size(number(status, "bytes")), rate(status),
+                                   number(status, "stalls"), number(status, "parked_readers")));
+  if (const auto pool = status.find("pool"); pool != status.end() && pool->is_object())
+    page += pool_line(*pool);
+  if (const auto store = status.find("store"); store != status.end() && store->is_object())
+    page += store_line(*store);
+  if (const auto rdma = status.find("rdma"); rdma != status.end() && rdma->is_object())
+    page += rdma_line(*rdma);
+  if (const auto own = status.find("confinement"); own != status.end() && own->is_object())
+    page += confinement_line(*own);
+  for (const json& peer : objects(status, "peers")) page += peer_line(peer);
+  if (objects(status, "peers").empty()) page += line("peer", "none");
+
+  std::vector<Row> rows = {{"CHECKPOINT", "STATE", "FILES", "BYTES", "RATE", "AGE", "PEER"}};
+  for (const json& checkpoint : objects(status, "checkpoints")) {
+    std::string note = text(checkpoint, "peer");
+    if (const std::string error = text(checkpoint, "error"); !error.empty()) note += ": " + error;
+    rows.push_back({text(checkpoint, "name"), text(checkpoint, "state"),
+                    std::to_string(number(checkpoint, "files")),
+                    format_size(number(checkpoint, "bytes")), rate(checkpoint), age(checkpoint),
+                    note});
+  }
+  return page + (rows.size() > 1 ? table(rows) : "  no checkpoints\n");
+}
+
+std::string no_reply_text(const MountEntry& mount, const CommandError& error) {
+  return fmt::format("{}: NO REPLY: {}\n", mount.mountpoint, error.message);
+}
+
+std::string no_reply_json(const MountEntry& mount, const CommandError& error) {
+  const json object = {{"ok", false},
+                       {"mountpoint", mount.mountpoint},
+                       {"exit_code", to_int(error.exit_code)},
+                       {"error", error.message}};
+  return json_text(object) + "\n";
+}
+
+}  // namespace ppmr

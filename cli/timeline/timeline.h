@@ -1,0 +1,65 @@
+// What happened in one migration and when, in milliseconds since its beginning, from its record.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "migration/records/ownership_record.h"
+
+namespace ppmr {
+
+enum class BarKind {
+  kRuns,      // the process runs, at the source or at the target
+  kStands,    // the process stands still
+  kPreCopy,   // a round of memory is copied while the process runs
+  kDump,      // CRIU describes the frozen process
+  kTransfer,  // bytes travel
+  kSeal,      // after the dump: the target verifies the last bytes
+  kRestore,   // CRIU restores the process
+  kHandOver,  // both nodes record that the target owns the process
+  kFill,      // the process runs at the target, memory still arrives
+};
+
+struct TimelineBar {
+  BarKind kind;
+  double begin_ms;
+  double end_ms;
+  std::string note;  // may be empty
+};
+
+struct TimelineRow {
+  std::string label;
+  std::vector<TimelineBar> bars;  // they do not overlap
+};
+
+struct TimelineTree {
+  std::string name;  // "redis (412)"
+  std::vector<TimelineRow> rows;
+};
+
+struct Timeline {
+  std::string title;
+  std::string subtitle;  // outcome, downtime, bytes, date
+  double length_ms = 0;
+  std::vector<TimelineTree> trees;
+};
+
+// With more than this number of trees, each has one row only.
+inline constexpr size_t kDetailedTreesMax = 4;
+
+// Leaves out what the record does not have: the record of the target does not know the dump, and
+// an aborted migration has no restore. Errors: ENODATA if no process was dumped or restored.
+Result<Timeline> make_timeline(const OwnershipRecord& record);
+
+// Of an axis of this length: 1, 2 or 5 times a power of ten, so that there are at most `ticks_max`.
+double tick_distance_ms(double length_ms, size_t ticks_max);
+
+const char* label_of(BarKind kind);
+
+// A complete SVG document, 900 units wide, for light and dark backgrounds.
+std::string timeline_svg(const Timeline& timeline);
+
+// The same as text. `utf8`: with block characters.
+std::string timeline_text(const Timeline& timeline, size_t columns, bool utf8);
+
+}  // namespace ppmr

@@ -1,0 +1,74 @@
+#include "daemon/command_line/config_file.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+namespace ppmr {
+namespace {
+
+constexpr std::string_view kConfig = "--config";
+
+// The value of the last --config; empty without one.
+std::string config_path(const std::vector<std::string>& arguments) {
+  std::string path;
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == kConfig && i + 1 < arguments.size()) path = arguments[i + 1];
+    if (argument.starts_with(std::string(kConfig) + "="))
+      path = argument.substr(kConfig.size() + 1);
+  }
+  return path;
+}
+
+}  // namespace
+
+void add_config_option(CLI::App& command) {
+  command.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  command
+      .add_option(std::string(kConfig),
+                  "file with options, one `name = value` per line; the command line wins")
+      ->type_name("FILE");
+}
+
+Result<std::vector<std::string>> with_config_file(const CLI::App& app,
+                                                  std::vector<std::string> arguments) {
+  if (arguments.empty()) return arguments;
+  const auto commands = app.get_subcommands(
+      [&](const CLI::App* candidate) { return candidate->get_name() == arguments.front(); });
+  if (commands.empty()) return arguments;
+  const CLI::App* command = commands.front();
+  if (command->get_option_no_throw(std::string(kConfig)) == nullptr) return arguments;
+  const std::string path = config_path(arguments);
+  if (path.empty()) return arguments;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return system_failure(kConfig, path, EISDIR);
+  std::ifstream file(path);
+  if (!file) return system_failure(kConfig, path);
+  std::vector<std::string> added;
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
+    if (!item.parents.empty()) {
+      return failure(EINVAL, fmt::format("{}: [{}]: sections have no meaning here: remove the line",
+                                         path, item.parents.front()));
+    }
+    const std::string option = "--" + item.name;
+    if (option == kConfig || command->get_option_no_throw(option) == nullptr) {
+      return failure(EINVAL, fmt::format("{}: `{}` is not an option of ppmr {} that a file can set",
+                                         path, item.name, command->get_name()));
+    }
+    for (const std::string& value : item.inputs) {
+      // CLI11 would take the next argument instead.
+      if (value.empty())
+        return failure(EINVAL,
+                       fmt::format("{}: `{}` has no value: remove the line", path, item.name));
+      added.push_back(option + "=" + value);
+    }
+  }
+  arguments.insert(arguments.begin() + 1, added.begin(), added.end());
+  return arguments;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,147 @@
+#include "daemon/command_line/size_option.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace ppmr {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  int shift;
+};
+constexpr std::array kUnits = {
+    Unit{"", 0},     Unit{"B", 0},  Unit{"K", 10},   Unit{"KiB", 10}, Unit{"M", 20},
+    Unit{"MiB", 20}, Unit{"G", 30}, Unit{"GiB", 30}, Unit{"T", 40},   Unit{"TiB", 40},
+};
+constexpr double kTimeMaxSeconds = 365.0 * 86400;
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+}  // namespace
+
+Result<uint64_t> parse_size(std::string_view text) {
+  const std::string_view whole = trimmed(text);
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(whole.data(), whole.data() + whole.size(), number);
+  if (error == std::errc::result_out_of_range) {
+    return failure(EINVAL, fmt::format("size '{}' is too large", text));
+  }
+  if (error != std::errc()) {
+    return failure(
+        EINVAL,
+        fmt::format("invalid size '{}': expected a whole number and a unit, e.g. 64MiB", text));
+  }
+  const std::string_view unit = trimmed(whole.substr(static_cast<size_t>(end - whole.data())));
+  for (const Unit& known : kUnits) {
+    if (unit != known.name) continue;
+    if (number > (UINT64_MAX >> known.shift)) {
+      return failure(EINVAL, fmt::format("size '{}' is too large", text));
+    }
+    return number << known.shift;
+  }
+  return failure(
+      EINVAL,
+      fmt::format("invalid size '{}': unit '{}' is not one of B, KiB, MiB, GiB, TiB", text, unit));
+}
+
+Result<std::chrono::milliseconds> parse_time(std::string_view text) {
+  const std::string_view whole = trimmed(text);
+  double number = 0;
+  const auto [end, error] = std::from_chars(whole.data(), whole.data() + whole.size(), number);
+  const std::string_view unit = trimmed(whole.substr(static_cast<size_t>(end - whole.data())));
+  double seconds = -1;
+  if (error == std::errc()) {
+    if (unit.empty() || unit == "s") seconds = number;
+    if (unit == "ms") seconds = number / 1000;
+    if (unit == "m" || unit == "min") seconds = number * 60;
+  }
+  if (!(seconds >= 0) || seconds > kTimeMaxSeconds) {
+    return failure(EINVAL,
+                   fmt::format("invalid time '{}': expected seconds, e.g. 5, 0.5 or 200ms", text));
+  }
+  return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+std::string format_size(uint64_t size_bytes) {
+  static constexpr std::array kNames = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (size_bytes < 1024) return fmt::format("{} B", size_bytes);
+  double value = static_cast<double>(size_bytes);
+  size_t unit = 0;
+  while (value >= 1023.95 && unit + 1 < kNames.size()) {  // would be printed as 1024.0
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.1f} {}", value, kNames[unit]);
+}
+
+std::string format_time(std::chrono::microseconds time) {
+  const auto us = time.count();
+  if (us < 10'000) return fmt::format("{:.1f} ms", static_cast<double>(us) / 1e3);
+  if (us < 999'500) return fmt::format("{} ms", (us + 500) / 1000);
+  if (us < 60'000'000) return fmt::format("{:.1f} s", static_cast<double>(us) / 1e6);
+  const auto seconds = us / 1'000'000;
+  if (seconds < 3600) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
+  return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+}
+
+CLI::Option* add_size_option(CLI::App& app, const std::string& name, size_t& size_bytes,
+                             const std::string& description) {
+  auto* option = app.add_option_function<std::string>(
+      name,
+      [&size_bytes, name](const std::string& text) {
+        const Result<uint64_t> size = parse_size(text);
+        if (!size) throw CLI::ValidationError(name, size.error().message);
+        size_bytes = *size;
+      },
+      description);
+  option->type_name("SIZE");
+  if (size_bytes > 0) {
+    std::string shown = format_size(size_bytes);
+    if (shown.ends_with(".0 " + shown.substr(shown.rfind(' ') + 1)))
+      shown.erase(shown.find(".0"), 2);
+    shown.erase(shown.find(' '), 1);
+    option->default_str(shown);
+  }
+  return option;
+}
+
+CLI::Option* add_time_option(CLI::App& app, const std::string& name,
+                             std::chrono::milliseconds& time, const std::string& description) {
+  auto* option = app.add_option_function<std::string>(
+      name,
+      [&time, name](const std::string& text) {
+        const auto parsed = parse_time(text);
+        if (!parsed) throw CLI::ValidationError(name, parsed.error().message);
+        time = *parsed;
+      },
+      description);
+  option->type_name("SECONDS");
+  if (time.count() > 0)
+    option->default_str(fmt::format("{}", static_cast<double>(time.count()) / 1000));
+  return option;
+}
+
+CLI::Option* add_peer_timeout_option(CLI::App& app, std::chrono::milliseconds& time) {
+  return add_time_option(app, "--peer-timeout", time,
+                         "treat the peer as failed when it is silent for this long")
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            const auto parsed = parse_time(text);
+            if (!parsed) return parsed.error().message;
+            const bool in_range =
+                *parsed >= std::chrono::milliseconds(100) && *parsed <= std::chrono::hours(24);
+            return in_range ? "" : "must be between 0.1 seconds and 24 hours";
+          },
+          "", ""));
+}
+
+}  // namespace ppmr

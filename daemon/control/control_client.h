@@ -1,0 +1,52 @@
+// The client's half of the control socket, see control_socket.h. It does not access the mount, so a
+// mount that hangs does not block it.
+#pragma once
+
+#include <chrono>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace ppmr {
+
+// One request and its answer, for callers that do other work in between. Threads: one.
+class ControlCall {
+ public:
+  // `descriptors`: travel with the request. Errors: as call().
+  Status send(const std::string& control_socket, const nlohmann::json& request,
+              std::chrono::milliseconds timeout, std::span<const UniqueFd> descriptors = {});
+  // Waits for the answer; after ETIMEDOUT the caller can wait again. Errors: as call().
+  Result<nlohmann::json> answer(std::chrono::milliseconds timeout);
+  // The file descriptors that came with the answer, or the only one.
+  std::vector<UniqueFd> descriptors() { return std::exchange(descriptors_, {}); }
+  UniqueFd descriptor() { return descriptors_.empty() ? UniqueFd() : std::move(descriptors()[0]); }
+
+ private:
+  tl::unexpected<Error> explain(const Error& error) const;
+
+  std::string control_socket_;
+  UniqueFd socket_;
+  std::string pending_;  // first part of an incomplete answer
+  std::vector<UniqueFd> descriptors_;
+};
+
+// Sends one request and returns the daemon's answer, which can be a refusal, see accepted().
+// Errors: ECONNREFUSED and ENOENT (the daemon has ended), EACCES, ETIMEDOUT, ENODATA (the daemon
+// ended during the request), EPROTO. Threads: any.
+Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::json& request,
+                            std::chrono::milliseconds timeout);
+
+// Turns an answer into a Status: success for {"ok":true,...}, the error of
+// {"ok":false,"errno":N,"error":"text"}, EPROTO for any other object.
+Status accepted(const nlohmann::json& answer);
+
+// Whether a request failed because the daemon had too many clients: each tree that waits for its
+// checkpoint is one.
+bool is_crowded(const Error& error);
+
+}  // namespace ppmr

@@ -1,0 +1,114 @@
+// The daemon's half of the control socket: a Unix stream socket on which `ppmr commit`, `restart`,
+// `status` and others send requests to the daemon of a mount, and users to the agent of a host. A
+// request is one JSON object on a line, and so is its answer. The client's half is
+// control_client.h. README.md in this folder lists the requests.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace ppmr {
+
+struct ControlServerOptions {
+  std::string directory;  // empty: control_directory()
+  // If not empty: the path of a socket that all users may connect to, instead of one in
+  // `directory`. The handler decides what each may do.
+  std::string public_path;
+  // Removes the socket from its directory at the end; empty: unlink(2).
+  std::function<void(const std::string& path)> remove;
+  size_t clients_max = 256;
+  size_t clients_per_user_max = 256;  // does not apply to root
+  size_t request_max_bytes = 64 << 10;
+  // Time limit for a client to send a whole request, and again to receive the answer.
+  std::chrono::milliseconds client_timeout{5000};
+};
+
+// Who sent a request; the kernel vouches for it (SO_PEERCRED).
+struct ControlClient {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+// File descriptors that travel with a request and its answer, at most kDescriptorsMax each.
+struct PassedDescriptors {
+  std::vector<UniqueFd> received;  // not on a public socket
+  std::vector<UniqueFd> to_send;
+};
+
+// The directory of the sockets of this user's daemons: /run/ppmr for root, else
+// $XDG_RUNTIME_DIR/ppmr, or /tmp/ppmr-UID if that variable is not set.
+std::string control_directory();
+
+// Threads: created, served and destroyed by one thread. Each client has a thread that calls the
+// handler, which may block.
+class ControlServer {
+ public:
+  // Returns {"ok":true,...} or refusal(...). Exceptions become refusals: EINVAL for
+  // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM for
+  // std::bad_alloc, EIO for others.
+  using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
+  // For a handler that needs to know the client, or passes descriptors.
+  using ClientHandler = std::function<nlohmann::json(
+      const nlohmann::json& request, const ControlClient& client, PassedDescriptors& passed)>;
+
+  // Creates the directory (mode 0700) and in it a listening socket (mode 0600) with a random name.
+  // Removes the sockets of dead daemons. Clients block until serve(). Errors: EADDRINUSE if another
+  // daemon listens on the public path; of the system calls.
+  static Result<std::unique_ptr<ControlServer>> create(ControlServerOptions options = {});
+  // Removes the socket, closes the connections and waits for the handlers to return: the owner must
+  // have unblocked them.
+  ~ControlServer();
+
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  // Throws std::system_error when no thread can be started.
+  void serve(Handler handler);
+  void serve(ClientHandler handler);
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Client {
+    UniqueFd socket;
+    ControlClient identity;
+    std::atomic<bool> done{false};
+    std::thread thread;
+  };
+  ControlServer(ControlServerOptions options, std::string path, UniqueFd listener, UniqueFd end);
+  void accept_clients();
+  void add_client(UniqueFd socket);
+  void serve_client(const Client& client);
+  nlohmann::json answer(const std::string& line, const ControlClient& client,
+                        PassedDescriptors& passed);
+  const char* reason_to_refuse(const ControlClient& client) const;
+
+  const ControlServerOptions options_;
+  const std::string path_;
+  const uid_t owner_;  // the user who created it
+  const UniqueFd listener_;
+  const UniqueFd end_;     // eventfd: written once by the destructor
+  ClientHandler handler_;  // constant after serve()
+
+  std::list<Client> clients_;  // used by thread acceptor_, and after its end by the destructor
+  std::thread acceptor_;
+};
+
+// {"ok":false,"errno":..,"error":..}
+nlohmann::json refusal(const Error& error);
+
+// {"ok":true}, or the refusal.
+nlohmann::json answer_of(const Status& done);
+
+}  // namespace ppmr

@@ -1,0 +1,63 @@
+// Requests to the daemon of a mount, about a checkpoint that the user named by its path.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "daemon/command_line/command_error.h"
+#include "mount/mount_table.h"
+
+namespace ppmr {
+
+// A daemon that does not reply to a simple request within this time is reported as silent.
+inline constexpr std::chrono::milliseconds kDaemonPatience{1000};
+// When a checkpoint has not grown for this long, the user gets a notice.
+inline constexpr std::chrono::milliseconds kQuietLimit{10'000};
+
+struct CheckpointPath {
+  MountEntry mount;
+  std::string name;    // name of the checkpoint: the first component below the mount point
+  std::string inside;  // what follows it: "" or "a/b"
+  std::string path;    // as the user named it, made absolute
+};
+
+// Errors: kNotMounted if the path is in no ppmr mount or is the mount itself.
+CommandResult<CheckpointPath> find_checkpoint(const std::string& path);
+
+// Sends a request and returns the reply. Errors: kDaemonSilent; kFailure if this user may not send
+// requests; if the daemon refuses the request: kTimedOut for the errno ETIMEDOUT, kUsage for
+// EINVAL, else kCheckpointFailed.
+CommandResult<nlohmann::json> ask(const MountEntry& mount, const nlohmann::json& request,
+                                  std::chrono::milliseconds patience = kDaemonPatience);
+
+// Ends file operations that block because the daemon of their mount is stopped. If the daemon does
+// not reply within five seconds, forces an unmount: the kernel then fails all present and later
+// operations on the mount. The mount itself stays while it is busy.
+void fail_requests_if_silent(const MountEntry& mount);
+
+// What a time limit counts: all time, or only that in which the mount transfers no bytes.
+enum class Timeout { kTotal, kWithoutProgress };
+
+// Like ask(), for a request that may take long: blocks up to `timeout` (nullopt: without limit),
+// but gives up when the daemon no longer replies to other requests. `descriptors` travel with the
+// request.
+CommandResult<nlohmann::json> ask_at_length(const MountEntry& mount, nlohmann::json request,
+                                            std::optional<std::chrono::milliseconds> timeout,
+                                            Timeout limits = Timeout::kTotal,
+                                            std::vector<UniqueFd> descriptors = {});
+
+// Blocks until the checkpoint is complete or sealed. Without a timeout, waits for a checkpoint that
+// does not exist yet only while a source is connected. Calls `notice` with a sentence for the user
+// when it starts to wait, and when the checkpoint has not grown for `quiet_limit`, because no event
+// reports a dump that failed. Returns whether it had to wait.
+CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
+                                        std::optional<std::chrono::milliseconds> timeout,
+                                        const std::function<void(const std::string&)>& notice,
+                                        std::chrono::milliseconds quiet_limit = kQuietLimit);
+
+}  // namespace ppmr

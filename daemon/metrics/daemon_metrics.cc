@@ -1,0 +1,187 @@
+#include "daemon/metrics/daemon_metrics.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <span>
+
+#include "base/version.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+struct Number {
+  const char* name;
+  MetricType type;
+  const char* field;  // JSON pointer into the status
+  double unit;        // what one of the field is in the metric's unit
+  const char* help;
+};
+
+constexpr auto kCounter = MetricType::Counter;
+constexpr auto kGauge = MetricType::Gauge;
+
+constexpr Number kOfBoth[] = {
+    {"ppmr_uptime_seconds", kGauge, "/age_ms", 1e-3, "Time since the start of the daemon."},
+    {"ppmr_transferred_bytes_total", kCounter, "/bytes", 1,
+     "Bytes in place at the target and verified."},
+    {"ppmr_wire_bytes_total", kCounter, "/wire_bytes", 1,
+     "What these bytes took on the wire: less if they were compressed."},
+    {"ppmr_chunks_total", kCounter, "/chunks", 1, "Chunks sent (source) or landed (target)."},
+    {"ppmr_stalls_total", kCounter, "/stalls", 1,
+     "Waits of writers for a slot (source), of chunks for memory in the store (target)."},
+    {"ppmr_rdma_registered_bytes", kGauge, "/rdma/registered_bytes", 1,
+     "Memory registered with RDMA devices."},
+};
+
+constexpr Number kOfSource[] = {
+    {"ppmr_inline_chunks_total", kCounter, "/inline_chunks", 1,
+     "Chunks that travelled inside their announcement."},
+    {"ppmr_reconnections_total", kCounter, "/reconnections", 1, "Connections that were reopened."},
+    {"ppmr_pool_wait_seconds_total", kCounter, "/pool/wait_time_us", 1e-6,
+     "Time that writers waited for a slot."},
+};
+
+constexpr Number kOfTarget[] = {
+    {"ppmr_retransmitted_chunks_total", kCounter, "/pulled_again", 1,
+     "Chunks fetched again: damaged, or lost with a connection."},
+    {"ppmr_parked_reads", kGauge, "/parked_readers", 1, "Reads that wait for bytes."},
+    {"ppmr_agents", kGauge, "/agents", 1, "Connections of migrations."},
+    {"ppmr_store_limit_bytes", kGauge, "/store/limit_bytes", 1, "Memory that images may use."},
+    {"ppmr_store_used_bytes", kGauge, "/store/used_bytes", 1, "Memory that images use."},
+    {"ppmr_store_name_bytes", kGauge, "/store/name_bytes", 1, "Memory that names use."},
+    {"ppmr_store_ready_bytes", kGauge, "/store/ready_bytes", 1, "Free memory touched in advance."},
+    {"ppmr_store_spilled_bytes", kGauge, "/store/spilled_bytes", 1, "Images in the spill file."},
+    {"ppmr_store_lent_bytes", kGauge, "/store/lent_bytes", 1,
+     "Memory of images that pagers have borrowed."},
+    {"ppmr_rdma_reads_total", kCounter, "/rdma/reads_posted", 1, "RDMA READs posted."},
+    {"ppmr_rdma_read_bytes_total", kCounter, "/rdma/bytes_read", 1, "Bytes read by RDMA READ."},
+};
+
+using Labels = std::vector<ClientMetric::Label>;
+
+void add(MetricFamily& family, double value, Labels labels = {}) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  if (family.type == kCounter) {
+    metric.counter.value = value;
+  } else {
+    metric.gauge.value = value;
+  }
+  family.metric.push_back(std::move(metric));
+}
+
+double number(const json& status, const char* field) {
+  const json::json_pointer pointer(field);
+  if (!status.contains(pointer)) return 0;
+  const json& value = status.at(pointer);
+  return value.is_number() ? value.get<double>() : 0;
+}
+
+void add_numbers(std::vector<MetricFamily>& families, const json& status,
+                 std::span<const Number> numbers) {
+  for (const Number& entry : numbers) {
+    MetricFamily family{entry.name, entry.help, entry.type, {}};
+    add(family, number(status, entry.field) * entry.unit);
+    families.push_back(std::move(family));
+  }
+}
+
+MetricFamily pool_slots(const json& status) {
+  MetricFamily family{"ppmr_pool_slots", "Slots of the pool; their sum is its size.", kGauge, {}};
+  add(family, number(status, "/pool/free"), {{"state", "free"}});
+  add(family, number(status, "/pool/in_use"), {{"state", "used"}});
+  return family;
+}
+
+MetricFamily integrity_failures(const json& status) {
+  MetricFamily family{"ppmr_integrity_failures_total",
+                      "Chunks whose checksum or authentication tag was wrong, by the check.",
+                      kCounter,
+                      {}};
+  add(family, number(status, "/crc_failures"), {{"check", "crc32c"}});
+  add(family, number(status, "/aead_failures"), {{"check", "aes-256-gcm"}});
+  return family;
+}
+
+const char* state_of_peer(const json& peer) {
+  if (peer.contains("error")) return "failed";
+  return peer.value("connected", false) ? "connected" : "disconnected";
+}
+
+MetricFamily sessions(const json& status) {
+  MetricFamily family{"ppmr_sessions", "Sessions with peers.", kGauge, {}};
+  for (const std::string transport : {"tcp", "verbs"}) {
+    for (const std::string state : {"connected", "disconnected", "failed"}) {
+      double count = 0;
+      for (const json& peer : status.at("peers")) {
+        if (peer.value("transport", "") == transport && state_of_peer(peer) == state) ++count;
+      }
+      add(family, count, {{"transport", transport}, {"state", state}});
+    }
+  }
+  return family;
+}
+
+MetricFamily silence(const json& status) {
+  MetricFamily family{"ppmr_peer_silence_seconds",
+                      "Time since the last message of the peer that is silent for longest; 0 "
+                      "without a peer.",
+                      kGauge,
+                      {}};
+  double longest_ms = 0;
+  for (const json& peer : status.at("peers")) {
+    longest_ms = std::max(longest_ms, peer.value("silence_ms", 0.0));
+  }
+  add(family, longest_ms * 1e-3);
+  return family;
+}
+
+MetricFamily checkpoints(const json& status, std::initializer_list<const char*> states) {
+  MetricFamily family{"ppmr_checkpoints", "Checkpoints in the mount.", kGauge, {}};
+  const json& all = status.at("checkpoints");
+  for (const std::string state : states) {
+    const auto count = std::count_if(all.begin(), all.end(), [&](const json& checkpoint) {
+      return checkpoint.value("state", "") == state;
+    });
+    add(family, static_cast<double>(count), {{"state", state}});
+  }
+  return family;
+}
+
+}  // namespace
+
+std::vector<MetricFamily> metrics_of_status(const json& status) {
+  const std::string role = status.at("role");
+  std::vector<MetricFamily> families;
+  families.push_back({"ppmr_build_info", "1; the labels say what runs.", kGauge, {}});
+  add(families.back(), 1, {{"version", kVersion}, {"role", role}});
+  families.push_back(
+      {"ppmr_draining", "1 while ppmr drain lets the daemon begin nothing.", kGauge, {}});
+  add(families.back(), status.value("draining", false) ? 1 : 0);
+  add_numbers(families, status, kOfBoth);
+  families.push_back(sessions(status));
+  families.push_back(silence(status));
+  if (role == "source") {
+    add_numbers(families, status, kOfSource);
+    families.push_back(pool_slots(status));
+    families.push_back(checkpoints(status, {"open", "sealed", "failed", "removed"}));
+  } else {
+    add_numbers(families, status, kOfTarget);
+    families.push_back(integrity_failures(status));
+    families.push_back(checkpoints(status, {"open", "complete", "sealed", "failed"}));
+  }
+  return families;
+}
+
+std::vector<MetricFamily> DaemonMetrics::Collect() const {
+  std::vector<MetricFamily> families = metrics_of_status(status_());
+  for (MetricFamily& family : tally_.Collect()) families.push_back(std::move(family));
+  return families;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,62 @@
+// Counts what other processes report to a daemon through its control socket: `ppmr migrate` the
+// migrations at the source, supervisors the restarts at the target.
+//
+// A report: {"result":"moved","seconds":{"downtime":[0.5,0.6],"dump":[0.4,0.4]}} and, if the tally
+// counts page faults, "page_faults":{"buckets":[N,..],"sum_s":S} (a pager's FaultTimes).
+#pragma once
+
+#include <prometheus/collectable.h>
+#include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/duration_buckets.h"
+#include "base/result.h"
+
+namespace ppmr {
+
+struct TallyOptions {
+  std::string counter;  // name of the metric, with label `result`
+  std::string help;
+  std::vector<std::string> results;  // the values of the label; others are refused
+  struct Phase {
+    std::string field;  // of "seconds"
+    std::string metric;
+    std::string help;
+  };
+  std::vector<Phase> phases;
+  std::string fault_metric;  // empty: page faults are not counted
+};
+
+// The migrations that leave a source, and the restarts at a target.
+TallyOptions migrations_tally();
+TallyOptions restarts_tally();
+
+// Threads: any.
+class OutcomeTally final : public prometheus::Collectable {
+ public:
+  explicit OutcomeTally(TallyOptions options);
+
+  // Counts all of a report or nothing. Errors: EINVAL for an unknown result, phase or number.
+  // Throws nlohmann::json::exception when a field has the wrong type.
+  Status note(const nlohmann::json& report);
+  // {"moved":N,...} for the status.
+  nlohmann::json counts() const;
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const TallyOptions options_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::map<std::string, uint64_t> counts_;
+  std::deque<prometheus::Histogram> phases_;  // as in options_.phases
+  prometheus::Histogram faults_;
+};
+
+}  // namespace ppmr

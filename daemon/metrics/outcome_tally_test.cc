@@ -1,0 +1,65 @@
+#include "daemon/metrics/outcome_tally.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+const prometheus::ClientMetric& only_metric(const std::vector<prometheus::MetricFamily>& families,
+                                            const std::string& name) {
+  for (const auto& family : families) {
+    if (family.name == name && family.metric.size() == 1) return family.metric.front();
+  }
+  throw std::runtime_error("no metric " + name);
+}
+
+TEST(OutcomeTally, CountsResultsAndDurations) {
+  OutcomeTally tally(migrations_tally());
+  ASSERT_TRUE(tally.note({{"result", "moved"}, {"seconds", {{"downtime", {0.3, 0.4}}}}}));
+  ASSERT_TRUE(tally.note({{"result", "stayed"}}));
+  EXPECT_EQ(tally.counts(), json({{"lost", 0}, {"moved", 1}, {"open", 0}, {"stayed", 1}}));
+  const auto families = tally.Collect();
+  const auto& downtime = only_metric(families, "ppmr_migration_downtime_seconds").histogram;
+  EXPECT_EQ(downtime.sample_count, 2u);
+  EXPECT_DOUBLE_EQ(downtime.sample_sum, 0.7);
+  EXPECT_EQ(only_metric(families, "ppmr_migration_dump_seconds").histogram.sample_count, 0u);
+}
+
+TEST(OutcomeTally, RefusesWhatItDoesNotKnowAndThenCountsNothing) {
+  OutcomeTally tally(migrations_tally());
+  const json before = tally.counts();
+  EXPECT_FALSE(tally.note({{"result", "eaten"}, {"seconds", {{"downtime", {0.3}}}}}));
+  EXPECT_FALSE(tally.note({{"result", "moved"}, {"seconds", {{"nap", {0.3}}}}}));
+  EXPECT_FALSE(tally.note({{"result", "moved"}, {"seconds", {{"dump", {0.3}}, {"seal", {-1}}}}}));
+  EXPECT_FALSE(tally.note({{"result", "moved"}, {"seconds", {{"dump", {1e300}}}}}));
+  EXPECT_FALSE(
+      tally.note({{"result", "moved"}, {"page_faults", {{"buckets", {1}}, {"sum_s", 1}}}}));
+  EXPECT_THROW((void)tally.note({{"result", "moved"}, {"seconds", {{"dump", "long"}}}}),
+               json::exception);
+  EXPECT_EQ(tally.counts(), before);
+  EXPECT_EQ(only_metric(tally.Collect(), "ppmr_migration_dump_seconds").histogram.sample_count, 0u);
+}
+
+TEST(OutcomeTally, TakesTheFaultTimesOfAPager) {
+  FaultTimes times;
+  times.add(std::chrono::microseconds(10));  // a bound belongs to its bucket
+  times.add(std::chrono::microseconds(11));
+  times.add(std::chrono::seconds(3));
+  OutcomeTally tally(restarts_tally());
+  ASSERT_TRUE(tally.note({{"result", "complete"},
+                          {"page_faults", {{"buckets", times.buckets}, {"sum_s", times.sum_s}}}}));
+  const auto families = tally.Collect();
+  const auto& faults = only_metric(families, "ppmr_page_fault_seconds").histogram;
+  EXPECT_EQ(faults.sample_count, 3u);
+  EXPECT_NEAR(faults.sample_sum, 3.000021, 1e-9);
+  EXPECT_EQ(faults.bucket.front().cumulative_count, 1u);
+  EXPECT_EQ(faults.bucket[1].cumulative_count, 2u);
+  EXPECT_EQ(faults.bucket[kFaultBoundsS.size() - 1].cumulative_count, 2u);
+}
+
+}  // namespace
+}  // namespace ppmr

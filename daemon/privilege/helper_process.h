@@ -1,0 +1,75 @@
+// `ppmr privileged-helper`: the process behind PrivilegedHelper. One thread; a request at a time.
+// It uses only what its command line names, so a request can make it do nothing else:
+//
+//   mount, unmount            the mount point, once each
+//   start an agent            the given arguments of this very program, and the name of the peer
+//   create a spill file       without a name, in the given directory
+//   open a file again         one of the given files, to read it or, the audit file, to append
+//   remove the control socket
+//   is this process dying     reads its /proc/PID/status
+//   dial                      connects to the given address, the target's
+//
+// A data daemon that an attacker controls can therefore still start agents in the name of any peer,
+// and send them what that peer may send.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/privilege/helper_messages.h"
+#include "mount/fuse_channel.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ppmr {
+
+void add_privileged_helper_command(CLI::App& app, int& exit_code);
+
+// Threads: one.
+class HelperProcess {
+ public:
+  struct Options {
+    int fd = 3;
+    MountOptions mount;
+    std::string spill_directory;
+    std::vector<std::string> read_files;
+    std::string append_file;
+    std::vector<std::string> agent;
+    std::string connect_to;
+    bool loopback_only = false;
+    bool near_target = false;
+    bool background = false;
+  };
+  explicit HelperProcess(Options options) : options_(std::move(options)) {}
+
+  // Serves until the daemon closes its end. Returns an exit code.
+  int run();
+
+ private:
+  struct Outcome {
+    int32_t number = 0;
+    std::vector<UniqueFd> descriptors;
+  };
+  bool serve_one();
+  Result<Outcome> perform(const HelperRequest& request);
+  Result<Outcome> mount();
+  Result<Outcome> unmount();
+  Result<Outcome> start_agent(const std::string& peer);
+  Result<Outcome> create_spill_file();
+  Result<Outcome> open_again(int32_t number);
+  Result<Outcome> dial(int32_t number);
+  void reap_agents();
+
+  const Options options_;
+  bool mounted_once_ = false;
+  FuseChannel channel_;                  // without its descriptor, which the daemon has
+  std::map<pid_t, std::string> agents_;  // by pid: for which peer
+};
+
+}  // namespace ppmr

@@ -1,0 +1,164 @@
+#include "daemon/privilege/privileged_helper.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/spawn.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+constexpr int kHelpersSocket = 3;  // descriptor number in the helper
+
+Status send_request(int socket, const HelperRequest& request) {
+  ssize_t sent;
+  do {
+    sent = ::send(socket, &request, sizeof(request), MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == sizeof(request)) return {};
+  return system_failure("send to", "the privileged helper (has it ended?)");
+}
+
+Status receive_reply(int socket, HelperReply& reply, std::vector<UniqueFd>& descriptors) {
+  iovec buffer{&reply, sizeof(reply)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kHelperDescriptorsMax * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &buffer;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t received;
+  do {
+    received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received == 0) return failure(EPIPE, "the privileged helper has ended");
+  if (received < 0) return system_failure("receive from", "the privileged helper");
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(fd), sizeof(fd));
+      descriptors.emplace_back(fd);
+    }
+  }
+  if (received == sizeof(reply) && reply.text_bytes <= sizeof(reply.text)) return {};
+  return failure(EPROTO, "the privileged helper sent a malformed reply");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOptions& options) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return system_failure("socketpair for", "the privileged helper");
+  }
+  UniqueFd ours(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  std::vector<std::string> words = {
+      "ppmr", "privileged-helper", "--fd=" + std::to_string(kHelpersSocket),
+      "--mountpoint=" + options.mountpoint, "--control-socket=" + options.control_socket};
+  if (!options.spill_directory.empty()) words.push_back("--spill-dir=" + options.spill_directory);
+  std::vector<std::string> files = options.read_files;
+  for (const std::string& file : files) words.push_back("--read-file=" + file);
+  if (!options.append_file.empty()) {
+    words.push_back("--append-file=" + options.append_file);
+    files.push_back(options.append_file);
+  }
+  if (options.allow_other) words.push_back("--allow-other");
+  if (!options.connect_to.empty()) words.push_back("--connect-to=" + options.connect_to);
+  if (options.loopback_only) words.push_back("--loopback-only");
+  if (options.near_target) words.push_back("--near-target");
+  if (options.background) words.push_back("--background");
+  if (!options.agent.empty()) words.push_back("--");
+  words.insert(words.end(), options.agent.begin(), options.agent.end());
+  auto pid = spawn({.argv = std::move(words),
+                    .program = "/proc/self/exe",
+                    .files = {{theirs.get(), kHelpersSocket}}});
+  if (!pid) return failure(pid.error());
+  return std::make_shared<PrivilegedHelper>(std::move(ours), std::move(files));
+}
+
+Result<FuseChannel> PrivilegedHelper::mount() {
+  auto answer = ask(HelperOperation::kMount, 0, "", 1);
+  if (!answer) return failure(answer.error());
+  return FuseChannel{std::move(answer->descriptors[0]), [this] {
+                       if (auto done = ask(HelperOperation::kUnmount); !done) {
+                         spdlog::error("{}", done.error().message);
+                       }
+                     }};
+}
+
+Result<UniqueFd> PrivilegedHelper::start_agent(const std::string& peer) {
+  auto answer = ask(HelperOperation::kStartAgent, 0, peer, 1);
+  if (!answer) return failure(answer.error());
+  return std::move(answer->descriptors[0]);
+}
+
+Result<UnnamedFile> PrivilegedHelper::create_spill_file() {
+  auto answer = ask(HelperOperation::kCreateSpillFile, 0, "", 2);
+  if (!answer) return failure(answer.error());
+  return UnnamedFile{std::move(answer->descriptors[0]), std::move(answer->descriptors[1])};
+}
+
+Result<UniqueFd> PrivilegedHelper::open_again(const std::string& path) {
+  const auto found = std::find(files_.begin(), files_.end(), path);
+  if (found == files_.end()) return failure(EPERM, "open " + path + ": not one of the files");
+  auto answer =
+      ask(HelperOperation::kOpenAgain, static_cast<int32_t>(found - files_.begin()), "", 1);
+  if (!answer) return failure(answer.error());
+  return std::move(answer->descriptors[0]);
+}
+
+Result<UniqueFd> PrivilegedHelper::dial(size_t number) {
+  auto answer = ask(HelperOperation::kDial, static_cast<int32_t>(number), "", 1);
+  if (!answer) return failure(answer.error());
+  return std::move(answer->descriptors[0]);
+}
+
+void PrivilegedHelper::remove_control_socket() {
+  if (auto done = ask(HelperOperation::kRemoveControlSocket); !done) {
+    spdlog::error("{}", done.error().message);
+  }
+}
+
+bool PrivilegedHelper::is_dying(pid_t process) {
+  const auto answer = ask(HelperOperation::kIsDying, process);
+  return answer && answer->number != 0;
+}
+
+Result<PrivilegedHelper::Answer> PrivilegedHelper::ask(HelperOperation operation, int32_t number,
+                                                       const std::string& text,
+                                                       size_t descriptors) {
+  HelperRequest request{.operation = operation, .number = number};
+  if (text.size() > sizeof(request.text)) {
+    return failure(ENAMETOOLONG, "request to the privileged helper: the text is too long");
+  }
+  request.text_bytes = static_cast<uint32_t>(text.size());
+  std::copy(text.begin(), text.end(), request.text);
+  HelperReply reply;
+  Answer answer;
+  {
+    std::lock_guard lock(mutex_);
+    if (Status sent = send_request(socket_.get(), request); !sent) return failure(sent.error());
+    if (Status received = receive_reply(socket_.get(), reply, answer.descriptors); !received) {
+      return failure(received.error());
+    }
+  }
+  if (reply.errno_value != 0) {
+    return failure(reply.errno_value, std::string(reply.text, reply.text_bytes));
+  }
+  if (answer.descriptors.size() != descriptors) {
+    return failure(EPROTO, "the privileged helper sent " +
+                               std::to_string(answer.descriptors.size()) + " descriptors, not " +
+                               std::to_string(descriptors) + " (are descriptors used up?)");
+  }
+  answer.number = reply.number;
+  return answer;
+}
+
+}  // namespace ppmr

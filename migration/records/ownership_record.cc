@@ -1,0 +1,336 @@
+#include "migration/records/ownership_record.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<const char*, kMigrationStateCount> kStateNames = {
+    "preparing", "dumping", "frozen",  "sealed",   "committed", "restoring",
+    "ready",     "owned",   "running", "finished", "aborted"};
+constexpr std::array<const char*, 7> kPhaseNames = {"waiting", "dumping", "held",    "sealed",
+                                                    "ready",   "running", "complete"};
+constexpr size_t kTreesMax = 4096;
+constexpr size_t kTasksMax = 65536;
+constexpr size_t kRoundsMax = 100;  // as --pre-copy
+
+Result<TreePhase> parse_phase(const std::string& name) {
+  const auto found = std::find(kPhaseNames.begin(), kPhaseNames.end(), name);
+  if (found == kPhaseNames.end()) return failure(EPROTO, "unknown phase '" + name + "'");
+  return static_cast<TreePhase>(found - kPhaseNames.begin());
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name[0] != '.' &&
+         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+json pack(const ProcessIdentity& process) { return {process.pid, process.start_time}; }
+
+ProcessIdentity unpack_process(const json& packed) {
+  return {packed.at(0).get<pid_t>(), packed.at(1).get<uint64_t>()};
+}
+
+// Throws like unpack_tree().
+Result<ContainerRecord> unpack_container(const json& packed) {
+  const ContainerRecord container{packed.at("name"), packed.at("bundle"), packed.at("created")};
+  const bool none = container.name.empty() && container.bundle.empty();
+  if (none || (is_container_name(container.name) && container.bundle.starts_with('/') &&
+               container.bundle.find('\0') == std::string::npos)) {
+    return container;
+  }
+  return failure(EPROTO,
+                 "invalid container '" + container.name + "' in '" + container.bundle + "'");
+}
+
+// Throws nlohmann::json::exception if a field is missing or has another type.
+Result<TreeRecord> unpack_tree(const json& packed) {
+  TreeRecord tree;
+  tree.root = packed.at("root");
+  tree.root_start_time = packed.at("root_start_time");
+  tree.name = packed.at("name");
+  tree.checkpoint = packed.at("checkpoint");
+  tree.memory = packed.at("memory");
+  tree.images = packed.at("images");
+  auto container = unpack_container(packed.at("container"));
+  if (!container) return failure(container.error());
+  tree.container = std::move(*container);
+  auto phase = parse_phase(packed.at("phase"));
+  if (!phase) return failure(phase.error());
+  tree.phase = *phase;
+  if (packed.at("tasks").size() > kTasksMax) return failure(EPROTO, "too many tasks");
+  for (const json& task : packed.at("tasks")) tree.tasks.push_back(unpack_process(task));
+  tree.waiting_at = packed.at("waiting_at").get<std::vector<uint64_t>>();
+  tree.criu = unpack_process(packed.at("criu"));
+  tree.supervisor = unpack_process(packed.at("supervisor"));
+  // The fields with a default are missing in records of older versions.
+  tree.expected_bytes = packed.value("expected_bytes", uint64_t{0});
+  tree.bytes = packed.value("bytes", uint64_t{0});
+  tree.dump_began_ns = packed.value("dump_began_ns", int64_t{0});
+  tree.freeze_began_ns = packed.at("freeze_began_ns");
+  tree.held_ns = packed.at("held_ns");
+  tree.sealed_ns = packed.at("sealed_ns");
+  const json rounds = packed.value("rounds", json::array());
+  if (rounds.size() > kRoundsMax) return failure(EPROTO, "too many rounds");
+  for (const json& round : rounds) tree.rounds.push_back({round.at(0), round.at(1)});
+  tree.restore_began_ns = packed.value("restore_began_ns", int64_t{0});
+  tree.restored_ns = packed.value("restored_ns", int64_t{0});
+  tree.running_ns = packed.at("running_ns");
+  tree.complete_ns = packed.at("complete_ns");
+  tree.lazily = packed.at("lazily");
+  tree.error = packed.at("error");
+  // A peer must not send paths.
+  for (const std::string* name : {&tree.checkpoint, &tree.memory, &tree.images}) {
+    if (name->empty() && name != &tree.checkpoint) continue;
+    if (!is_plain_name(*name)) return failure(EPROTO, "invalid checkpoint name '" + *name + "'");
+  }
+  return tree;
+}
+
+Result<OwnershipRecord> unpack(const json& packed) {
+  OwnershipRecord record;
+  record.id = packed.at("id");
+  if (!is_migration_id(record.id)) return failure(EPROTO, "invalid id '" + record.id + "'");
+  const std::string role = packed.at("role");
+  if (role != "source" && role != "target") return failure(EPROTO, "unknown role '" + role + "'");
+  record.role = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
+  const std::string state = packed.at("state");
+  const auto parsed = parse_state(state);
+  if (!parsed) return failure(EPROTO, "unknown state '" + state + "'");
+  record.state = *parsed;
+  record.version = packed.at("version");
+  record.epoch = packed.at("epoch");
+  record.peer = packed.at("peer");
+  record.endpoint = packed.at("endpoint");
+  if (!record.endpoint.is_object()) return failure(EPROTO, "'endpoint' is not a JSON object");
+  record.boot_id = packed.at("boot_id");
+  record.mountpoint = packed.at("mountpoint");
+  record.audit_file = packed.at("audit_file");
+  record.coordinator = unpack_process(packed.at("coordinator"));
+  record.hold_limit_ms = packed.at("hold_limit_ms");
+  record.leave_running = packed.at("leave_running");
+  record.lazily = packed.at("lazily");
+  record.post_copy = packed.at("post_copy");
+  record.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
+  record.restart_policy = packed.at("restart_policy");
+  if (!record.restart_policy.is_object()) {
+    return failure(EPROTO, "'restart_policy' is not a JSON object");
+  }
+  if (packed.at("trees").empty() || packed.at("trees").size() > kTreesMax) {
+    return failure(EPROTO, std::to_string(packed.at("trees").size()) + " trees");
+  }
+  for (const json& tree : packed.at("trees")) {
+    auto unpacked = unpack_tree(tree);
+    if (!unpacked) return failure(unpacked.error());
+    record.trees.push_back(std::move(*unpacked));
+  }
+  record.tasks_stopped = packed.at("tasks_stopped");
+  record.peer_notified = packed.at("peer_notified");
+  record.error = packed.at("error");
+  for (const json& change : packed.at("history")) {
+    const auto at = parse_state(change.at(0));
+    if (!at)
+      return failure(EPROTO,
+                     "the history of the record has the unknown state " + change.at(0).dump());
+    record.history.push_back({*at, change.at(1)});
+  }
+  if (record.history.empty()) return failure(EPROTO, "no history");
+  return record;
+}
+
+}  // namespace
+
+const char* to_string(MigrationRole role) {
+  return role == MigrationRole::kSource ? "source" : "target";
+}
+const char* to_string(MigrationState state) { return kStateNames[static_cast<size_t>(state)]; }
+const char* to_string(TreePhase phase) { return kPhaseNames[static_cast<size_t>(phase)]; }
+std::string to_string(MigrationRole role, MigrationState state) {
+  return std::string(to_string(role)) + ":" + to_string(state);
+}
+
+std::optional<MigrationState> parse_state(const std::string& name) {
+  const auto found = std::find(kStateNames.begin(), kStateNames.end(), name);
+  if (found == kStateNames.end()) return std::nullopt;
+  return static_cast<MigrationState>(found - kStateNames.begin());
+}
+
+MigrationState first_state(MigrationRole role) {
+  return role == MigrationRole::kSource ? MigrationState::kPreparing : MigrationState::kRestoring;
+}
+
+bool may_change(MigrationRole role, MigrationState from, MigrationState to) {
+  using enum MigrationState;
+  if (role == MigrationRole::kSource) {
+    switch (from) {
+      case kPreparing:
+        return to == kDumping || to == kAborted;
+      case kDumping:
+        return to == kFrozen || to == kAborted;
+      case kFrozen:
+        return to == kSealed || to == kAborted;
+      case kSealed:
+        return to == kCommitted || to == kAborted;
+      case kCommitted:
+        return to == kFinished;
+      default:
+        return false;
+    }
+  }
+  switch (from) {
+    case kRestoring:
+      return to == kReady || to == kAborted;
+    case kReady:
+      return to == kOwned || to == kAborted;
+    case kOwned:
+      return to == kRunning;
+    case kRunning:
+      return to == kFinished;
+    default:
+      return false;
+  }
+}
+
+bool is_over(MigrationState state) {
+  return state == MigrationState::kFinished || state == MigrationState::kAborted;
+}
+
+const char* OwnershipRecord::owner() const {
+  using enum MigrationState;
+  if (leave_running) return "both: the copy has a pid namespace of its own";
+  if (state == kAborted) return "source";
+  if (role == MigrationRole::kSource) {
+    return state == kCommitted || state == kFinished ? "target" : "source";
+  }
+  if (state == kReady) return "undecided: see the record of the source";
+  return state == kRestoring ? "source" : "target";
+}
+
+bool OwnershipRecord::all_trees(TreePhase phase) const {
+  return std::all_of(trees.begin(), trees.end(),
+                     [&](const TreeRecord& tree) { return tree.phase >= phase; });
+}
+
+const std::string& OwnershipRecord::first_error() const {
+  const auto failed = std::find_if(trees.begin(), trees.end(),
+                                   [](const TreeRecord& tree) { return !tree.error.empty(); });
+  return error.empty() && failed != trees.end() ? failed->error : error;
+}
+
+std::string images_path(const OwnershipRecord& record, const TreeRecord& tree) {
+  const std::string top = record.mountpoint + "/" + tree.checkpoint;
+  return tree.images.empty() ? top : top + "/" + tree.images;
+}
+
+std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree) {
+  return tree.memory.empty() ? "" : record.mountpoint + "/" + tree.memory;
+}
+
+void to_json(json& packed, const TreeRecord& tree) {
+  auto tasks = json::array();
+  for (const ProcessIdentity& task : tree.tasks) tasks.push_back(pack(task));
+  auto rounds = json::array();
+  for (const RoundRecord& round : tree.rounds) {
+    rounds.push_back(json::array({round.ended_ns, round.bytes}));
+  }
+  packed = {{"root", tree.root},
+            {"root_start_time", tree.root_start_time},
+            {"name", tree.name},
+            {"checkpoint", tree.checkpoint},
+            {"memory", tree.memory},
+            {"images", tree.images},
+            {"container",
+             {{"name", tree.container.name},
+              {"bundle", tree.container.bundle},
+              {"created", tree.container.created}}},
+            {"phase", to_string(tree.phase)},
+            {"tasks", tasks},
+            {"waiting_at", tree.waiting_at},
+            {"criu", pack(tree.criu)},
+            {"supervisor", pack(tree.supervisor)},
+            {"expected_bytes", tree.expected_bytes},
+            {"bytes", tree.bytes},
+            {"dump_began_ns", tree.dump_began_ns},
+            {"freeze_began_ns", tree.freeze_began_ns},
+            {"held_ns", tree.held_ns},
+            {"sealed_ns", tree.sealed_ns},
+            {"rounds", rounds},
+            {"restore_began_ns", tree.restore_began_ns},
+            {"restored_ns", tree.restored_ns},
+            {"running_ns", tree.running_ns},
+            {"complete_ns", tree.complete_ns},
+            {"lazily", tree.lazily},
+            {"error", tree.error}};
+}
+
+void to_json(json& packed, const OwnershipRecord& record) {
+  auto history = json::array();
+  for (const StateChange& change : record.history) {
+    history.push_back({to_string(change.state), change.at_ns});
+  }
+  packed = {{"id", record.id},
+            {"role", to_string(record.role)},
+            {"state", to_string(record.state)},
+            {"version", record.version},
+            {"epoch", record.epoch},
+            {"owner", record.owner()},
+            {"peer", record.peer},
+            {"endpoint", record.endpoint},
+            {"boot_id", record.boot_id},
+            {"mountpoint", record.mountpoint},
+            {"audit_file", record.audit_file},
+            {"coordinator", pack(record.coordinator)},
+            {"hold_limit_ms", record.hold_limit_ms},
+            {"leave_running", record.leave_running},
+            {"lazily", record.lazily},
+            {"post_copy", record.post_copy},
+            {"criu_options", record.criu_options},
+            {"restart_policy", record.restart_policy},
+            {"trees", record.trees},
+            {"tasks_stopped", record.tasks_stopped},
+            {"peer_notified", record.peer_notified},
+            {"error", record.error},
+            {"history", history}};
+}
+
+Result<OwnershipRecord> parse_record(const json& packed) {
+  try {
+    auto record = unpack(packed);
+    if (!record) {
+      return failure(EPROTO, "cannot parse the record of a migration (version mismatch?): " +
+                                 record.error().message);
+    }
+    return record;
+  } catch (const json::exception& error) {
+    return failure(
+        EPROTO,
+        std::string("cannot parse the record of a migration (version mismatch?): ") + error.what());
+  }
+}
+
+std::string random_migration_id() {
+  std::array<unsigned char, 16> bytes{};
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t count = ::getrandom(bytes.data() + filled, bytes.size() - filled, 0);
+    if (count > 0) filled += static_cast<size_t>(count);
+  }
+  std::string id;
+  for (const unsigned char byte : bytes) {
+    id += "0123456789abcdef"[byte >> 4];
+    id += "0123456789abcdef"[byte & 15];
+  }
+  return id;
+}
+
+bool is_migration_id(const std::string& text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+}  // namespace ppmr

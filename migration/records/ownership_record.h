@@ -1,0 +1,161 @@
+// The record of a migration: which node may run its processes. Each of the two nodes has one.
+//
+// The records are the protocol: a process that waits for the decision waits for a change of its
+// node's record, and a process that decides changes it. docs/migration.md describes the protocol.
+//
+//   source   preparing -> dumping -> frozen -> sealed -> COMMITTED -> finished
+//   target   restoring -> ready -> owned -> running -> finished
+//   both     -> aborted: at the source from any state before committed;
+//            at the target from restoring on its own initiative, from ready only on the source's
+//            decision
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "processes/process_identity.h"
+#include "restart_loader/containers/container_record.h"
+
+namespace ppmr {
+
+// Upper bound of OwnershipRecord::hold_limit_ms.
+inline constexpr std::chrono::hours kHoldLimitMax{24};
+
+enum class MigrationRole { kSource, kTarget };
+
+enum class MigrationState {
+  kPreparing,  // source: no process was touched
+  kDumping,    // source: trees are being dumped
+  kFrozen,     // source: every tree is dumped and held in CRIU's post-dump hook
+  kSealed,     // source: the target has verified every checkpoint
+  kCommitted,  // source: has decided: only the target may run the trees
+  kRestoring,  // target: waits for checkpoints and restores them
+  kReady,      // target: every tree is restored and held in the post-restore hook; in doubt
+  kOwned,      // target: was notified of the commit
+  kRunning,    // target: was notified that the source's tasks are dead; lets the trees run
+  kFinished,   // this node has nothing left to do
+  kAborted,    // the trees run on at the source
+};
+inline constexpr size_t kMigrationStateCount = 11;
+static_assert(static_cast<size_t>(MigrationState::kAborted) + 1 == kMigrationStateCount);
+
+// The progress of one tree.
+enum class TreePhase {
+  kWaiting,
+  kDumping,   // source
+  kHeld,      // source: dumped, held in the post-dump hook
+  kSealed,    // source: the target has verified the tree's checkpoint
+  kReady,     // target: restored, held in the post-restore hook
+  kRunning,   // target: runs
+  kComplete,  // source: the tasks are dead; target: all memory is in place
+};
+
+const char* to_string(MigrationRole role);
+const char* to_string(MigrationState state);
+const char* to_string(TreePhase phase);
+std::optional<MigrationState> parse_state(const std::string& name);
+// "source:sealed", for tests.
+std::string to_string(MigrationRole role, MigrationState state);
+
+MigrationState first_state(MigrationRole role);
+bool may_change(MigrationRole role, MigrationState from, MigrationState to);
+bool is_over(MigrationState state);
+
+// A round of pre-copy that is complete.
+struct RoundRecord {
+  int64_t ended_ns = 0;
+  uint64_t bytes = 0;
+};
+
+struct TreeRecord {
+  pid_t root = 0;
+  uint64_t root_start_time = 0;  // source: with `root`, identifies the process that was selected
+  std::string name;              // name of the root's program, for messages
+  std::string checkpoint;        // name of the tree's checkpoint in the mounts
+  std::string memory;  // name of the checkpoint of its memory; "": the images include the memory
+  ContainerRecord container;
+  std::string images;  // directory of the last dump in the checkpoint; "" without pre-copy rounds
+  TreePhase phase = TreePhase::kWaiting;
+  std::vector<ProcessIdentity> tasks;  // frozen (source) or restored (target)
+  std::vector<uint64_t> waiting_at;  // target: the address in CRIU's restorer where each task waits
+  ProcessIdentity criu;              // holds the tasks
+  ProcessIdentity supervisor;        // target: its `ppmr migration-restore`
+  // Source: what the tree needs at the target, an estimated maximum; 0: unknown.
+  uint64_t expected_bytes = 0;
+  uint64_t bytes = 0;           // source: what the target has verified, known at the end
+  int64_t dump_began_ns = 0;    // source: start of the first pre-copy round, or of the dump; all
+                                // times are CLOCK_REALTIME
+  int64_t freeze_began_ns = 0;  // source
+  int64_t held_ns = 0;          // when the tree was dumped (source) or restored (target)
+  int64_t sealed_ns = 0;
+  std::vector<RoundRecord> rounds;  // source
+  // Of the target. The record of the source has them, too, when the migration is over.
+  int64_t restore_began_ns = 0;
+  int64_t restored_ns = 0;  // source only: at the target it is held_ns
+  int64_t running_ns = 0;
+  int64_t complete_ns = 0;
+  bool lazily = false;  // target: how it was restored
+  std::string error;    // target: why the supervisor gave up; the next supervisor clears it
+};
+
+struct StateChange {
+  MigrationState state = MigrationState::kPreparing;
+  int64_t at_ns = 0;
+};
+
+struct OwnershipRecord {
+  std::string id;  // 32 hexadecimal digits
+  MigrationRole role = MigrationRole::kSource;
+  MigrationState state = MigrationState::kPreparing;
+  uint64_t version = 0;  // set by RecordStore, counts from 1
+  uint64_t epoch = 1;    // how many nodes have owned the processes, including this one
+  std::string peer;  // source: name of the target; target: identity of the source, and the owner
+                     // of the checkpoints that this migration may use
+  nlohmann::json endpoint;      // source: the target's agent, see parse_endpoint()
+  std::string boot_id;          // source: the boot for which the ProcessIdentities are valid
+  std::string mountpoint;       // on this node
+  std::string audit_file;       // on this node; empty: syslog only
+  ProcessIdentity coordinator;  // source: `ppmr migrate`
+  int64_t hold_limit_ms = 0;    // how long a tree may be held before the decision
+  bool leave_running = false;
+  bool lazily = true;
+  // Whether the decision does not wait for the memory: after it the source keeps the frozen tasks
+  // until the target has all of it.
+  bool post_copy = false;
+  std::vector<std::string> criu_options;
+  nlohmann::json restart_policy =
+      nlohmann::json::object();  // target: of this migration, see preflight/policy
+  std::vector<TreeRecord> trees;
+  bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
+  bool peer_notified = false;  // source: the target was notified of the outcome
+  std::string error;           // why the migration was aborted or is stuck
+  std::vector<StateChange> history;
+
+  // "source" or "target": the node that may run the processes. An explanation instead if both may
+  // (`leave_running`) or this record cannot tell.
+  const char* owner() const;
+  // Whether all trees have reached at least this phase.
+  bool all_trees(TreePhase phase) const;
+  // The record's error, else the first error of a tree; empty: none.
+  const std::string& first_error() const;
+};
+
+// The directory with the images of a tree's last dump, in the mount of the record's node.
+std::string images_path(const OwnershipRecord& record, const TreeRecord& tree);
+// The memory file of a tree (processes/memory); "" if the images include the memory.
+std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree);
+
+void to_json(nlohmann::json& json, const OwnershipRecord& record);
+void to_json(nlohmann::json& json, const TreeRecord& tree);
+// Validates a record from disk or from a peer. Errors: EPROTO; the message names the fault.
+Result<OwnershipRecord> parse_record(const nlohmann::json& json);
+
+std::string random_migration_id();
+bool is_migration_id(const std::string& text);
+
+}  // namespace ppmr

@@ -1,0 +1,146 @@
+#include "migration/records/ownership_record.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+
+OwnershipRecord record_of_two_trees() {
+  OwnershipRecord record;
+  record.id = random_migration_id();
+  record.history = {{kPreparing, 1}};
+  record.peer = "there";
+  record.endpoint = nlohmann::json::object();
+  record.criu_options = {"--shell-job"};
+  TreeRecord tree;
+  tree.root = 17;
+  tree.root_start_time = 4711;
+  tree.name = "worker (1)";
+  tree.checkpoint = "worker-17";
+  tree.tasks = {{17, 1000}, {18, 1001}};
+  tree.waiting_at = {0x7fff00001234, 0};
+  tree.phase = TreePhase::kHeld;
+  tree.expected_bytes = 100;
+  tree.bytes = 99;
+  tree.dump_began_ns = 2;
+  tree.rounds = {{3, 60}, {4, 30}};
+  tree.restore_began_ns = 5;
+  tree.restored_ns = 6;
+  record.trees = {tree, tree};
+  record.trees[1].container = {"job", "/srv/job", "2026-01-02T03:04:05Z"};
+  return record;
+}
+
+std::vector<MigrationState> all_states() {
+  std::vector<MigrationState> states;
+  for (size_t i = 0; i < kMigrationStateCount; ++i)
+    states.push_back(static_cast<MigrationState>(i));
+  return states;
+}
+
+TEST(OwnershipRecord, SurvivesConversionToJsonAndBack) {
+  const OwnershipRecord record = record_of_two_trees();
+  const auto back = parse_record(nlohmann::json(record));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
+}
+
+TEST(OwnershipRecord, RecordOfAnOlderVersionHasNoTimesForATimeline) {
+  nlohmann::json packed = record_of_two_trees();
+  for (nlohmann::json& tree : packed["trees"]) {
+    for (const char* field : {"expected_bytes", "bytes", "dump_began_ns", "rounds",
+                              "restore_began_ns", "restored_ns"}) {
+      EXPECT_EQ(tree.erase(field), 1u) << field;
+    }
+  }
+  const auto back = parse_record(packed);
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back->trees[0].dump_began_ns, 0);
+  EXPECT_TRUE(back->trees[0].rounds.empty());
+}
+
+TEST(OwnershipRecord, EveryStateHasADistinctName) {
+  std::set<std::string> names;
+  for (const MigrationState state : all_states()) {
+    names.insert(to_string(state));
+    EXPECT_EQ(parse_state(to_string(state)), state);
+  }
+  EXPECT_EQ(names.size(), kMigrationStateCount);
+  EXPECT_FALSE(parse_state("sealing"));
+}
+
+TEST(OwnershipRecord, CommittedSourceCanOnlyFinishAndFinalStatesNeverChange) {
+  for (const MigrationState to : all_states()) {
+    EXPECT_EQ(may_change(MigrationRole::kSource, kCommitted, to), to == kFinished);
+    for (const MigrationState over : {kFinished, kAborted}) {
+      EXPECT_FALSE(may_change(MigrationRole::kSource, over, to));
+      EXPECT_FALSE(may_change(MigrationRole::kTarget, over, to));
+    }
+  }
+}
+
+TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItOwnsTheProcesses) {
+  for (const MigrationState from : {kPreparing, kDumping, kFrozen, kSealed}) {
+    EXPECT_TRUE(may_change(MigrationRole::kSource, from, kAborted)) << to_string(from);
+  }
+  EXPECT_TRUE(may_change(MigrationRole::kTarget, kRestoring, kAborted));
+  EXPECT_TRUE(may_change(MigrationRole::kTarget, kReady, kAborted));
+  for (const MigrationState from : {kOwned, kRunning}) {
+    EXPECT_FALSE(may_change(MigrationRole::kTarget, from, kAborted)) << to_string(from);
+  }
+}
+
+// At most one node lets the processes run: the source before the commit, the target in `running`,
+// which follows only on `owned` and thereby on the commit.
+TEST(OwnershipRecord, TargetRunsOnlyProcessesThatItOwns) {
+  for (const MigrationState from : all_states()) {
+    if (from == kOwned) continue;
+    EXPECT_FALSE(may_change(MigrationRole::kTarget, from, kRunning)) << to_string(from);
+  }
+}
+
+TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
+  const nlohmann::json good = record_of_two_trees();
+  for (const auto& [key, value] : good.items()) {
+    if (key == "owner") continue;  // derived from other fields
+    nlohmann::json damaged = good;
+    damaged.erase(key);
+    EXPECT_FALSE(parse_record(damaged)) << key << " is missing";
+    damaged = good;
+    damaged[key] = value.is_object() ? nlohmann::json(1) : nlohmann::json{{"another", "type"}};
+    EXPECT_FALSE(parse_record(damaged)) << key << " is of another type";
+  }
+  EXPECT_FALSE(parse_record(nlohmann::json::parse("{", nullptr, false)));
+  EXPECT_FALSE(parse_record(nlohmann::json::array()));
+}
+
+TEST(OwnershipRecord, RefusesNamesThatArePaths) {
+  for (const char* name : {"", ".", "..", "a/b", "../x", ".hidden"}) {
+    nlohmann::json record = record_of_two_trees();
+    record["trees"][0]["checkpoint"] = name;
+    EXPECT_FALSE(parse_record(record)) << name;
+    if (*name == 0) continue;
+    record = record_of_two_trees();
+    record["trees"][0]["images"] = name;
+    EXPECT_FALSE(parse_record(record)) << name;
+  }
+  for (const auto& [name, bundle] : {std::pair{"../job", "/srv"}, {"job", "srv"}, {"", "/srv"}}) {
+    nlohmann::json record = record_of_two_trees();
+    record["trees"][1]["container"]["name"] = name;
+    record["trees"][1]["container"]["bundle"] = bundle;
+    EXPECT_FALSE(parse_record(record)) << name << " in " << bundle;
+  }
+  for (const char* id : {"", "../../etc/passwd", "0123", "ABCDEF00000000000000000000000000"}) {
+    nlohmann::json record = record_of_two_trees();
+    record["id"] = id;
+    EXPECT_FALSE(parse_record(record)) << id;
+  }
+}
+
+}  // namespace
+}  // namespace ppmr

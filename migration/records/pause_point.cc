@@ -1,0 +1,8 @@
+#include "migration/records/pause_point.h"
+
+namespace ppmr {
+
+// Weak symbol: in the test build, tests/pause_point.cc replaces it.
+[[gnu::weak]] void pause_point(const std::string&, const OwnershipRecord&) {}
+
+}  // namespace ppmr

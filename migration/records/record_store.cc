@@ -1,0 +1,359 @@
+#include "migration/records/record_store.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_set>
+
+#include "base/clock.h"
+#include "base/json_text.h"
+#include "base/parse_json.h"
+#include "migration/records/pause_point.h"
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// How often to look for changes without an inotify event, such as another node's changes on a
+// network file system.
+constexpr milliseconds kPollInterval{250};
+constexpr size_t kRecordMaxBytes = size_t{16} << 20;
+// Of the file that marks a record as settled, see list_unsettled().
+constexpr std::string_view kSettledMark = ".settled";
+
+Status sync_directory(const std::string& path) {
+  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", path);
+  return {};
+}
+
+Status make_private_directory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("make", path);
+  return {};
+}
+
+// The number in "17.json"; 0 for anything else.
+uint64_t version_of(const std::string& name) {
+  const size_t dot = name.find('.');
+  if (dot == 0 || dot == std::string::npos || dot > 18 || name.substr(dot) != ".json" ||
+      name.find_first_not_of("0123456789") != dot) {
+    return 0;
+  }
+  return std::stoull(name);
+}
+
+uint64_t latest_version(const std::string& path) {
+  uint64_t latest = 0;
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), closedir);
+  if (!directory) return 0;
+  while (const dirent* entry = readdir(directory.get())) {
+    latest = std::max(latest, version_of(entry->d_name));
+  }
+  return latest;
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return system_failure("create", path);
+  for (size_t written = 0; written < text.size();) {
+    const ssize_t count = ::write(file.get(), text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return system_failure("write", path);
+    written += static_cast<size_t>(count);
+  }
+  if (fsync(file.get()) != 0) return system_failure("sync", path);
+  return {};
+}
+
+// Whether a directory of this name is a record: "ID.source", "ID.target".
+bool is_record(const std::string& name, MigrationRole role) {
+  constexpr size_t kIdLength = 32;
+  return name.size() > kIdLength && is_migration_id(name.substr(0, kIdLength)) &&
+         name[kIdLength] == '.' && name.substr(kIdLength + 1) == to_string(role);
+}
+
+void sort_by_age(std::vector<OwnershipRecord>& records) {
+  std::sort(records.begin(), records.end(), [](const auto& left, const auto& right) {
+    return left.history.front().at_ns < right.history.front().at_ns;
+  });
+}
+
+}  // namespace
+
+Result<RecordStore> RecordStore::open(const std::string& directory) {
+  if (directory.empty() || directory[0] != '/') {
+    return failure(EINVAL, "state directory '" + directory + "': give an absolute path");
+  }
+  std::error_code error;
+  fs::create_directories(fs::path(directory).parent_path(), error);
+  if (auto made = make_private_directory(directory); !made) return failure(made.error());
+  struct stat info;
+  if (stat(directory.c_str(), &info) != 0) return system_failure("stat", directory);
+  if (!S_ISDIR(info.st_mode)) return system_failure("use state directory", directory, ENOTDIR);
+  if ((info.st_mode & 0022) != 0 || info.st_uid != geteuid()) {
+    return failure(EPERM,
+                   "state directory " + directory +
+                       ": other users may write to it, but its records decide where processes run: "
+                       "chown it to the user that runs ppmr, and chmod it to 700");
+  }
+  return RecordStore(directory);
+}
+
+// The time of a contact is the modification time of the record's directory.
+void RecordStore::note_contact(const std::string& id, MigrationRole role) const {
+  (void)utimensat(AT_FDCWD, path_of(id, role).c_str(), nullptr, 0);
+}
+
+std::chrono::milliseconds RecordStore::since_contact(const std::string& id,
+                                                     MigrationRole role) const {
+  struct stat facts {};
+  if (stat(path_of(id, role).c_str(), &facts) != 0) return std::chrono::milliseconds::max();
+  const int64_t at_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
+  return std::chrono::milliseconds((realtime_ns() - at_ns) / 1'000'000);
+}
+
+std::string RecordStore::path_of(const std::string& id, MigrationRole role) const {
+  return directory_ + "/" + name_of(id, role);
+}
+
+std::string RecordStore::name_of(const std::string& id, MigrationRole role) {
+  return id + "." + to_string(role);
+}
+
+Result<std::string> RecordStore::make_work_directory(const std::string& id, MigrationRole role,
+                                                     size_t tree) const {
+  const std::string path = path_of(id, role) + "/work-" + std::to_string(tree);
+  if (auto made = make_private_directory(path); !made) return failure(made.error());
+  return path;
+}
+
+Result<OwnershipRecord> RecordStore::create(OwnershipRecord record) const {
+  const std::string path = path_of(record.id, record.role);
+  if (mkdir(path.c_str(), 0700) != 0) return system_failure("make record", path);
+  record.state = first_state(record.role);
+  record.version = 1;
+  record.history = {{record.state, realtime_ns()}};
+  if (auto written = write(path, record); !written) {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+    return failure(written.error());
+  }
+  if (auto synced = sync_directory(directory_); !synced) return failure(synced.error());
+  pause_point(path, record);
+  return record;
+}
+
+Status RecordStore::write(const std::string& path, OwnershipRecord& record) const {
+  const std::string temporary = path + "/new-" + random_migration_id();
+  const std::string final_name = path + "/" + std::to_string(record.version) + ".json";
+  Status written = write_file(temporary, json_text(record) + "\n");
+  if (written && link(temporary.c_str(), final_name.c_str()) != 0) {
+    written = system_failure("write record", final_name);
+  }
+  unlink(temporary.c_str());
+  if (!written) return written;
+  return sync_directory(path);
+}
+
+Result<OwnershipRecord> RecordStore::read(const std::string& id, MigrationRole role) const {
+  if (!is_migration_id(id)) return failure(EINVAL, "'" + id + "' is not the id of a migration");
+  return read_directory(path_of(id, role));
+}
+
+Result<OwnershipRecord> RecordStore::read_directory(const std::string& path,
+                                                    Reading reading) const {
+  const uint64_t version = latest_version(path);
+  if (version == 0) return failure(ENOENT, "no record " + path);
+  // Makes this version durable: its writer may not have synced the directory yet.
+  if (reading == Reading::kSynced) {
+    if (auto synced = sync_directory(path); !synced) return failure(synced.error());
+  }
+  const std::string name = path + "/" + std::to_string(version) + ".json";
+  std::ifstream file(name);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file || text.size() > kRecordMaxBytes) return failure(EIO, "read record " + name);
+  auto record = parse_record(parse_json(text));
+  if (!record) return failure(record.error().errno_value, name + ": " + record.error().message);
+  record->version = version;
+  return record;
+}
+
+std::vector<std::string> RecordStore::record_directories(std::error_code& error) const {
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    const std::string name = entry.path().filename();
+    if (is_record(name, MigrationRole::kSource) || is_record(name, MigrationRole::kTarget)) {
+      paths.push_back(entry.path());
+    }
+  }
+  return paths;
+}
+
+Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unreadable,
+                                                       const std::set<std::string>& without) const {
+  std::vector<OwnershipRecord> records;
+  std::error_code error;
+  for (const std::string& path : record_directories(error)) {
+    if (without.contains(fs::path(path).filename())) continue;
+    // A record without a version: its creator is still at work, or has died.
+    if (latest_version(path) == 0) continue;
+    auto record = read_directory(path);
+    if (record) {
+      records.push_back(std::move(*record));
+    } else if (unreadable != nullptr) {
+      unreadable->push_back(record.error());
+    }
+  }
+  if (error) return system_failure("list", directory_, error.value());
+  sort_by_age(records);
+  return records;
+}
+
+// The marks are files beside the records, so that one pass over the directory finds both. A mark is
+// written only after the record was synced, and no change unsettles a record.
+Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled() const {
+  std::error_code error;
+  std::unordered_set<std::string> marks;
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    std::string path = entry.path();
+    if (path.ends_with(kSettledMark)) {
+      path.resize(path.size() - kSettledMark.size());
+      marks.insert(std::move(path));
+    } else if (is_record(entry.path().filename(), MigrationRole::kSource)) {
+      paths.push_back(std::move(path));
+    }
+  }
+  if (error) return system_failure("list", directory_, error.value());
+  std::vector<OwnershipRecord> records;
+  for (const std::string& path : paths) {
+    if (marks.contains(path)) continue;
+    auto record = read_directory(path);
+    if (!record) continue;
+    if (is_over(record->state) && record->peer_notified) {
+      std::ofstream(path + std::string(kSettledMark));  // without it the record is read again
+    } else {
+      records.push_back(std::move(*record));
+    }
+  }
+  sort_by_age(records);
+  return records;
+}
+
+Result<std::vector<OwnershipRecord>> RecordStore::list_for_display(
+    int64_t created_from_ns, std::vector<Error>* unreadable) const {
+  std::vector<OwnershipRecord> records;
+  std::error_code error;
+  for (const std::string& path : record_directories(error)) {
+    struct stat facts {};
+    if (stat(path.c_str(), &facts) != 0) continue;
+    // The directory's last change is not before the record's first; but the clock of a file system
+    // is behind by up to a tick.
+    constexpr int64_t kTickMaxNs = 100'000'000;
+    const int64_t changed_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
+    if (changed_ns < created_from_ns - kTickMaxNs) continue;
+    auto record = read_directory(path, Reading::kAsItIs);
+    if (record) {
+      if (record->history.front().at_ns >= created_from_ns) records.push_back(std::move(*record));
+    } else if (unreadable != nullptr && record.error().errno_value != ENOENT) {
+      unreadable->push_back(record.error());
+    }
+  }
+  if (error) return system_failure("list", directory_, error.value());
+  sort_by_age(records);
+  return records;
+}
+
+Result<OwnershipRecord> RecordStore::change(const std::string& id, MigrationRole role,
+                                            const Change& change) const {
+  for (;;) {
+    auto record = read(id, role);
+    if (!record) return record;
+    const MigrationState before = record->state;
+    if (Status changed = change(*record); !changed) return failure(changed.error());
+    if (record->state != before) record->history.push_back({record->state, realtime_ns()});
+    ++record->version;
+    const Status written = write(path_of(id, role), *record);
+    if (!written && written.error().errno_value == EEXIST) continue;  // another process was faster
+    if (!written) return failure(written.error());
+    if (record->state != before) pause_point(path_of(id, role), *record);
+    return record;
+  }
+}
+
+Result<OwnershipRecord> RecordStore::advance(const std::string& id, MigrationRole role,
+                                             MigrationState state, const Change& also) const {
+  constexpr int kUnchanged = EALREADY;
+  auto changed = change(id, role, [&](OwnershipRecord& record) -> Status {
+    if (record.state == state) return failure(kUnchanged, "");
+    if (!may_change(role, record.state, state)) {
+      return failure(EPERM, std::string("migration ") + id + " is " + to_string(record.state) +
+                                " at the " + to_string(role) + " and cannot become " +
+                                to_string(state) +
+                                (record.error.empty() ? "" : " (" + record.error + ")"));
+    }
+    record.state = state;
+    return also ? also(record) : Status{};
+  });
+  if (!changed && changed.error().errno_value == kUnchanged) return read(id, role);
+  return changed;
+}
+
+Result<OwnershipRecord> RecordStore::wait(const std::string& id, MigrationRole role,
+                                          uint64_t version, milliseconds timeout) const {
+  const auto deadline = Clock::now() + timeout;
+  auto watch = RecordWatch::open(*this, id, role);
+  for (;;) {
+    if (latest_version(path_of(id, role)) > version || Clock::now() >= deadline) {
+      return read(id, role);
+    }
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+    pollfd fd{watch ? watch->fd() : -1, POLLIN, 0};
+    poll(&fd, 1, static_cast<int>(std::min(left, kPollInterval).count()));
+    if (watch) watch->drain();
+  }
+}
+
+// Reads only records that are old enough.
+void RecordStore::prune(std::chrono::seconds kept) const {
+  std::error_code ignored;
+  for (const std::string& path : record_directories(ignored)) {
+    const auto changed_at = fs::last_write_time(path, ignored);
+    if (ignored || fs::file_time_type::clock::now() - changed_at < kept) continue;
+    const auto record = read_directory(path);
+    if (!record || !is_over(record->state)) continue;
+    if (record->role == MigrationRole::kSource && !record->peer_notified) continue;
+    fs::remove_all(path, ignored);
+    fs::remove(path + std::string(kSettledMark), ignored);
+  }
+}
+
+Result<RecordWatch> RecordWatch::open(const RecordStore& store, const std::string& id,
+                                      MigrationRole role) {
+  UniqueFd inotify(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  const std::string path = store.directory() + "/" + id + "." + to_string(role);
+  if (!inotify || inotify_add_watch(inotify.get(), path.c_str(), IN_CREATE) < 0) {
+    return system_failure("watch", path);
+  }
+  return RecordWatch(std::move(inotify));
+}
+
+void RecordWatch::drain() const {
+  char events[4096];
+  while (::read(inotify_.get(), events, sizeof events) > 0) {
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,113 @@
+// The records of a node's migrations, in a directory on its disk.
+//
+// A record is a directory ID.ROLE of numbered versions: 1.json, 2.json, ... A change writes a
+// temporary file, syncs it, and links it to the next number. link(2) fails if another process has
+// taken that number: a compare-and-set on disk. Versions stay as long as the record exists, so a
+// writer that was stopped between reading and writing cannot overwrite a change made meanwhile.
+//
+// Considered and not used: one file, replaced under flock(2). A process that is stopped while it
+// holds the lock would block all others, including the hook that must release a frozen process.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <set>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "migration/records/ownership_record.h"
+
+namespace ppmr {
+
+inline constexpr const char* kDefaultStateDirectory = "/var/lib/ppmr";
+// The time for which a record is kept after its migration is over.
+inline constexpr std::chrono::hours kRecordsKept{30 * 24};
+
+// Threads: any; also any number of processes.
+class RecordStore {
+ public:
+  // Creates the directory (0700) if it is missing. Errors: of the file system; EPERM if other users
+  // may write to it.
+  static Result<RecordStore> open(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+
+  // Notes that the migration's coordinator is at work.
+  void note_contact(const std::string& id, MigrationRole role) const;
+  // The time since note_contact() or a change of the record.
+  std::chrono::milliseconds since_contact(const std::string& id, MigrationRole role) const;
+  // Creates the directory (0700) for CRIU's logs, scripts and pid files of one tree.
+  Result<std::string> make_work_directory(const std::string& id, MigrationRole role,
+                                          size_t tree) const;
+
+  // Errors: EEXIST.
+  Result<OwnershipRecord> create(OwnershipRecord record) const;
+  // The latest version, which is durable on return. Errors: ENOENT, EPROTO.
+  Result<OwnershipRecord> read(const std::string& id, MigrationRole role) const;
+  // All records, oldest first, except those whose name_of() is in `without`. Errors of records that
+  // cannot be read go to `unreadable`.
+  Result<std::vector<OwnershipRecord>> list(std::vector<Error>* unreadable = nullptr,
+                                            const std::set<std::string>& without = {}) const;
+  // The name of the record's directory.
+  static std::string name_of(const std::string& id, MigrationRole role);
+  // The records of the source's role that may still need something: those that are not over, or
+  // whose outcome the target does not know. Oldest first. Leaves out records that cannot be read.
+  // Marks every other record that it has read, and does not read it again: its cost does not grow
+  // with the number of records that are kept. Errors: as list().
+  Result<std::vector<OwnershipRecord>> list_unsettled() const;
+  // For display: the records that were created at or after this time (CLOCK_REALTIME), oldest
+  // first. Reads without syncing, so a change in the result may still be lost in a power failure.
+  // Errors: as list().
+  Result<std::vector<OwnershipRecord>> list_for_display(
+      int64_t created_from_ns, std::vector<Error>* unreadable = nullptr) const;
+
+  // Applies `change` to the latest version and writes the result, which is durable on return. Calls
+  // `change` again if another process wrote a version meanwhile. If `change` returns an error,
+  // nothing is written.
+  using Change = std::function<Status(OwnershipRecord&)>;
+  Result<OwnershipRecord> change(const std::string& id, MigrationRole role,
+                                 const Change& change) const;
+  // Changes the state and applies `also`, in one new version. No effect if the record already has
+  // that state. Errors: EPERM if `state` may not follow the present one; the message names both.
+  Result<OwnershipRecord> advance(const std::string& id, MigrationRole role, MigrationState state,
+                                  const Change& also = {}) const;
+
+  // Blocks until there is a version after `version`, or until the timeout. Returns the latest
+  // version.
+  Result<OwnershipRecord> wait(const std::string& id, MigrationRole role, uint64_t version,
+                               std::chrono::milliseconds timeout) const;
+
+  // Removes records that are over and have not changed for `kept`. Never removes a source's record
+  // whose outcome the target does not know yet.
+  void prune(std::chrono::seconds kept = kRecordsKept) const;
+
+ private:
+  explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
+  std::string path_of(const std::string& id, MigrationRole role) const;
+  std::vector<std::string> record_directories(std::error_code& error) const;
+  // What a decision may rest on is synced first.
+  enum class Reading { kSynced, kAsItIs };
+  Result<OwnershipRecord> read_directory(const std::string& path,
+                                         Reading reading = Reading::kSynced) const;
+  Status write(const std::string& path, OwnershipRecord& record) const;
+
+  std::string directory_;
+};
+
+// A descriptor that becomes readable when a record may have changed, for poll(2).
+// Threads: one.
+class RecordWatch {
+ public:
+  static Result<RecordWatch> open(const RecordStore& store, const std::string& id,
+                                  MigrationRole role);
+  int fd() const { return inotify_.get(); }
+  void drain() const;
+
+ private:
+  explicit RecordWatch(UniqueFd inotify) : inotify_(std::move(inotify)) {}
+  UniqueFd inotify_;
+};
+
+}  // namespace ppmr

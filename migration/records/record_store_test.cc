@@ -1,0 +1,330 @@
+#include "migration/records/record_store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+using std::chrono::milliseconds;
+constexpr MigrationRole kSource = MigrationRole::kSource;
+
+class RecordStoreTest : public testing::Test {
+ protected:
+  RecordStoreTest() {
+    std::string path = testing::TempDir() + "/store-XXXXXX";
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+  }
+  ~RecordStoreTest() override { std::filesystem::remove_all(directory_); }
+
+  RecordStore open() {
+    auto store = RecordStore::open(directory_ + "/state");
+    EXPECT_TRUE(store) << store.error().message;
+    return *store;
+  }
+  static OwnershipRecord fresh() {
+    OwnershipRecord record;
+    record.id = random_migration_id();
+    record.endpoint = nlohmann::json::object();
+    record.trees.resize(1);
+    record.trees[0].checkpoint = "worker-17";
+    return record;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(RecordStoreTest, CreatedRecordIsVisibleToAnotherStore) {
+  const auto created = open().create(fresh());
+  ASSERT_TRUE(created) << created.error().message;
+  const auto read = open().read(created->id, kSource);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->state, kPreparing);
+  EXPECT_EQ(read->version, 1u);
+  struct stat info;
+  ASSERT_EQ(stat((directory_ + "/state").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+TEST_F(RecordStoreTest, RefusesToCreateTheSameIdTwice) {
+  const auto created = open().create(fresh());
+  ASSERT_TRUE(created);
+  const auto again = open().create(*created);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().errno_value, EEXIST);
+}
+
+TEST_F(RecordStoreTest, AdvancingTwiceToTheSameStateChangesTheRecordOnce) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  const auto dumping = store.advance(created->id, kSource, kDumping);
+  ASSERT_TRUE(dumping);
+  EXPECT_EQ(dumping->version, 2u);
+  ASSERT_EQ(dumping->history.size(), 2u);
+  EXPECT_EQ(dumping->history[1].state, kDumping);
+  const auto again = store.advance(created->id, kSource, kDumping);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->version, 2u);
+}
+
+TEST_F(RecordStoreTest, LateDecisionFailsAndQuotesTheEarlierOne) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& record) -> Status {
+    record.error = "the hook was faster";
+    return {};
+  }));
+  const auto late = store.advance(created->id, kSource, kCommitted);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().errno_value, EPERM);
+  EXPECT_NE(late.error().message.find("the hook was faster"), std::string::npos);
+  EXPECT_EQ(store.read(created->id, kSource)->state, kAborted);
+}
+
+TEST_F(RecordStoreTest, ExactlyOneOfManyDecisionsWins) {
+  const RecordStore store = open();
+  for (int round = 0; round < 20; ++round) {
+    const auto created = store.create(fresh());
+    ASSERT_TRUE(created);
+    for (const MigrationState state : {kDumping, kFrozen, kSealed}) {
+      ASSERT_TRUE(store.advance(created->id, kSource, state));
+    }
+    std::atomic<int> winners = 0;
+    std::vector<std::thread> deciders;
+    for (int i = 0; i < 4; ++i) {
+      deciders.emplace_back([&, i] {
+        const bool won = store
+                             .change(created->id, kSource,
+                                     [&](OwnershipRecord& record) -> Status {
+                                       const auto to = i % 2 == 0 ? kCommitted : kAborted;
+                                       if (!may_change(kSource, record.state, to))
+                                         return failure(EPERM, "decided already");
+                                       record.state = to;
+                                       return {};
+                                     })
+                             .has_value();
+        if (won) ++winners;
+      });
+    }
+    for (std::thread& decider : deciders) decider.join();
+    EXPECT_EQ(winners, 1);
+  }
+}
+
+TEST_F(RecordStoreTest, ConcurrentChangesAreAllApplied) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&] {
+      for (int n = 0; n < 25; ++n) {
+        EXPECT_TRUE(store.change(created->id, kSource, [](OwnershipRecord& record) -> Status {
+          ++record.epoch;
+          return {};
+        }));
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(store.read(created->id, kSource)->epoch, created->epoch + 100);
+}
+
+TEST_F(RecordStoreTest, WaitReturnsWhenTheRecordChangesOrTheTimeoutExpires) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  auto unchanged = store.wait(created->id, kSource, 1, milliseconds(30));
+  ASSERT_TRUE(unchanged);
+  EXPECT_EQ(unchanged->version, 1u);
+  std::thread writer([&] { EXPECT_TRUE(open().advance(created->id, kSource, kDumping)); });
+  const auto changed = store.wait(created->id, kSource, 1, milliseconds(10'000));
+  writer.join();
+  ASSERT_TRUE(changed);
+  EXPECT_EQ(changed->state, kDumping);
+}
+
+TEST_F(RecordStoreTest, ContactEndsTheTimeWithoutOne) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  const std::string path = directory_ + "/state/" + created->id + ".source";
+  const timespec long_ago[2] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
+  EXPECT_GT(store.since_contact(created->id, kSource), std::chrono::hours(1));
+  store.note_contact(created->id, kSource);
+  EXPECT_LT(store.since_contact(created->id, kSource), std::chrono::hours(1));
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
+  ASSERT_TRUE(store.advance(created->id, kSource, kDumping));
+  EXPECT_LT(store.since_contact(created->id, kSource), std::chrono::hours(1)) << "a change";
+  EXPECT_EQ(store.since_contact(random_migration_id(), kSource), milliseconds::max());
+}
+
+TEST_F(RecordStoreTest, HalfWrittenVersionIsInvisible) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  std::ofstream(directory_ + "/state/" + created->id + ".source/new-0123") << "{\"half\":";
+  EXPECT_EQ(store.read(created->id, kSource)->version, 1u);
+}
+
+TEST_F(RecordStoreTest, ListsIntactRecordsAndReportsDamagedOnes) {
+  const RecordStore store = open();
+  const auto good = store.create(fresh());
+  const auto bad = store.create(fresh());
+  ASSERT_TRUE(good && bad);
+  std::ofstream(directory_ + "/state/" + bad->id + ".source/2.json") << "nonsense";
+  std::vector<Error> unreadable;
+  const auto records = store.list(&unreadable);
+  ASSERT_TRUE(records);
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ((*records)[0].id, good->id);
+  ASSERT_EQ(unreadable.size(), 1u);
+  EXPECT_NE(unreadable[0].message.find(bad->id), std::string::npos);
+}
+
+TEST_F(RecordStoreTest, ListLeavesOutRecordsThatTheCallerKnows) {
+  const RecordStore store = open();
+  const auto known = store.create(fresh());
+  const auto other = store.create(fresh());
+  ASSERT_TRUE(known && other);
+  const auto records = store.list(nullptr, {RecordStore::name_of(known->id, kSource)});
+  ASSERT_TRUE(records);
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ((*records)[0].id, other->id);
+}
+
+TEST_F(RecordStoreTest, PruneRemovesOldRecordsThatAreOverAndWhosePeerWasNotified) {
+  const RecordStore store = open();
+  auto make = [&](bool over, bool notified, bool old) {
+    auto record = store.create(fresh());
+    if (over) (void)store.advance(record->id, kSource, kAborted);
+    (void)store.change(record->id, kSource, [&](OwnershipRecord& latest) -> Status {
+      latest.peer_notified = notified;
+      return {};
+    });
+    if (old) {
+      const std::string path = store.directory() + "/" + record->id + ".source";
+      const timespec two_hours_ago{time(nullptr) - 7200, 0};
+      const timespec times[] = {two_hours_ago, two_hours_ago};
+      EXPECT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    }
+    return record->id;
+  };
+  for (int i = 0; i < 5; ++i) make(true, true, /*old=*/true);
+  const auto young = make(true, true, /*old=*/false);
+  const auto open_one = make(false, false, /*old=*/true);
+  const auto not_notified = make(true, false, /*old=*/true);
+  store.prune(std::chrono::hours(1));
+  std::vector<std::string> left;
+  const auto records = store.list();
+  ASSERT_TRUE(records);
+  for (const auto& record : *records) left.push_back(record.id);
+  EXPECT_EQ(left, (std::vector<std::string>{young, open_one, not_notified}));
+}
+
+TEST_F(RecordStoreTest, UnsettledRecordsAreThoseThatAreOpenOrWhosePeerWasNotNotified) {
+  const RecordStore store = open();
+  const auto running = store.create(fresh());
+  const auto aborted = store.create(fresh());
+  const auto settled = store.create(fresh());
+  auto at_target = fresh();
+  at_target.role = MigrationRole::kTarget;
+  ASSERT_TRUE(store.create(at_target));
+  for (const auto& record : {aborted, settled}) {
+    ASSERT_TRUE(store.advance(record->id, kSource, kAborted));
+  }
+  const auto notify = [&](const std::string& id) {
+    ASSERT_TRUE(store.change(id, kSource, [](OwnershipRecord& latest) -> Status {
+      latest.peer_notified = true;
+      return {};
+    }));
+  };
+  const auto unsettled = [&] {
+    std::vector<std::string> ids;
+    const auto records = store.list_unsettled();
+    for (const auto& record : *records) ids.push_back(record.id);
+    return ids;
+  };
+  notify(settled->id);
+  EXPECT_EQ(unsettled(), (std::vector<std::string>{running->id, aborted->id}));
+  notify(aborted->id);
+  EXPECT_EQ(unsettled(), std::vector<std::string>{running->id});
+  EXPECT_EQ(store.list()->size(), 4u) << "settled records stay";
+}
+
+TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnceToFindThatOut) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
+    latest.peer_notified = true;
+    return {};
+  }));
+  EXPECT_TRUE(store.list_unsettled()->empty());
+  // No program writes such a version. A reader of it would find an open record.
+  const std::string path = directory_ + "/state/" + created->id + ".source/";
+  std::filesystem::copy_file(path + "1.json", path + "9.json");
+  EXPECT_TRUE(store.list_unsettled()->empty());
+  store.prune(std::chrono::seconds(-1));
+  EXPECT_EQ(store.list()->size(), 1u) << "pruning reads the record";
+}
+
+TEST_F(RecordStoreTest, PruneRemovesTheMarkOfASettledRecord) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
+    latest.peer_notified = true;
+    return {};
+  }));
+  EXPECT_TRUE(store.list_unsettled()->empty());
+  EXPECT_FALSE(std::filesystem::is_empty(store.directory()));
+  store.prune(std::chrono::seconds(-1));
+  EXPECT_TRUE(std::filesystem::is_empty(store.directory()));
+}
+
+TEST_F(RecordStoreTest, DisplaysRecordsOfATimeAndReportsDamagedOnes) {
+  const RecordStore store = open();
+  const auto early = store.create(fresh());
+  const auto late = store.create(fresh());
+  ASSERT_TRUE(early && late);
+  const auto all = store.list_for_display(0);
+  ASSERT_EQ(all->size(), 2u);
+  EXPECT_EQ((*all)[0].id, early->id);
+  const auto recent = store.list_for_display(late->history.front().at_ns);
+  ASSERT_EQ(recent->size(), 1u);
+  EXPECT_EQ((*recent)[0].id, late->id);
+  std::ofstream(directory_ + "/state/" + early->id + ".source/2.json") << "nonsense";
+  std::vector<Error> unreadable;
+  EXPECT_EQ(store.list_for_display(0, &unreadable)->size(), 1u);
+  EXPECT_EQ(unreadable.size(), 1u);
+}
+
+TEST_F(RecordStoreTest, RefusesADirectoryThatOtherUsersMayWriteTo) {
+  const std::string path = directory_ + "/open";
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0777), 0);
+  const auto store = RecordStore::open(path);
+  ASSERT_FALSE(store);
+  EXPECT_EQ(store.error().errno_value, EPERM);
+}
+
+TEST_F(RecordStoreTest, RefusesAnIdThatIsAPath) {
+  const auto read = open().read("../../../etc", kSource);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EINVAL);
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,395 @@
+// A request to CRIU names the image directory and the work directory by descriptor numbers. CRIU
+// looks these numbers up in the process that created CRIU's socket. Without a relay, runc is that
+// process. With a relay, the child that will execute CRIU creates the socket: it first opens runc's
+// directories itself, and puts its own descriptor numbers into the request.
+#include "migration/relay/criu_relay.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/spawn.h"
+#include "daemon/command_line/output.h"
+#include "migration/relay/container_fate.h"
+#include "migration/relay/migration_hook.h"
+#include "restart_loader/criu/criu_rpc.h"
+#include "restart_loader/criu/lazy_dump.h"
+#include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/relay_marks.h"
+#include "restart_loader/criu/shell_script.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kRequestMaxBytes = 4 << 20;
+constexpr int kFailed = 1;
+// How long the runtime may run on after CRIU has ended.
+constexpr milliseconds kRuntimePatience{10'000};
+
+int report_error(const std::string& sentence) {
+  print_to(stderr, "ppmr relay: {}\n", sentence);
+  return kFailed;
+}
+
+// Passes messages between CRIU and its client until CRIU has ended.
+class Relay {
+ public:
+  // `runtime` is empty if there is no container runtime.
+  Relay(const CriuRelay& options, ContainerPort port, UniqueFd runtime, UniqueFd criu,
+        pid_t criu_pid)
+      : options_(options),
+        port_(std::move(port)),
+        runtime_(std::move(runtime)),
+        criu_(std::move(criu)),
+        criu_pid_(criu_pid) {}
+  int run(const CriuMessage& first);
+
+ private:
+  bool at_source() const { return options_.role == "source"; }
+  bool may_continue_without_runtime() const { return decided_ || options_.alone; }
+  bool pass_to_runtime(const CriuMessage& message);
+  bool pass_to_criu(const CriuMessage& message) { return send_criu_message(criu_.get(), message); }
+  bool answer_criu(bool go_on) { return pass_to_criu({criu_notification_answer(go_on), {}}); }
+  bool ask_runtime(const CriuMessage& notification, CriuMessage& answer);
+  bool on_notification(const CriuNotification& notification, const CriuMessage& message);
+  bool hold_at_source(const CriuMessage& message);
+  bool cut_port() const;
+  void attach_port() const;
+  bool guard_pages(pid_t restored_root) const;
+  bool hold_at_target(const CriuNotification& notification, const CriuMessage& message);
+  bool hold(pid_t restored_root = 0) const {
+    return MigrationHook{options_.state_directory,
+                         options_.id,
+                         options_.role,
+                         options_.tree,
+                         criu_pid_,
+                         restored_root}
+        .lets_criu_go_on();
+  }
+  bool leave(RelayMark mark, const std::string& text = "") const {
+    return leave_mark(options_.work_directory, mark, text).has_value();
+  }
+
+  const CriuRelay& options_;
+  const ContainerPort port_;
+  UniqueFd runtime_;  // the runtime's socket; empty: the runtime has ended, or there is none
+  const UniqueFd criu_;
+  const pid_t criu_pid_;
+  // Set once the record lets CRIU continue: then no failure of the runtime may stop CRIU.
+  bool decided_ = false;
+  bool left_resumed_mark_ = true;  // false: the mark kResumed could not be written
+};
+
+int Relay::run(const CriuMessage& first) {
+  ignore_sigpipe();
+  if (!pass_to_criu(first)) return report_error("cannot send the request to CRIU: CRIU has ended");
+  for (;;) {
+    std::array<pollfd, 2> fds = {
+        {{criu_.get(), POLLIN, 0}, {runtime_ ? runtime_.get() : -1, POLLIN, 0}}};
+    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return report_error("poll failed");
+    if (fds[0].revents != 0) {
+      const auto message = receive_criu_message(criu_.get());
+      if (!message) return 0;
+      const auto notification = parse_criu_notification(message->bytes);
+      if (!notification && left_resumed_mark_) (void)leave(RelayMark::kResponded);
+      const bool passed = notification
+                              ? on_notification(*notification, *message)
+                              : pass_to_runtime(*message) || may_continue_without_runtime();
+      if (!passed) return kFailed;  // the exit closes CRIU's socket; CRIU then undoes its work
+    } else if (fds[1].revents != 0) {
+      const auto message = receive_criu_message(runtime_.get());
+      if (message) {
+        if (!pass_to_criu(*message)) return kFailed;
+        continue;
+      }
+      if (!decided_) return report_error("the container runtime has ended");
+      runtime_.reset();
+    }
+  }
+}
+
+bool Relay::pass_to_runtime(const CriuMessage& message) {
+  if (runtime_ && !send_criu_message(runtime_.get(), message)) runtime_.reset();
+  return static_cast<bool>(runtime_);
+}
+
+bool Relay::ask_runtime(const CriuMessage& notification, CriuMessage& answer) {
+  if (!pass_to_runtime(notification)) return false;
+  auto received = receive_criu_message(runtime_.get());
+  if (!received) {
+    runtime_.reset();
+    return false;
+  }
+  answer = std::move(*received);
+  return true;
+}
+
+// False: CRIU must fail.
+bool Relay::on_notification(const CriuNotification& notification, const CriuMessage& message) {
+  if (at_source() && notification.script == "pre-dump") {
+    note_freeze_began(options_.work_directory);
+  }
+  if (at_source() && notification.script == "network-lock" && !cut_port()) {
+    return answer_criu(false);
+  }
+  if (at_source() && notification.script == "post-dump") return hold_at_source(message);
+  // network-unlock before a commit: the dump has failed, or its migration was aborted.
+  if (at_source() && notification.script == "network-unlock" && !decided_) attach_port();
+  if (!at_source() && notification.script == "post-restore") {
+    return hold_at_target(notification, message);
+  }
+  // After CRIU's notification pre-resume the tree may run its own code.
+  if (!at_source() && notification.script == "pre-resume")
+    left_resumed_mark_ = leave(RelayMark::kResumed);
+  if (!at_source() && notification.script == "post-resume") {
+    (void)leave(RelayMark::kRunsSince, std::to_string(realtime_ns()));
+  }
+  CriuMessage answer;
+  if (ask_runtime(message, answer)) return pass_to_criu(answer);
+  return may_continue_without_runtime() && answer_criu(true);
+}
+
+bool Relay::cut_port() const {
+  if (!port_.exists()) return true;
+  const Status cut = port_.cut();
+  if (!cut) (void)report_error(cut.error().message);
+  return cut.has_value();
+}
+
+void Relay::attach_port() const {
+  if (!port_.exists()) return;
+  if (Status attached = port_.attach(); !attached) (void)report_error(attached.error().message);
+}
+
+// Passes post-dump on to the runtime only after a commit, when the container no longer runs here.
+bool Relay::hold_at_source(const CriuMessage& message) {
+  if (!hold()) return answer_criu(false);
+  decided_ = true;
+  CriuMessage answer;
+  (void)ask_runtime(message, answer);
+  return answer_criu(true);
+}
+
+// As a program of its own: see pages_guard.h.
+bool Relay::guard_pages(pid_t restored_root) const {
+  if (!has_pages_server(options_.work_directory)) return true;
+  const auto guard = spawn({.argv = {"ppmr", "guard-pages", "--work", options_.work_directory,
+                                     "--root", std::to_string(restored_root)},
+                            .program = "/proc/self/exe"});
+  if (!guard) return report_error(guard.error().message), false;
+  int status = 0;
+  while (waitpid(*guard, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status == 0;
+}
+
+// The runtime does its part of the restore before this node votes, because after the vote a failure
+// of the runtime must not stop the restore.
+bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessage& message) {
+  CriuMessage answer{criu_notification_answer(true), {}};
+  if (!options_.alone && !ask_runtime(message, answer)) return false;
+  if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
+  // Without the mark kLetGo, another supervisor would assume that no task has run, and restore the
+  // tree again.
+  if (Status left = leave_mark(options_.work_directory, RelayMark::kLetGo); !left) {
+    (void)report_error(left.error().message);
+    return answer_criu(false);
+  }
+  decided_ = true;
+  // Attaches the container's port now: its sockets exist and the source's processes are dead, so no
+  // kernel answers a TCP peer with a reset.
+  attach_port();
+  return pass_to_criu(answer);
+}
+
+// Passes the requests for pre-copy rounds on to CRIU: no hook holds the tree in such a round.
+// Returns the first request of another type; nullopt: the client or CRIU has ended.
+std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
+  for (;;) {
+    auto message = receive_criu_message(client);
+    if (!message) return std::nullopt;
+    const auto request = parse_criu_request(message->bytes);
+    if (!request || request->type != CriuRequest::kPreDump) return message;
+    if (!send_criu_message(criu, *message)) return std::nullopt;
+    const auto response = receive_criu_message(criu);
+    if (!response || !send_criu_message(client, *response)) return std::nullopt;
+  }
+}
+
+// Opens the directory that the runtime has open as descriptor `number`. Returns -1 if `number` is
+// negative.
+Result<int> open_directory_of(pid_t runtime, int number) {
+  if (number < 0) return -1;
+  const std::string path = fmt::format("/proc/{}/fd/{}", runtime, number);
+  // Without O_CLOEXEC, so that CRIU inherits the descriptor.
+  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY);
+  if (directory < 0) {
+    return system_failure("open the images or work directory of the container runtime", path);
+  }
+  return directory;
+}
+
+}  // namespace
+
+int CriuRelay::become_criu() const {
+  std::vector<char*> argv = {const_cast<char*>(criu.c_str())};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(criu.c_str(), argv.data());
+  return report_error(system_failure("run", criu).value().message);
+}
+
+int CriuRelay::run() const {
+  if (arguments.size() != 2 || arguments[0] != "swrk") return become_criu();
+  const int socket = std::atoi(arguments[1].c_str());
+  if (!alone) return run_for_runtime(socket);
+  if (chdir(work_directory.c_str()) != 0) {
+    return report_error(system_failure("change to", work_directory).value().message);
+  }
+  return start_relay(socket, std::nullopt);
+}
+
+int CriuRelay::run_for_runtime(int socket) const {
+  // Runtimes also start CRIU for requests that need no relay: for the version, for features.
+  std::string peeked(kRequestMaxBytes, '\0');
+  const ssize_t size = recv(socket, peeked.data(), peeked.size(), MSG_PEEK);
+  if (size <= 0) return report_error("the container runtime sent no request");
+  peeked.resize(static_cast<size_t>(size));
+  const auto request = parse_criu_request(peeked);
+  if (!request) return report_error("cannot parse the request of the container runtime");
+  const CriuRequest held = role == "source" ? CriuRequest::kDump : CriuRequest::kRestore;
+  if (request->type != held) return become_criu();
+
+  auto first = receive_criu_message(socket);
+  if (!first) return report_error("the container runtime has ended");
+  const auto images = open_directory_of(getppid(), request->images_directory);
+  const auto work = open_directory_of(getppid(), request->work_directory);
+  if (!images) return report_error(images.error().message);
+  if (!work) return report_error(work.error().message);
+  first->bytes = with_directories(std::move(first->bytes), *images, *work);
+  if (role == "source") {
+    const auto record = read_record();
+    if (!record) return report_error(record.error().message);
+    first->bytes = without_freezer(first->bytes);
+    if (!record->trees[tree].memory.empty()) first->bytes = with_lazy_pages(first->bytes);
+  }
+  if (role == "target") {
+    (void)leave_mark(work_directory, RelayMark::kContainerCreated, read_boot_id());
+  }
+  return start_relay(socket, std::move(first));
+}
+
+int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
+  auto sockets = make_criu_sockets();
+  if (!sockets) return report_error(sockets.error().message);
+  // Two forks: the relay must not be a child of CRIU, which waits for all its children at the end.
+  const pid_t criu_pid = getpid();
+  const pid_t parent_pid = getppid();
+  const pid_t middle = fork();
+  if (middle < 0) return report_error("cannot start the relay");
+  if (middle == 0) {
+    const pid_t relay = fork();
+    if (relay != 0) _exit(relay < 0 ? kFailed : 0);
+    sockets->theirs.reset();
+    UniqueFd client(socket);
+    fcntl(socket, F_SETFD, FD_CLOEXEC);
+    const ProcessIdentity runtime = identify(parent_pid).value_or(ProcessIdentity{});
+    if (alone) {
+      first = pass_pre_dumps(socket, sockets->ours.get());
+      client.reset();
+      if (!first) return 0;
+    }
+    auto port = alone ? Result<ContainerPort>{} : port_of_container();
+    if (!port) return report_error(port.error().message);
+    const int code =
+        Relay(*this, std::move(*port), std::move(client), std::move(sockets->ours), criu_pid)
+            .run(*first);
+    if (role == "source" && !alone) settle_container(runtime);
+    return code;
+  }
+  int status = 0;
+  while (waitpid(middle, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0) return report_error("cannot start the relay");
+  if (dup2(sockets->theirs.get(), socket) < 0)
+    return report_error("cannot pass the socket to CRIU");
+  if (role == "source") {
+    if (Status opened = open_ended_page_client(); !opened) {
+      return report_error(opened.error().message);
+    }
+  }
+  return become_criu();
+}
+
+Result<OwnershipRecord> CriuRelay::read_record() const {
+  const auto store = RecordStore::open(state_directory);
+  if (!store) return failure(store.error());
+  auto record = store->read(id, role == "source" ? MigrationRole::kSource : MigrationRole::kTarget);
+  if (record && tree >= record->trees.size()) {
+    return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id, tree));
+  }
+  return record;
+}
+
+Result<ContainerPort> CriuRelay::port_of_container() const {
+  const auto record = read_record();
+  if (!record) return failure(record.error());
+  return read_container_port(record->trees[tree].container.bundle);
+}
+
+// Removes or resumes the container. The coordinator does the same if it is alive.
+void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, runtime.pid, 0)));
+  if (pidfd && is_alive(runtime)) {
+    pollfd end{pidfd.get(), POLLIN, 0};
+    (void)poll(&end, 1, static_cast<int>(kRuntimePatience.count()));
+  }
+  const auto record = read_record();
+  if (!record) return;
+  // Also if runc has removed the container, because its processes ended after CRIU was killed.
+  const auto port = port_of_container();
+  if (port && port->exists() && record->state == MigrationState::kAborted) {
+    if (Status attached = port->attach(); !attached) (void)report_error(attached.error().message);
+  }
+  if (Status settled = settle_container_at_source(*record, record->trees[tree]); !settled) {
+    (void)report_error(settled.error().message);
+  }
+}
+
+Status write_relay_script(const RecordStore& store, const std::string& id, MigrationRole role,
+                          size_t tree, const std::string& criu, const std::string& work_directory,
+                          const std::string& configuration) {
+  auto ppmr = own_path();
+  if (!ppmr) return failure(ppmr.error());
+  // CRIU reads the file in addition to those that the runtime names.
+  const std::string file = work_directory + "/criu.conf";
+  std::string setting;
+  if (!configuration.empty()) {
+    if (!(std::ofstream(file) << configuration << std::flush)) return system_failure("write", file);
+    setting = "CRIU_CONFIG_FILE=" + shell_quoted(file) + "\nexport CRIU_CONFIG_FILE\n";
+  }
+  auto written = write_script(
+      work_directory + "/criu",
+      fmt::format("#!/bin/sh\n{}exec {} migration-relay --state-dir {} --id {} --role {} --tree {} "
+                  "--criu {} --work-dir "
+                  "{} -- \"$@\"\n",
+                  setting, shell_quoted(*ppmr), shell_quoted(store.directory()), id,
+                  to_string(role), tree, shell_quoted(criu), shell_quoted(work_directory)));
+  if (!written) return failure(written.error());
+  return {};
+}
+
+}  // namespace ppmr

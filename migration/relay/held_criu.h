@@ -1,0 +1,59 @@
+// A CRIU with its relay (criu_relay.h), for one tree of a migration. It is started ahead of time
+// and waits for its request. Starting CRIU and the relay takes longer than the dump of a small
+// process. Done ahead of time, it is part neither of the downtime nor of a pre-copy round.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "migration/records/record_store.h"
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/criu/criu_rpc.h"
+
+namespace ppmr {
+
+struct HeldCriuOptions {
+  std::string criu;
+  std::string id;
+  MigrationRole role = MigrationRole::kSource;
+  size_t tree = 0;
+  std::string work;                              // directory of its log and configuration
+  std::function<void(const std::string&)> show;  // called for each line of CRIU and the relay
+};
+
+struct CriuWork {
+  std::string images;
+  std::string log;                   // in the work directory
+  std::vector<std::string> options;  // long options, as on CRIU's command line
+  pid_t root = 0;                    // of the tree, for a dump
+};
+
+// Threads: one.
+class HeldCriu {
+ public:
+  static Result<HeldCriu> start(const RecordStore& store, HeldCriuOptions options);
+
+  // Each call requests one pre-dump, dump or restore. A dump or restore is the last request; its
+  // result is in the record. Errors: an option that cannot be passed on; CRIU or the relay has
+  // ended.
+  Status request(CriuRequest type, const CriuWork& work);
+  // Whether the pre-dump succeeded; nullopt: it has not ended.
+  std::optional<bool> pre_dumped();
+  // Ends a CRIU that waits for a request.
+  void hang_up() { socket_.reset(); }
+
+  void add_to(std::vector<pollfd>& fds) const;
+  CriuProcess& process() { return *process_; }
+  std::unique_ptr<CriuProcess> release() { return std::move(process_); }
+
+ private:
+  HeldCriu() = default;
+
+  HeldCriuOptions options_;
+  UniqueFd socket_;
+  std::unique_ptr<CriuProcess> process_;
+};
+
+}  // namespace ppmr

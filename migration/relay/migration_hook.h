@@ -1,0 +1,31 @@
+// The hook runs after CRIU has dumped or restored a tree, and before CRIU kills or releases it.
+// The hook holds CRIU, and thereby the tree, until the record of this node decides. The hook needs
+// no other process to be alive.
+#pragma once
+
+#include <string>
+
+#include "migration/records/record_store.h"
+
+namespace ppmr {
+
+// Returns the time at which CRIU began to freeze the tree, or 0 if CRIU has not begun. The time is
+// kept in the work directory.
+int64_t read_freeze_began_ns(const std::string& work_directory);
+void note_freeze_began(const std::string& work_directory);
+
+struct MigrationHook {
+  std::string state_directory;
+  std::string id;
+  std::string role;  // "source" or "target"
+  size_t tree = 0;
+  pid_t criu = 0;           // the held process
+  pid_t restored_root = 0;  // at the target
+
+  // Blocks until the decision. Returns true if CRIU may continue: it then kills the tree at the
+  // source (or leaves it running, if the migration makes a copy), or lets it run at the target.
+  // False: CRIU must fail: it then lets the tree run on at the source, or kills it at the target.
+  bool lets_criu_go_on() const;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,71 @@
+#include "migration/relay/moved_memory.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "daemon/control/control_client.h"
+#include "mount/mount_table.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kPatience{2000};
+// While memory is being sent, the daemon answers a request to seal it later than this.
+constexpr milliseconds kSealPatience{1000};
+constexpr milliseconds kInterval{100};
+
+// As needs_frozen_pages(). nullopt: the daemon does not answer; one that is stopped may go on.
+std::optional<bool> ask_for_need(const OwnershipRecord& record, const TreeRecord& tree) {
+  if (!record.post_copy || tree.memory.empty()) return false;
+  const auto mount = find_mount(record.mountpoint);
+  if (!mount) return mount.error().errno_value != ENODEV;
+  const std::string& daemon = mount->mount.source;
+  // While the memory is being sent, the daemon refuses.
+  (void)call(daemon, {{"op", "commit"}, {"checkpoint", tree.memory}}, kSealPatience);
+  const auto status = call(daemon, {{"op", "status"}}, kPatience);
+  if (!status) {
+    const int error = status.error().errno_value;
+    if (error == ECONNREFUSED || error == ENOENT) return false;
+    return std::nullopt;
+  }
+  for (const json& checkpoint : status->value("checkpoints", json::array())) {
+    if (checkpoint.value("name", "") == tree.memory) return checkpoint.value("state", "") == "open";
+  }
+  return false;
+}
+
+}  // namespace
+
+bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree) {
+  return ask_for_need(record, tree).value_or(true);
+}
+
+void wait_for_peer(const OwnershipRecord& record, const TreeRecord& tree) {
+  if (!record.post_copy || tree.memory.empty()) return;
+  const auto mount = find_mount(record.mountpoint);
+  if (!mount) return;
+  (void)call(
+      mount->mount.source,
+      {{"op", "wait-for-peer"}, {"checkpoint", tree.memory}, {"timeout_ms", record.hold_limit_ms}},
+      kPatience);
+}
+
+void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree,
+                        std::optional<milliseconds> silence_max) {
+  wait_for_peer(record, tree);
+  auto answered_at = Clock::now();
+  for (;;) {
+    const auto needed = ask_for_need(record, tree);
+    if (needed && !*needed) return;
+    if (needed) answered_at = Clock::now();
+    if (silence_max && Clock::now() - answered_at > *silence_max) return;
+    std::this_thread::sleep_for(kInterval);
+  }
+}
+
+}  // namespace ppmr

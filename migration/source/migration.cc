@@ -1,0 +1,445 @@
+#include "migration/source/migration.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "daemon/control/control_client.h"
+#include "daemon/control/mount_daemon.h"
+#include "migration/relay/audit_events.h"
+#include "migration/relay/migration_hook.h"
+#include "migration/relay/moved_memory.h"
+#include "preflight/rdma_release/rdma_release.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kSource;
+// Before anything is frozen, so a target that is busy costs nothing but time.
+constexpr milliseconds kFirstContact{10'000};
+constexpr milliseconds kLookSlice{1000};
+// The coordinator aborts if, before the decision, the target is unreachable or the daemon of the
+// source silent for this long.
+constexpr milliseconds kReachPatience{5000};
+constexpr milliseconds kRootCausePatience{500};  // the processes are frozen meanwhile
+// During the dumps: how often the coordinator looks at the target, and whether it was interrupted.
+constexpr milliseconds kLookInterval{250};
+
+// Returns the program name in a form that can be part of a checkpoint name.
+std::string plain(const std::string& name) {
+  std::string text;
+  for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return text.empty() ? "process" : text;
+}
+
+const char* outcome_name(ExitCode exit_code) {
+  switch (exit_code) {
+    case ExitCode::kSuccess:
+      return "moved";
+    case ExitCode::kMigrationAborted:
+      return "stayed";
+    case ExitCode::kPagesLost:
+      return "lost";
+    default:
+      return "unfinished";
+  }
+}
+
+Result<OwnershipRecord> record_in(const json& answer) {
+  const auto record = answer.find("record");
+  if (record == answer.end())
+    return failure(EPROTO, "the target's reply has no record (version mismatch?)");
+  return parse_record(*record);
+}
+
+}  // namespace
+
+Migration::Migration(const RecordStore& store, const MigrationSettings& settings,
+                     std::vector<TreePlan> trees, JobSlots& slots, const std::atomic<bool>& stop)
+    : store_(store),
+      settings_(settings),
+      slots_(slots),
+      stop_(stop),
+      id_(random_migration_id()),
+      agent_(parse_endpoint(settings.endpoint)),
+      trees_(trees.size()) {
+  for (size_t i = 0; i < trees.size(); ++i) trees_[i].plan = std::move(trees[i]);
+}
+
+MigrationOutcome Migration::run() {
+  Status done = prepare();
+  if (done) {
+    for (size_t i = 0; i < trees_.size(); ++i) {
+      trees_[i].thread = std::thread([this, i] { dump(trees_[i], i); });
+    }
+    done = await_all_sealed();
+    if (done) done = await_ready();
+    if (done) done = commit();
+  }
+  if (!done && !is_recorded_) return outcome(ExitCode::kMigrationAborted, done.error().message);
+  if (!done) {
+    const Status aborted = abort(done.error());
+    resume_rdma_here();
+    if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
+    return outcome(ExitCode::kMigrationOpen,
+                   fmt::format("{}; and the abort could not be recorded: {}. Unfinished: run `ppmr "
+                               "migrate --recover {}` here",
+                               done.error().message, aborted.error().message, id_));
+  }
+  done = hand_over();
+  // With post-copy the target still reads the memory of the frozen tasks.
+  Status running;
+  if (done && settings_.post_copy) running = await_running();
+  await_memory_moved();
+  kill_tasks();
+  join_dumps();
+  if (settings_.leave_running) resume_rdma_here();
+  if (!done) {
+    remove_checkpoints();
+    return outcome(ExitCode::kMigrationOpen,
+                   fmt::format("committed: the target owns the processes, but it cannot be "
+                               "reached: {}. They are stopped on both nodes. Unfinished: run `ppmr "
+                               "migrate --recover {}` here when the target is reachable again",
+                               done.error().message, id_));
+  }
+  done = settings_.post_copy ? running : await_running();
+  remove_checkpoints();
+  if (!done) {
+    const bool lost = done.error().errno_value == EFAULT;
+    return outcome(lost ? ExitCode::kPagesLost : ExitCode::kMigrationOpen, done.error().message);
+  }
+  return outcome(ExitCode::kSuccess, "");
+}
+
+Status Migration::prepare() {
+  OwnershipRecord record;
+  record.id = id_;
+  record.role = kRole;
+  record.endpoint = settings_.endpoint;
+  record.mountpoint = settings_.mount.mountpoint;
+  record.audit_file = settings_.endpoint.value("audit_file", "");
+  record.boot_id = read_boot_id();
+  record.coordinator = identify_self();
+  record.hold_limit_ms = settings_.hold_limit.count();
+  record.leave_running = settings_.leave_running;
+  record.lazily = settings_.lazily;
+  record.post_copy = settings_.post_copy;
+  record.criu_options = settings_.criu_options;
+  for (const Tree& tree : trees_) {
+    TreeRecord entry;
+    entry.root = tree.plan.root.pid;
+    entry.root_start_time = tree.plan.root.start_time;
+    entry.name = tree.plan.name;
+    entry.container = tree.plan.container;
+    entry.expected_bytes = tree.plan.expected_bytes;
+    entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
+    if (settings_.pre_copy_rounds_max > 0) entry.images = "last";
+    if (moves_memory_apart()) entry.memory = entry.checkpoint + ".memory";
+    record.trees.push_back(std::move(entry));
+  }
+  auto created = store_.create(std::move(record));
+  if (!created) return failure(created.error());
+  is_recorded_ = true;
+  OwnershipRecord shown = *created;
+  shown.endpoint = json::object();  // paths of this node's keys: not for the peer
+  shown.audit_file.clear();
+  auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
+  if (!answer) return failure(answer.error());
+  if (Status verdict = accepted(*answer); !verdict) {
+    return failure(verdict.error().errno_value,
+                   "the target refused the migration: " + verdict.error().message);
+  }
+  auto prepared = record_in(*answer);
+  if (!prepared) return failure(prepared.error());
+  target_ = std::move(*prepared);
+  auto begun = store_.advance(id_, kRole, MigrationState::kDumping, [&](auto& latest) -> Status {
+    latest.peer = agent_.node_name();
+    return {};
+  });
+  if (!begun) return failure(begun.error());
+  audit_begin(*begun);
+  report_event({{"event", "begun"}, {"target", agent_.node_name()}});
+  return {};
+}
+
+// The page reader moves the memory that is left after rounds of pre-copy, not CRIU. Not for a copy,
+// because the original runs on as soon as CRIU has dumped it.
+bool Migration::moves_memory_apart() const {
+  return settings_.memory_apart && settings_.lazily && !settings_.leave_running;
+}
+
+void Migration::dump(Tree& tree, size_t number) {
+  slots_.acquire();
+  Status done = release_rdma_once();
+  if (done) done = dump_and_seal(tree, number);
+  slots_.release();
+  {
+    std::lock_guard lock(mutex_);
+    tree.is_sealed = done.has_value();
+    tree.memory_has_moved = !done || !settings_.post_copy;
+    if (!done) note_failure_locked(tree, done.error());
+  }
+  changed_.notify_all();
+  if (done && settings_.post_copy) finish_memory(tree, number);
+  if (tree.dump) tree.dump->wait_for_end();
+}
+
+void Migration::note_failure_locked(const Tree& tree, const Error& error) {
+  if (first_failure_) return;
+  first_failure_ = Error{error.errno_value, fmt::format("process {} ({}): {}", tree.plan.root.pid,
+                                                        tree.plan.name, error.message)};
+}
+
+// An error before the decision aborts the migration. After the decision, the source's daemon may
+// only have been silent for a while: then the memory follows. Else the target reports the loss.
+void Migration::finish_memory(Tree& tree, size_t number) {
+  const auto memory = tree.dump->finish_memory();
+  if (!memory) {
+    {
+      std::lock_guard lock(mutex_);
+      note_failure_locked(tree, memory.error());
+    }
+    const auto decided = await_decision();
+    if (decided && decided->state == MigrationState::kCommitted) {
+      ppmr::await_memory_moved(*decided, decided->trees[number], settings_.hold_limit);
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    tree.memory_has_moved = true;
+    if (memory) {
+      tree.sealed.bytes += memory->bytes;
+      tree.sealed.files += memory->files;
+    }
+  }
+  changed_.notify_all();
+}
+
+// Returns the record once it says committed or aborted, or the coordinator has given up.
+Result<OwnershipRecord> Migration::await_decision() const {
+  auto record = store_.read(id_, kRole);
+  while (record && record->state < MigrationState::kCommitted && !has_given_up_) {
+    record = store_.wait(id_, kRole, record->version, kLookInterval);
+  }
+  return record;
+}
+
+void Migration::await_memory_moved() {
+  std::unique_lock lock(mutex_);
+  const auto all_moved = [this] {
+    return std::all_of(trees_.begin(), trees_.end(),
+                       [](const Tree& tree) { return tree.memory_has_moved; });
+  };
+  while (!changed_.wait_for(lock, kLookInterval, all_moved)) store_.note_contact(id_, kRole);
+}
+
+Status Migration::release_rdma_once() {
+  std::call_once(release_began_, [this] {
+    const auto asked = release_rdma(roots(), settings_.release_timeout);
+    // Even after an error some may have released.
+    asked_to_release_ = !asked || *asked > 0;
+    if (!asked) {
+      released_ = failure(asked.error());
+    } else if (*asked > 0) {
+      report_event({{"event", "rdma-released"}, {"processes", *asked}});
+    }
+  });
+  return released_;
+}
+
+void Migration::resume_rdma_here() {
+  if (!asked_to_release_) return;
+  if (Status resumed = resume_rdma(roots(), settings_.release_timeout); !resumed) {
+    report_event({{"event", "warning"},
+                  {"sentence", "a process does not resume RDMA yet: " + resumed.error().message}});
+  }
+}
+
+std::vector<pid_t> Migration::roots() const {
+  std::vector<pid_t> pids;
+  for (const Tree& tree : trees_) pids.push_back(tree.plan.root.pid);
+  return pids;
+}
+
+Status Migration::dump_and_seal(Tree& tree, size_t number) {
+  auto record = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+    if (is_over(latest.state))
+      return failure(ECANCELED, "the migration was aborted before the dump began");
+    TreeRecord& entry = latest.trees[number];
+    // The pid may have been reused while the tree waited for its turn.
+    if (Status same = check_identity({entry.root, entry.root_start_time}, latest.boot_id); !same) {
+      return same;
+    }
+    entry.phase = TreePhase::kDumping;
+    entry.dump_began_ns = realtime_ns();
+    return {};
+  });
+  if (!record) return failure(record.error());
+  report_event({{"event", settings_.pre_copy_rounds_max > 0 ? "pre-copying" : "dumping"},
+                {"checkpoint", record->trees[number].checkpoint},
+                {"memory", record->trees[number].memory}},
+               &tree);
+  const auto on_round = [&](unsigned round, uint64_t bytes) {
+    tree.rounds.push_back({realtime_ns(), bytes});
+    report_event({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
+  };
+  tree.dump = std::make_unique<TreeDump>(
+      store_, TreeDumpOptions{.criu = settings_.criu,
+                              .mount = settings_.mount,
+                              .id = id_,
+                              .tree = number,
+                              .record = record->trees[number],
+                              .criu_options = settings_.criu_options,
+                              .leave_running = settings_.leave_running,
+                              .post_copy = settings_.post_copy,
+                              .pre_copy_rounds_max = settings_.pre_copy_rounds_max,
+                              .on_round = on_round,
+                              .seal_patience = settings_.hold_limit});
+  auto sealed = tree.dump->dump_and_seal();
+  if (!sealed) return failure(sealed.error());
+  tree.sealed = *sealed;
+  auto noted = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+    TreeRecord& entry = latest.trees[number];
+    if (entry.phase < TreePhase::kSealed) entry.phase = TreePhase::kSealed;
+    entry.sealed_ns = realtime_ns();
+    entry.rounds = tree.rounds;
+    entry.freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory());
+    return {};
+  });
+  report_event({{"event", "sealed"}, {"bytes", sealed->bytes}}, &tree);
+  if (!noted) return failure(noted.error());
+  return {};
+}
+
+Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
+  auto answer = agent_.insist(
+      {{"op", "look"}, {"id", id_}, {"version", target_.version}, {"timeout_ms", wait.count()}},
+      patience);
+  if (!answer) return failure(answer.error());
+  auto record = record_in(*answer);
+  if (record) target_ = *record;
+  return record;
+}
+
+// A target that aborts removes what is sealed, which makes dumps in progress fail. Then the
+// target's error is the cause, not that of the dump.
+Error Migration::root_cause(const Error& own) {
+  auto target = look_at_target(milliseconds(0), kRootCausePatience);
+  if (target && target->state == MigrationState::kAborted && !target->error.empty()) {
+    return {ECHILD, "the target aborted: " + target->error};
+  }
+  return own;
+}
+
+Status Migration::await_all_sealed() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (first_failure_) {
+      const Error own = *first_failure_;
+      lock.unlock();
+      return failure(root_cause(own));
+    }
+    if (stop_) return failure(EINTR, "interrupted");
+    size_t sealed = 0;
+    for (const Tree& tree : trees_) sealed += tree.is_sealed ? 1 : 0;
+    if (sealed == trees_.size()) break;
+    if (changed_.wait_for(lock, kLookInterval) == std::cv_status::no_timeout) continue;
+    lock.unlock();
+    store_.note_contact(id_, kRole);
+    // A dump that uses the mount of a stopped daemon would block, with its tree frozen.
+    const auto alive = ask(settings_.mount, {{"op", "status"}}, kReachPatience);
+    if (!alive) return failure(EIO, alive.error().message);
+    auto target = look_at_target(milliseconds(0), kReachPatience);
+    if (!target) return failure(target.error());
+    if (target->state == MigrationState::kAborted) {
+      return failure(ECHILD, "the target aborted: " + target->error);
+    }
+    lock.lock();
+  }
+  lock.unlock();
+  auto sealed = store_.advance(id_, kRole, MigrationState::kSealed);
+  if (!sealed) return failure(sealed.error());
+  return {};
+}
+
+Status Migration::await_ready() {
+  const auto deadline = Clock::now() + settings_.hold_limit;
+  for (;;) {
+    auto target = look_at_target(kLookSlice, kReachPatience);
+    if (!target) return failure(target.error());
+    if (target->state == MigrationState::kReady) return {};
+    if (target->state == MigrationState::kAborted) {
+      return failure(ECHILD, "the target could not restore the processes: " + target->error);
+    }
+    if (stop_) return failure(EINTR, "interrupted");
+    if (Clock::now() > deadline)
+      return failure(ETIMEDOUT, "the target did not restore the processes within --timeout");
+  }
+}
+
+// The users are those whose processes leave this node, and the one who moves them.
+void Migration::audit_begin(const OwnershipRecord& record) const {
+  std::vector<ProcessIdentity> tasks;
+  for (const pid_t root : roots()) {
+    const auto of_root = tasks_of_tree(root);
+    if (of_root) tasks.insert(tasks.end(), of_root->begin(), of_root->end());
+  }
+  audit_migration(record, "begun",
+                  {{"address", settings_.endpoint.value("target", "")},
+                   {"uids", users_of(tasks)},
+                   {"by_uid", getuid()}});
+}
+
+void Migration::report_event(json event, const Tree* tree) const {
+  event["migration"] = id_;
+  event["time_ns"] = realtime_ns();
+  if (tree != nullptr) {
+    event["pid"] = tree->plan.root.pid;
+    event["name"] = tree->plan.name;
+  }
+  if (settings_.on_event) settings_.on_event(event);
+}
+
+// For `ppmr history` and `ppmr timeline`: only the target knows when the trees ran again. The
+// outcome does not depend on it.
+void Migration::note_outcome() const {
+  if (!is_recorded_) return;
+  (void)store_.change(id_, kRole, [this](OwnershipRecord& latest) -> Status {
+    for (size_t i = 0; i < trees_.size() && i < latest.trees.size(); ++i) {
+      TreeRecord& tree = latest.trees[i];
+      tree.bytes = trees_[i].sealed.bytes;
+      if (i >= target_.trees.size()) continue;
+      const TreeRecord& there = target_.trees[i];
+      tree.restore_began_ns = there.restore_began_ns;
+      tree.restored_ns = there.held_ns;
+      tree.running_ns = there.running_ns;
+      tree.complete_ns = there.complete_ns;
+    }
+    return {};
+  });
+}
+
+MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& message) {
+  MigrationOutcome result{exit_code, message, id_, {}};
+  note_outcome();
+  auto record = store_.read(id_, kRole);
+  if (record) {
+    audit_migration(*record, outcome_name(exit_code),
+                    message.empty() ? json::object() : json{{"reason", message}});
+  }
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.post_copy};
+    if (record && i < record->trees.size()) tree.source = record->trees[i];
+    if (i < target_.trees.size()) tree.target = target_.trees[i];
+    result.trees.push_back(std::move(tree));
+  }
+  return result;
+}
+
+}  // namespace ppmr

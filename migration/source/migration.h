@@ -1,0 +1,141 @@
+// The coordinator of one migration: one or more trees that all move or all stay. docs/migration.md
+// describes the steps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <semaphore>
+#include <thread>
+
+#include "base/exit_code.h"
+#include "migration/relay/agent_client.h"
+#include "migration/source/tree_dump.h"
+#include "processes/frozen_tasks.h"
+
+namespace ppmr {
+
+struct MigrationSettings {
+  std::string criu;
+  MountEntry mount;
+  nlohmann::json endpoint;  // address and credentials for the target's agent, see parse_endpoint()
+  bool lazily = true;
+  bool memory_apart = true;  // if possible, the page reader moves the memory, not CRIU
+  bool leave_running = false;
+  bool post_copy = false;  // the processes run at the target before their memory is there
+  unsigned pre_copy_rounds_max = 0;
+  std::chrono::milliseconds hold_limit{120'000};
+  // For processes that use RDMA themselves to release it.
+  std::chrono::milliseconds release_timeout{10'000};
+  std::vector<std::string> criu_options;
+  // Receives each event, called from several threads at once.
+  std::function<void(const nlohmann::json& event)> on_event;
+};
+
+struct TreePlan {
+  ProcessIdentity root;
+  std::string name;
+  ContainerRecord container;
+  uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
+};
+
+// The result for one tree, for the summary.
+struct TreeOutcome {
+  TreePlan plan;
+  TreeRecord source;
+  TreeRecord target;
+  SealedTree sealed;
+  bool post_copy = false;
+};
+
+struct MigrationOutcome {
+  ExitCode exit_code = ExitCode::kFailure;
+  std::string message;  // why the migration did not succeed; empty on success
+  std::string id;
+  std::vector<TreeOutcome> trees;
+};
+
+using JobSlots = std::counting_semaphore<4096>;
+
+// Threads: one calls run(); any may set `stop`.
+class Migration {
+ public:
+  Migration(const RecordStore& store, const MigrationSettings& settings,
+            std::vector<TreePlan> trees, JobSlots& slots, const std::atomic<bool>& stop);
+  MigrationOutcome run();
+
+ private:
+  struct Tree {
+    TreePlan plan;
+    std::unique_ptr<TreeDump> dump;
+    SealedTree sealed;
+    std::vector<RoundRecord> rounds;
+    bool is_sealed = false;        // guarded by mutex_
+    bool memory_has_moved = true;  // guarded by mutex_; false: post-copy needs the frozen tasks
+    std::thread thread;
+  };
+
+  // The steps before the decision. On an error the caller aborts the migration.
+  Status prepare();
+  bool moves_memory_apart() const;
+  void dump(Tree& tree, size_t number);  // in a thread of its own
+  // Asks the trees to release RDMA, and returns when they have. Later calls return the same result:
+  // all trees release before the first one is frozen, because they may talk to each other.
+  Status release_rdma_once();
+  // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
+  void resume_rdma_here();
+  std::vector<pid_t> roots() const;
+  Status dump_and_seal(Tree& tree, size_t number);
+  void note_failure_locked(const Tree& tree, const Error& error);
+  void finish_memory(Tree& tree, size_t number);
+  // Blocks until the frozen tasks are not needed any more.
+  Result<OwnershipRecord> await_decision() const;
+  void await_memory_moved();
+  Error root_cause(const Error& own);
+  Status await_all_sealed();
+  Status await_ready();
+  Status check_memory();
+  Status hold_tasks();
+  Status confirm_vote();
+  Status commit();
+  // The steps after the decision. On an error the migration stays unfinished.
+  Status hand_over();
+  void kill_tasks();
+  void join_dumps();
+  void remove_checkpoints();
+  Status await_running();
+  // Errors: the record could not be written, so nothing is decided.
+  Status abort(const Error& why);
+
+  Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
+                                         std::chrono::milliseconds patience);
+  void note_outcome() const;
+  void audit_begin(const OwnershipRecord& record) const;
+  void report_event(nlohmann::json event, const Tree* tree = nullptr) const;
+  MigrationOutcome outcome(ExitCode exit_code, const std::string& message);
+
+  const RecordStore& store_;
+  const MigrationSettings& settings_;
+  JobSlots& slots_;
+  const std::atomic<bool>& stop_;
+  const std::string id_;
+  AgentClient agent_;
+  OwnershipRecord target_;  // the target's record, as last received
+  bool is_recorded_ = false;
+  bool target_runs_ = false;  // the target was notified that all tasks at the source are dead
+  std::vector<Tree> trees_;
+  std::vector<FrozenTasks> frozen_;  // filled by hold_tasks()
+
+  std::once_flag release_began_;
+  Status released_;  // set in release_rdma_once()
+  std::atomic<bool> asked_to_release_ = false;
+  std::atomic<bool> has_given_up_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Error> first_failure_;  // of a tree; guarded by mutex_
+};
+
+}  // namespace ppmr

@@ -1,0 +1,216 @@
+// The decision and the steps after it: commit, hand-over to the target, end; or abort.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "daemon/control/mount_daemon.h"
+#include "migration/relay/container_fate.h"
+#include "migration/relay/moved_memory.h"
+#include "migration/relay/notify_target.h"
+#include "migration/source/migration.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr MigrationRole kRole = MigrationRole::kSource;
+constexpr milliseconds kLookSlice{1000};
+// How long the coordinator tries to reach the target for its vote. The processes are frozen
+// meanwhile.
+constexpr milliseconds kVotePatience{5000};
+constexpr milliseconds kNotifyAbortPatience{5000};
+
+}  // namespace
+
+// Sends SIGSTOP to all tasks, then checks that CRIU still holds every one of them. If it does, no
+// task has run since its dump, and none can run until the decision, even if CRIU is killed.
+Status Migration::hold_tasks() {
+  auto stopping = store_.change(id_, kRole, [](OwnershipRecord& record) -> Status {
+    if (record.state != MigrationState::kSealed) {
+      return failure(
+          EPERM, std::string("the migration is ") + to_string(record.state) + ": " + record.error);
+    }
+    record.tasks_stopped = !record.leave_running;
+    return {};
+  });
+  if (!stopping) return failure(stopping.error());
+  if (settings_.leave_running) return {};
+  for (const TreeRecord& tree : stopping->trees) {
+    auto tasks = FrozenTasks::open(tree.tasks);
+    if (!tasks) return failure(tasks.error());
+    frozen_.push_back(std::move(*tasks));
+    frozen_.back().stop();
+    if (Status held = frozen_.back().check_held_by(tree.criu.pid); !held) return held;
+    if (frozen_.back().count() != tree.tasks.size()) {
+      return failure(
+          EBUSY, fmt::format("a process of the tree of process {} ended while the tree was frozen",
+                             tree.root));
+    }
+  }
+  return {};
+}
+
+// The target's `ready` may be out of date: a restore may have failed since, or the target's daemon
+// was restarted and its images are gone. A target that is `ready` may not abort by itself, so the
+// coordinator asks it once more.
+Status Migration::confirm_vote() {
+  auto confirmed = agent_.insist({{"op", "vote"}, {"id", id_}}, kVotePatience);
+  if (confirmed) return {};
+  return failure(confirmed.error().errno_value,
+                 "cannot confirm that the target is still ready: " + confirmed.error().message);
+}
+
+// With post-copy the memory is on its way. If that has failed, or the source's daemon does not
+// answer, the trees stay here.
+Status Migration::check_memory() {
+  if (!settings_.post_copy) return {};
+  const auto alive = ask(settings_.mount, {{"op", "status"}});
+  if (!alive) return failure(EIO, alive.error().message);
+  std::lock_guard lock(mutex_);
+  return first_failure_ ? Status(failure(*first_failure_)) : Status{};
+}
+
+Status Migration::commit() {
+  Status confirmed = check_memory();
+  if (confirmed) confirmed = hold_tasks();
+  if (confirmed) confirmed = confirm_vote();
+  if (confirmed) {
+    auto committed = store_.advance(id_, kRole, MigrationState::kCommitted);
+    // If advance() failed, the record on disk decides: it may say `committed`.
+    const auto now = committed ? committed : store_.read(id_, kRole);
+    if (!now) return failure(now.error());
+    if (now->state == MigrationState::kCommitted) {
+      report_event({{"event", "committed"}});
+      // From now on a cut link must not cost the memory that is on its way.
+      for (const TreeRecord& tree : now->trees) wait_for_peer(*now, tree);
+      return {};
+    }
+    confirmed = failure(committed.error());
+  }
+  for (const FrozenTasks& tasks : frozen_) tasks.resume();
+  return confirmed;
+}
+
+// Notifies the target twice: first that it owns the trees, which it records durably; then, once all
+// tasks at the source are dead, that it may let the restored trees run. With post-copy the tasks
+// are not dead then, but stopped and held: the target still reads their memory.
+Status Migration::hand_over() {
+  auto owned =
+      agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
+  if (!owned) return failure(owned.error());
+  if (!settings_.post_copy) {
+    for (const FrozenTasks& tasks : frozen_) tasks.kill();
+  }
+  auto running =
+      agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "running"}}, settings_.hold_limit);
+  if (!running) return failure(running.error());
+  target_runs_ = true;
+  return {};
+}
+
+// Kills the tasks that hand_over() has not killed, and lets the hooks end. Adds nothing to the
+// downtime: after a successful hand_over() the target already lets the processes run.
+void Migration::kill_tasks() {
+  for (const FrozenTasks& tasks : frozen_) tasks.kill();
+  frozen_.clear();
+  (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+    for (TreeRecord& tree : latest.trees) tree.phase = TreePhase::kComplete;
+    latest.peer_notified = latest.peer_notified || target_runs_;
+    if (latest.peer_notified) latest.state = MigrationState::kFinished;
+    return {};
+  });
+}
+
+void Migration::join_dumps() {
+  for (Tree& tree : trees_) {
+    if (tree.thread.joinable()) tree.thread.join();
+  }
+  const auto end = store_.read(id_, kRole);
+  for (size_t i = 0; end && i < trees_.size(); ++i) {
+    if (Status settled = settle_container_at_source(*end, end->trees[i]); !settled) {
+      report_event({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
+    }
+  }
+}
+
+// At the source. This keeps the daemon busy, so after a success call it when the processes run.
+void Migration::remove_checkpoints() {
+  for (Tree& tree : trees_) {
+    if (tree.dump) tree.dump->remove_checkpoint();
+  }
+}
+
+Status Migration::await_running() {
+  std::vector<TreePhase> seen(trees_.size(), TreePhase::kReady);
+  for (;;) {
+    store_.note_contact(id_, kRole);
+    auto target = look_at_target(kLookSlice, settings_.hold_limit);
+    if (!target) {
+      return failure(
+          target.error().errno_value,
+          fmt::format("committed, but the target became unreachable and may already run the "
+                      "processes: {}. To see its progress, run `ppmr migrate --recover {}` there",
+                      target.error().message, id_));
+    }
+    for (size_t i = 0; i < trees_.size() && i < target->trees.size(); ++i) {
+      const TreePhase phase = target->trees[i].phase;
+      if (phase >= TreePhase::kRunning && seen[i] < TreePhase::kRunning) {
+        report_event({{"event", "running"},
+                      {"lazily", target->trees[i].lazily},
+                      {"post_copy", settings_.post_copy}},
+                     &trees_[i]);
+      }
+      if (phase >= TreePhase::kComplete && seen[i] < TreePhase::kComplete) {
+        report_event({{"event", "complete"}}, &trees_[i]);
+      }
+      seen[i] = phase;
+    }
+    if (!target->error.empty()) return failure(EFAULT, "at the target: " + target->error);
+    if (!target->first_error().empty()) {
+      return failure(
+          EAGAIN,
+          fmt::format("committed, but the target could not restore all processes: {}. Unfinished: "
+                      "run `ppmr migrate --recover {}` at the target to try again",
+                      target->first_error(), id_));
+    }
+    if (target->state == MigrationState::kFinished) return {};
+    if (stop_) {
+      return failure(EINTR,
+                     fmt::format("interrupted after the commit: the target continues. To see "
+                                 "its progress, run `ppmr migrate --recover {}` there",
+                                 id_));
+    }
+  }
+}
+
+Status Migration::abort(const Error& why) {
+  auto aborted =
+      store_.advance(id_, kRole, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
+        record.error = why.message;
+        return {};
+      });
+  report_event({{"event", "aborted"}, {"error", why.message}});
+  Status notified;
+  if (aborted) {
+    // The target also removes the checkpoints that are sealed.
+    notified = notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
+  } else {
+    report_event({{"event", "warning"},
+                  {"sentence", "dumped processes stay frozen until the abort can be recorded: " +
+                                   aborted.error().message}});
+  }
+  fail_requests_if_silent(settings_.mount);
+  has_given_up_ = true;
+  join_dumps();
+  remove_checkpoints();
+  // A checkpoint that was sealed meanwhile belongs to the target, and only the target can remove
+  // it.
+  if (aborted && notified) (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
+  // A hook may have recorded the abort meanwhile.
+  const auto end = store_.read(id_, kRole);
+  if (aborted || (end && end->state == MigrationState::kAborted)) return {};
+  return failure(aborted.error());
+}
+
+}  // namespace ppmr

@@ -1,0 +1,407 @@
+#include "migration/source/tree_dump.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "daemon/control/mount_daemon.h"
+#include "migration/relay/criu_relay.h"
+#include "migration/relay/migration_hook.h"
+#include "migration/source/unsent_pages.h"
+#include "processes/frozen_tasks.h"
+#include "processes/memory/frozen_pages.h"
+#include "processes/memory/small_ranges.h"
+#include "processes/proc_files.h"
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/criu_options.h"
+#include "restart_loader/criu/lazy_dump.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kSource;
+constexpr const char* kLog = "dump.log";
+constexpr milliseconds kPollInterval{250};
+// Another round of pre-copy is worth its time only if the last round copied more than this.
+constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
+// Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
+constexpr milliseconds kReaderPatience{30'000};
+// A CRIU that keeps running for so long after the decision may be blocked on a mount whose daemon
+// is stopped.
+constexpr milliseconds kEndPatience{5000};
+// For processes and shared memories that a tree makes before it is frozen. A link takes 4 us.
+constexpr size_t kSpareLinks = 32;
+
+}  // namespace
+
+TreeDump::TreeDump(const RecordStore& store, TreeDumpOptions options)
+    : store_(store), options_(std::move(options)) {}
+
+TreeDump::~TreeDump() { wait_for_end(); }
+
+Status TreeDump::make_directories() {
+  auto work = store_.make_work_directory(options_.id, kRole, options_.tree);
+  if (!work) return failure(work.error());
+  work_ = *work;
+  if (Status alive = check_daemon(); !alive) return alive;
+  const std::string top = options_.mount.mountpoint + "/" + options_.record.checkpoint;
+  if (mkdir(top.c_str(), 0700) != 0) return system_failure("begin checkpoint", top);
+  top_ = top;
+  if (Status deferred = defer_errors(options_.record.checkpoint); !deferred) return deferred;
+  return moves_memory_apart() ? make_memory_file() : Status{};
+}
+
+// The file stays open until the memory is in it: the target takes a closed file as complete.
+Status TreeDump::make_memory_file() {
+  const std::string path = options_.mount.mountpoint + "/" + options_.record.memory;
+  const UniqueFd created(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!created) return system_failure("begin checkpoint", path);
+  if (Status deferred = defer_errors(options_.record.memory); !deferred) return deferred;
+  // To close a file that was opened after that asks nothing of the daemon, which may be stopped.
+  memory_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!memory_) return system_failure("open checkpoint", path);
+  return {};
+}
+
+// The frozen tree waits for the seal anyway.
+Status TreeDump::defer_errors(const std::string& checkpoint) const {
+  auto deferred = ask(options_.mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint}});
+  if (!deferred) return failure(EIO, deferred.error().message);
+  return {};
+}
+
+// Access to a mount whose daemon is stopped would block.
+Status TreeDump::check_daemon() const {
+  auto alive = ask(options_.mount, {{"op", "status"}});
+  if (!alive) return failure(EIO, alive.error().message);
+  return {};
+}
+
+void TreeDump::remove_checkpoint() {
+  if (top_.empty() || !check_daemon()) return;
+  std::error_code ignored;  // a failed session has removed them
+  std::filesystem::remove_all(top_, ignored);
+  if (!moves_memory_apart()) return;
+  memory_.reset();
+  std::filesystem::remove(options_.mount.mountpoint + "/" + options_.record.memory, ignored);
+}
+
+// Copies memory in rounds while the tree runs. The first round copies all memory, each later round
+// only the pages written since the previous one. Stops when little is left or the rounds no longer
+// shrink.
+Status TreeDump::pre_copy() {
+  uint64_t first_bytes = 0;
+  uint64_t last_bytes = 0;
+  for (; rounds_ < options_.pre_copy_rounds_max;) {
+    auto bytes = pre_dump(rounds_);
+    if (!bytes) return failure(bytes.error());
+    if (options_.on_round) options_.on_round(rounds_, *bytes);
+    if (rounds_++ == 0) {
+      first_bytes = last_bytes = *bytes;
+      continue;
+    }
+    const bool little = *bytes <= std::max(kLittleBytes, first_bytes / 64);
+    const bool stuck = *bytes > last_bytes / 10 * 9;
+    last_bytes = *bytes;
+    if (little || stuck) break;
+  }
+  return {};
+}
+
+// Each round starts to track writes when it freezes the tree, and skips the pages that were not
+// written since the last round.
+std::vector<std::string> TreeDump::options_with_tracking() const {
+  std::vector<std::string> options = options_.criu_options;
+  options.push_back("--track-mem");
+  if (rounds_ > 0) {
+    options.insert(options.end(), {"--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
+  }
+  return options;
+}
+
+// Returns the bytes of memory that this round copied.
+Result<uint64_t> TreeDump::pre_dump(unsigned round) {
+  const std::string images = top_ + "/" + std::to_string(round);
+  if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin a round", images);
+  const std::string log = fmt::format("pre-dump-{}.log", round);
+  const Status asked = held_->request(CriuRequest::kPreDump,
+                                      {images, log, options_with_tracking(), options_.record.root});
+  if (!asked) return failure(asked.error());
+  if (Status done = await_pre_dumped(log); !done) return failure(done.error());
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(images, error)) {
+    if (entry.path().filename().string().starts_with("pages-")) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+// Waits even if the migration was aborted: killing CRIU could kill the tree. CRIU ends because its
+// writes fail when the checkpoint is gone.
+Status TreeDump::await_pre_dumped(const std::string& log) {
+  std::optional<bool> done;
+  wait_until([&] { return (done = held_->pre_dumped()).has_value(); });
+  auto record = store_.read(options_.id, kRole);
+  if (record && is_over(record->state)) return failure(ECANCELED, record->error);
+  if (*done) return {};
+  held_->hang_up();
+  (void)held_->process().await_end(kEndPatience);
+  return failure(explain("criu pre-dump", work_ + "/" + log));
+}
+
+// Whether CRIU writes its small images to memory. Not after rounds of pre-copy: those images have
+// links to the rounds. Not for a container or an own mount namespace: CRIU may dump whole file
+// systems, which can be large.
+bool TreeDump::describes_in_memory() const {
+  const auto its = read_process_link(options_.record.root, "ns/mnt");
+  const auto own = read_process_link(getpid(), "ns/mnt");
+  return moves_memory_apart() && options_.pre_copy_rounds_max == 0 && !is_container() && its &&
+         own && *its == *own;
+}
+
+// Starts CRIU and the page reader before the rounds of pre-copy: after them, every delay makes more
+// memory dirty.
+Status TreeDump::prepare() {
+  if (moves_memory_apart()) {
+    auto reader = PageReaderProcess::start(work_ + "/" + kPageIndexFile);
+    if (!reader) return failure(reader.error());
+    page_reader_.emplace(std::move(*reader));
+  }
+  if (describes_in_memory()) {
+    const auto pages_files = count_pages_files(options_.record.root);
+    if (!pages_files) return failure(pages_files.error());
+    if (auto made = DumpImages::create(top_, *pages_files + kSpareLinks)) {
+      description_ = std::move(*made);
+    }
+  }
+  if (is_container()) return {};
+  auto held = HeldCriu::start(store_, {.criu = options_.criu,
+                                       .id = options_.id,
+                                       .role = kRole,
+                                       .tree = options_.tree,
+                                       .work = work_,
+                                       .show = {}});
+  if (!held) return failure(held.error());
+  held_ = std::move(*held);
+  return {};
+}
+
+// Containers are dumped through runc: it passes CRIU the options that a container needs, and
+// forgets the container after the dump.
+Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
+  std::string configuration = runc_configuration(options_.criu_options);
+  if (moves_memory_apart()) configuration += criu_settings(lazy_dump_options())->configuration;
+  const Status relay = write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu,
+                                          work_, configuration);
+  if (!relay) return failure(relay.error());
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto options = runc_options(options_.criu_options);
+  if (!options) return options;
+  std::vector<std::string> words = {"checkpoint", "--image-path", images, "--work-path", work_};
+  words.insert(words.end(), options->begin(), options->end());
+  words.push_back(options_.record.container.name);
+  return runc->command(work_, words);
+}
+
+// Of the last dump.
+std::string TreeDump::images() const {
+  return options_.record.images.empty() ? top_ : top_ + "/" + options_.record.images;
+}
+
+Status TreeDump::start() {
+  if (images() != top_ && mkdir(images().c_str(), 0700) != 0) {
+    return system_failure("begin the dump in", images());
+  }
+  if (!is_container()) {
+    auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
+    if (options_.leave_running) options.push_back("--leave-running");
+    if (moves_memory_apart()) {
+      for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
+    }
+    return held_->request(CriuRequest::kDump, {description_ ? description_->path() : images(), kLog,
+                                               std::move(options), options_.record.root});
+  }
+  auto argv = checkpoint_command(images());
+  if (!argv) return failure(argv.error());
+  auto runc = CriuProcess::start(
+      {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
+  if (!runc) return failure(runc.error());
+  runc_ = std::move(*runc);
+  return {};
+}
+
+// Waits until the hook holds the tree (true) or CRIU has ended (false). Errors: ECANCELED if the
+// migration is over.
+Result<bool> TreeDump::await_held() {
+  // A user has few inotify instances. Without one, the loop polls.
+  const auto watch = RecordWatch::open(store_, options_.id, kRole);
+  for (;;) {
+    auto record = store_.read(options_.id, kRole);
+    if (!record) return failure(record.error());
+    if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
+    if (criu()->ended()) return false;
+    // Does not wait for CRIU's end if the migration is over: a stopped CRIU (SIGSTOP) never ends.
+    if (is_over(record->state)) return failure(ECANCELED, record->error);
+    wait_and_process({{watch ? watch->fd() : -1, POLLIN, 0}});
+    if (watch) watch->drain();
+  }
+}
+
+Result<SealedTree> TreeDump::dump_and_seal() {
+  if (Status made = make_directories(); !made) return failure(made.error());
+  if (Status prepared = prepare(); !prepared) return failure(prepared.error());
+  if (Status copied = pre_copy(); !copied) return failure(copied.error());
+  if (Status started = start(); !started) return failure(started.error());
+  auto held = await_held();
+  if (!held) return failure(held.error());
+  if (!*held) {
+    return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
+  }
+  if (!moves_memory_apart()) return seal(options_.record.checkpoint);
+  const auto index = rounds_ > 0 ? index_unsent_memory() : index_frozen_memory();
+  if (!index) return failure(index.error());
+  // The target restores the description while the memory is on its way.
+  memory_sent_ = std::async(std::launch::async,
+                            [this, index = *index] { return send_and_seal_memory(index); });
+  if (Status added = add_description(*index); !added) return failure(added.error());
+  auto sealed = seal(options_.record.checkpoint);
+  if (!sealed || options_.post_copy) return sealed;
+  auto memory = finish_memory();
+  if (!memory) return memory;
+  return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
+}
+
+// Adds the index to the checkpoint, and what CRIU has written to memory.
+Status TreeDump::add_description(const PageIndex& index) {
+  const std::string directory = description_ ? description_->path() : images();
+  const Status written = write_page_index(directory + "/" + kPageIndexFile, index);
+  if (!written || !description_) return written;
+  auto bundle = description_->bundle();
+  if (!bundle) return failure(bundle.error());
+  std::vector<UniqueFd> files;
+  files.push_back(std::move(*bundle));
+  const auto added = ask_at_length(
+      options_.mount, {{"op", "add-files"}, {"checkpoint", options_.record.checkpoint}},
+      options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
+  if (!added) return failure(EIO, "add the description of the tree: " + added.error().message);
+  description_.reset();
+  return {};
+}
+
+Result<SealedTree> TreeDump::send_and_seal_memory(const PageIndex& index) {
+  if (Status sent = send_memory(index); !sent) return failure(sent.error());
+  return seal(options_.record.memory);
+}
+
+Result<PageIndex> TreeDump::index_frozen_memory() const {
+  const auto record = store_.read(options_.id, kRole);
+  if (!record) return failure(record.error());
+  auto index = index_memory(record->trees[options_.tree].tasks);
+  if (!index)
+    return failure(index.error().errno_value, "find the memory: " + index.error().message);
+  return index;
+}
+
+// Without the pages that the rounds have sent. Reads images back, which costs a round trip for each
+// process.
+Result<PageIndex> TreeDump::index_unsent_memory() const {
+  const auto all = index_frozen_memory();
+  if (!all) return all;
+  auto split = split_index(*all, images());
+  if (!split) return failure(split.error());
+  if (split->sent.tasks.size() > 1) {
+    const std::string path = images() + "/" + kRoundsIndexFile;
+    if (Status written = write_page_index(path, split->sent); !written) {
+      return failure(written.error());
+    }
+  }
+  return std::move(split->unsent);
+}
+
+// A page reader reads the memory from the processes into the pool of the daemon.
+Status TreeDump::send_memory(const PageIndex& index) {
+  const std::string path = work_ + "/" + kPageIndexFile;
+  if (Status written = write_page_index(path, index); !written) return written;
+  nlohmann::json request = {{"op", "send-memory"},
+                            {"checkpoint", options_.record.memory},
+                            {"memory_bytes", index.memory_bytes}};
+  if (options_.post_copy) {
+    request["first"] = nlohmann::json::array();
+    for (const PageRange& range : small_ranges(index)) {
+      request["first"].push_back({range.offset, range.bytes()});
+    }
+  } else {  // a migration that is decided waits for a reader that is stopped
+    request["reader_timeout_ms"] = kReaderPatience.count();
+  }
+  const auto sent = ask_at_length(options_.mount, std::move(request), std::nullopt, Timeout::kTotal,
+                                  page_reader_->take_ends());
+  memory_.reset();
+  if (!sent) return failure(EIO, "send the memory: " + sent.error().message);
+  return {};
+}
+
+Result<SealedTree> TreeDump::seal(const std::string& checkpoint) {
+  const auto sealed = ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", checkpoint}},
+                                    options_.seal_patience, Timeout::kWithoutProgress);
+  if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
+  return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
+}
+
+// Waits for output of CRIU or for one of `fds`, at most kPollInterval.
+void TreeDump::wait_and_process(std::vector<pollfd> fds) {
+  held_ ? held_->add_to(fds) : runc_->add_to(fds);
+  poll(fds.data(), fds.size(), static_cast<int>(kPollInterval.count()));
+  criu()->process();
+}
+
+void TreeDump::wait_until(const std::function<bool()>& is_done) {
+  auto patience_ends = Clock::now() + kEndPatience;
+  while (!is_done()) {
+    wait_and_process();
+    if (Clock::now() < patience_ends) continue;
+    patience_ends = Clock::now() + kEndPatience;
+    unblock_criu();
+  }
+}
+
+void TreeDump::wait_for_end() {
+  if (held_) held_->hang_up();
+  if (criu() != nullptr) wait_until([&] { return criu()->ended(); });
+}
+
+// Once the migration is decided, removes what can keep CRIU from ending: a SIGSTOP, or a stopped
+// daemon.
+void TreeDump::unblock_criu() {
+  auto record = store_.read(options_.id, kRole);
+  const bool decided =
+      record && (is_over(record->state) || record->state == MigrationState::kCommitted);
+  if (!decided) return;
+  // A CRIU that was stopped (SIGSTOP) would keep its tree frozen.
+  criu()->resume();
+  if (auto criu_of_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
+    criu_of_runc->resume();
+  }
+  // CRIU may be blocked on the mount, and thereby the frozen tree.
+  fail_requests_if_silent(options_.mount);
+}
+
+Error TreeDump::explain(const std::string& what, const std::string& log) {
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    if (!is_harmless(parse_criu_line(line))) criu()->errors().note(line);
+  }
+  std::string message = what + " " + criu()->how_it_ended();
+  if (const std::string why = criu()->errors().summary(); !why.empty()) message += ": " + why;
+  return {ECHILD, message + " (log: " + log + ")"};
+}
+
+}  // namespace ppmr

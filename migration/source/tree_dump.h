@@ -1,0 +1,102 @@
+// Dumps one tree into the source mount and seals its checkpoint. After the dump the post-dump hook
+// holds the tree, and the record alone decides whether the tree continues or is killed.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "migration/records/record_store.h"
+#include "migration/relay/held_criu.h"
+#include "migration/source/dump_images.h"
+#include "mount/mount_table.h"
+#include "processes/memory/page_index.h"
+#include "processes/memory/page_reader.h"
+#include "restart_loader/criu/criu_process.h"
+
+namespace ppmr {
+
+struct TreeDumpOptions {
+  std::string criu;
+  MountEntry mount;
+  std::string id;
+  size_t tree = 0;
+  TreeRecord record;
+  std::vector<std::string> criu_options;
+  bool leave_running = false;
+  bool post_copy = false;
+  unsigned pre_copy_rounds_max = 0;  // 0: all memory is dumped while the tree is frozen
+  std::function<void(unsigned round, uint64_t bytes)> on_round;
+  std::chrono::milliseconds seal_patience{0};
+};
+
+struct SealedTree {
+  uint64_t bytes = 0;
+  uint64_t files = 0;
+};
+
+// Threads: one.
+class TreeDump {
+ public:
+  TreeDump(const RecordStore& store, TreeDumpOptions options);
+  ~TreeDump();
+
+  // Returns when the target has verified the checkpoint, with post-copy without its memory. On an
+  // error the tree may be frozen still: see wait_for_end().
+  Result<SealedTree> dump_and_seal();
+  // With post-copy, after dump_and_seal(): returns when the target has verified the memory. Until
+  // then the frozen tasks must stay.
+  Result<SealedTree> finish_memory() { return memory_sent_.get(); }
+  // Blocks until CRIU has ended, which it does when the record is aborted or committed.
+  void wait_for_end();
+  // Call after wait_for_end(). Removes the checkpoint's names at the source only: the target keeps
+  // the checkpoint if it is sealed.
+  void remove_checkpoint();
+
+  const std::string& work_directory() const { return work_; }
+
+ private:
+  std::string images() const;
+  Status make_directories();
+  Status check_daemon() const;
+  Status pre_copy();
+  Result<uint64_t> pre_dump(unsigned round);
+  Status await_pre_dumped(const std::string& log);
+  bool is_container() const { return !options_.record.container.name.empty(); }
+  Status prepare();
+  Status start();
+  bool moves_memory_apart() const { return !options_.record.memory.empty(); }
+  Status make_memory_file();
+  bool describes_in_memory() const;
+  Status add_description(const PageIndex& index);
+  Status defer_errors(const std::string& checkpoint) const;
+  Result<PageIndex> index_frozen_memory() const;
+  Result<PageIndex> index_unsent_memory() const;
+  Status send_memory(const PageIndex& index);
+  Result<SealedTree> send_and_seal_memory(const PageIndex& index);
+  Result<SealedTree> seal(const std::string& checkpoint);
+  std::vector<std::string> options_with_tracking() const;
+  CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
+  void wait_and_process(std::vector<pollfd> fds = {});
+  void wait_until(const std::function<bool()>& is_done);
+  void unblock_criu();
+  Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
+  Result<bool> await_held();
+  Error explain(const std::string& what, const std::string& log);
+
+  const RecordStore& store_;
+  const TreeDumpOptions options_;
+  std::string work_;
+  std::optional<DumpImages> description_;  // until it is in the checkpoint; none: it is there
+  UniqueFd memory_;                        // the memory file, while it is written
+  std::optional<PageReaderProcess> page_reader_;
+  std::future<Result<SealedTree>> memory_sent_;
+  std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
+  unsigned rounds_ = 0;  // of pre-copy, complete
+  std::optional<HeldCriu> held_;
+  std::unique_ptr<CriuProcess> runc_;  // for a container, instead of held_
+};
+
+}  // namespace ppmr

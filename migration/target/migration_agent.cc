@@ -1,0 +1,289 @@
+#include "migration/target/migration_agent.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/exit_code.h"
+#include "base/json_text.h"
+#include "base/line_socket.h"
+#include "base/parse_json.h"
+#include "base/unique_fd.h"
+#include "daemon/command_line/output.h"
+#include "daemon/control/control_client.h"
+#include "migration/records/record_store.h"
+#include "migration/relay/audit_events.h"
+#include "migration/relay/container_fate.h"
+#include "migration/target/restore_remains.h"
+#include "migration/target/supervisors.h"
+#include "mount/mount_table.h"
+#include "preflight/policy/restart_policy.h"
+#include "preflight/preflight.h"
+#include "restart_loader/criu/criu_process.h"
+#include "restart_loader/criu/passed_options.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr MigrationRole kRole = MigrationRole::kTarget;
+constexpr size_t kLineMaxBytes = 4 << 20;
+constexpr milliseconds kLookMax{1000};
+constexpr milliseconds kDaemonPatience{2000};
+constexpr milliseconds kSendPatience{10'000};
+
+json refusal(const Error& error) {
+  return {{"ok", false}, {"errno", error.errno_value}, {"error", error.message}};
+}
+
+json answer_of(const Result<OwnershipRecord>& record) {
+  if (!record) return refusal(record.error());
+  return {{"ok", true}, {"record", *record}};
+}
+
+Error wrong_state(const OwnershipRecord& record) {
+  return {EPERM, std::string("the migration is ") + to_string(record.state) + " at the target" +
+                     (record.error.empty() ? "" : ": " + record.error)};
+}
+
+// Removes the checkpoints of trees whose supervisor has ended or given up. Another supervisor
+// removes the checkpoint of its tree itself.
+void remove_abandoned_checkpoints(const OwnershipRecord& record) {
+  for (const TreeRecord& tree : record.trees) {
+    const bool has_given_up = !tree.error.empty() || !is_alive(tree.supervisor);
+    if (has_given_up) (void)remove_checkpoint(record, tree);
+  }
+}
+
+class Agent {
+ public:
+  Agent(RecordStore store, const MigrationAgent& options)
+      : store_(std::move(store)), options_(options) {}
+
+  json answer(const std::string& line) {
+    const json request = parse_json(line);
+    try {
+      return answer(request);
+    } catch (const json::exception& error) {
+      return refusal({EINVAL, std::string("malformed request: ") + error.what()});
+    }
+  }
+
+ private:
+  json answer(const json& request) {
+    const std::string operation = request.at("op");
+    if (operation == "preflight") return preflight(request);
+    if (operation == "prepare") return audited(request, "prepared", prepare(request));
+    if (operation == "look") return audited_refusal(request, look(request));
+    if (operation == "vote") return audited_refusal(request, vote(request));
+    if (operation == "decide") {
+      return audited(request, request.value("state", ""), decide(request));
+    }
+    return refusal({EOPNOTSUPP, "unknown request '" + operation + "' (version mismatch?)"});
+  }
+  Result<RestartPolicy> restart_policy() const;
+  json audited(const json& request, const std::string& outcome, json answer) const;
+  json audited_refusal(const json& request, json answer) const;
+  json preflight(const json& request);
+  json prepare(const json& request) const;
+  json look(const json& request) const;
+  json vote(const json& request) const;
+  json decide(const json& request) const;
+  Result<OwnershipRecord> read_of_peer(const std::string& id) const;
+
+  const RecordStore store_;
+  const MigrationAgent& options_;
+  std::optional<CriuAnswers> criu_;
+};
+
+// Read for each migration: a change needs no restart of the daemon.
+Result<RestartPolicy> Agent::restart_policy() const {
+  if (!options_.restart_policy.empty()) return read_restart_policy(options_.restart_policy);
+  RestartPolicy policy;
+  policy.everything = options_.allow_root_restart;
+  return policy;
+}
+
+// Writes what a request has led to into the audit trail, and returns the answer.
+json Agent::audited(const json& request, const std::string& outcome, json answer) const {
+  if (answer.value("ok", false)) {
+    if (const auto record = parse_record(answer.at("record"))) {
+      audit_migration(*record, outcome, json::object());
+    }
+    return answer;
+  }
+  audit(options_.audit_file, "migration",
+        {{"outcome", "refused"},
+         {"request", request.at("op")},
+         {"migration", request.value("record", request).value("id", "")},
+         {"role", "target"},
+         {"peer", options_.peer},
+         {"reason", answer.value("error", "")}});
+  return answer;
+}
+
+// A coordinator repeats these requests, so only those of another peer are of interest.
+json Agent::audited_refusal(const json& request, json answer) const {
+  const bool is_foreign = !answer.value("ok", false) && answer.value("errno", 0) == EACCES;
+  return is_foreign ? audited(request, "", std::move(answer)) : answer;
+}
+
+json Agent::preflight(const json& request) {
+  auto policy = restart_policy();
+  if (!policy) return refusal(policy.error());
+  TargetContext context{.restart_policy = std::move(*policy), .store_free_bytes = -1};
+  if (auto mount = find_mount(options_.mountpoint)) {
+    const auto status = call(mount->mount.source, {{"op", "status"}}, kDaemonPatience);
+    const json store = status ? status->value("store", json::object()) : json::object();
+    context.store_free_bytes = store.value("free_bytes", context.store_free_bytes);
+  }
+  if (!criu_) criu_.emplace(find_criu().value_or(""));
+  return answer_preflight(request, context, *criu_);
+}
+
+json Agent::prepare(const json& request) const {
+  auto record = parse_record(request.at("record"));
+  if (!record) return refusal(record.error());
+  if (auto passed = check_passed_options(record->criu_options); !passed) {
+    return refusal(passed.error());
+  }
+  if (record->hold_limit_ms <= 0 || milliseconds(record->hold_limit_ms) > kHoldLimitMax) {
+    return refusal({EINVAL, fmt::format("--timeout of {} ms: must be more than 0 and at most 24 h",
+                                        record->hold_limit_ms)});
+  }
+  if (auto criu = find_criu(); !criu) return refusal(criu.error());
+  if (auto mount = find_mount(options_.mountpoint); !mount) return refusal(mount.error());
+  auto policy = restart_policy();
+  if (!policy) return refusal(policy.error());
+  record->restart_policy = to_json(*policy);
+  record->role = kRole;
+  record->mountpoint = options_.mountpoint;
+  record->peer = options_.peer;
+  record->audit_file = options_.audit_file;
+  record->coordinator = {};
+  for (TreeRecord& tree : record->trees) {
+    tree.phase = TreePhase::kWaiting;
+    tree.tasks.clear();
+    tree.waiting_at.clear();
+    tree.criu = tree.supervisor = {};
+    tree.error.clear();
+  }
+  auto created = store_.create(std::move(*record));
+  if (!created && created.error().errno_value == EEXIST) {  // the reply was lost
+    return answer_of(read_of_peer(request.at("record").at("id")));
+  }
+  if (!created) return refusal(created.error());
+  store_.prune();
+  for (size_t tree = 0; tree < created->trees.size(); ++tree) {
+    auto started = expect_container_at_target(created->trees[tree]);
+    if (started) started = start_supervisor(store_, created->id, tree);
+    if (!started) {
+      (void)store_.advance(created->id, kRole, MigrationState::kAborted,
+                           [&](auto& latest) -> Status {
+                             latest.error = started.error().message;
+                             return {};
+                           });
+      return refusal(started.error());
+    }
+  }
+  return answer_of(created);
+}
+
+Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
+  auto record = store_.read(id, kRole);
+  if (record && record->peer != options_.peer) {
+    return failure(EACCES, "migration " + id + " belongs to another source (" + record->peer + ")");
+  }
+  return record;
+}
+
+json Agent::look(const json& request) const {
+  const std::string id = request.at("id");
+  auto record = read_of_peer(id);
+  if (record) store_.note_contact(id, kRole);
+  const uint64_t version = request.value("version", uint64_t{0});
+  const milliseconds timeout(
+      std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
+  if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
+  if (record && record->state == MigrationState::kRunning && record->first_error().empty()) {
+    if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
+  }
+  return answer_of(record);
+}
+
+// Checks more than the state. A target that is ready may not abort by itself, so its record says
+// `ready` even after a restore has failed or the images are gone.
+json Agent::vote(const json& request) const {
+  auto record = read_of_peer(request.at("id"));
+  if (!record) return refusal(record.error());
+  if (record->state != MigrationState::kReady) return refusal(wrong_state(*record));
+  if (const std::string& error = record->first_error(); !error.empty()) {
+    return refusal({ECHILD, error});
+  }
+  for (const TreeRecord& tree : record->trees) {
+    for (const std::string& path : {images_path(*record, tree), memory_path(*record, tree)}) {
+      if (path.empty() || access(path.c_str(), F_OK) == 0) continue;
+      const int why = errno;
+      return refusal(
+          {why, fmt::format("find checkpoint {}: {} (was the target's daemon restarted?)", path,
+                            strerror(why))});
+    }
+  }
+  return answer_of(record);
+}
+
+// The decision `running` includes `owned`: a target that missed `owned` takes both steps.
+json Agent::decide(const json& request) const {
+  const std::string id = request.at("id");
+  const auto state = parse_state(request.at("state"));
+  auto record = read_of_peer(id);
+  if (!record) return refusal(record.error());
+  using enum MigrationState;
+  if (state == kAborted) {
+    record = store_.advance(id, kRole, kAborted, [&](OwnershipRecord& latest) -> Status {
+      if (latest.error.empty()) latest.error = request.value("error", "");
+      return {};
+    });
+    if (record) remove_abandoned_checkpoints(*record);
+    return answer_of(record);
+  }
+  if (state != kOwned && state != kRunning)
+    return refusal({EINVAL, "'" + request.value("state", "") + "' is not a decision"});
+  if (record->state == kReady) record = store_.advance(id, kRole, kOwned);
+  if (record && state == kRunning && record->state == kOwned) {
+    record = store_.advance(id, kRole, kRunning);
+  }
+  if (!record) return refusal(record.error());
+  if (record->state != kOwned && record->state != kRunning && record->state != kFinished) {
+    return refusal(wrong_state(*record));
+  }
+  if (record->state != kFinished) {
+    if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
+  }
+  return answer_of(record);
+}
+
+}  // namespace
+
+int MigrationAgent::run() const {
+  ignore_sigpipe();
+  auto store = RecordStore::open(state_directory);
+  const UniqueFd socket(fd);
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  std::optional<Agent> agent;
+  if (store) agent.emplace(*store, *this);
+  std::string pending;
+  std::string line;
+  for (;;) {
+    const auto forever = std::chrono::steady_clock::now() + std::chrono::hours(24 * 365);
+    if (!read_line(fd, pending, line, kLineMaxBytes, forever)) return to_int(ExitCode::kSuccess);
+    const json answer = agent ? agent->answer(line) : refusal(store.error());
+    const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
+    if (!write_line(fd, json_text(answer), deadline)) return to_int(ExitCode::kFailure);
+  }
+}
+
+}  // namespace ppmr

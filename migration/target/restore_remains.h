@@ -1,0 +1,27 @@
+// Cleans up after a restore that failed or whose supervisor has died. There must never be two
+// copies of a tree: restored tasks are killed only if none of them has run its own code.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "migration/records/ownership_record.h"
+
+namespace ppmr {
+
+// Kills a CRIU that is still at work, or waits for its end if the relay has let it continue. Then
+// inspects the restored tasks. Returns false if none of them had run its own code: all of them were
+// killed, so the tree can be restored again. Returns true if the tree runs, or has run and ended.
+// `work_directory` is that of the restore; `criu_was_killed`: true if unknown. Kills only
+// descendants of the caller or of an earlier supervisor.
+//
+// Errors: EUCLEAN if some tasks run and others wait, which the operator has to resolve; those of
+// inspecting and killing.
+Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_directory,
+                            bool criu_was_killed);
+
+// Removes the checkpoints of a tree from the target's store, if they belong to the record's peer.
+// Errors: of the mount and its daemon, EPERM for the checkpoint of another peer.
+Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree);
+
+}  // namespace ppmr

@@ -1,0 +1,540 @@
+// Restores a tree, and restores it again if CRIU dies before the tree runs: the checkpoint stays
+// until the tree has all of its memory. There must never be two copies, so before every attempt the
+// remains of the last one are settled (restore_remains.h).
+//
+// All processes that CRIU creates stay descendants of the supervisor even if CRIU is killed: the
+// supervisor is their subreaper until the tree runs.
+#include "migration/target/tree_restore.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/exit_code.h"
+#include "daemon/command_line/output.h"
+#include "daemon/control/control_client.h"
+#include "migration/relay/audit_events.h"
+#include "migration/relay/criu_relay.h"
+#include "migration/relay/held_criu.h"
+#include "migration/target/restore_remains.h"
+#include "migration/target/sealed_images.h"
+#include "mount/mount_table.h"
+#include "preflight/policy/check_restart.h"
+#include "preflight/policy/restart_policy.h"
+#include "preflight/rdma_release/rdma_release.h"
+#include "processes/memory/page_index.h"
+#include "processes/own_namespace.h"
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/relay_marks.h"
+#include "restart_loader/criu/restore.h"
+#include "restart_loader/pager/pager.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kTarget;
+constexpr const char* kLog = "restore.log";
+constexpr milliseconds kSealSlice{250};
+constexpr milliseconds kDaemonPatience{2000};
+constexpr int kAttemptsMax = 3;
+constexpr milliseconds kBetweenAttempts{500};
+constexpr milliseconds kResumePatience{10'000};
+// How long CRIU may take to end after an abort. Normally the hook makes it fail. But CRIU 3.17
+// waits for ever for a process that was killed while it was being restored.
+constexpr milliseconds kAbortPatience{5000};
+
+void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
+
+class TreeRestore {
+ public:
+  TreeRestore(RecordStore store, const TreeRestoreCommand& command)
+      : store_(std::move(store)), id_(command.id), tree_(command.tree) {}
+  int run();
+
+ private:
+  int supervise();
+  Status record_namespace_init(pid_t child) const;
+  Result<OwnershipRecord> read() const { return store_.read(id_, kRole); }
+  Result<OwnershipRecord> change(const std::function<void(OwnershipRecord&)>& change) const {
+    return store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
+      change(record);
+      return {};
+    });
+  }
+  Result<std::string> control_socket() const;
+  Status await_sealed();
+  // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
+  // not accept its tree.
+  Status judge();
+  void note_refusal(const Error& error) const;
+  Status check_owner_of_memory() const;
+  bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
+  Status prepare();
+  Result<std::unique_ptr<CriuProcess>> start_criu(const std::string& images);
+  Result<std::unique_ptr<CriuProcess>> start_runc(const std::string& images) const;
+  bool was_aborted_for(milliseconds time);
+  Status keep_memory() const;
+  Result<std::unique_ptr<Restore>> restore_once();
+  // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
+  Status settle();
+  void note_running(pid_t pid);
+  void report_outcome(const std::string& outcome, const std::string& reason = "") const;
+  void count_outcome(const std::string& outcome) const;
+  void let_resume_rdma() const;
+  int finish(const std::string& lost);
+  int await_pages();
+  std::string why_lost() const;
+  int give_up(const Error& error);
+
+  const RecordStore store_;
+  const std::string id_;
+  const size_t tree_;
+  OwnershipRecord record_;
+  std::string work_;
+  std::string criu_;
+  uint64_t sealed_inode_ = 0;  // of the checkpoint's directory
+  std::optional<SealedImages> images_;
+  std::optional<HeldCriu> prepared_;
+  int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
+  int64_t restore_began_ns_ = 0;
+  bool runs_ = false;  // the tree runs, or has run and ended
+  std::optional<Clock::time_point> saw_abort_;
+  bool criu_was_killed_ = true;  // CRIU was killed, or how it ended is unknown
+};
+
+Result<std::string> TreeRestore::control_socket() const {
+  auto mount = find_mount(record_.mountpoint);
+  if (!mount) return failure(mount.error());
+  return mount->mount.source;
+}
+
+// Waits until the source has sealed the checkpoint. The dump may take any time, but must not pause
+// for longer than the hold limit. Errors: ECANCELED if the migration was aborted meanwhile,
+// ETIMEDOUT without progress.
+Status TreeRestore::await_sealed() {
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  uint64_t bytes = 0;
+  auto last_progress = Clock::now();
+  for (;;) {
+    auto record = read();
+    if (!record) return failure(record.error());
+    if (record->state == MigrationState::kAborted) {
+      return failure(ECANCELED, "aborted: " + record->error);
+    }
+    const json request = {{"op", "wait"},
+                          {"checkpoint", record_.trees[tree_].checkpoint},
+                          {"owner", record_.peer},
+                          {"until", "sealed"},
+                          {"timeout_ms", kSealSlice.count()}};
+    const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
+    const Status verdict = answer ? accepted(*answer) : failure(answer.error());
+    if (verdict) {
+      sealed_inode_ = answer->at("inode");
+      return {};
+    }
+    if (is_crowded(verdict.error())) {
+      std::this_thread::sleep_for(kSealSlice);  // no event announces a free place
+    } else if (verdict.error().errno_value != ETIMEDOUT) {
+      return verdict;
+    }
+    const uint64_t bytes_now = answer ? answer->value("bytes", bytes) : bytes;
+    if (bytes_now != bytes) last_progress = Clock::now();
+    bytes = bytes_now;
+    if (Clock::now() - last_progress > milliseconds(record->hold_limit_ms)) {
+      return failure(ETIMEDOUT, fmt::format("{}; no progress for {} s (--timeout)",
+                                            verdict.error().message, record->hold_limit_ms / 1000));
+    }
+  }
+}
+
+Status TreeRestore::judge() {
+  const TreeRecord& tree = record_.trees[tree_];
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  auto policy = parse_restart_policy(record_.restart_policy);
+  if (!policy) return failure(policy.error());
+  auto images = SealedImages::open({.control_socket = *socket,
+                                    .mountpoint = record_.mountpoint,
+                                    .checkpoint = tree.checkpoint,
+                                    .directory = tree.images,
+                                    .inode = sealed_inode_});
+  Status accepted = images ? Status{} : failure(images.error());
+  if (images) {
+    images_ = std::move(*images);
+    accepted = check_restart(*policy, {.images = images_->path(),
+                                       .small_images = images_->bundle(),
+                                       .bundle = tree.container.bundle,
+                                       .criu_options = record_.criu_options});
+  }
+  if (accepted) return {};
+  Error error = images_ ? images_->with_names(accepted.error()) : accepted.error();
+  note_refusal(error);
+  return failure(std::move(error));
+}
+
+// In the log of the target's daemon.
+void TreeRestore::note_refusal(const Error& error) const {
+  const auto socket = control_socket();
+  if (!socket) return;
+  const TreeRecord& tree = record_.trees[tree_];
+  (void)call(*socket,
+             {{"op", "note_refusal"},
+              {"checkpoint", tree.checkpoint},
+              {"process", tree.root},
+              {"peer", record_.peer},
+              {"reason", error.message}},
+             kDaemonPatience);
+}
+
+// The memory must come from the peer that wants the restore. It may still be on its way.
+Status TreeRestore::check_owner_of_memory() const {
+  const std::string& memory = record_.trees[tree_].memory;
+  if (memory.empty()) return {};
+  auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const json request = {
+      {"op", "wait"}, {"checkpoint", memory}, {"owner", record_.peer}, {"timeout_ms", 0}};
+  const auto answer = call(*socket, request, kDaemonPatience);
+  const Status verdict = answer ? accepted(*answer) : failure(answer.error());
+  const bool is_foreign = !verdict && verdict.error().errno_value == EPERM;
+  return is_foreign ? verdict : Status{};
+}
+
+Status TreeRestore::prepare() {
+  if (is_container()) return {};
+  auto held = HeldCriu::start(
+      store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = log});
+  if (!held) return failure(held.error());
+  prepared_ = std::move(*held);
+  // Records CRIU's pid: if this supervisor dies, the next one must find that CRIU.
+  auto criu = identify(prepared_->process().pid());
+  if (!criu) return failure(criu.error());
+  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
+  if (!noted) return failure(noted.error());
+  return {};
+}
+
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& images) {
+  if (!prepared_) {
+    if (Status again = prepare(); !again) return failure(again.error());
+  }
+  HeldCriu criu = std::move(*prepared_);
+  prepared_.reset();
+  std::vector<std::string> options = record_.criu_options;
+  options.insert(options.end(), {"--pidfile", "pidfile"});
+  if (record_.lazily) options.push_back("--lazy-pages");
+  const Status asked = criu.request(CriuRequest::kRestore, {images, kLog, std::move(options)});
+  if (!asked) return failure(asked.error());
+  return criu.release();
+}
+
+// Restores through runc, so that runc on this node knows the container and its control groups.
+Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& images) const {
+  const ContainerRecord& container = record_.trees[tree_].container;
+  if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
+    return failure(relay.error());
+  }
+  auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  auto passed = runc_options(record_.criu_options);
+  if (!passed) return failure(passed.error());
+  std::vector<std::string> words = {
+      "restore", "--detach",    "--bundle", container.bundle, "--image-path",
+      images,    "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
+  if (record_.lazily) words.push_back("--lazy-pages");
+  words.insert(words.end(), passed->begin(), passed->end());
+  words.push_back(container.name);
+  return CriuProcess::start({.argv = runc->restore_command(work_, words),
+                             .log_file = work_ + "/restore.out",
+                             .show = log});
+}
+
+bool TreeRestore::was_aborted_for(milliseconds time) {
+  const auto record = read();
+  if (!record || record->state != MigrationState::kAborted) return false;
+  if (!saw_abort_) saw_abort_ = Clock::now();
+  return Clock::now() - *saw_abort_ >= time;
+}
+
+// In post-copy the memory arrives after the decision. Then nothing that others store at this node
+// may take its place.
+Status TreeRestore::keep_memory() const {
+  const auto index = read_page_index(images_->path() + "/" + kPageIndexFile);
+  if (!index) return failure(index.error());
+  const auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const json request = {{"op", "promise"},
+                        {"checkpoint", record_.trees[tree_].memory},
+                        {"bytes", index->memory_bytes}};
+  const auto answer = call(*socket, request, kDaemonPatience);
+  if (!answer) return failure(answer.error());
+  return accepted(*answer);
+}
+
+Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
+  if (record_.post_copy && !record_.trees[tree_].memory.empty()) {
+    if (Status kept = keep_memory(); !kept) return failure(kept.error());
+  }
+  auto restore =
+      Restore::create({.criu = criu_,
+                       .images = images_->path(),
+                       .memory = memory_path(record_, record_.trees[tree_]),
+                       .bundle = images_->bundle_path(),
+                       .post_copy = record_.post_copy,
+                       .work = work_,
+                       .lazily = record_.lazily,
+                       .start =
+                           [this](const std::string& images) {
+                             restore_began_ns_ = realtime_ns();
+                             return is_container() ? start_runc(images) : start_criu(images);
+                           },
+                       .name = is_container() ? "runc restore" : "criu restore",
+                       .show_line = log,
+                       .show_notice = log,
+                       .stops_on_signal = false,
+                       .is_cancelled = [this] { return was_aborted_for(kAbortPatience); }});
+  if (!restore) return failure(restore.error());
+  const auto pid = (*restore)->run();
+  if (!pid) return failure(pid.error());
+  note_running(*pid);
+  return std::move(*restore);
+}
+
+Status TreeRestore::settle() {
+  auto record = read();
+  if (!record) return failure(record.error());
+  record_ = std::move(*record);
+  auto runs = settle_remains(record_.trees[tree_], work_, criu_was_killed_);
+  if (!runs) return failure(runs.error());
+  runs_ = *runs;
+  return {};
+}
+
+// The latest record, because the hook has recorded the restored tasks in it.
+void TreeRestore::report_outcome(const std::string& outcome, const std::string& reason) const {
+  const auto record = read();
+  audit_restart(record ? *record : record_, tree_, outcome, reason);
+  count_outcome(outcome);
+}
+
+// In the metrics of the target's daemon.
+void TreeRestore::count_outcome(const std::string& outcome) const {
+  const auto socket = control_socket();
+  if (!socket) return;
+  json note = {{"op", "note_outcome"}, {"result", outcome}};
+  if (outcome == "running") {
+    const auto record = read();
+    const int64_t running_ns = record ? record->trees[tree_].running_ns : 0;
+    if (sealed_ns_ > 0 && running_ns >= sealed_ns_) {
+      note["seconds"]["restart"] = {static_cast<double>(running_ns - sealed_ns_) / 1e9};
+    }
+  }
+  if (outcome == "complete") {
+    std::ifstream file(work_ + kFaultTimesFile);
+    json times = json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!times.is_discarded()) note["page_faults"] = std::move(times);
+  }
+  (void)call(*socket, note, kDaemonPatience);
+}
+
+void TreeRestore::note_running(pid_t pid) {
+  runs_ = true;
+  log(fmt::format("running: pid {}", pid));
+  const int64_t since = runs_since_ns(work_);
+  (void)change([&](OwnershipRecord& record) {
+    record.trees[tree_].phase = TreePhase::kRunning;
+    record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
+    record.trees[tree_].restore_began_ns = restore_began_ns_;
+    record.trees[tree_].lazily = record_.lazily;
+  });
+  // Orphans of the running tree become children of init, no longer of the supervisor.
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+  let_resume_rdma();
+  report_outcome("running");
+}
+
+// Of the tree's processes, those that released RDMA for the move. One that does not reply resumes
+// by itself after a time limit of its own.
+void TreeRestore::let_resume_rdma() const {
+  const auto record = read();
+  if (!record || record->trees[tree_].tasks.empty()) return;
+  const Status resumed = resume_rdma({record->trees[tree_].tasks.front().pid}, kResumePatience);
+  if (!resumed) log(resumed.error().message);
+}
+
+// `lost` is empty, or the reason why the tree has lost memory.
+int TreeRestore::finish(const std::string& lost) {
+  const int64_t now = realtime_ns();
+  (void)change([&](OwnershipRecord& record) {
+    if (!lost.empty()) {
+      record.error = fmt::format(
+          "MEMORY LOST: process {} was killed, because not all of its pages had arrived and it "
+          "would "
+          "have read zeros. Cause: {}. Logs: {}",
+          record.trees[tree_].root, lost, work_);
+    }
+    record.trees[tree_].phase = TreePhase::kComplete;
+    record.trees[tree_].complete_ns = now;
+    if (record.all_trees(TreePhase::kComplete) && record.state == MigrationState::kRunning) {
+      record.state = MigrationState::kFinished;
+    }
+  });
+  report_outcome(lost.empty() ? "complete" : "lost", lost);
+  if (!lost.empty()) return to_int(ExitCode::kPagesLost);
+  if (Status removed = remove_checkpoint(record_, record_.trees[tree_]); !removed) {
+    log(removed.error().message);
+  }
+  return to_int(ExitCode::kSuccess);
+}
+
+// Waits for the pages of a tree whose restore this supervisor did not see to the end, because an
+// earlier supervisor began it or because CRIU lost its relay: the pager may still be at work.
+int TreeRestore::await_pages() {
+  await_pages_server(work_);
+  return finish(guard_killed(work_) ? "the pager died" : "");
+}
+
+// Why the tree can never be restored; empty: another attempt may succeed.
+std::string TreeRestore::why_lost() const {
+  if (access(images_path(record_, record_.trees[tree_]).c_str(), F_OK) != 0 &&
+      (errno == ENOENT || errno == ENOTCONN)) {
+    return "its checkpoint was lost with the target's daemon";
+  }
+  // Only in post-copy a session with the source can fail after the decision.
+  const std::string memory = memory_path(record_, record_.trees[tree_]);
+  if (!record_.post_copy || memory.empty()) return "";
+  const UniqueFd file(open(memory.c_str(), O_RDONLY | O_CLOEXEC));
+  return !file && errno == EIO ? "its memory did not arrive from the source" : "";
+}
+
+int TreeRestore::give_up(const Error& error) {
+  log(error.message);
+  report_outcome("failed", error.message);
+  const std::string lost = why_lost();
+  (void)change([&](OwnershipRecord& record) {
+    if (!lost.empty() && record.state == MigrationState::kRunning) {
+      // No other attempt is possible.
+      record.error = fmt::format("MEMORY LOST: process {} cannot be restored, {}: {}. Logs: {}",
+                                 record.trees[tree_].root, lost, error.message, work_);
+      record.trees[tree_].phase = TreePhase::kComplete;
+      if (record.all_trees(TreePhase::kComplete)) record.state = MigrationState::kFinished;
+    }
+    if (is_over(record.state)) return;
+    TreeRecord& tree = record.trees[tree_];
+    tree.error =
+        fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
+    // Before the vote this node may abort alone. After it, Agent::vote() reports `tree.error`.
+    if (record.state == MigrationState::kRestoring) {
+      record.error = tree.error;
+      record.state = MigrationState::kAborted;
+    }
+  });
+  if (auto record = read(); record && record->state == MigrationState::kAborted) {
+    (void)remove_checkpoint(record_, record_.trees[tree_]);
+  }
+  return to_int(ExitCode::kRestoreFailed);
+}
+
+int TreeRestore::run() {
+  auto begun = store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
+    if (tree_ >= record.trees.size())
+      return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
+    const TreeRecord& tree = record.trees[tree_];
+    if (is_alive(tree.supervisor))
+      return failure(EBUSY, fmt::format("the tree of process {} already has a supervisor (pid {})",
+                                        tree.root, tree.supervisor.pid));
+    record.trees[tree_].supervisor = identify_self();
+    record.trees[tree_].error.clear();
+    return {};
+  });
+  if (!begun) return log(begun.error().message), to_int(ExitCode::kFailure);
+  record_ = std::move(*begun);
+  if (!record_.leave_running) return supervise();
+  auto kept = run_in_own_pid_namespace(
+      record_.mountpoint, [this](pid_t child) { return record_namespace_init(child); },
+      [this] { return supervise(); });
+  if (kept) return *kept;
+  // The namespace init was killed. After the commit, the agent starts another supervisor.
+  if (kept.error().errno_value == ECHILD) {
+    return log(kept.error().message), to_int(ExitCode::kFailure);
+  }
+  return give_up(kept.error());
+}
+
+// Records the namespace init as the supervisor of the copy: when that init ends, the kernel kills
+// all processes in the copy's pid namespace.
+Status TreeRestore::record_namespace_init(pid_t child) const {
+  auto init = identify(child);
+  if (!init) return failure(init.error());
+  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].supervisor = *init; });
+  if (!noted) return failure(noted.error());
+  return {};
+}
+
+int TreeRestore::supervise() {
+  auto work = store_.make_work_directory(id_, kRole, tree_);
+  if (!work) return give_up(work.error());
+  work_ = *work;
+  auto criu = find_criu();
+  if (!criu) return give_up(criu.error());
+  criu_ = *criu;
+  if (!record_.lazily && !record_.trees[tree_].memory.empty()) {
+    // An eager CRIU would leave zeros where the memory is not in the images.
+    return give_up({EINVAL, "the memory is apart from the images: this restore must be lazy"});
+  }
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+  // An earlier supervisor may have died at any step: continues from there.
+  const TreeRecord& tree = record_.trees[tree_];
+  if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
+  if (tree.phase == TreePhase::kRunning) return await_pages();
+  if (Status settled = settle(); !settled) return give_up(settled.error());
+  if (runs_) return note_running(record_.trees[tree_].root), await_pages();
+  if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
+  if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
+  sealed_ns_ = realtime_ns();
+  if (Status accepted = judge(); !accepted) return give_up(accepted.error());
+  if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
+  for (int attempt = 1;; ++attempt) {
+    forget_restore(work_);
+    auto restore = restore_once();
+    if (restore) {
+      const Status pages = (*restore)->finish_pages();
+      return finish(pages ? "" : pages.error().message);
+    }
+    log(restore.error().message);
+    criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
+    if (Status settled = settle(); !settled) return give_up(settled.error());
+    if (runs_) return note_running(record_.trees[tree_].root), await_pages();
+    const bool promised = record_.state != MigrationState::kRestoring && !is_over(record_.state);
+    if (!promised || attempt == kAttemptsMax) return give_up(restore.error());
+    std::this_thread::sleep_for(kBetweenAttempts);
+  }
+}
+
+}  // namespace
+
+int TreeRestoreCommand::run() const {
+  ignore_sigpipe();
+  auto store = RecordStore::open(state_directory);
+  if (!store) {
+    log(store.error().message);
+    return to_int(ExitCode::kFailure);
+  }
+  return TreeRestore(*store, *this).run();
+}
+
+}  // namespace ppmr

@@ -1,0 +1,142 @@
+// The code that both mounts share in their use of libfuse: serving a mount, the operations that do
+// not differ (readdir, statfs, xattr, forget), replies, and the exception guard.
+//
+// An operation of a mount returns success if it has replied to its request or parked it, else the
+// error to reply with. Guarded<operation>::call is the function for libfuse's table.
+#pragma once
+
+#include <fuse3/fuse_lowlevel.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "mount/fuse_mount.h"
+#include "mount/node_view.h"
+#include "mount/request_loop.h"
+
+namespace ppmr {
+
+// What fuse_file_info::fh refers to. Destroyed by the FUSE request RELEASE, at the latest when the
+// mount ends.
+class OpenHandle {
+ public:
+  virtual ~OpenHandle() = default;
+};
+
+// Returns the present entries of an open directory, with "." and "..". The function object lives
+// until the directory is closed.
+using ListDirectory = std::function<std::vector<DirectoryEntry>()>;
+
+struct ServeEvents {
+  std::function<void()> mounted;  // requests are being served
+  std::function<void()> ending;   // must unblock waiting handlers: the loop waits for them
+  std::function<void()> ended;    // no handler runs; parked requests can still be answered
+};
+
+// The userdata of a FUSE session has the type FrontEnd*. Threads: serve() by one, everything else
+// by any.
+class FrontEnd {
+ public:
+  virtual ~FrontEnd() = default;
+
+  // Mounts with `mount_it`, and serves until the mount is unmounted or stop() is called. Errors:
+  // those of FuseMount::create(); EAGAIN when no thread can be started.
+  Status serve(const std::function<Result<FuseChannel>()>& mount_it,
+               const fuse_lowlevel_ops& operations, RequestBuffers& buffers,
+               RequestLoopOptions loop_options, const ServeEvents& events);
+  void stop();
+
+  // ---- For the shared operations.
+  virtual Result<mode_t> mode_of(uint64_t inode) = 0;  // with the type
+  virtual Result<ListDirectory> open_directory(uint64_t inode) = 0;
+  // The kernel drops `lookups` references to an inode.
+  virtual void forget(uint64_t inode, uint64_t lookups) noexcept = 0;
+  virtual wire::Space space() = 0;
+
+  // ---- Open handles. Returns the value for fuse_file_info::fh.
+  uint64_t add_handle(std::unique_ptr<OpenHandle> handle);
+  void close_handle(uint64_t fh);
+  template <typename Handle>
+  static Handle& handle_at(uint64_t fh) {
+    return static_cast<Handle&>(*reinterpret_cast<OpenHandle*>(fh));
+  }
+
+ private:
+  std::mutex loop_mutex_;
+  RequestLoop* loop_ = nullptr;  // null when not serving; guarded by loop_mutex_
+  bool stopping_ = false;        // guarded by loop_mutex_
+
+  std::mutex handles_mutex_;
+  std::unordered_map<uint64_t, std::unique_ptr<OpenHandle>> handles_;  // guarded by handles_mutex_
+};
+
+inline FrontEnd& front_end_of(fuse_req_t request) {
+  return *static_cast<FrontEnd*>(fuse_req_userdata(request));
+}
+
+// access, opendir, readdir, releasedir, statfs, getxattr, listxattr, forget.
+void add_shared_operations(fuse_lowlevel_ops& operations);
+// The limits of a connection, for the operation `init`. A write or a read carries at most
+// `request_max_bytes`.
+void set_connection_limits(fuse_conn_info& connection, size_t request_max_bytes);
+
+// ---- Replies. reply_error() turns an Error into the errno that the caller gets.
+
+void reply_error(fuse_req_t request, const Error& error);
+// Replies with success if `status` has a value; else returns the error.
+Status reply_done(fuse_req_t request, Status status = {});
+// Replies with the opened handle, which lives until close_handle().
+Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<OpenHandle> handle);
+
+// How long the kernel may use what a reply says without asking again. 0: not at all.
+struct Validity {
+  double name_s = 0;
+  double attributes_s = 0;
+};
+// For what changes only through the kernel itself.
+inline constexpr double kAlwaysValidSeconds = 86'400;
+
+// The look-up count of the node in `view` was already increased by one for this reply.
+fuse_entry_param entry_of(const NodeView& view, const Validity& validity);
+void reply_entry(fuse_req_t request, const NodeView& view, const Validity& validity);
+void reply_attributes(fuse_req_t request, const NodeView& view, const Validity& validity);
+
+// ---- Exceptions.
+
+// Runs `call` and returns its Status; turns an exception into an error.
+template <typename Call>
+Status without_exceptions(Call&& call) noexcept {
+  try {
+    try {
+      return call();
+    } catch (const std::system_error& exception) {
+      return failure(exception.code().value(), exception.what());
+    } catch (const std::bad_alloc&) {
+      return failure(ENOMEM, "out of memory");
+    } catch (const std::exception& exception) {
+      return failure(EIO, exception.what());
+    }
+  } catch (...) {
+    return failure(ENOMEM, "out of memory");  // this short string needs no allocation
+  }
+}
+
+// Wraps an operation for libfuse's table: its error or exception becomes the reply. The operation
+// must not throw after it has replied.
+template <auto operation>
+struct Guarded;
+template <typename... Arguments, Status (*operation)(fuse_req_t, Arguments...)>
+struct Guarded<operation> {
+  static void call(fuse_req_t request, Arguments... arguments) {
+    const Status status = without_exceptions([&] { return operation(request, arguments...); });
+    if (!status) reply_error(request, status.error());
+  }
+};
+
+}  // namespace ppmr

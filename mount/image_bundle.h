@@ -1,0 +1,82 @@
+// The small images of a checkpoint in one memfd. The daemon of the target passes those of a sealed
+// checkpoint to a restore, and the daemon of the source gets those of a dump. A tree of 300
+// processes has 3,000 images, and through the mount each costs a round trip to look it up, to open,
+// to read or write, and to close it.
+//
+//   | header | name, size | bytes | name, size | bytes | name, size | ...
+//
+// The memfd is sealed, so the images that were checked are those that CRIU reads, even if the
+// checkpoint is removed or replaced. The larger files are listed without their bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace ppmr {
+
+inline constexpr uint64_t kBundleMaxBytes = 64 << 20;  // of the bytes in it
+inline constexpr size_t kBundleFilesMax = 1'000'000;
+
+// Threads: one.
+class BundleWriter {
+ public:
+  struct File {
+    std::string name;
+    uint64_t size_bytes = 0;
+    bool included = false;  // its bytes are in the bundle
+  };
+
+  // `is_flat`: the checkpoint has nothing but these files. Errors: of the file system; EPROTO for
+  // more than kBundleMaxBytes.
+  static Result<BundleWriter> create(const std::vector<File>& files, bool is_flat);
+  // Where the bytes of an included file belong. They are zero.
+  std::span<std::byte> bytes_of(size_t file) const;
+  // The sealed memfd. To be called once. Errors: of the file system.
+  Result<UniqueFd> finish();
+
+ private:
+  struct Place {
+    uint64_t offset = 0;
+    uint64_t size_bytes = 0;
+  };
+
+  UniqueFd memfd_;
+  MappedFile mapped_;
+  std::vector<Place> places_;  // of each file
+};
+
+// Threads: any, as it does not change.
+class ImageBundle {
+ public:
+  // Errors: EPROTO for a file that is not sealed or that no BundleWriter has written; of the file
+  // system.
+  static Result<ImageBundle> open(const UniqueFd& memfd);
+
+  bool is_flat() const { return is_flat_; }
+  // By name. Valid while the bundle exists.
+  const std::map<std::string_view, std::span<const std::byte>>& included() const {
+    return included_;
+  }
+  const std::map<std::string_view, uint64_t>& left_out() const { return left_out_; }  // sizes
+  // Null if the bundle does not include the file.
+  const std::span<const std::byte>* find(std::string_view name) const;
+
+ private:
+  Status parse();
+
+  MappedFile mapped_;
+  bool is_flat_ = false;
+  std::map<std::string_view, std::span<const std::byte>> included_;
+  std::map<std::string_view, uint64_t> left_out_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,103 @@
+// The threads that receive and process the requests of a mount. A handler may block (for a slot,
+// for the peer): when no worker is free to receive, and none finishes its request for some
+// milliseconds, the loop starts more workers. There is no maximum, so a blocked caller never blocks
+// another one.
+#pragma once
+
+#include <fuse3/fuse_lowlevel.h>
+#include <pthread.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+// The memory into which one worker receives its requests. Threads: that worker's.
+class RequestBuffer {
+ public:
+  virtual ~RequestBuffer() = default;
+  // Memory for one request: at least max_write plus one page; before the mount knows its max_write,
+  // at least kRequestMinBytes. Empty if there is no memory now.
+  virtual std::span<std::byte> take() = 0;
+  // The worker calls this when it has processed the request in the memory of take().
+  virtual void give_back() = 0;
+};
+
+// Threads: any.
+class RequestBuffers {
+ public:
+  virtual ~RequestBuffers() = default;
+  virtual std::unique_ptr<RequestBuffer> make() = 0;
+};
+
+// libfuse reads up to 256 pages and a header page before it has the mount's max_write.
+inline constexpr size_t kRequestMinBytes = (size_t{1} << 20) + 4096;
+
+// Heap memory, for mounts that are only read. Pages that no request needs are never touched.
+class HeapRequestBuffers final : public RequestBuffers {
+ public:
+  std::unique_ptr<RequestBuffer> make() override;
+};
+
+struct RequestLoopOptions {
+  // Two workers more than cores: one receives the next request while the others process theirs
+  // (processing a write continues after the reply). But each worker may occupy one of `buffers`, so
+  // there are at most 8 workers, and usually not more than one for four buffers.
+  static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
+
+  size_t workers_usual = 2;  // number of workers at the start; more only while these are blocked
+  // Starts a thread; throws std::system_error when that fails. Tests replace it.
+  std::function<std::thread(std::function<void()>)> start_thread = [](std::function<void()> body) {
+    return std::thread(std::move(body));
+  };
+};
+
+// Failed thread creation is not fatal once one worker runs: the loop warns, serves with the workers
+// it has, and tries again when it needs more.
+//
+// Threads: start(), run() and the destructor by one, stop() by any.
+class RequestLoop {
+ public:
+  RequestLoop(fuse_session* session, RequestBuffers& buffers, RequestLoopOptions options);
+  // Ends the workers.
+  ~RequestLoop();
+
+  // Starts the usual workers. Errors: EAGAIN when not even one could be started.
+  Status start();
+  // Returns when the mount was unmounted or stop() was called, after all workers have ended. Before
+  // it waits for them it calls `ending`, which makes blocked handlers return.
+  void run(const std::function<void()>& ending);
+  void stop();
+  size_t workers() const;
+
+ private:
+  void work();
+  void serve_requests();
+  bool start_worker_locked();
+  void watch_workers(std::unique_lock<std::mutex>& lock);
+  void await_workers(std::unique_lock<std::mutex>& lock);
+
+  fuse_session* const session_;
+  RequestBuffers& buffers_;
+  const RequestLoopOptions options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
+  size_t workers_ = 0;
+  uint64_t returns_ = 0;   // how often a worker has finished a request
+  bool watching_ = false;  // all workers were busy: run() adds some if all stay blocked
+  bool stopping_ = false;
+  bool out_of_threads_ = false;  // the last attempt to start a worker failed
+};
+
+}  // namespace ppmr

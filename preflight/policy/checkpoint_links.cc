@@ -1,0 +1,43 @@
+#include "preflight/policy/checkpoint_links.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kUp = "../";
+
+// `depth`: of the link's directory below the checkpoint. A link at the top would lead to another
+// checkpoint.
+bool is_round(const fs::directory_entry& link, int depth) {
+  std::error_code error;
+  const std::string to = fs::read_symlink(link.path(), error);
+  if (error || depth == 0 || link.path().filename() != "parent" || !to.starts_with(kUp))
+    return false;
+  const std::string name = to.substr(kUp.size());
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
+}
+
+std::string in_quotes(const std::string& name) {
+  return nlohmann::json(name).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Status refuse_links(const std::string& checkpoint) {
+  std::error_code error;
+  fs::recursive_directory_iterator entry(checkpoint, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (!entry->is_symlink(error) || is_round(*entry, entry.depth())) continue;
+    const std::string name = entry->path().lexically_relative(checkpoint);
+    return failure(ELOOP, "the checkpoint has the symbolic link " + in_quotes(name) +
+                              ", which CRIU never makes: CRIU would read another file");
+  }
+  if (error) return system_failure("list", checkpoint, error.value());
+  return {};
+}
+
+}  // namespace ppmr

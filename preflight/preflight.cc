@@ -1,0 +1,276 @@
+// The source's part of the preflight: the questions, and the findings that follow from the answers.
+// These functions do no I/O. A finding stops the move if CRIU would fail; it is a warning if CRIU
+// would succeed but the program may not expect the result.
+#include "preflight/preflight.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "daemon/command_line/size_option.h"
+#include "preflight/preflight_findings.h"
+#include "preflight/preflight_wire.h"
+#include "processes/process_identity.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+// The first two numbers of a version: "6.1.0-18-amd64" -> {6, 1}.
+std::pair<int, int> major_and_minor(const std::string& version) {
+  int major_number = -1, minor_number = -1;
+  const char* end = version.data() + version.size();
+  const auto first = std::from_chars(version.data(), end, major_number);
+  if (first.ptr < end) std::from_chars(first.ptr + 1, end, minor_number);
+  return {major_number, minor_number};
+}
+
+// --- the node ---
+
+void check_criu(const NodeFacts& node, const std::string& where, Findings& findings) {
+  if (node.criu_path.empty()) {
+    findings.stop(fmt::format("no CRIU found on the {} ({})", where, node.host),
+                  "run third_party/install there, or install Debian's criu");
+    return;
+  }
+  if (!node.criu_problem.empty()) {
+    findings.stop(
+        fmt::format("CRIU does not work on the {} ({}): {} check failed: {}", where, node.host,
+                    node.criu_path, node.criu_problem),
+        "run third_party/install there, which installs a CRIU for the kernel of that node");
+  }
+  if (node.user != 0 && !node.has_capability(kCapSysAdmin)) {
+    findings.stop(fmt::format("CRIU would run as user {} on the {} ({}), but it needs root",
+                              node.user, where, node.host),
+                  "run ppmr as root there");
+  }
+}
+
+void compare_nodes(const MoveOptions& options, const NodeFacts& source,
+                   const PreflightAnswers& answers, Findings& findings) {
+  const NodeFacts& target = answers.node;
+  check_criu(target, "target", findings);
+  const auto criu_here = major_and_minor(source.criu_version);
+  const auto criu_there = major_and_minor(target.criu_version);
+  const std::string versions =
+      fmt::format("CRIU is {} here and {} at the target", source.criu_version, target.criu_version);
+  if (!source.criu_version.empty() && !target.criu_version.empty()) {
+    if (criu_here.first != criu_there.first) {
+      findings.stop(versions, "install the same version on both nodes (third_party/install)");
+    } else if (criu_there < criu_here) {
+      findings.warn(versions, "an older CRIU may fail to read the images of a newer one");
+    }
+  }
+  if (source.architecture != target.architecture) {
+    findings.stop(fmt::format("the processor is {} here and {} at the target", source.architecture,
+                              target.architecture),
+                  "choose a target of the same architecture");
+    return;
+  }
+  std::vector<std::string> missing;
+  std::set_difference(source.cpu_features.begin(), source.cpu_features.end(),
+                      target.cpu_features.begin(), target.cpu_features.end(),
+                      std::back_inserter(missing));
+  if (!missing.empty()) {
+    findings.stop(
+        "the target's processor lacks instruction sets that programs may use: " + list_of(missing),
+        "choose a target with the same or a newer processor");
+  }
+  if (!answers.processor_problem.empty()) {
+    const std::string sentence =
+        "the target's processor cannot run programs from this node's processor: criu cpuinfo check "
+        "failed there: " +
+        answers.processor_problem;
+    if (options.cpu_cap) {
+      findings.warn(sentence, "you passed the --cpu-cap option, so CRIU decides at the restore");
+    } else {
+      findings.stop(sentence, "choose a target with the same or a newer processor");
+    }
+  }
+  if (major_and_minor(target.kernel) < major_and_minor(source.kernel)) {
+    findings.warn(fmt::format("the target's kernel ({}) is older than the kernel of this node ({})",
+                              target.kernel, source.kernel),
+                  "a program that uses newer system calls fails there");
+  }
+  if (options.lazily && !target.has_feature(kLazyFeature)) {
+    findings.warn("the target's kernel does not support a lazy restore (userfaultfd)",
+                  "the process stays frozen until all of its memory is in place");
+  }
+}
+
+// Whether CRIU may leave private memory out of its images.
+bool may_be_apart(const MoveOptions& options) {
+  return options.lazily && !options.own_pid_namespace;
+}
+
+void check_pipes(const MoveOptions& options, const NodeFacts& source,
+                 const std::vector<TreeFacts>& trees, Findings& findings) {
+  if (!may_be_apart(options)) return;
+  for (const TreeFacts& tree : trees) {
+    if (source.can_hold_in_pipes(tree.memory_bytes)) continue;
+    findings.warn(
+        fmt::format("the memory of {} ({}) goes through CRIU's images, which takes longer: for "
+                    "more, CRIU would need more pipes than this node allows",
+                    tree.name_of(tree.root), format_size(tree.memory_bytes)),
+        "sysctl fs.pipe-max-size=16777216, or run ppmr migrate with CAP_SYS_RESOURCE");
+  }
+}
+
+void check_space(uint64_t needed, const NodeFacts& target, Findings& findings) {
+  if (target.store_free_bytes >= 0 && needed > static_cast<uint64_t>(target.store_free_bytes)) {
+    findings.stop(
+        fmt::format("the move needs {} of memory, but the target's image store has {} free",
+                    format_size(needed),
+                    format_size(static_cast<uint64_t>(target.store_free_bytes))),
+        "remove checkpoints there, or start the target daemon with a larger --memory-limit or with "
+        "--spill-dir");
+  }
+  if (target.memory_available_bytes == 0) return;
+  const std::string both =
+      fmt::format("the move needs {} of memory, and the target has {} free", format_size(needed),
+                  format_size(target.memory_available_bytes));
+  if (needed > target.memory_available_bytes) {
+    findings.stop(both, "free memory there, or choose another target");
+  } else if (needed > target.memory_available_bytes / 2) {
+    findings.warn(both, "until the checkpoint is removed, the target needs that memory twice");
+  }
+}
+
+void check_source(const MoveOptions& options, const NodeFacts& source,
+                  const std::vector<TreeFacts>& trees, Findings& findings) {
+  check_criu(source, "source", findings);
+  if (options.pre_copy && !source.has_feature(kMemoryTrackingFeature)) {
+    findings.stop(
+        "--pre-copy needs a kernel that tracks written memory (CONFIG_MEM_SOFT_DIRTY), and this "
+        "node's kernel does not",
+        "move without --pre-copy");
+  }
+  for (const TreeFacts& tree : trees) {
+    check_privileges(tree, source, "source", Severity::kStops, findings);
+    check_tree(options, tree, findings);
+    if (tree.container) check_container(tree, findings);
+  }
+}
+
+}  // namespace
+
+uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
+                              const TreeFacts& tree) {
+  // CRIU's images, also those of a round of pre-copy, have the memory of each process in full.
+  const bool is_apart =
+      may_be_apart(options) && !options.pre_copy && source.can_hold_in_pipes(tree.memory_bytes);
+  return is_apart ? tree.distinct_memory_bytes : tree.memory_bytes;
+}
+
+void MoveOptions::read(const std::vector<std::string>& criu_options) {
+  for (size_t i = 0; i < criu_options.size(); ++i) {
+    const std::string& option = criu_options[i];
+    tcp_established |= option == "--tcp-established";
+    tcp_close |= option == "--tcp-close";
+    shell_job |= option == "--shell-job" || option == "-j";
+    ext_unix_sk |= option.starts_with("--ext-unix-sk") || option.starts_with("-x");
+    file_locks |= option == "--file-locks" || option == "-l";
+    link_remap |= option == "--link-remap";
+    force_irmap |= option == "--force-irmap";
+    cpu_cap |= option.starts_with("--cpu-cap");
+    // "--name value" or "--name=value".
+    const auto value_of = [&](const std::string& name) -> std::string {
+      if (option == name && i + 1 < criu_options.size()) return criu_options[i + 1];
+      return option.starts_with(name + "=") ? option.substr(name.size() + 1) : "";
+    };
+    // "dev[8/1]:disk" -> "dev[8/1]".
+    if (const std::string external = value_of("--external"); !external.empty())
+      externals.insert(external.substr(0, external.find(']') + 1));
+    const std::string limit = value_of("--ghost-limit");
+    if (const auto bytes = parse_size(limit); !limit.empty() && bytes) ghost_limit_bytes = *bytes;
+  }
+}
+
+PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options) {
+  PreflightQuestions questions;
+  questions.boot_id = read_boot_id();
+  std::set<pid_t> pids;
+  std::set<std::string> addresses;
+  std::map<std::string, FileFact> files;
+  for (const TreeFacts& tree : trees) {
+    for (const ProcessFact& process : tree.processes) {
+      questions.processes.push_back(
+          {process.pid, process.uid, tree.container ? tree.container->bundle.directory : ""});
+    }
+    if (tree.container) questions.containers.push_back(make_question(*tree.container));
+    if (!tree.has_namespace("pid") && !options.own_pid_namespace) {
+      for (const ProcessFact& process : tree.processes) {
+        pids.insert(process.pid);
+        pids.insert(process.threads.begin(), process.threads.end());
+      }
+    }
+    for (const FileFact& file : tree.files) {
+      if (tree.has_host_paths() && !file.deleted && file.type != "other")
+        files.emplace(file.path, file);
+    }
+    if (tree.has_namespace("net")) continue;
+    for (const InternetSocket& socket : tree.sockets) {
+      const bool connection = socket.is_connection();
+      const bool any = socket.local_address == "0.0.0.0" || socket.local_address == "::";
+      if (!any && !(connection && options.tcp_close)) addresses.insert(socket.local_address);
+      if (!connection && socket.local_port != 0)
+        questions.listeners.push_back({socket.protocol, socket.local_address, socket.local_port});
+    }
+  }
+  questions.pids.assign(pids.begin(), pids.end());
+  questions.addresses.assign(addresses.begin(), addresses.end());
+  for (auto& [path, file] : files) questions.files.push_back(std::move(file));
+  return questions;
+}
+
+json to_request(const PreflightQuestions& questions) {
+  return {{"version", kPreflightVersion}, {"questions", questions}};
+}
+
+Result<PreflightAnswers> read_answers(const json& answer, const PreflightQuestions& questions) {
+  try {
+    if (!answer.at("ok").get<bool>()) {
+      return failure(
+          EPROTO, "the target could not run its checks: " + answer.at("error").get<std::string>());
+    }
+    auto answers = answer.at("answers").get<PreflightAnswers>();
+    if (answers.files.size() != questions.files.size())
+      return failure(EPROTO,
+                     fmt::format("the target checked {} files instead of {} (version mismatch?)",
+                                 answers.files.size(), questions.files.size()));
+    if (answers.containers.size() != questions.containers.size())
+      return failure(
+          EPROTO, fmt::format("the target checked {} containers instead of {} (version mismatch?)",
+                              answers.containers.size(), questions.containers.size()));
+    for (FileVerdict verdict : answers.files) {
+      if (verdict < FileVerdict::kSame || verdict >= FileVerdict::kVerdictCount)
+        return failure(EPROTO,
+                       "the target's answer has an unknown verdict on a file (version mismatch?)");
+    }
+    std::sort(answers.node.cpu_features.begin(), answers.node.cpu_features.end());
+    return answers;
+  } catch (const json::exception& error) {
+    return failure(EPROTO, std::string("cannot parse the target's answer (version mismatch?): ") +
+                               error.what());
+  }
+}
+
+std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& source,
+                                const std::vector<TreeFacts>& trees,
+                                const PreflightQuestions& questions,
+                                const PreflightAnswers& answers) {
+  Findings findings;
+  check_source(options, source, trees, findings);
+  compare_nodes(options, source, answers, findings);
+  check_pipes(options, source, trees, findings);
+  uint64_t needed = 0;
+  for (const TreeFacts& tree : trees) needed += memory_to_move_bytes(options, source, tree);
+  check_space(needed, answers.node, findings);
+  check_answers(trees, questions, answers, findings);
+  return findings.take();
+}
+
+}  // namespace ppmr

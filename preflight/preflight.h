@@ -1,0 +1,118 @@
+// The checks before a move. Their findings are sentences for the operator. Three steps:
+//
+//   source: make_questions(trees)  ->  target: answer_preflight()  ->  source: check_move()
+//
+// The source sends what it expects, with digests of files. The target answers only whether each
+// file is the same or different, and never sends the content of its files.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "preflight/node_facts.h"
+#include "preflight/policy/check_restart.h"
+#include "preflight/policy/restart_policy.h"
+#include "preflight/tree_facts.h"
+#include "processes/finding.h"
+
+namespace ppmr {
+
+// The options of a move that the checks depend on.
+struct MoveOptions {
+  bool lazily = true;
+  bool pre_copy = false;
+  bool own_pid_namespace = false;  // restore in a new pid namespace, where all pids are free
+  // Options of CRIU that allow what CRIU refuses by default.
+  bool tcp_established = false;
+  bool tcp_close = false;
+  bool shell_job = false;
+  bool ext_unix_sk = false;
+  bool file_locks = false;
+  bool link_remap = false;
+  bool force_irmap = false;
+  bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
+  std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
+  uint64_t ghost_limit_bytes = 1 << 20;  // CRIU's default
+
+  // Reads them from the arguments after -- on the command line; ignores others.
+  void read(const std::vector<std::string>& criu_options);
+  TreeOptions tree_options() const { return {.external_unix_sockets = ext_unix_sk}; }
+};
+
+// What is sent of the memory of a tree, and what the tree needs at the target.
+uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
+                              const TreeFacts& tree);
+
+struct ListenerQuestion {
+  std::string protocol;  // "tcp" or "udp"
+  std::string address;
+  uint32_t port = 0;
+};
+
+struct PreflightQuestions {
+  std::vector<AnnouncedProcess> processes;
+  std::string boot_id;  // boot id of the source: nodes with equal ones share a kernel
+  std::vector<pid_t> pids;
+  std::vector<FileFact> files;  // also directories
+  std::vector<std::string> addresses;
+  std::vector<ListenerQuestion> listeners;
+  std::vector<ContainerQuestion> containers;  // one per container, in the order of the trees
+  std::string processor;  // result of describe_processor(); empty: CRIU cannot describe it
+};
+
+// How a file at the target compares with the expected one.
+enum class FileVerdict {
+  kSame,    // same type, and for a file same mode, size and compared content
+  kShared,  // the same file, on a file system that both nodes mount
+  kMissing,
+  kOtherType,
+  kOtherMode,
+  kShorter,
+  kLonger,
+  kOtherContent,
+  kUnchecked,  // of the same size; the content was not compared
+  kVerdictCount
+};
+
+struct PreflightAnswers {
+  NodeFacts node;
+  std::vector<pid_t> pids_taken;
+  std::vector<FileVerdict> files;  // one per file, in the order of PreflightQuestions::files
+  std::vector<std::string> addresses_missing;
+  std::vector<ListenerQuestion> listeners_taken;
+  std::vector<ContainerAnswer> containers;  // one per item of PreflightQuestions::containers
+  std::string policy_problem;  // what the target's restart policy does not accept; empty: nothing
+  std::string processor_problem;  // why CRIU would not restore on the target's CPU; empty: it would
+};
+
+// Properties of the target daemon.
+struct TargetContext {
+  RestartPolicy restart_policy;
+  int64_t store_free_bytes = -1;  // free space in the image store; -1: unlimited
+};
+
+PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);
+nlohmann::json to_request(const PreflightQuestions& questions);
+
+// At the target: the checked questions of a peer. Errors: EPROTO, E2BIG, EINVAL.
+Result<PreflightQuestions> parse_questions(const nlohmann::json& request);
+
+// At the target: the agent's reply to a request of its peer. {"ok": true, ...}, or {"ok": false,
+// "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB in all.
+// Threads: those of `criu`.
+nlohmann::json answer_preflight(const nlohmann::json& request, const TargetContext& context,
+                                CriuAnswers& criu);
+
+// Errors: EPROTO with the target's error, or when the answer does not match the questions.
+Result<PreflightAnswers> read_answers(const nlohmann::json& answer,
+                                      const PreflightQuestions& questions);
+
+// First the findings that stop the move, then the warnings, each once.
+std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& source,
+                                const std::vector<TreeFacts>& trees,
+                                const PreflightQuestions& questions,
+                                const PreflightAnswers& answers);
+
+}  // namespace ppmr

@@ -1,0 +1,178 @@
+// Findings that stop the dump of a tree, whatever the target.
+#include "daemon/command_line/size_option.h"
+#include "preflight/preflight_findings.h"
+#include "preflight/rdma_release/rdma_release.h"
+
+namespace ppmr {
+namespace {
+
+void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
+  for (const ProcessFact& process : tree.processes) {
+    const std::string name = tree.name_of(process.pid);
+    if (process.tracer != 0) {
+      findings.stop(
+          fmt::format("process {1} (a debugger or strace) traces {0}", name, process.tracer),
+          "detach it first");
+    }
+    if (process.seccomp_mode == 2) {
+      findings.warn(name + " has a seccomp filter",
+                    "CRIU can restore it only if the kernels of both nodes have "
+                    "CONFIG_CHECKPOINT_RESTORE and CONFIG_SECCOMP_FILTER");
+    }
+  }
+  if (tree.processes.empty()) return;
+  const ProcessFact& root = tree.processes.front();
+  if (!options.shell_job && !tree.contains(root.session)) {
+    findings.stop(
+        fmt::format("{} belongs to the session of process {}, which would not move with it",
+                    tree.name_of(root.pid), root.session),
+        "pass `-- --shell-job`, or start the program in a new session (setsid)");
+  }
+  if (tree.has_namespace("pid") && !root.namespace_pids.empty() &&
+      root.namespace_pids.back() != 1) {
+    findings.stop(fmt::format("{} is not the first process of its pid namespace (a container?)",
+                              tree.name_of(root.pid)),
+                  "move the first process of that namespace with all of its descendants, or run "
+                  "ppmr inside the namespace");
+  }
+  if (!tree.has_host_paths()) {
+    findings.warn(fmt::format("{} has its own mount namespace", tree.name_of(root.pid)),
+                  "its files were not compared, so make sure that everything mounted in this "
+                  "namespace exists at the target");
+  }
+  if (tree.has_namespace("net")) {
+    findings.warn(fmt::format("{} has its own network namespace", tree.name_of(root.pid)),
+                  "its addresses and ports were not compared with those of the target");
+  }
+}
+
+bool is_of_rdma(const Peculiarity& item) {
+  return (item.kind == "device" && item.object.starts_with(kRdmaDevices)) ||
+         (item.kind == "anonymous file" && item.object == "[infinibandevent]");
+}
+
+std::string remedy_for_device(const Peculiarity& item) {
+  if (!is_of_rdma(item)) return "make it close the device first";
+  return "let its MPI library use TCP between hosts: OMPI_MCA_pml=ob1 and "
+         "OMPI_MCA_btl=tcp,self,vader, or UCX_TLS=tcp,posix,self";
+}
+
+void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
+  // If the tree holds the master side (ptmx) of its terminals, the terminals move with it.
+  const bool own_terminals = std::any_of(
+      tree.peculiarities.begin(), tree.peculiarities.end(),
+      [](const auto& item) { return item.kind == "terminal" && item.object.ends_with("ptmx"); });
+  for (const Peculiarity& item : tree.peculiarities) {
+    const std::string name = tree.name_of(item.pid);
+    if (!item.external.empty() && options.externals.contains(item.external)) continue;
+    if (is_of_rdma(item) && !tree.rdma_releasers.empty()) {
+      findings.warn(fmt::format("{} uses RDMA ({})", name, item.object),
+                    fmt::format("ppmr asks {} to release it before the dump; if that fails, the "
+                                "process stays",
+                                tree.name_of(tree.rdma_releasers.front())));
+    } else if (item.kind == "terminal" && !own_terminals) {
+      findings.stop(
+          fmt::format("{} uses the terminal {}, which does not move with it", name, item.object),
+          "start it with input and output redirected to files, or start it in screen or tmux and "
+          "move the screen or tmux server");
+    } else if (item.kind == "device") {
+      findings.stop(fmt::format("{} has the device {} open, and CRIU cannot save its state", name,
+                                item.object),
+                    remedy_for_device(item));
+    } else if (item.kind == "lock" && !options.file_locks) {
+      findings.stop(fmt::format("{} holds a lock on {}", name, item.object),
+                    "pass `-- --file-locks`, if no other process needs the lock during the move");
+    } else if (item.kind == "inotify" || item.kind == "fanotify") {
+      if (options.force_irmap) continue;
+      findings.warn(
+          fmt::format("{} watches files ({})", name, item.kind),
+          "the watched paths must exist at the target; if CRIU cannot find their names, pass "
+          "`-- --force-irmap`");
+    } else if (item.kind == "socket") {
+      findings.stop(fmt::format("{} has a socket of a type that CRIU does not support ({})", name,
+                                item.object),
+                    "make it close the socket first");
+    } else if (item.kind == "anonymous file") {
+      findings.stop(fmt::format("{} uses {}, which CRIU does not support", name, item.object),
+                    item.object == "[io_uring]" ? "start the program without io_uring"
+                                                : "make it close the file first");
+    } else if (item.kind == "system v memory" && !tree.has_namespace("ipc")) {
+      findings.stop(
+          fmt::format("{} uses System V shared memory that is visible to the whole node", name),
+          "start it in a new IPC namespace (unshare --ipc), which moves with it");
+    } else if (item.kind == "ambiguous shared memory") {
+      findings.stop(
+          fmt::format(
+              "{} has a shared mapping whose inode number is the id of its System V segment "
+              "{}, and CRIU would confuse the two",
+              name, item.object),
+          "restart the program, so that the numbers differ");
+    } else if (item.kind == "ppmr mount") {
+      findings.stop(fmt::format("{} has {} open, which is in a ppmr mount", name, item.object),
+                    "make it close the file, because the mount does not move");
+    } else if (item.kind == "foreign mount" && !tree.container) {
+      findings.stop(
+          fmt::format("{} has {} open from another mount namespace, where CRIU does not "
+                      "find it",
+                      name, item.object),
+          "start the process so that its input, output and working directory belong to its own "
+          "mount namespace, for example with nsenter --wd and </dev/null");
+    }
+  }
+}
+
+void check_deleted_files(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
+  for (const FileFact& file : tree.files) {
+    if (!file.deleted || file.type != "file") continue;
+    const std::string sentence =
+        fmt::format("{} uses {} ({}), which was deleted", tree.name_of(file.pid), file.path,
+                    format_size(file.size_bytes));
+    if (file.links > 0) {
+      if (!options.link_remap)
+        findings.stop(sentence + " but has another hard link", "pass `-- --link-remap`");
+    } else if (file.size_bytes > options.ghost_limit_bytes) {
+      const uint64_t mebibytes = (file.size_bytes >> 20) + 1;
+      findings.stop(sentence + " and is too large for the checkpoint",
+                    fmt::format("pass `-- --ghost-limit {}M`", mebibytes));
+    }
+  }
+}
+
+void check_connections(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
+  if (options.tcp_established || options.tcp_close) return;
+  std::vector<std::string> connections;
+  for (const InternetSocket& socket : tree.sockets) {
+    if (!socket.is_connection()) continue;
+    connections.push_back(fmt::format("{}:{} with {}:{}", socket.local_address, socket.local_port,
+                                      socket.remote_address, socket.remote_port));
+  }
+  if (connections.empty()) return;
+  findings.stop(
+      fmt::format("{} has TCP connections ({})", tree.name_of(tree.root), list_of(connections)),
+      "pass `-- --tcp-established` and move their addresses to the target, or pass `-- "
+      "--tcp-close` to drop the connections");
+}
+
+}  // namespace
+
+void check_privileges(const TreeFacts& tree, const NodeFacts& node, const std::string& where,
+                      Severity severity, Findings& findings) {
+  if (node.has_capability(kCapSysResource)) return;
+  for (const ProcessFact& process : tree.processes) {
+    if (process.uid == node.user) continue;
+    findings.add({severity,
+                  fmt::format("{} runs as user {}, and CRIU lacks CAP_SYS_RESOURCE on the {}",
+                              tree.name_of(process.pid), process.uid, where),
+                  "give ppmr this capability there (many containers lack it)"});
+    return;
+  }
+}
+
+void check_tree(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
+  check_processes(options, tree, findings);
+  check_peculiarities(options, tree, findings);
+  check_deleted_files(options, tree, findings);
+  check_connections(options, tree, findings);
+}
+
+}  // namespace ppmr

@@ -1,0 +1,102 @@
+// What a tree requires of its node: what must be the same at the target.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "preflight/container_facts.h"
+#include "processes/process_tree.h"
+#include "processes/sockets.h"
+
+namespace ppmr {
+
+// Files up to this size are compared by their SHA-256, larger ones by size and by build ID or
+// modification time.
+inline constexpr uint64_t kDigestedSizeMaxBytes = 64 << 20;
+
+// A file, directory or FIFO that a tree has open, mapped, or as its working directory.
+struct FileFact {
+  std::string path;        // in the tree's mount namespace
+  std::string type;        // "file", "directory", "fifo", "other"
+  std::string filesystem;  // "ext4", "nfs4"
+  uint64_t size_bytes = 0;
+  uint32_t mode = 0;        // permission bits
+  uint32_t links = 0;       // number of names
+  int64_t modified_ns = 0;  // CLOCK_REALTIME
+  // On two nodes that share a file system, files with equal `inode` and `filesystem_id` are one
+  // file.
+  uint64_t inode = 0;
+  std::string filesystem_id;
+  std::string digest;    // SHA-256, hexadecimal; empty: not computed
+  std::string build_id;  // of programs and libraries
+  bool mapped = false;
+  bool mapped_for_writing = false;  // mapped MAP_SHARED: writes to the memory go to the file
+  bool writable = false;            // open for writing, or mapped shared and writable
+  bool append_only = false;         // every writer appends
+  bool deleted = false;             // the name was deleted; CRIU puts the file in the checkpoint
+  pid_t pid = 0;                    // of a process that uses it
+};
+
+// Something about a process that CRIU restores only with an option, or not at all.
+struct Peculiarity {
+  // "terminal", "device", "inotify", "fanotify", "lock", "socket" (of an unusual family), "system v
+  // memory", "ambiguous shared memory" (CRIU confuses it with a System V segment), "anonymous file"
+  // (io_uring, for example), "ppmr mount", "foreign mount" (a file opened in another mount
+  // namespace)
+  std::string kind;
+  std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
+  pid_t pid = 0;
+  std::string external;  // value for CRIU's --external: "dev[8/1]", "file[1f:2a]"; empty: none
+};
+
+struct ProcessFact {
+  pid_t pid = 0;
+  std::string name;
+  std::vector<pid_t> threads;         // including the first one
+  std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, first that of this node
+  pid_t session = 0;
+  uid_t uid = 0;
+  pid_t tracer = 0;
+  int seccomp_mode = 0;
+  std::string working_directory;
+  std::string root_directory;
+  std::map<std::string, std::string> hard_limits;
+};
+
+struct TreeFacts {
+  pid_t root = 0;
+  std::string name;                    // of the root
+  std::vector<ProcessFact> processes;  // the root first
+  std::vector<FileFact> files;
+  std::vector<InternetSocket> sockets;
+  std::vector<Peculiarity> peculiarities;
+  std::vector<pid_t> rdma_releasers;        // processes that registered with jobs/rdma_release.h
+  std::vector<std::string> own_namespaces;  // namespaces that the root does not share with ppmr
+  uint64_t memory_bytes = 0;                // pages that two processes share count twice
+  uint64_t distinct_memory_bytes = 0;       // those that the tree shares count once, about
+  std::optional<ContainerFacts> container;  // of a tree that runc started
+
+  bool has_namespace(const std::string& name) const;
+  bool contains(pid_t pid) const;
+  // Whether the paths in `files` are valid in this node's mount namespace.
+  bool has_host_paths() const { return container.has_value() || !has_namespace("mnt"); }
+  std::string name_of(pid_t pid) const;  // "412 (worker)"
+};
+
+// Only reads; changes no process. Errors: ESRCH when the root has ended, EACCES.
+Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
+// Marks the tree as a container and replaces the paths of its files by their paths on this node.
+void set_container(TreeFacts& tree, ContainerFacts container);
+
+// from_json() throws nlohmann::json::exception.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileFact, path, type, filesystem, size_bytes, mode, links,
+                                   modified_ns, inode, filesystem_id, digest, build_id, mapped,
+                                   writable, append_only, deleted, pid, mapped_for_writing)
+
+}  // namespace ppmr

@@ -1,0 +1,91 @@
+#include "processes/frozen_tasks.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+// 0: none. -1: the thread has ended.
+pid_t tracer_of(pid_t pid, pid_t thread) {
+  constexpr std::string_view kKey = "\nTracerPid:";
+  const auto status = read_process_file(pid, "task/" + std::to_string(thread) + "/status");
+  const size_t at = status ? status->find(kKey) : std::string::npos;
+  return at == std::string::npos ? -1 : std::atoi(status->c_str() + at + kKey.size());
+}
+
+}  // namespace
+
+Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks) {
+  FrozenTasks result;
+  for (const ProcessIdentity& process : tasks) {
+    if (process.pid == 0) continue;
+    UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+    // The others: the kernel is just removing the process, or a thread has its pid (EINVAL, since
+    // Linux 6.14 ENOENT).
+    const bool is_gone = errno == ESRCH || errno == EINVAL || errno == ENOENT;
+    if (!pidfd && !is_gone)
+      return system_failure("open a pidfd of process", std::to_string(process.pid));
+    // Checked after the open: if the process is alive now, it had this pid during the open, so the
+    // pidfd is of this process.
+    if (pidfd && is_alive(process)) result.tasks_.push_back({process, std::move(pidfd)});
+  }
+  return result;
+}
+
+void FrozenTasks::signal(int number) const {
+  // Ignores errors: the only possible one is that the task has ended.
+  for (const Task& task : tasks_) {
+    (void)syscall(SYS_pidfd_send_signal, task.pidfd.get(), number, nullptr, 0);
+  }
+}
+
+void FrozenTasks::await_end() const {
+  for (const Task& task : tasks_) {
+    pollfd fd{task.pidfd.get(), POLLIN, 0};
+    while (poll(&fd, 1, -1) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+Status FrozenTasks::check_held_by(pid_t tracer) const {
+  for (const Task& task : tasks_) {
+    const std::string pid = std::to_string(task.process.pid);
+    const auto threads = read_threads(task.process.pid).value_or(std::vector<pid_t>());
+    for (const pid_t thread : threads) {
+      if (tracer_of(task.process.pid, thread) != tracer) {
+        return failure(EBUSY,
+                       "CRIU (pid " + std::to_string(tracer) + ") no longer holds process " + pid);
+      }
+    }
+    if (threads.empty() || !is_alive(task.process)) {
+      return failure(EBUSY, "process " + pid + " ended while it was frozen");
+    }
+  }
+  return {};
+}
+
+Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots) {
+  std::vector<ProcessIdentity> stopped;
+  for (;;) {
+    std::vector<ProcessIdentity> found;
+    for (const ProcessIdentity& root : roots) {
+      if (!is_alive(root)) continue;
+      if (auto tasks = tasks_of_tree(root.pid)) {
+        found.insert(found.end(), tasks->begin(), tasks->end());
+      }
+    }
+    auto tasks = FrozenTasks::open(found);
+    // Stopped processes do not fork: if a pass finds only stopped ones, it has found all.
+    if (!tasks || found == stopped) return tasks;
+    tasks->stop();
+    stopped = std::move(found);
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,51 @@
+// Signals for the tasks of a tree that CRIU has frozen.
+//
+// CRIU holds the tasks with ptrace only: if CRIU is killed, the kernel lets them run. So ppmr also
+// sends them a SIGSTOP before the decision. The SIGSTOP stays pending while CRIU holds them and
+// takes effect as soon as CRIU is gone, before they execute another instruction of their program.
+#pragma once
+
+#include <signal.h>
+
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "processes/process_identity.h"
+
+namespace ppmr {
+
+// Threads: one.
+class FrozenTasks {
+ public:
+  // Opens a pidfd for each task, so that no signal can reach a process that reuses a pid. Skips
+  // tasks that have ended and empty identities (pid 0). Errors: of pidfd_open(2).
+  static Result<FrozenTasks> open(const std::vector<ProcessIdentity>& tasks);
+
+  size_t count() const { return tasks_.size(); }
+  void stop() const { signal(SIGSTOP); }
+  // Undoes stop(), even while the SIGSTOP is still pending.
+  void resume() const { signal(SIGCONT); }
+  // A task with a pending SIGKILL executes no further instruction of its program.
+  void kill() const { signal(SIGKILL); }
+  // Blocks until every task has ended. Call kill() first: otherwise this may block forever.
+  void await_end() const;
+  // Whether `tracer` still holds every thread of every task. If true after stop(), no thread has
+  // run since CRIU froze it, and none will before resume(). Errors: EBUSY, with the pid that is not
+  // held.
+  Status check_held_by(pid_t tracer) const;
+
+ private:
+  struct Task {
+    ProcessIdentity process;
+    UniqueFd pidfd;
+  };
+  void signal(int number) const;
+
+  std::vector<Task> tasks_;
+};
+
+// Stops the roots and all of their descendants with SIGSTOP, and returns them. Skips roots that
+// have ended. Errors: of pidfd_open(2); some processes may be stopped then.
+Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots);
+
+}  // namespace ppmr

@@ -1,0 +1,112 @@
+#include "processes/memory/memory_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kGatheredMax = 1024;  // IOV_MAX
+
+}  // namespace
+
+Result<MemoryReader> MemoryReader::create(const PageIndex& index) {
+  std::vector<Piece> pieces;
+  uint64_t end = 0;  // of the pieces so far
+  for (const IndexedTask& task : index.tasks) {
+    for (const PageRange& range : task.ranges) {
+      if (range.offset + range.bytes() <= end) continue;  // shared, and in an earlier range
+      if (range.offset > end) {
+        return failure(EPROTO, fmt::format("the page index leaves out the memory at {:#x}", end));
+      }
+      pieces.push_back({end, range.start + (end - range.offset), task.host_pid});
+      end = range.offset + range.bytes();
+    }
+  }
+  if (end != index.memory_bytes) {
+    return failure(EPROTO, fmt::format("the page index ends at {:#x}, but the memory at {:#x}", end,
+                                       index.memory_bytes));
+  }
+  pieces.push_back({end, 0, 0});
+  pieces.shrink_to_fit();
+  return MemoryReader(std::make_shared<const std::vector<Piece>>(std::move(pieces)));
+}
+
+MemoryReader::MemoryReader(Pieces pieces) : pieces_(std::move(pieces)) {
+  gathered_.reserve(kGatheredMax);
+}
+
+Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
+  const uint64_t file_end = pieces_->back().offset;
+  if (offset > file_end || to.size() > file_end - offset) {
+    return failure(EINVAL,
+                   fmt::format("read memory at {:#x}: the file ends at {:#x}", offset, file_end));
+  }
+  const auto behind = [](uint64_t at, const Piece& piece) { return at < piece.offset; };
+  auto piece = std::upper_bound(pieces_->begin(), pieces_->end(), offset, behind) - 1;
+  while (!to.empty()) {
+    // One call reads from one process.
+    const pid_t process = piece->process;
+    size_t filled = 0;
+    gathered_.clear();
+    while (filled < to.size() && piece->process == process && gathered_.size() < kGatheredMax) {
+      const uint64_t skipped = offset - piece->offset;
+      const uint64_t length = std::min<uint64_t>((piece + 1)->offset - offset, to.size() - filled);
+      gathered_.push_back({reinterpret_cast<void*>(piece->address + skipped), length});
+      filled += length;
+      offset += length;
+      if (offset == (piece + 1)->offset) ++piece;
+    }
+    if (Status done = read_gathered(process, to.first(filled)); !done) return done;
+    to = to.subspan(filled);
+  }
+  return {};
+}
+
+Status MemoryReader::read_gathered(pid_t process, std::span<std::byte> bytes) {
+  const iovec local{bytes.data(), bytes.size()};
+  const ssize_t n = process_vm_readv(process, &local, 1, gathered_.data(), gathered_.size(), 0);
+  if (n < 0 && errno != EFAULT) {
+    return system_failure("read the memory of process", std::to_string(process));
+  }
+  // Memory without read permission stops the call (EFAULT); /proc/PID/mem ignores permissions.
+  auto done = static_cast<size_t>(std::max<ssize_t>(n, 0));
+  std::byte* to = bytes.data() + done;
+  for (const iovec& remote : gathered_) {
+    const size_t skipped = std::min(done, remote.iov_len);
+    done -= skipped;
+    if (skipped == remote.iov_len) continue;
+    const iovec rest{static_cast<std::byte*>(remote.iov_base) + skipped, remote.iov_len - skipped};
+    if (Status read = read_forcibly(process, rest, to); !read) return read;
+    to += rest.iov_len;
+  }
+  return {};
+}
+
+Status MemoryReader::read_forcibly(pid_t process, const iovec& remote, std::byte* to) {
+  const std::string path = fmt::format("/proc/{}/mem", process);
+  if (!memory_ || memory_of_ != process) {
+    memory_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    memory_of_ = process;
+    if (!memory_) return system_failure("open", path);
+  }
+  const auto address = reinterpret_cast<uint64_t>(remote.iov_base);
+  for (size_t done = 0; done < remote.iov_len;) {
+    const ssize_t n =
+        pread(memory_.get(), to + done, remote.iov_len - done, static_cast<off_t>(address + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return failure(n < 0 ? errno : EIO,
+                     fmt::format("read {} at {:#x}: {}", path, address + done,
+                                 n < 0 ? std::strerror(errno) : "there is no memory"));
+    }
+    done += static_cast<size_t>(n);
+  }
+  return {};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,46 @@
+// Reads the memory of frozen processes by its place in the memory file (see processes/memory).
+#pragma once
+
+#include <sys/uio.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "processes/memory/page_index.h"
+
+namespace ppmr {
+
+// Threads: one per object; for_another_thread() makes an object for a second one.
+class MemoryReader {
+ public:
+  // Errors: EPROTO for an index whose ranges do not cover the file in order. The reader does not
+  // use the index after this call.
+  static Result<MemoryReader> create(const PageIndex& index);
+  MemoryReader for_another_thread() const { return MemoryReader(pieces_); }
+
+  // Fills `to` with the bytes at `offset` in the file. Errors: EINVAL when the file ends before;
+  // those of process_vm_readv(2), with the process and the address.
+  Status read(uint64_t offset, std::span<std::byte> to);
+
+ private:
+  // The memory of the file from `offset` to the next piece. The last piece only marks the end.
+  struct Piece {
+    uint64_t offset = 0;
+    uint64_t address = 0;
+    pid_t process = 0;
+  };
+  using Pieces = std::shared_ptr<const std::vector<Piece>>;
+
+  explicit MemoryReader(Pieces pieces);
+  Status read_gathered(pid_t process, std::span<std::byte> to);
+  Status read_forcibly(pid_t process, const iovec& remote, std::byte* to);
+
+  Pieces pieces_;                // of the first range that has each byte, in the order of the file
+  std::vector<iovec> gathered_;  // not read yet
+  UniqueFd memory_;              // /proc/PID/mem of memory_of_, opened when it is needed
+  pid_t memory_of_ = 0;
+};
+
+}  // namespace ppmr

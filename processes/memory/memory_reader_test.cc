@@ -1,0 +1,191 @@
+#include "processes/memory/memory_reader.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+namespace ppmr {
+namespace {
+
+constexpr uint64_t kPage = kPageBytes;
+
+// Pages that a child process, which waits to be killed, shares with this one.
+class MemoryReaderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* mapped =
+        mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    memory_ = static_cast<std::byte*>(mapped);
+    for (size_t i = 0; i < kPages; ++i) {
+      std::memset(memory_ + i * kPage, static_cast<int>(i + 1), kPage);
+    }
+    child_ = fork();
+    if (child_ == 0) {
+      for (;;) pause();
+    }
+    ASSERT_GT(child_, 0);
+  }
+  void TearDown() override {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    munmap(memory_, kPages * kPage);
+  }
+  PageRange range(size_t first, size_t pages, size_t file_page) const {
+    const uint64_t start = reinterpret_cast<uint64_t>(memory_) + first * kPage;
+    return {start, start + pages * kPage, file_page * kPage};
+  }
+  // Reads everything in slots of `slot_pages`, and returns the first byte of each page.
+  static std::vector<int> read_all(const PageIndex& index, size_t slot_pages) {
+    auto reader = MemoryReader::create(index);
+    EXPECT_TRUE(reader) << reader.error().message;
+    std::vector<std::byte> slot(slot_pages * kPage);
+    std::vector<int> pages;
+    for (uint64_t offset = 0; reader && offset < index.memory_bytes; offset += slot.size()) {
+      const auto bytes =
+          std::span(slot).first(std::min<uint64_t>(slot.size(), index.memory_bytes - offset));
+      const Status read = reader->read(offset, bytes);
+      EXPECT_TRUE(read) << read.error().message;
+      if (!read) break;
+      for (size_t at = 0; at < bytes.size(); at += kPage) {
+        EXPECT_EQ(std::memcmp(bytes.data() + at, bytes.data() + at + 1, kPage - 1), 0);
+        pages.push_back(static_cast<int>(bytes[at]));
+      }
+    }
+    return pages;
+  }
+
+  static constexpr size_t kPages = 64;
+  std::byte* memory_ = nullptr;
+  pid_t child_ = 0;
+};
+
+TEST_F(MemoryReaderTest, ReadsRangesInTheOrderOfTheFile) {
+  PageIndex index{6 * kPage, {{1, child_, {range(3, 1, 0), range(10, 4, 1), range(40, 1, 5)}}}};
+  const std::vector<int> expected = {4, 11, 12, 13, 14, 41};
+  EXPECT_EQ(read_all(index, 2), expected);
+  EXPECT_EQ(read_all(index, 4), expected);
+  EXPECT_EQ(read_all(index, 100), expected);
+}
+
+TEST_F(MemoryReaderTest, ReadsASharedPageOnce) {
+  PageIndex index{5 * kPage,
+                  {{1, child_, {range(0, 2, 0), range(5, 1, 2)}},
+                   {2, child_, {range(0, 2, 0), range(8, 1, 3)}},
+                   // Begins with a shared page and goes on with one of its own.
+                   {3, child_, {range(8, 2, 3)}}}};
+  EXPECT_EQ(read_all(index, 3), (std::vector<int>{1, 2, 6, 9, 10}));
+}
+
+// The next process is another one, with other bytes at the same addresses.
+TEST_F(MemoryReaderTest, ReadsFromTheProcessThatHasTheMemory) {
+  for (size_t i = 0; i < kPages; ++i) {
+    std::memset(memory_ + i * kPage, static_cast<int>(i + 101), kPage);
+  }
+  const pid_t other = fork();
+  if (other == 0) {
+    for (;;) pause();
+  }
+  // The last range of the first process is shared, so that its list ends before its memory does.
+  PageIndex index{4 * kPage,
+                  {{1, child_, {range(0, 2, 0), range(5, 1, 0)}}, {2, other, {range(0, 2, 2)}}}};
+  EXPECT_EQ(read_all(index, 4), (std::vector<int>{1, 2, 101, 102}));
+  EXPECT_EQ(read_all(index, 3), (std::vector<int>{1, 2, 101, 102}));
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+}
+
+TEST_F(MemoryReaderTest, ReadsMoreRangesThanOneCallTakes) {
+  PageIndex index{0, {}};
+  std::vector<int> expected;
+  for (int task = 0; task < 60; ++task) {
+    IndexedTask entry{task + 1, child_, {}};
+    for (size_t page = 0; page < kPages; page += 2) {
+      entry.ranges.push_back(range(page, 1, index.memory_bytes / kPage));
+      expected.push_back(static_cast<int>(page + 1));
+      index.memory_bytes += kPage;
+    }
+    index.tasks.push_back(entry);
+  }
+  EXPECT_EQ(read_all(index, 256), expected);
+}
+
+TEST_F(MemoryReaderTest, ReadsMemoryWithoutReadPermission) {
+  kill(child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+  mprotect(memory_ + 2 * kPage, 2 * kPage, PROT_NONE);
+  child_ = fork();
+  if (child_ == 0) {
+    for (;;) pause();
+  }
+  PageIndex index{6 * kPage, {{1, child_, {range(0, 6, 0)}}}};
+  EXPECT_EQ(read_all(index, 6), (std::vector<int>{1, 2, 3, 4, 5, 6}));
+  mprotect(memory_ + 2 * kPage, 2 * kPage, PROT_READ | PROT_WRITE);
+}
+
+TEST_F(MemoryReaderTest, NamesTheProcessThatIsGone) {
+  kill(child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+  PageIndex index{kPage, {{1, child_, {range(0, 1, 0)}}}};
+  std::vector<std::byte> bytes(kPage);
+  const Status read = MemoryReader::create(index)->read(0, bytes);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, ESRCH);
+  EXPECT_NE(read.error().message.find(std::to_string(child_)), std::string::npos);
+}
+
+TEST_F(MemoryReaderTest, NamesAnAddressWithoutMemory) {
+  PageIndex index{kPage, {{1, child_, {{kPage, 2 * kPage, 0}}}}};
+  std::vector<std::byte> bytes(kPage);
+  const Status read = MemoryReader::create(index)->read(0, bytes);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message.find("0x1000"), std::string::npos) << read.error().message;
+}
+
+TEST_F(MemoryReaderTest, RefusesAnIndexThatLeavesMemoryOut) {
+  for (const PageIndex& index :
+       {PageIndex{2 * kPage, {{1, child_, {range(0, 1, 1)}}}},
+        PageIndex{2 * kPage, {{1, child_, {range(0, 1, 0)}}}}, PageIndex{kPage, {}}}) {
+    const auto reader = MemoryReader::create(index);
+    ASSERT_FALSE(reader);
+    EXPECT_EQ(reader.error().errno_value, EPROTO);
+  }
+}
+
+TEST_F(MemoryReaderTest, ReadsAnyPartOfTheFile) {
+  PageIndex index{8 * kPage,
+                  {{1, child_, {range(0, 3, 0), range(10, 1, 3)}},
+                   // Two pages of the first process, then one of its own.
+                   {2, child_, {range(20, 3, 2), range(30, 3, 5)}}}};
+  const std::vector<int> expected = {1, 2, 3, 11, 23, 31, 32, 33};
+  ASSERT_EQ(read_all(index, 8), expected);
+  const MemoryReader first = std::move(MemoryReader::create(index).value());
+  MemoryReader reader = first.for_another_thread();
+  for (size_t begin = 8; begin-- > 0;) {
+    for (size_t pages = 0; pages <= 8 - begin; ++pages) {
+      std::vector<std::byte> bytes(pages * kPage);
+      ASSERT_TRUE(reader.read(begin * kPage, bytes));
+      for (size_t i = 0; i < pages; ++i) {
+        EXPECT_EQ(static_cast<int>(bytes[i * kPage]), expected[begin + i]);
+        EXPECT_EQ(bytes[i * kPage], bytes[(i + 1) * kPage - 1]);
+      }
+    }
+  }
+}
+
+TEST_F(MemoryReaderTest, RefusesToReadBehindTheEnd) {
+  MemoryReader reader =
+      std::move(MemoryReader::create({2 * kPage, {{1, child_, {range(0, 2, 0)}}}}).value());
+  std::vector<std::byte> bytes(2 * kPage);
+  EXPECT_TRUE(reader.read(0, bytes));
+  EXPECT_EQ(reader.read(kPage, bytes).error().errno_value, EINVAL);
+  EXPECT_EQ(reader.read(UINT64_MAX - kPage + 1, bytes).error().errno_value, EINVAL);
+}
+
+}  // namespace
+}  // namespace ppmr

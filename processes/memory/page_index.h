@@ -1,0 +1,64 @@
+// The page index of a frozen tree: which pages of its processes are in a memory file, and where.
+//
+//   addresses of process 17   |####|  |##|    |####|        addresses of its child 18  |####|  |##|
+//   memory file               |####|##|####|##|             the child's ####, shared with 17: the
+//                                                           same place in the file
+//
+// A page that several processes share is in the file once. The source writes the file in the order
+// of its offsets; every page of the file is in at least one range, and the first range that has it
+// follows on the pages before.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+inline constexpr uint64_t kPageBytes = 4096;
+inline constexpr uint64_t kAddressMax = uint64_t{1} << 56;  // of five-level page tables
+// The name of the index in the directory of CRIU's images.
+inline constexpr const char* kPageIndexFile = "memory-index";
+// Beside it if rounds of pre-copy have sent pages: which of those pages the processes share. Of its
+// places only the equality counts.
+inline constexpr const char* kRoundsIndexFile = "rounds-index";
+
+// Addresses of a process, at page boundaries, and the place of their bytes in a file.
+struct PageRange {
+  uint64_t start = 0;
+  uint64_t end = 0;
+  uint64_t offset = 0;
+
+  uint64_t bytes() const { return end - start; }
+};
+
+struct IndexedTask {
+  pid_t pid = 0;                  // as the process sees itself
+  pid_t host_pid = 0;             // at the source
+  std::vector<PageRange> ranges;  // by address, not overlapping
+};
+
+struct PageIndex {
+  uint64_t memory_bytes = 0;  // size of the memory file
+  std::vector<IndexedTask> tasks;
+};
+
+// Appends the parts of `ranges` (by address, not overlapping) that are in [start, end). False: some
+// of it is in no range.
+bool find_places(const std::vector<PageRange>& ranges, uint64_t start, uint64_t end,
+                 std::vector<PageRange>& places);
+
+std::string to_bytes(const PageIndex& index);
+// Errors: EPROTO with the fault, for bytes that to_bytes() has not made.
+Result<PageIndex> parse_page_index(std::string_view bytes);
+
+// Errors: of the file system; EPROTO. The message names the file.
+Status write_page_index(const std::string& path, const PageIndex& index);
+Result<PageIndex> read_page_index(const std::string& path);
+
+}  // namespace ppmr

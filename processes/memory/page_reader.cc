@@ -1,0 +1,145 @@
+#include "processes/memory/page_reader.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <system_error>
+#include <thread>
+
+#include "base/exit_code.h"
+#include "base/leave_terminal.h"
+#include "base/line_socket.h"
+#include "base/mapped_memory.h"
+#include "base/spawn.h"
+#include "processes/memory/memory_reader.h"
+#include "processes/memory/page_index.h"
+#include "processes/memory/read_messages.h"
+
+namespace ppmr {
+namespace {
+
+constexpr int kFirstSocket = 3;  // descriptor number in the page reader; the others follow
+// The daemon begins after the rounds of pre-copy, which can take long.
+constexpr std::chrono::hours kPatience{24};
+
+Result<MappedMemory> receive_pool(int socket) {
+  std::string pending, line;
+  std::vector<UniqueFd> descriptors;
+  const Status received = read_line(socket, pending, line, sizeof(ReadRequest),
+                                    std::chrono::steady_clock::now() + kPatience, &descriptors);
+  if (!received) return failure(received.error());
+  if (descriptors.size() != 1) return failure(EPROTO, "the daemon has passed no pool");
+  return MappedMemory::map_shared(std::move(descriptors[0]));
+}
+
+ReadReply to_reply(const Status& status) {
+  ReadReply reply;
+  if (status) return reply;
+  const Error& error = status.error();
+  reply.errno_value = error.errno_value > 0 ? error.errno_value : EIO;
+  reply.text_bytes = static_cast<uint32_t>(std::min(error.message.size(), sizeof(reply.text)));
+  std::copy_n(error.message.begin(), reply.text_bytes, reply.text);
+  return reply;
+}
+
+Status read(Result<MemoryReader>& reader, const ReadRequest& request, std::span<std::byte> pool) {
+  if (!reader) return failure(reader.error());
+  if (request.pool_offset > pool.size() || request.length > pool.size() - request.pool_offset) {
+    return failure(EINVAL, "read memory: the place for it is not in the pool");
+  }
+  return reader->read(request.offset, pool.subspan(request.pool_offset, request.length));
+}
+
+void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
+  for (;;) {
+    ReadRequest request;
+    const ssize_t received = ::recv(socket, &request, sizeof(request), MSG_TRUNC);
+    if (received < 0 && errno == EINTR) continue;
+    if (received <= 0) return;
+    const Status done = received == sizeof(request)
+                            ? read(reader, request, pool)
+                            : Status(failure(EPROTO, "malformed request to the page reader"));
+    const ReadReply reply = to_reply(done);
+    if (::send(socket, &reply, sizeof(reply), MSG_NOSIGNAL) != sizeof(reply)) return;
+  }
+}
+
+int run(const std::vector<int>& sockets, const std::string& index_file) {
+  // For what `ppmr migrate` or its terminal sends: the daemon may still need the memory.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
+  ::prctl(PR_SET_DUMPABLE, 0);
+  leave_terminal();  // else a pipe behind `ppmr migrate` would stay open as long as this process
+  std::vector<UniqueFd> owned;
+  for (const int socket : sockets) owned.emplace_back(socket);
+  const Status served = serve_page_reads(std::move(owned), index_file);
+  return to_int(served ? ExitCode::kSuccess : ExitCode::kFailure);
+}
+
+}  // namespace
+
+Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file) {
+  if (sockets.size() != kPageReaderSockets) return failure(EINVAL, "needs two sockets");
+  const auto pool = receive_pool(sockets[0].get());
+  if (!pool) return failure(pool.error());
+  const auto index = read_page_index(index_file);
+  auto reader = index ? MemoryReader::create(*index) : failure(index.error());
+  Result<MemoryReader> second =
+      reader ? Result<MemoryReader>(reader->for_another_thread()) : failure(reader.error());
+  try {
+    std::thread other([&] { serve(sockets[1].get(), std::move(second), pool->bytes()); });
+    serve(sockets[0].get(), std::move(reader), pool->bytes());
+    other.join();
+  } catch (const std::system_error& exception) {
+    return failure(EAGAIN, std::string("start a thread: ") + exception.what());
+  }
+  return {};
+}
+
+Result<PageReaderProcess> PageReaderProcess::start(const std::string& index_file) {
+  PageReaderProcess started;
+  std::vector<UniqueFd> theirs;
+  SpawnOptions options{.argv = {"ppmr", "page-reader", "--index=" + index_file},
+                       .program = "/proc/self/exe",
+                       .group = SpawnGroup::kOwnSession};
+  for (size_t i = 0; i < kPageReaderSockets; ++i) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+      return system_failure("socketpair for", "the page reader");
+    }
+    started.ends_.emplace_back(ends[0]);
+    theirs.emplace_back(ends[1]);
+    const int number = kFirstSocket + static_cast<int>(i);
+    options.argv.push_back("--fd=" + std::to_string(number));
+    options.files.push_back({ends[1], number});
+  }
+  auto pid = spawn(options);
+  if (!pid) return failure(pid.error());
+  started.pid_ = *pid;
+  return started;
+}
+
+PageReaderProcess::~PageReaderProcess() {
+  ends_.clear();
+  if (pid_ > 0) ::waitpid(pid_, nullptr, WNOHANG);
+}
+
+void add_page_reader_command(CLI::App& app, int& exit_code) {
+  struct Flags {
+    std::vector<int> sockets;
+    std::string index_file;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App& sub = *app.add_subcommand("page-reader", "")->group("");
+  sub.add_option("--fd", flags->sockets)->required()->allow_extra_args(false)->take_all();
+  sub.add_option("--index", flags->index_file)->required();
+  sub.callback([flags, &exit_code] { exit_code = run(flags->sockets, flags->index_file); });
+}
+
+}  // namespace ppmr

@@ -1,0 +1,74 @@
+#include "processes/memory/remote_memory.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "base/line_socket.h"
+#include "processes/memory/read_messages.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::chrono::milliseconds kCheckInterval{100};
+constexpr std::chrono::seconds kPatienceToLend{5};
+constexpr const char* kReader = "the page reader";
+
+tl::unexpected<Error> has_ended() {
+  return failure(EPIPE, std::string(kReader) + " has ended (was it killed?)");
+}
+
+}  // namespace
+
+Status lend_pool(const UniqueFd& socket, int pool) {
+  const UniqueFd copy(::fcntl(pool, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return system_failure("duplicate the descriptor of", "the pool");
+  const auto deadline = std::chrono::steady_clock::now() + kPatienceToLend;
+  Status sent = write_line(socket.get(), "", deadline, std::span(&copy, 1));
+  if (!sent && sent.error().errno_value == EPIPE) return has_ended();
+  return sent;
+}
+
+RemoteMemory::RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
+                           std::optional<std::chrono::milliseconds> patience,
+                           std::function<bool()> give_up)
+    : socket_(std::move(socket)),
+      pool_(pool.data()),
+      patience_(patience),
+      give_up_(std::move(give_up)) {}
+
+Status RemoteMemory::read(uint64_t offset, std::span<std::byte> slot) {
+  const ReadRequest request{offset, slot.size(), static_cast<uint64_t>(slot.data() - pool_)};
+  if (::send(socket_.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
+    return errno == EPIPE ? has_ended() : system_failure("send to", kReader);
+  }
+  if (Status replied = await_reply(); !replied) return replied;
+  ReadReply reply;
+  const ssize_t received = ::recv(socket_.get(), &reply, sizeof(reply), 0);
+  // ECONNRESET: it has not read the request.
+  if (received == 0 || (received < 0 && errno == ECONNRESET)) return has_ended();
+  if (received < 0) return system_failure("receive from", kReader);
+  if (received != sizeof(reply) || reply.text_bytes > sizeof(reply.text)) {
+    return failure(EPROTO, std::string(kReader) + " sent a malformed reply");
+  }
+  if (reply.errno_value == 0) return {};
+  return failure(reply.errno_value, std::string(reply.text, reply.text_bytes));
+}
+
+Status RemoteMemory::await_reply() {
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    pollfd wait{socket_.get(), POLLIN, 0};
+    const int ready = ::poll(&wait, 1, static_cast<int>(kCheckInterval.count()));
+    if (ready > 0) return {};
+    if (give_up_()) return failure(ECANCELED, "read memory: the transfer was given up");
+    if (patience_ && std::chrono::steady_clock::now() - start > *patience_) {
+      return failure(ETIMEDOUT, std::string(kReader) + " has not replied for " +
+                                    std::to_string(patience_->count()) + " ms (is it stopped?)");
+    }
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,38 @@
+// The daemon's end of a page reader.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace ppmr {
+
+// Passes the memfd of the pool to a page reader, over the first of its sockets.
+Status lend_pool(const UniqueFd& socket, int pool);
+
+// Threads: one.
+class RemoteMemory {
+ public:
+  // A read ends with an error when the reader has not replied within `patience`, or when `give_up`,
+  // which is called every 100 ms, returns true.
+  RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
+               std::optional<std::chrono::milliseconds> patience, std::function<bool()> give_up);
+
+  // Fills `slot`, a part of the pool, with the bytes at `offset` in the memory file. Errors: those
+  // of the page reader; EPIPE if it has ended; ETIMEDOUT; ECANCELED.
+  Status read(uint64_t offset, std::span<std::byte> slot);
+
+ private:
+  Status await_reply();
+
+  const UniqueFd socket_;
+  const std::byte* const pool_;
+  const std::optional<std::chrono::milliseconds> patience_;
+  const std::function<bool()> give_up_;
+};
+
+}  // namespace ppmr

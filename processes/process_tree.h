@@ -1,0 +1,54 @@
+// Which processes move together: a tree, that is a process with all of its descendants, which is
+// what CRIU dumps. These functions only read /proc; a tree may grow and shrink until CRIU freezes
+// it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "processes/finding.h"
+#include "processes/proc_files.h"
+
+namespace ppmr {
+
+struct ProcessTree {
+  pid_t root = 0;
+  std::vector<ProcessStat> processes;  // the root first, parents before their children
+
+  bool contains(pid_t pid) const;
+};
+
+// All processes at one moment, by pid.
+using ProcessTable = std::map<pid_t, ProcessStat>;
+
+Result<ProcessTable> read_process_table();
+// "412 (worker)".
+std::string name_process(const ProcessTable& table, pid_t pid);
+// "412 (worker), 413 (worker) and 7 more".
+std::string name_processes(const ProcessTable& table, const std::vector<pid_t>& pids);
+// Parent, its parent, ... up to the first process; without `pid` itself.
+std::vector<pid_t> ancestors_of(const ProcessTable& table, pid_t pid);
+
+// The trees with the roots `pids`, in that order. A pid that is a descendant of another one in
+// `pids` gets no tree of its own. Errors: ESRCH for a pid that does not exist or is dead; EINVAL
+// for one that cannot be moved: process 1, a kernel thread, the calling process and its ancestors.
+Result<std::vector<ProcessTree>> find_trees(const ProcessTable& table,
+                                            const std::vector<pid_t>& pids);
+
+struct TreeOptions {
+  bool external_unix_sockets = false;  // CRIU gets --ext-unix-sk
+};
+
+struct TreeSelection {
+  std::vector<ProcessTree> trees;
+  std::vector<Finding> findings;  // what the trees share with other processes or each other
+};
+
+// The trees, and what they share with other processes or with each other. Errors: those of
+// find_trees(); EACCES without permission to read /proc; ESRCH when the root of a tree has ended.
+Result<TreeSelection> select_trees(const std::vector<pid_t>& pids, const TreeOptions& options);
+
+}  // namespace ppmr

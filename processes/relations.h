@@ -1,0 +1,43 @@
+// What a tree shares with other processes. CRIU dumps one tree: if a pipe leads out of the tree,
+// CRIU would restore only one end of it. So a migration must not separate processes that share any
+// of these objects.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "processes/process_tree.h"
+
+namespace ppmr {
+
+enum class RelationKind {
+  kPipe,
+  kNamedPipe,
+  kSocket,         // a socket that several processes hold
+  kUnixStream,     // a connection (stream or seqpacket); the tree has one or both ends
+  kUnixDatagram,   // a socket that others send to
+  kTcpConnection,  // both ends on this node
+  kSharedMemory,   // shared memory: anonymous, memfd, or a file in /dev/shm
+  kSystemVMemory,  // shmget(2)
+  kEventfd,
+};
+
+// One object that a tree shares, or several that the same processes share. Every list is sorted.
+struct Relation {
+  RelationKind kind = RelationKind::kPipe;
+  std::string object;                 // name of the object, such as "/run/log.sock"; may be empty
+  std::vector<pid_t> inside;          // holders in the tree
+  std::vector<pid_t> staying;         // holders that do not move
+  std::vector<pid_t> in_other_trees;  // holders that move separately
+};
+
+// Finds the relations between each tree and all processes outside of it. An object that several
+// trees share is reported for the first of them only. Skips processes that the caller may not read
+// (root may read all). Errors: ESRCH when a root has ended, EACCES.
+Result<std::vector<Relation>> find_relations(const ProcessTable& table,
+                                             const std::vector<ProcessTree>& trees);
+
+// The relation as a sentence with its remedy.
+Finding explain(const ProcessTable& table, const Relation& relation, const TreeOptions& options);
+
+}  // namespace ppmr

@@ -1,9 +1,0 @@
-#include "restart_loader/migration/output.h"
-
-#include <csignal>
-
-namespace ppmr {
-
-void ignore_sigpipe() { std::signal(SIGPIPE, SIG_IGN); }
-
-}  // namespace ppmr
