@@ -1,32 +1,21 @@
 #include "fuse_source/source_command.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/host_name.h"
-#include "daemon/audit/audit_trail.h"
 #include "daemon/background/daemon.h"
-#include "daemon/background/reload.h"
 #include "daemon/command_line/config_file.h"
 #include "daemon/command_line/credential_options.h"
 #include "daemon/command_line/mount_flags.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/transport_option.h"
-#include "daemon/control/control_socket.h"
 #include "daemon/control/endpoint_file.h"
-#include "daemon/metrics/daemon_metrics.h"
-#include "daemon/metrics/metrics_server.h"
-#include "daemon/privilege/confinement.h"
-#include "daemon/privilege/data_daemon.h"
-#include "daemon/privilege/privileged_helper.h"
+#include "daemon/data_daemon/data_daemon.h"
 #include "fuse_source/pool_size.h"
 #include "fuse_source/source_mount.h"
-#include "mount/fuse_channel.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -85,81 +74,17 @@ ExitCode exit_code_of(const Error& error) {
   return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
 }
 
-HelperOptions helper_options(const Flags& flags, const SourceOptions& source,
-                             const std::string& control_socket, const std::string& audit_file) {
-  const bool loopback_only = source.security->reach() == TcpReach::kLoopback;
-  return {.mountpoint = source.mountpoint,
-          .control_socket = control_socket,
-          .allow_other = flags.daemon.allow_other,
-          .read_files = credential_files(flags.credentials),
-          .append_file = audit_file,
-          .connect_to = source.target_address,
-          .loopback_only = loopback_only,
-          .background = !flags.daemon.foreground};
+// The process that does what the daemon may not, see DataDaemon::start_helper().
+HelperOptions helper_options(const SourceOptions& source, std::chrono::microseconds round_trip) {
+  return {.connect_to = source.target_address,
+          .loopback_only = source.security->reach() == TcpReach::kLoopback,
+          .near_target = round_trip.count() > 0 && is_near(round_trip)};
 }
 
-ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
-  const Credentials& credentials = flags.credentials;
-  auto mountpoint = resolve_mountpoint(options.mountpoint);
-  if (!mountpoint) return daemon.failed(mountpoint.error(), ExitCode::kMountFailed);
-  options.mountpoint = *mountpoint;
-  if (!flags.daemon.check && is_dead_mount(*mountpoint)) {
-    // The privileged helper, which mounts, has no log.
-    spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
-  }
-  auto security = Security::load(credentials);
-  if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
-  options.security = *security;
-  options.sender.source_name = host_name();
-  options.sender.trusted_fabric = credentials.trusted_fabric;
-  // Makes relative paths absolute, before the daemon leaves its working directory.
-  const nlohmann::json endpoint = describe_endpoint(options, credentials, flags.daemon.audit_file);
-  auto audit = AuditTrail::open(endpoint.at("audit_file"));
-  if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
-  const auto user = choose_daemon_user(flags.daemon.user);
-  if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
-  if (flags.daemon.check) return ExitCode::kSuccess;
-  UniqueFd metrics_listener;
-  if (!flags.daemon.metrics_address.empty()) {
-    auto opened = MetricsServer::listen(flags.daemon.metrics_address);
-    if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
-    metrics_listener = std::move(*opened);
-  }
-  const auto round_trip = round_trip_to_target(options);  // connects, which needs rights
-  if (options.pool_size_bytes == 0) {
-    options.pool_size_bytes = pool_size_for(round_trip, options.chunk_size_bytes);
-  }
-  ControlServerOptions control_options;
-  control_options.remove = [&options](const std::string& path) {
-    if (options.helper) return options.helper->remove_control_socket();
-    remove_endpoint(path);
-    ::unlink(path.c_str());
-  };
-  auto control = ControlServer::create(std::move(control_options));
-  if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
-  if (Status written = write_endpoint((*control)->path(), endpoint); !written) {
-    return daemon.failed(written.error(), ExitCode::kFailure);
-  }
-  HelperOptions for_helper =
-      helper_options(flags, options, (*control)->path(), endpoint.at("audit_file"));
-  for_helper.near_target = round_trip.count() > 0 && is_near(round_trip);
-  auto helper = PrivilegedHelper::start(for_helper);
-  if (!helper) return daemon.failed(helper.error(), ExitCode::kFailure);
-  options.helper = *helper;
-  std::unique_ptr<Connector> connector;
-  if (!options.discard) {
-    auto made = options.security->connector(
-        options.target_address, PeerRole::kSource,
-        [helper = *helper](size_t number) { return helper->dial(number); });
-    if (!made) return daemon.failed(made.error(), exit_code_of(made.error()));
-    connector = std::move(*made);
-  }
-
-  // From here on without privileges, as in fuse_target/target_command.cc.
-  auto confinement = confine(*user, daemon_rules(options.transport),
-                             /*locks_memory=*/may_use_verbs(options.transport));
-  if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
-  options.confinement = *confinement;
+// Connects to the target, and writes the outcome to the audit trail.
+Result<std::unique_ptr<SourceMount>> connect(const SourceOptions& options,
+                                             std::unique_ptr<Connector> connector,
+                                             AuditTrail& audit) {
   ConnectionEvent event{.outcome = "accepted",
                         .service = "target",
                         .address = options.target_address,
@@ -170,48 +95,58 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   if (!mount) {
     event.outcome = "refused";
     event.reason = mount.error().message;
-    (*audit)->write(event);
-    return daemon.failed(mount.error(), exit_code_of(mount.error()));
-  }
-  if (!options.discard) {
+    audit.write(event);
+  } else if (!options.discard) {
     event.peer = (*mount)->target_identity();
-    (*audit)->write(event);
+    audit.write(event);
   }
-  const DaemonMetrics metrics(
-      [&] {
-        return (*mount)->answer({{"op", "status"}});
-      },
-      (*mount)->migrations());
-  std::unique_ptr<MetricsServer> metrics_server;
-  if (metrics_listener) {
-    auto server = MetricsServer::start(std::move(metrics_listener), metrics);
-    if (!server) return daemon.failed(server.error(), ExitCode::kFailure);
-    metrics_server = std::move(*server);
-    spdlog::info("metrics at http://{}/metrics", flags.daemon.metrics_address);
+  return mount;
+}
+
+ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
+  DataDaemon source(daemon, {.mountpoint = options.mountpoint,
+                             .flags = flags.daemon,
+                             .credentials = flags.credentials,
+                             .transport = options.transport});
+  if (auto checked = source.check(); !checked) return daemon.failed(checked.error());
+  if (flags.daemon.check) return ExitCode::kSuccess;
+  options.mountpoint = source.mountpoint();
+  options.security = source.security();
+  options.sender.source_name = host_name();
+  options.sender.trusted_fabric = flags.credentials.trusted_fabric;
+  if (auto opened = source.open(); !opened) return daemon.failed(opened.error());
+  const nlohmann::json endpoint =
+      describe_endpoint(options, flags.credentials, source.audit_file());
+  if (Status written = write_endpoint(source.control_socket(), endpoint); !written) {
+    return daemon.failed(written.error(), ExitCode::kFailure);
   }
-  const auto open_again = [&](const std::string& path) { return options.helper->open_again(path); };
-  StopSignals signals([&](int) { (*mount)->stop(); },
-                      [&] { reload(daemon, **security, **audit, open_again); });
-  std::optional<Watchdog> watchdog;
-  const auto served = (*mount)->serve([&] {
-    (*control)->serve(
-        [&](const nlohmann::json& request, const ControlClient&, PassedDescriptors& passed) {
-          return (*mount)->answer(request, std::move(passed.received));
-        });
-    daemon.ready();
-    watchdog.emplace(daemon.service_manager(), [&] { (*mount)->answer({{"op", "status"}}); });
+  const auto round_trip = round_trip_to_target(options);  // connects, which needs rights
+  if (options.pool_size_bytes == 0) {
+    options.pool_size_bytes = pool_size_for(round_trip, options.chunk_size_bytes);
+  }
+  auto started = source.start_helper(helper_options(options, round_trip));
+  if (!started) return daemon.failed(started.error());
+  options.helper = source.helper();
+  std::unique_ptr<Connector> connector;
+  if (!options.discard) {
+    auto made = options.security->connector(
+        options.target_address, PeerRole::kSource,
+        [helper = options.helper](size_t number) { return helper->dial(number); });
+    if (!made) return daemon.failed(made.error(), exit_code_of(made.error()));
+    connector = std::move(*made);
+  }
+  if (auto dropped = source.drop_rights(); !dropped) return daemon.failed(dropped.error());
+  options.confinement = source.confinement();
+  auto mount = connect(options, std::move(connector), *source.audit());
+  if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  const auto served = source.serve(**mount, [&] {
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);
     if (const auto warning = options.security->warning(); !warning.empty() && !options.discard) {
       spdlog::warn("{}", warning);
     }
-    warn_without_landlock(*confinement);
   });
-  watchdog.reset();
-  if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
-  metrics_server.reset();
-  control->reset();  // ends the control server before the mount: its requests use the mount
-  return ExitCode::kSuccess;
+  return served ? ExitCode::kSuccess : daemon.failed(served.error());
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state
 
 }  // namespace
 
-nlohmann::json SourceMount::answer(const nlohmann::json& request, std::vector<UniqueFd> received) {
+nlohmann::json SourceMount::answer(const nlohmann::json& request, PassedDescriptors& passed) {
   const std::string operation = request.at("op");
   if (operation == "status") return status();
   if (operation == "drain") {
@@ -49,8 +49,9 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, std::vector<Un
     return answer_of(wait_for_peer(request.at("checkpoint"), std::chrono::milliseconds(ms)));
   }
   if (operation == "note_outcome") return answer_of(migrations_.note(request));
-  if (operation == "add-files") return answer_of(add_files(request, received));
-  if (operation == "send-memory") return answer_of(send_memory(request, std::move(received)));
+  if (operation == "add-files") return answer_of(add_files(request, passed.received));
+  if (operation == "send-memory")
+    return answer_of(send_memory(request, std::move(passed.received)));
   return refusal(
       Error{EOPNOTSUPP, "a source mount does not support the operation '" + operation + "'"});
 }

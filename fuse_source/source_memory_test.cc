@@ -176,7 +176,11 @@ class SourceMemory : public testing::Test {
   bool eventually_announced(size_t chunks) {
     return eventually([&] { return outlet_->offsets().size() >= chunks; });
   }
-  nlohmann::json status() { return mount_->answer({{"op", "status"}}); }
+  nlohmann::json answer(const nlohmann::json& request) {
+    PassedDescriptors none;
+    return mount_->answer(request, none);
+  }
+  nlohmann::json status() { return answer({{"op", "status"}}); }
   // For a free slot.
   bool first_pass_waits() {
     return eventually([this] { return status()["pool"]["waits"] > 0; });
@@ -384,7 +388,7 @@ TEST_F(SourceMemory, SessionIsAsPatientAsItsMostPatientCheckpointUntilThatIsSeal
   const auto other = mount_->make(kSourceRoot, "other", wire::NodeType::kFile, {}, "").value();
   other->checkpoint->outlet = outlet_;
   const auto wait_for_peer = [this](const std::string& name, int64_t ms) {
-    return mount_->answer({{"op", "wait-for-peer"}, {"checkpoint", name}, {"timeout_ms", ms}});
+    return answer({{"op", "wait-for-peer"}, {"checkpoint", name}, {"timeout_ms", ms}});
   };
   EXPECT_EQ(wait_for_peer("missing", 1)["errno"], ENOENT);
   EXPECT_TRUE(wait_for_peer(kName, 60'000)["ok"]);

@@ -23,6 +23,7 @@
 
 #include "buffer_pool/buffer_pool.h"
 #include "daemon/command_line/transport_option.h"
+#include "daemon/data_daemon/data_daemon.h"
 #include "daemon/metrics/outcome_tally.h"
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
@@ -83,7 +84,7 @@ struct FrozenMemory {
 };
 
 // Threads: any, except for serve() (one).
-class SourceMount final : public FrontEnd {
+class SourceMount final : public FrontEnd, public ServedMount {
  public:
   // Connects to the target; serve() mounts. `connector`: for a process that has dropped its rights;
   // by default one is made. Errors: those of the pool's sizes and of the connection; EAGAIN when a
@@ -92,10 +93,12 @@ class SourceMount final : public FrontEnd {
       SourceOptions options, std::unique_ptr<Connector> connector = nullptr);
   ~SourceMount() override;
 
-  // Mounts, calls `mounted`, and serves until unmounted or stopped. Then seals the checkpoints in
-  // which nothing is open.
-  Status serve(const std::function<void()>& mounted);
-  void stop();
+  // ---- ServedMount. serve() seals the checkpoints in which nothing is open before it returns.
+  Status serve(const std::function<void()>& mounted) override;
+  void stop() override;
+  nlohmann::json answer(const nlohmann::json& request, PassedDescriptors& passed) override;
+  void stop_answering() override {}  // serve() has ended what answer() waits for
+  const OutcomeTally& outcomes() const override { return migrations_; }
 
   // ---- Changes of names, sent to the target (source_names.cc). Errors are those of the caller.
   Result<SourceNodePointer> make(uint64_t parent, const std::string& name, wire::NodeType type,
@@ -152,11 +155,7 @@ class SourceMount final : public FrontEnd {
   // Errors: ENOENT.
   Status defer_errors(const std::string& name);
 
-  // ---- The control socket (source_control.cc). `received`: file descriptors that came with the
-  // request.
-  nlohmann::json answer(const nlohmann::json& request, std::vector<UniqueFd> received = {});
   // Who the target has proved to be: PeerIdentity::text().
-  const OutcomeTally& migrations() const { return migrations_; }
   std::string target_identity() { return present_outlet()->counters().security; }
 
   // Whether this process is being killed.

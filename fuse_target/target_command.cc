@@ -5,26 +5,17 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/descriptor_limit.h"
 #include "base/host_name.h"
 #include "daemon/background/daemon.h"
-#include "daemon/background/reload.h"
 #include "daemon/command_line/config_file.h"
 #include "daemon/command_line/credential_options.h"
 #include "daemon/command_line/mount_flags.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/transport_option.h"
-#include "daemon/control/control_socket.h"
-#include "daemon/metrics/daemon_metrics.h"
-#include "daemon/metrics/metrics_server.h"
-#include "daemon/privilege/confinement.h"
-#include "daemon/privilege/data_daemon.h"
-#include "daemon/privilege/privileged_helper.h"
+#include "daemon/data_daemon/data_daemon.h"
 #include "fuse_target/target_mount.h"
-#include "mount/fuse_channel.h"
 #include "preflight/policy/restart_policy.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/connection/tcp_connection.h"
@@ -99,15 +90,9 @@ Result<size_t> available_memory_bytes() {
   return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
 }
 
-HelperOptions helper_options(const Flags& flags, const TargetOptions& target,
-                             const std::string& control_socket) {
-  HelperOptions options{.mountpoint = target.mountpoint,
-                        .control_socket = control_socket,
-                        .allow_other = flags.daemon.allow_other,
-                        .spill_directory = target.spill_directory,
-                        .read_files = credential_files(flags.credentials),
-                        .append_file = target.audit_file,
-                        .background = !flags.daemon.foreground};
+// The process that does what the daemon may not, see DataDaemon::start_helper().
+HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
+  HelperOptions options{.spill_directory = target.spill_directory};
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
@@ -126,115 +111,63 @@ ExitCode exit_code_of(const Error& error) {
   return environment ? ExitCode::kFailure : ExitCode::kUsage;
 }
 
-ExitCode run(Daemon& daemon, const Flags& flags) {
-  TargetOptions options = flags.target;
-  const Credentials& credentials = flags.credentials;
-  // Checked first, because a wrong one is the most common mistake.
-  auto mountpoint = resolve_mountpoint(options.mountpoint);
-  if (!mountpoint) return daemon.failed(mountpoint.error(), ExitCode::kMountFailed);
-  options.mountpoint = *mountpoint;
-  if (!flags.daemon.check && is_dead_mount(*mountpoint)) {
-    // The privileged helper, which mounts, has no log.
-    spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
-  }
+// Completes the options: absolute paths, before the daemon leaves its working directory, and values
+// that depend on others.
+Status complete(TargetOptions& options, const Flags& flags) {
   options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
-  if (!options.spill_directory.empty()) {
-    options.spill_directory = std::filesystem::absolute(options.spill_directory).string();
+  for (std::string* path : {&options.spill_directory, &options.restart_policy}) {
+    if (!path->empty()) *path = std::filesystem::absolute(*path).string();
   }
-  raise_descriptor_limit();  // each 64 MiB of memory, spilled image and loan keeps a file open
-  auto security = Security::load(credentials);
-  if (!security) return daemon.failed(security.error(), ExitCode::kUsage);
-  if (!options.restart_policy.empty()) {
-    options.restart_policy = std::filesystem::absolute(options.restart_policy).string();
-  }
-  if (Status checked = check_restarts(options, **security, flags); !checked) {
-    return daemon.failed(checked.error(), exit_code_of(checked.error()));
-  }
-  if (!flags.daemon.audit_file.empty()) {
-    options.audit_file = std::filesystem::absolute(flags.daemon.audit_file).string();
-  }
-  auto audit = AuditTrail::open(options.audit_file);
-  if (!audit) return daemon.failed(audit.error(), ExitCode::kUsage);
-  options.audit = std::move(*audit);
-  options.trusted_fabric = credentials.trusted_fabric;
+  options.trusted_fabric = flags.credentials.trusted_fabric;
   options.target_name = host_name();
   if (options.limit_bytes == 0) {
     const auto available = available_memory_bytes();
-    if (!available) return daemon.failed(available.error(), ExitCode::kFailure);
+    if (!available) return failure(available.error());
     options.limit_bytes = std::max(*available / 2, 2 * kLimitMinBytes);
   }
-  const auto user = choose_daemon_user(flags.daemon.user);
-  if (!user) return daemon.failed(user.error(), ExitCode::kUsage);
+  return {};
+}
+
+ExitCode run(Daemon& daemon, const Flags& flags) {
+  TargetOptions options = flags.target;
+  DataDaemon target(daemon, {.mountpoint = options.mountpoint,
+                             .flags = flags.daemon,
+                             .credentials = flags.credentials,
+                             .transport = options.transport,
+                             .locks_memory = options.lock_memory});
+  if (auto checked = target.check(); !checked) return daemon.failed(checked.error());
+  raise_descriptor_limit();  // each 64 MiB of memory, spilled image and loan keeps a file open
+  if (Status completed = complete(options, flags); !completed) {
+    return daemon.failed(completed.error(), ExitCode::kFailure);
+  }
+  options.mountpoint = target.mountpoint();
+  options.audit = target.audit();
+  options.audit_file = target.audit_file();
+  if (Status checked = check_restarts(options, *target.security(), flags); !checked) {
+    return daemon.failed(checked.error(), exit_code_of(checked.error()));
+  }
   if (flags.daemon.check) return ExitCode::kSuccess;
-  auto listener = (*security)->listener(flags.listen_address);
+  auto listener = target.security()->listener(flags.listen_address);
   if (!listener) {
     const Error& error = listener.error();
     return daemon.failed({error.errno_value, "--listen: " + error.message}, exit_code_of(error));
   }
-  UniqueFd metrics_listener;
-  if (!flags.daemon.metrics_address.empty()) {
-    auto opened = MetricsServer::listen(flags.daemon.metrics_address);
-    if (!opened) return daemon.failed(opened.error(), ExitCode::kFailure);
-    metrics_listener = std::move(*opened);
-  }
-  ControlServerOptions control_options;
-  control_options.remove = [&options](const std::string& path) {
-    options.helper ? options.helper->remove_control_socket() : void(::unlink(path.c_str()));
-  };
-  auto control = ControlServer::create(std::move(control_options));
-  if (!control) return daemon.failed(control.error(), ExitCode::kFailure);
-  auto helper = PrivilegedHelper::start(helper_options(flags, options, (*control)->path()));
-  if (!helper) return daemon.failed(helper.error(), ExitCode::kFailure);
-  options.helper = *helper;
-
-  // From here on without privileges. RDMA devices are opened later: the kernel refuses commands of
-  // a user who is not the one that has opened the device.
-  const bool locks_memory = options.lock_memory || may_use_verbs(options.transport);
-  auto confinement = confine(*user, daemon_rules(options.transport), locks_memory);
-  if (!confinement) return daemon.failed(confinement.error(), ExitCode::kFailure);
-  options.confinement = *confinement;
-  auto target = TargetMount::create(options, std::move(*listener));
-  if (!target) return daemon.failed(target.error(), exit_code_of(target.error()));
-  const DaemonMetrics metrics(
-      [&] {
-        std::vector<UniqueFd> none;
-        return (*target)->answer({{"op", "status"}}, none);
-      },
-      (*target)->restarts());
-  std::unique_ptr<MetricsServer> metrics_server;
-  if (metrics_listener) {
-    auto server = MetricsServer::start(std::move(metrics_listener), metrics);
-    if (!server) return daemon.failed(server.error(), ExitCode::kFailure);
-    metrics_server = std::move(*server);
-    spdlog::info("metrics at http://{}/metrics", flags.daemon.metrics_address);
-  }
-  const auto open_again = [&](const std::string& path) { return options.helper->open_again(path); };
-  StopSignals signals([&](int) { (*target)->stop(); },
-                      [&] { reload(daemon, **security, *options.audit, open_again); });
-  std::optional<Watchdog> watchdog;
-  const auto served = (*target)->serve([&] {
-    (*control)->serve(
-        [&](const nlohmann::json& request, const ControlClient&, PassedDescriptors& passed) {
-          return (*target)->answer(request, passed.to_send);
-        });
-    daemon.ready();
-    watchdog.emplace(daemon.service_manager(), [&] {
-      std::vector<UniqueFd> none;
-      (*target)->answer({{"op", "status"}}, none);
-    });
+  if (auto opened = target.open(); !opened) return daemon.failed(opened.error());
+  auto started = target.start_helper(helper_options(flags, options));
+  if (!started) return daemon.failed(started.error());
+  options.helper = target.helper();
+  if (auto dropped = target.drop_rights(); !dropped) return daemon.failed(dropped.error());
+  options.confinement = target.confinement();
+  auto mount = TargetMount::create(options, std::move(*listener));
+  if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  const auto served = target.serve(**mount, [&] {
     spdlog::info("target mounted at {}, listening on {}", options.mountpoint,
-                 (*target)->listen_address());
-    if (const auto warning = (*security)->warning(); !warning.empty()) {
+                 (*mount)->listen_address());
+    if (const auto warning = target.security()->warning(); !warning.empty()) {
       spdlog::warn("{}", warning);
     }
-    warn_without_landlock(*confinement);
   });
-  watchdog.reset();
-  (*target)->stop_answering();
-  metrics_server.reset();
-  control->reset();  // closes the control socket first: its requests use the target
-  if (!served) return daemon.failed(served.error(), ExitCode::kMountFailed);
-  return ExitCode::kSuccess;
+  return served ? ExitCode::kSuccess : daemon.failed(served.error());
 }
 
 }  // namespace

@@ -94,8 +94,7 @@ Error foreign_error(const CheckpointReport& report, const std::string& owner) {
 
 }  // namespace
 
-nlohmann::json TargetMount::answer(const nlohmann::json& request,
-                                   std::vector<UniqueFd>& descriptors) {
+nlohmann::json TargetMount::answer(const nlohmann::json& request, PassedDescriptors& passed) {
   const std::string operation = request.at("op");
   if (operation == "status") return status();
   if (operation == "drain") {
@@ -108,8 +107,8 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request,
   if (operation == "remove") return remove(request);
   if (operation == "note_refusal") return note_refusal(request);
   if (operation == "note_outcome") return answer_of(restarts_.note(request));
-  if (operation == "lend") return lend(request, descriptors);
-  if (operation == "bundle") return bundle(request, descriptors);
+  if (operation == "lend") return lend(request, passed.to_send);
+  if (operation == "bundle") return bundle(request, passed.to_send);
   if (operation == "promise") {
     return answer_of(tree_.promise(request.at("checkpoint"), request.at("bytes")));
   }

@@ -11,6 +11,7 @@
 #include "base/exit_code.h"
 #include "daemon/audit/audit_trail.h"
 #include "daemon/command_line/transport_option.h"
+#include "daemon/data_daemon/data_daemon.h"
 #include "daemon/metrics/outcome_tally.h"
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
@@ -48,25 +49,21 @@ struct TargetOptions {
 
 // Threads: created, served and destroyed by one thread; stop(), answer() and stop_answering() by
 // any.
-class TargetMount {
+class TargetMount final : public ServedMount {
  public:
   // Accepts sources and starts to touch memory, but does not mount. Errors: EINVAL for options,
   // those of the spill directory, ENODEV without the requested RDMA device.
   static Result<std::unique_ptr<TargetMount>> create(TargetOptions options,
                                                      std::unique_ptr<Listener> listener);
-  ~TargetMount();
+  ~TargetMount() override;
 
-  // Mounts, calls `mounted`, and serves until it is unmounted or stop(). Errors: those of mounting.
-  Status serve(const std::function<void()>& mounted);
-  void stop();
+  // ---- ServedMount. answer() blocks for `commit` and `wait`.
+  Status serve(const std::function<void()>& mounted) override;
+  void stop() override;
+  nlohmann::json answer(const nlohmann::json& request, PassedDescriptors& passed) override;
+  void stop_answering() override { tree_.stop_waiting(); }
+  const OutcomeTally& outcomes() const override { return restarts_; }
 
-  // Answers a request of the control socket. Blocks for `commit` and `wait`. The client gets the
-  // `descriptors` with the answer.
-  nlohmann::json answer(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
-  // Makes answer() return at once, now and later.
-  void stop_answering() { tree_.stop_waiting(); }
-
-  const OutcomeTally& restarts() const { return restarts_; }
   const std::string& listen_address() const { return receiver_->address(); }
 
  private:

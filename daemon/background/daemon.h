@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "daemon/background/service_manager.h"
+#include "daemon/command_line/command_error.h"
 
 namespace spdlog::sinks {
 class sink;
@@ -44,6 +45,7 @@ class Daemon {
   // Before ready(): the parent prints the message and exits with `exit_code`. Later: logs the
   // message. Returns `exit_code`.
   ExitCode failed(const Error& error, ExitCode exit_code);
+  ExitCode failed(const CommandError& error) { return failed({0, error.message}, error.exit_code); }
   // Opens the log file again, after logrotate has renamed it. No effect without one.
   void reopen_log();
   const ServiceManager& service_manager() const { return service_manager_; }

@@ -1,0 +1,149 @@
+#include "daemon/data_daemon/data_daemon.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "daemon/background/reload.h"
+#include "daemon/control/endpoint_file.h"
+#include "daemon/metrics/daemon_metrics.h"
+#include "daemon/metrics/metrics_server.h"
+#include "mount/fuse_channel.h"
+#include "rdma_stream/verbs/verbs_fabric.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+// Whether this node has RDMA devices and the options allow their use.
+bool may_use_verbs(const TransportOptions& options) {
+  return options.mode != TransportMode::kTcp && ::access(kVerbsDevices, F_OK) == 0;
+}
+
+// What stays reachable: /dev/null, and RDMA devices. The daemon opens the devices without rights:
+// the kernel refuses commands of a user that is not the one that opened the device.
+LandlockRules daemon_rules(const TransportOptions& options) {
+  LandlockRules rules{.readable = {}, .writable = {"/dev/null"}};
+  if (!may_use_verbs(options)) return rules;
+  rules.readable.assign(std::begin(kVerbsFiles), std::end(kVerbsFiles));
+  rules.writable.emplace_back(kVerbsDevices);
+  return rules;
+}
+
+tl::unexpected<CommandError> failed(const Error& error, ExitCode exit_code) {
+  return command_failure(exit_code, error.message);
+}
+
+}  // namespace
+
+DataDaemon::DataDaemon(Daemon& daemon, DataDaemonOptions options)
+    : daemon_(daemon), options_(std::move(options)) {}
+
+DataDaemon::~DataDaemon() = default;
+
+CommandResult<void> DataDaemon::check() {
+  // First the mount point, because a wrong one is the most common mistake.
+  auto mountpoint = resolve_mountpoint(options_.mountpoint);
+  if (!mountpoint) return failed(mountpoint.error(), ExitCode::kMountFailed);
+  options_.mountpoint = *mountpoint;
+  if (!options_.flags.check && is_dead_mount(*mountpoint)) {
+    // The privileged helper, which mounts, has no log.
+    spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
+  }
+  auto security = Security::load(options_.credentials);
+  if (!security) return failed(security.error(), ExitCode::kUsage);
+  security_ = std::move(*security);
+  // Before the daemon leaves its working directory.
+  std::string& audit_file = options_.flags.audit_file;
+  if (!audit_file.empty()) audit_file = std::filesystem::absolute(audit_file).string();
+  auto audit = AuditTrail::open(audit_file);
+  if (!audit) return failed(audit.error(), ExitCode::kUsage);
+  audit_ = std::move(*audit);
+  auto user = choose_daemon_user(options_.flags.user);
+  if (!user) return failed(user.error(), ExitCode::kUsage);
+  user_ = std::move(*user);
+  return {};
+}
+
+CommandResult<void> DataDaemon::open() {
+  if (!options_.flags.metrics_address.empty()) {
+    auto listener = MetricsServer::listen(options_.flags.metrics_address);
+    if (!listener) return failed(listener.error(), ExitCode::kFailure);
+    metrics_listener_ = std::move(*listener);
+  }
+  ControlServerOptions control_options;
+  control_options.remove = [this](const std::string& path) { remove_control_socket(path); };
+  auto control = ControlServer::create(std::move(control_options));
+  if (!control) return failed(control.error(), ExitCode::kFailure);
+  control_ = std::move(*control);
+  return {};
+}
+
+// A daemon without rights cannot remove files from the directory of the sockets.
+void DataDaemon::remove_control_socket(const std::string& path) const {
+  if (helper_) return helper_->remove_control_socket();
+  remove_endpoint(path);
+  ::unlink(path.c_str());
+}
+
+CommandResult<void> DataDaemon::start_helper(HelperOptions options) {
+  options.mountpoint = options_.mountpoint;
+  options.control_socket = control_->path();
+  options.allow_other = options_.flags.allow_other;
+  options.read_files = credential_files(options_.credentials);
+  options.append_file = options_.flags.audit_file;
+  options.background = !options_.flags.foreground;
+  auto helper = PrivilegedHelper::start(options);
+  if (!helper) return failed(helper.error(), ExitCode::kFailure);
+  helper_ = std::move(*helper);
+  return {};
+}
+
+CommandResult<void> DataDaemon::drop_rights() {
+  const bool locks_memory = options_.locks_memory || may_use_verbs(options_.transport);
+  auto confinement = confine(user_, daemon_rules(options_.transport), locks_memory);
+  if (!confinement) return failed(confinement.error(), ExitCode::kFailure);
+  confinement_ = std::move(*confinement);
+  return {};
+}
+
+CommandResult<void> DataDaemon::serve(ServedMount& mount, const std::function<void()>& on_ready) {
+  const auto status = [&mount] {
+    PassedDescriptors none;
+    return mount.answer({{"op", "status"}}, none);
+  };
+  const DaemonMetrics metrics(status, mount.outcomes());
+  std::unique_ptr<MetricsServer> metrics_server;
+  if (metrics_listener_) {
+    auto server = MetricsServer::start(std::move(metrics_listener_), metrics);
+    if (!server) return failed(server.error(), ExitCode::kFailure);
+    metrics_server = std::move(*server);
+    spdlog::info("metrics at http://{}/metrics", options_.flags.metrics_address);
+  }
+  const auto open_again = [this](const std::string& path) { return helper_->open_again(path); };
+  StopSignals signals([&](int) { mount.stop(); },
+                      [&] { reload(daemon_, *security_, *audit_, open_again); });
+  std::optional<Watchdog> watchdog;
+  const auto served = mount.serve([&] {
+    control_->serve([&](const nlohmann::json& request, const ControlClient&,
+                        PassedDescriptors& passed) { return mount.answer(request, passed); });
+    daemon_.ready();
+    watchdog.emplace(daemon_.service_manager(), [&] { (void)status(); });
+    on_ready();
+    if (confinement_.landlock == 0) {
+      spdlog::warn("files are protected by permissions only, not by Landlock: {}",
+                   confinement_.landlock_why);
+    }
+  });
+  watchdog.reset();
+  mount.stop_answering();
+  metrics_server.reset();
+  control_.reset();  // its requests use the mount
+  if (!served) return failed(served.error(), ExitCode::kMountFailed);
+  return {};
+}
+
+}  // namespace ppmr
