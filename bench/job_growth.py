@@ -1,13 +1,16 @@
 #!/usr/bin/python3
-"""How the cost of a job grows with its nodes: its start, an evacuation, and the agents at rest. Fits a line to each figure.
+"""How the cost of a job grows with its nodes: its start, an evacuation, and the agents at rest.
+Fits a line to each figure.
 
-    bench/job_growth.py [--nodes 2,4,8,16] [--processes 2,50,200] [--idle 30] [--json FILE]        as root, after `bazel build //:ppmr`
+    bench/job_growth.py [--nodes 2,4,8,16] [--processes 2,50,200] [--idle 30] [--json FILE]
+        as root, after `bazel build //:ppmr`
 
-Each job is an `mpirun` with one rank in each node, that sleeps; three more hosts are spares. All hosts are namespaces of this machine, so
-times are those of its processors, while messages, bytes, CPU seconds and memory are those of a cluster. Requests between agents are
-counted by rules of iptables on every host, with all headers. Two more tables show what moving the first node costs with many processes. The
-launcher of MPICH keeps one, `ppmr job rsh`, for each other node. `bazel run -c opt //bench:job_benchmark` measures the home alone, with up to
-10,000 nodes.
+Each job is an `mpirun` with one rank in each node, that sleeps; three more hosts are spares. All
+hosts are namespaces of this machine, so times are those of its processors, while messages, bytes,
+CPU seconds and memory are those of a cluster. Requests between agents are counted by rules of
+iptables on every host, with all headers. Two more tables show what moving the first node costs with
+many processes. The launcher of MPICH keeps one, `ppmr job rsh`, for each other node.
+`bazel run -c opt //bench:job_benchmark` measures the home alone, with up to 10,000 nodes.
 """
 import argparse
 import json
@@ -62,7 +65,8 @@ class Agents:
 
 
 def launchers_of(hosts):
-    """Pids of the processes in the first node that each hold a connection to a command in another node."""
+    """Pids of the processes in the first node that each hold a connection to a command in another
+    node."""
     parents, launchers = {}, []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -163,7 +167,8 @@ def measure(count, idle_seconds):
 
 
 def measure_processes(count, start):
-    """{figure: value} of moves of the first node, in which the shell has run `start` so many times."""
+    """{figure: value} of moves of the first node, in which the shell has run `start` so many
+    times."""
     with Lab() as lab, JobHosts(lab, 2 + SPARES) as hosts:
         counters = TrafficCounters(hosts)
         try:

@@ -1,17 +1,21 @@
 #!/usr/bin/python3
-"""Run time of MPI programs in job nodes, undisturbed and with evacuations, beside plain mpirun; and the stall of a ring of ranks in a move.
+"""Run time of MPI programs in job nodes, undisturbed and with evacuations, beside plain mpirun; and
+the stall of a ring of ranks in a move.
 
     bench/jobs.py             about ten minutes        as root, after `bazel build //:ppmr`
     bench/jobs.py --quick     under two minutes: shows that everything works
     bench/jobs.py --full      runs of 60 s, three rounds: about an hour, on an idle machine
 
-LAMMPS and three kernels (tests/workloads/mpi_kernels.py) run with four ranks on two hosts. Each host is a set of namespaces with a bridge;
-veth pairs join the bridges to a switch. Plain mpirun runs in two network namespaces on the same bridges, with the same settings, and starts
-its daemons with a stub that works like ssh. The ways alternate. All lines of a program must equal those of the first plain run.
+LAMMPS and three kernels (tests/workloads/mpi_kernels.py) run with four ranks on two hosts. Each
+host is a set of namespaces with a bridge; veth pairs join the bridges to a switch. Plain mpirun
+runs in two network namespaces on the same bridges, with the same settings, and starts its daemons
+with a stub that works like ssh. The ways alternate. All lines of a program must equal those of the
+first plain run.
 
-The stall: while two ranks pass a token, the hosts are evacuated one after the other. The gap is the longest time that a rank waited for the
-token. It is compared with the downtime that ppmr reports for the move. A host that a job has left cannot take a node of the same job again,
-so each job moves as often as it has spares, and then the next one starts.
+The stall: while two ranks pass a token, the hosts are evacuated one after the other. The gap is the
+longest time that a rank waited for the token. It is compared with the downtime that ppmr reports
+for the move. A host that a job has left cannot take a node of the same job again, so each job moves
+as often as it has spares, and then the next one starts.
 """
 import argparse
 import json
@@ -123,7 +127,8 @@ class Bench:
         return Run(took, times[-1] - times[0], [line for _, line in steps], pause, downtimes)
 
     def _hosts_to_leave(self, moves):
-        """The last node leaves first, then the one with mpirun, and so on; each goes to the next spare."""
+        """The last node leaves first, then the one with mpirun, and so on; each goes to the next
+        spare."""
         places = list(self.hosts.names[:NODES])
         for number in range(moves):
             node = NODES - 1 - number % NODES

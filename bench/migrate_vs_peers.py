@@ -1,9 +1,12 @@
-"""A whole move with ppmr compared with the usual alternatives, and the cost of a dump into the source mount; medians of alternating runs.
+"""A whole move with ppmr compared with the usual alternatives, and the cost of a dump into the
+source mount; medians of alternating runs.
 
-    /usr/bin/python3 bench/migrate_vs_peers.py [--ppmr PATH] [--size-mib 1024] [--runs 5] [--rate 10gbit] [--json FILE]
+    /usr/bin/python3 bench/migrate_vs_peers.py [--ppmr PATH] [--size-mib 1024] [--runs 5] [--rate
+    10gbit] [--json FILE]
 
-Two chapters of ./run with your own sizes and rates, printed on the terminal. With --fresh-memory every way runs on memory that the host has not
-backed, as on a virtual machine that has just started (see with_fresh_memory.py); without, on memory that was in use a moment ago.
+Two chapters of ./run with your own sizes and rates, printed on the terminal. With --fresh-memory
+every way runs on memory that the host has not backed, as on a virtual machine that has just started
+(see with_fresh_memory.py); without, on memory that was in use a moment ago.
 """
 import argparse
 import json

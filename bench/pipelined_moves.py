@@ -1,11 +1,14 @@
-"""Several processes over a limited link with `ppmr migrate`: the time above what their bytes need, compared with moves one after the other.
+"""Several processes over a limited link with `ppmr migrate`: the time above what their bytes need,
+compared with moves one after the other.
 
-    /usr/bin/python3 bench/pipelined_moves.py [--processes 8] [--size-mib 128] [--rate 2500mbit] [--runs 3] [--jobs 2] [--timeline FILE.svg]
+    /usr/bin/python3 bench/pipelined_moves.py [--processes 8] [--size-mib 128] [--rate 2500mbit]
+    [--runs 3] [--jobs 2] [--timeline FILE.svg]
 
-Everything runs on this machine, as root, in two nodes made of namespaces. In each run iperf3 measures the link, the processes move with one
-command (`--independent`, so that each is frozen only for its own dump and restore), and the same number moves with one command per process. Times
-are CLOCK_REALTIME from the lines that the programs write: the last one at the source, the first one at the target. The timeline is drawn from
-the JSON output of `ppmr migrate`.
+Everything runs on this machine, as root, in two nodes made of namespaces. In each run iperf3
+measures the link, the processes move with one command (`--independent`, so that each is frozen only
+for its own dump and restore), and the same number moves with one command per process. Times are
+CLOCK_REALTIME from the lines that the programs write: the last one at the source, the first one at
+the target. The timeline is drawn from the JSON output of `ppmr migrate`.
 """
 import argparse
 import statistics
@@ -59,7 +62,8 @@ class Bench:
         return made
 
     def measure(self, how, workers):
-        """Moves the workers. Returns {"whole": first freeze until the last runs, "frozen": mean, "bytes": total}, and the trees of the summaries."""
+        """Moves the workers. Returns {"whole": first freeze until the last runs, "frozen": mean,
+        "bytes": total}, and the trees of the summaries."""
         try:
             trees = how(workers)
             last, first = [], []

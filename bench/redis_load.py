@@ -1,10 +1,12 @@
 """A client that keeps redis busy over a few connections, and knows each value that it must read.
 
     redis_load.py fill HOST PORT KEYS VALUE_BYTES                       writes all keys
-    redis_load.py load HOST PORT KEYS VALUE_BYTES CONNECTIONS FILE      reads and writes random keys until SIGTERM
+    redis_load.py load HOST PORT KEYS VALUE_BYTES CONNECTIONS FILE
+        reads and writes random keys until SIGTERM
 
-Each connection has one request under way: four of five read, the fifth writes. FILE gets a line `FIRST_NS LAST_NS COUNT` for the answers of
-each 10 ms in which there was one, and at the end the line `done`, or `failed: REASON` if an answer is wrong or a connection breaks.
+Each connection has one request under way: four of five read, the fifth writes. FILE gets a line
+`FIRST_NS LAST_NS COUNT` for the answers of each 10 ms in which there was one, and at the end the
+line `done`, or `failed: REASON` if an answer is wrong or a connection breaks.
 """
 import random
 import selectors

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Draws the output of `ppmr migrate --json` or `ppmr evacuate --json`: for each process when it was dumped, sealed, restarted, and had all its memory.
+"""Draws the output of `ppmr migrate --json` or `ppmr evacuate --json`: for each process when it was
+dumped, sealed, restarted, and had all its memory.
 
     ppmr migrate --pid 412 --pid 413 --mount /mnt/out --json >events.jsonl
     bench/timeline.py events.jsonl timeline.svg [--title TEXT]

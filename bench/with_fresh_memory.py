@@ -3,8 +3,9 @@
 
     /usr/bin/python3 bench/with_fresh_memory.py ./demo
 
-A virtual machine's memory is slow at the first touch and fast afterwards, so earlier measurements influence later ones. This program allocates and
-holds the memory that is already fast while the command runs. The command then gets fresh memory, as on a machine that has just started. On real
+A virtual machine's memory is slow at the first touch and fast afterwards, so earlier measurements
+influence later ones. This program allocates and holds the memory that is already fast while the
+command runs. The command then gets fresh memory, as on a machine that has just started. On real
 hardware, or if the host has backed all memory, no memory is slow and the command runs at once.
 """
 import ctypes
@@ -55,7 +56,8 @@ class FreshMemory:
         self.found = slow_steps == SLOW_STEPS
 
     def renew(self):
-        """Makes memory that was in use fresh again, by letting the host reclaim it. Returns False if the host does not."""
+        """Makes memory that was in use fresh again, by letting the host reclaim it. Returns False
+        if the host does not."""
         self.held.clear()
         time.sleep(GIVE_BACK_SECONDS)
         self._hold()

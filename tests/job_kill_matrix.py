@@ -2,16 +2,19 @@
 """Kills programs of jobs at random moments while hosts are evacuated, and checks what remains.
 
     tests/job_kill_matrix.py --runs 200 --seed 1        as root, after `bazel build //:ppmr`
-    tests/job_kill_matrix.py --runs 200 --slurm         jobs of Slurm, whose programs are killed, too
+    tests/job_kill_matrix.py --runs 200 --slurm         jobs of Slurm, whose programs are killed,
+                                                        too
 
-Each run is a job that counts on three hosts with two spares: every node prints to a file of its own, and the command prints
-the same numbers to its output. One or two hosts are evacuated while one program is killed: an agent, a `ppmr target`, `ppmr
-source` or `ppmr migrate`, the launcher, its command, or a link is cut for a while; under Slurm also slurmd, slurmctld,
-slurmstepd, srun, or the holder of a host. Then:
+Each run is a job that counts on three hosts with two spares: every node prints to a file of its
+own, and the command prints the same numbers to its output. One or two hosts are evacuated while one
+program is killed: an agent, a `ppmr target`, `ppmr source` or `ppmr migrate`, the launcher, its
+command, or a link is cut for a while; under Slurm also slurmd, slurmctld, slurmstepd, srun, or the
+holder of a host. Then:
 
-- Every number is in every file and in the output once and in order, and the exit code is that of the command;
-  or a node was lost because the ppmr target was killed before it had all of its memory;
-  or the job ended with a message, and every file and the output hold a beginning of the numbers, each once.
+- Every number is in every file and in the output once and in order, and the exit code is that of
+  the command; or a node was lost because the ppmr target was killed before it had all of its
+  memory; or the job ended with a message, and every file and the output hold a beginning of the
+  numbers, each once.
 - No container, namespace, port, bundle, mount or record is left.
 
 Prints a table of outcomes. Exit code 0: nothing to object to.
@@ -137,7 +140,8 @@ def one_run(hosts, slurm, rng, number, only=None):
     }
     lost_connection = "peer closed the connection" in job.error_text()
     if code == 7 and victim == "ppmr target" and lost_connection:
-        # The window of a lazy restore (docs/jobs.md). The command goes on when one of its nodes is gone.
+        # The window of a lazy restore (docs/jobs.md). The command goes on when one of its nodes is
+        # gone.
         outcome = "a node was lost with the memory that it still missed"
     elif code == 7:
         outcome = "complete"

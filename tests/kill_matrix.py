@@ -1,15 +1,18 @@
 #!/usr/bin/python3
-"""The kill matrix: stops migrations at every state of the protocol while something fails, and judges them.
+"""The kill matrix: stops migrations at every state of the protocol while something fails, and
+judges them.
 
     tests/kill_matrix.py --migrations 1000 --seed 1 [--arenas 4]
 
-As root. lab/failure_cases.py has the cases, lab/arena.py plays and judges them. Every case is played once
-before one is played twice; `--only TEXT` selects the cases whose description contains that text. Prints a
-line for each case and a table of the verdicts. Exit 0 only if the oracle has no objection.
+As root. lab/failure_cases.py has the cases, lab/arena.py plays and judges them. Every case is
+played once before one is played twice; `--only TEXT` selects the cases whose description contains
+that text. Prints a line for each case and a table of the verdicts. Exit 0 only if the oracle has no
+objection.
 
-A `criu dump` that gets a SIGKILL while its parasite is in a process can take the process with it, with ppmr
-or without. Therefore that case is played `--criu-kills` more times, beside as many plain dumps that are
-killed at the same moments, and must not lose significantly more processes than they do.
+A `criu dump` that gets a SIGKILL while its parasite is in a process can take the process with it,
+with ppmr or without. Therefore that case is played `--criu-kills` more times, beside as many plain
+dumps that are killed at the same moments, and must not lose significantly more processes than they
+do.
 """
 import argparse
 import collections
@@ -29,7 +32,8 @@ CRIU_KILL = ("source:dumping", "source criu", "kill")
 
 
 def lost_more(ours, plain):
-    """Whether the verdicts `ours` contain more losses than CRIU alone explains, as `plain` shows it.
+    """Whether the verdicts `ours` contain more losses than CRIU alone explains, as `plain` shows
+    it.
 
     The limit is 3 standard deviations above what is expected, plus 2 for small numbers.
     """

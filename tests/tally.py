@@ -1,9 +1,11 @@
-"""Counts test cases from result files and prints `N passed, N failed, N skipped`. Exit 0 only if none failed.
+"""Counts test cases from result files and prints `N passed, N failed, N skipped`. Exit 0 only if
+none failed.
 
-Bazel's build events name every test of a run and its test.xml, so that stale files of earlier runs do not count.
-pytest writes one junit file. Tests that failed run again alone, which writes a second file of either kind: a test that passes
-alone counts as passed, and is named. Each of these also counts as one failure: a test that Bazel reports as failed without a
-failure in its file (a crash, a timeout), a missing or broken result file, and a failed step without any failed test.
+Bazel's build events name every test of a run and its test.xml, so that stale files of earlier runs
+do not count. pytest writes one junit file. Tests that failed run again alone, which writes a second
+file of either kind: a test that passes alone counts as passed, and is named. Each of these also
+counts as one failure: a test that Bazel reports as failed without a failure in its file (a crash, a
+timeout), a missing or broken result file, and a failed step without any failed test.
 """
 
 import argparse
@@ -35,7 +37,8 @@ class Total:
 
 
 def read_bazel(path):
-    """The result of each test of a run (the last attempt counts), and the targets that were not completed."""
+    """The result of each test of a run (the last attempt counts), and the targets that were not
+    completed."""
     with open(path, encoding="utf-8") as lines:
         events = [json.loads(line) for line in lines]
     ran, unfinished = {}, []
@@ -62,7 +65,8 @@ def passed(result):
 
 
 def sanitizer_reported(result):
-    """A report of a sanitizer is a fault, however rarely it comes: such a test does not run again."""
+    """A report of a sanitizer is a fault, however rarely it comes: such a test does not run
+    again."""
     return any(
         re.search(r"(Address|Leak|Thread|Undefined\w*)Sanitizer|: runtime error: ", log.read())
         for path in output_of(result, "test.log")

@@ -1,4 +1,5 @@
-"""Aggregation (the paper's first test): writers -> source mount -> pool, where the chunks are discarded; compared with the null FUSE sink and tmpfs."""
+"""Aggregation (the paper's first test): writers -> source mount -> pool, where the chunks are
+discarded; compared with the null FUSE sink and tmpfs."""
 from lab.ppmr import Daemon
 
 from .loads import NullSink, memory_facts, rate, scratch, write_files
@@ -31,7 +32,8 @@ def measure(testbed, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
         ),
     )
     try:
-        # As many receiving threads as ppmr: with one, a writer waits while the sink completes the previous request.
+        # As many receiving threads as ppmr: with one, a writer waits while the sink completes the
+        # previous request.
         with NullSink(node, sink_at, max_write=chunk, threads=2) as sink:
 
             def into(mountpoint):
@@ -86,7 +88,8 @@ def plan(testbed):
                 {"writers": writers, "request": request},
                 tmpfs=request == MIB,
             )
-    # The kernel splits writes larger than a chunk, so ppmr and the sink receive requests of the chunk size.
+    # The kernel splits writes larger than a chunk, so ppmr and the sink receive requests of the
+    # chunk size.
     for chunk in CHUNKS if effort.sweeps else (128 * KIB,):
         for pool in effort.thin(POOLS):
             yield item(

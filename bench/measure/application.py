@@ -1,7 +1,9 @@
-"""The cost of moves for an application: the run time of an MPI program, undisturbed and with three moves, one after the other.
+"""The cost of moves for an application: the run time of an MPI program, undisturbed and with three
+moves, one after the other.
 
-LAMMPS melts a Lennard-Jones crystal with two ranks under Open MPI. The whole job (mpirun, its ranks, their connections over loopback) moves to
-the other node and back. The last line of its thermodynamics must equal that of an undisturbed run, to the digit.
+LAMMPS melts a Lennard-Jones crystal with two ranks under Open MPI. The whole job (mpirun, its
+ranks, their connections over loopback) moves to the other node and back. The last line of its
+thermodynamics must equal that of an undisturbed run, to the digit.
 """
 import shutil
 from contextlib import ExitStack

@@ -1,4 +1,5 @@
-"""The limits of this machine: memory, tmpfs, the null sink, TCP. Each is measured once alone; other chapters measure their ceiling again next to ppmr."""
+"""The limits of this machine: memory, tmpfs, the null sink, TCP. Each is measured once alone; other
+chapters measure their ceiling again next to ppmr."""
 from .loads import MIB, NullSink, iperf, memory_rates, rate, scratch, write_files
 from .plan import Item, Outcome
 from .testbed import LINKS

@@ -1,6 +1,8 @@
-"""What encryption, compression and a flood of strangers cost, and what compression gains: one process moves with `ppmr migrate`, each way with mounts of its own.
+"""What encryption, compression and a flood of strangers cost, and what compression gains: one
+process moves with `ppmr migrate`, each way with mounts of its own.
 
-A sample is the time from the freeze until all memory is in place at the target; the program then reports that its memory is the same.
+A sample is the time from the freeze until all memory is in place at the target; the program then
+reports that its memory is the same.
 """
 import contextlib
 import threading
@@ -16,8 +18,9 @@ from .testbed import MIB
 
 SECTION = "costs"
 
-# Holds memory of one kind, and appends a line when it is ready and whenever it is asked by SIGUSR1: whether its memory is still the same.
-# Text: the sources of Python's library. Chunks are compressed alone, so repetitions beyond a chunk gain nothing.
+# Holds memory of one kind, and appends a line when it is ready and whenever it is asked by SIGUSR1:
+# whether its memory is still the same. Text: the sources of Python's library. Chunks are compressed
+# alone, so repetitions beyond a chunk gain nothing.
 KEEPER = """
 import glob, hashlib, os, signal, sys
 kind, size, log = sys.argv[1], int(sys.argv[2]), open(sys.argv[3], "ab", buffering=0)
@@ -74,7 +77,8 @@ class Keeper:
 
 
 def move(testbed, mounts, nodes, kind, size_mib):
-    """Moves a keeper and checks its memory. Returns the seconds from the freeze until all memory is in place."""
+    """Moves a keeper and checks its memory. Returns the seconds from the freeze until all memory is
+    in place."""
     at, to = nodes
     keeper = Keeper(at, testbed.lab.home / testbed.label("keeper"), kind, size_mib * MIB)
     try:

@@ -1,4 +1,5 @@
-"""`criu dump` of one process that continues to run: into the source mount (streaming to a target on the same cores), into a null sink, and into tmpfs."""
+"""`criu dump` of one process that continues to run: into the source mount (streaming to a target on
+the same cores), into a null sink, and into tmpfs."""
 from contextlib import ExitStack, closing
 
 from lab import criu

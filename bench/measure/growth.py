@@ -1,4 +1,5 @@
-"""How the daemons' CPU and memory grow with the bytes of a checkpoint, its files, and the writers."""
+"""How the daemons' CPU and memory grow with the bytes of a checkpoint, its files, and the
+writers."""
 from lab.node import LabError
 
 from .loads import memory_facts

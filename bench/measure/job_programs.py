@@ -1,4 +1,5 @@
-"""The programs of the benchmark of jobs. Each writes a line per step, and equal steps give equal lines, to the last digit."""
+"""The programs of the benchmark of jobs. Each writes a line per step, and equal steps give equal
+lines, to the last digit."""
 import re
 import shutil
 from dataclasses import dataclass

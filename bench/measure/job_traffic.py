@@ -23,7 +23,8 @@ while True:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests to agents, each on a connection of its own, and their bytes with the answers and all headers."""
+    """Requests to agents, each on a connection of its own, and their bytes with the answers and all
+    headers."""
 
     requests: int = 0
     bytes: int = 0

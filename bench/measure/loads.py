@@ -1,4 +1,5 @@
-"""The programs that the measurements start: ppmr's benchmark programs, which write, read and discard, and iperf3."""
+"""The programs that the measurements start: ppmr's benchmark programs, which write, read and
+discard, and iperf3."""
 import contextlib
 import json
 import os
@@ -170,7 +171,8 @@ class NullSink:
 
 
 def iperf(source_at, target_at, address, port, streams, seconds, during=None):
-    """GB/s and bytes as the receiver counts them, and the CPU seconds per GB of both sides. The client runs in the context `during`."""
+    """GB/s and bytes as the receiver counts them, and the CPU seconds per GB of both sides. The
+    client runs in the context `during`."""
     server = target_at.popen(
         mortal(["iperf3", "-s", "-1", "-p", port, "-B", address]),
         stdout=subprocess.DEVNULL,

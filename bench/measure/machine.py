@@ -1,4 +1,5 @@
-"""The environment of a run (machine, kernel, versions, commit, build mode), and the CPU time of the machine and of processes."""
+"""The environment of a run (machine, kernel, versions, commit, build mode), and the CPU time of the
+machine and of processes."""
 import os
 import platform
 import re

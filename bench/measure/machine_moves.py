@@ -1,4 +1,5 @@
-"""Whole moves between the two emulated machines of tests/vm: over RDMA, through a network file system (the paper's *Shared*), and with pre-copy.
+"""Whole moves between the two emulated machines of tests/vm: over RDMA, through a network file
+system (the paper's *Shared*), and with pre-copy.
 
 Times are CLOCK_REALTIME of the machines. Their clocks are set to the host's before each move.
 """
@@ -25,7 +26,8 @@ PRE_COPY_ROUNDS = 12  # at most: pre-copy ends when a round copies little less t
 PAGES_PER_MIB = 256
 RUNS_MAX = 3
 
-# The server runs on the target with its files in memory, the fastest case for a network file system. Version 4 alone needs no port mapper.
+# The server runs on the target with its files in memory, the fastest case for a network file
+# system. Version 4 alone needs no port mapper.
 SERVE = """
 modprobe nfsd
 mount -t nfsd nfsd /proc/fs/nfsd
@@ -39,7 +41,8 @@ rpc.nfsd -N 3 -G 10 2
 
 
 def serve_shared(lab):
-    """Mounts one directory in the target's memory on both machines and returns it. Raises LabError if NFS is missing."""
+    """Mounts one directory in the target's memory on both machines and returns it. Raises LabError
+    if NFS is missing."""
     exported, shared = "/tmp/exported", "/tmp/shared"
     if (
         lab.b.run(["sh", "-c", "command -v rpc.nfsd exportfs mount.nfs4"], check=False).returncode

@@ -1,7 +1,9 @@
-"""Real RDMA verbs between the two emulated machines of tests/vm, in one boot: the mover alone and the pipeline through both mounts, next to perftest and iperf3.
+"""Real RDMA verbs between the two emulated machines of tests/vm, in one boot: the mover alone and
+the pipeline through both mounts, next to perftest and iperf3.
 
-`ib_read_bw` uses the chunk size as message size, and as many queue pairs and as deep a queue as ppmr. CPU is the time in which the machines are not idle,
-because the kernel does most of the work of a software device. Only ratios of one run are meaningful, and only on an idle host.
+`ib_read_bw` uses the chunk size as message size, and as many queue pairs and as deep a queue as
+ppmr. CPU is the time in which the machines are not idle, because the kernel does most of the work
+of a software device. Only ratios of one run are meaningful, and only on an idle host.
 """
 import json
 import os
@@ -85,8 +87,8 @@ class Streams:
         return rate / GB
 
     def perftest(self):
-        """The target reads, as with ppmr. The number of reads is fixed: with a fixed duration perftest also works before and after the reported interval,
-        which would falsify its cost."""
+        """The target reads, as with ppmr. The number of reads is fixed: with a fixed duration
+        perftest also works before and after the reported interval, which would falsify its cost."""
         for _ in range(3):
             rate, cost = self._perftest_once()
             if rate > 0:  # sometimes it reports 0
@@ -178,7 +180,8 @@ class Streams:
         return self._record("ppmr", output["bytes_per_s"], cost.seconds / (output["bytes"] / GIB))
 
     def pipeline(self):
-        """A writer at the source mount and a reader at the target mount, concurrently: from the first write to the last read."""
+        """A writer at the source mount and a reader at the target mount, concurrently: from the
+        first write to the last read."""
         ppmr, address = find_ppmr(), f"{self.target.address}:{self.testbed.port()}"
         out, into = f"/tmp/{self.testbed.label('out')}", f"/tmp/{self.testbed.label('in')}"
         self.source.run(["mkdir", out])

@@ -19,7 +19,8 @@ def can_migrate(at):
 
 
 class MigrateMove(Move):
-    """`ppmr migrate`: one command that never loses or duplicates the process. Both nodes record the state while CRIU waits, which costs time.
+    """`ppmr migrate`: one command that never loses or duplicates the process. Both nodes record the
+    state while CRIU waits, which costs time.
 
     After a move `summary` has the command's figures of the tree.
     """

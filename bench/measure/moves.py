@@ -1,8 +1,10 @@
-"""A whole move of real processes, by every available way. A move is verified before its time counts.
+"""A whole move of real processes, by every available way. A move is verified before its time
+counts.
 
-Times are CLOCK_REALTIME, the clock that a restored program shares with the observer. A *whole move* ends with the first line that the program
-writes on the target; with several processes, with the last of these lines. *Downtime* is the time from the last line on the source (of the first
-process to stop) to that moment. A move is *complete* when it no longer needs the source.
+Times are CLOCK_REALTIME, the clock that a restored program shares with the observer. A *whole move*
+ends with the first line that the program writes on the target; with several processes, with the
+last of these lines. *Downtime* is the time from the last line on the source (of the first process
+to stop) to that moment. A move is *complete* when it no longer needs the source.
 """
 import sys
 
@@ -102,7 +104,8 @@ class Crowd:
 
 
 def move_crowd(move, crowd):
-    """Moves the crowd and waits until each worker has written a few lines on the target. Returns the timeline."""
+    """Moves the crowd and waits until each worker has written a few lines on the target. Returns
+    the timeline."""
     timeline = move.move_tree(crowd.pid)
     crowd.moved_to(move.target)
     gaps = []
@@ -121,7 +124,8 @@ def move_crowd(move, crowd):
 
 
 def spans_of(timeline, streams):
-    """The phases of one move since its dump began. With a stream, the transfer overlaps the dump."""
+    """The phases of one move since its dump began. With a stream, the transfer overlaps the
+    dump."""
 
     def since(moment):
         return round(moment - timeline.dump_began, 4)
@@ -199,7 +203,8 @@ def measure(testbed, count, mib_each, only=()):
                 try:
                     timeline = whole_move(testbed, way, count, mib_each)
                 except LabError as error:
-                    # Another way that does not work here is reported as not measured; a failure of ppmr fails the row.
+                    # Another way that does not work here is reported as not measured; a failure of
+                    # ppmr fails the row.
                     if way.name.startswith("ppmr"):
                         raise
                     why_not[way.name] = str(error).splitlines()[0][:300]

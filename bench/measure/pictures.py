@@ -1,4 +1,5 @@
-"""The pictures of a report, as SVG, with matplotlib: the paper's figures, with ppmr and the other ways in one plot.
+"""The pictures of a report, as SVG, with matplotlib: the paper's figures, with ppmr and the other
+ways in one plot.
 
 Without matplotlib there are no pictures, and the report contains a remark."""
 from .rows import name_of
@@ -108,7 +109,8 @@ def bars(pyplot, rows, title):
 
 
 def phases(pyplot, row, title):
-    """The phases of each way on one clock, each phase on a separate track so that overlaps are visible, and the downtime."""
+    """The phases of each way on one clock, each phase on a separate track so that overlaps are
+    visible, and the downtime."""
     spans = row["spans"]
     figure, axes = pyplot.subplots(figsize=(8, 0.7 * len(spans) + 1.5))
     names = list(dict.fromkeys(name for of_way in spans.values() for name, _, _ in of_way))
@@ -238,7 +240,8 @@ def _pictures(pyplot, rows):
 
 
 def draw(rows, directory):
-    """Draws every picture for which there are rows. Returns [((chapter, series), file name, title)] and a remark, empty if there is none."""
+    """Draws every picture for which there are rows. Returns [((chapter, series), file name, title)]
+    and a remark, empty if there is none."""
     pyplot = _plots()
     if pyplot is None:
         return (

@@ -1,6 +1,8 @@
-"""Pipeline (the paper's third test): writers -> source mount -> stream -> target mount -> readers, concurrently; compared with iperf3 on the same path.
+"""Pipeline (the paper's third test): writers -> source mount -> stream -> target mount -> readers,
+concurrently; compared with iperf3 on the same path.
 
-The clock runs from the writers' common start until the last reader has read the end of its file. Every reader verifies its bytes.
+The clock runs from the writers' common start until the last reader has read the end of its file.
+Every reader verifies its bytes.
 """
 from lab.ppmr import Mounts
 

@@ -1,6 +1,8 @@
-"""`mpirun` without job nodes: in plain network namespaces on the bridges of job hosts, with the same MPI settings.
+"""`mpirun` without job nodes: in plain network namespaces on the bridges of job hosts, with the
+same MPI settings.
 
-mpirun starts its daemons through a stub that does what ssh would: it sends the command line to a server in the other namespace.
+mpirun starts its daemons through a stub that does what ssh would: it sends the command line to a
+server in the other namespace.
 """
 import subprocess
 

@@ -1,4 +1,5 @@
-"""Runs the rows of a plan in order, with progress and remaining time. Rows that the file already contains are not measured again."""
+"""Runs the rows of a plan in order, with progress and remaining time. Rows that the file already
+contains are not measured again."""
 import sys
 import time
 from dataclasses import dataclass, field
@@ -67,14 +68,16 @@ class Progress:
 
 
 def was_interrupted(error):
-    """Ctrl-C ends the nodes, too, so the clean-up may raise an error in place of KeyboardInterrupt."""
+    """Ctrl-C ends the nodes, too, so the clean-up may raise an error in place of
+    KeyboardInterrupt."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
 def run(items, rows, progress=None):
-    """Measures the items that are not in `rows`. A failed item prints its error and does not stop the others. Returns the keys of those that failed."""
+    """Measures the items that are not in `rows`. A failed item prints its error and does not stop
+    the others. Returns the keys of those that failed."""
     keys = [item.key for item in items]
     if len(set(keys)) != len(keys):
         raise ValueError(

@@ -1,8 +1,11 @@
-"""redis under load: what its clients get every 100 ms while it moves with its address and their connections.
+"""redis under load: what its clients get every 100 ms while it moves with its address and their
+connections.
 
-The clients run on a fourth node. Their packets wait there from the moment redis is frozen until it runs again (`tests/lab/moving_address.py`):
-else TCP would send them again after 0.2, 0.6, 1.4 s, and the end of every downtime would be rounded up to one of these moments. CRIU locks the
-connections itself. *Downtime* is the clients': from the last answer before the move to the first one after it.
+The clients run on a fourth node. Their packets wait there from the moment redis is frozen until it
+runs again (`tests/lab/moving_address.py`): else TCP would send them again after 0.2, 0.6, 1.4 s,
+and the end of every downtime would be rounded up to one of these moments. CRIU locks the
+connections itself. *Downtime* is the clients': from the last answer before the move to the first
+one after it.
 """
 import threading
 import time
@@ -40,7 +43,8 @@ class Clients:
         self._watching, self._gate = None, threading.Lock()
 
     def hold_when_frozen(self, stat):
-        """Holds the packets as soon as CRIU has stopped the process with this file /proc/PID/stat."""
+        """Holds the packets as soon as CRIU has stopped the process with this file
+        /proc/PID/stat."""
         self._watching = stat
         self._frozen = threading.Thread(target=self._watch, args=(stat,), daemon=True)
         self._frozen.start()
@@ -102,7 +106,8 @@ class Redis(Tree):
         clients.hold_when_frozen(self.node.host_path(f"/proc/{self.pid}/stat"))
 
     def answers(self):
-        """(time of the first answer, of the last one, number of answers) of each 10 ms in which there were some."""
+        """(time of the first answer, of the last one, number of answers) of each 10 ms in which
+        there were some."""
         if not self._beats.exists():
             return []
         text = self._beats.read_text()
@@ -131,7 +136,8 @@ class Redis(Tree):
         self._clients.go_on(node)
 
     def check(self):
-        """Waits until the time after the move has passed. LabError if an answer was wrong or a connection broke."""
+        """Waits until the time after the move has passed. LabError if an answer was wrong or a
+        connection broke."""
         left = self.first + self._after_s - time.time()
         time.sleep(max(0, left))
         self._stop_load()
@@ -155,7 +161,8 @@ class Redis(Tree):
         return [[(place + 0.5) * BIN_S, bins.get(place, 0) / BIN_S] for place in places]
 
     def lost_s(self):
-        """What the move cost: the answers that are missing after the freeze, in seconds at the rate of the end, when all is over."""
+        """What the move cost: the answers that are missing after the freeze, in seconds at the rate
+        of the end, when all is over."""
         after = [rate for at, rate in self.rates() if at > 0]
         usual = spread(after[-max(1, int(self._after_s / 4 / BIN_S)) :]).median
         if not usual:

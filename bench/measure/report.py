@@ -1,4 +1,5 @@
-"""One Markdown page of a run: the targets, every series as a table with medians, extremes and ratios, and the pictures."""
+"""One Markdown page of a run: the targets, every series as a table with medians, extremes and
+ratios, and the pictures."""
 import datetime
 
 from . import pictures
@@ -69,7 +70,8 @@ def peers_of(section, ways, unit):
 
 
 def unit_of(name, unit):
-    """The unit of further samples: the last word of a name like "sent, MB", else that of the row."""
+    """The unit of further samples: the last word of a name like "sent, MB", else that of the
+    row."""
     return name.rsplit(", ", 1)[1] if ", " in name else unit
 
 
@@ -205,7 +207,8 @@ RESULTS_HEAD = (
 
 
 def results_row(rows, today):
-    """The row of this run for the table in bench/README.md; None if its measurements are missing."""
+    """The row of this run for the table in bench/README.md; None if its measurements are
+    missing."""
     move, dump = rows.get("moves/size/1024 MiB"), rows.get("dumps/one process/1024 MiB")
     if (
         not move
@@ -237,7 +240,8 @@ def results_row(rows, today):
 
 
 def write(rows, directory):
-    """Writes report.md and pictures/ there; returns the path of the report and a sentence about the pictures."""
+    """Writes report.md and pictures/ there; returns the path of the report and a sentence about the
+    pictures."""
     drawn, word = pictures.draw(rows, directory / "pictures")
     text = ["# ppmr: measured", ""]
     text += ["\n".join(f"- {name}: {value}" for name, value in rows.environment.items()), ""]

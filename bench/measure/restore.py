@@ -1,4 +1,5 @@
-"""CRIU's restore alone, from images that are already in memory: in the target mount, and in tmpfs. Every round restores the same images."""
+"""CRIU's restore alone, from images that are already in memory: in the target mount, and in tmpfs.
+Every round restores the same images."""
 import shutil
 
 from lab import criu
@@ -45,7 +46,8 @@ def measure(testbed, mib, lazily):
                 tar.close()
             source.run(["cp", "-r", images, mounts.out / label])
             mounts.commit(label)
-        # A restore checks the lengths of the files that the program has open, and the restored program appends to them.
+        # A restore checks the lengths of the files that the program has open, and the restored
+        # program appends to them.
         kept = {file: file.read_bytes() for file in worker.directory.iterdir()}
 
         def restore_from(where):

@@ -1,16 +1,19 @@
 """Finished rows, appended to a file as lines of JSON, so that an interrupted run can continue.
 
-The first line names the machine, kernel, commit and build of all rows; rows of another are refused. A row:
+The first line names the machine, kernel, commit and build of all rows; rows of another are refused.
+A row:
 
     key          names the measurement in the plan, once per file
     section      the chapter of the report: aggregation, network, pipeline ...
     series       the sweep it belongs to: rows of one series make one table and one curve
     parameters   the values that were set
     unit         of the samples: GB/s (more is better), s (less is better), CPU-s/GB ...
-    results      way -> samples, ppmr first; the others are its ceilings and alternatives, from the same minutes
+    results      way -> samples, ppmr first; the others are its ceilings and alternatives, from the
+                 same minutes
     facts        further figures of the same runs: name -> number
     not_measured way -> reason
-    also         further samples of the same runs: name -> way -> samples; in the same unit, or in the one that ends the name ("sent, MB")
+    also         further samples of the same runs: name -> way -> samples; in the same unit, or in
+                 the one that ends the name ("sent, MB")
     curves       way -> [[x, y], ...], for a picture
     spans        way -> [[phase, begin, end], ...] of one sample, in seconds since the dump began
 """
@@ -30,7 +33,8 @@ class RowsError(Exception):
 
 class Rows:
     def __init__(self, path, environment=None):
-        """Opens or creates the file. `environment` None: reads an existing file of any environment."""
+        """Opens or creates the file. `environment` None: reads an existing file of any
+        environment."""
         self.path = Path(path)
         self._rows = {}
         if self.path.exists():

@@ -1,7 +1,8 @@
 """The trees whose moves the chapter shapes measures, each of one shape.
 
-The first process of a tree writes a line `NANOSECONDS NODE` about every millisecond: its beats. The time is CLOCK_REALTIME, which CRIU's time
-namespace does not change. The longest the program stands still is therefore visible in the same way for every way to move it.
+The first process of a tree writes a line `NANOSECONDS NODE` about every millisecond: its beats. The
+time is CLOCK_REALTIME, which CRIU's time namespace does not change. The longest the program stands
+still is therefore visible in the same way for every way to move it.
 """
 from dataclasses import dataclass
 
@@ -11,8 +12,9 @@ from lab.programs import REPOSITORY
 WORKLOADS = REPOSITORY / "bench/workloads"
 BEATS_BEFORE, BEATS_AFTER = 50, 5
 
-# A Python program makes its shape, then beats. `right()` is false if memory or processes are not what they were. It is called when the
-# observer creates the file BEATS.check, and the answer is the file BEATS.checked.
+# A Python program makes its shape, then beats. `right()` is false if memory or processes are not
+# what they were. It is called when the observer creates the file BEATS.check, and the answer is the
+# file BEATS.checked.
 IMPORTS = """
 import ctypes, mmap, os, sys, threading, time
 PIECE = b"some" * (1 << 18)
@@ -155,7 +157,8 @@ def shapes(effort):
 
 
 def await_free(node, pid):
-    """Waits until nothing has this pid, not even a process that has ended and whose parent has not noticed yet."""
+    """Waits until nothing has this pid, not even a process that has ended and whose parent has not
+    noticed yet."""
     wait_until(lambda: not node.exists(f"/proc/{pid}"), 30, f"pid {pid} to be free", interval=0.001)
 
 
@@ -176,11 +179,13 @@ class Beat:
 
 
 def gap(beats, moment, source, target):
-    """The times of the last beat before a moment at which a tree was frozen, and of the first after it. LabError if they are not of these nodes."""
+    """The times of the last beat before a moment at which a tree was frozen, and of the first after
+    it. LabError if they are not of these nodes."""
     beats = sorted(beats, key=lambda beat: beat.time)
     *earlier, last = (beat for beat in beats if beat.time <= moment)
     first = next(beat for beat in beats if beat.time > moment)
-    # A program that is frozen within a beat has read the time on the source, and reads the node's name on the target.
+    # A program that is frozen within a beat has read the time on the source, and reads the node's
+    # name on the target.
     if earlier[-1].node != source or last.node not in (source, target) or first.node != target:
         raise LabError(
             f"the tree ran on {last.node} before its move and on {first.node} after it, expected {source} and {target}"
@@ -233,7 +238,8 @@ class Tree:
         self.node = node
 
     def gap(self, moment, source, target):
-        """The last beat before a moment at which the tree was frozen, and the first after it. LabError if they are not of these nodes."""
+        """The last beat before a moment at which the tree was frozen, and the first after it.
+        LabError if they are not of these nodes."""
         return gap(self.beats(), moment, source.name, target.name)
 
     def check(self):

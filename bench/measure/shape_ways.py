@@ -1,6 +1,7 @@
 """The ways to move a tree of the chapter shapes, and one measured and verified move.
 
-Plain CRIU moves nothing to another node: its dump into tmpfs and its restore from there are what the shape costs CRIU by itself.
+Plain CRIU moves nothing to another node: its dump into tmpfs and its restore from there are what
+the shape costs CRIU by itself.
 """
 import contextlib
 from dataclasses import dataclass, field
@@ -56,7 +57,8 @@ class PlainMove(Move):
 class Way:
     name: str
     move: Move
-    copies: float  # of the tree's memory that exist on this machine at once: the tree, images, the restored tree
+    # of the tree's memory that exist on this machine at once: the tree, images, the restored tree
+    copies: float
 
     @property
     def is_ppmr(self):

@@ -1,8 +1,10 @@
-"""How long trees of many shapes stand still when they move: `ppmr migrate` in its three modes, beside CRIU with usual means.
+"""How long trees of many shapes stand still when they move: `ppmr migrate` in its three modes,
+beside CRIU with usual means.
 
-*Downtime* is the time between the tree's last sign of life before its move and its first one after it (`shape_trees.py`), so it includes the
-page faults that the program waits for. Of plain CRIU it includes dump and restore, not the wait for the pids between them. *All memory in
-place* counts from the same sign of life.
+*Downtime* is the time between the tree's last sign of life before its move and its first one after
+it (`shape_trees.py`), so it includes the page faults that the program waits for. Of plain CRIU it
+includes dump and restore, not the wait for the pids between them. *All memory in place* counts from
+the same sign of life.
 """
 import sys
 
@@ -31,7 +33,8 @@ PSS, PSS_BEFORE = "PSS of the tree, MiB", "before its moves"
 
 
 def mounts_for(testbed, mib):
-    """Mounts with the product's defaults. The store's limit is half of the free memory if not set: not the same for each row."""
+    """Mounts with the product's defaults. The store's limit is half of the free memory if not set:
+    not the same for each row."""
     testbed.nodes("veth")
     defaults = {
         "--allow-root-restart": None,
@@ -53,7 +56,8 @@ def runs_of(effort, mib):
 
 
 class Moves:
-    """The moves of one row: a tree made by `make()` for each, in every way or in those of `only`, in turn. `after(name of the way, tree)` is called for each move that counts."""
+    """The moves of one row: a tree made by `make()` for each, in every way or in those of `only`,
+    in turn. `after(name of the way, tree)` is called for each move that counts."""
 
     def __init__(self, testbed, make, mib, only=(), after=lambda way, tree: None):
         self._testbed, self._make, self._mib = testbed, make, mib
@@ -79,7 +83,8 @@ class Moves:
         return self
 
     def _move(self, way, counts):
-        if way.lacks_memory(self._mib):  # perhaps because the target keeps free memory for its next source
+        # perhaps because the target keeps free memory for its next source
+        if way.lacks_memory(self._mib):
             self._mounts.renew()
         if lacks := way.lacks_memory(self._mib):
             self.not_measured[way.name] = lacks
@@ -91,7 +96,8 @@ class Moves:
                 self.moved[way.name].append(moved)
                 self._after(way.name, tree)
         except LabError as error:
-            # Another way that does not manage this shape is listed with the reason; a failure of ppmr fails the row.
+            # Another way that does not manage this shape is listed with the reason; a failure of
+            # ppmr fails the row.
             if way.is_ppmr:
                 raise
             self.not_measured[way.name] = what_failed(error)

@@ -1,6 +1,8 @@
-"""ppmr's performance targets, each a ratio of medians in one run, and whether the rows of a run reach them.
+"""ppmr's performance targets, each a ratio of medians in one run, and whether the rows of a run
+reach them.
 
-A target whose figures are missing in the run is reported as not measured; figures of another run are never used."""
+A target whose figures are missing in the run is reported as not measured; figures of another run
+are never used."""
 from . import shape_targets
 from .machine_moves import WRITTEN_MIB
 from .spread import ratio, spread
@@ -44,8 +46,8 @@ def _pre_copy(size_mib):
 
 
 def _pool_insensitivity(rows):
-    """The slowest pool of 8 MiB or more against the fastest, with full chunks. Each counts relative to the null sink of the same minutes, because the
-    machine's speed drifts."""
+    """The slowest pool of 8 MiB or more against the fastest, with full chunks. Each counts relative
+    to the null sink of the same minutes, because the machine's speed drifts."""
     shares = [
         ratio(row["results"]["ppmr"], row["results"]["null sink"])
         for row in rows.of("aggregation", "chunk and pool size")

@@ -88,7 +88,8 @@ EFFORTS = {
 
 
 def flags(defaults, given):
-    """Command line words: the defaults {flag: value or None} that `given` does not contain, then `given` ("--flag", "--flag=value")."""
+    """Command line words: the defaults {flag: value or None} that `given` does not contain, then
+    `given` ("--flag", "--flag=value")."""
     names = {word.split("=", 1)[0] for word in given}
     words = []
     for flag, value in defaults.items():
@@ -139,7 +140,8 @@ class Testbed:
 
     @property
     def machines(self):
-        """Two emulated machines with RDMA devices. Raises vm.image.CannotRun if this computer cannot run them."""
+        """Two emulated machines with RDMA devices. Raises vm.image.CannotRun if this computer
+        cannot run them."""
         if self._machines is None:
             self._machines = VirtualLab(memory_mib=MACHINE_MEMORY_MIB, backed=True)
         return self._machines
@@ -191,7 +193,8 @@ class Testbed:
         return int(max(4 * MIB, min(self.effort.bytes, wanted)) // MIB * MIB)
 
     def _allow_congestion_control(self):
-        """A network namespace may use only the algorithms that this machine allows. close() restores the setting."""
+        """A network namespace may use only the algorithms that this machine allows. close()
+        restores the setting."""
         allowed = ALLOWED_CONGESTION_CONTROL.read_text()
         if CONGESTION_CONTROL not in allowed.split():
             self._allowed_before = allowed

@@ -1,5 +1,6 @@
-"""A program that touches its memory in random order as soon as it runs on the other node (`bench/touch_pages.cc`): how long the first pass
-over all pages takes, and how long the program waits for single pages."""
+"""A program that touches its memory in random order as soon as it runs on the other node
+(`bench/touch_pages.cc`): how long the first pass over all pages takes, and how long the program
+waits for single pages."""
 import struct
 
 from lab.node import LabError, wait_until
@@ -42,7 +43,8 @@ def quantile(ordered, share):
 
 
 def slower_than(ordered):
-    """Points (ms, share of the touches that took at least as long), of sorted ns: more of the few slow ones than of the many fast ones."""
+    """Points (ms, share of the touches that took at least as long), of sorted ns: more of the few
+    slow ones than of the many fast ones."""
     count, points, left = len(ordered), [], 1.0
     while left * count >= 1:
         points.append([quantile(ordered, 1 - left) / 1e6, left])

@@ -1,7 +1,9 @@
-"""The ways of moving a tree that ppmr is compared with, in addition to those of tests/lab/peers.py: the paper's baselines and common tools.
+"""The ways of moving a tree that ppmr is compared with, in addition to those of tests/lab/peers.py:
+the paper's baselines and common tools.
 
-Each runs under its best conditions: receivers listen before the dump begins, copies go straight through sockets, restores are eager unless the
-way is a lazy one. The defining cost of a baseline stays: *Local* and *RDMA+Local* write the images to a disk and drop them from the page cache.
+Each runs under its best conditions: receivers listen before the dump begins, copies go straight
+through sockets, restores are eager unless the way is a lazy one. The defining cost of a baseline
+stays: *Local* and *RDMA+Local* write the images to a disk and drop them from the page cache.
 """
 import contextlib
 import os
@@ -34,7 +36,8 @@ for directory, _, names in os.walk(sys.argv[1]):
     os.close(fd)
 """
 
-# Copies a checkpoint from a target mount to files while it arrives. A thread per file; reads block until their bytes arrive.
+# Copies a checkpoint from a target mount to files while it arrives. A thread per file; reads block
+# until their bytes arrive.
 LAND = """
 import os, sys, threading, time
 mount, disk = sys.argv[1:]
@@ -78,7 +81,8 @@ def to_disk(at, directory):
 
 
 class LocalMove(Move):
-    """The paper's *Local*: CRIU to a local disk, the files copied to the other node's disk, restored from there."""
+    """The paper's *Local*: CRIU to a local disk, the files copied to the other node's disk,
+    restored from there."""
 
     name = "Local"
 
@@ -116,7 +120,8 @@ class LocalMove(Move):
 
 
 class SharedMove(Move):
-    """The paper's *Shared*: CRIU dumps into a file system that both nodes have mounted, and restores from there."""
+    """The paper's *Shared*: CRIU dumps into a file system that both nodes have mounted, and
+    restores from there."""
 
     name = "Shared"
 
@@ -145,7 +150,8 @@ class SharedMove(Move):
 
 
 class LandedMove(PpmrMove):
-    """The paper's *RDMA+Local*: ppmr's stream into files on the target's disk. The restore starts when they are complete."""
+    """The paper's *RDMA+Local*: ppmr's stream into files on the target's disk. The restore starts
+    when they are complete."""
 
     name = "RDMA+Local (bytes over TCP)"
 
@@ -192,7 +198,8 @@ class LandedMove(PpmrMove):
 
 
 class RsyncMove(_PeerMove):
-    """Images in tmpfs, copied to an rsync daemon without ssh, as whole files, without rsync's checksums."""
+    """Images in tmpfs, copied to an rsync daemon without ssh, as whole files, without rsync's
+    checksums."""
 
     name = "tmpfs + rsync"
 
@@ -246,7 +253,8 @@ class RsyncMove(_PeerMove):
 
 
 class LazyPagesMove(_PeerMove):
-    """CRIU's post-copy: the small images are copied, the process runs at the target and gets its pages from the frozen source, on demand and in the background."""
+    """CRIU's post-copy: the small images are copied, the process runs at the target and gets its
+    pages from the frozen source, on demand and in the background."""
 
     name = "CRIU lazy pages"
 
@@ -341,7 +349,8 @@ def room_in_pipes():
 
 
 def all_ways(testbed, mounts, migrating=False):
-    """([ways], {name: why it cannot run}). The others are compared with the first. `migrating`: the target of these mounts restarts processes."""
+    """([ways], {name: why it cannot run}). The others are compared with the first. `migrating`: the
+    target of these mounts restarts processes."""
     at, to, disk = testbed.source, testbed.target, testbed.disk_directory
     ways = [
         Named("ppmr, lazy", PpmrMove(at, to, mounts)),

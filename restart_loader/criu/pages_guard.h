@@ -11,7 +11,8 @@
 // clang-format off
 //   criu restore ... post-restore: the guard traces the pager | the tree may run
 //   the pager    ... serves, fills in ..................... exit | ends
-//   guard                      waits ....................... code 0: detach; else: kill the tree, detach
+//   guard                      waits ....................... code 0: detach
+//                                                            else: kill the tree, detach
 // clang-format on
 //
 // Not covered: the guard is killed, and the pager dies later. The guard is a program of its own, so

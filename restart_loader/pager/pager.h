@@ -2,7 +2,8 @@
 // `criu lazy-pages`.
 //
 // clang-format off
-//   criu restore --lazy-pages -- socket lazy-pages.socket --> pid, userfaultfd of each task; "finished"
+//   criu restore --lazy-pages -- socket lazy-pages.socket --> pid, userfaultfd of each task;
+//                                                             "finished"
 //   kernel -- fork, mremap, munmap, madvise, page fault ----> serving thread
 //                                              page fault ----> answering threads
 //                                                             filling threads: all other pages

@@ -7,23 +7,26 @@
     migrations        lab.migrations.Migrations on these nodes
     make_migrations(**options)    the same with options
     world             lab.world.World in a temporary directory
-    machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`: one laboratory
-                      for the whole run; both machines and their link are up before each test
+    machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`: one
+                      laboratory for the whole run; both machines and their link are up before each
+                      test
     authority         lab.certificates.Authority, which issues certificates
     root_file_system  the root of a container: a shell, sleep and writable directories
     own_cgroup        a name for control groups; request it before the nodes
-    packages          {name: path} of the Debian packages, built once. Tests with these three fixtures belong to the
-                      xdist_group "package"
-    fresh_debian      a root file system of Debian 12, in which apt has downloaded what they depend on
+    packages          {name: path} of the Debian packages, built once. Tests with these three
+                      fixtures belong to the xdist_group "package"
+    fresh_debian      a root file system of Debian 12, in which apt has downloaded what they depend
+                      on
     two_machines      two such machines with systemd, joined by a link
     long              whether --long was given
 
-A test is skipped, with the reason, if CRIU, root or a program is missing. `--way=tmpfs` runs the moves of
-test_moves.py by tmpfs and tar: a test that fails with it, too, does not fail because of ppmr.
+A test is skipped, with the reason, if CRIU, root or a program is missing. `--way=tmpfs` runs the
+moves of test_moves.py by tmpfs and tar: a test that fails with it, too, does not fail because of
+ppmr.
 
-Parallel runs: `-n 3 --dist loadgroup` (pytest-xdist). Tests with the mark xdist_group("NAME") run one after the
-other in one process, because they share something: the virtual machines, stopped daemons on this machine, a
-benchmark's quiet.
+Parallel runs: `-n 3 --dist loadgroup` (pytest-xdist). Tests with the mark xdist_group("NAME") run
+one after the other in one process, because they share something: the virtual machines, stopped
+daemons on this machine, a benchmark's quiet.
 """
 import contextlib
 import os
@@ -169,7 +172,8 @@ def root_file_system(lab, need_command):
 
 @pytest.fixture
 def own_cgroup():
-    """A name for control groups, which are the one thing that nodes share and that the tools leave behind.
+    """A name for control groups, which are the one thing that nodes share and that the tools leave
+    behind.
 
     Request it before the nodes: they must end before their control groups can be removed.
     """

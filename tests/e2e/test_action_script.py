@@ -1,4 +1,5 @@
-"""ppmr as CRIU's action script: the checkpoint is sealed while the process is frozen; if that fails, the process runs on."""
+"""ppmr as CRIU's action script: the checkpoint is sealed while the process is frozen; if that
+fails, the process runs on."""
 import pytest
 
 from lab import criu

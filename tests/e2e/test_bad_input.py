@@ -1,4 +1,5 @@
-"""Wrong flags, sizes, mount points and peers end ppmr soon, with an exit code and a message that names the error."""
+"""Wrong flags, sizes, mount points and peers end ppmr soon, with an exit code and a message that
+names the error."""
 import socket
 import struct
 import threading

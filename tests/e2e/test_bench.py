@@ -1,4 +1,5 @@
-"""The benchmark driver: statistics, resuming after an interruption, reports, and tiny runs of the real thing."""
+"""The benchmark driver: statistics, resuming after an interruption, reports, and tiny runs of the
+real thing."""
 import io
 import json
 import math

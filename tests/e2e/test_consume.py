@@ -72,7 +72,8 @@ def test_directory_passes_through_bounded_memory_if_read_in_writing_order(world)
 
 
 def read_at(world, path, *steps):
-    """Reads at each (offset, length) on one descriptor; returns a length or an errno name for each."""
+    """Reads at each (offset, length) on one descriptor; returns a length or an errno name for
+    each."""
     script = """
 import errno, os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)

@@ -1,4 +1,5 @@
-"""A container moves with its own address and its connections: its port is attached on one node at most."""
+"""A container moves with its own address and its connections: its port is attached on one node at
+most."""
 import json
 import signal
 

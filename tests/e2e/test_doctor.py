@@ -1,4 +1,5 @@
-"""`ppmr doctor` on healthy and on broken nodes. It must name each fault, and leave nothing behind."""
+"""`ppmr doctor` on healthy and on broken nodes. It must name each fault, and leave nothing
+behind."""
 import json
 import re
 import socket

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from lab import architecture, prose
 from lab.programs import REPOSITORY
 
 PAGES = sorted((REPOSITORY / "docs/man").glob("ppmr*.8.md"))
@@ -101,6 +102,87 @@ def test_every_path_in_a_document_exists(document):
         and not [*REPOSITORY.glob(path), *REPOSITORY.glob(f"{path}.*")]
     ]
     assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_prose_of_documents_wraps_at_100_columns(document):
+    long = prose.long_lines_of_markdown(document.read_text())
+    assert not long, f"{document}: wrap these lines (tables and code blocks may be longer): {long}"
+
+
+def sources_with_comments():
+    """[(path, suffix)] of source files and scripts; the suffix says how they mark a comment."""
+    found = []
+    for path in architecture.files_below(REPOSITORY, {*prose.LINE_COMMENT, ""}):
+        found.append(REPOSITORY / path)
+    hidden = [REPOSITORY / ".ci/run", REPOSITORY / ".bazelrc"]
+    for path in [*found, *hidden, *(path for path in REPOSITORY.iterdir() if path.is_file())]:
+        first = path.read_bytes()[:64].split(b"\n")[0]
+        if path.suffix in prose.LINE_COMMENT:
+            yield path, path.suffix
+        elif first.startswith(b"#!"):
+            yield path, ".py" if b"python" in first else ".sh"
+        elif path.name in ("BUILD", "WORKSPACE", ".bazelrc"):
+            yield path, ".sh"
+
+
+def test_comments_wrap_at_100_columns():
+    sources = list(sources_with_comments())
+    names = {str(path.relative_to(REPOSITORY)) for path, _ in sources}
+    assert {"test", "BUILD", "ppmr.cc", "base/result.h", "bench/run", ".ci/run"} <= names
+    long = [
+        f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()}"
+        for path, suffix in sources
+        for number, line in prose.long_comment_lines(path.read_text(), suffix)
+    ]
+    assert not long, "\n".join(["Wrap these comments and docstrings at 100 columns:", *long])
+
+
+LONG = "word " * 25
+
+
+@pytest.mark.parametrize(
+    "text, numbers",
+    [
+        (f"Prose.\n\n{LONG}\n", [3]),
+        (f"- An item:\n  {LONG}\n", [2]),
+        (f"- {LONG}\n\n      {LONG}\n", [1]),
+        (f"| {LONG} |\n| --- |\n", []),
+        (f"A command:\n\n    {LONG}\n\n    {LONG}\n", []),
+        (f"```\n{LONG}\n```\n{LONG}\n", [4]),
+        (f"- [link]({'x' * 120})\n", []),
+        (f"    {LONG}\ntext\n    {LONG}\n", [3]),
+    ],
+)
+def test_long_prose_in_markdown_is_found(text, numbers):
+    assert [number for number, _ in prose.long_lines_of_markdown(text)] == numbers
+
+
+@pytest.mark.parametrize(
+    "text, suffix, numbers",
+    [
+        (f"// {LONG}\nint x;\n", ".h", [1]),
+        (f"# {LONG}\necho {LONG}\n", ".sh", [1]),
+        (f'"""A file.\n\n{LONG}\n"""\nx = "{LONG}"  # short\n', ".py", [3, 5]),
+        (f'def f():\n    """{LONG}"""\n    return "{LONG}"\n', ".py", [2]),
+        (f"# {'x' * 120}\n", ".py", []),
+    ],
+)
+def test_long_comments_are_found(text, suffix, numbers):
+    assert [number for number, _ in prose.long_comment_lines(text, suffix)] == numbers
+
+
+def test_development_page_names_things_that_exist():
+    """`Type`, `Type::Inner` and `function()` in backticks."""
+    page = (REPOSITORY / "docs/development.md").read_text()
+    names = re.findall(r"`((?:[A-Z]\w*[a-z]\w*|[a-z]\w*)(?:::\w+)*)(\(\))?`", page)
+    named = {name for name, call in names if call or name[0].isupper() or re.match("k[A-Z]", name)}
+    assert {"SenderOptions", "Sender::announce", "StoreCounters"} <= named
+    words = set()
+    for path in architecture.files_below(REPOSITORY, {".cc", ".h"}):
+        words |= set(re.findall(r"\w+", (REPOSITORY / path).read_text()))
+    missing = [name for name in sorted(named) if not set(name.split("::")) <= words]
+    assert not missing, f"docs/development.md: name these as the sources do now: {missing}"
 
 
 def test_readme_is_one_screen_and_a_half():

@@ -1,4 +1,5 @@
-"""An attacker between the nodes records everything and flips bits: a process's memory stays secret and genuine."""
+"""An attacker between the nodes records everything and flips bits: a process's memory stays secret
+and genuine."""
 import pytest
 
 from lab.node import wait_until
@@ -9,7 +10,8 @@ from lab.workers import check_all_memory, check_moved, check_stayed
 MOVED, ABORTED = 0, 11
 SECRET = b"correct horse battery staple 0123456789"
 
-# Holds the secret in 16 MiB of its memory, and in few bytes, and reports every 20 ms that it is still there.
+# Holds the secret in 16 MiB of its memory, and in few bytes, and reports every 20 ms that it is
+# still there.
 KEEPER = """
 import sys, time
 secret = bytes.fromhex(sys.argv[1])

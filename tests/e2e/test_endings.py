@@ -1,4 +1,5 @@
-"""How files and checkpoints end: closed by two threads, changed right after the close, replaced, unmounted."""
+"""How files and checkpoints end: closed by two threads, changed right after the close, replaced,
+unmounted."""
 import os
 import signal
 import subprocess

@@ -1,4 +1,5 @@
-"""The everyday part of the kill matrix: every kill at every state once, and a sample of the other failures.
+"""The everyday part of the kill matrix: every kill at every state once, and a sample of the other
+failures.
 
 `--long` plays every case. tests/kill_matrix.py plays as many as requested.
 """

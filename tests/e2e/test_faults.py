@@ -23,7 +23,8 @@ from lab.world import (
 
 GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # errors of a mount whose daemon has ended
 
-# `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each other.
+# `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each
+# other.
 pytestmark = pytest.mark.xdist_group("stopped daemons")
 
 

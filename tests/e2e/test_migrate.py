@@ -1,4 +1,5 @@
-"""`ppmr migrate`: one command moves running processes. After every failure exactly one copy runs."""
+"""`ppmr migrate`: one command moves running processes. After every failure exactly one copy
+runs."""
 import json
 import shutil
 import signal

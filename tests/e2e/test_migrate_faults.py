@@ -1,4 +1,5 @@
-"""`ppmr migrate` with faults around it: a full disk, many clients, an interrupted round, a killed supervisor."""
+"""`ppmr migrate` with faults around it: a full disk, many clients, an interrupted round, a killed
+supervisor."""
 import os
 import signal
 import socket
@@ -223,7 +224,8 @@ def await_ready_target_before_the_decision(migrations, pid):
 def test_restore_that_fails_before_the_decision_aborts_the_migration(
     lab, nodes, make_migrations, tmp_path
 ):
-    """The target is ready, then its restore fails for good. The coordinator must not commit on that vote."""
+    """The target is ready, then its restore fails for good. The coordinator must not commit on that
+    vote."""
     broken = criu_that(
         tmp_path,
         f'{IS_A_SUPERVISORS} && [ -e "{tmp_path}/fail" ] && {{ echo "Error (criu/x.c:1): no restore today"; exit 1; }}',

@@ -1,4 +1,5 @@
-"""`ppmr migrate --runc`: one command moves a runc container. After every failure exactly one copy runs."""
+"""`ppmr migrate --runc`: one command moves a runc container. After every failure exactly one copy
+runs."""
 import json
 import shutil
 import signal

@@ -10,9 +10,9 @@ LOST, OPEN = 10, 12
 
 
 def run_without_its_memory(lab, nodes, migrations):
-    """Moves a worker until it runs at the target while its pager still fills in memory. That takes a fraction of a
-    second, so a loaded machine may need several attempts. Returns the worker, the running migration and the pager, which
-    is stopped.
+    """Moves a worker until it runs at the target while its pager still fills in memory. That takes
+    a fraction of a second, so a loaded machine may need several attempts. Returns the worker, the
+    running migration and the pager, which is stopped.
     """
     for attempt in range(6):
         worker = SteadyWorker(nodes.source, lab.home / f"worker-{attempt}", size_mib=384, threads=1)

@@ -1,7 +1,8 @@
-"""The POSIX cases of tests/mount_cases: on tmpfs, at the source, across both mounts, and across with small chunks.
+"""The POSIX cases of tests/mount_cases: on tmpfs, at the source, across both mounts, and across
+with small chunks.
 
-One pytest case per case and side. The binary runs once per side with the selected cases. A case that hangs or crashes
-the binary fails by name, and the other cases run on new mounts.
+One pytest case per case and side. The binary runs once per side with the selected cases. A case
+that hangs or crashes the binary fails by name, and the other cases run on new mounts.
 """
 import os
 import re
@@ -121,7 +122,8 @@ class Ground:
 
 
 def run_once(ground, cases):
-    """Runs the binary; returns ({case: (word, output)}, problem). A case without an end has word DIED."""
+    """Runs the binary; returns ({case: (word, output)}, problem). A case without an end has word
+    DIED."""
     with tempfile.TemporaryFile() as output:
         binary = subprocess.Popen(
             [
@@ -171,7 +173,8 @@ def run_once(ground, cases):
 
 @pytest.fixture(scope="module")
 def outcome(request, tmp_path_factory):
-    """A function (side, case) -> (word, output). Each side runs when its first case is requested."""
+    """A function (side, case) -> (word, output). Each side runs when its first case is
+    requested."""
     chosen = {}
     for item in request.session.items:
         if item.module is request.module and hasattr(item, "callspec"):

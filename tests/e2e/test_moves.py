@@ -1,8 +1,8 @@
 """Processes move between two nodes with CRIU, through the mounts.
 
-Every program writes numbered lines whose contents the test computes as well. A move is correct if the lines form
-one unbroken sequence, written first on the source and then on the target. test_proofs.py shows that these checks
-can fail.
+Every program writes numbered lines whose contents the test computes as well. A move is correct if
+the lines form one unbroken sequence, written first on the source and then on the target.
+test_proofs.py shows that these checks can fail.
 """
 import random
 import signal

@@ -1,4 +1,5 @@
-"""The Debian packages: built, checked by lintian, installed, upgraded and removed in a fresh root file system."""
+"""The Debian packages: built, checked by lintian, installed, upgraded and removed in a fresh root
+file system."""
 import json
 import os
 import subprocess

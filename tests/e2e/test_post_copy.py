@@ -122,7 +122,8 @@ def test_link_may_be_cut_when_the_coordinator_is_dead(lab, nodes, impatient_migr
 def test_process_runs_on_although_criu_fails_after_its_release(
     lab, nodes, make_migrations, tmp_path
 ):
-    """CRIU fails so if it has lost its relay. The guard is gone, too: nothing but the pager keeps zeros away."""
+    """CRIU fails so if it has lost its relay. The guard is gone, too: nothing but the pager keeps
+    zeros away."""
     kills = 'pkill -KILL -f "^ppmr (guard-pages|migration-relay)"'
     fails = f'{IS_A_SUPERVISORS} && {{ {find_criu()} "$@"; {kills}; touch "{tmp_path}/failed"; exit 1; }}'
     migrations = make_migrations(environment={"PPMR_CRIU": str(criu_that(tmp_path, fails))})

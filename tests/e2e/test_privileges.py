@@ -1,4 +1,5 @@
-"""The daemons run without rights after their set-up; what a target restores has the rights that it had."""
+"""The daemons run without rights after their set-up; what a target restores has the rights that it
+had."""
 
 import os
 import pwd

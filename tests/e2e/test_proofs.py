@@ -76,7 +76,8 @@ def test_check_detects_output_from_both_nodes_at_once():
 
 
 def test_one_flipped_byte_of_memory_is_detected(lab, nodes):
-    """One byte of the page image changes between dump and restore. The worker runs; only its memory is wrong."""
+    """One byte of the page image changes between dump and restore. The worker runs; only its memory
+    is wrong."""
 
     class Tampering(TarMove):
         def _restore(self, options):

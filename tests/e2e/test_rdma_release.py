@@ -1,4 +1,5 @@
-"""Processes that use RDMA themselves release it for the move, and resume it where they run afterwards."""
+"""Processes that use RDMA themselves release it for the move, and resume it where they run
+afterwards."""
 import signal
 
 import pytest
@@ -8,7 +9,8 @@ from lab.programs import Program
 
 MOVED, ABORTED = 0, 11
 DEVICE = "/dev/infiniband/uverbs0"
-# A directory /dev of the node's own. The device of RDMA is another one that CRIU cannot dump, either: that of FUSE.
+# A directory /dev of the node's own. The device of RDMA is another one that CRIU cannot dump,
+# either: that of FUSE.
 OWN_DEVICES = f"""
 mkdir /run/dev && mount -t tmpfs none /run/dev && mkdir -p /run/dev/infiniband /run/dev/shm /run/dev/pts
 cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/net /dev/fuse /run/dev

@@ -77,8 +77,8 @@ def test_images_decide_and_not_what_the_source_announced(lab, nodes, start_migra
     worker.end()
 
 
-# CRIU runs in its work directory, where `images` has links into the checkpoint once it is asked to dump. It must
-# not have children.
+# CRIU runs in its work directory, where `images` has links into the checkpoint once it is asked to
+# dump. It must not have children.
 ADDS_A_LINK = """
 case $PWD in *.source/work-*)
   ((until pages=$(readlink images/pages-1.img) && ln -s /etc/shadow "${pages%/*}/pages-99.img"; do :; done) 2>/dev/null >&2 &) ;;

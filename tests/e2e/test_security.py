@@ -1,4 +1,5 @@
-"""Access to a target: wrong credentials are refused at once, both sides log why, and other sessions go on."""
+"""Access to a target: wrong credentials are refused at once, both sides log why, and other sessions
+go on."""
 import json
 import os
 import resource

@@ -1,4 +1,5 @@
-"""What dpkg and systemd may do while a process moves between two Debian machines: whatever happens, one copy runs."""
+"""What dpkg and systemd may do while a process moves between two Debian machines: whatever happens,
+one copy runs."""
 import contextlib
 import json
 import subprocess

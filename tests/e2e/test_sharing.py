@@ -10,8 +10,9 @@ MIB = 1 << 20
 SIZE_MIB = 48
 CHILDREN = 4
 
-# A parent and children that share SIZE_MIB. Each child has memory of its own next to it, and has changed a page of
-# what it shares. Asked for by a file, each process writes the digest of its memory.
+# A parent and children that share SIZE_MIB. Each child has memory of its own next to it, and has
+# changed a page of what it shares. Asked for by a file, each process writes the digest of its
+# memory.
 PREFORK = f"""
 import hashlib, os, sys, time
 directory = sys.argv[1]

@@ -136,7 +136,8 @@ def test_slurm_accounts_a_node_on_the_host_to_which_it_moved(slurm):
 
 
 def memory_of_step(slurm, host, job):
-    """What the step uses on the host, in bytes, as its control group has it: with that, Slurm limits the step."""
+    """What the step uses on the host, in bytes, as its control group has it: with that, Slurm
+    limits the step."""
     script = f"cat /sys/fs/cgroup/memory/slurm*/uid_0/job_{job}/step_0/memory.stat"
     stat = slurm.hosts.nodes[host].run(["sh", "-c", script]).stdout
     return int(dict(line.split() for line in stat.splitlines())["total_rss"])
@@ -186,7 +187,8 @@ def test_job_ends_when_its_step_ends_on_a_host(slurm):
 
 
 def test_ordinary_user_has_job_nodes_on_all_hosts(slurm, lab):
-    # Evacuations of users' jobs are in test_vm_jobs.py: CRIU may not dump other users' processes on every machine.
+    # Evacuations of users' jobs are in test_vm_jobs.py: CRIU may not dump other users' processes on
+    # every machine.
     program, directory = "/run/ppmr-copy", lab.home / "of-user"
     for node in slurm.hosts.nodes.values():
         node.run(["cp", slurm.hosts.ppmr, program])

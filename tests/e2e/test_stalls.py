@@ -1,6 +1,7 @@
 """Peers that are silent for a while: stopped daemons, cut links.
 
-No call hangs, and no call reports success for lost bytes. The mounts of the other side still answer.
+No call hangs, and no call reports success for lost bytes. The mounts of the other side still
+answer.
 """
 import errno
 import signal
@@ -29,7 +30,8 @@ from lab.world import (
 
 MANY = 12  # more than the threads that a daemon starts with, on any machine
 
-# `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each other.
+# `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each
+# other.
 pytestmark = pytest.mark.xdist_group("stopped daemons")
 
 

@@ -1,4 +1,5 @@
-"""docs/tutorial.md: every command of it, in its order, on two fresh Debian machines with systemd."""
+"""docs/tutorial.md: every command of it, in its order, on two fresh Debian machines with
+systemd."""
 import re
 import time
 
@@ -18,7 +19,8 @@ def commands():
 
 
 class Typist:
-    """Types the commands. The machines have no network and no ssh: apt has the packages, and the key is copied."""
+    """Types the commands. The machines have no network and no ssh: apt has the packages, and the
+    key is copied."""
 
     def __init__(self, source, target):
         self._machines = {"source": [source], "target": [target], "both": [source, target]}

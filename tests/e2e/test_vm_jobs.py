@@ -1,4 +1,5 @@
-"""An ordinary user's MPI job leaves a machine for the other one: ppmr's stream uses RDMA, the job's network is that of docs/jobs.md."""
+"""An ordinary user's MPI job leaves a machine for the other one: ppmr's stream uses RDMA, the job's
+network is that of docs/jobs.md."""
 import shutil
 
 import pytest

@@ -178,7 +178,9 @@ def test_killed_lab_command_leaves_no_machines_and_no_files(machines, supervisor
 
         def removed():
             if supervisor_dies_too:
-                remove_stale()  # as the next laboratory does; works once the killed processes have released the lock
+                # as the next laboratory does; works once the killed processes have released the
+                # lock
+                remove_stale()
             return not directory.exists()
 
         wait_until(removed, 10, f"{directory} to be removed")

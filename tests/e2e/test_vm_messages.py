@@ -1,4 +1,5 @@
-"""`ppmr migrate` of processes that use RDMA themselves and release it for a move (jobs/rdma_release.h).
+"""`ppmr migrate` of processes that use RDMA themselves and release it for a move
+(jobs/rdma_release.h).
 
 Two ends (tests/verbs_messages) on two machines exchange messages over verbs and check every byte.
 """
@@ -114,7 +115,8 @@ class Ends:
             end.await_traffic(count)
 
     def finish(self):
-        """Ends both and compares their counts: nothing was lost or doubled. Returns the bytes that arrived."""
+        """Ends both and compares their counts: nothing was lost or doubled. Returns the bytes that
+        arrived."""
         ends = (self.x, self.y)
         for end in ends:
             end.node.signal(end.pid, signal.SIGTERM)

@@ -1,4 +1,5 @@
-"""`ppmr migrate` over RDMA between two machines. Their kernels track memory, which many hosts' do not."""
+"""`ppmr migrate` over RDMA between two machines. Their kernels track memory, which many hosts' do
+not."""
 import contextlib
 import itertools
 import shutil
@@ -126,7 +127,8 @@ class Postgres:
         if not machines.a.exists(f"{self.BIN}/postgres"):
             pytest.skip("PostgreSQL is not installed: run third_party/install")
         self.a, self.data, self.log = machines.a, directory / "data", directory / "log"
-        with tempfile.TemporaryDirectory() as made:  # on the host, which is faster; there, other users have no access to the machines' directory
+        # on the host, which is faster; there, other users have no access to the machines' directory
+        with tempfile.TemporaryDirectory() as made:
             shutil.chown(made, "postgres")
             self.as_postgres(
                 HOST,
@@ -143,7 +145,8 @@ class Postgres:
             )
             HOST.run(["install", "-d", "-o", "postgres", "-m", "0700", directory])
             HOST.run(["cp", "-a", f"{made}/data", self.data])
-        # Soon after boot the inodes of shared memory have the numbers of System V segments, and CRIU confuses the two.
+        # Soon after boot the inodes of shared memory have the numbers of System V segments, and
+        # CRIU confuses the two.
         machines.a.run(
             [
                 "/usr/bin/python3",

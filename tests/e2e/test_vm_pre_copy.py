@@ -1,4 +1,5 @@
-"""`ppmr migrate --pre-copy` between two machines, over RDMA. Their kernels track written memory, which many hosts' do not."""
+"""`ppmr migrate --pre-copy` between two machines, over RDMA. Their kernels track written memory,
+which many hosts' do not."""
 import itertools
 import signal
 
@@ -228,7 +229,8 @@ def take_pid(node, pid):
     )
 
 
-# CRIU has reset the marks of written pages in the rounds and in the last dump: the next migration begins anew.
+# CRIU has reset the marks of written pages in the rounds and in the last dump: the next migration
+# begins anew.
 @pytest.mark.long
 def test_process_moves_after_an_aborted_pre_copy(machines, migrations, directory):
     worker = start_worker(machines, directory, size_mib=32, pages_per_s=200)

@@ -1,4 +1,5 @@
-"""The verbs mover between the two machines of tests/vm: emulated RDMA devices, the kernel's verbs."""
+"""The verbs mover between the two machines of tests/vm: emulated RDMA devices, the kernel's
+verbs."""
 import contextlib
 import itertools
 import json
@@ -80,7 +81,8 @@ class Pair(Mounts):
         ), status
 
     def write(self, name, size_mib, check=True, timeout=300):
-        """Writes bytes that differ everywhere and returns their digest; None on failure without `check`."""
+        """Writes bytes that differ everywhere and returns their digest; None on failure without
+        `check`."""
         done = self.source_at.run(
             ["/usr/bin/python3", "-SEc", WRITER, self.out / name, size_mib],
             timeout=timeout,
@@ -101,7 +103,8 @@ class Pair(Mounts):
         self.remove(name)
 
     def start_write(self, size_mib=64):
-        """Starts a writer in the background and waits until bytes arrive: (thread, {"digest": ...} at its end)."""
+        """Starts a writer in the background and waits until bytes arrive: (thread, {"digest": ...}
+        at its end)."""
         result, before = {}, self.rdma()["bytes_read"]
         thread = threading.Thread(
             target=lambda: result.update(digest=self.write("file", size_mib, check=False)),
@@ -132,7 +135,8 @@ def pair(machines):
 
 
 def resources(node):
-    """The kernel's RDMA objects: queue pairs, completion queues, regions, protection domains, identifiers."""
+    """The kernel's RDMA objects: queue pairs, completion queues, regions, protection domains,
+    identifiers."""
     shown = json.loads(node.run(["rdma", "-j", "resource", "show"]).stdout)
     return {
         key: count
@@ -291,7 +295,8 @@ def test_link_cut_longer_than_peer_timeout_fails_both_sides_and_leaks_nothing(ma
 
 @contextlib.contextmanager
 def without_rdma_packets(node):
-    """Drops arriving RoCE v2 packets, but not TCP: queue pairs get no answers and enter the error state."""
+    """Drops arriving RoCE v2 packets, but not TCP: queue pairs get no answers and enter the error
+    state."""
     node.run(["tc", "qdisc", "add", "dev", "link0", "ingress"])
     try:
         node.run(

@@ -1,4 +1,5 @@
-"""`ppmr migrate` moves working programs: redis under load, a JVM, Python with numpy, a shell pipeline, an MPI job.
+"""`ppmr migrate` moves working programs: redis under load, a JVM, Python with numpy, a shell
+pipeline, an MPI job.
 
 Each writes numbered lines with the name of its node; the test computes their contents as well.
 """
@@ -46,7 +47,8 @@ class Lines:
         )
 
     def check(self, expected, left, right):
-        """The numbers have no gap, come first from one node, then from the other, and match `expected(number)`."""
+        """The numbers have no gap, come first from one node, then from the other, and match
+        `expected(number)`."""
         lines = self.read()
         nodes = [line[-1] for line in lines]
         moved_at = nodes.index(right.name)
@@ -200,7 +202,8 @@ def test_shell_pipeline_moves(lab, nodes, migrations):
 def test_mpi_job_moves_as_one_tree(lab, nodes, migrations, need_command):
     """mpirun and its three ranks move with the connections between them.
 
-    The ranks use TCP over loopback: Open MPI's segments in /dev/shm are files of the node and would not move.
+    The ranks use TCP over loopback: Open MPI's segments in /dev/shm are files of the node and would
+    not move.
     """
     need_command("mpirun")
     if nodes.source.run([PYTHON, "-c", "import mpi4py"], check=False).returncode != 0:

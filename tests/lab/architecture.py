@@ -170,7 +170,8 @@ def is_listed(path, names):
 
 
 def missing_in_readmes(root):
-    """What is wrong with the READMEs of all folders with source files; each item says what to do."""
+    """What is wrong with the READMEs of all folders with source files; each item says what to
+    do."""
     problems = []
     for path in files_below(root, SOURCE_SUFFIXES):
         if is_test(path) or path.name == "__init__.py":

@@ -1,14 +1,16 @@
 """Plays one failure case after the other and judges each with an oracle.
 
-A case stops a migration of a witness (tests/programs/witness.cc) at a state, lets something fail, lets the
-migration go on, repairs the failure and runs `ppmr migrate --recover`. Then the oracle checks:
+A case stops a migration of a witness (tests/programs/witness.cc) at a state, lets something fail,
+lets the migration go on, repairs the failure and runs `ppmr migrate --recover`. Then the oracle
+checks:
 
-- No count occurs twice in the witness's log, its lines follow on from each other and in time, and its memory
-  is correct. It ran on the source, then on the target if it moved, and on no other node.
-- Exactly one copy runs, on the node that the records name as the owner, and its log grows. The other copy
-  executes none of its own code, and what is left of it (a task with SIGKILL pending, or one that CRIU has
-  restored and not released) is gone within seconds. The machine's speed decides how long that takes, so the
-  oracle does not judge by time: a copy that executed anything is in the log.
+- No count occurs twice in the witness's log, its lines follow on from each other and in time, and
+  its memory is correct. It ran on the source, then on the target if it moved, and on no other node.
+- Exactly one copy runs, on the node that the records name as the owner, and its log grows. The
+  other copy executes none of its own code, and what is left of it (a task with SIGKILL pending, or
+  one that CRIU has restored and not released) is gone within seconds. The machine's speed decides
+  how long that takes, so the oracle does not judge by time: a copy that executed anything is in the
+  log.
 - No migration is left open, and a migration without a failure succeeds.
 
 A process may be lost only where failure_cases.may_be_lost() says so.

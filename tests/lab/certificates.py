@@ -21,7 +21,8 @@ class Authority:
         )
 
     def issue(self, name, *allowed_peers, days=365, usage=None):
-        """Issues a certificate and returns the options of a daemon that uses it. Negative days: it has expired."""
+        """Issues a certificate and returns the options of a daemon that uses it. Negative days: it
+        has expired."""
         extensions = f"-addext subjectAltName=DNS:{name}"
         if usage:
             extensions += f" -addext extendedKeyUsage={usage}"

@@ -7,7 +7,8 @@ COUNT = "n=0; while :; do n=$((n + 1)); echo $n; busybox sleep 0.01; done >/data
 
 
 class Counter:
-    """A container that counts into a file of `data`, which both nodes share. A correct file is one unbroken sequence."""
+    """A container that counts into a file of `data`, which both nodes share. A correct file is one
+    unbroken sequence."""
 
     def __init__(self, data):
         self.file = data / "lines"

@@ -1,4 +1,5 @@
-"""CRIU on a node: dump, restore (eager, or lazily with its page daemon) and page server, with the errors of its logs."""
+"""CRIU on a node: dump, restore (eager, or lazily with its page daemon) and page server, with the
+errors of its logs."""
 import os
 import shutil
 import subprocess
@@ -81,7 +82,8 @@ def restore(at, images, work, options=(), timeout=120):
 
 
 class LazyPages:
-    """The daemon that serves page faults of a lazily restored tree. It ends when every page is in place."""
+    """The daemon that serves page faults of a lazily restored tree. It ends when every page is in
+    place."""
 
     def __init__(self, at, images, work, options=()):
         self._at, self._work = at, work

@@ -1,9 +1,11 @@
-"""Debian machines on this one: systemd as process 1 of its own namespaces, in a root file system of its own."""
+"""Debian machines on this one: systemd as process 1 of its own namespaces, in a root file system of
+its own."""
 import subprocess
 
 from .node import LabError, wait_until
 
-# Runs as process 1. Systemd finds what a container manager gives it: https://systemd.io/CONTAINER_INTERFACE
+# Runs as process 1. Systemd finds what a container manager gives it:
+# https://systemd.io/CONTAINER_INTERFACE
 _BOOT = r"""
 set -e
 root=$0

@@ -25,7 +25,8 @@ def build_packages():
 def make_root(directory, packages):
     """A root file system of Debian 12, from the mirror of this machine.
 
-    What the packages depend on is not installed, but apt has downloaded it: its machines have no network.
+    What the packages depend on is not installed, but apt has downloaded it: its machines have no
+    network.
     """
     mirror = os.environ.get("PPMR_DEBIAN_MIRROR", "http://deb.debian.org/debian")
     options = ["--mode=root", "--variant=apt", "--skip=cleanup/apt"]

@@ -1,8 +1,8 @@
 """Moves a running program between two nodes of this machine; called by ./demo.
 
-The nodes are pid, mount and network namespaces joined by a veth pair. A steady worker runs on `source`; `criu dump`
-writes into the source mount while `ppmr restart` reads from the target mount. Then the same move the usual way:
-tmpfs, tar over the same link, restore. Exit 1 if any check fails.
+The nodes are pid, mount and network namespaces joined by a veth pair. A steady worker runs on
+`source`; `criu dump` writes into the source mount while `ppmr restart` reads from the target mount.
+Then the same move the usual way: tmpfs, tar over the same link, restore. Exit 1 if any check fails.
 """
 import argparse
 import os
@@ -56,7 +56,8 @@ def table(ppmr, usual, facts):
     show_line(f"  {'seconds since the dump began':<34}{'ppmr':>10}{'tmpfs + tar':>14}")
     for title, moment in rows:
         note = "  (verified)" if moment == "arrived" else ""
-        # The last line may be up to 10 ms older than the freeze, and so older than the start of criu.
+        # The last line may be up to 10 ms older than the freeze, and so older than the start of
+        # criu.
         values = [max(0.0, timeline.since_dump_began(moment)) for timeline in (ppmr, usual)]
         show_line(f"    {title:<32}{values[0]:>10.2f}{values[1]:>14.2f}{note}")
     show_line(

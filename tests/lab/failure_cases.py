@@ -1,10 +1,12 @@
-"""Every state of a migration x everything that can fail in it. `arena.py` plays these cases and judges them."""
+"""Every state of a migration x everything that can fail in it. `arena.py` plays these cases and
+judges them."""
 import random
 import re
 
 from .programs import REPOSITORY
 
-# Where a migration can be stopped. The keys must be the states of ownership_record.h: see missing_states().
+# Where a migration can be stopped. The keys must be the states of ownership_record.h: see
+# missing_states().
 STOPS = {
     "preparing": ["source:preparing"],
     "dumping": ["source:dumping"],
@@ -37,10 +39,10 @@ MODES_OF = {"pager": [LAZY], "guard": [LAZY, POST_COPY], "page reader": [LAZY, P
 LINKS = ["to the source", "to the target", "both ways"]
 
 # Where each CRIU, with its relay, its pager and its guard, and the supervisor are at each state.
-# HELD: it waits for the record. It must be there, or the case is wrong.
-# IN_THE_MIDDLE: it starts after the state has been recorded. The case waits for it, then for a random moment.
-# LEAVING: the state releases it. It may or may not still be there.
-# Not listed: it does not exist yet or no longer exists, so there is no case.
+# HELD: it waits for the record. It must be there, or the case is wrong. IN_THE_MIDDLE: it starts
+# after the state has been recorded. The case waits for it, then for a random moment. LEAVING: the
+# state releases it. It may or may not still be there. Not listed: it does not exist yet or no
+# longer exists, so there is no case.
 HELD, IN_THE_MIDDLE, LEAVING = "held", "in the middle", "leaving"
 WHERE_CRIU_IS = {
     "source criu": {
@@ -117,7 +119,8 @@ def may_be_lost(stop, what, how, mode):
     if mode == EAGER:
         return False
     if mode == POST_COPY and decided and stop not in ("source:finished", "target:finished"):
-        # The memory may be on its way. A session ends with a daemon, or without contact for --timeout.
+        # The memory may be on its way. A session ends with a daemon, or without contact for
+        # --timeout.
         if what in ("source daemon", "target daemon", *LINKS):
             return how in ("kill", "stop", "cut")
         if what == "page reader":
@@ -139,8 +142,8 @@ def missing_states():
 def all_cases():
     """(stop, what, how, mode) of every case.
 
-    `how` is kill, stop (longer than the timeout) or pause (shorter) for a victim, cut or blink for a link.
-    `mode` is None where the case works in each.
+    `how` is kill, stop (longer than the timeout) or pause (shorter) for a victim, cut or blink for
+    a link. `mode` is None where the case works in each.
     """
     for stops in STOPS.values():
         for stop in stops:

@@ -1,9 +1,9 @@
 """Evacuates a host of a running MPI job under Slurm; called by ./demo --job.
 
-Four hosts of this machine (namespaces, joined by bridges of their own) run real Slurm and `ppmr job agent`. LAMMPS
-computes with six ranks on three of them, three times: undisturbed; cancelled and restarted from its own checkpoint, as
-is usual today; and with one host reported as failing, which Slurm's health check, the agents and ppmr then evacuate.
-Exit 1 if any check fails.
+Four hosts of this machine (namespaces, joined by bridges of their own) run real Slurm and
+`ppmr job agent`. LAMMPS computes with six ranks on three of them, three times: undisturbed;
+cancelled and restarted from its own checkpoint, as is usual today; and with one host reported as
+failing, which Slurm's health check, the agents and ppmr then evacuate. Exit 1 if any check fails.
 """
 import argparse
 import os

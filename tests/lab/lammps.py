@@ -1,6 +1,7 @@
 """LAMMPS melts a Lennard-Jones crystal: input, and what its output says.
 
-A run prints a line of thermodynamic values every few steps. Runs with the same ranks agree to the last digit.
+A run prints a line of thermodynamic values every few steps. Runs with the same ranks agree to the
+last digit.
 """
 
 _PHYSICS = """neighbor 0.3 bin
@@ -12,7 +13,8 @@ thermo_modify flush yes
 
 
 def melt(steps, size=12, thermo=10, checkpoint=None):
-    """The input of a run. `checkpoint`: (steps between two, path prefix) of LAMMPS's own checkpoints."""
+    """The input of a run. `checkpoint`: (steps between two, path prefix) of LAMMPS's own
+    checkpoints."""
     return (
         f"""units lj
 atom_style atomic

@@ -10,7 +10,8 @@ from .ppmr import Mounts, find_ppmr
 
 
 class Migrations(Mounts):
-    """Both mounts on two nodes, with a state directory on each; the target accepts restarts of anything.
+    """Both mounts on two nodes, with a state directory on each; the target accepts restarts of
+    anything.
 
     with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
         done = migrations.migrate(pid)       # Done: code, events, summary, output

@@ -1,7 +1,7 @@
 """The base class of all ways to move a tree, and the times of a move.
 
-All times are CLOCK_REALTIME. CRIU restores a tree into a new time namespace, in which CLOCK_MONOTONIC continues
-from the dump, so a program that reads that clock sees no downtime.
+All times are CLOCK_REALTIME. CRIU restores a tree into a new time namespace, in which
+CLOCK_MONOTONIC continues from the dump, so a program that reads that clock sees no downtime.
 """
 import time
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from .programs import gap_between
 
 @dataclass
 class Timeline:
-    """Seconds. `frozen` is the time of the program's last line on the source, `running` of its first on the target."""
+    """Seconds. `frozen` is the time of the program's last line on the source, `running` of its
+    first on the target."""
 
     dump_began: float = 0.0
     dump_done: float = 0.0  # criu dump has returned
@@ -36,7 +37,8 @@ now = time.time
 
 
 class Move:
-    """One way to move a tree from node `source` to node `target`: prepare, move, clean. Only `move` is timed.
+    """One way to move a tree from node `source` to node `target`: prepare, move, clean. Only `move`
+    is timed.
 
     Subclasses implement `_transfer`, which sets the first three times of the timeline.
     """
@@ -59,7 +61,8 @@ class Move:
         """LabError if the restore has failed."""
 
     def finish(self):
-        """Waits until all bytes are at the target, including the pages of a lazily restored tree."""
+        """Waits until all bytes are at the target, including the pages of a lazily restored
+        tree."""
 
     def move_tree(self, pid, dump_options=(), restore_options=()):
         """Moves the tree of `pid`, without the times `frozen` and `running`."""

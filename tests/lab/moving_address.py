@@ -14,7 +14,8 @@ class MovingAddress:
     With put_behind(node) the clients run on that node, and `third` is their router:
 
     moving.share()            the target has the address, too; packets go to the source
-    moving.hold()             the clients' packets wait on their node. TCP's timers there, which double, then do not delay what follows
+    moving.hold()             the clients' packets wait on their node. TCP's timers there, which
+                              double, then do not delay what follows
     moving.go_on(node)        they go to that node
     """
 
@@ -47,7 +48,8 @@ class MovingAddress:
         self.third.run(["ip", "route", "replace", *where])
 
     def put_behind(self, lab, clients):
-        """`clients` gets the clients' address, and packets wait there while the router's link address is unknown."""
+        """`clients` gets the clients' address, and packets wait there while the router's link
+        address is unknown."""
         (_, router_end, router), (_, end, near) = lab.join(self.third, clients).ends
         link_address, own_link_address = (
             json.loads(node.run(["ip", "-j", "link", "show", "dev", interface]).stdout)[0][

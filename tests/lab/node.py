@@ -5,10 +5,10 @@
         pid = source.spawn([program, lab.home])     # in a new session, a child of the node's init
         target.run(["ping", "-c1", source.address])
 
-The nodes share the root file system, as on a cluster, and therefore `lab.home`. Private to each node are
-/run, /dev/shm, /dev/pts and `node.private`. Lab.close kills everything in its nodes; the kernel removes the
-namespaces, mounts and links with the processes. The same happens when the Python that created them dies.
-Nothing is created in the host's namespaces.
+The nodes share the root file system, as on a cluster, and therefore `lab.home`. Private to each
+node are /run, /dev/shm, /dev/pts and `node.private`. Lab.close kills everything in its nodes; the
+kernel removes the namespaces, mounts and links with the processes. The same happens when the Python
+that created them dies. Nothing is created in the host's namespaces.
 """
 import itertools
 import os
@@ -45,7 +45,8 @@ def wait_until(condition, timeout, what, interval=0.005):
 
 
 def free_port(address="127.0.0.1"):
-    """A free TCP port that no outgoing connection takes. Drawn, so that parallel test runs rarely collide."""
+    """A free TCP port that no outgoing connection takes. Drawn, so that parallel test runs rarely
+    collide."""
     while True:
         port = _ports.choice(PORTS)
         with socket.socket() as probe:
@@ -104,10 +105,11 @@ class Commands:
             )
 
     def spawn(self, argv, log="/dev/null", directory="/", first_pid=FIRST_PROGRAM_PID):
-        """Starts a program that can be dumped, as a child of the node's init, and returns its pid on the node.
+        """Starts a program that can be dumped, as a child of the node's init, and returns its pid
+        on the node.
 
-        It runs in a new session, reads /dev/null, writes to the file `log`, and has no other descriptor. On a
-        node its pid is `first_pid` or one of the next.
+        It runs in a new session, reads /dev/null, writes to the file `log`, and has no other
+        descriptor. On a node its pid is `first_pid` or one of the next.
         """
         if self.has_pids_of_its_own:
             self._set_last_pid(first_pid, "-ge")
@@ -122,12 +124,14 @@ class Commands:
             self._set_last_pid(HELPERS_FROM_PID, "-lt")
 
     def _set_last_pid(self, pid, is_kept):
-        # A concurrent fork undoes the write, so repeat it. `cat`, because the shell's `read` gets only one digit.
+        # A concurrent fork undoes the write, so repeat it. `cat`, because the shell's `read` gets
+        # only one digit.
         script = f"f=/proc/sys/kernel/ns_last_pid; echo {pid} >$f; until [ $(cat $f) {is_kept} {FIRST_PROGRAM_PID} ]; do echo {pid} >$f; done"
         self.run(["sh", "-c", script], timeout=10)
 
     def scratch(self, name, tmpfs=False):
-        """A new private directory of the node, on a new tmpfs if requested. Ends with `drop_scratch`."""
+        """A new private directory of the node, on a new tmpfs if requested. Ends with
+        `drop_scratch`."""
         path = self.private / name
         self.run(["mkdir", "-p", path])
         if tmpfs:
@@ -173,7 +177,8 @@ class Commands:
         )
 
     def await_listener(self, port, process=None, timeout=30):
-        """Waits until the TCP port listens, or `process`, which popen started to listen there, has ended."""
+        """Waits until the TCP port listens, or `process`, which popen started to listen there, has
+        ended."""
         wait_until(
             lambda: (process and process.poll() is not None) or self.listens(port),
             timeout,

@@ -1,8 +1,9 @@
-"""Process 1 of a node: mounts the node's private directories, then reaps orphans until its standard input ends.
+"""Process 1 of a node: mounts the node's private directories, then reaps orphans until its standard
+input ends.
 
-Standard input is a pipe whose other end the creator of the node holds, so the node ends with its creator. When
-process 1 of a pid namespace exits, the kernel kills the other processes in it, and removes the node's mounts and
-network with the last of them.
+Standard input is a pipe whose other end the creator of the node holds, so the node ends with its
+creator. When process 1 of a pid namespace exits, the kernel kills the other processes in it, and
+removes the node's mounts and network with the last of them.
 """
 import ctypes
 import os
@@ -26,7 +27,8 @@ def reap():
 
 
 def drop_copied_mounts():
-    """Unmounts this node's copies of the host's ppmr mounts: a FUSE mount ends only with its last copy.
+    """Unmounts this node's copies of the host's ppmr mounts: a FUSE mount ends only with its last
+    copy.
 
     By system call: umount(8) looks at the mount point and blocks when the daemon is stopped.
     """
@@ -39,7 +41,8 @@ def drop_copied_mounts():
 
 
 def make_control_groups(name):
-    """Gives the node control groups of its own: those of the host named `name`, as the root of all it sees."""
+    """Gives the node control groups of its own: those of the host named `name`, as the root of all
+    it sees."""
     with open("/proc/self/mountinfo") as mounts:
         fields = [line.split() for line in mounts]
     hierarchies = [(f[4], f[-3], f[-1]) for f in fields if f[-3] in ("cgroup", "cgroup2")]

@@ -1,4 +1,5 @@
-"""The usual ways to move a process: CRIU into a tmpfs and tar over the network, or CRIU's page server.
+"""The usual ways to move a process: CRIU into a tmpfs and tar over the network, or CRIU's page
+server.
 
 Both are tuned for speed.
 """

@@ -1,4 +1,5 @@
-"""ppmr on nodes or on this machine: both daemons, their mounts, their status, and moves with them."""
+"""ppmr on nodes or on this machine: both daemons, their mounts, their status, and moves with
+them."""
 import itertools
 import json
 import os
@@ -31,7 +32,8 @@ def find_ppmr(environment=None):
     return path
 
 
-# Options of targets that do not set them. The end-to-end tests let targets touch less memory at start.
+# Options of targets that do not set them. The end-to-end tests let targets touch less memory at
+# start.
 TARGET_DEFAULTS = {}
 CREDENTIALS = ("--key-file", "--tls-cert", "--insecure")
 
@@ -56,7 +58,8 @@ def make_key(path, *nodes):
 
 
 class Daemon:
-    """`ppmr target` or `ppmr source` in the foreground. Its mount is up when the constructor returns."""
+    """`ppmr target` or `ppmr source` in the foreground. Its mount is up when the constructor
+    returns."""
 
     def __init__(self, at, role, mountpoint, options, timeout=60, wait=True, environment=None):
         self.at, self.role, self.mountpoint = at, role, Path(mountpoint)
@@ -251,7 +254,8 @@ def bytes_below(at, directory):
 
 
 class PpmrMove(Move):
-    """criu dump into the source mount. ppmr restart already waits on the target when the dump begins."""
+    """criu dump into the source mount. ppmr restart already waits on the target when the dump
+    begins."""
 
     name = "ppmr"
 

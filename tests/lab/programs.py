@@ -1,4 +1,5 @@
-"""Starts the programs of tests/programs on a node, and checks that their output is one computation."""
+"""Starts the programs of tests/programs on a node, and checks that their output is one
+computation."""
 import os
 import signal
 from pathlib import Path
@@ -38,7 +39,8 @@ def mix(x):
 
 
 def chain_state(start, steps):
-    """State of a chain after `steps` steps: the affine map x -> a x + c raised to that power by squaring."""
+    """State of a chain after `steps` steps: the affine map x -> a x + c raised to that power by
+    squaring."""
     power_a, power_c = 6364136223846793005, 1442695040888963407
     a, c = 1, 0
     while steps:
@@ -50,7 +52,8 @@ def chain_state(start, steps):
 
 
 class Line(dict):
-    """A line `key=value key=value`; values that are numbers are int, lists of numbers (key in plural) are tuples."""
+    """A line `key=value key=value`; values that are numbers are int, lists of numbers (key in
+    plural) are tuples."""
 
     PLURAL = {"steps", "states", "partners", "answers", "served_each"}
 
@@ -67,7 +70,8 @@ class Line(dict):
 
 
 class Program:
-    """A program that writes numbered lines to `directory`/output. After a move, set `node` to its new node."""
+    """A program that writes numbered lines to `directory`/output. After a move, set `node` to its
+    new node."""
 
     def __init__(self, node, name, arguments, directory, timeout=60):
         self.directory = Path(directory)
@@ -89,7 +93,8 @@ class Program:
         return [Line(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def wait_for_lines(self, count, node=None, timeout=20, check=lambda: None):
-        """Waits for `count` more lines, on `node` if given. `check` may raise an error to end the wait."""
+        """Waits for `count` more lines, on `node` if given. `check` may raise an error to end the
+        wait."""
         seen = self._line_count(node)
 
         def there():
@@ -150,7 +155,8 @@ class SteadyWorker(Program):
 
 
 def gap_between(lines, left, right):
-    """(last line on `left`, first line on `right`) of a program that moved from node `left` to `right`."""
+    """(last line on `left`, first line on `right`) of a program that moved from node `left` to
+    `right`."""
     nodes = [line["node"] for line in lines]
     if right.name not in nodes:
         raise LabError(f"no line was written on node {right.name}")

@@ -1,4 +1,5 @@
-"""Checks that the process on the target continues the computation of the source: claims about a steady worker."""
+"""Checks that the process on the target continues the computation of the source: claims about a
+steady worker."""
 from .node import LabError
 from .programs import check_continuity, gap_between
 

@@ -1,7 +1,7 @@
 """Runs the commands of docs/tools.md, so that the tests need no copy of them.
 
-A shell on that node runs each line `source# COMMAND` or `target# COMMAND` of a section. /mnt/out and /mnt/in are
-replaced by the mount points of the test; ppmr and its CRIU are in PATH.
+A shell on that node runs each line `source# COMMAND` or `target# COMMAND` of a section. /mnt/out
+and /mnt/in are replaced by the mount points of the test; ppmr and its CRIU are in PATH.
 """
 import os
 import re
@@ -33,7 +33,8 @@ def environment(**variables):
 
 
 def run_command(mounts, where, command, timeout=60, **variables):
-    """Runs one command and returns its output. Processes that it leaves running get /dev/null and that file."""
+    """Runs one command and returns its output. Processes that it leaves running get /dev/null and
+    that file."""
     node = mounts.source_at if where == "source" else mounts.target_at
     command = command.replace("/mnt/out", str(mounts.out)).replace("/mnt/in", str(mounts.in_))
     output = node.host_path("/run/output")

@@ -4,8 +4,8 @@
         job = slurm.submit("ppmr job run --spares 1 -- mpirun ./simulation", nodes=4)
         slurm.await_end(job)
 
-Programs that Slurm starts find the configuration through SLURM_CONF. The daemons keep their state in directories that
-are private to their host.
+Programs that Slurm starts find the configuration through SLURM_CONF. The daemons keep their state
+in directories that are private to their host.
 """
 import os
 import re
@@ -17,7 +17,8 @@ from .node import LabError, wait_until
 from .programs import REPOSITORY
 
 CONTROL_PORT = 6817
-# The health check as an administrator would adapt it: each host has a drain file, and this machine's sensors do not count.
+# The health check as an administrator would adapt it: each host has a drain file, and this
+# machine's sensors do not count.
 HEALTH_CHECK = """#!/bin/sh
 # slurmd gives it no environment but SLURMD_NODENAME.
 export SLURM_CONF={directory}/slurm.conf
@@ -177,7 +178,8 @@ class SlurmCluster:
         (self.directory / f"drain-{host}").touch()
 
     def submit(self, script, nodes, tasks_per_node=2, options=(), directory=None):
-        """Returns the number of the batch job. `script`: its commands; `directory`: where they run."""
+        """Returns the number of the batch job. `script`: its commands; `directory`: where they
+        run."""
         path = self.directory / "batch.sh"
         path.write_text("#!/bin/sh\n" + script + "\n")
         words = [
@@ -231,7 +233,8 @@ class SlurmCluster:
         wait_until(idle, timeout, "all hosts to be idle", 0.3)
 
     def kill(self, what, host):
-        """slurmctld may save its state: a killed one forgets the jobs of the last seconds, and starts them again."""
+        """slurmctld may save its state: a killed one forgets the jobs of the last seconds, and
+        starts them again."""
         process = self.daemons[what, host]
         number = signal.SIGTERM if what == "slurmctld" else signal.SIGKILL
         self.hosts.nodes[host].signal_process(process, number)

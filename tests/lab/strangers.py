@@ -1,6 +1,8 @@
-"""Connection attempts from strangers, who have no key: silent ones, noise, the beginning of TLS, plain text.
+"""Connection attempts from strangers, who have no key: silent ones, noise, the beginning of TLS,
+plain text.
 
-    python3 -m lab.strangers HOST PORT COUNT PER_SECOND ADDRESS...    from these addresses; prints how many connected
+    python3 -m lab.strangers HOST PORT COUNT PER_SECOND ADDRESS...
+        from these addresses; prints how many connected
 """
 import collections
 import json

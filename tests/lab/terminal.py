@@ -1,6 +1,8 @@
-"""A program on a terminal: what it writes, what the terminal then shows, and keys, signals and new sizes for it.
+"""A program on a terminal: what it writes, what the terminal then shows, and keys, signals and new
+sizes for it.
 
-    with Terminal(nodes.source, [find_ppmr(), "status", "--watch"], columns=100, rows=30) as terminal:
+    with Terminal(nodes.source, [find_ppmr(), "status", "--watch"], columns=100, rows=30) as
+    terminal:
         terminal.wait_for("q quits")
         terminal.resize(40, 10)
         terminal.type("q")

@@ -1,13 +1,16 @@
-"""Runs `CRIU swrk NUMBER` and disables notifications in its request: `unnotified_criu.py CRIU swrk NUMBER`.
+"""Runs `CRIU swrk NUMBER` and disables notifications in its request:
+`unnotified_criu.py CRIU swrk NUMBER`.
 
-No hook then holds CRIU after a dump or a restore. The tests of the kill matrix break the protocol with it.
+No hook then holds CRIU after a dump or a restore. The tests of the kill matrix break the protocol
+with it.
 """
 import os
 import socket
 import sys
 
 MESSAGE_MAX_BYTES = 1 << 20
-# criu_req.opts { images_dir_fd: -1, notify_scripts: false }: protobuf merges repeated parts of a message, and the last value wins (CRIU's rpc.proto).
+# criu_req.opts { images_dir_fd: -1, notify_scripts: false }: protobuf merges repeated parts of a
+# message, and the last value wins (CRIU's rpc.proto).
 NO_NOTIFICATIONS = b"\x12\x0d\x08" + b"\xff" * 9 + b"\x01\x60\x00"
 
 criu, number = sys.argv[1], int(sys.argv[3])

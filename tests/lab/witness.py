@@ -1,6 +1,8 @@
-"""The witness of a migration (tests/programs/witness.cc): a process that logs each of its steps and the node.
+"""The witness of a migration (tests/programs/witness.cc): a process that logs each of its steps and
+the node.
 
-Its log shows whether it ran once, twice or not at all. Witness.state() shows what a copy does on a node now.
+Its log shows whether it ran once, twice or not at all. Witness.state() shows what a copy does on a
+node now.
 """
 import signal
 import time

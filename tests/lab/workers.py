@@ -45,8 +45,9 @@ def check_stayed(worker, nodes):
     assert {line["node"] for line in worker.lines()} == {nodes.source.name}
 
 
-# clone3(2) with a given pid works even if the node starts helpers at the same moment. The pid may still belong to an
-# ended process that its parent is about to reap, or to a helper that is about to end.
+# clone3(2) with a given pid works even if the node starts helpers at the same moment. The pid may
+# still belong to an ended process that its parent is about to reap, or to a helper that is about to
+# end.
 SLEEP_AS = """
 import ctypes, errno, os, signal, sys, time
 pid = ctypes.c_int(int(sys.argv[1]))

@@ -1,7 +1,7 @@
 """Daemons that may die or hang, and jobs on their mounts, for tests of bad input and faults.
 
-No call blocks without a limit. A late job is killed without waiting for it, because inside a hanging
-mount it cannot even die; `World.close` waits for it after it has ended the daemons.
+No call blocks without a limit. A late job is killed without waiting for it, because inside a
+hanging mount it cannot even die; `World.close` waits for it after it has ended the daemons.
 """
 import hashlib
 import json
@@ -254,7 +254,8 @@ class World:
         return path
 
     def credentials(self, options):
-        """The key that all daemons of this world share, unless the options name other credentials."""
+        """The key that all daemons of this world share, unless the options name other
+        credentials."""
         if not needs_key(options):
             return []
         self._key = self._key or make_key(self.directory / "key", HOST)

@@ -3,9 +3,12 @@
 //
 // clang-format off
 //   conversation pipes DIR                three children, each with two pipes
-//   conversation unix DIR                 three children with socket pairs: stream, datagram, seqpacket
-//   conversation tcp DIR                  one child that listens on 127.0.0.1; both ends move together
-//   conversation shared-memory DIR        questions in anonymous shared memory, answers in a POSIX shm
+//   conversation unix DIR                 three children with socket pairs: stream, datagram,
+//                                         seqpacket
+//   conversation tcp DIR                  one child that listens on 127.0.0.1; both ends move
+//                                         together
+//   conversation shared-memory DIR        questions in anonymous shared memory, answers in a POSIX
+//                                         shm
 //                                         object; 4 MiB of seeded words in each
 //   conversation threads DIR              sixteen threads pass a number round with a mutex and a
 //                                         condition variable

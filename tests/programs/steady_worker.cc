@@ -8,7 +8,8 @@
 //   timer    a POSIX timer that ticks every 10 ms
 //   child    answers number n over pipes with mix(n) and how many numbers it has answered
 //   node     each line contains the node's name (UTS host name)
-//   writer   if requested: writes the first word of PAGES_PER_S pages per second, cyclically; an audit
+//   writer   if requested: writes the first word of PAGES_PER_S pages per second, cyclically; an
+//            audit
 //            checks the expected value of each
 // clang-format on
 //

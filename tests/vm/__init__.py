@@ -1,1 +1,2 @@
-"""A laboratory of two virtual machines with RDMA devices, joined by a link that can be cut. See README.md."""
+"""A laboratory of two virtual machines with RDMA devices, joined by a link that can be cut. See
+README.md."""

@@ -17,12 +17,14 @@ class NotRunning(LabError):
 
 
 def _os_error(what, failure):
-    """The agent's error, with the type it would have had here: FileNotFoundError, ProcessLookupError, ..."""
+    """The agent's error, with the type it would have had here: FileNotFoundError,
+    ProcessLookupError, ..."""
     return OSError(failure["errno"], f"{what}: {failure['message']}")
 
 
 class Agent:
-    """The agent of the machine in `directory`. agent.json there holds the port and the token; every boot writes it anew."""
+    """The agent of the machine in `directory`. agent.json there holds the port and the token; every
+    boot writes it anew."""
 
     def __init__(self, directory):
         self._file = Path(directory) / "agent.json"
@@ -55,7 +57,8 @@ class Agent:
         return json.loads(payload)
 
     def set_clock(self):
-        """Sets the machine's CLOCK_REALTIME to the host's; returns the largest possible difference in seconds."""
+        """Sets the machine's CLOCK_REALTIME to the host's; returns the largest possible difference
+        in seconds."""
         best = None
         for _ in range(5):
             began = time.time_ns()
@@ -64,7 +67,8 @@ class Agent:
         return best
 
     def run(self, argv, timeout, stdin=None, env=None, cwd=None):
-        """Runs a command to its end. Kills it in the machine and raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Runs a command to its end. Kills it in the machine and raises subprocess.TimeoutExpired
+        after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         out = {STDOUT: [], STDERR: []}
 

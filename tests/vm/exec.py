@@ -1,4 +1,5 @@
-"""Runs a command in a machine and acts like the command: standard streams, signals, exit code (128 + N if signal N ended it).
+"""Runs a command in a machine and acts like the command: standard streams, signals, exit code
+(128 + N if signal N ended it).
 
     exec.py [--terminal] [--pid-fd N] MACHINE-DIRECTORY -- COMMAND...
 

@@ -1,7 +1,8 @@
 """Process 1 of a virtual machine: runs commands for the host (see protocol.py) and reaps orphans.
 
-It listens in the network namespace that is connected to the host, and runs commands in the machine's default one. A thread per connection. Only the
-main thread reaps, so the exit status of a child has one owner.
+It listens in the network namespace that is connected to the host, and runs commands in the
+machine's default one. A thread per connection. Only the main thread reaps, so the exit status of a
+child has one owner.
 """
 import ctypes
 import fcntl
@@ -121,7 +122,8 @@ class Command:
             for fd in self._outlets:
                 poll.register(fd, select.POLLIN)
             ended = False
-            # A pipe delivers output until its last holder has closed it, which may be later than the exit.
+            # A pipe delivers output until its last holder has closed it, which may be later than
+            # the exit.
             while not ended or (self._outlets and self._terminal is None):
                 for fd, _ in poll.poll():
                     if fd == exited:
@@ -246,7 +248,8 @@ def serve(connection):
 
 
 def listen(namespace):
-    """A listening socket in another network namespace; the calling thread returns to its namespace."""
+    """A listening socket in another network namespace; the calling thread returns to its
+    namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     clone_newnet = 0x40000000
 

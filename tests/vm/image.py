@@ -1,6 +1,8 @@
-"""What a machine boots: the newest Debian kernel installed here, and an initramfs that mounts this computer's root file system.
+"""What a machine boots: the newest Debian kernel installed here, and an initramfs that mounts this
+computer's root file system.
 
-Everything that is the same for all machines is built once and cached in $XDG_CACHE_HOME/ppmr (~/.cache/ppmr) under a hash of its inputs.
+Everything that is the same for all machines is built once and cached in $XDG_CACHE_HOME/ppmr
+(~/.cache/ppmr) under a hash of its inputs.
 """
 import hashlib
 import lzma
@@ -39,7 +41,8 @@ SIGNATURE_INFO_BYTES = 12  # struct module_signature; its last four bytes are th
 
 
 class CannotRun(LabError):
-    """This computer lacks something that virtual machines need. The message names it and the remedy."""
+    """This computer lacks something that virtual machines need. The message names it and the
+    remedy."""
 
 
 def _version_key(path):
@@ -79,7 +82,8 @@ def check_can_run():
 
 
 def cached_image():
-    """(kernel, initramfs without the settings of a machine), built if the cache does not have them."""
+    """(kernel, initramfs without the settings of a machine), built if the cache does not have
+    them."""
     kernel, modules = find_kernel()
     files = _in_order(MODULES, modules)
     cache = _cache_directory()
@@ -138,8 +142,9 @@ def _build(entry, kernel, modules):
 
 
 def _unpacked_kernel(kernel):
-    """The ELF file inside a Debian kernel, which QEMU can start directly (PVH): unpacking it in the machine takes longer than the rest of the
-    kernel's start. The kernel unchanged if it is packed in another way."""
+    """The ELF file inside a Debian kernel, which QEMU can start directly (PVH): unpacking it in the
+    machine takes longer than the rest of the kernel's start. The kernel unchanged if it is packed
+    in another way."""
     packed = kernel.read_bytes()
     start = packed.find(b"\xfd7zXZ\0")
     if start < 0:
@@ -205,7 +210,8 @@ def _in_order(names, modules):
 
 
 def make_initramfs(common, settings, directory):
-    """Writes directory/initramfs.cpio: the archive `common`, then one with the file `settings`, shell variables for initramfs_init and the agent."""
+    """Writes directory/initramfs.cpio: the archive `common`, then one with the file `settings`,
+    shell variables for initramfs_init and the agent."""
     tree = directory / "initramfs"
     tree.mkdir()
     (tree / "settings").write_text(

@@ -1,11 +1,12 @@
-"""Hosts of jobs on the two machines: h1 is machine a, h3 is machine b, and h2 is a set of namespaces on b.
+"""Hosts of jobs on the two machines: h1 is machine a, h3 is machine b, and h2 is a set of
+namespaces on b.
 
     with JobMachines(machines, "vxlan") as hosts:
         job = hosts.run_as_user(["--spares", "1", "--", "mpirun", "..."])
         hosts.evacuate("h1")
 
-The bridge of each host is made with the commands of docs/jobs.md, in one of three ways (NETWORKS). ppmr's own streams between h1 and h3
-use RDMA.
+The bridge of each host is made with the commands of docs/jobs.md, in one of three ways (NETWORKS).
+ppmr's own streams between h1 and h3 use RDMA.
 """
 import json
 import re

@@ -1,9 +1,11 @@
 """Starts the QEMUs of one laboratory and ends them with their owner, even if the owner is killed.
 
-    machine_supervisor.py DIRECTORY          DIRECTORY/machines.json: name -> command line of its QEMU
+    machine_supervisor.py DIRECTORY          DIRECTORY/machines.json: name -> command line of its
+                                             QEMU
 
-The owner holds the other end of standard input, a pipe. When the pipe closes, this process kills the machines and removes DIRECTORY. If this process
-is killed, the kernel kills the machines (parent-death signal), and the next laboratory removes the directory, whose lock is then free.
+The owner holds the other end of standard input, a pipe. When the pipe closes, this process kills
+the machines and removes DIRECTORY. If this process is killed, the kernel kills the machines
+(parent-death signal), and the next laboratory removes the directory, whose lock is then free.
 DIRECTORY/supervisor.sock accepts one request per connection: `boot NAME`, `kill NAME`, `state`.
 """
 import json

@@ -1,4 +1,5 @@
-"""Bandwidth of the link between the machines, measured with the usual tools: the ceilings that ppmr is compared with."""
+"""Bandwidth of the link between the machines, measured with the usual tools: the ceilings that ppmr
+is compared with."""
 import re
 import subprocess
 
@@ -6,8 +7,8 @@ from lab.node import LabError, wait_until
 
 PERFTEST_PORT = 18515
 IPERF_PORT = 5201
-# The timeout of a queue pair, 4.096 us x 2^20 = 4 s. Emulated machines are slower than perftest's default of 67 ms allows, and every timeout
-# retransmits the whole window.
+# The timeout of a queue pair, 4.096 us x 2^20 = 4 s. Emulated machines are slower than perftest's
+# default of 67 ms allows, and every timeout retransmits the whole window.
 QP_TIMEOUT = 20
 
 
@@ -65,14 +66,16 @@ def tcp_bandwidth(lab, seconds=3):
 
 
 def rping(lab, count=3, timeout=30):
-    """a connects to b with librdmacm and sends `count` buffers there and back with RDMA READ and WRITE."""
+    """a connects to b with librdmacm and sends `count` buffers there and back with RDMA READ and
+    WRITE."""
     server = lab.b.popen(
         ["rping", "-s", "-a", lab.b.address, "-C", count],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        # librdmacm listens in the kernel, which does not list the port: try again until the connection succeeds.
+        # librdmacm listens in the kernel, which does not list the port: try again until the
+        # connection succeeds.
         wait_until(
             lambda: server.poll() is None
             and lab.a.run(

@@ -1,6 +1,8 @@
-"""Protocol between the host and the agent in a machine: one TCP connection per request, in frames of type, length, payload.
+"""Protocol between the host and the agent in a machine: one TCP connection per request, in frames
+of type, length, payload.
 
-    host -> guest   REQUEST  {"token": ..., "do": "run", "argv": [...], ...}, then for a command STDIN (empty: end of input), SIGNAL, WINDOW
+    host -> guest   REQUEST  {"token": ..., "do": "run", "argv": [...], ...}, then for a command
+                             STDIN (empty: end of input), SIGNAL, WINDOW
     guest -> host   PID, then STDOUT and STDERR as they are written, then EXIT; or ANSWER or FAILED
 
 Closing the connection before EXIT kills the command and its process group.

@@ -1,4 +1,5 @@
-"""Runs one command over QEMU's monitor (QMP). Each call makes its own connection, so several processes can use the monitor."""
+"""Runs one command over QEMU's monitor (QMP). Each call makes its own connection, so several
+processes can use the monitor."""
 import json
 import socket
 

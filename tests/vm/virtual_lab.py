@@ -1,16 +1,19 @@
 """Two virtual machines, `a` and `b`, each with an RDMA device on the link that joins them.
 
     with VirtualLab() as lab:
-        lab.a.run(["rping", "-s", "-C", "1"])             # the interface of lab.node.Node: run, popen, spawn, signal, mounts, ...
+        lab.a.run(["rping", "-s", "-C", "1"])             # the interface of lab.node.Node
         lab.cut_link(); lab.restore_link()
         lab.b.kill(); lab.b.boot()
 
-Both boot this computer's root file system, read-only below a tmpfs, so all programs of the host are available. `lab.home` (writable by both
-machines), the repository and the build's output are shared and have the same paths as on the host. /tmp, /run, /dev, /proc are private.
+Both boot this computer's root file system, read-only below a tmpfs, so all programs of the host are
+available. `lab.home` (writable by both machines), the repository and the build's output are shared
+and have the same paths as on the host. /tmp, /run, /dev, /proc are private.
 
-Actors: this process; a supervisor (machine_supervisor.py) that starts the QEMUs and ends them when this process ends; in each machine an agent
-(guest_agent.py) that runs commands. The link is a pair of datagram sockets, so a killed machine leaves no broken connection in the other QEMU and
-uses the same link after its next boot. A second cable, link1, is plugged in but not configured, for tests of two rails.
+Actors: this process; a supervisor (machine_supervisor.py) that starts the QEMUs and ends them when
+this process ends; in each machine an agent (guest_agent.py) that runs commands. The link is a pair
+of datagram sockets, so a killed machine leaves no broken connection in the other QEMU and uses the
+same link after its next boot. A second cable, link1, is plugged in but not configured, for tests of
+two rails.
 """
 import fcntl
 import json
@@ -40,7 +43,8 @@ AGENT_ADDRESS = "10.0.2.15"  # in QEMU's user network, which reaches nothing els
 LINK_MTU = 9000  # holds a packet of RDMA's largest path MTU, 4096
 MEMORY_MIB = 2048
 CPUS = 1
-# Everything that QEMU can emulate, except what it emulates more slowly than a program's fallback runs (README.md).
+# Everything that QEMU can emulate, except what it emulates more slowly than a program's fallback
+# runs (README.md).
 BOOTS_MAX = 6
 CPU_MODEL = "max,-erms,-sse4.2,-pclmulqdq"
 
@@ -70,7 +74,8 @@ class VirtualNode(Commands):
         ]
 
     def popen(self, argv, **options):
-        """A host process that represents the command; its `guest_pid()` is the command's pid in the machine."""
+        """A host process that represents the command; its `guest_pid()` is the command's pid in the
+        machine."""
         read_end, write_end = os.pipe()
         options.setdefault("stdin", subprocess.DEVNULL)
         command = self.command(argv)
@@ -252,10 +257,11 @@ class VirtualLab:
     def __init__(
         self, memory_mib=MEMORY_MIB, cpus=CPUS, backed=False, log=lambda text: None, results=None
     ):
-        """Boots both machines. `log` receives progress messages. `results`: a directory for the consoles, written by close().
+        """Boots both machines. `log` receives progress messages. `results`: a directory for the
+        consoles, written by close().
 
-        `backed`: QEMU touches the machines' memory before they start. Otherwise its first touch is several times slower than any later one, unlike
-        on a real machine.
+        `backed`: QEMU touches the machines' memory before they start. Otherwise its first touch is
+        several times slower than any later one, unlike on a real machine.
         """
         image.check_can_run()
         self._log, self._results = log, Path(results) if results else None
@@ -371,13 +377,15 @@ class VirtualLab:
                 node.set_link(True)
 
     def repair(self):
-        """Boots machines that are off and restores the link. If the link still carries nothing, boots both machines again."""
+        """Boots machines that are off and restores the link. If the link still carries nothing,
+        boots both machines again."""
         self._boot([node for node in self.nodes if not node.running()])
         self.restore_link()
         try:
             wait_until(self.link_carries, 10, "the link to carry anything", interval=0.1)
         except LabError:
-            # QEMU 7.2's network device sometimes stalls after hours under load: it waits for free buffers that it already has.
+            # QEMU 7.2's network device sometimes stalls after hours under load: it waits for free
+            # buffers that it already has.
             self._log("the link is dead: booting both machines again")
             for node in self.nodes:
                 node.kill()
@@ -390,8 +398,8 @@ class VirtualLab:
             self._boot(self.nodes)
 
     def _boot(self, nodes):
-        """On a loaded host Linux sometimes measures a wrong frequency of its clock while it boots, and time in the machine
-        then runs several times too fast. Such a machine boots again."""
+        """On a loaded host Linux sometimes measures a wrong frequency of its clock while it boots,
+        and time in the machine then runs several times too fast. Such a machine boots again."""
         for _ in range(BOOTS_MAX):
             for node in nodes:
                 node.start()
@@ -459,7 +467,8 @@ def _mac(network, number):
 
 
 def _shares(home):
-    """[(tag, mode, path), ...]: directories at the same path in the machines. They always show the host's present state, unlike the root file system."""
+    """[(tag, mode, path), ...]: directories at the same path in the machines. They always show the
+    host's present state, unlike the root file system."""
     read_only = {REPOSITORY.resolve()}
     for place in (
         REPOSITORY / "bazel-bin",

@@ -1,4 +1,5 @@
-"""Small kernels in the style of the NAS parallel benchmarks, and a ring that measures stalls. Each result depends on every byte that the ranks exchange.
+"""Small kernels in the style of the NAS parallel benchmarks, and a ring that measures stalls. Each
+result depends on every byte that the ranks exchange.
 
     mpirun -np N python3 mpi_kernels.py ep|cg|ft STEPS
     mpirun -np N python3 mpi_kernels.py ring
@@ -8,9 +9,10 @@
     ft    Fourier transforms in two dimensions; an all-to-all per transform     (FT)
     ring  a token of 8 bytes passes all ranks, until a signal ends the job      (stalls)
 
-Rank 0 prints "step NUMBER VALUE ..." after each step. Equal arguments give equal lines, to the last digit. The ring prints
-"gap SECONDS END" ten times a second: the longest time that a rank has waited for the token since the last line, and the time of
-day when that wait ended. Its clock is CLOCK_REALTIME, because CRIU hides the downtime from the monotonic clock of a moved process.
+Rank 0 prints "step NUMBER VALUE ..." after each step. Equal arguments give equal lines, to the last
+digit. The ring prints "gap SECONDS END" ten times a second: the longest time that a rank has waited
+for the token since the last line, and the time of day when that wait ended. Its clock is
+CLOCK_REALTIME, because CRIU hides the downtime from the monotonic clock of a moved process.
 """
 import sys
 import time

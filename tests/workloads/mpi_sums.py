@@ -1,4 +1,5 @@
-"""An MPI job: in each round all ranks add a number that follows from their rank; rank 0 prints `ROUND SUM`.
+"""An MPI job: in each round all ranks add a number that follows from their rank; rank 0 prints
+`ROUND SUM`.
 
     mpirun -np N python3 mpi_sums.py ROUNDS
 """

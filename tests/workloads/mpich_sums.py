@@ -1,8 +1,10 @@
-"""An MPI program for MPICH: in each round all ranks add a number that follows from their rank; rank 0 writes the sum.
+"""An MPI program for MPICH: in each round all ranks add a number that follows from their rank; rank
+0 writes the sum.
 
     mpiexec.hydra -n 4 python3 mpich_sums.py ROUNDS
 
-It calls libmpich by ctypes, because Debian's mpi4py is built for Open MPI. The handles are those of MPICH's ABI (mpi.h).
+It calls libmpich by ctypes, because Debian's mpi4py is built for Open MPI. The handles are those of
+MPICH's ABI (mpi.h).
 """
 import ctypes
 import sys
@@ -23,7 +25,8 @@ def main():
         if rank.value == 0:
             print(number, total.value, flush=True)
         time.sleep(SECONDS_BETWEEN_ROUNDS)
-    # MPICH 4.0.2 hangs in MPI_Finalize now and then, without ppmr, too: 5 of 24 runs of 4 and 8 ranks. Not if nothing is under way.
+    # MPICH 4.0.2 hangs in MPI_Finalize now and then, without ppmr, too: 5 of 24 runs of 4 and 8
+    # ranks. Not if nothing is under way.
     mpi.MPI_Barrier(COMM_WORLD)
     time.sleep(0.5)
     mpi.MPI_Finalize()

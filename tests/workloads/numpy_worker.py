@@ -1,4 +1,5 @@
-"""A computation with numpy whose steps depend on all of a large matrix. Writes `STEP DIGEST NODE` for each step.
+"""A computation with numpy whose steps depend on all of a large matrix. Writes `STEP DIGEST NODE`
+for each step.
 
     numpy_worker.py FILE ROWS
 """

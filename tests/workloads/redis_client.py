@@ -1,9 +1,10 @@
-"""A client that writes to redis over one connection until SIGTERM, and logs the acknowledged writes.
+"""A client that writes to redis over one connection until SIGTERM, and logs the acknowledged
+writes.
 
     redis_client.py HOST PORT FILE
 
-The file gets one line `NUMBER NANOSECONDS` for each acknowledged SET, and a last line that begins with "lost" if the
-connection breaks.
+The file gets one line `NUMBER NANOSECONDS` for each acknowledged SET, and a last line that begins
+with "lost" if the connection breaks.
 """
 import socket
 import sys
