@@ -60,6 +60,11 @@ def test_readmes_list_every_source_file():
     assert not missing, explain(missing, "A README lists each source file of its folder:")
 
 
+def test_readmes_list_every_subfolder():
+    missing = architecture.missing_subfolders(REPOSITORY)
+    assert not missing, explain(missing, "A README lists the subfolders of its folder:")
+
+
 def test_readmes_list_only_files_that_exist():
     stale = architecture.stale_in_readmes(REPOSITORY)
     assert not stale, explain(stale, "A README lists only what is there:")
@@ -125,6 +130,7 @@ def test_a_correct_tree_has_no_fault(tree):
     assert {*architecture.includes_between_folders(tree)} == {("upper", "lower")}
     assert architecture.wrong_visibilities(tree, {"lower"}) == []
     assert architecture.missing_in_readmes(tree) == []
+    assert architecture.missing_subfolders(tree) == []
     assert architecture.stale_in_readmes(tree) == []
 
 
@@ -173,6 +179,16 @@ def test_a_folder_without_a_readme_is_found(tree):
     (tree / "lower/README.md").unlink()
     assert architecture.missing_in_readmes(tree) == [
         "lower/low.h: write lower/README.md with a table `file | contents`"
+    ]
+
+
+def test_a_subfolder_that_its_parent_does_not_list_is_found(tree):
+    (tree / "lower/deep").mkdir()
+    (tree / "lower/deep/README.md").write_text("| file | contents |\n| --- | --- |\n| `pit` | |\n")
+    (tree / "lower/deep/pit.h").write_text("")
+    assert architecture.missing_in_readmes(tree) == []
+    assert architecture.missing_subfolders(tree) == [
+        "lower/deep: add a row for `deep` to lower/README.md"
     ]
 
 

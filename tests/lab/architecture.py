@@ -196,6 +196,22 @@ def missing_in_readmes(root):
     return problems
 
 
+def missing_subfolders(root):
+    """Subfolders of the program with source files that the README of their parent does not list."""
+    folders = {
+        path.parent
+        for path in files_below(root, SOURCE_SUFFIXES)
+        if path.parts[0] not in SUPPORT_FOLDERS and len(path.parts) > 2
+    }
+    problems = []
+    for folder in sorted(folders):
+        readme = root / folder.parent / "README.md"
+        names = names_in_readme(readme.read_text()) if readme.exists() else set()
+        if not any(name.split("/")[0] == folder.name for name in names):
+            problems.append(f"{folder}: add a row for `{folder.name}` to {folder.parent}/README.md")
+    return problems
+
+
 def stale_in_readmes(root):
     """Names in READMEs' tables of files for which there is no file or folder."""
     problems = []
