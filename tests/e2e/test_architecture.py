@@ -3,6 +3,8 @@
 No test here needs the program. The second half applies each check to a small tree with a fault.
 """
 
+import re
+
 import pytest
 
 from lab import architecture
@@ -90,6 +92,15 @@ def test_map_shows_every_process_that_the_binary_can_be():
     assert not missing, explain(
         missing, f"Add the process to the pictures and tables of {architecture.MAP}:"
     )
+
+
+def test_map_counts_the_processes_of_a_migration():
+    rows = architecture.table_with_header(MAP, "who", "program")
+    number = re.search(r"has (\d+) processes of ppmr and CRIU", MAP).group(1)
+    assert len(rows) == int(number), "Correct the number above the picture of the processes"
+    ends = architecture.table_with_header(MAP, "who", "holds")
+    named = {row[0] for row in rows} - {row[0] for row in ends}
+    assert named == {"its helper"}, f"Say what they hold and what their death means: {named}"
 
 
 # Each check finds its fault.

@@ -117,7 +117,8 @@ def sources_with_comments():
         found.append(REPOSITORY / path)
     hidden = [REPOSITORY / ".ci/run", REPOSITORY / ".bazelrc"]
     for path in [*found, *hidden, *(path for path in REPOSITORY.iterdir() if path.is_file())]:
-        first = path.read_bytes()[:64].split(b"\n")[0]
+        with path.open("rb") as file:
+            first = file.readline(64)
         if path.suffix in prose.LINE_COMMENT:
             yield path, path.suffix
         elif first.startswith(b"#!"):
