@@ -139,6 +139,26 @@ def test_comments_wrap_at_100_columns():
     assert not long, "\n".join(["Wrap these comments and docstrings at 100 columns:", *long])
 
 
+def test_every_path_in_a_comment_exists():
+    """A name without extension is short for all files of that name."""
+    folders = architecture.top_folders(REPOSITORY)
+    missing, seen = [], 0
+    for path, suffix in sources_with_comments():
+        for number, line in prose.comment_lines(path.read_text(), suffix):
+            for named in prose.paths_in(line, folders):
+                seen += 1
+                pattern = named.replace("NAME", "*")
+                if not [*REPOSITORY.glob(pattern), *REPOSITORY.glob(f"{pattern}.*")]:
+                    missing.append(f"{path.relative_to(REPOSITORY)}:{number}: {named}")
+    assert seen > 20
+    assert not missing, "\n".join(["Name these files where they are now:", *missing])
+
+
+def test_paths_are_found_in_comments():
+    line = "// See base/result.h, docs/tools.md; not /usr/docs/x, ../base/y or based/z."
+    assert prose.paths_in(line, {"base", "docs"}) == ["base/result.h", "docs/tools.md"]
+
+
 LONG = "word " * 25
 
 

@@ -1,5 +1,6 @@
 """Lines of prose that are too long: in Markdown documents and in the comments of source files."""
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -53,17 +54,28 @@ def python_prose_lines(text):
     return numbers
 
 
-def long_comment_lines(text, suffix):
+@functools.cache
+def comment_lines(text, suffix):
     """[(number, line)] of comments. Suffixes without an entry, and none, are scripts."""
     lines = text.splitlines()
     if suffix == ".py":
-        numbers = python_prose_lines(text)
-    else:
-        mark = LINE_COMMENT.get(suffix, "#")
-        numbers = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith(mark)}
-    found = []
-    for number in sorted(numbers):
-        line = lines[number - 1]
-        if is_too_long(line) and len(line.split()) > 2:
-            found.append((number, line))
-    return found
+        return [(number, lines[number - 1]) for number in sorted(python_prose_lines(text))]
+    mark = LINE_COMMENT.get(suffix, "#")
+    return [
+        (number, line) for number, line in enumerate(lines, 1) if line.lstrip().startswith(mark)
+    ]
+
+
+def long_comment_lines(text, suffix):
+    return [
+        (number, line)
+        for number, line in comment_lines(text, suffix)
+        if is_too_long(line) and len(line.split()) > 2
+    ]
+
+
+def paths_in(line, folders):
+    """Paths from the top of the repository that a comment names; not parts of longer paths."""
+    names = "|".join(sorted(folders))
+    found = re.findall(rf"(?<![\w/.$~-])((?:{names})/[\w*][\w./*-]*)", line)
+    return [path.rstrip(".,:;") for path in found]
