@@ -9,7 +9,7 @@ namespace ppmr {
 
 Result<std::shared_ptr<const BlockCipher>> BlockCipher::with_new_key() {
   const std::shared_ptr<BlockCipher> made(new BlockCipher());
-  // OpenSSL refuses a key of two equal halves; a random one has them once in 2^256.
+  // OpenSSL refuses a key of two equal halves. A random key has equal halves once in 2^256 times.
   if (::RAND_priv_bytes(made->key_->data(), static_cast<int>(made->key_->size())) != 1) {
     return failure(EIO, "the system has no random numbers for a key");
   }

@@ -20,13 +20,13 @@ class BlockCipher {
   static constexpr size_t kBlockBytes = 4096;
   using Key = std::array<uint8_t, 64>;  // two keys of AES-256
 
-  // With a random key. Errors: EIO when the system has no random numbers.
+  // Creates a cipher with a random key. Errors: EIO when the system has no random numbers.
   static Result<std::shared_ptr<const BlockCipher>> with_new_key();
   explicit BlockCipher(const Key& key) : key_(key) {}
 
   const Key& key() const { return *key_; }
-  // Whole blocks, of which the first has the number `first`. `to`: the same memory, or memory that
-  // does not overlap. Errors: ENOMEM; EIO from OpenSSL.
+  // Encrypts or decrypts whole blocks. The first block has the number `first`. `to` is the same
+  // memory as `from`, or memory that does not overlap with it. Errors: ENOMEM; EIO from OpenSSL.
   Status encrypt(uint64_t first, std::span<const std::byte> from, std::byte* to) const;
   Status decrypt(uint64_t first, std::span<const std::byte> from, std::byte* to) const;
 

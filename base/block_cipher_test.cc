@@ -25,7 +25,7 @@ Bytes encrypted(const BlockCipher& cipher, uint64_t first, const Bytes& bytes) {
   return to;
 }
 
-// Computed with another implementation (python3-cryptography: AES in mode XTS).
+// Another implementation computed the expected bytes (python3-cryptography: AES in mode XTS).
 TEST(BlockCipher, BytesAreThoseOfAnIndependentImplementation) {
   const Bytes block = encrypted(BlockCipher(key()), 0x123456789a, Bytes(kBlock, std::byte{0x5a}));
   std::string hex;

@@ -9,8 +9,8 @@
 
 namespace ppmr {
 
-// The checksum of `bytes`, or of a longer message that ends with `bytes` and whose first part has
-// the checksum `previous`. Threads: any.
+// Returns the checksum of `bytes`. With `previous`, the checksum of the first part of a message, it
+// returns the checksum of the message that consists of that part and `bytes`. Threads: any.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t previous = 0);
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// Raises the limit of open files, for daemons that keep a file open per image, or per region of
-// memory. The usual limit is 1024.
+// Raises the limit of open files. Daemons need this because they keep one file open per image, or
+// per region of memory. The usual limit is 1024.
 #pragma once
 
 #include <sys/resource.h>

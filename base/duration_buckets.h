@@ -9,10 +9,10 @@
 
 namespace ppmr {
 
-// Phases of a migration: from a process of a few MiB to one of many GiB on a slow link.
+// Buckets for phases of a migration: from a process of a few MiB to one of many GiB on a slow link.
 inline constexpr std::array kPhaseBoundsS = {0.01, 0.025, 0.05, 0.1,  0.25, 0.5,
                                              1.0,  2.5,   5.0,  10.0, 30.0, 120.0};
-// Page faults: from a page that is at hand to one that waits for a retransmission.
+// Buckets for page faults: from a page that is in memory to a page that waits for a retransmission.
 inline constexpr std::array kFaultBoundsS = {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005,
                                              0.001,   0.0025,   0.005,   0.01,   0.05,    0.25};
 

@@ -1,4 +1,4 @@
-// For a process that goes on when the command that started it has ended.
+// Detaches a process that continues after the command that started it has ended.
 #pragma once
 
 #include <fcntl.h>
@@ -10,7 +10,8 @@
 
 namespace ppmr {
 
-// Begins a POSIX session, leaves the working directory, and reads and writes /dev/null from now on.
+// Begins a POSIX session, makes / the working directory, and redirects stdin, stdout and stderr to
+// /dev/null.
 inline void leave_terminal() {
   ::setsid();
   if (::chdir("/") != 0) ::perror("chdir /");

@@ -37,7 +37,7 @@ ssize_t receive(int socket, std::span<char> bytes, std::vector<UniqueFd>* descri
   msghdr message{};
   message.msg_iov = &buffer;
   message.msg_iovlen = 1;
-  // No room for descriptors that the caller does not want: the kernel closes them.
+  // If the caller wants no descriptors, there is no buffer for them, and the kernel closes them.
   if (descriptors != nullptr) {
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof(control.bytes);

@@ -1,5 +1,5 @@
-// Lines over a Unix stream socket, with a deadline and a maximum length. Used by both halves of the
-// control socket, and between the daemon and its migration agents.
+// Reads and writes lines on a Unix stream socket, with a deadline and a maximum length. Both halves
+// of the control socket use this, and so do the daemon and its migration agents.
 #pragma once
 
 #include <chrono>
@@ -16,19 +16,19 @@ namespace ppmr {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// The kernel passes at most so many file descriptors at once (SCM_MAX_FD).
+// The most file descriptors that the kernel passes at once (SCM_MAX_FD).
 inline constexpr size_t kDescriptorsMax = 253;
 
-// Reads one line, without its newline, to `line`. Bytes after it stay in `pending` for the next
-// call. Errors: ETIMEDOUT (with the incomplete line in `pending`), EMSGSIZE when the line is longer
-// than `line_max_bytes`, ENODATA when the peer closed the connection, those of recvmsg(2). File
-// descriptors that came with the line are added to `descriptors`, or closed if that is null; EMFILE
-// if this process cannot have so many.
+// Reads one line, without its newline, to `line`. Bytes after the line stay in `pending` for the
+// next call. Adds the file descriptors that came with the line to `descriptors`, or closes them if
+// `descriptors` is null. Errors: ETIMEDOUT (the incomplete line is in `pending`), EMSGSIZE when the
+// line is longer than `line_max_bytes`, ENODATA when the peer closed the connection, EMFILE if this
+// process cannot have so many descriptors, and the errors of recvmsg(2).
 Status read_line(int socket, std::string& pending, std::string& line, size_t line_max_bytes,
                  Deadline deadline, std::vector<UniqueFd>* descriptors = nullptr);
 
-// Writes `line` and a newline, and with them up to kDescriptorsMax file descriptors. Errors:
-// ETIMEDOUT, those of sendmsg(2).
+// Writes `line` and a newline, and passes up to kDescriptorsMax file descriptors with the line.
+// Errors: ETIMEDOUT, and the errors of sendmsg(2).
 Status write_line(int socket, std::string_view line, Deadline deadline,
                   std::span<const UniqueFd> descriptors = {});
 

@@ -1,8 +1,9 @@
-// A secret in memory of its own that the kernel neither swaps out nor dumps, and that is cleansed.
-//
-// Locking has a limit (RLIMIT_MEMLOCK, 8 MiB for services and users of Debian 12). Beyond it the
-// object works, and can be swapped out: to refuse connections would be worse. Each takes at least a
-// page, so it is for keys, which are few.
+// Holds a secret in a memory page of its own. The kernel neither swaps the page out nor dumps it,
+// and the destructor cleanses it.
+// A process may lock a limited amount of memory (RLIMIT_MEMLOCK, 8 MiB for services and users of
+// Debian 12). Beyond the limit the object still works, but the kernel can swap it out: to refuse
+// connections would be worse. Each object takes at least one page, so use this class for keys,
+// which are few.
 #pragma once
 
 #include <string.h>
@@ -14,7 +15,7 @@
 
 namespace ppmr {
 
-// Threads: as T.
+// Threads: the same as for T.
 template <typename T>
 class Locked {
   static_assert(std::is_trivially_copyable_v<T>, "it is cleansed as bytes");
@@ -32,7 +33,7 @@ class Locked {
   explicit Locked(const T& value) : Locked() { *value_ = value; }
   ~Locked() {
     ::explicit_bzero(value_, sizeof(T));
-    ::munmap(value_, sizeof(T));  // unlocks it
+    ::munmap(value_, sizeof(T));  // also unlocks the memory
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;

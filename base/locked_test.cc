@@ -15,7 +15,7 @@ namespace {
 
 using Key = std::array<unsigned char, 32>;
 
-// The flags of the mapping that has this address, see proc(5).
+// Returns the flags of the mapping that contains `address`, see proc(5).
 std::string flags_of(const void* address) {
   std::ifstream maps("/proc/self/smaps");
   const auto wanted = reinterpret_cast<uintptr_t>(address);
@@ -45,7 +45,7 @@ TEST(Locked, BeginsWithZeros) {
   EXPECT_EQ(*key, Key{});
 }
 
-// Without the right to lock memory beyond the limit.
+// Uses secrets without the right to lock memory beyond the limit.
 void use_beyond_the_limit() {
   const rlimit none{0, 0};
   if (::setrlimit(RLIMIT_MEMLOCK, &none) != 0) ::_exit(2);

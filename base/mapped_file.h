@@ -1,5 +1,5 @@
-// A whole memfd, mapped: the bytes stay as long as the mapping, even if every other process that
-// has the file ends. Not in core dumps, because images of processes hold secrets.
+// Maps a whole memfd. The bytes live as long as the mapping, even if every other process that has
+// the file ends. Core dumps do not contain them, because images of processes hold secrets.
 #pragma once
 
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 
 namespace ppmr {
 
-// Threads: moved and destroyed by one thread.
+// Threads: one thread at a time may move or destroy the object.
 class MappedFile {
  public:
   enum class Access { kRead, kReadAndWrite };
@@ -44,7 +44,7 @@ class MappedFile {
   }
 
   std::span<const std::byte> bytes() const { return bytes_; }
-  std::span<std::byte> writable_bytes() const { return bytes_; }  // with kReadAndWrite
+  std::span<std::byte> writable_bytes() const { return bytes_; }  // only with kReadAndWrite
 
  private:
   std::span<std::byte> bytes_;

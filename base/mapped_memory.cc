@@ -10,8 +10,8 @@
 namespace ppmr {
 namespace {
 
-// Since Linux 6.1; not in the headers of Debian 12. It makes huge pages whatever
-// /sys/kernel/mm/transparent_hugepage/shmem_enabled says, which is `never` by default.
+// MADV_COLLAPSE, since Linux 6.1; the headers of Debian 12 lack it. It makes huge pages even if
+// /sys/kernel/mm/transparent_hugepage/shmem_enabled is `never`, which is the default.
 constexpr int kMadvCollapse = 25;
 
 size_t rounded_up(size_t size_bytes) {
@@ -28,14 +28,15 @@ Result<MappedMemory> MappedMemory::create_shared(size_t size_bytes, Others other
   const size_t size = rounded_up(size_bytes);
   UniqueFd memfd(::memfd_create("ppmr", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memfd) return system_failure("memfd_create", std::to_string(size) + " bytes");
-  // Shrinking would kill every process that reads the lost pages (SIGBUS).
+  // If the file could shrink, the kernel would kill every process that reads the lost pages
+  // (SIGBUS).
   if (::ftruncate(memfd.get(), static_cast<off_t>(size)) != 0 ||
       ::fcntl(memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return system_failure("size and seal", "a memfd of " + std::to_string(size) + " bytes");
   }
   auto memory = map(size, std::move(memfd));
   if (!memory) return memory;
-  // After our own mapping. Optional: fails before Linux 5.1.
+  // This seal must follow our own writable mapping. It is optional: it fails before Linux 5.1.
   if (others == Others::kRead) {
     ::fcntl(memory->descriptor(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   }
@@ -54,9 +55,9 @@ Result<MappedMemory> MappedMemory::map_shared(UniqueFd memfd) {
   return map(size, std::move(memfd));
 }
 
-// `size`: whole huge pages.
+// `size` is a multiple of the huge page size.
 Result<MappedMemory> MappedMemory::map(size_t size, UniqueFd memfd) {
-  // mmap aligns to 4 KiB only: map one huge page more and unmap the unaligned ends.
+  // mmap aligns to 4 KiB only, so this maps one huge page more and unmaps the unaligned ends.
   const size_t taken = size + kHugePageSizeBytes;
   const int protection = PROT_READ | PROT_WRITE;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -93,7 +94,7 @@ void MappedMemory::make_huge(std::span<std::byte> range) {
   const size_t head = (kHugePageSizeBytes - address % kHugePageSizeBytes) % kHugePageSizeBytes;
   for (size_t offset = head; offset + kHugePageSizeBytes <= range.size();
        offset += kHugePageSizeBytes) {
-    // The kernel does not collapse a range without any page.
+    // The kernel collapses a range only if the range has at least one page.
     *reinterpret_cast<volatile unsigned char*>(range.data() + offset) = 0;
     if (::madvise(range.data() + offset, kHugePageSizeBytes, kMadvCollapse) != 0) return;
   }

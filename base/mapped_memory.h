@@ -1,6 +1,7 @@
-// One mapping of memory, in huge pages if the kernel has them: fewer page faults at the first
-// touch, fewer entries in the translation table of an RDMA device. Private, or shared: then other
-// processes can map the same bytes, and the bytes live until the last process unmaps them.
+// Owns one mapping of memory. The memory has huge pages if the kernel provides them: they cause
+// fewer page faults at the first touch, and need fewer entries in the translation table of an RDMA
+// device. The mapping is private or shared. Other processes can map the bytes of a shared mapping,
+// and these bytes live until the last process unmaps them.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +16,21 @@ namespace ppmr {
 inline constexpr size_t kPageSizeBytes = 4096;
 inline constexpr size_t kHugePageSizeBytes = size_t{2} << 20;
 
-// Threads: moved and destroyed by one thread. Access to the bytes is not synchronised.
+// Threads: one thread at a time may move or destroy the object. Access to the bytes is not
+// synchronised.
 class MappedMemory {
  public:
-  enum class Others { kRead, kWrite };  // what processes may do that get the memfd
+  enum class Others { kRead, kWrite };  // what processes that get the memfd may do
 
-  // Rounds `size_bytes` up to whole huge pages. The start is aligned to a huge page. Touches
-  // nothing. Errors: ENOMEM.
+  // Rounds `size_bytes` up to whole huge pages. The start is aligned to a huge page. Does not touch
+  // the memory. Errors: ENOMEM.
   static Result<MappedMemory> create(size_t size_bytes);
-  // Like create(), but in a memfd, which cannot shrink. With kRead, no other process can map it for
-  // writing (from Linux 5.1 on). Errors: also those of memfd_create(2).
+  // Like create(), but in a memfd, which cannot shrink. With kRead, no other process can map the
+  // memfd for writing (from Linux 5.1 on). Errors: also the errors of memfd_create(2).
   static Result<MappedMemory> create_shared(size_t size_bytes, Others others = Others::kRead);
 
-  // Maps all of a memfd that another process has made, for reading and writing. Errors: of fstat(2)
-  // and mmap(2); EINVAL if its size is not that of whole huge pages.
+  // Maps a whole memfd that another process has made, for reading and writing. Errors: the errors
+  // of fstat(2) and mmap(2); EINVAL if the size is not a multiple of the huge page size.
   static Result<MappedMemory> map_shared(UniqueFd memfd);
 
   MappedMemory() = default;
@@ -38,16 +40,16 @@ class MappedMemory {
   ~MappedMemory();
 
   std::span<std::byte> bytes() const { return bytes_; }
-  int descriptor() const { return memfd_.get(); }  // of the memfd; -1 for private memory
+  int descriptor() const { return memfd_.get(); }  // the memfd; -1 for private memory
 
   // Makes the kernel, and the host of a virtual machine, allocate the pages of `range` now. The
-  // first touch of a page costs several times as much as copying it. Writes zeros: only for memory
-  // that is not in use yet.
+  // first touch of a page costs several times as much as copying the page. Writes zeros: call it
+  // only for memory that is not in use yet.
   static void touch(std::span<std::byte> range);
-  // The part of touch() for shared memory that must not be left to page faults: makes the whole
-  // huge pages of `range` huge pages. Without it, shared memory is in small pages, unless the
-  // administrator enabled huge pages for it. Writes zeros. Does nothing where the kernel cannot
-  // (before Linux 6.1), or has no huge page.
+  // Makes each whole huge-page-sized part of `range` one huge page. Call it before touch() for
+  // shared memory: page faults alone give shared memory small pages, unless the administrator
+  // enabled huge pages for it. Writes zeros. Has no effect before Linux 6.1, or when the kernel has
+  // no free huge page.
   static void make_huge(std::span<std::byte> range);
 
  private:

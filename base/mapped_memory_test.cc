@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kSize = 2 * kHugePageSizeBytes;
 
-// The lines of /proc/self/smaps about the mapping that begins at `start`.
+// Returns the lines of /proc/self/smaps about the mapping that begins at `start`.
 std::string smaps(const std::byte* start) {
   std::ostringstream address;
   address << std::hex << reinterpret_cast<uintptr_t>(start) << "-";

@@ -1,4 +1,4 @@
-// Opening the files of an operator: keys, certificates, the audit file.
+// Opens files of the operator: keys, certificates, the audit file.
 #pragma once
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 
 namespace ppmr {
 
-// How a file is opened: by this process, or by another one that may.
+// Opens a file, in this process or through another process that may open it.
 using OpenFile = std::function<Result<UniqueFd>(const std::string& path)>;
 
 // Without O_NONBLOCK, opening a FIFO blocks.

@@ -7,21 +7,22 @@
 
 namespace ppmr {
 
-// nlohmann::json copies and serialises recursively: text that is nested deep enough would exhaust
-// the stack. No message of ppmr is nested deeper than this.
+// nlohmann::json copies and serialises recursively, so deeply nested text would exhaust the stack.
+// No message of ppmr is nested deeper than this limit.
 inline constexpr int kJsonDepthMax = 16;
 
-// nlohmann::json converts a number with a fraction or an exponent, or with too many digits, to an
-// integer without a check, which is undefined for values that do not fit. All that are parsed fit
-// into every type of at least 32 bits. In messages of ppmr they are durations and rates.
+// Returns false if `value` is a number that does not fit into every integer type of at least 32
+// bits. nlohmann::json converts a number with a fraction, with an exponent or with too many digits
+// to an integer without a check, which is undefined behaviour for a value that does not fit. In
+// messages of ppmr such numbers are durations and rates.
 inline bool fits_integers(const nlohmann::json& value) {
   if (!value.is_number_float()) return true;
   const double number = value.get<double>();
   return number > -1 && number < 2147483648.0;
 }
 
-// The result is_discarded() for text that is not JSON, is nested too deep, or has a number that
-// does not fit.
+// Parses `text`. The result is_discarded() if the text is not JSON, is nested too deep, or has a
+// number that does not fit into an integer.
 inline nlohmann::json parse_json(std::string_view text) {
   using Event = nlohmann::json::parse_event_t;
   const auto check = [](int depth, Event event, nlohmann::json& value) {

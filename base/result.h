@@ -1,5 +1,5 @@
-// The only result type of ppmr: a value or an Error. Peers, disks, the kernel and the command line
-// cause Errors; bugs in ppmr are asserted.
+// The only result type of ppmr: a value or an Error. Errors come from peers, disks, the kernel and
+// the command line. Assertions check for bugs in ppmr itself.
 #pragma once
 
 #include <cerrno>
@@ -12,7 +12,7 @@
 namespace ppmr {
 
 struct Error {
-  int errno_value = EIO;  // see errno(3); FUSE callers receive it
+  int errno_value = EIO;  // see errno(3); the caller of the mount gets this number
   std::string message;    // operation, object and reason
 };
 
@@ -28,7 +28,7 @@ inline tl::unexpected<Error> failure(Error error) {
   return tl::unexpected<Error>(std::move(error));
 }
 
-// The error of a system call: "open /tmp/x: Permission denied".
+// Returns the error of a system call, with a message such as "open /tmp/x: Permission denied".
 inline tl::unexpected<Error> system_failure(std::string_view operation, std::string_view object,
                                             int errno_value = errno) {
   std::string message(operation);

@@ -15,7 +15,8 @@ namespace ppmr {
 Result<pid_t> spawn(const SpawnOptions& options) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  // Copies with numbers above all of `theirs`: else one file could take the number of the next.
+  // Duplicates the descriptors to numbers above every number in `theirs`. Otherwise the dup2() for
+  // one file could overwrite a descriptor that another file still needs.
   int above = 0;
   for (const SpawnFile& file : options.files) above = std::max(above, file.theirs + 1);
   std::vector<UniqueFd> copies;
@@ -31,7 +32,8 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   short flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
-  if (options.group == SpawnGroup::kOwn) flags |= POSIX_SPAWN_SETPGROUP;  // group 0: a new one
+  // Process group 0 means a new group.
+  if (options.group == SpawnGroup::kOwn) flags |= POSIX_SPAWN_SETPGROUP;
   if (options.group == SpawnGroup::kOwnSession) flags |= POSIX_SPAWN_SETSID;
   posix_spawnattr_setflags(&attributes, flags);
   sigset_t signals;

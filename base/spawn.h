@@ -11,8 +11,8 @@
 namespace ppmr {
 
 struct SpawnFile {
-  int ours = -1;    // may be close-on-exec
-  int theirs = -1;  // the file's descriptor in the new process
+  int ours = -1;    // the descriptor in this process; may be close-on-exec
+  int theirs = -1;  // the descriptor in the new process
 };
 
 enum class SpawnGroup {
@@ -28,8 +28,8 @@ struct SpawnOptions {
   SpawnGroup group = SpawnGroup::kCallers;
 };
 
-// Returns the pid; the caller reaps the process. It starts with no signal blocked and with the
-// default dispositions. Errors: those of posix_spawn(3).
+// Starts a program and returns its pid. The caller reaps the process. The process starts with no
+// signal blocked and with the default signal actions. Errors: the errors of posix_spawn(3).
 // Threads: any.
 Result<pid_t> spawn(const SpawnOptions& options);
 

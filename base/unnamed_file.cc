@@ -10,7 +10,8 @@ namespace ppmr {
 Result<UnnamedFile> create_unnamed_file(const std::string& directory) {
   UnnamedFile made;
   made.file = UniqueFd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!made.file && (errno == EOPNOTSUPP || errno == EISDIR)) {  // a file system without O_TMPFILE
+  // The file system does not support O_TMPFILE.
+  if (!made.file && (errno == EOPNOTSUPP || errno == EISDIR)) {
     std::string name = directory + "/ppmr-spill-XXXXXX";
     made.file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
     if (made.file) ::unlink(name.c_str());

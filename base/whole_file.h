@@ -1,4 +1,5 @@
-// Reads a file of any kind to its end: also files whose size is unknown before, as in a ppmr mount.
+// Reads a file of any kind to its end. The size of the file need not be known before, as for files
+// in a ppmr mount.
 #pragma once
 
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 
 namespace ppmr {
 
-// Errors: of the file system; the message names the file.
+// Errors: the errors of the file system; the message names the file.
 inline Result<std::string> read_whole_file(const std::string& path) {
   constexpr size_t kReadBytes = size_t{1} << 20;
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
