@@ -96,8 +96,7 @@ SlotLease BufferPool::acquire(std::chrono::milliseconds timeout) {
 
 SlotLease BufferPool::acquire(std::chrono::milliseconds check_interval,
                               const std::function<bool()>& give_up) {
-  // Declared before `lock` and so destroyed after it: the destructor of an unused lease locks
-  // mutex_.
+  // Declared before `lock`, so destroyed after it: the destructor of an unused lease locks mutex_.
   Waiter waiter;
   std::unique_lock lock(mutex_);
   if (SlotLease lease = take_locked()) return lease;
@@ -160,7 +159,8 @@ void BufferPool::give_back(uint32_t slot) {
   Waiter& first = *waiters_.front();
   waiters_.erase(waiters_.begin());
   first.lease = lend_locked(slot);
-  // Notifies while it holds the lock: once the lock is released, the waiter may be destroyed.
+  // This thread notifies while it holds the lock: after it releases the lock, the waiter may be
+  // destroyed.
   first.granted.notify_one();
 }
 

@@ -40,8 +40,8 @@ inline constexpr size_t kChunkSizeMinBytes = size_t{64} << 10;
 inline constexpr size_t kChunkSizeMaxBytes = size_t{1} << 20;
 inline constexpr size_t kPoolSizeMaxBytes = size_t{64} << 30;
 
-// The exclusive right to use one slot. Move-only; the destructor releases the slot.
-// Threads: a lease belongs to one thread at a time.
+// The exclusive right to use one slot. Move-only; the destructor releases the slot. Threads: one
+// thread at a time uses a lease.
 class SlotLease {
  public:
   SlotLease() = default;
@@ -52,8 +52,8 @@ class SlotLease {
 
   explicit operator bool() const { return pool_ != nullptr; }
   uint32_t index() const { return index_; }
-  // How often this slot was leased. Index and generation identify one lease, so a late message
-  // about an earlier lease of the slot can be detected.
+  // Counts the leases of this slot. Index and generation together identify one lease, so a late
+  // message about an earlier lease of the slot can be detected.
   uint32_t generation() const;
   std::span<std::byte> payload() const;  // chunk_size bytes, page-aligned
   std::span<std::byte> request_area() const;
@@ -71,16 +71,16 @@ struct PoolCounters {
   size_t slots = 0;
   size_t free = 0;
   size_t in_use = 0;
-  size_t in_use_max = 0;      // high-water mark
+  size_t in_use_max = 0;      // the largest value of in_use so far
   uint64_t waits = 0;         // acquisitions that found no free slot
-  uint64_t wait_time_us = 0;  // total time spent in them
+  uint64_t wait_time_us = 0;  // the time that those acquisitions waited in total
 };
 
 // Threads: all members may be called from any thread. The pool outlives its leases (asserted).
 class BufferPool {
  public:
   // Allocates and touches the memory. Errors: EINVAL when a size is out of range or the pool is
-  // smaller than a chunk, ENOMEM.
+  // smaller than a chunk; ENOMEM.
   static Result<std::unique_ptr<BufferPool>> create(size_t pool_size_bytes,
                                                     size_t chunk_size_bytes);
   ~BufferPool();
@@ -90,30 +90,34 @@ class BufferPool {
 
   // Returns an empty lease when no slot is free.
   SlotLease try_acquire();
-  // Waits up to `timeout` for a free slot. Returns an empty lease if none became free. Waiting
+  // Waits up to `timeout` for a free slot. Returns an empty lease if no slot became free. Waiting
   // callers get slots in the order of their calls.
   SlotLease acquire(std::chrono::milliseconds timeout);
   // Waits for a free slot until `give_up` returns true; then returns an empty lease. Calls
-  // `give_up` every `check_interval`, without a lock.
+  // `give_up` every `check_interval`, without holding a lock.
   SlotLease acquire(std::chrono::milliseconds check_interval, const std::function<bool()>& give_up);
 
-  // For a peer that must not read what others left behind: clears the free slots now, and those
-  // that are leased when their leases end. A device that reads registered memory does not ask.
+  // Clears the free slots now, and each leased slot when its lease ends. Call it before a peer
+  // connects that must not read the bytes of earlier peers: a device can read all registered memory
+  // at any time.
   void wipe();
 
-  size_t waiting() const;  // callers in line
-  // The time when a slot was last released, or when the pool was created if none was.
+  size_t waiting() const;  // callers that wait for a slot
+  // Returns when a lease last released its slot, or when the pool was created if no lease has
+  // ended.
   std::chrono::steady_clock::time_point last_release() const;
 
-  // The slot whose request area or payload `address` points into.
+  // Returns the slot whose request area or payload contains `address`.
   std::optional<uint32_t> slot_at(const void* address) const;
 
   size_t chunk_size_bytes() const { return chunk_size_bytes_; }
   uint32_t slot_count() const { return slot_count_; }
   std::span<std::byte> payload(uint32_t slot) const;
-  size_t slot_stride_bytes() const { return stride_bytes_; }       // from payload to payload
-  std::span<std::byte> memory() const { return memory_.bytes(); }  // to be registered by a device
-  // Of a memfd with the same bytes, for a process that fills slots (see processes/memory).
+  // Distance between the payloads of two neighbouring slots.
+  size_t slot_stride_bytes() const { return stride_bytes_; }
+  // The memory to register with a device.
+  std::span<std::byte> memory() const { return memory_.bytes(); }
+  // Returns the memfd with the same bytes, for a process that fills slots (see processes/memory).
   int descriptor() const { return memory_.descriptor(); }
   PoolCounters counters() const;
 
@@ -140,9 +144,9 @@ class BufferPool {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::vector<bool> to_wipe_;         // by slot: leased since before wipe()
-  std::vector<uint32_t> free_slots_;  // a stack: recently used slots are warm in the cache
-  std::vector<Waiter*> waiters_;      // first come, first served; empty while a slot is free
+  std::vector<bool> to_wipe_;         // by slot: the lease began before wipe()
+  std::vector<uint32_t> free_slots_;  // a stack: the cache still holds recently used slots
+  std::vector<Waiter*> waiters_;      // in the order of their calls; empty while a slot is free
   std::chrono::steady_clock::time_point last_release_ = std::chrono::steady_clock::now();
   size_t in_use_max_ = 0;
   uint64_t waits_ = 0;

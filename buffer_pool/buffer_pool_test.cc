@@ -128,7 +128,7 @@ TEST(BufferPool, ServesWaitersInOrderOfArrival) {
   std::vector<std::thread> waiters;
   for (size_t i = 0; i < kWaiters; ++i) {
     waiters.emplace_back([&, i] {
-      // A waiter that looks up keeps its place in the line.
+      // A waiter that calls `give_up` keeps its place in the queue.
       SlotLease lease = pool->acquire(milliseconds(1), [] { return false; });
       std::lock_guard lock(mutex);
       served.push_back(i);
@@ -148,7 +148,8 @@ TEST(BufferPool, PassesReleasedSlotToWaiterBeforeNewCaller) {
   std::thread waiter([&] {
     SlotLease lease = pool->acquire(milliseconds(1), [&] {
       checked = true;
-      while (!released) std::this_thread::yield();  // not waiting at this moment
+      // This thread does not wait in the pool at this moment.
+      while (!released) std::this_thread::yield();
       EXPECT_FALSE(pool->try_acquire());
       return false;
     });
