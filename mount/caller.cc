@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
 
-// Signals whose default action does not end a process (signal(7)).
+// These signals do not end a process by default (signal(7)).
 constexpr uint64_t kHarmless = bit(SIGCHLD) | bit(SIGCONT) | bit(SIGURG) | bit(SIGWINCH) |
                                bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
 
@@ -23,7 +23,8 @@ bool is_dying(std::istream& status) {
   uint64_t survived = kHarmless;
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("Sig", 0) != 0 && line.rfind("Shd", 0) != 0) continue;
-    if (line.find('/') != std::string::npos) continue;  // SigQ: counts, not a set
+    // SigQ is a pair of counts, not a set of signals.
+    if (line.find('/') != std::string::npos) continue;
     const std::string name = line.substr(0, 6);
     const uint64_t set = std::stoull(line.substr(7), nullptr, 16);
     if (name == "SigPnd" || name == "ShdPnd") pending |= set;

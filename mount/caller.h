@@ -1,4 +1,4 @@
-// The state of the process that waits for a reply: is it being killed?
+// Checks whether a signal is killing the process that waits for a reply.
 #pragma once
 
 #include <sys/types.h>
@@ -7,10 +7,11 @@
 
 namespace ppmr {
 
-// True if thread `caller` has a fatal signal pending, is gone, or is not visible in this pid
-// namespace. A signal that the caller handles must not fail its read or write: CRIU, for example,
-// ends the restore when preadv fails.
+// Returns true if thread `caller` has a fatal signal pending, has ended, or is not visible in this
+// pid namespace. A signal that the caller handles must not fail its read or write: CRIU, for
+// example, ends the restore when preadv fails.
 bool caller_is_dying(pid_t caller);
-bool is_dying(std::istream& status);  // whether this /proc/PID/status shows a fatal pending signal
+// Returns whether this /proc/PID/status shows a pending fatal signal.
+bool is_dying(std::istream& status);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// Mounts that are in no directory: nothing is left of them when the process ends.
+// Creates mounts that are in no directory. The kernel removes them when the process ends.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace ppmr {
 
-// A mount that ends with its last file. Since Linux 5.2, for root. Errors: of the file system, with
-// what the kernel says.
+// Creates a mount that ends when its last file is closed. Requires Linux 5.2 and root. Errors: the
+// errors of the file system, with the kernel's explanation.
 Result<UniqueFd> detached_mount(const char* type,
                                 const std::vector<std::pair<const char*, std::string>>& options);
 
-// For any process, as long as this one has the file open.
+// Returns a path that any process can open while this process has the file open.
 std::string path_of_descriptor(const UniqueFd& file);
 
 }  // namespace ppmr

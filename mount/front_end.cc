@@ -16,12 +16,13 @@ constexpr unsigned int kBackgroundRequestsMax = 64;
 struct DirectoryHandle final : OpenHandle {
   explicit DirectoryHandle(ListDirectory list) : list(std::move(list)) {}
   const ListDirectory list;
-  // The entries of the directory when readdir was last called with offset 0. Later calls continue
-  // in this list, so they skip no entry if others are removed in between.
+  // The entries of the directory at the time of the last readdir with offset 0. Later calls
+  // continue in this list, so they skip no entry if another process removes entries in between.
   std::vector<DirectoryEntry> entries;
 };
 
-// Only where the kernel does not check permissions, because root alone has access (fuse_mount.cc).
+// Called only where the kernel does not check permissions, because root alone has access
+// (fuse_mount.cc).
 Status access(fuse_req_t request, fuse_ino_t inode, int mask) {
   const auto mode = front_end_of(request).mode_of(inode);
   if (!mode) return failure(mode.error());
@@ -144,7 +145,7 @@ fuse_entry_param entry_of(const NodeView& view, const Validity& validity) {
 }
 
 void reply_entry(fuse_req_t request, const NodeView& view, const Validity& validity) {
-  FrontEnd& front_end = front_end_of(request);  // the request may be gone after the reply
+  FrontEnd& front_end = front_end_of(request);  // the reply may free the request
   const fuse_entry_param entry = entry_of(view, validity);
   if (fuse_reply_entry(request, &entry) != 0) front_end.forget(view.inode, 1);
 }
@@ -196,7 +197,7 @@ uint64_t FrontEnd::add_handle(std::unique_ptr<OpenHandle> handle) {
 }
 
 void FrontEnd::close_handle(uint64_t fh) {
-  decltype(handles_)::node_type closed;  // destroyed without the lock
+  decltype(handles_)::node_type closed;  // the handle is destroyed without the lock
   std::lock_guard lock(handles_mutex_);
   closed = handles_.extract(fh);
 }

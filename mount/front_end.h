@@ -22,8 +22,8 @@
 
 namespace ppmr {
 
-// What fuse_file_info::fh refers to. Destroyed by the FUSE request RELEASE, at the latest when the
-// mount ends.
+// The object that fuse_file_info::fh refers to. The FUSE request RELEASE destroys it, or at the
+// latest the end of the mount.
 class OpenHandle {
  public:
   virtual ~OpenHandle() = default;
@@ -36,11 +36,11 @@ using ListDirectory = std::function<std::vector<DirectoryEntry>()>;
 struct ServeEvents {
   std::function<void()> mounted;  // requests are being served
   std::function<void()> ending;   // must unblock waiting handlers: the loop waits for them
-  std::function<void()> ended;    // no handler runs; parked requests can still be answered
+  std::function<void()> ended;    // no handler runs now; parked requests can still be answered
 };
 
-// The userdata of a FUSE session has the type FrontEnd*. Threads: serve() by one, everything else
-// by any.
+// Serves one mount. The userdata of a FUSE session has the type FrontEnd*. Threads: one thread
+// calls serve(); any thread may call the other members.
 class FrontEnd {
  public:
   virtual ~FrontEnd() = default;
@@ -59,7 +59,7 @@ class FrontEnd {
   virtual void forget(uint64_t inode, uint64_t lookups) noexcept = 0;
   virtual wire::Space space() = 0;
 
-  // ---- Open handles. Returns the value for fuse_file_info::fh.
+  // ---- Open handles. add_handle() returns the value for fuse_file_info::fh.
   uint64_t add_handle(std::unique_ptr<OpenHandle> handle);
   void close_handle(uint64_t fh);
   template <typename Handle>
@@ -80,9 +80,9 @@ inline FrontEnd& front_end_of(fuse_req_t request) {
   return *static_cast<FrontEnd*>(fuse_req_userdata(request));
 }
 
-// access, opendir, readdir, releasedir, statfs, getxattr, listxattr, forget.
+// Adds access, opendir, readdir, releasedir, statfs, getxattr, listxattr and forget.
 void add_shared_operations(fuse_lowlevel_ops& operations);
-// The limits of a connection, for the operation `init`. A write or a read carries at most
+// Sets the limits of a connection, for the operation `init`. A write or a read carries at most
 // `request_max_bytes`.
 void set_connection_limits(fuse_conn_info& connection, size_t request_max_bytes);
 
@@ -91,25 +91,25 @@ void set_connection_limits(fuse_conn_info& connection, size_t request_max_bytes)
 void reply_error(fuse_req_t request, const Error& error);
 // Replies with success if `status` has a value; else returns the error.
 Status reply_done(fuse_req_t request, Status status = {});
-// Replies with the opened handle, which lives until close_handle().
+// Replies with the opened handle. The handle lives until close_handle().
 Status reply_open(fuse_req_t request, fuse_file_info& file, std::unique_ptr<OpenHandle> handle);
 
-// How long the kernel may use what a reply says without asking again. 0: not at all.
+// The time for which the kernel may use a reply without a new request, in seconds. 0: not at all.
 struct Validity {
   double name_s = 0;
   double attributes_s = 0;
 };
-// For what changes only through the kernel itself.
+// For attributes and names that change only through this kernel.
 inline constexpr double kAlwaysValidSeconds = 86'400;
 
-// The look-up count of the node in `view` was already increased by one for this reply.
+// The caller has already increased the look-up count of the node in `view` by one for this reply.
 fuse_entry_param entry_of(const NodeView& view, const Validity& validity);
 void reply_entry(fuse_req_t request, const NodeView& view, const Validity& validity);
 void reply_attributes(fuse_req_t request, const NodeView& view, const Validity& validity);
 
 // ---- Exceptions.
 
-// Runs `call` and returns its Status; turns an exception into an error.
+// Runs `call` and returns its Status. Turns an exception into an error.
 template <typename Call>
 Status without_exceptions(Call&& call) noexcept {
   try {

@@ -1,4 +1,4 @@
-// Requests through libfuse, with a socket in place of /dev/fuse.
+// Sends requests through libfuse, with a socket in place of /dev/fuse.
 #include "mount/front_end.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ Status getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   return {};
 }
 
-// Plays the kernel. Threads: one, plus those of the loop.
+// Acts as the kernel. Threads: one, and the threads of the loop.
 class FuseRequests : public testing::Test {
  protected:
   FuseRequests() {
@@ -140,7 +140,7 @@ class FuseRequests : public testing::Test {
   std::future<void> running_;
 };
 
-// Root may read and write everything, but execute only what somebody may execute.
+// Root may read and write every file, but may execute only files that have an execute bit.
 TEST_F(FuseRequests, AccessToExecuteDependsOnTheMode) {
   ASSERT_TRUE(serve());
   const auto access = [this](uint64_t inode, uint32_t mask) {
@@ -212,7 +212,7 @@ TEST_F(FuseRequests, AreServedWhileManyHandlersBlock) {
   replies.join();
 }
 
-// Threads of the loop that can be refused, as under pids.max.
+// Limits the threads that the loop can start, like pids.max.
 struct ThreadLimit {
   std::atomic<int> left;
   std::atomic<int> refused = 0;

@@ -15,10 +15,11 @@
 namespace ppmr {
 namespace {
 
-// More than one: a daemon that may not remove the mount of its predecessor could not mount either.
+// More than one mount can be dead: a daemon that may not remove the mount of its predecessor mounts
+// on top of it.
 constexpr int kDeadMountsMax = 16;
 
-// Lazily, because a process may have its working directory in the mount.
+// Detaches lazily (MNT_DETACH), because a process may have its working directory in the mount.
 void detach(const std::string& mountpoint) {
   if (::umount2(mountpoint.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0 || errno != EPERM) return;
   const auto fusermount = spawn({.argv = {"fusermount3", "-u", "-q", "-z", "--", mountpoint}});
@@ -27,7 +28,7 @@ void detach(const std::string& mountpoint) {
 }
 
 // A daemon that was killed, for example because memory was short, leaves its mount behind. Every
-// access to that mount fails, and the next daemon needs the same place.
+// access to that mount fails, and the next daemon needs the same mount point.
 Status remove_dead_mounts(const std::string& mountpoint) {
   for (int i = 0; i < kDeadMountsMax && is_dead_mount(mountpoint); ++i) {
     const auto mounted = find_mount(mountpoint);
@@ -81,8 +82,8 @@ Result<FuseChannel> mount_fuse(const MountOptions& options) {
   if (auto status = check_not_mounted(mountpoint); !status) return failure(status.error());
 
   std::string words = "nosuid,nodev,subtype=ppmr,fsname=" + options.source_label;
-  // Root may do anything. To find that out, the kernel would request the attributes of a directory
-  // anew for each name that is made there.
+  // For root no permission check is needed, because root may do anything. To check, the kernel
+  // would request the attributes of a directory again for each name that is created in it.
   if (options.allow_other || ::geteuid() != 0) words += ",default_permissions";
   if (options.allow_other) words += ",allow_other";
   UniqueFd device(::fuse_open_channel(mountpoint.c_str(), words.c_str()));

@@ -1,5 +1,5 @@
-// Mounts a FUSE file system without serving it: for that, mount(2) or fusermount3 is enough. So a
-// process with the right to mount can do it for another one that serves.
+// Mounts a FUSE file system without serving it. This requires only mount(2) or fusermount3, so a
+// process with the right to mount can do it for another process that serves.
 #pragma once
 
 #include <functional>
@@ -18,21 +18,22 @@ struct MountOptions {
 
 struct FuseChannel {
   UniqueFd device;  // /dev/fuse: receives the requests of this mount
-  // Detaches the mount, so no new caller finds it. To be called once, by any thread.
+  // Detaches the mount, so no new caller finds it. Called once, by any thread.
   std::function<void()> unmount;
 };
 
-// Whether the daemon of the mount there has died: stat(2) returns ENOTCONN.
+// Returns whether the daemon of the mount at `path` has died: stat(2) returns ENOTCONN.
 bool is_dead_mount(const std::string& path);
 
-// The canonical path of a directory to mount on, which may be covered by the mount of a ppmr daemon
-// that died. Changes nothing. Errors: ENOENT, ENOTDIR, EBUSY (a dead mount of another file system).
+// Returns the canonical path of a directory to mount on. The dead mount of a ppmr daemon may cover
+// the directory. Changes nothing. Errors: ENOENT, ENOTDIR, EBUSY (a dead mount of another file
+// system).
 Result<std::string> resolve_mountpoint(const std::string& path);
 
-// Mounts as type fuse.ppmr with nosuid and nodev, in place of what a ppmr daemon left there when it
-// died. The kernel checks permissions, except where root alone has access. Callers wait until the
-// mount is served. Errors: those of resolve_mountpoint, EBUSY (a ppmr mount is there already),
-// those of mount(2).
+// Mounts with type fuse.ppmr, nosuid and nodev. First removes the dead mounts that ppmr daemons
+// have left there. The kernel checks permissions, except where root alone has access. Callers wait
+// until the mount is served. Errors: those of resolve_mountpoint; EBUSY (a ppmr mount is there
+// already); those of mount(2).
 Result<FuseChannel> mount_fuse(const MountOptions& options);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// In a mount namespace of its own, so that nothing is left behind.
+// The test runs in a mount namespace of its own, so no mount is left behind.
 #include "mount/fuse_channel.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ class FuseChannelTest : public ::testing::Test {
     ::rmdir(directory_.c_str());
   }
 
-  // As a FUSE daemon that is killed leaves one.
+  // Leaves a dead mount, as a FUSE daemon does when it is killed.
   void leave_dead_mount(const char* type) {
     const UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
     ASSERT_TRUE(device);

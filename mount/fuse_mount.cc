@@ -20,7 +20,7 @@ Result<std::unique_ptr<FuseMount>> FuseMount::create(
     fuse_session_destroy(session);
     return failure(channel.error());
   }
-  // libfuse takes a descriptor that is mounted already, and then unmounts nothing.
+  // libfuse accepts the descriptor of a mount that exists already. It then does not unmount.
   const std::string device = "/dev/fd/" + std::to_string(channel->device.release());
   if (fuse_session_mount(session, device.c_str()) != 0) {
     channel->unmount();

@@ -14,12 +14,12 @@ namespace ppmr {
 // Threads: created and destroyed by one thread; stop() by any.
 class FuseMount {
  public:
-  // `mount` is called once. Operations get `userdata` from fuse_req_userdata(). Errors: those of
+  // Calls `mount` once. Operations get `userdata` from fuse_req_userdata(). Errors: those of
   // `mount`.
   static Result<std::unique_ptr<FuseMount>> create(
       const std::function<Result<FuseChannel>()>& mount, const fuse_lowlevel_ops& operations,
       void* userdata);
-  // Callers without a reply get ENOTCONN.
+  // Unmounts. Callers that have no reply yet get ENOTCONN.
   ~FuseMount();
 
   fuse_session* session() const { return session_; }

@@ -13,7 +13,8 @@ constexpr uint64_t kMagic = 0x31656c646e756250;  // "Pbundle1"
 constexpr uint64_t kNameMaxBytes = 255;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
 
-// Both ends are programs of one machine and one version.
+// No byte order or version is needed: the same machine and the same version of ppmr write and read
+// a bundle.
 struct Header {
   uint64_t magic = kMagic;
   uint64_t files = 0;
@@ -30,7 +31,7 @@ tl::unexpected<Error> malformed(const std::string& what) {
   return failure(EPROTO, "bundle of images: " + what);
 }
 
-// A name in a directory, and nothing that leads elsewhere.
+// Returns true for the name of an entry of a directory, and false for a path that leads elsewhere.
 bool is_plain(std::string_view name) {
   return !name.empty() && name.size() <= kNameMaxBytes && name != "." && name != ".." &&
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
@@ -79,7 +80,7 @@ std::span<std::byte> BundleWriter::bytes_of(size_t file) const {
 }
 
 Result<UniqueFd> BundleWriter::finish() {
-  mapped_ = MappedFile();  // a writable mapping would forbid the seal
+  mapped_ = MappedFile();  // the kernel refuses the seal while a writable mapping exists
   if (::fcntl(memfd_.get(), F_ADD_SEALS, kSeals) != 0) {
     return system_failure("seal", "a bundle of images");
   }

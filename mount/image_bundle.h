@@ -23,7 +23,7 @@
 
 namespace ppmr {
 
-inline constexpr uint64_t kBundleMaxBytes = 64 << 20;  // of the bytes in it
+inline constexpr uint64_t kBundleMaxBytes = 64 << 20;  // limit for the bytes of all included files
 inline constexpr size_t kBundleFilesMax = 1'000'000;
 
 // Threads: one.
@@ -32,15 +32,15 @@ class BundleWriter {
   struct File {
     std::string name;
     uint64_t size_bytes = 0;
-    bool included = false;  // its bytes are in the bundle
+    bool included = false;  // true: its bytes are in the bundle
   };
 
-  // `is_flat`: the checkpoint has nothing but these files. Errors: of the file system; EPROTO for
-  // more than kBundleMaxBytes.
+  // `is_flat`: the checkpoint contains only these files. Errors: the errors of the file system;
+  // EPROTO for more than kBundleMaxBytes.
   static Result<BundleWriter> create(const std::vector<File>& files, bool is_flat);
-  // Where the bytes of an included file belong. They are zero.
+  // Returns the place for the bytes of an included file. The place is filled with zeros.
   std::span<std::byte> bytes_of(size_t file) const;
-  // The sealed memfd. To be called once. Errors: of the file system.
+  // Returns the sealed memfd. Called once. Errors: the errors of the file system.
   Result<UniqueFd> finish();
 
  private:
@@ -51,23 +51,24 @@ class BundleWriter {
 
   UniqueFd memfd_;
   MappedFile mapped_;
-  std::vector<Place> places_;  // of each file
+  std::vector<Place> places_;  // one for each file
 };
 
-// Threads: any, as it does not change.
+// Threads: any, because a bundle does not change.
 class ImageBundle {
  public:
-  // Errors: EPROTO for a file that is not sealed or that no BundleWriter has written; of the file
-  // system.
+  // Errors: EPROTO for a file that is not sealed or that no BundleWriter has written; the errors of
+  // the file system.
   static Result<ImageBundle> open(const UniqueFd& memfd);
 
   bool is_flat() const { return is_flat_; }
-  // By name. Valid while the bundle exists.
+  // The bytes of the included files, by name. Valid while the bundle exists.
   const std::map<std::string_view, std::span<const std::byte>>& included() const {
     return included_;
   }
-  const std::map<std::string_view, uint64_t>& left_out() const { return left_out_; }  // sizes
-  // Null if the bundle does not include the file.
+  // The sizes of the other files, by name.
+  const std::map<std::string_view, uint64_t>& left_out() const { return left_out_; }
+  // Returns null if the bundle does not include the file.
   const std::span<const std::byte>* find(std::string_view name) const;
 
  private:

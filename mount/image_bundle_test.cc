@@ -58,7 +58,7 @@ TEST(ImageBundle, TooManyBytesAreRefused) {
   EXPECT_EQ(refused.error().errno_value, EPROTO);
 }
 
-// The bytes of a bundle, changed by `change`, sealed or not.
+// Returns the bytes of a bundle, changed by `change`, in a sealed or unsealed memfd.
 UniqueFd changed(const std::function<void(std::string&)>& change, bool is_sealed = true) {
   const UniqueFd memfd = write_bundle({{"one", 3, true}, {"two", 5, true}});
   std::string bytes(1000, '\0');

@@ -99,7 +99,7 @@ Result<MountedPath> find_mount(const std::string& path) {
 }
 
 // Walks the path like the kernel, but looks each prefix up in the mount table before it accesses
-// the prefix. It accesses nothing inside a ppmr mount, so it follows no symbolic links there.
+// the prefix. Accesses no path inside a ppmr mount, so it follows no symbolic links there.
 Result<MountedPath> find_mount(const std::string& path, const std::vector<MountEntry>& mounts) {
   if (path.empty()) return failure(ENOENT, "the path is empty");
   std::deque<std::string> pending;
@@ -111,7 +111,7 @@ Result<MountedPath> find_mount(const std::string& path, const std::vector<MountE
   }
   std::vector<std::string> resolved;
   const MountEntry* mount = nullptr;  // the ppmr mount that contains `resolved`
-  size_t mount_depth = 0;             // number of components of the mount point's path
+  size_t mount_depth = 0;             // number of components of that mount's path
   int symlinks = 0;
   while (!pending.empty()) {
     const std::string component = std::move(pending.front());

@@ -1,5 +1,5 @@
-// Finds the ppmr mounts, and the mount that contains a path. Reads /proc/self/mountinfo for it and
-// does not access the mount, because such an access could block on the mount's daemon.
+// Finds the ppmr mounts, and the mount that contains a path. Reads /proc/self/mountinfo and does
+// not access the mount, because such an access could block on the mount's daemon.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ struct MountEntry {
   bool is_ppmr() const { return type == "fuse.ppmr"; }
 };
 
-// The visible mounts: if several mounts have the same mount point, only the last of them. proc(5)
-// describes the format. Lines that cannot be parsed are skipped.
+// Returns the visible mounts: if several mounts have the same mount point, only the last of them.
+// proc(5) describes the format. Skips lines that it cannot parse.
 std::vector<MountEntry> parse_mountinfo(std::string_view text);
 
 Result<std::vector<MountEntry>> read_mounts();
@@ -30,9 +30,9 @@ struct MountedPath {
   std::string remainder;  // path in the mount, without outer slashes: "", "ck1", "ck1/a.img"
 };
 
-// The ppmr mount that contains `path`. Follows symbolic links up to the mount point. The remainder
-// is not accessed and need not exist. Errors: ENOENT, ELOOP and others for the part before the
-// mount; ENODEV when no ppmr mount contains the path.
+// Returns the ppmr mount that contains `path`. Follows symbolic links up to the mount point. Does
+// not access the rest of the path, which need not exist. Errors: ENOENT, ELOOP and others for the
+// part before the mount; ENODEV when no ppmr mount contains the path.
 Result<MountedPath> find_mount(const std::string& path);
 Result<MountedPath> find_mount(const std::string& path, const std::vector<MountEntry>& mounts);
 

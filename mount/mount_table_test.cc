@@ -46,7 +46,7 @@ class FindMount : public testing::Test {
     std::filesystem::create_directory(base_ + "/real");
     std::filesystem::create_directory_symlink("real", base_ + "/link");
     std::filesystem::create_directory_symlink(base_ + "/loop", base_ + "/loop");
-    // The mount point does not exist: accessing it would fail.
+    // The mount point does not exist, so an access to it would fail.
     mounts_ = {{"/", "/", "ext4", "/dev/sda1"},
                {base_ + "/real/mnt", "/", "fuse.ppmr", "/run/ppmr/a.sock"},
                {base_ + "/bound", "/ck1", "fuse.ppmr", "/run/ppmr/a.sock"}};

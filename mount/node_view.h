@@ -31,7 +31,7 @@ struct DirectoryEntry {
 mode_t file_type_bits(wire::NodeType type);  // S_IFDIR, S_IFREG or S_IFLNK
 struct stat stat_of(const NodeView& view);
 
-// Times are nanoseconds since the epoch, negative before it.
+// Returns the time in nanoseconds since the epoch, negative before the epoch.
 int64_t now_ns();
 int64_t to_ns(const timespec& time);
 timespec to_timespec(int64_t time_ns);

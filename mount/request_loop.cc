@@ -18,18 +18,20 @@ constexpr size_t kUsualWorkersMax = 8;
 constexpr size_t kBuffersPerWorker = 4;
 
 // A worker that processes a request for longer than this is probably blocked: no request needs that
-// much time, even on a busy core. The loop starts no thread before that: when it started one as
-// soon as no worker was receiving, this took four fifths of the time with two writers of 4 KiB.
+// much time, even on a busy core. The loop starts no further worker earlier. An earlier version
+// started one as soon as no worker was receiving; with two writers of 4 KiB this took four fifths
+// of the time.
 constexpr milliseconds kBlockedAfter{4};
-// While all workers stay blocked, each round starts twice as many workers as the one before, at
-// most this many. A thousand blocked writers delay the next request by about twenty rounds, not by
-// a thousand.
+// While all workers stay blocked, each round starts twice as many workers as the round before, but
+// at most this many. A thousand blocked writers therefore delay the next request by about twenty
+// rounds, not by a thousand.
 constexpr size_t kWorkersPerRoundMax = 64;
 
 constexpr milliseconds kThreadRetryInterval{100};
 constexpr milliseconds kBufferRetryInterval{10};
 
-// Interrupts a worker's read(2). The default action would end the process.
+// Interrupts a worker's read(2). The loop installs a handler, because the default action would end
+// the process.
 constexpr int kWakeSignal = SIGUSR1;
 
 void install_wake_handler() {
@@ -56,8 +58,8 @@ std::unique_ptr<RequestBuffer> HeapRequestBuffers::make() {
 RequestLoopOptions RequestLoopOptions::for_buffers(size_t buffers) {
   const size_t most = std::clamp(buffers / kBuffersPerWorker, kUsualWorkersMin, kUsualWorkersMax);
   RequestLoopOptions options;
-  // Not more: on two cores four workers were up to a third slower than two, with pools of 8 to 64
-  // MiB (bench/README.md).
+  // The loop uses no more workers than this: on two cores four workers were up to a third slower
+  // than two, with pools of 8 to 64 MiB (bench/README.md).
   options.workers_usual =
       std::clamp<size_t>(std::thread::hardware_concurrency(), kUsualWorkersMin, most);
   return options;
@@ -93,7 +95,7 @@ void RequestLoop::run(const std::function<void()>& ending) {
   await_workers(lock);
 }
 
-// Returns when the loop is stopping.
+// Starts workers while all are blocked. Returns when the loop stops.
 void RequestLoop::watch_workers(std::unique_lock<std::mutex>& lock) {
   size_t round = 1;
   while (!stopping_) {
@@ -116,7 +118,8 @@ void RequestLoop::watch_workers(std::unique_lock<std::mutex>& lock) {
 }
 
 void RequestLoop::await_workers(std::unique_lock<std::mutex>& lock) {
-  // A signal that arrives just before a worker calls read(2) is lost, so the loop sends it again.
+  // If a signal arrives just before a worker calls read(2), the signal has no effect. The loop
+  // therefore sends it again.
   while (workers_ > 0) {
     for (pthread_t worker : receiving_) ::pthread_kill(worker, kWakeSignal);
     changed_.wait_for(lock, milliseconds(10));
@@ -174,7 +177,7 @@ void RequestLoop::serve_requests() {
     std::span<std::byte> memory;
     try {
       memory = buffer->take();
-    } catch (const std::exception&) {  // no memory now
+    } catch (const std::exception&) {  // no memory is free now
     }
     request.mem = memory.data();
     const int received = memory.empty() ? -EAGAIN : fuse_session_receive_buf(session_, &request);

@@ -1,7 +1,7 @@
 // The threads that receive and process the requests of a mount. A handler may block (for a slot,
-// for the peer): when no worker is free to receive, and none finishes its request for some
-// milliseconds, the loop starts more workers. There is no maximum, so a blocked caller never blocks
-// another one.
+// for the peer). When no worker is free to receive, and none finishes its request for some
+// milliseconds, the loop starts more workers. The number of workers has no maximum, so a blocked
+// caller never blocks another caller.
 #pragma once
 
 #include <fuse3/fuse_lowlevel.h>
@@ -20,12 +20,12 @@
 
 namespace ppmr {
 
-// The memory into which one worker receives its requests. Threads: that worker's.
+// The memory into which one worker receives its requests. Threads: that worker alone.
 class RequestBuffer {
  public:
   virtual ~RequestBuffer() = default;
-  // Memory for one request: at least max_write plus one page; before the mount knows its max_write,
-  // at least kRequestMinBytes. Empty if there is no memory now.
+  // Returns memory for one request: at least max_write plus one page; before the mount knows its
+  // max_write, at least kRequestMinBytes. Empty if no memory is free now.
   virtual std::span<std::byte> take() = 0;
   // The worker calls this when it has processed the request in the memory of take().
   virtual void give_back() = 0;
@@ -41,20 +41,23 @@ class RequestBuffers {
 // libfuse reads up to 256 pages and a header page before it has the mount's max_write.
 inline constexpr size_t kRequestMinBytes = (size_t{1} << 20) + 4096;
 
-// Heap memory, for mounts that are only read. Pages that no request needs are never touched.
+// Heap memory, for mounts that callers only read. The kernel allocates a page only when a request
+// fills it.
 class HeapRequestBuffers final : public RequestBuffers {
  public:
   std::unique_ptr<RequestBuffer> make() override;
 };
 
 struct RequestLoopOptions {
-  // Two workers more than cores: one receives the next request while the others process theirs
-  // (processing a write continues after the reply). But each worker may occupy one of `buffers`, so
-  // there are at most 8 workers, and usually not more than one for four buffers.
+  // Returns options with two workers more than cores: one worker receives the next request while
+  // the others process theirs (processing a write continues after the reply). But each worker may
+  // occupy one of `buffers`, so there are at most 8 workers, and usually not more than one for four
+  // buffers.
   static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
 
-  size_t workers_usual = 2;  // number of workers at the start; more only while these are blocked
-  // Starts a thread; throws std::system_error when that fails. Tests replace it.
+  // Workers at the start; the loop adds more only while these are blocked.
+  size_t workers_usual = 2;
+  // Starts a thread; throws std::system_error when that fails. Tests replace this function.
   std::function<std::thread(std::function<void()>)> start_thread = [](std::function<void()> body) {
     return std::thread(std::move(body));
   };
@@ -73,7 +76,7 @@ class RequestLoop {
   // Starts the usual workers. Errors: EAGAIN when not even one could be started.
   Status start();
   // Returns when the mount was unmounted or stop() was called, after all workers have ended. Before
-  // it waits for them it calls `ending`, which makes blocked handlers return.
+  // it waits for the workers it calls `ending`, which makes blocked handlers return.
   void run(const std::function<void()>& ending);
   void stop();
   size_t workers() const;
@@ -94,8 +97,8 @@ class RequestLoop {
   // Guarded by mutex_.
   std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
   size_t workers_ = 0;
-  uint64_t returns_ = 0;   // how often a worker has finished a request
-  bool watching_ = false;  // all workers were busy: run() adds some if all stay blocked
+  uint64_t returns_ = 0;   // number of requests that workers have finished
+  bool watching_ = false;  // all workers were busy: run() adds workers if all stay blocked
   bool stopping_ = false;
   bool out_of_threads_ = false;  // the last attempt to start a worker failed
 };
