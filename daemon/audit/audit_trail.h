@@ -1,8 +1,8 @@
-// The audit trail: who connected, who was refused, what moved and what was restarted. One line for
-// each event, as JSON: to syslog (facility authpriv), and appended to a file if there is one.
-//
-// Bytes from peers are escaped, so a line is always one line of ASCII. Nothing is removed here: the
-// journal and logrotate keep lines by age (docs/operations.md).
+// The audit trail: which peers connected, which peers were refused, what was moved and what was
+// restarted. It has one line of JSON for each event. The daemon sends the line to syslog (facility
+// authpriv), and appends it to the audit file if there is one.
+// Bytes from peers are escaped, so a line is always one line of ASCII. The daemon removes no line:
+// journald and logrotate remove lines by age (docs/operations.md).
 #pragma once
 
 #include <chrono>
@@ -23,16 +23,18 @@ class AuditTrail {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `file`: an absolute path; it is created with mode 0600. Empty: syslog only. Errors: those of
-  // open(2); EPERM when other users can change the file; ELOOP for a symbolic link.
+  // Opens the audit trail. `file` is an absolute path; open() creates a missing file with mode
+  // 0600. Empty: syslog only. Errors: those of open(2); EPERM when other users can change the file;
+  // ELOOP for a symbolic link.
   static Result<std::unique_ptr<AuditTrail>> open(const std::string& file);
 
-  // Writes {"time":NOW,"event":`event`, ...`details`}. An error is logged: it stops nothing.
+  // Writes {"time":NOW,"event":`event`, ...`details`}. An error is only logged and has no other
+  // effect.
   void write(const std::string& event, const nlohmann::json& details);
-  // Of events that strangers cause, writes at most kStrangersPerSecond for long, and the number of
-  // those left out in the next one.
+  // Limits the lines about events that strangers cause: writes on average at most
+  // kStrangersPerSecond, and adds the number of omitted events to the next line.
   void write(const ConnectionEvent& event, Clock::time_point now = Clock::now());
-  // Opens the file again, after logrotate has renamed it. Errors: those of open().
+  // Opens the file again after logrotate has renamed it. Errors: those of open().
   Status reopen(const OpenFile& open = open_to_append);
 
   static constexpr double kStrangersPerSecond = 10;

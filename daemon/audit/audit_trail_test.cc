@@ -1,4 +1,5 @@
-// The audit file: private, one line of ASCII per event, bounded for strangers.
+// The audit file is private and has one line of ASCII per event. The lines about strangers are
+// limited.
 #include "daemon/audit/audit_trail.h"
 
 #include <gmock/gmock.h>

@@ -50,7 +50,8 @@ sigset_t stop_signal_set() {
   return set;
 }
 
-// This process holds the memory of other processes: disable core dumps, and ptrace except by root.
+// This process holds the memory of other processes. Disable core dumps, and allow ptrace to root
+// only.
 void protect_memory() {
   rlimit core{};
   getrlimit(RLIMIT_CORE, &core);
@@ -59,12 +60,13 @@ void protect_memory() {
   prctl(PR_SET_DUMPABLE, 0);
 }
 
-// Makes free() return large buffers to the kernel. By default, freeing a first large buffer raises
-// malloc's threshold, and later large buffers stay in the heap (mallopt(3), M_MMAP_THRESHOLD).
+// Makes free() return large buffers to the kernel. By default, the first free of a large buffer
+// raises malloc's threshold, and later large buffers stay in the heap (mallopt(3),
+// M_MMAP_THRESHOLD).
 void return_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
 
-// The text of a line (%*): messages of peers and names of files may contain line breaks, with which
-// they could forge lines, and sequences that control a terminal.
+// Escapes the text of a log line (%*). Messages of peers and names of files may contain line
+// breaks, which could forge lines, and sequences that control a terminal.
 class EscapedText final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&,
@@ -150,7 +152,7 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
     }
     daemon.parent_ = std::move(write_end);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    // If the parent died before the prctl, no SIGTERM will arrive.
+    // If the parent died before the prctl call, no SIGTERM will arrive.
     if (getppid() != parent) return to_int(ExitCode::kInterrupted);
   }
   StopSignals::block();
@@ -163,7 +165,7 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
   ExitCode exit_code = ExitCode::kFailure;
   try {
     exit_code = body(daemon);
-  } catch (const std::exception& exception) {  // for example: no thread can be started
+  } catch (const std::exception& exception) {  // for example, no thread can be started
     exit_code = daemon.failed({EIO, exception.what()}, ExitCode::kFailure);
   }
   daemon.service_manager_.notify("STOPPING=1");

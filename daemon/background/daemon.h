@@ -28,7 +28,7 @@ class sink;
 namespace ppmr {
 
 struct DaemonOptions {
-  std::string name;         // prefix of error messages
+  std::string name;         // error messages begin with this name
   bool foreground = false;  // do not fork
   std::string log_file;     // empty: stderr in the foreground, syslog in the background
 };
@@ -37,13 +37,13 @@ struct DaemonOptions {
 // ready or has failed. Threads: one at a time.
 class Daemon {
  public:
-  // Tells the service manager, and makes the waiting parent exit with 0. In the background the
-  // daemon then detaches: it starts its own session, its working directory is / (resolve relative
-  // paths before), stdio is /dev/null, and the log goes to the log file or to syslog. It no longer
-  // ends with its parent.
+  // Reports to the service manager that the daemon is ready, and makes the waiting parent exit with
+  // 0. In the background the daemon then detaches: it starts its own session, its working directory
+  // becomes / (resolve relative paths before), stdio becomes /dev/null, and the log goes to the log
+  // file or to syslog. The daemon then no longer ends with its parent.
   void ready();
-  // Before ready(): the parent prints the message and exits with `exit_code`. Later: logs the
-  // message. Returns `exit_code`.
+  // Before ready(): the parent prints the message and exits with `exit_code`. After ready(): logs
+  // the message. Returns `exit_code`.
   ExitCode failed(const Error& error, ExitCode exit_code);
   ExitCode failed(const CommandError& error) { return failed({0, error.message}, error.exit_code); }
   // Opens the log file again, after logrotate has renamed it. No effect without one.
@@ -61,25 +61,25 @@ class Daemon {
   std::string log_path_;  // absolute
   const ServiceManager service_manager_;
   std::shared_ptr<spdlog::sinks::sink> file_sink_;
-  UniqueFd parent_;  // pipe to the waiting parent; empty in the foreground and after reporting
+  UniqueFd parent_;  // pipe to the waiting parent; empty in the foreground and after the report
   bool ready_ = false;
 };
 
-// Runs `body` in the background or foreground and returns the exit code of this process: in the
-// parent when the child is ready, has failed or has died, in the child when `body` has returned. An
-// exception of `body` counts as Daemon::failed(). It forks: the process must not have threads. In
-// `body` SIGTERM, SIGINT and SIGHUP are blocked (see StopSignals), SIGPIPE is ignored, and core
-// dumps are disabled, because images hold secrets.
+// Runs `body` in the background or foreground and returns the exit code of this process. The parent
+// returns when the child is ready, has failed or has died; the child returns when `body` has
+// returned. An exception of `body` counts as Daemon::failed(). run_daemon() forks, so the process
+// must not have threads. While `body` runs, SIGTERM, SIGINT and SIGHUP are blocked (see
+// StopSignals), SIGPIPE is ignored, and core dumps are disabled, because images hold secrets.
 int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon&)>& body);
 
-// Calls `stop` on a thread of its own when SIGTERM or SIGINT arrives, and `reload` for SIGHUP, so
-// they are not limited to async-signal-safe functions. Signals that arrive before this object
-// exists stay pending. Threads: created and destroyed by one thread.
+// Calls `stop` when SIGTERM or SIGINT arrives, and `reload` when SIGHUP arrives. Both run on a
+// thread of this object, so they may call functions that are not async-signal-safe. Signals that
+// arrive before this object exists stay pending. Threads: created and destroyed by one thread.
 class StopSignals {
  public:
   using Stop = std::function<void(int signal)>;
   using Reload = std::function<void()>;
-  // Throws std::system_error when no descriptor or thread is available.
+  // Throws std::system_error when it cannot get a descriptor or a thread.
   StopSignals(Stop stop, Reload reload);
   ~StopSignals();
 

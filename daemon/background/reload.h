@@ -1,4 +1,4 @@
-// What a daemon does on SIGHUP.
+// The work of a daemon on SIGHUP.
 #pragma once
 
 #include "daemon/audit/audit_trail.h"
@@ -8,9 +8,9 @@
 
 namespace ppmr {
 
-// Opens log file and audit file again, and reads keys and certificates again. What cannot be read
-// stays as it was. Sessions and checkpoints are not affected.
-// `open`: how a daemon without rights opens its files.
+// Opens the log file and the audit file again, and reads keys and certificates again. If a file
+// cannot be read, the daemon continues with its old content. Sessions and checkpoints are not
+// affected. `open` opens a file for a daemon that has no right to open it.
 inline void reload(Daemon& daemon, Security& security, AuditTrail& audit, OpenFile open = {}) {
   daemon.reopen_log();
   if (Status opened = audit.reopen(open ? open : open_to_append); !opened) {

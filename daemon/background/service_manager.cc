@@ -20,7 +20,7 @@ std::string take_variable(const char* name) {
   return taken;
 }
 
-// A datagram socket that sends to `name`; empty if there is none.
+// Returns a datagram socket that sends to `name`; empty if there is no such socket.
 UniqueFd connect_to(const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -1,7 +1,7 @@
-// Tells the service manager (systemd, Type=notify) that the daemon is ready, ends, or is alive.
-//
-// The protocol is one datagram per message, sd_notify(3). libsystemd is not linked: it would bring
-// three compression libraries into a process that holds the memory of others.
+// Reports to the service manager (systemd, Type=notify) that the daemon is ready, ends, or is
+// alive.
+// The protocol is one datagram per message, sd_notify(3). The daemon does not link libsystemd,
+// which would bring three compression libraries into a process that holds the memory of others.
 #pragma once
 
 #include <chrono>
@@ -15,28 +15,30 @@
 
 namespace ppmr {
 
-// The service manager of this process, taken from the environment. The variables are removed from
-// it: no process that the daemon starts may speak for the daemon. Without a service manager
-// everything here does nothing. Threads: created by one, before others start; then any.
+// The service manager of this process, taken from the environment. The constructor removes the
+// variables from the environment, so a process that the daemon starts cannot send messages in the
+// daemon's place. Without a service manager the members have no effect. Threads: created by one
+// thread, before others start; then any.
 class ServiceManager {
  public:
   ServiceManager();
 
-  // `message`: "READY=1", "STOPPING=1" and others of sd_notify(3). Never blocks.
+  // Sends `message`: "READY=1", "STOPPING=1" or another message of sd_notify(3). Never blocks.
   void notify(const std::string& message) const;
-  // WatchdogSec of the unit; 0: no watchdog.
+  // Returns WatchdogSec of the unit. 0: no watchdog.
   std::chrono::microseconds watchdog_period() const { return watchdog_period_; }
 
  private:
-  UniqueFd socket_;  // connected while the process may still do so; empty: no service manager
+  // Connected at the start, while the process has the right; empty: no service manager.
+  UniqueFd socket_;
   std::chrono::microseconds watchdog_period_{0};
 };
 
-// Calls `check` twice per watchdog period and tells the service manager each time that it returned.
-// A daemon that hangs in `check` is killed by the service manager.
+// Calls `check` twice per watchdog period, and sends a message to the service manager after each
+// call. The service manager kills a daemon whose `check` does not return.
 class Watchdog {
  public:
-  // Throws std::system_error when no thread is available.
+  // Throws std::system_error when no thread can be started.
   Watchdog(const ServiceManager& manager, std::function<void()> check);
   ~Watchdog();
 

@@ -46,7 +46,7 @@ TEST_F(ServiceManagerTest, GetsMessagesAtAnAbstractName) {
   const ServiceManager manager;
   manager.notify("READY=1");
   EXPECT_EQ(receive(), "READY=1");
-  EXPECT_EQ(std::getenv("NOTIFY_SOCKET"), nullptr);  // not for child processes
+  EXPECT_EQ(std::getenv("NOTIFY_SOCKET"), nullptr);  // child processes must not get it
 }
 TEST_F(ServiceManagerTest, GetsMessagesAtAPath) {
   std::string directory = std::filesystem::temp_directory_path() / "service_manager_test-XXXXXX";

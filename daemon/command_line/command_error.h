@@ -20,8 +20,8 @@ inline tl::unexpected<CommandError> command_failure(ExitCode exit_code, std::str
   return tl::unexpected<CommandError>(CommandError{exit_code, std::move(message)});
 }
 
-// Prints "ppmr commit: message" to stderr, and the section of the manual that has the remedy; with
-// `json` also one object to stdout. Returns the exit code as a number.
+// Prints "ppmr commit: message" to stderr, followed by the name of the manual section that has the
+// remedy. With `json`, also prints one object to stdout. Returns the exit code as a number.
 int report(const std::string& command, const CommandError& error, bool json);
 
 }  // namespace ppmr

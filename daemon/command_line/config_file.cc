@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kConfig = "--config";
 
-// The value of the last --config; empty without one.
+// Returns the value of the last --config; empty if there is none.
 std::string config_path(const std::vector<std::string>& arguments) {
   std::string path;
   for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
@@ -60,7 +60,7 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& app,
                                          path, item.name, command->get_name()));
     }
     for (const std::string& value : item.inputs) {
-      // CLI11 would take the next argument instead.
+      // An empty value is refused here, because CLI11 would take the next argument as the value.
       if (value.empty())
         return failure(EINVAL,
                        fmt::format("{}: `{}` has no value: remove the line", path, item.name));

@@ -18,13 +18,13 @@ class App;
 
 namespace ppmr {
 
-// Adds --config to `command`. Call it before the other options are added: of an option that is
-// given twice the last value then counts, so that the command line wins over the file.
+// Adds --config to `command`. Call this before the other options are added. If an option is given
+// twice, the last value counts, so the command line overrides the file.
 void add_config_option(CLI::App& command);
 
-// Returns `arguments` (without the name of the program) with the lines of the file that --config
-// names inserted after the subcommand. Without --config it returns them unchanged. Errors: those of
-// opening the file; EINVAL for a name that is not an option of the subcommand.
+// Returns `arguments` (without the name of the program), with the lines of the configuration file
+// inserted after the subcommand. Without --config it returns `arguments` unchanged. Errors: those
+// of opening the file; EINVAL for a name that is not an option of the subcommand.
 Result<std::vector<std::string>> with_config_file(const CLI::App& app,
                                                   std::vector<std::string> arguments);
 

@@ -16,7 +16,8 @@ void add_credential_options(CLI::App& app, Credentials& credentials) {
                  "certificates that the authority has revoked (PEM)");
   app.add_option("--allow-peer", credentials.allowed_peers,
                  "accept peers with this name only; can be repeated")
-      ->allow_extra_args(false)  // takes one name: the argument after it may be the mount point
+      // Takes one name only, because the next argument may be the mount point.
+      ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--insecure", credentials.insecure,
                "allow plain text without authentication, also to other machines");

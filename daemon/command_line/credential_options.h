@@ -1,4 +1,4 @@
-// The options for authentication and encryption: the same for both daemons.
+// The options for authentication and encryption, which are the same for both daemons.
 #pragma once
 
 #include "rdma_stream/connection/security.h"

@@ -1,4 +1,4 @@
-// The options of `ppmr source` and `ppmr target` that say how the daemon runs.
+// The options of `ppmr source` and `ppmr target` about the process of the daemon.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace ppmr {
 
 struct MountFlags {
   bool allow_other = false;
-  std::string user;             // to run as; empty: chosen
+  std::string user;             // the user of the daemon; empty: the daemon chooses
   std::string log_file;         // empty: syslog
-  std::string audit_file;       // empty: syslog alone
+  std::string audit_file;       // empty: only syslog
   std::string metrics_address;  // empty: no metrics
   bool foreground = false;
   bool check = false;
 };
 
-// Throws CLI::ValidationError while the command line is parsed if the address of --metrics is not
-// one of this machine alone.
+// While it parses the command line, throws CLI::ValidationError if the address of --metrics is not
+// a loopback address.
 void add_mount_flags(CLI::App& app, MountFlags& flags);
 
 }  // namespace ppmr

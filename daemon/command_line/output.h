@@ -1,4 +1,4 @@
-// Output of the commands that must outlive their terminal.
+// Output of commands that must continue when their terminal has gone.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,10 +9,9 @@
 
 namespace ppmr {
 
-// Writes the text to the stream at once. Drops what cannot be written because the terminal or the
-// reader of the pipe has gone: fmt::print() throws then, and that must not end a migration. The
-// caller ignores SIGPIPE (ignore_sigpipe()).
-// Threads: any.
+// Writes the text to the stream at once. Drops text that it cannot write because the terminal or
+// the reader of the pipe has gone: fmt::print() would throw, which must not end a migration. The
+// caller ignores SIGPIPE (ignore_sigpipe()). Threads: any.
 template <typename... Args>
 void print_to(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);

@@ -23,7 +23,7 @@ TEST(PrintTo, DropsOutputForAPipeWithoutReader) {
 TEST(PrintTo, DropsOutputThatTheDeviceRefuses) {
   const File full(std::fopen("/dev/full", "w"), std::fclose);
   ASSERT_NE(full, nullptr);
-  setvbuf(full.get(), nullptr, _IONBF, 0);  // like stderr
+  setvbuf(full.get(), nullptr, _IONBF, 0);  // unbuffered, like stderr
   EXPECT_NO_THROW(print_to(full.get(), "event {}\n", 1));
 }
 

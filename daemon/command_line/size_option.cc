@@ -76,7 +76,7 @@ std::string format_size(uint64_t size_bytes) {
   if (size_bytes < 1024) return fmt::format("{} B", size_bytes);
   double value = static_cast<double>(size_bytes);
   size_t unit = 0;
-  while (value >= 1023.95 && unit + 1 < kNames.size()) {  // would be printed as 1024.0
+  while (value >= 1023.95 && unit + 1 < kNames.size()) {  // "%.1f" would print this value as 1024.0
     value /= 1024;
     ++unit;
   }

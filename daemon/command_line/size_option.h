@@ -17,23 +17,23 @@ class Option;
 
 namespace ppmr {
 
-// "8MiB" -> 8388608. Units: B, KiB, MiB, GiB, TiB and their first letters. Errors: EINVAL, also for
-// the ambiguous KB, MB, ...
+// Parses a size: "8MiB" -> 8388608. Units: B, KiB, MiB, GiB, TiB and their first letters. Errors:
+// EINVAL, also for the ambiguous KB, MB, ...
 Result<uint64_t> parse_size(std::string_view text);
-// "5", "0.5", "5s", "200ms", "2m". Errors: EINVAL.
+// Parses a time: "5", "0.5", "5s", "200ms", "2m". Errors: EINVAL.
 Result<std::chrono::milliseconds> parse_time(std::string_view text);
 
-// "0 B", "1.5 KiB", "1.0 GiB".
+// Formats a size: "0 B", "1.5 KiB", "1.0 GiB".
 std::string format_size(uint64_t size_bytes);
-// "3 ms", "1.2 s", "4 min 3 s", "2 h 5 min".
+// Formats a time: "3 ms", "1.2 s", "4 min 3 s", "2 h 5 min".
 std::string format_time(std::chrono::microseconds time);
 
-// Without the option the value stays unchanged; --help shows it as default.
+// Without the option the value stays unchanged; --help shows this value as the default.
 CLI::Option* add_size_option(CLI::App& app, const std::string& name, size_t& size_bytes,
                              const std::string& description);
 CLI::Option* add_time_option(CLI::App& app, const std::string& name,
                              std::chrono::milliseconds& time, const std::string& description);
-// --peer-timeout of both daemons: 0.1 seconds to 24 hours.
+// Adds --peer-timeout, which both daemons have: 0.1 seconds to 24 hours.
 CLI::Option* add_peer_timeout_option(CLI::App& app, std::chrono::milliseconds& time);
 
 }  // namespace ppmr

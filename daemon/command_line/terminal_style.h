@@ -7,16 +7,16 @@
 
 namespace ppmr {
 
-// Whether text may move the cursor: only on a terminal that has a name, and not on TERM=dumb.
+// Returns whether text may move the cursor: only on a terminal whose TERM is set and is not "dumb".
 bool may_move_cursor(bool is_terminal, const char* term);
-// Whether text may have colours. A variable NO_COLOR that is not empty forbids them
+// Returns whether text may have colours. A variable NO_COLOR that is not empty forbids them
 // (https://no-color.org).
 bool may_colour(bool is_terminal, const char* no_color, const char* term);
 
 // Threads: any.
 class TerminalStyle {
  public:
-  // Of a descriptor, and of the environment.
+  // Returns the style for a descriptor, as this process's environment allows it.
   static TerminalStyle of(int fd);
   TerminalStyle(bool moves_cursor, bool colours) : moves_cursor_(moves_cursor), colours_(colours) {}
 
@@ -33,8 +33,8 @@ class TerminalStyle {
   bool colours_;
 };
 
-// "TROUBLESHOOTING in ppmr-migrate(8)": the section of a manual page about this exit code. Empty:
-// there is none.
+// Returns "TROUBLESHOOTING in ppmr-migrate(8)", the section of a manual page about this exit code.
+// Empty if there is no such section.
 std::string manual_section(ExitCode exit_code);
 
 // Prints "NAME: message" to stderr, without a reference to the manual.

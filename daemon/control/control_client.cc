@@ -15,7 +15,8 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kAnswerMaxBytes = size_t{64} << 20;  // a status with 100,000 checkpoints
+// Enough for a status with 100,000 checkpoints.
+constexpr size_t kAnswerMaxBytes = size_t{64} << 20;
 
 }  // namespace
 
@@ -31,7 +32,7 @@ Status ControlCall::send(const std::string& control_socket, const nlohmann::json
   std::copy(control_socket.begin(), control_socket.end(), address.sun_path);
   socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket_) return system_failure("create a socket for", control_socket);
-  // EAGAIN: the listen queue is full, for example because the daemon is stopped.
+  // EAGAIN means that the listen queue is full, for example because the daemon is stopped.
   while (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) !=
          0) {
     if (errno != EAGAIN && errno != EINTR) {

@@ -1,5 +1,5 @@
-// The client's half of the control socket, see control_socket.h. It does not access the mount, so a
-// mount that hangs does not block it.
+// The client's half of the control socket, see control_socket.h. The client does not access the
+// mount, so a mount that hangs does not block it.
 #pragma once
 
 #include <chrono>
@@ -14,15 +14,16 @@
 
 namespace ppmr {
 
-// One request and its answer, for callers that do other work in between. Threads: one.
+// One request and its answer, for a caller that does other work between the two. Threads: one.
 class ControlCall {
  public:
-  // `descriptors`: travel with the request. Errors: as call().
+  // Sends a request, with `descriptors`. Errors: the same as for call().
   Status send(const std::string& control_socket, const nlohmann::json& request,
               std::chrono::milliseconds timeout, std::span<const UniqueFd> descriptors = {});
-  // Waits for the answer; after ETIMEDOUT the caller can wait again. Errors: as call().
+  // Waits for the answer. After ETIMEDOUT the caller can wait again. Errors: the same as for
+  // call().
   Result<nlohmann::json> answer(std::chrono::milliseconds timeout);
-  // The file descriptors that came with the answer, or the only one.
+  // Takes the file descriptors that came with the answer. descriptor() takes the only one.
   std::vector<UniqueFd> descriptors() { return std::exchange(descriptors_, {}); }
   UniqueFd descriptor() { return descriptors_.empty() ? UniqueFd() : std::move(descriptors()[0]); }
 
@@ -31,7 +32,7 @@ class ControlCall {
 
   std::string control_socket_;
   UniqueFd socket_;
-  std::string pending_;  // first part of an incomplete answer
+  std::string pending_;  // the first part of an incomplete answer
   std::vector<UniqueFd> descriptors_;
 };
 
@@ -45,8 +46,8 @@ Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::j
 // {"ok":false,"errno":N,"error":"text"}, EPROTO for any other object.
 Status accepted(const nlohmann::json& answer);
 
-// Whether a request failed because the daemon had too many clients: each tree that waits for its
-// checkpoint is one.
+// Returns whether a request failed because the daemon had too many clients. Each tree that waits
+// for its checkpoint is one client.
 bool is_crowded(const Error& error);
 
 }  // namespace ppmr

@@ -28,10 +28,11 @@ namespace {
 
 using nlohmann::json;
 constexpr std::string_view kSuffix = ".sock";
-// Other users cannot lock root out of a public socket.
+// Root has a limit of its own, so other users cannot take all places of a public socket.
 constexpr size_t kClientsOfRootMax = 64;
-// A socket is bound to a name with this suffix, and renamed when it listens. Without the rename,
-// another daemon that removes stale sockets could remove it between bind() and listen().
+// The server binds its socket to a name with this suffix, and renames it once the socket listens.
+// Otherwise another daemon that removes stale sockets could remove this one between bind() and
+// listen().
 constexpr std::string_view kUnfinished = ".new";
 
 Result<sockaddr_un> address_of(const std::string& path) {
@@ -43,7 +44,7 @@ Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
-// Other users must not be able to add sockets or links to the directory.
+// The directory must be private: other users must not add sockets or links to it.
 Status make_private_directory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_failure("create directory", directory);
@@ -63,7 +64,8 @@ Status make_private_directory(const std::string& directory) {
 
 std::string random_name() {
   unsigned char bytes[8];
-  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) std::abort();  // cannot fail for 8 bytes
+  // Getrandom() cannot fail for 8 bytes.
+  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) std::abort();
   std::string name;
   for (unsigned char byte : bytes) name += fmt::format("{:02x}", byte);
   return name;
@@ -78,7 +80,7 @@ bool is_stale(const std::string& path) {
          errno == ECONNREFUSED;
 }
 
-// A daemon that was killed did not remove its socket.
+// Removes the sockets of daemons that were killed before they could remove them.
 void remove_stale_sockets(const std::string& directory) {
   std::error_code error;
   std::filesystem::directory_iterator entry(directory, error);
@@ -99,7 +101,8 @@ Result<ControlClient> identify(int socket) {
   return ControlClient{peer.pid, peer.uid, peer.gid};
 }
 
-// The path at which a daemon listens, made ready for it.
+// Returns the path at which this daemon will listen. Creates the directory of the path, and refuses
+// a public path at which another daemon listens.
 Result<std::string> choose_path(const ControlServerOptions& options) {
   if (options.public_path.empty()) {
     if (Status made = make_private_directory(options.directory); !made) {
@@ -208,7 +211,7 @@ void ControlServer::accept_clients() {
         spdlog::error("control socket: dropped a client: {}", exception.what());
       }
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-      pollfd pause{end_.get(), POLLIN, 0};  // the next accept4() would fail, too: wait
+      pollfd pause{end_.get(), POLLIN, 0};  // the next accept4() would also fail, so wait
       poll(&pause, 1, 100);
     }
   }
@@ -238,7 +241,7 @@ void ControlServer::add_client(UniqueFd socket) {
       } catch (const std::exception& exception) {
         spdlog::error("control socket: dropped a client: {}", exception.what());
       }
-      // accept_clients() closes the socket when it has joined this thread.
+      // accept_clients() closes the socket after it has joined this thread.
       shutdown(client.socket.get(), SHUT_RDWR);
       client.done = true;
     });
@@ -249,7 +252,7 @@ void ControlServer::add_client(UniqueFd socket) {
   }
 }
 
-// Null: none.
+// Returns null if there is no reason to refuse the client.
 const char* ControlServer::reason_to_refuse(const ControlClient& client) const {
   if (client.uid == 0 || client.uid == owner_) return nullptr;
   if (options_.public_path.empty()) {
@@ -269,7 +272,8 @@ void ControlServer::serve_client(const Client& client) {
   };
   std::string pending;
   std::string line;
-  // Any user could make the daemon hold descriptors.
+  // On a public socket no descriptors are accepted, because any user could make the daemon hold
+  // many of them.
   const bool takes_descriptors = options_.public_path.empty();
   for (;;) {
     PassedDescriptors passed;

@@ -22,28 +22,30 @@ namespace ppmr {
 
 struct ControlServerOptions {
   std::string directory;  // empty: control_directory()
-  // If not empty: the path of a socket that all users may connect to, instead of one in
-  // `directory`. The handler decides what each may do.
+  // If not empty: the path of a socket that all users may connect to, instead of a socket in
+  // `directory`. The handler decides what each user may do.
   std::string public_path;
-  // Removes the socket from its directory at the end; empty: unlink(2).
+  // Removes the socket from its directory at the end. Empty: unlink(2) does.
   std::function<void(const std::string& path)> remove;
   size_t clients_max = 256;
   size_t clients_per_user_max = 256;  // does not apply to root
   size_t request_max_bytes = 64 << 10;
-  // Time limit for a client to send a whole request, and again to receive the answer.
+  // The time limit for a client to send a whole request, and the time limit for the client to
+  // receive the answer.
   std::chrono::milliseconds client_timeout{5000};
 };
 
-// Who sent a request; the kernel vouches for it (SO_PEERCRED).
+// The client that sent a request. The kernel supplies these numbers (SO_PEERCRED).
 struct ControlClient {
   pid_t pid = 0;
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-// File descriptors that travel with a request and its answer, at most kDescriptorsMax each.
+// The file descriptors that come with a request and go with its answer, at most kDescriptorsMax
+// each.
 struct PassedDescriptors {
-  std::vector<UniqueFd> received;  // not on a public socket
+  std::vector<UniqueFd> received;  // not received on a public socket
   std::vector<UniqueFd> to_send;
 };
 
@@ -59,16 +61,16 @@ class ControlServer {
   // nlohmann::json::exception (a field is missing or has the wrong type), ENOMEM for
   // std::bad_alloc, EIO for others.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
-  // For a handler that needs to know the client, or passes descriptors.
+  // For a handler that needs the identity of the client, or passes descriptors.
   using ClientHandler = std::function<nlohmann::json(
       const nlohmann::json& request, const ControlClient& client, PassedDescriptors& passed)>;
 
   // Creates the directory (mode 0700) and in it a listening socket (mode 0600) with a random name.
-  // Removes the sockets of dead daemons. Clients block until serve(). Errors: EADDRINUSE if another
-  // daemon listens on the public path; of the system calls.
+  // Removes the sockets of dead daemons. Clients block until serve() is called. Errors: EADDRINUSE
+  // if another daemon listens on the public path; the errors of the system calls.
   static Result<std::unique_ptr<ControlServer>> create(ControlServerOptions options = {});
-  // Removes the socket, closes the connections and waits for the handlers to return: the owner must
-  // have unblocked them.
+  // Removes the socket, closes the connections and waits for the handlers to return. The owner must
+  // unblock the handlers before.
   ~ControlServer();
 
   ControlServer(const ControlServer&) = delete;
@@ -101,14 +103,14 @@ class ControlServer {
   const UniqueFd end_;     // eventfd: written once by the destructor
   ClientHandler handler_;  // constant after serve()
 
-  std::list<Client> clients_;  // used by thread acceptor_, and after its end by the destructor
+  std::list<Client> clients_;  // thread acceptor_ uses it, and after its end the destructor
   std::thread acceptor_;
 };
 
-// {"ok":false,"errno":..,"error":..}
+// Returns {"ok":false,"errno":..,"error":..}.
 nlohmann::json refusal(const Error& error);
 
-// {"ok":true}, or the refusal.
+// Returns {"ok":true}, or the refusal.
 nlohmann::json answer_of(const Status& done);
 
 }  // namespace ppmr

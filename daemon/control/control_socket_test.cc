@@ -106,7 +106,7 @@ TEST_F(ControlSocket, SecondServerOfAPublicSocketIsRefusedAndAStaleSocketIsRepla
   const auto second = ControlServer::create(options_);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().errno_value, EADDRINUSE);
-  // The socket of a server that was killed.
+  // The killed server's socket is kept under this name.
   const std::string kept = base_ + "/kept.sock";
   std::filesystem::create_hard_link(options_.public_path, kept);
   server.reset();
@@ -141,7 +141,8 @@ TEST_F(ControlSocket, DescriptorsThatAClientSendsAreClosed) {
   writer.clear();
   EXPECT_NE(answer_on(client).find("true"), std::string::npos);
   char byte;
-  EXPECT_EQ(read(reader.get(), &byte, 1), 0);  // blocks while somebody has the other end
+  // Blocks while another process has the write end open.
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0);
 }
 
 TEST_F(ControlSocket, HandlerGetsTheDescriptorsOfItsRequestExceptOnAPublicSocket) {
@@ -168,7 +169,8 @@ TEST_F(ControlSocket, AnswerCarriesTheMostDescriptorsThatTheKernelPassesInTheirO
       passed.to_send.emplace_back(memfd_create("passed", MFD_CLOEXEC));
       EXPECT_EQ(ftruncate(passed.to_send.back().get(), static_cast<off_t>(i)), 0);
     }
-    return json{{"ok", true}, {"long", std::string(1 << 20, 'x')}};  // needs several sendmsg(2)
+    // The answer needs several calls of sendmsg(2).
+    return json{{"ok", true}, {"long", std::string(1 << 20, 'x')}};
   });
   ControlCall request;
   ASSERT_TRUE(request.send(server->path(), {{"op", "x"}}, seconds(5)));
@@ -192,7 +194,7 @@ TEST_F(ControlSocket, ReportsWhenItsProcessCannotHaveSoManyDescriptors) {
   ASSERT_TRUE(write_line(daemon.get(), "line", deadline, passed));
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit none{3, before.rlim_max};  // standard input and outputs have these
+  const rlimit none{3, before.rlim_max};  // standard input, output and error use up this limit
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   std::string pending, line;
   std::vector<UniqueFd> received;
@@ -238,7 +240,7 @@ TEST_F(ControlSocket, RefusesMalformedRequests) {
   }
 }
 
-// Copying and serialising JSON is recursive: it would exhaust the thread's stack.
+// Copying and serialising JSON is recursive, so deep nesting would exhaust the thread's stack.
 TEST_F(ControlSocket, RefusesDeeplyNestedRequests) {
   options_.request_max_bytes = size_t{4} << 20;
   const auto server = serve([](const json& request) {
@@ -266,7 +268,7 @@ TEST(ParseJson, LimitsTheDepth) {
 }
 
 TEST(ParseJson, RefusesNumbersThatDoNotFitIntoIntegers) {
-  // To convert one of these to an integer would be undefined.
+  // The conversion of one of these numbers to an integer would be undefined behaviour.
   for (const char* number : {"10000007427775013414502276", "1e300", "-1.5", "2147483648.5", "4e9",
                              "-99999999999999999999"}) {
     EXPECT_TRUE(parse_json(number).is_discarded()) << number;
@@ -301,7 +303,8 @@ TEST_F(ControlSocket, RefusesClientsBeyondTheMaximum) {
   UniqueFd first = connect_to(server->path());
   UniqueFd second = connect_to(server->path());
   const auto refused = call(server->path(), {{"op", "status"}}, seconds(5));
-  // The client sees only the end of the connection if that was closed before its request arrived.
+  // If the server closed the connection before the request arrived, the client sees only the end of
+  // the connection.
   if (refused) {
     EXPECT_EQ((*refused)["errno"], EAGAIN);
   }
@@ -376,7 +379,7 @@ TEST_F(ControlSocket, RefusesOtherUsers) {
   if (child == 0) {
     if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
     const auto answer = call(server->path(), {{"op", "status"}}, seconds(5));
-    // The connection may be gone before the request is written.
+    // The server may have closed the connection before the client writes the request.
     const bool refused =
         answer ? (*answer)["errno"] == EPERM : answer.error().errno_value != ETIMEDOUT;
     _exit(refused ? 0 : 1);
@@ -401,7 +404,8 @@ TEST_F(ControlSocket, TurnsExceptionsOfTheHandlerIntoRefusals) {
   EXPECT_TRUE(call(server->path(), {{"op", "status"}}, seconds(10)));
 }
 
-// During its lifetime no thread can be started: the stack would exceed the address space.
+// While this object exists no thread can be started: the stack would exceed the limit of the
+// address space.
 class NoNewThreads {
  public:
   NoNewThreads() {
@@ -421,7 +425,7 @@ TEST_F(ControlSocket, RefusesAClientWhenNoThreadCanBeStarted) {
   {
     const NoNewThreads no_new_threads;
     const auto answer = call(server->path(), {{"op", "status"}}, seconds(10));
-    // The connection may be gone before the request is written.
+    // The server may have closed the connection before the client writes the request.
     if (answer) {
       EXPECT_EQ((*answer)["errno"], EAGAIN);
     } else {

@@ -18,13 +18,13 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 // Long waits are split into slices of this length. After each slice the client checks whether the
-// daemon still replies. wait_until_complete() sends a request for each slice, so that the daemon
-// soon drops a client that was killed.
+// daemon still replies. wait_until_complete() sends a request for each slice, so the daemon soon
+// drops a client that was killed.
 constexpr milliseconds kWaitSlice{2000};
 // The pause before the next request when the daemon has refused a request at once instead of
 // waiting for an event.
 constexpr milliseconds kRetryInterval{20};
-// Longer than a busy machine keeps a daemon waiting.
+// A busy machine delays the daemon's reply by less than this.
 constexpr milliseconds kDaemonSilence{5000};
 
 CommandError unreachable(const MountEntry& mount, const Error& error) {
@@ -133,7 +133,7 @@ CommandResult<json> ask_at_length(const MountEntry& mount, json request,
   if (Status sent = control_call.send(mount.source, request, kDaemonPatience, descriptors); !sent) {
     return tl::unexpected(unreachable(mount, sent.error()));
   }
-  descriptors.clear();  // now only the daemon has them
+  descriptors.clear();  // from now on only the daemon has them
   for (;;) {
     const auto now = Clock::now();
     if (now >= deadline) return command_failure(ExitCode::kTimedOut, "no reply within --timeout");
@@ -206,7 +206,7 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
     }
     slice = std::chrono::ceil<milliseconds>(
         std::min<Clock::duration>({left, kWaitSlice, std::max(quiet_limit, kRetryInterval)}));
-    if (verdict.error().errno_value != ETIMEDOUT) {  // it replied at once
+    if (verdict.error().errno_value != ETIMEDOUT) {  // the daemon replied at once
       std::this_thread::sleep_for(std::min<Clock::duration>(left, kRetryInterval));
     }
   }

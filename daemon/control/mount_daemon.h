@@ -1,4 +1,4 @@
-// Requests to the daemon of a mount, about a checkpoint that the user named by its path.
+// Requests to the daemon of a mount about a checkpoint that the user named by its path.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ struct CheckpointPath {
   MountEntry mount;
   std::string name;    // name of the checkpoint: the first component below the mount point
   std::string inside;  // what follows it: "" or "a/b"
-  std::string path;    // as the user named it, made absolute
+  std::string path;    // the user's path, made absolute
 };
 
 // Errors: kNotMounted if the path is in no ppmr mount or is the mount itself.
@@ -37,24 +37,24 @@ CommandResult<nlohmann::json> ask(const MountEntry& mount, const nlohmann::json&
 
 // Ends file operations that block because the daemon of their mount is stopped. If the daemon does
 // not reply within five seconds, forces an unmount: the kernel then fails all present and later
-// operations on the mount. The mount itself stays while it is busy.
+// operations on the mount. The mount point stays mounted while processes use it.
 void fail_requests_if_silent(const MountEntry& mount);
 
-// What a time limit counts: all time, or only that in which the mount transfers no bytes.
+// A time limit counts either all time, or only the time in which the mount transfers no bytes.
 enum class Timeout { kTotal, kWithoutProgress };
 
-// Like ask(), for a request that may take long: blocks up to `timeout` (nullopt: without limit),
-// but gives up when the daemon no longer replies to other requests. `descriptors` travel with the
-// request.
+// Like ask(), but for a request that may take long. Blocks up to `timeout` (nullopt: without
+// limit), but returns an error when the daemon no longer replies to other requests. Passes
+// `descriptors` with the request.
 CommandResult<nlohmann::json> ask_at_length(const MountEntry& mount, nlohmann::json request,
                                             std::optional<std::chrono::milliseconds> timeout,
                                             Timeout limits = Timeout::kTotal,
                                             std::vector<UniqueFd> descriptors = {});
 
-// Blocks until the checkpoint is complete or sealed. Without a timeout, waits for a checkpoint that
-// does not exist yet only while a source is connected. Calls `notice` with a sentence for the user
-// when it starts to wait, and when the checkpoint has not grown for `quiet_limit`, because no event
-// reports a dump that failed. Returns whether it had to wait.
+// Blocks until the checkpoint is complete or sealed. If the checkpoint does not exist yet and there
+// is no timeout, waits only while a source is connected. Calls `notice` with a sentence for the
+// user when it starts to wait, and when the checkpoint has not grown for `quiet_limit`, because no
+// event reports a dump that failed. Returns whether it had to wait.
 CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
                                         std::optional<std::chrono::milliseconds> timeout,
                                         const std::function<void(const std::string&)>& notice,

@@ -1,4 +1,4 @@
-// Requests to a mount's daemon, which a control server stands in for.
+// Requests to a mount's daemon. A control server replaces the daemon.
 #include "daemon/control/mount_daemon.h"
 
 #include <gmock/gmock.h>
@@ -48,7 +48,7 @@ class MountDaemon : public testing::Test {
   std::vector<std::string> notices_;
 };
 
-// A daemon without news replies when the time of the request is over.
+// Waits like a daemon that has nothing to report: it replies when the time of the request is over.
 void wait_as_asked(const json& request) {
   std::this_thread::sleep_for(milliseconds(request.at("timeout_ms").get<int>()));
 }
@@ -177,7 +177,7 @@ TEST_F(MountDaemon, ProgressExtendsALimitOfTheTimeWithoutIt) {
   EXPECT_FALSE(ask_for(Timeout::kWithoutProgress));
   statuses = 100;  // lets the handlers end
   statuses.notify_all();
-  server_.reset();  // before what its handlers use
+  server_.reset();  // destroyed before the variables that its handlers use
 }
 
 TEST_F(MountDaemon, ReportsADaemonThatHasDied) {
@@ -198,7 +198,7 @@ TEST_F(MountDaemon, RequestEndsAtItsTimeoutIfTheDaemonDoesNotReply) {
   const auto answer = ask(checkpoint.mount, {{"op", "status"}}, milliseconds(100));
   end = true;
   end.notify_all();
-  server_.reset();  // before `end`, which its handler uses
+  server_.reset();  // destroyed before `end`, which its handler uses
   ASSERT_FALSE(answer.has_value());
   EXPECT_EQ(answer.error().exit_code, ExitCode::kDaemonSilent);
 }

@@ -18,7 +18,7 @@ struct Number {
   const char* name;
   MetricType type;
   const char* field;  // JSON pointer into the status
-  double unit;        // what one of the field is in the metric's unit
+  double unit;        // one unit of the status field, in the unit of the metric
   const char* help;
 };
 

@@ -1,7 +1,7 @@
-// The metrics of a daemon: the numbers of its status (`ppmr status --json`) and of its tally. Both
-// are read when a scraper asks. Nothing else counts, so status and metrics cannot differ.
-//
-// No label has values that grow with processes, checkpoints or peers.
+// The metrics of a daemon come from the numbers of its status (`ppmr status --json`) and of its
+// tally. The daemon reads both when a scraper asks. There are no other counters, so status and
+// metrics cannot differ.
+// No label has values whose number grows with processes, checkpoints or peers.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -16,10 +16,10 @@
 
 namespace ppmr {
 
-// The metrics of a status. Numbers that the status lacks are 0.
+// Returns the metrics of a status. A number that is missing in the status counts as 0.
 std::vector<prometheus::MetricFamily> metrics_of_status(const nlohmann::json& status);
 
-// Threads: any, if `status` may be called by any.
+// Threads: any, if any thread may call `status`.
 class DaemonMetrics final : public prometheus::Collectable {
  public:
   // `tally` outlives this object.

@@ -9,10 +9,11 @@
 
 namespace ppmr {
 
-// Checks "127.0.0.1:PORT" or "[::1]:PORT". Errors: EINVAL. Threads: any.
+// Checks an address "127.0.0.1:PORT" or "[::1]:PORT". Errors: EINVAL. Threads: any.
 Status check_metrics_address(const std::string& address);
 
-// Errors: EINVAL; of the system calls, such as EADDRINUSE. Threads: any.
+// Opens the listening socket. Errors: EINVAL; the errors of the system calls, such as EADDRINUSE.
+// Threads: any.
 Result<UniqueFd> listen_on_loopback(const std::string& address);
 
 }  // namespace ppmr

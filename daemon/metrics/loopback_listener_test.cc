@@ -34,7 +34,7 @@ TEST(LoopbackListener, RefusesWhatIsNoAddress) {
 }
 
 TEST(LoopbackListener, ReportsAnAddressInUse) {
-  // The port is below those that the kernel gives out.
+  // These ports are below the range from which the kernel assigns ports.
   for (int port = 20001; port < 20100; ++port) {
     const std::string address = "127.0.0.1:" + std::to_string(port);
     const auto first = listen_on_loopback(address);

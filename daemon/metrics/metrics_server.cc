@@ -13,8 +13,9 @@
 namespace ppmr {
 namespace {
 
-// Loaded only by a daemon that needs it: it brings GnuTLS, and all commands of ppmr, some of which
-// run while a process is frozen, would start later.
+// The HTTP library, loaded only by a daemon that needs it. The library brings GnuTLS; if ppmr
+// linked it, all commands of ppmr would start later, also commands that run while a process is
+// frozen.
 struct HttpLibrary {
   decltype(&::MHD_start_daemon) start_daemon = nullptr;
   decltype(&::MHD_stop_daemon) stop_daemon = nullptr;
@@ -27,7 +28,7 @@ struct HttpLibrary {
 constexpr const char* kHttpLibrary = "libmicrohttpd.so.12";
 
 Result<HttpLibrary> load_http_library() {
-  // Stays open until the process ends.
+  // The library stays loaded until the process ends.
   void* const file = ::dlopen(kHttpLibrary, RTLD_NOW | RTLD_LOCAL);
   if (file == nullptr) {
     return failure(ENOENT, std::string("--metrics: load the HTTP server: ") + ::dlerror() +

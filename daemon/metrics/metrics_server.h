@@ -32,15 +32,15 @@ inline constexpr std::chrono::seconds kScraperTimeout{5};
 // A later scrape within this time gets the same values.
 inline constexpr std::chrono::milliseconds kReuse{200};
 
-// Threads: created and destroyed by one thread. Its own thread calls the collectable.
+// Threads: created and destroyed by one thread. The thread of this object calls the collectable.
 class MetricsServer {
  public:
-  // The steps for which a daemon needs the rights that it drops: loads the HTTP library and opens a
-  // listening socket at --metrics ADDRESS. Errors: ENOENT without the library; those of
-  // listen_on_loopback().
+  // Does the steps that need rights which the daemon drops later: loads the HTTP library and opens
+  // a listening socket at the address of --metrics. Errors: ENOENT if the library is missing; those
+  // of listen_on_loopback().
   static Result<UniqueFd> listen(const std::string& address);
-  // Takes a listening socket. `metrics` outlives the server. Errors: EAGAIN when the library cannot
-  // start; ENOENT.
+  // Starts a server on a listening socket. `metrics` must live longer than the server. Errors:
+  // EAGAIN when the library cannot start; ENOENT.
   static Result<std::unique_ptr<MetricsServer>> start(UniqueFd listener,
                                                       const prometheus::Collectable& metrics);
   ~MetricsServer();
@@ -55,7 +55,7 @@ class MetricsServer {
   const std::string& page();
 
   const prometheus::Collectable& metrics_;
-  // Used by the server's thread alone.
+  // Only the server's thread uses these members.
   std::string page_;
   std::chrono::steady_clock::time_point collected_at_{};
 

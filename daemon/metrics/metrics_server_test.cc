@@ -50,7 +50,7 @@ class MetricsServerTest : public ::testing::Test {
     return socket;
   }
 
-  // Sends a request and returns all that comes until the server closes the connection.
+  // Sends a request and returns all bytes that arrive until the server closes the connection.
   std::string ask(const std::string& head) const {
     const UniqueFd socket = connect();
     const std::string request = head + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";

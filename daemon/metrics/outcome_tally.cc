@@ -11,7 +11,7 @@ using nlohmann::json;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// Longer than --timeout of `ppmr migrate` allows.
+// --timeout of `ppmr migrate` allows less than this.
 constexpr double kSecondsMax = 7 * 24 * 3600.0;
 
 template <size_t kCount>

@@ -1,5 +1,6 @@
-// Counts what other processes report to a daemon through its control socket: `ppmr migrate` the
-// migrations at the source, supervisors the restarts at the target.
+// Counts the outcomes that other processes report to a daemon through its control socket. `ppmr
+// migrate` reports migrations to the source's daemon; supervisors report restarts to the target's
+// daemon.
 //
 // A report: {"result":"moved","seconds":{"downtime":[0.5,0.6],"dump":[0.4,0.4]}} and, if the tally
 // counts page faults, "page_faults":{"buckets":[N,..],"sum_s":S} (a pager's FaultTimes).
@@ -24,7 +25,7 @@ namespace ppmr {
 struct TallyOptions {
   std::string counter;  // name of the metric, with label `result`
   std::string help;
-  std::vector<std::string> results;  // the values of the label; others are refused
+  std::vector<std::string> results;  // the allowed values of the label
   struct Phase {
     std::string field;  // of "seconds"
     std::string metric;
@@ -34,7 +35,7 @@ struct TallyOptions {
   std::string fault_metric;  // empty: page faults are not counted
 };
 
-// The migrations that leave a source, and the restarts at a target.
+// Returns the tally of the migrations that leave a source, or of the restarts at a target.
 TallyOptions migrations_tally();
 TallyOptions restarts_tally();
 
@@ -43,10 +44,10 @@ class OutcomeTally final : public prometheus::Collectable {
  public:
   explicit OutcomeTally(TallyOptions options);
 
-  // Counts all of a report or nothing. Errors: EINVAL for an unknown result, phase or number.
-  // Throws nlohmann::json::exception when a field has the wrong type.
+  // Counts a report completely or not at all. Errors: EINVAL for an unknown result, phase or
+  // number. Throws nlohmann::json::exception when a field has the wrong type.
   Status note(const nlohmann::json& report);
-  // {"moved":N,...} for the status.
+  // Returns {"moved":N,...} for the status.
   nlohmann::json counts() const;
   std::vector<prometheus::MetricFamily> Collect() const override;
 
@@ -55,7 +56,7 @@ class OutcomeTally final : public prometheus::Collectable {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::map<std::string, uint64_t> counts_;
-  std::deque<prometheus::Histogram> phases_;  // as in options_.phases
+  std::deque<prometheus::Histogram> phases_;  // in the order of options_.phases
   prometheus::Histogram faults_;
 };
 

@@ -46,7 +46,8 @@ TEST(OutcomeTally, RefusesWhatItDoesNotKnowAndThenCountsNothing) {
 
 TEST(OutcomeTally, TakesTheFaultTimesOfAPager) {
   FaultTimes times;
-  times.add(std::chrono::microseconds(10));  // a bound belongs to its bucket
+  // A time that equals a bound belongs to the bucket of this bound.
+  times.add(std::chrono::microseconds(10));
   times.add(std::chrono::microseconds(11));
   times.add(std::chrono::seconds(3));
   OutcomeTally tally(restarts_tally());

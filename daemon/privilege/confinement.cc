@@ -18,11 +18,11 @@
 namespace ppmr {
 namespace {
 
-// From Linux 6.3; Debian 12's headers do not have them.
+// Since Linux 6.3; the headers of Debian 12 lack these constants.
 constexpr int kSetMdwe = 65;
 constexpr unsigned long kRefuseExecGain = 1;
 
-// Most of what follows applies to one thread only.
+// Most of the following calls apply to one thread only.
 Status check_single_thread() {
   struct stat tasks {};
   if (::stat("/proc/self/task", &tasks) != 0) return system_failure("stat", "/proc/self/task");
@@ -30,14 +30,15 @@ Status check_single_thread() {
   return failure(EINVAL, "drop privileges: the process has other threads already");
 }
 
-// A change of the user clears the signal that the parent's death sends, see prctl(2).
+// When a process changes its user, the kernel clears the signal that the process gets at its
+// parent's death (prctl(2)). This class sets the signal again.
 class ParentDeathSignal {
  public:
   ParentDeathSignal() : parent_(::getppid()) { ::prctl(PR_GET_PDEATHSIG, &signal_); }
   void restore() const {
     if (signal_ == 0) return;
     ::prctl(PR_SET_PDEATHSIG, signal_);
-    if (::getppid() != parent_) ::raise(signal_);  // it died in between
+    if (::getppid() != parent_) ::raise(signal_);  // the parent died in between
   }
 
  private:
@@ -56,7 +57,7 @@ Status drop_to(const DaemonUser& user, bool locks_memory) {
     capng_update(CAPNG_ADD, static_cast<capng_type_t>(CAPNG_EFFECTIVE | CAPNG_PERMITTED),
                  CAP_IPC_LOCK);
   }
-  // An account's further groups may give access to RDMA devices.
+  // The supplementary groups of an account may give access to RDMA devices.
   const int groups = user.name.empty() ? CAPNG_DROP_SUPP_GRP : CAPNG_INIT_SUPP_GRP;
   const int changed = capng_change_id(static_cast<int>(user.uid), static_cast<int>(user.gid),
                                       static_cast<capng_flags_t>(groups | CAPNG_CLEAR_BOUNDING));
@@ -79,11 +80,11 @@ std::string present_capabilities() {
 
 Result<Confinement> confine(const DaemonUser& user, const LandlockRules& rules, bool locks_memory) {
   if (Status single = check_single_thread(); !single) return failure(single.error());
-  ::tzset();  // reads /etc/localtime, for the log
+  ::tzset();  // reads /etc/localtime for the log while the file can still be opened
   const ParentDeathSignal parent_death;
   if (Status dropped = drop_to(user, locks_memory); !dropped) return failure(dropped.error());
   parent_death.restore();
-  ::prctl(PR_SET_DUMPABLE, 0);  // a change of the user sets it to fs.suid_dumpable
+  ::prctl(PR_SET_DUMPABLE, 0);  // a change of the user sets this flag to fs.suid_dumpable
   ::prctl(kSetMdwe, kRefuseExecGain, 0, 0, 0);
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     return system_failure("prctl", "PR_SET_NO_NEW_PRIVS");

@@ -1,5 +1,5 @@
-// What a process that was confined as a target can still do. Each attempt runs in a child process,
-// as the data daemon that an attacker has taken over.
+// Tests what a process can still do after it was confined as a target. Each attempt runs in a child
+// process, which stands for a data daemon that an attacker has taken over.
 #include "daemon/privilege/confinement.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ int landlock_version() {
       ::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION));
 }
 
-// errno of a call that fails, 0 of one that succeeds.
+// Returns the errno of a call that failed, or 0 if the call succeeded.
 int outcome(long result) { return result < 0 ? errno : 0; }
 
 // Runs `attempt` in a child process that is confined, and returns its result, at most 249.
@@ -140,7 +140,7 @@ TEST_F(ConfinementTest, CannotStartPrograms) {
 }
 
 TEST_F(ConfinementTest, CannotTouchOtherProcesses) {
-  const pid_t other = ::getpid();  // of the test: root's
+  const pid_t other = ::getpid();  // the pid of the test, which runs as root
   EXPECT_EQ(as_confined([=] { return outcome(::kill(other, SIGCONT)); }), EPERM);
   EXPECT_EQ(as_confined([=] { return outcome(::ptrace(PTRACE_SEIZE, other, 0, 0)); }), ENOSYS);
   char byte = 0;

@@ -15,8 +15,8 @@ namespace ppmr {
 namespace {
 
 constexpr const char* kUsualName = "ppmr";
-// systemd's UIDS-GIDS.md lists this range as unused; Debian Policy 9.2.2 leaves it to the
-// administrator's accounts, which are looked up.
+// systemd's UIDS-GIDS.md lists this range as unused. Debian Policy 9.2.2 leaves it to the
+// administrator's accounts, so the function below looks for an account with the id.
 constexpr uint32_t kFirstFreeId = 1879048192;
 constexpr uint32_t kFreeIds = uint32_t{1} << 28;
 
@@ -35,7 +35,8 @@ DaemonUser user_without_account() {
   const std::set<uid_t> taken = users_of_processes();
   for (;;) {
     uint32_t random = 0;
-    if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) std::abort();  // cannot fail
+    // Getrandom() cannot fail for this size.
+    if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) std::abort();
     const uid_t id = kFirstFreeId + random % kFreeIds;
     if (taken.contains(id) || ::getpwuid(id) != nullptr || ::getgrgid(id) != nullptr) continue;
     return {.uid = id, .gid = id};

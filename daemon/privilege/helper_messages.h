@@ -1,6 +1,6 @@
-// What a data daemon and its privileged helper send to each other over a socket pair
+// The messages between a data daemon and its privileged helper, over a socket pair
 // (SOCK_SEQPACKET): one request, then its reply, both of fixed size. A reply can carry descriptors.
-// The helper trusts nothing in a request: it names no file, program or option.
+// The helper trusts no request, so a request names no file, program or option.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,11 @@ enum class HelperOperation : uint32_t {
   kUnmount,              // once
   kStartAgent,           // text: the peer's name -> the descriptor of the agent's socket
   kCreateSpillFile,      // -> an unnamed file: for reading and writing, and for reading only
-  kRemoveControlSocket,  // its path, not the socket
-  kOpenAgain,            // number: of the file, see HelperOptions -> its descriptor
+  kRemoveControlSocket,  // removes the path, not the socket
+  kOpenAgain,            // number: index of a file, see HelperOptions -> its descriptor
   kIsDying,              // number: a pid -> number: 1 if a signal is ending this process
-  kDial,                 // number: of the target's address -> a socket that connects to it
+  // Number: index of an address of the target -> a socket that connects to it.
+  kDial,
 };
 
 struct HelperRequest {

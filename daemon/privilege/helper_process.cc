@@ -27,13 +27,13 @@
 namespace ppmr {
 namespace {
 
-// Each coordinator that is connected has one, and keeps it as long as its migration is open.
+// Each connected coordinator has one agent, and keeps it as long as its migration is open.
 constexpr size_t kAgentsMax = 256;
-constexpr ptrdiff_t kAgentsOfPeerMax = 64;  // so that no peer keeps the others out
-constexpr int kAgentsSocket = 3;            // descriptor number in an agent
+constexpr ptrdiff_t kAgentsOfPeerMax = 64;  // so one peer cannot use up all agents
+constexpr int kAgentsSocket = 3;            // the descriptor's number in an agent
 
-// Ctrl-C on the terminal of the daemon, or a service manager, may signal the helper, too. The
-// daemon still needs it then.
+// Ctrl-C on the terminal of the daemon, or a service manager, may also signal the helper. The
+// daemon still needs the helper then.
 void ignore_stop_signals() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
 }
@@ -64,7 +64,8 @@ void send_reply(int socket, const HelperReply& reply, std::span<const UniqueFd> 
       std::memcpy(CMSG_DATA(header) + i * sizeof(fd), &fd, sizeof(fd));
     }
   }
-  // The daemon sends the next request after this reply, so there is always room.
+  // The socket's buffer has room: the daemon sends its next request only after it has received this
+  // reply.
   (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -94,10 +95,10 @@ int HelperProcess::run() {
   }
 }
 
-// False: the daemon has ended.
+// Returns false when the daemon has ended.
 bool HelperProcess::serve_one() {
   HelperRequest request;
-  // Descriptors that the daemon passes are dropped by the kernel: there is no room for them.
+  // The kernel drops descriptors that the daemon passes, because recv(2) has no buffer for them.
   const ssize_t received = ::recv(options_.fd, &request, sizeof(request), MSG_TRUNC);
   if (received == 0 || (received < 0 && errno != EINTR)) return false;
   if (received < 0) return true;

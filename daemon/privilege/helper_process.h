@@ -68,8 +68,9 @@ class HelperProcess {
 
   const Options options_;
   bool mounted_once_ = false;
-  FuseChannel channel_;                  // without its descriptor, which the daemon has
-  std::map<pid_t, std::string> agents_;  // by pid: for which peer
+  // Without the descriptor of /dev/fuse, which the daemon has.
+  FuseChannel channel_;
+  std::map<pid_t, std::string> agents_;  // by pid: the agent's peer
 };
 
 }  // namespace ppmr

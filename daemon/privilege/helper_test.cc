@@ -1,4 +1,5 @@
-// The helper serves a data daemon that an attacker may have taken over: this test is the daemon.
+// The helper must be safe against a data daemon that an attacker has taken over. This test takes
+// the place of that daemon.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -17,7 +18,7 @@
 namespace ppmr {
 namespace {
 
-// The helper starts its own program, which is this test, with these arguments as an agent.
+// As an agent, the helper starts its own program, which is this test, with these arguments.
 constexpr const char* kWaitingAgent = "waiting-agent";
 constexpr int kAgentsSocket = 3;
 
@@ -158,7 +159,7 @@ TEST_F(HelperTest, PeerWithManyOpenMigrationsDoesNotKeepOthersOut) {
   EXPECT_NE(refused.error().message.find("greedy has 64 migrations open"), std::string::npos);
   EXPECT_TRUE(helper_->start_agent("modest"));
   open.clear();
-  while (!helper_->start_agent("greedy")) std::this_thread::yield();  // they end soon
+  while (!helper_->start_agent("greedy")) std::this_thread::yield();  // the agents end soon
 }
 
 TEST_F(HelperTest, ReportsProcessesThatAreBeingKilled) {
@@ -231,7 +232,7 @@ TEST(PrivilegedHelper, ReportsAHelperThatHasEnded) {
   EXPECT_FALSE(helper.is_dying(1));
 }
 
-// As an agent it ends when its coordinator does.
+// The agent's part: it ends when its coordinator closes the connection.
 int wait_for_the_end_of_the_socket() {
   char byte = 0;
   return ::read(kAgentsSocket, &byte, 1) == 0 ? 0 : 1;

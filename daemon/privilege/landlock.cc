@@ -13,7 +13,7 @@
 namespace ppmr {
 namespace {
 
-// Debian 12's <linux/landlock.h> ends at version 3 of the interface. The values are those of
+// <linux/landlock.h> of Debian 12 ends at version 3 of the interface. These values come from
 // include/uapi/linux/landlock.h of Linux 6.12.
 constexpr uint64_t bits(int count) { return (uint64_t{1} << count) - 1; }
 constexpr uint64_t kDeviceIoctl = uint64_t{1} << 15;
@@ -21,18 +21,18 @@ constexpr uint64_t kBindTcp = uint64_t{1} << 0;
 constexpr uint64_t kConnectTcp = uint64_t{1} << 1;
 constexpr uint64_t kScopes = bits(2);  // abstract Unix sockets, signals
 
-// A kernel that does not know the later fields accepts them if they are zero.
+// A kernel that does not know the last fields accepts them if they are zero.
 struct Ruleset {
   uint64_t files = 0;
   uint64_t ports = 0;
   uint64_t scopes = 0;
 };
 
-// All kinds of access to files that this version of the interface can deny.
+// Returns all kinds of access to files that this version of the interface can deny.
 uint64_t file_access(int version) {
-  if (version >= 5) return bits(16);  // ... ioctl(2) on devices
-  if (version >= 3) return bits(15);  // ... truncation
-  if (version >= 2) return bits(14);  // ... renaming into another directory
+  if (version >= 5) return bits(16);  // also ioctl(2) on devices
+  if (version >= 3) return bits(15);  // also truncation
+  if (version >= 2) return bits(14);  // also renaming into another directory
   return bits(13);
 }
 

@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-constexpr int kHelpersSocket = 3;  // descriptor number in the helper
+constexpr int kHelpersSocket = 3;  // the descriptor's number in the helper
 
 Status send_request(int socket, const HelperRequest& request) {
   ssize_t sent;

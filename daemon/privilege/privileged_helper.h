@@ -1,7 +1,7 @@
-// The data daemon's end of its privileged helper: a process `ppmr privileged-helper` that keeps the
-// rights with which the daemon was started, and does for it the few things that need them
-// (helper_messages.h). It is a program of its own, not a fork: it shares no memory and no addresses
-// with the daemon. It ends with the daemon.
+// The data daemon's end of the connection to its privileged helper. The helper is a process `ppmr
+// privileged-helper` that keeps the rights with which the daemon was started. It does the few steps
+// of the daemon that need these rights (helper_messages.h). The helper is a separate program, not a
+// fork: it shares no memory and no address layout with the daemon. It ends when the daemon ends.
 #pragma once
 
 #include <memory>
@@ -17,24 +17,25 @@
 
 namespace ppmr {
 
-// All that the helper will ever use: set before the daemon has a connection, and constant.
+// All paths and addresses that the helper ever uses. The daemon sets them before it has a
+// connection, and they do not change.
 struct HelperOptions {
   std::string mountpoint;  // all paths are absolute
   std::string control_socket;
   bool allow_other = false;
   std::string spill_directory;  // empty: no spill files
-  // Files that the daemon reads or appends to when it reloads.
+  // The files that the daemon reads or appends to when it reloads.
   std::vector<std::string> read_files;
   std::string append_file;  // empty: none
   // Arguments of ppmr that start an agent; the helper adds --fd and --peer. Empty: no agents.
   std::vector<std::string> agent;
-  std::string connect_to;      // HOST:PORT of the target; empty: does not connect
-  bool loopback_only = false;  // refuse other addresses
-  bool near_target = false;    // is_near(): its connections use cubic
-  bool background = false;     // leave the terminal when the mount is ready
+  std::string connect_to;      // HOST:PORT of the target; empty: the helper does not connect
+  bool loopback_only = false;  // the helper refuses other addresses
+  bool near_target = false;    // is_near() holds: connections use cubic
+  bool background = false;     // the helper leaves the terminal when the mount is ready
 };
 
-// Threads: any; requests wait for each other.
+// Threads: any. One request runs at a time.
 class PrivilegedHelper {
  public:
   // Errors: those of spawn().
@@ -44,15 +45,15 @@ class PrivilegedHelper {
       : files_(std::move(files)), socket_(std::move(socket)) {}
 
   // Errors of all requests: those of the helper; EPIPE if it has ended.
-  Result<FuseChannel> mount();  // unmounts through this object, which must live until then
+  Result<FuseChannel> mount();  // unmount() uses this object, so it must live until then
   Result<UniqueFd> start_agent(const std::string& peer);
   Result<UnnamedFile> create_spill_file();
-  // One of the files of the options. Errors: EPERM for another one.
+  // Opens one of the files of the options. Errors: EPERM for another file.
   Result<UniqueFd> open_again(const std::string& path);
-  // A Dial (tcp_connection.h).
+  // Connects; has the type Dial (tcp_connection.h).
   Result<UniqueFd> dial(size_t number);
   void remove_control_socket();
-  // False if it cannot be found out.
+  // Returns false if the helper cannot find it out.
   bool is_dying(pid_t process);
 
  private:

@@ -1,10 +1,10 @@
-// A list of what is allowed, not of what is forbidden: so calls that a later kernel adds are
-// refused, too. It has what glibc, libstdc++, libfuse, OpenSSL and libibverbs use for memory,
-// threads, time, open files and sockets.
+// The filter lists the calls that are allowed, not the calls that are forbidden, so it also refuses
+// calls that a later kernel adds. The list has the calls that glibc, libstdc++, libfuse, OpenSSL
+// and libibverbs use for memory, threads, time, open files and sockets.
 //
-// A refused call fails as on a kernel that does not have it: libraries then use an older call.
-// Rejected: ending the process. A call that this list lacks by mistake would lose the images of
-// all sources.
+// A refused call fails as on a kernel that lacks the call: libraries then use an older call.
+// Rejected: ending the process. If this list lacked a call by mistake, the images of all sources
+// would be lost.
 #include "daemon/privilege/syscall_filter.h"
 
 #include <rdma/rdma_user_ioctl_cmds.h>
@@ -30,7 +30,7 @@ constexpr const char* kAllowed[] = {
     "fcntl", "fdatasync", "flock", "fstat", "fstatfs", "fsync", "ftruncate", "lseek", "pipe",
     "pipe2", "pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2", "read", "readv",
     "splice", "sync_file_range", "tee", "vmsplice", "write", "writev",
-    // Files by name; Landlock says which.
+    // Files by name; Landlock limits which files.
     "access", "chdir", "faccessat", "faccessat2", "getcwd", "getdents64", "lstat", "newfstatat",
     "open", "openat", "openat2", "readlink", "readlinkat", "stat", "statfs", "statx",
     // Waiting.
@@ -50,7 +50,7 @@ constexpr const char* kAllowed[] = {
     "set_tid_address", "sigaltstack", "tgkill", "wait4", "waitid",
     // Time.
     "clock_getres", "clock_gettime", "clock_nanosleep", "gettimeofday", "nanosleep", "time",
-    // This process and the machine.
+    // Information about this process and the machine.
     "capget", "getcpu", "getegid", "geteuid", "getgid", "getgroups", "getpgid", "getpgrp",
     "getpid", "getppid", "getpriority", "getrandom", "getresgid", "getresuid", "getrlimit",
     "getrusage", "getsid", "getuid", "prctl", "prlimit64", "setrlimit", "setsid", "sysinfo",
@@ -60,7 +60,7 @@ constexpr const char* kAllowed[] = {
 
 using Filter = std::unique_ptr<void, decltype(&seccomp_release)>;
 
-// libseccomp returns -errno.
+// Turns a return value of libseccomp, which is -errno on failure, into a Status.
 Status checked(int result, const std::string& what) {
   if (result == 0) return {};
   return system_failure("seccomp: allow", what, -result);
@@ -83,8 +83,9 @@ Status allow_threads(scmp_filter_ctx filter) {
                  "clone");
 }
 
-// Not TIOCSTI, for example, which types into the terminal from which the daemon was started. The
-// kernel ignores the upper half of the command.
+// Allows the ioctl(2) commands that the daemon needs. TIOCSTI, for example, is not among them: it
+// types into the terminal from which the daemon was started. The kernel ignores the upper half of
+// the command.
 Status allow_device_control(scmp_filter_ctx filter) {
   for (const scmp_datum_t command : std::initializer_list<scmp_datum_t>{
            TCGETS, FIONREAD, FIONBIO, SIOCGIFINDEX, SIOCGIFNAME, RDMA_VERBS_IOCTL}) {
@@ -102,7 +103,7 @@ Status filter_system_calls() {
   if (!filter) return system_failure("create", "a seccomp filter", ENOMEM);
   for (const char* name : kAllowed) {
     const int number = seccomp_syscall_resolve_name(name);
-    if (number == __NR_SCMP_ERROR) continue;  // a call that this libseccomp does not know
+    if (number == __NR_SCMP_ERROR) continue;  // this version of libseccomp does not know the call
     if (Status added = checked(seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, number, 0), name);
         !added) {
       return added;

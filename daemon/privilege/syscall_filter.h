@@ -5,9 +5,10 @@
 
 namespace ppmr {
 
-// Every call that is not in the list fails with ENOSYS from now on, in this thread and in threads
-// that it starts later. Threads can be started, processes and programs cannot. Requires
-// no_new_privs. Errors: of libseccomp, for example EINVAL if the kernel has no seccomp filters.
+// From now on every call that is not in the list fails with ENOSYS, in this thread and in threads
+// that it starts later. The process can start threads, but not processes or programs. Requires
+// no_new_privs. Errors: the errors of libseccomp, for example EINVAL if the kernel has no seccomp
+// filters.
 Status filter_system_calls();
 
 }  // namespace ppmr
