@@ -40,18 +40,18 @@ class FileWriter {
   // Appends a copy of `bytes` to the gathered bytes, if they are contiguous and fit.
   bool append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
   // Takes over the lease of the slot that contains `bytes`. Returns true if this writer now needs a
-  // watching thread: later writes can be gathered behind `bytes`, and no thread watches yet. That
-  // thread must call flush_if_quiet() repeatedly until it returns true.
+  // thread that watches it: later writes can be gathered behind `bytes`, and no thread watches yet.
+  // The thread must then call flush_if_quiet() repeatedly until that returns true.
   bool adopt(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut);
 
-  // Makes a chunk of `bytes`, which are in the slot of the lease, and gathers nothing behind them.
-  // The caller ensures that they overlap no other bytes in flight, and announces the chunk.
+  // Makes a chunk of `bytes`, which are in the slot of the lease, and gathers no bytes behind it.
+  // The caller ensures that `bytes` overlap no other bytes in flight, and announces the chunk.
   Chunk cut_apart(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset);
 
   // Sends the gathered bytes.
   void flush();
-  // For the watching thread: sends the gathered bytes if none were added for `quiet`. Returns false
-  // while bytes remain gathered, and true when the thread can stop watching.
+  // For the watching thread: sends the gathered bytes if no write added bytes for `quiet`. Returns
+  // false while bytes remain gathered, and true when the thread can stop watching.
   bool flush_if_quiet(std::chrono::microseconds quiet);
   // Sends the gathered bytes and waits until the target has verified every byte.
   Status drain(const Interrupted& interrupted);

@@ -30,7 +30,7 @@ class RecordingOutlet final : public DiscardOutlet {
 
 class FileWriterTest : public testing::Test {
  protected:
-  // A write that arrives in its own slot, as in the mount.
+  // Writes bytes that arrive in a slot of their own, as in the mount.
   void write(const std::string& text, uint64_t offset) {
     SlotLease lease = pool->try_acquire();
     ASSERT_TRUE(lease);
@@ -65,7 +65,7 @@ TEST_F(FileWriterTest, GathersContiguousSmallWritesInOneChunk) {
   EXPECT_EQ(outlet->announced[0].bytes.back(), 'p');
 }
 
-// Otherwise each write of a writer that seeks would add one more entry to the flusher's list.
+// Otherwise each write of a writer that seeks would add another entry to the flusher's list.
 TEST_F(FileWriterTest, AsksForAWatchingThreadOnlyIfNoneWatchesTheFileYet) {
   const auto jump_to = [&](uint64_t offset) {
     SlotLease lease = pool->try_acquire();

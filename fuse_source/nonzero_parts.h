@@ -1,4 +1,4 @@
-// Which pages of read memory are worth sending.
+// Finds the pages of read memory that must be sent.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace ppmr {
 
-// The parts of `bytes` (whole pages) that are not zero. Parts with few zero pages between them are
-// one part. Replaces the contents of `parts`.
+// Finds the parts of `bytes` (whole pages) that are not zero. Parts with few zero pages between
+// them become one part. Replaces the contents of `parts`.
 void find_nonzero(std::span<const std::byte> bytes, std::vector<std::span<const std::byte>>& parts);
 
 }  // namespace ppmr

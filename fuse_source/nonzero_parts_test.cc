@@ -15,7 +15,7 @@ TEST(FindNonzero, SkipsLongRunsOfZeroPages) {
   find_nonzero(bytes, parts);
   EXPECT_TRUE(parts.empty());
   bytes[2 * kPage + 17] = std::byte{1};
-  bytes[5 * kPage + 4095] = std::byte{1};  // a short run: one part
+  bytes[5 * kPage + 4095] = std::byte{1};  // a short run of zeros before it: still one part
   bytes[40 * kPage] = std::byte{1};
   find_nonzero(bytes, parts);
   ASSERT_EQ(parts.size(), 2U);

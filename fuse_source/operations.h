@@ -12,8 +12,8 @@ inline SourceMount& mount_of(fuse_req_t request) {
   return static_cast<SourceMount&>(front_end_of(request));
 }
 
-// Returns true once a signal that kills the caller has interrupted `request`. The function may be
-// called until the request is replied to.
+// Returns a function that returns true once a signal that kills the caller has interrupted
+// `request`. The function may be called until `request` has a reply.
 inline Interrupted interruption_of(fuse_req_t request) {
   return [request] {
     return fuse_req_interrupted(request) != 0 &&
@@ -21,11 +21,11 @@ inline Interrupted interruption_of(fuse_req_t request) {
   };
 }
 
-// Errors: ESTALE.
+// Returns the node of `inode`. Errors: ESTALE.
 Result<SourceNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
 
-// Only requests of the kernel change names and attributes, except the size of a file that
-// `send-memory` fills, and that is at the top.
+// Returns how long the kernel may cache the attributes: only requests of the kernel change names
+// and attributes. The exception is the size of a top-level file that `send-memory` fills.
 Validity validity_of(const SourceNode& node);
 
 void add_name_operations(fuse_lowlevel_ops& operations);       // ops_names.cc

@@ -1,4 +1,4 @@
-// getattr, setattr.
+// The operations getattr and setattr.
 #include "fuse_source/operations.h"
 
 namespace ppmr::source_operations_detail {

@@ -1,4 +1,4 @@
-// open, write, read, flush, fsync, release, fallocate.
+// The operations open, write, read, flush, fsync, release and fallocate.
 #include <fcntl.h>
 #include <linux/falloc.h>
 
@@ -7,7 +7,7 @@
 namespace ppmr::source_operations_detail {
 namespace {
 
-// `fh` is 1 for a handle that counts as a writer. The creator's handle always does, even if it is
+// `fh` is 1 for a handle that counts as a writer. The creator's handle always counts, even if it is
 // read-only: the size of a new file is not final until its creator has closed it.
 bool for_writing(const fuse_file_info* file) { return file->fh != 0; }
 
@@ -67,11 +67,11 @@ Status fsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
   return reply_done(request, mount_of(request).drain(*node, interruption_of(request)));
 }
 
-// close(2) of a file longer than a chunk returns when the target has verified every byte: so tools
-// that check only close(2) report what failed, and a seal, which has a time limit, is not left with
-// much to transfer. Shorter files do not wait, because a checkpoint has thousands of them: their
-// errors surface at a later call, at fsync(2) or at the seal. Where errors are deferred to the
-// seal, the kernel (since Linux 5.16) does not even ask.
+// close(2) of a file longer than a chunk returns when the target has verified every byte. So tools
+// that check only close(2) report failures, and little is left to transfer for the seal, which has
+// a time limit. close(2) of a shorter file does not wait, because a checkpoint has thousands of
+// such files: their errors surface at a later call, at fsync(2) or at the seal. If the seal reports
+// the errors (defer-errors), the kernel (since Linux 5.16) sends no flush at all.
 Status flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   if (!for_writing(file)) return reply_done(request);
   const auto node = node_of(request, inode);

@@ -1,4 +1,5 @@
-// lookup, mkdir, mknod, create, symlink, readlink, unlink, rmdir, rename; link, which is refused.
+// The operations lookup, mkdir, mknod, create, symlink, readlink, unlink, rmdir and rename; and
+// link, which is refused.
 #include "fuse_source/operations.h"
 
 namespace ppmr::source_operations_detail {
@@ -61,7 +62,7 @@ Status create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   SourceMount& mount = mount_of(request);
   if (auto opened = mount.opened(*node, /*for_writing=*/true, /*is_new=*/true); !opened)
     return opened;
-  file->fh = 1;  // a writer, see ops_files.cc
+  file->fh = 1;  // counts as a writer, see ops_files.cc
   file->direct_io = 1;
   file->noflush = (*node)->checkpoint->defers_errors;
   const fuse_entry_param entry = entry_of(mount.tree().view_for_lookup(*node), validity_of(**node));

@@ -14,7 +14,8 @@ namespace ppmr {
 // frozen processes moves a tenth faster with 64 MiB than with 16 (bench/README.md).
 size_t pool_size_for(std::chrono::microseconds round_trip, size_t chunk_size_bytes);
 
-// Connects to measure it. 0 if there is no target or that fails: connecting will report the cause.
+// Connects to the target to measure the round trip. Returns 0 if there is no target or if
+// connecting fails; the later connection of the session then reports the cause.
 std::chrono::microseconds round_trip_to_target(const SourceOptions& options);
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// Sends gathered small writes after about a millisecond without a further write, so that a pause of
-// the writer delays neither these bytes nor the release of their slot.
+// Sends gathered small writes after about a millisecond without a further write. Otherwise a pause
+// of the writer would delay these bytes and the release of their slot.
 #pragma once
 
 #include <condition_variable>
@@ -18,8 +18,8 @@ class QuietFlusher {
   QuietFlusher() : thread_([this] { run(); }) {}
   ~QuietFlusher();
 
-  // Calls writer->flush_if_quiet() until it returns true. To be used after adopt() of that writer
-  // has returned true.
+  // Calls writer->flush_if_quiet() until it returns true. Called after adopt() of that writer has
+  // returned true.
   void watch(std::shared_ptr<FileWriter> writer);
 
  private:
@@ -30,7 +30,7 @@ class QuietFlusher {
   std::list<std::shared_ptr<FileWriter>> watched_;  // guarded by mutex_
   bool stopping_ = false;                           // guarded by mutex_
 
-  std::thread thread_;  // last: the members that the thread uses exist before it starts
+  std::thread thread_;  // declared last: the members that the thread uses exist before it starts
 };
 
 }  // namespace ppmr

@@ -7,18 +7,20 @@
 namespace ppmr {
 
 namespace {
-// kSlotPatience is how long a worker waits for the slot of its next request. While the stream
-// flows, a slot is released much sooner. While the stream is stalled, requests that need no slot,
-// such as those of `ls`, must not be delayed. So only the first worker that finds it stalled waits
-// for kSlotPatience, the others wait for kStalledPatience. kStalledPatience is not zero, because a
-// released slot goes only to a caller that is already waiting.
+// kSlotPatience is how long a worker waits for the slot of its next request. While the target
+// releases slots, a slot becomes free much sooner. While the target releases none (the stream is
+// stalled), requests that need no slot, such as those of `ls`, must not be delayed. So only the
+// first worker that gets no slot waits for kSlotPatience; the others wait for kStalledPatience.
+// kStalledPatience is not zero, because a released slot goes only to a caller that is already
+// waiting.
 constexpr std::chrono::milliseconds kSlotPatience{20};
 constexpr std::chrono::milliseconds kStalledPatience{1};
 // While the stream is stalled and more than kLineMax callers wait for a slot, a worker does not
-// join them: it would get no slot within kStalledPatience.
+// wait at all: it would get no slot within kStalledPatience.
 constexpr size_t kLineMax = 4;
 
-// Gives the whole pages in [begin, end) back to the kernel; they read as zeros afterwards.
+// Gives the whole pages in [begin, end) back to the kernel. Later reads of these pages return
+// zeros.
 void drop_pages(const std::byte* begin, const std::byte* end) {
   const auto first =
       (reinterpret_cast<uintptr_t>(begin) + kPageSizeBytes - 1) / kPageSizeBytes * kPageSizeBytes;
@@ -60,8 +62,8 @@ class SlotBuffers::Buffer final : public RequestBuffer {
 
  private:
   SlotBuffers& owner_;
-  SlotLease lease_;     // lease of the slot that holds the request; empty after adopt()
-  MappedMemory spare_;  // mapped at its first use; holds memory only while it holds a request
+  SlotLease lease_;     // lease of the slot that contains the request; empty after adopt()
+  MappedMemory spare_;  // mapped at its first use; occupies memory only while it contains a request
   bool spare_used_ = false;
 };
 

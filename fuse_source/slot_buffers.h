@@ -37,7 +37,7 @@ class KeptBytes {
   std::span<const std::byte> bytes_;
 };
 
-// Threads: any.
+// Threads: any thread may call any member.
 class SlotBuffers final : public RequestBuffers {
  public:
   static constexpr size_t kKeptMaxBytes = size_t{32} << 20;
@@ -47,16 +47,16 @@ class SlotBuffers final : public RequestBuffers {
 
   std::unique_ptr<RequestBuffer> make() override;
 
-  // Hands over the lease of the slot that received `payload`; empty if a spare buffer received it.
-  // Only the worker that processes the request may call this.
+  // Returns the lease of the slot that received `payload`, or an empty lease if a spare buffer
+  // received it. Only the worker that processes the request may call this.
   SlotLease adopt(const void* payload);
 
-  // Keeps the bytes of a write that arrived in a spare buffer and must wait for a slot. If all kept
-  // bytes together would exceed kKeptMaxBytes, keeps only the first kKeptSmallBytes: the write
+  // Keeps the bytes of a write that arrived in a spare buffer and must wait for a slot. If the kept
+  // bytes of all writes would exceed kKeptMaxBytes, keeps only the first kKeptSmallBytes: the write
   // becomes a short write.
   KeptBytes keep(std::span<const std::byte> bytes);
 
-  // The operation `init` calls this when it has limited the length of requests. Before that a
+  // The operation `init` calls this after it has limited the length of requests. Before that a
   // request may be longer than a slot, so all requests go to spare buffers.
   void set_ready() { ready_ = true; }
 
@@ -71,7 +71,7 @@ class SlotBuffers final : public RequestBuffers {
   std::vector<Buffer*> borrowers_;
   std::atomic<bool> ready_ = false;
   std::atomic<bool> stalled_ = false;   // the last worker that waited for a slot got none
-  std::atomic<size_t> kept_bytes_ = 0;  // of writes longer than kKeptSmallBytes
+  std::atomic<size_t> kept_bytes_ = 0;  // the kept bytes of writes longer than kKeptSmallBytes
 };
 
 }  // namespace ppmr

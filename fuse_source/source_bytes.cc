@@ -1,4 +1,5 @@
-// Files: from a write request to a chunk in flight; reading back from the target.
+// The bytes of files: the way from a write request to a chunk in flight, and the way back from the
+// target when the source reads.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -9,8 +10,8 @@
 namespace ppmr {
 namespace {
 
-// How often a writer that waits for a slot checks whether its session has failed or the writing
-// process is being killed.
+// The interval at which a writer that waits for a slot checks whether its session has failed or the
+// writing process is being killed.
 constexpr std::chrono::milliseconds kSlotCheckInterval{100};
 
 }  // namespace
@@ -56,7 +57,7 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
     last_writer = for_writing && ++node->closing_writers == node->open_writers;
     writers_so_far = node->writers_so_far;
   }
-  // An exception fails the checkpoint, and the handle still counts as closed.
+  // If this throws, the checkpoint fails, and the handle still counts as closed.
   if (last_writer) {
     const Status closed = without_exceptions([&]() -> Status {
       close_for_writing(node, writers_so_far);
@@ -70,31 +71,33 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
       --node->closing_writers;
       --node->open_writers;
     }
-    // Forget is sent only for an open checkpoint: a sealed one belongs to the target.
+    // The source sends Forget only for an open checkpoint: a sealed checkpoint belongs to the
+    // target.
     ended = tree_.close_handle_locked(node) && node->checkpoint->state == CheckpointState::kOpen;
   }
   writer_closed_.notify_all();
   if (ended) forget_file(node);
 }
 
-// The target frees the file's memory, so none of its bytes may be on their way.
+// The target frees the file's memory, so none of the file's bytes may be in flight.
 void SourceMount::forget_file(const SourceNodePointer& node) {
   if (!node->writer->drain([this] { return stopping_.load(); })) return;
   (void)node->checkpoint->outlet->send(wire::Forget{node->id});
 }
 
 void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writers_so_far) {
-  // The target takes a closed file as complete, apart from announced bytes in flight. So the
-  // announcements go first.
+  // The target treats a closed file as complete, apart from announced bytes in flight. So the
+  // announcements must precede the close.
   node->writer->flush();
   node->writer->stream().await_announced();
-  // A later change of attributes or size takes this lock, too, so it is sent after the close.
+  // A later change of attributes or size also takes this lock, so its message follows the close.
   std::lock_guard order(attribute_changes_);
   const uint64_t size_bytes = node->writer->size_bytes();
   wire::Attributes attributes;
   {
     std::lock_guard lock(tree_.mutex());
-    if (node->writers_so_far != writers_so_far) return;  // a new writer's close will send `Closed`
+    // The close of the new writer will send `Closed`.
+    if (node->writers_so_far != writers_so_far) return;
     attributes = node->attributes;
   }
   (void)node->checkpoint->outlet->send(wire::Closed{node->id, size_bytes, attributes});
@@ -105,8 +108,8 @@ Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
   const auto began_at = std::chrono::steady_clock::now();
   Error error;
   const auto give_up = [&] {
-    // As long as slots are being released, this writer's turn for one will come. So each release
-    // restarts its timeout.
+    // As long as the target releases slots, this writer will get one in its turn. So each release
+    // restarts the writer's timeout.
     const auto progress_at = std::max(began_at, pool_->last_release());
     if (auto status = checkpoint.status(); !status) {
       error = status.error();
@@ -124,7 +127,7 @@ Result<SlotLease> SourceMount::wait_for_slot(const SourceCheckpoint& checkpoint,
     }
     return true;
   };
-  checkpoint.outlet->push();  // small chunks hold slots, too
+  checkpoint.outlet->push();  // chunks that are still being gathered also occupy slots
   SlotLease lease = pool_->acquire(kSlotCheckInterval, std::ref(give_up));
   if (!lease) return failure(std::move(error));
   return lease;
@@ -156,8 +159,8 @@ Result<size_t> SourceMount::write(const SourceNodePointer& node, std::span<const
   return bytes.size();
 }
 
-// For a checkpoint that has lost bytes: this mount accepts no more writes to it, and the target
-// marks it as failed.
+// Called for a checkpoint that has lost bytes. This mount then accepts no more writes to the
+// checkpoint, and the target marks it as failed.
 void SourceMount::give_up(const SourceCheckpoint& checkpoint, const Error& error) {
   checkpoint.error->set(error);
   (void)checkpoint.outlet->send(wire::Abandon{checkpoint.top_node, error.message.substr(0, 512)});
@@ -170,8 +173,9 @@ Status SourceMount::drain_chunks(const SourceNodePointer& node, const Interrupte
 Status SourceMount::drain(const SourceNodePointer& node, const Interrupted& interrupted) {
   const uint64_t changes = node->changes_sent;
   if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
-  // Chunks prove nothing about truncations and holes, so ask the target whether it has applied
-  // them. Ask for an empty file too: no chunk proves that the target has its name.
+  // A verified chunk does not show whether the target has applied truncations and holes, so ask the
+  // target. Also ask for an empty file: it has no chunk that would show that the target has its
+  // name.
   const bool applied = node->changes_applied >= changes && node->writer->size_bytes() > 0;
   if (applied || stopping_) return {};
   const Interrupted ending = [&] { return stopping_ || interrupted(); };
@@ -192,7 +196,7 @@ Result<std::vector<std::byte>> SourceMount::read(const SourceNodePointer& node, 
   if (auto drained = drain_chunks(node, interrupted); !drained) return failure(drained.error());
   const auto count = node->checkpoint->outlet->read_back(node->id, offset, bytes, interrupted);
   if (!count) return failure(count.error());
-  // Never a short read before the end of the file.
+  // A read is never short before the end of the file.
   if (*count < bytes.size())
     return failure(EIO, "read back file " + std::to_string(node->id) + ": the target returned " +
                             std::to_string(*count) + " of " + std::to_string(bytes.size()) +
@@ -249,7 +253,7 @@ Status SourceMount::set_attributes(const SourceNodePointer& node,
     node->attributes = attributes;
     node->ctime_ns = now_ns();
   }
-  if (!node->checkpoint) return {};  // the root: the target has no copy of it
+  if (!node->checkpoint) return {};  // the root, of which the target has no copy
   return node->checkpoint->outlet->send(wire::SetAttributes{node->id, attributes});
 }
 

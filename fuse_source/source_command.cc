@@ -27,8 +27,8 @@ struct Flags {
   MountFlags daemon;
 };
 
-// Address and credentials with which `ppmr migrate` reaches the agent on the target's node: those
-// of this daemon.
+// Returns the address and credentials with which `ppmr migrate` reaches the agent on the target's
+// node. They are the address and credentials of this daemon.
 nlohmann::json describe_endpoint(const SourceOptions& options, const Credentials& credentials,
                                  const std::string& audit_file) {
   const auto absolute = [](const std::string& path) {

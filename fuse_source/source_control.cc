@@ -14,7 +14,7 @@
 namespace ppmr {
 namespace {
 
-// More than the address space of a process with four-level page tables.
+// The address space of a process with four-level page tables is smaller than this.
 constexpr uint64_t kMemoryMaxBytes = uint64_t{1} << 48;
 
 int64_t ms_since(std::chrono::steady_clock::time_point start) {
@@ -66,7 +66,8 @@ Status SourceMount::add_files(const nlohmann::json& request,
   return add_files(request.at("checkpoint"), *bundle);
 }
 
-// A page reader fills the slots, because this process has no right to read others.
+// A page reader fills the slots, because this process has no right to read the memory of other
+// processes.
 Status SourceMount::send_memory(const nlohmann::json& request, std::vector<UniqueFd> received) {
   FrozenMemory memory{
       .bytes = request.at("memory_bytes"), .first = {}, .read = {}, .read_wanted = {}};

@@ -1,4 +1,5 @@
-// Small files that come in a bundle: the kernel would need three requests for each.
+// Adds small files that come in a bundle. Without a bundle, the kernel would send three requests
+// for each file.
 #include <algorithm>
 
 #include "fuse_source/source_mount.h"
@@ -6,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-// Tells the target that the checkpoint is complete, so it comes last, as CRIU writes it last.
+// This file marks the checkpoint as complete. So it is added last, as CRIU also writes it last.
 constexpr std::string_view kLastFile = "inventory.img";
 constexpr mode_t kMode = 0600;
 

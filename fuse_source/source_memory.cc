@@ -18,18 +18,19 @@
 namespace ppmr {
 namespace {
 
-// Trees that move at the same time each hold a slot. If they took all slots, none could get another
-// for its parts: then zero pages are sent.
+// Trees that move at the same time each hold a slot. If they held all slots, no tree could get
+// another slot for its parts. After this time a tree gives up and sends its zero pages.
 constexpr std::chrono::milliseconds kPatienceForParts{100};
-// Zeros of consecutive slots share a message. Reading this much takes a few milliseconds, and a
-// reader at the target may wait for the message.
+// Zeros of consecutive slots share one message, up to this many bytes. Reading so many bytes takes
+// a few milliseconds, and a reader at the target may wait for the message.
 constexpr uint64_t kZerosMaxBytes = uint64_t{16} << 20;
-// Wants that arrive before send_memory() begins. Beyond that the oldest is dropped.
+// The number of kept wants that arrive before send_memory() begins. A further want replaces the
+// oldest.
 constexpr size_t kEarlyWantsMax = 4096;
 
 }  // namespace
 
-// What one thread of send_memory() sends. Threads: one.
+// The memory that one thread of send_memory() sends. Threads: one.
 class SourceMount::MemoryPass {
  public:
   MemoryPass(SourceMount& mount, SourceNodePointer node, const FrozenMemory::Read& read,
@@ -56,7 +57,8 @@ class SourceMount::MemoryPass {
   uint64_t zeros_end_ = 0;
 };
 
-// The blocks of a file and the thread that sends the wanted ones. The destructor ends the thread.
+// The blocks of a file, and the thread that sends the wanted blocks. The destructor ends the
+// thread.
 class SourceMount::WantedSender {
  public:
   WantedSender(SourceMount& mount, SourceNodePointer node, uint64_t file_bytes)
@@ -64,11 +66,11 @@ class SourceMount::WantedSender {
   ~WantedSender() { finish(); }
 
   WantedBlocks& blocks() { return blocks_; }
-  // From now on blocks can be wanted. Errors: EBUSY.
+  // From now on the target can request blocks. Errors: EBUSY.
   Status admit_wants();
-  // Throws std::system_error when the system has no thread left.
+  // Throws std::system_error when the thread cannot be started.
   void start(const FrozenMemory::Read& read);
-  // Returns the error of the thread.
+  // Ends the thread and returns its error.
   Status finish();
 
  private:
@@ -79,7 +81,7 @@ class SourceMount::WantedSender {
   WantedBlocks blocks_;
   bool admits_wants_ = false;
   bool reserves_ = false;
-  Status status_;  // of the thread
+  Status status_;  // the result of the thread
   std::thread thread_;
 };
 
@@ -90,9 +92,9 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
   }
   if (Status open = opened(node, true); !open) return open;
   Status sent = without_exceptions([&] { return send_memory(node, memory); });
-  // The seal, which has a time limit, is not left with a pool full of bytes.
+  // Drain now: the seal has a time limit, and a pool full of bytes may take longer.
   if (sent) sent = node->writer->drain([this] { return stopping_.load(); });
-  // EBUSY: the other request continues.
+  // EBUSY means that another request sends this memory; it continues.
   if (!sent && sent.error().errno_value != EBUSY) {
     give_up(*node->checkpoint, sent.error());
     set_patience(*node->checkpoint, {});
@@ -104,14 +106,15 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
 Status SourceMount::send_memory(const SourceNodePointer& node, const FrozenMemory& memory) {
   WantedSender wanted(*this, node, memory.bytes);
   if (Status alone = wanted.admit_wants(); !alone) return alone;
-  // The chunks of the memory do not overlap each other; nor must they overlap earlier ones.
+  // The chunks of the memory do not overlap each other. They must also not overlap earlier chunks,
+  // so drain those first.
   if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
   for (const FrozenMemory::Part& part : memory.first) wanted.blocks().want(part.offset, part.bytes);
   wanted.start(memory.read_wanted);
   MemoryPass pass(*this, node, memory.read, wanted.blocks());
   if (Status sent = pass.send_all(); !sent) return sent;
   if (Status sent = wanted.finish(); !sent) return sent;
-  // The memory may end in zeros.
+  // Set the size explicitly, because the memory may end in zeros.
   node->writer->set_size_bytes(memory.bytes);
   return {};
 }
@@ -119,7 +122,7 @@ Status SourceMount::send_memory(const SourceNodePointer& node, const FrozenMemor
 uint64_t SourceMount::written_bytes(const SourceNode& node) {
   {
     std::lock_guard lock(memories_mutex_);
-    // Its last block may be sent first.
+    // The last block of the file may be sent first.
     if (const auto found = memories_.find(node.id); found != memories_.end()) {
       return found->second->taken_bytes();
     }
@@ -133,7 +136,8 @@ void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) 
     found->second->want(offset, length);
     return;
   }
-  // Memory is sent to checkpoints of one file. The readers may be earlier than the memory.
+  // Memory is sent to checkpoints that consist of one file. Readers may request the memory before
+  // it is sent.
   const SourceNodePointer top = tree_.find_top(node);
   if (!top || top->type != wire::NodeType::kFile) return;
   if (early_wants_.size() == kEarlyWantsMax) early_wants_.pop_front();
@@ -157,7 +161,7 @@ Status SourceMount::WantedSender::admit_wants() {
 }
 
 void SourceMount::WantedSender::start(const FrozenMemory::Read& read) {
-  // At most half of the slots are reserves, so that each first pass can get one.
+  // At most half of the slots become reserves, so that each first pass can get a slot.
   reserves_ = 2 * ++mount_.reserves_ <= mount_.pool_->slot_count();
   if (!reserves_) --mount_.reserves_;
   SlotLease reserve;
@@ -174,7 +178,7 @@ void SourceMount::WantedSender::run(const FrozenMemory::Read& read, SlotLease re
     return pass.send_wanted(std::move(reserve), keep_reserve);
   });
   if (status_) return;
-  // The first pass finds the error in the checkpoint and ends.
+  // The first pass finds this error in the checkpoint and ends.
   node_->checkpoint->error->set(status_.error());
   blocks_.finish();
 }
@@ -208,7 +212,8 @@ Status SourceMount::MemoryPass::send_all() {
       lease = std::move(*waited);
       if (blocks_.any_wanted()) continue;
     }
-    // Taken only now: while this thread waits for a slot, the other one may take these blocks.
+    // Takes the blocks after it has a slot: while this thread waits for a slot, the other thread
+    // may take these blocks.
     const WantedBlocks::Part taken = blocks_.take_next(offset, lease.payload().size());
     if (taken.length == 0) return send_zeros();
     offset = taken.offset + taken.length;
@@ -232,15 +237,15 @@ Status SourceMount::MemoryPass::send_wanted(SlotLease reserve, bool keep_reserve
     if (!got) return blocks_.finished() ? Status{} : got;
     const WantedBlocks::Part taken = blocks_.take_wanted(reserve.payload().size());
     if (taken.length == 0) continue;
-    // A reader waits: no patience for slots.
+    // A reader waits for this block, so do not wait for slots.
     if (Status sent = send(reserve, taken, std::chrono::milliseconds(0)); !sent) return sent;
     if (Status sent = send_zeros(); !sent) return sent;
     blocks_.wanted_sent();
   }
 }
 
-// Reads the blocks into the slot, and sends the parts of them that are not zero. The lease stays if
-// all is zero.
+// Reads the blocks into the slot, and sends the parts that are not zero. If all bytes are zero, the
+// caller keeps the lease.
 Status SourceMount::MemoryPass::send(SlotLease& lease, const WantedBlocks::Part& taken,
                                      std::chrono::milliseconds patience_for_parts) {
   const std::span<std::byte> slot = lease.payload().first(taken.length);
@@ -254,12 +259,12 @@ Status SourceMount::MemoryPass::send(SlotLease& lease, const WantedBlocks::Part&
     if (Status added = add_zeros(at, offset_of(part.data())); !added) return added;
     at = offset_of(part.data() + part.size());
   }
-  // The following chunks may have to wait for slots.
+  // Send the zeros now, because the following chunks may have to wait for slots.
   if (!parts_.empty()) {
     if (Status sent = send_zeros(); !sent) return sent;
   }
   if (Status added = add_zeros(at, taken.offset + taken.length); !added) return added;
-  // A slot is one chunk: the parts behind the first move to slots of their own.
+  // A slot contains one chunk, so each part after the first moves to a slot of its own.
   while (parts_.size() > 1) {
     const std::span<const std::byte> part = parts_.back();
     SlotLease another = patience_for_parts.count() > 0 ? mount_.pool_->acquire(patience_for_parts)

@@ -1,5 +1,5 @@
-// Memory of a frozen process that is sent while readers at the target want parts of it. Without
-// FUSE.
+// Tests how the memory of a frozen process is sent while readers at the target want parts of it.
+// Without FUSE.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -32,7 +32,7 @@ constexpr uint64_t kBlock = kWantedBlockBytes;
 constexpr size_t kBlocks = 64;
 constexpr const char* kName = "memory";
 
-// A process whose memory has other bytes in each block.
+// A process whose memory has different bytes in each block.
 class FrozenProcess {
  public:
   FrozenProcess() {
@@ -80,7 +80,7 @@ class FrozenProcess {
   pid_t process_ = 0;
 };
 
-// Records what is announced. A chunk is in flight until the test lets it arrive.
+// Records the announcements. A chunk is in flight until the test lets it arrive.
 class RecordingOutlet final : public DiscardOutlet {
  public:
   void announce(Chunk chunk) override {
@@ -163,7 +163,7 @@ class SourceMemory : public testing::Test {
     sent_ = std::async(std::launch::async,
                        [this] { return mount_->send_memory(kName, process_.frozen()); });
   }
-  // Lets every chunk arrive until send_memory() returns.
+  // Lets chunks arrive until send_memory() returns.
   Status finish() {
     while (sent_.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout) {
       if (!outlet_->one_arrives()) std::this_thread::yield();
@@ -282,8 +282,8 @@ TEST_F(SourceMemory, RunsOfZeroPagesAreAnnouncedWithOneMessageEach) {
   open(4, 4 * kBlock);
   process_.clear(5 * kBlock, 15 * kBlock);  // the slots 4 to 7 in part, the others whole
   process_.clear(25 * kBlock, kBlock);      // in a slot
-  process_.clear(40 * kBlock + kPageBytes, kPageBytes);  // too short
-  process_.clear(60 * kBlock, 4 * kBlock);               // at the end
+  process_.clear(40 * kBlock + kPageBytes, kPageBytes);  // too short to be left out
+  process_.clear(60 * kBlock, 4 * kBlock);               // at the end of the file
   begin();
   ASSERT_TRUE(finish());
   EXPECT_EQ(outlet_->zeros(),
@@ -300,7 +300,7 @@ TEST_F(SourceMemory, WantedZerosAreAnnouncedAheadOfTheRest) {
   want(51 * kBlock);
   ASSERT_TRUE(eventually([&] { return !outlet_->zeros().empty(); }));
   EXPECT_EQ(outlet_->zeros()[0], (std::pair<uint64_t, uint64_t>{51 * kBlock, kBlock}));
-  want(52 * kBlock);  // the reserve is still there
+  want(52 * kBlock);  // possible because the reserve is still there
   ASSERT_TRUE(eventually_announced(4));
   EXPECT_EQ(outlet_->offsets()[3], 52 * kBlock);
   ASSERT_TRUE(finish());
@@ -406,7 +406,7 @@ TEST_F(SourceMemory, SessionIsAsPatientAsItsMostPatientCheckpointUntilThatIsSeal
   EXPECT_TRUE(wait_for_peer("other", INT64_MAX)["ok"]);
 }
 
-// From a request at the target to the bytes in its store, over TCP.
+// Tests the whole way over TCP, from a request at the target to the bytes in its store.
 TEST(SourceMemoryStream, TargetReceivesWhatItWantsBeforeTheRest) {
   std::mutex gate;
   MemorySink sink;

@@ -10,8 +10,8 @@
 namespace ppmr {
 namespace {
 
-// When the mount ends, a target that has been silent for this long is given up, whatever
-// --peer-timeout is.
+// When the mount ends, it fails the session of a target that has been silent for this long, even if
+// --peer-timeout is longer.
 constexpr std::chrono::seconds kSilenceAtEndMax{3};
 constexpr std::chrono::milliseconds kCheckInterval{100};
 
@@ -47,7 +47,7 @@ class SilenceWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;   // guarded by mutex_
-  std::thread thread_;  // last, because the thread uses all members above
+  std::thread thread_;  // declared last, because the thread uses all members above
 };
 
 }  // namespace
@@ -149,13 +149,14 @@ Result<std::shared_ptr<Outlet>> SourceMount::connect() {
   return std::shared_ptr<Outlet>(std::move(*sender));
 }
 
-// Returns the outlet for a new checkpoint. A failed session stays failed: a new one replaces it.
+// Returns the outlet for a new checkpoint. A failed session stays failed, so a new session replaces
+// it.
 Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
   {
     std::lock_guard lock(outlet_mutex_);
     if (outlet_->status()) return outlet_;
   }
-  pool_->wipe();  // the target of the new session may be another one
+  pool_->wipe();  // the new session may be with another target
   auto outlet = connect();
   if (!outlet) return failure(EIO, outlet.error().message);
   spdlog::info("new session with {}", options_.target_address);
@@ -219,7 +220,8 @@ Result<mode_t> SourceMount::mode_of(uint64_t inode) {
   return stat_of(tree_.view(node)).st_mode;
 }
 
-// An open directory counts as an open handle: at SIGTERM, a checkpoint that has one is not sealed.
+// An open directory counts as an open handle: at SIGTERM, the mount does not seal a checkpoint with
+// an open directory.
 Result<ListDirectory> SourceMount::open_directory(uint64_t inode) {
   SourceNodePointer node = tree_.find(inode);
   if (!node) return failure(ESTALE, "directory " + std::to_string(inode) + ": it was removed");

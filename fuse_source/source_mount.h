@@ -40,16 +40,16 @@ namespace ppmr {
 
 struct SourceOptions {
   std::string mountpoint;
-  std::string target_address;  // empty with discard
+  std::string target_address;  // empty with --discard
   std::shared_ptr<const Security> security = Security::none();
   bool discard = false;
   size_t chunk_size_bytes = size_t{1} << 20;
   size_t pool_size_bytes = 0;  // 0: pool_size_for()
   TransportOptions transport;
-  SenderOptions sender;  // except its transport
-  // For what the daemon may not do itself. serve() needs one.
+  SenderOptions sender;  // the transport of these options is not used
+  // Does the steps for which the daemon has no rights. serve() requires it.
   std::shared_ptr<PrivilegedHelper> helper;
-  Confinement confinement;  // for the status
+  Confinement confinement;  // only shown in the status
 };
 
 // Sums over all sessions of this mount. They never decrease.
@@ -70,7 +70,7 @@ struct CommitReport {
 
 // The memory of frozen processes, as the content of one file.
 struct FrozenMemory {
-  // Fills `slot` with the bytes at `offset`. Each is called by one thread.
+  // Fills `slot` with the bytes at `offset`. Each function is called by one thread.
   using Read = std::function<Status(uint64_t offset, std::span<std::byte> slot)>;
   struct Part {
     uint64_t offset = 0;
@@ -78,7 +78,7 @@ struct FrozenMemory {
   };
 
   uint64_t bytes = 0;
-  std::vector<Part> first;  // sent ahead of the others. Any values are allowed
+  std::vector<Part> first;  // sent before the other parts. Any values are allowed
   Read read;
   Read read_wanted;
 };
@@ -86,9 +86,9 @@ struct FrozenMemory {
 // Threads: any, except for serve() (one).
 class SourceMount final : public FrontEnd, public ServedMount {
  public:
-  // Connects to the target; serve() mounts. `connector`: for a process that has dropped its rights;
-  // by default one is made. Errors: those of the pool's sizes and of the connection; EAGAIN when a
-  // thread cannot be started.
+  // Connects to the target; serve() mounts. `connector` connects for a process that has dropped its
+  // rights; by default create() makes a connector. Errors: the errors for the pool's sizes and of
+  // the connection; EAGAIN when a thread cannot be started.
   static Result<std::unique_ptr<SourceMount>> create(
       SourceOptions options, std::unique_ptr<Connector> connector = nullptr);
   ~SourceMount() override;
@@ -100,7 +100,8 @@ class SourceMount final : public FrontEnd, public ServedMount {
   void stop_answering() override {}  // serve() has ended what answer() waits for
   const OutcomeTally& outcomes() const override { return migrations_; }
 
-  // ---- Changes of names, sent to the target (source_names.cc). Errors are those of the caller.
+  // ---- Changes of names, which are sent to the target (source_names.cc). All errors are errors
+  // for the calling process.
   Result<SourceNodePointer> make(uint64_t parent, const std::string& name, wire::NodeType type,
                                  const wire::Attributes& attributes,
                                  const std::string& link_target);
@@ -113,14 +114,14 @@ class SourceMount final : public FrontEnd, public ServedMount {
   // handle of it is open.
   Status opened(const SourceNodePointer& node, bool for_writing, bool is_new = false);
   void released(const SourceNodePointer& node, bool for_writing);
-  // Puts `bytes`, which the calling worker has received, into the stream; blocks while the pool is
-  // full. Returns the number of bytes taken: all, unless very many writers are blocked. The caller
-  // replies to the writing process and then announces the chunks in `cut`.
+  // Puts `bytes`, which the calling worker has received, into the stream. Blocks while the pool is
+  // full. Returns the number of bytes taken, which is less than the whole only if very many writers
+  // are blocked. The caller replies to the writing process and then announces the chunks in `cut`.
   Result<size_t> write(const SourceNodePointer& node, std::span<const std::byte> bytes,
                        uint64_t offset, const Interrupted& interrupted, CutChunks& cut);
-  // Blocks until a reader at the target sees all that was written, truncated and punched so far.
+  // Blocks until a reader at the target sees all writes, truncations and holes up to now.
   Status drain(const SourceNodePointer& node, const Interrupted& interrupted);
-  // Returns `bytes_max` bytes, fewer only at the end of the file.
+  // Returns `bytes_max` bytes, or fewer at the end of the file.
   Result<std::vector<std::byte>> read(const SourceNodePointer& node, uint64_t offset,
                                       size_t bytes_max, const Interrupted& interrupted);
   Status truncate(const SourceNodePointer& node, uint64_t size_bytes,
@@ -129,36 +130,36 @@ class SourceMount final : public FrontEnd, public ServedMount {
                     const Interrupted& interrupted);
   Status set_attributes(const SourceNodePointer& node, const wire::Attributes& attributes);
 
-  // From now on until it is sealed or has failed, the checkpoint survives a target that is silent
-  // for so long: both nodes need each other. Errors: ENOENT.
+  // From now on until the checkpoint is sealed or has failed, its session tolerates a target that
+  // is silent for up to `patience`. A migration calls this when it needs both nodes. Errors:
+  // ENOENT.
   Status wait_for_peer(const std::string& name, std::chrono::milliseconds patience);
 
-  // ---- Files in a bundle (source_files.cc).
-  // Makes and writes these files in the checkpoint `name`. They belong to its owner; others cannot
-  // read them. Errors: ENOENT; those of make() and write(). After an error some of the files exist;
-  // after one of write() the checkpoint has failed.
+  // ---- Files in a bundle (source_files.cc). Makes and writes these files in the checkpoint
+  // `name`. The files belong to the checkpoint's owner, and other users cannot read them. Errors:
+  // ENOENT; those of make() and write(). After an error some of the files exist; after an error of
+  // write() the checkpoint has failed.
   Status add_files(const std::string& name, const ImageBundle& bundle);
 
-  // ---- Memory of frozen processes (source_memory.cc).
-  // Writes the memory to the checkpoint `name`: one file. Bytes that readers at the target wait for
-  // are sent ahead of the others. Errors: ENOENT; EBUSY when another call sends to the same
-  // checkpoint; those of the memory's functions and of write(). After other errors than ENOENT and
-  // EBUSY the checkpoint has failed.
+  // ---- Memory of frozen processes (source_memory.cc). Writes the memory to the checkpoint `name`,
+  // which is one file. First sends the bytes that readers at the target wait for. Errors: ENOENT;
+  // EBUSY when another call sends to the same checkpoint; those of the functions in `memory` and of
+  // write(). After an error other than ENOENT and EBUSY the checkpoint has failed.
   Status send_memory(const std::string& name, const FrozenMemory& memory);
-  // Readers at the target wait for bytes of a file: send_memory() sends them first. Any values are
-  // allowed. Never blocks.
+  // Called when readers at the target wait for bytes of a file. send_memory() sends these bytes
+  // first. Any values are allowed. Never blocks.
   void bytes_wanted(uint64_t node, uint64_t offset, uint64_t length);
 
   // ---- Checkpoints (source_seal.cc).
   Result<CommitReport> commit(const std::string& name);
-  // From now on close(2) in the checkpoint does not wait and reports no errors: the seal does.
-  // Errors: ENOENT.
+  // From now on close(2) in the checkpoint does not wait and reports no errors: the seal reports
+  // them. Errors: ENOENT.
   Status defer_errors(const std::string& name);
 
   // Who the target has proved to be: PeerIdentity::text().
   std::string target_identity() { return present_outlet()->counters().security; }
 
-  // Whether this process is being killed.
+  // Returns whether a signal is killing this process.
   bool is_dying(pid_t process) const { return options_.helper->is_dying(process); }
 
   SourceTree& tree() { return tree_; }
@@ -172,14 +173,14 @@ class SourceMount final : public FrontEnd, public ServedMount {
   wire::Space space() override;
 
  private:
-  // Passes the calls of a session's thread to the mount. A session may outlive the mount by a
-  // moment, so the mount's destructor first sets `mount` to null.
+  // Passes the calls of a session's thread to the mount. A session may exist for a moment longer
+  // than the mount, so the mount's destructor first sets `mount` to null.
   struct EventGate {
     std::mutex mutex;
     SourceMount* mount = nullptr;  // null: closed; guarded by mutex
   };
 
-  struct Parts {  // the members whose creation can fail
+  struct Parts {  // the members whose construction can fail
     std::unique_ptr<BufferPool> pool;
     std::unique_ptr<Connector> connector;
     std::unique_ptr<Fabric> fabric;
@@ -222,7 +223,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   class WantedSender;
   Status send_memory(const SourceNodePointer& node, const FrozenMemory& memory);
   Status send_memory(const nlohmann::json& request, std::vector<UniqueFd> received);
-  // Of a file: how much the status reports.
+  // Returns the number of written bytes of a file, for the status.
   uint64_t written_bytes(const SourceNode& node);
 
   // Checkpoints.
@@ -242,7 +243,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   const std::unique_ptr<VerbsSource> verbs_;  // null: bytes travel over TCP
   SlotBuffers buffers_;
 
-  std::atomic<bool> draining_ = false;  // make() begins no checkpoint
+  std::atomic<bool> draining_ = false;  // make() refuses new checkpoints
   std::atomic<bool> stopping_ = false;
   std::mutex changes_;
   std::mutex attribute_changes_;
@@ -253,7 +254,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   OutcomeTally migrations_{migrations_tally()};
 
   SourceTree tree_;
-  std::condition_variable writer_closed_;  // with the tree's mutex
+  std::condition_variable writer_closed_;  // used with the tree's mutex
 
   std::mutex commits_mutex_;
   std::condition_variable commit_requested_;
@@ -264,16 +265,18 @@ class SourceMount final : public FrontEnd, public ServedMount {
 
   std::mutex memories_mutex_;
   // Guarded by memories_mutex_.
-  std::map<uint64_t, WantedBlocks*> memories_;  // that send_memory() sends now, by node
-  std::deque<wire::Want> early_wants_;          // for files to which no memory is sent yet
-  std::atomic<uint32_t> reserves_ = 0;          // calls of send_memory() that reserve a slot
+  std::map<uint64_t, WantedBlocks*> memories_;  // the files that send_memory() sends now, by node
+  std::deque<wire::Want> early_wants_;          // wants for files to which no memory is sent yet
+  // Number of calls of send_memory() that reserve a slot.
+  std::atomic<uint32_t> reserves_ = 0;
 
-  // Last: the threads end before the members that they use.
+  // Declared last: the threads end before the members that they use.
   QuietFlusher flusher_;
   std::thread committer_;
 };
 
-// The table of FUSE operations of a source mount; their userdata is the FrontEnd.
+// Returns the table of FUSE operations of a source mount. The userdata of its operations is the
+// FrontEnd.
 const fuse_lowlevel_ops& source_operations();
 
 }  // namespace ppmr

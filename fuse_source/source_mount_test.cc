@@ -1,5 +1,5 @@
-// A source mount that ends while its target sends requests; files that are opened, closed, removed
-// and sealed concurrently; blocked writers. Without FUSE.
+// Tests a source mount that ends while its target sends requests; files that are opened, closed,
+// removed and sealed concurrently; and blocked writers. Without FUSE.
 #include "fuse_source/source_mount.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ SourceOptions options_for(const Receiver& target) {
   return options;
 }
 
-// The session's thread calls the mount for each request; no call may meet a mount that is partly
-// destroyed. (ThreadSanitizer detects it.)
+// The session's thread calls the mount for each request. No call may reach a mount that is partly
+// destroyed. (ThreadSanitizer detects this.)
 TEST(SourceMount, CanBeDestroyedWhileTheTargetSendsRequests) {
   MemorySink sink;
   Receiver target({}, std::move(Security::none()->listener("127.0.0.1:0").value()), sink);
@@ -41,7 +41,7 @@ TEST(SourceMount, CanBeDestroyedWhileTheTargetSendsRequests) {
         if (target.request_seal(unknown_node)) ++requests;
         target.notify_removed(unknown_node);
       }
-      // No faster than the source reads: the channel limits unacknowledged messages.
+      // Sends no faster than the source reads, because the channel limits unacknowledged messages.
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   });
@@ -71,7 +71,8 @@ TEST(SourceMount, IgnoresRequestsForDirectoriesThatAreNotCheckpoints) {
     ASSERT_TRUE(target.request_seal({session, node}));
     target.notify_removed({session, node});
   }
-  // Requests are served in order, so the next ones show that the mount has survived those.
+  // The session serves requests in order, so the next requests show that the mount has survived the
+  // earlier ones.
   ASSERT_TRUE(target.request_seal({session, top->id}));
   while (!sink.sealed(top->id)) std::this_thread::yield();
   EXPECT_FALSE(top->checkpoint->removed_at_target);
@@ -85,7 +86,7 @@ TEST(SourceMount, AddsTheFilesOfABundle) {
   auto mount = std::move(SourceMount::create(options_for(target)).value());
   const wire::Attributes owned{.mode = 0700, .uid = 17, .gid = 18};
   const auto top = mount->make(kSourceRoot, "top", wire::NodeType::kDirectory, owned, "").value();
-  // Some are larger than a chunk, and all together than the pool.
+  // Some files are larger than a chunk, and all files together are larger than the pool.
   const std::vector<std::pair<std::string, size_t>> files = {
       {"core-1.img", 500},      {"empty.img", 0},    {"inventory.img", 30},
       {"large.img", 1'000'000}, {"mm-1.img", 65536}, {"zero.img", 1}};
@@ -162,7 +163,7 @@ class SlowOutlet final : public DiscardOutlet {
     while (one_arrives()) {
     }
   }
-  // False if no chunk is in flight.
+  // Returns false if no chunk is in flight.
   bool one_arrives() {
     Chunk chunk;
     {
@@ -176,13 +177,13 @@ class SlowOutlet final : public DiscardOutlet {
     return true;
   }
 
-  bool announces = false;  // at once
+  bool announces = false;  // chunks count as verified at once
   std::atomic<int> opened = 0;
   std::vector<uint64_t> closed;
   std::atomic<int> closed_count = 0;
   std::atomic<int> waits_for_target = 0;
   std::atomic<int> forgotten = 0;
-  std::atomic<uint64_t> size_bytes = 0;  // in the last message
+  std::atomic<uint64_t> size_bytes = 0;  // the size in the last message
   std::function<void()> before_close;
   std::atomic<bool> has_failed = false;
 
@@ -230,7 +231,7 @@ class SourceFile : public testing::Test {
   SourceNodePointer node_ = std::make_shared<SourceNode>();
 };
 
-// A reader at the target would take the bytes still to be written for a hole.
+// A reader at the target would treat the bytes that are not written yet as a hole.
 TEST_F(SourceFile, SendsNoCloseMessageIfReopenedBeforeTheCloseIsComplete) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
@@ -246,7 +247,7 @@ TEST_F(SourceFile, SendsNoCloseMessageIfReopenedBeforeTheCloseIsComplete) {
   EXPECT_EQ(outlet_->closed, std::vector<uint64_t>{2 * kChunk});
 }
 
-// The target knows of the bytes, so its readers wait for them.
+// The target has the announcements of the bytes, so its readers wait for the bytes.
 TEST_F(SourceFile, CloseDoesNotWaitForBytesInFlight) {
   outlet_->announces = true;
   ASSERT_TRUE(mount_->opened(node_, true));
@@ -256,7 +257,7 @@ TEST_F(SourceFile, CloseDoesNotWaitForBytesInFlight) {
   EXPECT_TRUE(outlet_->one_arrives()) << "the bytes were still in flight";
 }
 
-// The target would get bytes of a file that it has forgotten.
+// Otherwise the target would get bytes of a file that it has forgotten.
 TEST_F(SourceFile, RemovedFileIsForgottenWhenItsBytesHaveArrived) {
   outlet_->announces = true;
   ASSERT_TRUE(mount_->opened(node_, true));
@@ -309,7 +310,7 @@ TEST_F(SourceFile, FsyncWaitsUntilTargetHasAppliedTruncationsAndHoles) {
   EXPECT_EQ(outlet_->waits_for_target, 2);
 }
 
-// close(2) returns before the kernel sends the release.
+// close(2) returns before the kernel sends the release of the file.
 TEST_F(SourceFile, TruncateDirectlyAfterCloseDeterminesTheFinalSize) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
@@ -318,7 +319,7 @@ TEST_F(SourceFile, TruncateDirectlyAfterCloseDeterminesTheFinalSize) {
   outlet_->before_close = [&] {
     truncated = std::async(std::launch::async,
                            [&] { return mount_->truncate(node_, 10, [] { return false; }); });
-    truncated.wait_for(std::chrono::milliseconds(100));  // until it blocks
+    truncated.wait_for(std::chrono::milliseconds(100));  // long enough for the call to block
   };
   mount_->released(node_, true);
   ASSERT_TRUE(truncated.get());
@@ -400,7 +401,7 @@ TEST_F(SourceTreeFile, CannotBeOpenedAfterTheTargetHasForgottenTheFile) {
   EXPECT_EQ(mount_->opened(file, false).error().errno_value, ESTALE);
 }
 
-// A link that releases one slot per quarter of the peer timeout: the last writer waits for three
+// The link releases one slot per quarter of the peer timeout, so the last writer waits for three
 // peer timeouts.
 TEST_F(SourceTreeFile, BlockedWriterSucceedsWhileOtherWritersGetSlots) {
   constexpr size_t kWriters = 16;

@@ -1,5 +1,6 @@
-// Changes of names: applied to the tree and sent to the target in the same order. Creating a
-// top-level entry begins a checkpoint: the call waits until the target grants the name.
+// Changes of names: this file applies them to the tree and sends them to the target in the same
+// order. Creating a top-level entry begins a checkpoint: the call waits until the target grants the
+// name.
 #include <fcntl.h>
 #include <linux/fs.h>
 
@@ -129,7 +130,7 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
 }
 
 // When a file is unlinked and no longer open at the source, the target frees its memory. The caller
-// holds changes_, so that the checkpoint cannot be sealed meanwhile.
+// holds changes_, so no other thread can seal the checkpoint at the same time.
 void SourceMount::unlink(const SourceNodePointer& node) {
   const bool unused = tree_.unlink(node);
   if (!unused || node->type != wire::NodeType::kFile) return;

@@ -11,8 +11,8 @@ namespace {
 // The kernel sends the release of a file after close(2) has returned. A commit right after close(2)
 // waits this long for the release.
 constexpr std::chrono::seconds kWritersTimeout{5};
-// A mount that ends does not wait for a target that has released nothing for this long: its readers
-// may have stopped.
+// A mount that ends stops waiting for a target that has released no slot for this long: the
+// target's readers may have stopped.
 constexpr std::chrono::seconds kStuckAtEnd{3};
 
 wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
@@ -62,7 +62,7 @@ Status SourceMount::wait_for_peer(const std::string& name, std::chrono::millisec
   return {};
 }
 
-// The session has the patience of its most patient checkpoint.
+// A session waits for a silent target as long as the checkpoint with the longest patience requires.
 void SourceMount::set_patience(SourceCheckpoint& checkpoint, std::chrono::milliseconds patience) {
   std::lock_guard lock(patience_mutex_);
   if (checkpoint.patience.exchange(patience) == patience) return;
@@ -106,7 +106,8 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     std::lock_guard lock(tree_.mutex());
     sealed = checkpoint.state == CheckpointState::kSealed;
     for (auto& node : nodes) {
-      if (node->open_writers > 0) return still_open_failure(*node);  // opened again meanwhile
+      // Another process has opened the file again.
+      if (node->open_writers > 0) return still_open_failure(*node);
     }
     if (!sealed) checkpoint.state = CheckpointState::kSealing;
   }
@@ -154,14 +155,14 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
   return report;
 }
 
-// When the mount ends: seals what is complete. A checkpoint with an open handle was cut off in the
-// middle, and fails at the target.
+// Runs when the mount ends: seals the complete checkpoints. A checkpoint with an open handle is
+// incomplete, and fails at the target.
 void SourceMount::seal_closed_checkpoints(bool unmounted) {
   if (options_.discard) return;
   for (auto& top : tree_.tops()) {
     bool open = false;
     for (auto& node : tree_.nodes_of(*top->checkpoint)) {
-      // After an unmount nothing is open, even if a FUSE_RELEASE has not arrived.
+      // After an unmount no file is open, even if a FUSE_RELEASE has not arrived.
       if (unmounted) {
         if (node->open_writers > 0) close_for_writing(node, node->writers_so_far);
         std::lock_guard lock(tree_.mutex());

@@ -16,7 +16,8 @@ WantedBlocks::WantedBlocks(uint64_t file_bytes)
       taken_((block_count_ + kWordBits - 1) / kWordBits),
       wanted_(taken_.size()) {}
 
-// Whole words: a request may cover the whole file, and the caller is the thread of the session.
+// Sets whole words of bits, because a request may cover the whole file, and the caller is the
+// thread of the session.
 void WantedBlocks::want(uint64_t offset, uint64_t length) {
   if (length == 0 || offset >= file_bytes_) return;
   const uint64_t last_byte = offset + std::min(length, file_bytes_ - offset) - 1;

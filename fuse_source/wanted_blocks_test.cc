@@ -11,7 +11,8 @@ namespace {
 
 constexpr uint64_t kBlock = kWantedBlockBytes;
 
-// The numbers of the first block and of the block behind the last one; {0, 0} for an empty part.
+// Returns the numbers of the first block and of the block behind the last one; {0, 0} for an empty
+// part.
 std::pair<uint64_t, uint64_t> blocks(const WantedBlocks::Part& part) {
   if (part.length == 0) return {0, 0};
   EXPECT_EQ(part.offset % kBlock, 0u);
@@ -71,7 +72,7 @@ TEST(WantedBlocks, ServesWantedBlocksInTurn) {
   EXPECT_EQ(blocks(file.take_wanted(kBlock)), Blocks(150, 151));
   file.want(10 * kBlock, 2 * kBlock);
   file.want(160 * kBlock, kBlock);
-  file.want(199 * kBlock, 100 * kBlock);  // clipped
+  file.want(199 * kBlock, 100 * kBlock);  // the part behind the end of the file has no effect
   EXPECT_EQ(blocks(file.take_wanted(16 * kBlock)), Blocks(160, 161));
   EXPECT_EQ(blocks(file.take_wanted(16 * kBlock)), Blocks(199, 200));
   EXPECT_EQ(blocks(file.take_wanted(kBlock)), Blocks(10, 11));
