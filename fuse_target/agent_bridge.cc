@@ -14,8 +14,8 @@ using std::chrono::milliseconds;
 // A connection without a request for this time is closed. A coordinator sends a request about every
 // second.
 constexpr milliseconds kIdleMax{60'000};
-// The longest wait for an answer of the agent, which usually needs a few seconds. Meanwhile
-// stopping_ is checked every kStopInterval.
+// The longest time to wait for an answer of the agent, which usually takes a few seconds. During
+// the wait the bridge checks stopping_ every kStopInterval.
 constexpr milliseconds kAnswerMax{60'000};
 constexpr milliseconds kStopInterval{200};
 constexpr milliseconds kWriteTimeout{10'000};
@@ -27,7 +27,8 @@ bool is_end_of_connection(const Error& error) {
 }  // namespace
 
 Status AgentBridge::serve(Connection& connection, const std::string& node_name) {
-  // Closing the socket ends the agent. Nothing is lost: its decisions are in its records.
+  // Closing the socket ends the agent. No state is lost, because the agent keeps its decisions in
+  // its records.
   const auto agent = helper_->start_agent(connection.peer_identity().owner(node_name));
   if (!agent) return failure(agent.error());
   connection.set_write_timeout(kWriteTimeout);

@@ -14,13 +14,13 @@ void interrupted(fuse_req_t request, void* lot) {
 
 void init(void* userdata, fuse_conn_info* connection) {
   auto& target = static_cast<TargetFrontEnd&>(*static_cast<FrontEnd*>(userdata));
-  set_connection_limits(*connection, kReadMaxBytes);  // max_write limits reads, too
+  set_connection_limits(*connection, kReadMaxBytes);  // max_write also limits reads
   // With FUSE_CAP_ASYNC_DIO the kernel sends the parts of one read in any order, but `--consume`
   // requires sequential reads.
   if (target.consume) connection->want &= ~static_cast<unsigned int>(FUSE_CAP_ASYNC_DIO);
 }
 
-// A checkpoint is changed only by its source.
+// Refuses the request: only its source changes a checkpoint.
 template <typename... Arguments>
 void refuse(fuse_req_t request, Arguments...) {
   fuse_reply_err(request, EROFS);
@@ -78,8 +78,8 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
   parked.caller = fuse_req_ctx(request)->pid;
   parked.subject = subject;
   parked.checkpoint = node->checkpoint.get();
-  // Other threads run the retry, such as one that lands a chunk: an exception must not end them.
-  // The lambda's copy of `node` keeps the node alive.
+  // Other threads run the retry, such as the thread that lands a chunk. An exception must not end
+  // these threads. The lambda's copy of `node` keeps the node alive.
   parked.retry = [request, node, retry = std::move(retry)] {
     bool replied = false;
     const Status tried = without_exceptions([&]() -> Status {
@@ -90,8 +90,8 @@ void park(fuse_req_t request, const void* subject, const StoredNodePointer& node
     return replied || !tried;
   };
   parked.refuse = [request](int errno_value) { fuse_reply_err(request, errno_value); };
-  // The parking lot calls on_parked before the first retry, because the request may be gone once a
-  // retry has replied to it.
+  // The parking lot calls on_parked before the first retry, because a retry that has replied may
+  // have freed the request.
   parked.on_parked = [request, &lot] { fuse_req_interrupt_func(request, interrupted, &lot); };
   lot.park(std::move(parked));
 }

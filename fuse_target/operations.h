@@ -13,7 +13,7 @@
 
 namespace ppmr {
 
-// What the operations work on: the userdata of the FUSE session. Constant.
+// The objects that the operations use: the userdata of the FUSE session. Constant.
 class TargetFrontEnd final : public FrontEnd {
  public:
   TargetFrontEnd(ImageTree& tree, ParkingLot& parking, Upstream& upstream, StoreMemory& memory,
@@ -46,17 +46,18 @@ inline TargetFrontEnd& target_of(fuse_req_t request) {
   return static_cast<TargetFrontEnd&>(front_end_of(request));
 }
 
-// Errors: ESTALE.
+// Returns the node of `inode`. Errors: ESTALE.
 Result<StoredNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
-// Errors: also ENOTDIR.
+// Returns the directory of `inode`. Errors: also ENOTDIR.
 Result<StoredNodePointer> directory_of(fuse_req_t request, fuse_ino_t inode);
 
-// Long for nodes of a sealed checkpoint, because only requests of the kernel change them. Zero for
-// its top: `ppmr` can remove a checkpoint without the kernel.
+// Returns a long validity for nodes of a sealed checkpoint, because only requests of the kernel
+// change them. Returns zero for the top of a checkpoint, because `ppmr` can remove a checkpoint
+// without a request of the kernel.
 Validity validity_of(const StoredNode& node);
 
 // Parks the request. Calls `retry` when `subject` or the node's checkpoint changes. `retry` replies
-// to the request if it can, and returns whether it did; it must not throw after its reply.
+// to the request if it can, and returns whether it replied. It must not throw after its reply.
 void park(fuse_req_t request, const void* subject, const StoredNodePointer& node,
           std::function<bool()> retry);
 

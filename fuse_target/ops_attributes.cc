@@ -1,13 +1,13 @@
-// getattr.
+// The operation getattr.
 #include "fuse_target/operations.h"
 
 namespace ppmr::target_operations_detail {
 namespace {
 
-// CRIU sizes its buffers by fstat of the images that it opens, so the size of an open file must be
-// final. `ls` may show the growing size of a file that no process has open. CRIU does not ask for
-// the size of page images, and waiting for those would delay the restore until all memory has
-// arrived.
+// CRIU takes the size of its buffers from fstat of the images that it opens, so the size of an open
+// file must be final. `ls` may show the growing size of a file that no process has open. CRIU does
+// not use the size of page images, and waiting for their size would delay the restore until all
+// memory has arrived.
 bool waits_for_size(const TargetFrontEnd& target, const StoredNode& node) {
   if (!node.is_file() || target.consume || node.file->facts().closed) return false;
   if (!target.tree.is_open(node)) return false;
@@ -16,7 +16,8 @@ bool waits_for_size(const TargetFrontEnd& target, const StoredNode& node) {
 }
 
 void reply_present_attributes(fuse_req_t request, const StoredNode& node) {
-  // Before the view: a checkpoint that is sealed in between must not make an older size valid.
+  // Determined before the view: if the checkpoint is sealed in between, an older size must not
+  // count as valid.
   const Validity validity = validity_of(node);
   reply_attributes(request, target_of(request).tree.view(node), validity);
 }

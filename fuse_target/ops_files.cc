@@ -24,7 +24,7 @@ struct OpenFile final : OpenHandle {
     if (node) tree.release_file(*node);
   }
   ImageTree& tree;
-  StoredNodePointer node;  // once it is open
+  StoredNodePointer node;  // null until the file is open
 };
 
 Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
@@ -42,17 +42,19 @@ Status open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   auto file = std::make_unique<OpenFile>(target_of(request).tree);
   if (auto opened = file->tree.open_file(**node); !opened) return opened;
   file->node = *node;
-  info->direct_io = 1;  // direct I/O: the page cache would hold a second copy, and stale sizes
+  // Direct I/O, because the page cache would have a second copy, and outdated sizes.
+  info->direct_io = 1;
   return reply_open(request, *info, std::move(file));
 }
 
 // Replies to the read if its bytes have arrived or can no longer arrive. Returns whether it
 // replied.
 bool try_read(fuse_req_t request, const StoredNode& node, uint64_t offset, size_t size) {
-  thread_local ReadPlan plan;  // keeps the capacity of its vectors: no allocation per read
+  // Reused, because its vectors keep their capacity: no allocation per read.
+  thread_local ReadPlan plan;
   auto ready = node.file->read(offset, size, plan);
-  // Must be checked after file->read(): if the checkpoint failed before that call, its memory was
-  // already freed, and the plan has zeros instead of its bytes.
+  // This check must follow file->read(). If the checkpoint failed before that call, its memory was
+  // already freed, and the plan has zeros instead of the file's bytes.
   if (node.checkpoint->failed()) {
     plan.clear();
     fuse_reply_err(request, EIO);
@@ -76,12 +78,12 @@ Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file
   TargetFrontEnd& target = target_of(request);
   target.memory.note_use();
   if (try_read(request, *node, begin, size)) return {};
-  // Copied: once parked, the request and its file may be gone.
+  // A copy, because the request and its file may be freed once the request is parked.
   const NodeKey key = node->key;
   const Range missing = node->file->missing(begin, size);
   park(request, node->file.get(), node,
        [request, node, begin, size] { return try_read(request, *node, begin, size); });
-  // If these requests fail, the bytes still arrive, but later.
+  // If these requests fail, the bytes still arrive, only later.
   (void)without_exceptions([&]() -> Status {
     target.upstream.prioritize(key, begin, size);
     if (!missing.empty()) target.upstream.want(key, missing.begin, missing.length());

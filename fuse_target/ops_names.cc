@@ -1,4 +1,5 @@
-// lookup, readlink; unlink and rmdir, the only changes that the target mount allows.
+// The operations lookup and readlink, and the only changes that the target mount allows: unlink and
+// rmdir.
 #include <string>
 
 #include "fuse_target/operations.h"
@@ -6,8 +7,8 @@
 namespace ppmr::target_operations_detail {
 namespace {
 
-// Replies to a look-up if it can, and returns whether it did. In a failed checkpoint the reply for
-// a missing name is an I/O error, not ENOENT: the name may have been in flight, so the file may
+// Replies to a look-up if it can, and returns whether it replied. In a failed checkpoint the reply
+// for a missing name is an I/O error, not ENOENT: the name may have been in flight, so the file may
 // exist at the source.
 bool try_lookup(fuse_req_t request, const StoredNodePointer& directory, const std::string& name,
                 bool may_wait) {
@@ -17,7 +18,8 @@ bool try_lookup(fuse_req_t request, const StoredNodePointer& directory, const st
   const StoredCheckpoint* checkpoint = directory->checkpoint.get();
   const StoredState state = checkpoint == nullptr ? StoredState::kSealed : checkpoint->state();
   if (const auto node = target.tree.look_up(directory, name, /*keep=*/true)) {
-    // Before the view: a checkpoint that is sealed in between must not make an older size valid.
+    // Determined before the view: if the checkpoint is sealed in between, an older size must not
+    // count as valid.
     const Validity validity = validity_of(*node);
     reply_entry(request, target.tree.view(*node), validity);
     return true;
@@ -56,8 +58,8 @@ Status readlink(fuse_req_t request, fuse_ino_t inode) {
   return {};
 }
 
-// Removes an entry. Fails while the source can still write the checkpoint. The source is notified
-// when a top-level entry is removed.
+// Removes an entry. Fails while the source can still write the checkpoint. Notifies the source when
+// a top-level entry is removed.
 Status remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool directory_wanted) {
   auto directory = directory_of(request, parent);
   if (!directory) return failure(directory.error());

@@ -32,7 +32,7 @@ struct Flags {
   MountFlags daemon;
 };
 
-// Who may restart must also be allowed to send.
+// A peer that may restart processes must also be allowed to connect.
 Status check_restart_peers(const TargetOptions& options, const Credentials& credentials) {
   const auto& allowed = credentials.allowed_peers;
   for (const std::string& name : options.restart_peers) {
@@ -46,18 +46,18 @@ Status check_restart_peers(const TargetOptions& options, const Credentials& cred
   return {};
 }
 
-// Whether peers may be allowed to restart processes here, as the options say.
+// Checks that the options make it safe to let peers restart processes here.
 Status check_restarts(const TargetOptions& options, const Security& security, const Flags& flags) {
   const Credentials& credentials = flags.credentials;
-  // Authentication is required also on loopback: without it, --allow-restart would let any user of
+  // Authentication is required even on loopback: without it, --allow-restart would let any user of
   // this node become root.
   if (options.allow_restart && !security.authenticates() && !credentials.insecure) {
     return failure(EACCES,
                    "--allow-restart lets peers run processes here as root: authenticate them "
                    "with --key-file or certificates (or use --insecure)");
   }
-  // Beyond loopback, anyone on the network could then run processes here as root. That takes two
-  // options, so that neither of them says it by accident.
+  // If the target listens on the network without authentication, anyone there could run processes
+  // here as root. This requires two options, so that no operator asks for it by accident.
   if (options.allow_restart && credentials.insecure && !credentials.trusted_fabric) {
     const auto loopback = is_loopback_address(flags.listen_address);
     if (!loopback) {
@@ -96,7 +96,8 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
-    // CLI11 takes the next argument as the value of `--name=`.
+    // Uses the form `--name=value`, because CLI11 would take the next argument as the value of a
+    // separate `--name`.
     if (!target.audit_file.empty()) options.agent.push_back("--audit-file=" + target.audit_file);
     if (!target.restart_policy.empty())
       options.agent.push_back("--restart-policy=" + target.restart_policy);

@@ -7,7 +7,7 @@ class App;
 
 namespace ppmr {
 
-// Adds the subcommand; running it sets `exit_code`.
+// Adds the subcommand. When the subcommand runs, it sets `exit_code`.
 CLI::App* add_target_command(CLI::App& app, int& exit_code);
 
 }  // namespace ppmr

@@ -162,7 +162,7 @@ nlohmann::json TargetMount::status() const {
   return status;
 }
 
-// A supervisor has refused to restore a checkpoint.
+// Called when a supervisor has refused to restore a checkpoint.
 nlohmann::json TargetMount::note_refusal(const nlohmann::json& request) {
   spdlog::warn("refused to restart process {} of {} from checkpoint {}: {}",
                request.at("process").get<int>(), json_text(request.at("peer")),
@@ -198,7 +198,8 @@ nlohmann::json TargetMount::commit(const nlohmann::json& request) {
 }
 
 // Waits until a checkpoint is complete (CRIU has written its last image) or sealed, as the request
-// says. The checkpoint need not exist yet. If the request names an owner, it must be its.
+// says. The checkpoint need not exist yet. If the request names an owner, the checkpoint must
+// belong to that owner.
 nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   const std::string name = request.at("checkpoint");
   const std::string until = request.value("until", "sealed");
@@ -239,9 +240,9 @@ nlohmann::json TargetMount::remove(const nlohmann::json& request) {
   return {{"ok", true}};
 }
 
-// Lends the part of a file that begins at `offset`. Descriptors of the answer, in this order: what
-// `place` in `pieces` numbers (memfds, then the spill file, if any), the spill file's checksums,
-// and the borrower's end of a new loan. README.md of daemon/control has the format.
+// Lends the part of a file that begins at `offset`. The answer passes descriptors in this order:
+// the memfds and then the spill file (if any), which `place` in `pieces` numbers; the spill file's
+// checksums; and the borrower's end of a new loan. README.md of daemon/control has the format.
 nlohmann::json TargetMount::lend(const nlohmann::json& request,
                                  std::vector<UniqueFd>& descriptors) {
   auto lent = tree_.lend(request.at("checkpoint"), request.at("file"),
@@ -291,7 +292,7 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
   return answer;
 }
 
-// Descriptor of the answer: the memfd.
+// The answer passes one descriptor, the memfd.
 nlohmann::json TargetMount::bundle(const nlohmann::json& request,
                                    std::vector<UniqueFd>& descriptors) {
   auto bundled = tree_.bundle(request.at("checkpoint"));

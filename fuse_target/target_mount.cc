@@ -11,10 +11,10 @@
 namespace ppmr {
 namespace {
 
-// Extents through which bytes pass to the spill disk: one for each of the chunks that are pulled at
-// the same time, fewer if the memory limit is small.
+// The largest number of extents through which bytes pass to the spill disk: one for each chunk that
+// is pulled at the same time. There are fewer if the memory limit is small.
 constexpr size_t kBounceExtentsMax = 16;
-constexpr size_t kNameExtentsMax = 32;  // of 50,000 files
+constexpr size_t kNameExtentsMax = 32;  // enough for the names of 50,000 files
 
 Status check_lockable(size_t bytes, const Confinement& confinement) {
   rlimit limit{};
@@ -62,7 +62,8 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
     }
     if (verbs != nullptr) verbs->region_mapped(region, memory);
   };
-  store.gives_back = parts.verbs == nullptr;  // an RDMA device has the regions registered
+  // An RDMA device has the regions registered, so they must stay.
+  store.gives_back = parts.verbs == nullptr;
   auto memory =
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());
@@ -134,7 +135,7 @@ Status TargetMount::serve_agent(Connection& connection, const std::string& node_
 TargetMount::~TargetMount() {
   parking_.close();
   agents_.stop();
-  upstream_->detach();  // waits for calls of the receiver in progress, such as space_freed()
+  upstream_->detach();  // waits for the receiver's calls in progress, such as space_freed()
   receiver_.reset();
   if (verbs_) verbs_->close();  // deregisters the memory before it is unmapped
 }
@@ -144,8 +145,8 @@ Status TargetMount::serve(const std::function<void()>& mounted) {
   return front_end_.serve(
       [this] { return options_.helper->mount(); }, target_operations(), buffers,
       RequestLoopOptions::for_buffers(),
-      // `ending` does nothing, because the target's request handlers never block. `ended` replies
-      // to the parked requests, while the FUSE session still exists.
+      // `ending` is empty, because the target's request handlers never block. `ended` replies to
+      // the parked requests, while the FUSE session still exists.
       {.mounted = mounted, .ending = [] {}, .ended = [this] { parking_.close(); }});
 }
 

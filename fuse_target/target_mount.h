@@ -28,31 +28,31 @@ struct TargetOptions {
   size_t ready_bytes = size_t{1} << 30;
   size_t limit_bytes = 0;
   std::string spill_directory;
-  uint64_t spill_limit_bytes = 0;  // 0: none
+  uint64_t spill_limit_bytes = 0;  // 0: no limit
   bool lock_memory = false;        // images are never swapped out
   bool consume = false;
   bool wait_for_files = false;
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TransportOptions transport;
-  bool allow_restart = false;       // sources may restart processes here
+  bool allow_restart = false;       // peers may restart processes here
   bool allow_root_restart = false;  // also processes of root, containers and namespaces
-  std::string restart_policy;       // file; empty: the defaults of RestartPolicy
-  bool trusted_fabric = false;      // data needs no encryption, if the source agrees
-  // Of the accepted peers, those that may restart processes here; empty: all.
+  std::string restart_policy;       // path of the policy file; empty: the defaults of RestartPolicy
+  bool trusted_fabric = false;      // data needs no encryption if the source agrees
+  // The accepted peers that may restart processes here; empty: all accepted peers.
   std::vector<std::string> restart_peers;
-  std::shared_ptr<AuditTrail> audit;  // null: none
-  std::string audit_file;             // for the status
+  std::shared_ptr<AuditTrail> audit;  // null: no audit trail
+  std::string audit_file;             // only shown in the status
   std::shared_ptr<PrivilegedHelper> helper;
-  Confinement confinement;  // for the status
+  Confinement confinement;  // only shown in the status
 };
 
 // Threads: created, served and destroyed by one thread; stop(), answer() and stop_answering() by
 // any.
 class TargetMount final : public ServedMount {
  public:
-  // Accepts sources and starts to touch memory, but does not mount. Errors: EINVAL for options,
-  // those of the spill directory, ENODEV without the requested RDMA device.
+  // Accepts sources and starts to touch memory, but does not mount. Errors: EINVAL for wrong
+  // options, those of the spill directory, ENODEV without the requested RDMA device.
   static Result<std::unique_ptr<TargetMount>> create(TargetOptions options,
                                                      std::unique_ptr<Listener> listener);
   ~TargetMount() override;
@@ -67,7 +67,7 @@ class TargetMount final : public ServedMount {
   const std::string& listen_address() const { return receiver_->address(); }
 
  private:
-  struct Parts {  // members of TargetMount whose creation can fail
+  struct Parts {  // members of TargetMount whose construction can fail
     std::unique_ptr<Upstream> upstream = std::make_unique<Upstream>();
     std::unique_ptr<Listener> listener;
     std::unique_ptr<SpillDirectory> spill;
@@ -96,8 +96,8 @@ class TargetMount final : public ServedMount {
   std::atomic<int> working_agents_{0};
   OutcomeTally restarts_{restarts_tally()};
 
-  // Destroyed from last to first: the receiver before the tree that it fills, the tree before the
-  // memory of its files.
+  // Destroyed from last to first: the receiver before the tree that it fills, and the tree before
+  // the memory of its files.
   const std::unique_ptr<Upstream> upstream_;
   const std::unique_ptr<SpillDirectory> spill_;
   const std::unique_ptr<Fabric> fabric_;

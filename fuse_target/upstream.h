@@ -1,5 +1,5 @@
 // Passes messages from the mount and the image store to the receiver, which serves the sources.
-// Drops them while no receiver is attached: the image store is created before the receiver, and
+// Drops messages while no receiver is attached: the image store is created before the receiver, and
 // destroyed after it.
 #pragma once
 

@@ -1,5 +1,6 @@
-// A part of a file that another process borrows: where its bytes are, and references that keep
-// them there. The borrower maps the memory and so has the bytes even if this process is killed.
+// A part of a file that another process borrows: the places of its bytes, and references that keep
+// the bytes there. The borrower maps the memory, so it has the bytes even if this process is
+// killed.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,20 @@
 namespace ppmr {
 
 struct FileLoan {
-  // Bytes of the file that are next to each other in one place.
+  // Bytes of the file that are contiguous in one place.
   struct Piece {
-    uint64_t offset = 0;  // in the file
+    uint64_t offset = 0;  // offset in the file
     uint64_t length = 0;
     uint32_t place = 0;         // index in `regions`, or kSpilled
-    uint64_t place_offset = 0;  // in the region's memfd, or in the spill file
+    uint64_t place_offset = 0;  // offset in the region's memfd, or in the spill file
   };
   static constexpr uint32_t kSpilled = UINT32_MAX;
 
-  uint64_t size_bytes = 0;    // of the whole file
-  uint64_t end = 0;           // where the next part begins; size_bytes: this is the last
-  std::vector<Piece> pieces;  // by offset. Between them, and behind them up to `end`: zeros
-  std::vector<int> regions;   // memfds of the store, which outlives the loan
+  uint64_t size_bytes = 0;  // size of the whole file
+  uint64_t end = 0;         // offset of the next part; size_bytes if this is the last part
+  // By offset. The gaps, and the bytes behind the last piece up to `end`, are zeros.
+  std::vector<Piece> pieces;
+  std::vector<int> regions;  // memfds of the store, which outlives the loan
   std::vector<BlockRef> blocks;
   std::shared_ptr<SpillFile> spill_file;  // null: no piece is spilled
   StoreUse use;
@@ -36,7 +38,8 @@ struct FileLoan {
   }
 };
 
-// What one loan covers at most: few enough descriptors for one message, and short lists.
+// The most bytes that one loan covers. The limit keeps the lists short, and the descriptors few
+// enough for one message.
 inline constexpr uint64_t kLoanSpanMaxBytes = uint64_t{1} << 30;
 inline constexpr size_t kLoanRegionsMax = 200;
 inline constexpr size_t kLoanPiecesMax = 8192;

@@ -18,8 +18,8 @@ Range series_range(size_t index) {
   return {kSmallestBlockBytes << (index - 1), kSmallestBlockBytes << index};
 }
 
-// Set in Landing::store_data if the piece is in bounce memory, see allocate_bounce(): land() then
-// spills it.
+// Set in Landing::store_data if the piece is in bounce memory (see allocate_bounce()). land() then
+// spills the piece.
 constexpr uint64_t piece_bit(size_t piece) { return uint64_t{1} << piece; }
 
 }  // namespace
@@ -67,7 +67,7 @@ Status ImageFile::announce(uint64_t offset, uint32_t length) {
   std::lock_guard lock(mutex_);
   in_flight_.push_back({offset, offset + length});
   size_bytes_ = std::max(size_bytes_, offset + length);
-  closed_ = false;  // if it was closed: the source may have reopened it
+  closed_ = false;  // the source may have reopened a closed file
   return {};
 }
 
@@ -89,7 +89,7 @@ Status ImageFile::promise(uint64_t size_bytes) {
                           "give a --spill-dir)");
   std::lock_guard lock(mutex_);
   if (closed_ || size_bytes == 0) return {};
-  // A promise is whole windows, so the blocks of the first 2 MiB are taken now.
+  // A promise covers whole windows, so this takes the blocks of the first 2 MiB now.
   for (size_t i = 0; series_ && i < kSeriesLength; ++i) {
     Segment& segment = (*series_)[i];
     if (segment.block || segment.spilled) continue;
@@ -142,8 +142,8 @@ Status ImageFile::reserve(Landing& landing) {
       landing.store_data |= piece_bit(landing.piece_count);
     }
     if (!block) {
-      // EAGAIN if memory will become free. Bounce memory will, when the bytes in it are spilled;
-      // other memory only with --consume, when a reader consumes bytes.
+      // EAGAIN if memory will become free. Bounce memory becomes free when its bytes are spilled.
+      // Other memory becomes free only with --consume, when a reader consumes bytes.
       const bool later = segment.spilled || storage_.consume;
       status = failure(later ? EAGAIN : ENOSPC,
                        "no memory for " + std::to_string(part.length()) +
@@ -181,14 +181,14 @@ void ImageFile::release(StoreMemory& memory, const Landing& landing) {
   for (uint32_t i = 0; i < landing.piece_count; ++i) memory.adopt(landing.pieces[i].block);
 }
 
-// False when the source has truncated the file since reserve(), against the protocol.
+// Returns false when the source has truncated the file since reserve(), which the protocol forbids.
 bool ImageFile::is_in_place_locked(const Landing& landing) {
   uint64_t at = landing.offset;
   for (uint32_t i = 0; i < landing.piece_count; ++i) {
     const Place place = place_locked(at);
     const bool bounced = (landing.store_data & piece_bit(i)) != 0;
     if (place.segment == nullptr || place.segment->spilled != bounced) return false;
-    // A segment that was made again may have no memory.
+    // A segment that was created again may have no memory.
     const BlockRef& block = place.segment->block;
     if (!bounced && (!block || block.id() != landing.pieces[i].block)) return false;
     at += landing.pieces[i].length;

@@ -1,4 +1,4 @@
-// Lending a part of a file to another process.
+// Lends a part of a file to another process.
 #include <algorithm>
 
 #include "fuse_target/store/image_file.h"
@@ -6,7 +6,7 @@
 namespace ppmr {
 namespace {
 
-// False when the piece is one too many for the loan.
+// Returns false when the loan has no room for another piece.
 bool add_piece(FileLoan& loan, FileLoan::Piece piece, int region) {
   if (piece.place != FileLoan::kSpilled) {
     const auto found = std::find(loan.regions.begin(), loan.regions.end(), region);
@@ -44,8 +44,9 @@ Result<FileLoan> ImageFile::lend_arrived(uint64_t offset) {
   return lend_locked({offset, arrived_end_locked(offset)});
 }
 
-// Chunks in flight may land once more on bytes that have arrived. Whole windows: so no more bytes
-// arrive in a spilled block that is lent.
+// Returns the end of the arrived whole windows. Chunks in flight may land once more on bytes that
+// have arrived. The result covers whole windows only, so no more bytes arrive in a spilled block
+// that is lent.
 uint64_t ImageFile::arrived_end_locked(uint64_t offset) const {
   uint64_t end = offset;
   for (uint64_t next = offset;; end = next) {

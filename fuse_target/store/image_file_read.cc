@@ -1,4 +1,4 @@
-// Reading. A read is answered when its whole range has arrived.
+// Reads a file. A read is answered when its whole range has arrived.
 #include <algorithm>
 
 #include "fuse_target/store/image_file.h"
@@ -83,7 +83,7 @@ Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, Rea
   consume_locked(range.end);
   const auto spill_file = spill_file_;
   lock.unlock();
-  // Frees only what precedes the range: the plan reads the range itself from the disk later.
+  // Frees only the bytes before the range: the plan reads the range itself from the disk later.
   if (spill_file) spill_file->punch_hole(0, range.begin);
   return Readiness::kReady;
 }
@@ -100,7 +100,7 @@ Status ImageFile::read_back(uint64_t offset, size_t length, ReadPlan& plan) {
   return {};
 }
 
-// Frees the blocks that end at or before `end`. The read plan holds references to those that it
+// Frees the blocks that end at or before `end`. The read plan has references to the blocks that it
 // needs.
 void ImageFile::consume_locked(uint64_t end) {
   consumed_end_ = end;

@@ -55,7 +55,7 @@ class ImageFileTest : public ::testing::Test {
     }
     return file().land(*landing, 1);
   }
-  // "wait", "error N" or the bytes.
+  // Returns "wait", "error N" or the bytes.
   std::string read(uint64_t offset, size_t length) {
     ReadPlan plan;
     auto ready = file().read(offset, length, plan);
@@ -85,7 +85,7 @@ std::string pattern(size_t length, uint32_t seed) {
 
 TEST_F(ImageFileTest, PromisedMemoryIsThereHoweverMuchOthersStore) {
   use(16 * kExtentBytes);
-  ASSERT_TRUE(arrive(0, pattern(4 * kKiB, 1)));  // begins small
+  ASSERT_TRUE(arrive(0, pattern(4 * kKiB, 1)));  // so the file begins small
   ASSERT_TRUE(file().promise(5 * kExtentBytes - kMiB));
   std::vector<BlockRef> others;
   while (BlockRef block = memory_->allocate(kExtentBytes)) others.push_back(std::move(block));
@@ -213,7 +213,7 @@ TEST_F(ImageFileTest, AnnouncedZerosArriveWithoutMemory) {
   EXPECT_EQ(file().facts().size_bytes, 6 * kMiB);
 }
 
-// The block of the chunk contains bytes of an earlier file where the zeros are.
+// Where the zeros are, the block of the chunk contains bytes of an earlier file.
 TEST_F(ImageFileTest, AnnouncedZerosStayZerosBesideAChunkOfTheSameWindow) {
   use(kLimitMinBytes);
   for (uint64_t window = 0; window < 8; ++window) {
@@ -237,7 +237,7 @@ TEST_F(ImageFileTest, AnnouncedZerosReplaceNoBytes) {
   file().zeros(0, 200);
   EXPECT_EQ(read(0, 200), std::string(100, '\0') + "bytes" + std::string(95, '\0'));
   EXPECT_EQ(file().facts().digest, digest);
-  file().zeros(UINT64_MAX / 4, UINT64_MAX);  // clipped
+  file().zeros(UINT64_MAX / 4, UINT64_MAX);  // the range is cut off at the largest offset
   EXPECT_EQ(file().facts().size_bytes, uint64_t{INT64_MAX});
 }
 
@@ -302,7 +302,7 @@ TEST_F(ImageFileTest, NeverShowsBytesOfAnEarlierFile) {
   for (uint64_t window = 0; window < 8; ++window) {
     ASSERT_TRUE(arrive(window * 2 * kMiB, std::string(2 * kMiB, 's')));
   }
-  file_.emplace(*storage_);  // the earlier file no longer exists; its extents are reused
+  file_.emplace(*storage_);  // ends the earlier file; the store reuses its extents
   ASSERT_TRUE(arrive(2 * kMiB, "x"));
   ASSERT_TRUE(arrive(0, "y"));
   file().close(4 * kMiB);
@@ -442,7 +442,8 @@ void read_spilled(const UniqueFd& file, const BlockCipher::Key& key, const FileL
   std::memcpy(to, blocks.data() + (piece.place_offset - first * kBlock), piece.length);
 }
 
-// What a borrower sees: spilled pieces through the spill file, the others through the memfds.
+// Returns the bytes as a borrower sees them: spilled pieces through the spill file, the others
+// through the memfds.
 std::string borrowed(const FileLoan& loan, uint64_t begin) {
   std::string bytes(loan.end - begin, '\0');
   for (const FileLoan::Piece& piece : loan.pieces) {
@@ -473,7 +474,7 @@ TEST_F(ImageFileTest, LoanKeepsItsBytesAgainstReuse) {
   EXPECT_EQ(loan->end, 10 * kMiB);
   (void)file().discard();
   file_.emplace(*storage_);
-  uint64_t offset = 0;  // another file takes all memory that is left
+  uint64_t offset = 0;  // another file takes all free memory
   while (arrive(offset, std::string(kMiB, 'z'))) offset += kMiB;
   EXPECT_GT(offset, 4 * kMiB);
   std::string expected = bytes;
@@ -505,7 +506,7 @@ TEST_F(ImageFileTest, LoanSaysWhereTheNextPartOfALongFileBegins) {
   ASSERT_TRUE(first);
   EXPECT_EQ(first->pieces.size(), 1u);
   EXPECT_EQ(first->end, 10 + kLoanSpanMaxBytes);
-  auto second = file().lend(first->end);  // skips the hole
+  auto second = file().lend(first->end);  // the next part begins after the hole
   ASSERT_TRUE(second);
   ASSERT_EQ(second->pieces.size(), 1u);
   EXPECT_EQ(second->pieces[0].offset, far);

@@ -24,7 +24,7 @@ ImageTree::ImageTree(const ImageStorage& storage, ParkingLot& parking)
 
 ImageTree::~ImageTree() {
   Lock lock(*this);
-  // Discards open files too, because libfuse does not release them when the mount ends.
+  // Also discards open files, because libfuse does not release them when the mount ends.
   for (auto& [inode, node] : inodes_) discard_locked(*node);
   while (!root_->children.empty()) unlink_tree_locked(root_->children.begin()->second);
 }
@@ -47,7 +47,7 @@ void ImageTree::session_ended(SessionId session, const std::string& reason) {
     if (found == sessions_.end()) return;
     nodes.swap(found->second.nodes);
     sessions_.erase(found);
-    // Visits all nodes, including unlinked ones, which readers may still have open.
+    // Visits all nodes, also unlinked nodes, which readers may still have open.
     for (auto& [id, node] : nodes) {
       checkpoints.insert(node->checkpoint);
       if (node->linked) continue;
@@ -187,7 +187,7 @@ void ImageTree::discard_locked(StoredNode& node) {
 }
 
 // Frees the bytes of a file that the source has forgotten and no handle uses, even if the kernel
-// keeps its inode for a long time.
+// keeps the file's inode for a long time.
 void ImageTree::discard_if_unused_locked(StoredNode& node) {
   if (node.forgotten && node.handles == 0) discard_locked(node);
 }
@@ -207,7 +207,7 @@ void ImageTree::fail(const StoredCheckpointPointer& checkpoint, const Error& err
 }
 
 // Fails the checkpoint of a source that broke the protocol, and returns the error. The caller calls
-// report_failures() after it has unlocked.
+// report_failures() after it has released the lock.
 Status ImageTree::fail_locked(const StoredCheckpointPointer& checkpoint, Error error) {
   if (checkpoint && checkpoint->advance(StoredState::kFailed, error)) {
     spdlog::warn("a checkpoint of {} failed: {}", checkpoint->source_name, error.message);
@@ -225,8 +225,8 @@ void ImageTree::report_failures() {
   for (auto& checkpoint : failed) state_changed(*checkpoint);
 }
 
-// Frees the memory of a failed checkpoint, which cannot be read. Names and sizes stay, for `ls` and
-// `rm -r`.
+// Frees the memory of a failed checkpoint, because no reader can read it. Names and sizes stay, for
+// `ls` and `rm -r`.
 void ImageTree::discard_failed_locked(const StoredCheckpoint& checkpoint) {
   std::vector<StoredNodePointer> left;
   for (auto& [name, top] : root_->children) {
@@ -242,7 +242,7 @@ void ImageTree::discard_failed_locked(const StoredCheckpoint& checkpoint) {
 
 void ImageTree::state_changed(const StoredCheckpoint& checkpoint) {
   {
-    // Locks even if there is nothing to free: otherwise wait_for() could miss the change between
+    // Locks even if there is no memory to free: otherwise wait_for() could miss the change between
     // its check and its wait.
     Lock lock(*this);
     if (checkpoint.failed()) discard_failed_locked(checkpoint);

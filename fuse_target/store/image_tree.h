@@ -31,19 +31,19 @@ inline constexpr uint64_t kRootInode = 1;  // FUSE_ROOT_ID
 struct CheckpointReport {
   std::string name;
   NodeKey top;
-  uint64_t inode = 0;  // of the top in the mount; never used again
+  uint64_t inode = 0;  // inode of the top in the mount; never used for another checkpoint
   StoredState state = StoredState::kOpen;
   uint64_t bytes = 0;
   size_t files = 0;
   std::chrono::milliseconds age{0};
   std::string source_name;
-  std::string owner;  // the identity of the peer that sent it
+  std::string owner;  // the identity of the peer that sent the checkpoint
   std::string error;
   uint64_t refused_seals = 0;
   std::string seal_error;
 };
 
-// Threads: any; for the functions of Sink, sink.h restricts which thread may call when.
+// Threads: any. For the functions of Sink, sink.h says which thread may call them when.
 class ImageTree final : public Sink {
  public:
   ImageTree(const ImageStorage& storage, ParkingLot& parking);
@@ -82,62 +82,64 @@ class ImageTree final : public Sink {
   using Entry = DirectoryEntry;
   struct Place {
     std::string name;
-    bool in_directory = false;  // inside a checkpoint, not the checkpoint itself
+    bool in_directory = false;  // the node is inside a checkpoint, not the top of one
   };
 
   StoredNodePointer find(uint64_t inode) const;
-  // Null for an unknown name. `keep` counts one more kernel reference, until forget_inode().
+  // Returns null for an unknown name. `keep` counts one more reference of the kernel, until
+  // forget_inode().
   StoredNodePointer look_up(const StoredNodePointer& directory, const std::string& name, bool keep);
   void forget_inode(uint64_t inode, uint64_t lookups);
-  // An open file keeps its bytes when it is unlinked. Errors: ESTALE for a
-  // removed file whose bytes have been freed.
+  // An open file keeps its bytes when its name is removed. Errors: ESTALE for a removed file whose
+  // bytes have been freed.
   Status open_file(StoredNode& node);
   void release_file(StoredNode& node);
   bool is_open(const StoredNode& node) const;
   View view(const StoredNode& node) const;
   Place place(const StoredNode& node) const;
-  std::vector<Entry> entries(const StoredNodePointer& directory) const;  // with . and ..
-  // `rm` at the target. Returns the checkpoint's key if the entry was the checkpoint itself, and
-  // nullopt if it was a file or directory inside. Errors: ENOENT, EBUSY while the source may still
-  // write, ENOTDIR, EISDIR, ENOTEMPTY.
+  std::vector<Entry> entries(const StoredNodePointer& directory) const;  // including . and ..
+  // Removes an entry for `rm` at the target. Returns the checkpoint's key if the entry was the
+  // checkpoint itself, and nullopt if it was a file or directory inside. Errors: ENOENT, EBUSY
+  // while the source may still write, ENOTDIR, EISDIR, ENOTEMPTY.
   Result<std::optional<NodeKey>> remove_entry(const StoredNodePointer& parent,
                                               const std::string& name, bool directory_wanted);
-  // `rm -r` of a checkpoint, if it belongs to `owner` (empty: whoever owns it). Errors: ENOENT,
+  // Removes a whole checkpoint. It must belong to `owner`, unless `owner` is empty. Errors: ENOENT,
   // EBUSY while the source may still write, EPERM for the checkpoint of another owner.
   Result<NodeKey> remove_checkpoint(const std::string& name, const std::string& owner = "");
 
-  // ---- For the control socket.
-  // While true, claim() refuses new checkpoints with ESHUTDOWN.
+  // ---- For the control socket. After refuse_claims(true), claim() refuses new checkpoints with
+  // ESHUTDOWN.
   void refuse_claims(bool refuse) { refuses_claims_ = refuse; }
   std::vector<CheckpointReport> checkpoints() const;
   std::optional<CheckpointReport> checkpoint(const std::string& name) const;
-  // Keeps memory for a checkpoint that is one file, see ImageFile::promise(). Errors: its; EIO if
-  // the checkpoint has failed, ENOENT, EISDIR.
+  // Keeps memory for a checkpoint that is one file, see ImageFile::promise(). Errors: those of
+  // ImageFile::promise(); EIO if the checkpoint has failed; ENOENT, EISDIR.
   Status promise(const std::string& checkpoint, uint64_t size_bytes);
-  // Lends a part of a file, see ImageFile::lend(). `path`: relative to the checkpoint; empty if the
-  // checkpoint is a file. `arrived_only`: ImageFile::lend_arrived(), also before the checkpoint is
-  // sealed. Errors: ENOENT, EBUSY if it is not sealed, EIO if it has failed, EISDIR.
+  // Lends a part of a file, see ImageFile::lend(). `path` is relative to the checkpoint, and empty
+  // if the checkpoint is a file. With `arrived_only` it uses ImageFile::lend_arrived(), which also
+  // works before the checkpoint is sealed. Errors: ENOENT, EBUSY if the checkpoint is not sealed,
+  // EIO if it has failed, EISDIR.
   struct Lent {
-    uint64_t inode = 0;  // the same for all parts of one file
+    uint64_t inode = 0;  // the same number for all parts of one file
     FileLoan loan;
   };
   Result<Lent> lend(const std::string& checkpoint, const std::string& path, uint64_t offset,
                     bool arrived_only = false);
-  // The small files of a sealed checkpoint in one sealed memfd (mount). Errors: as
-  // lend(), ENOTDIR.
+  // The small files of a sealed checkpoint in one sealed memfd (mount). Errors: those of lend();
+  // ENOTDIR.
   struct Bundle {
-    uint64_t inode = 0;  // of the checkpoint
+    uint64_t inode = 0;  // inode of the checkpoint
     UniqueFd memfd;
   };
   Result<Bundle> bundle(const std::string& checkpoint);
   uint64_t landed_bytes() const { return landed_bytes_; }
   // Blocks until `reached` returns true for the checkpoint, or until `timeout`. Returns the last
-  // report, nullopt when the checkpoint does not exist. `reached` is called with the tree's mutex
-  // held and must not call the tree.
+  // report, or nullopt when the checkpoint does not exist. wait_for() calls `reached` while it
+  // holds the tree's mutex, so `reached` must not call the tree.
   using Condition = std::function<bool(const std::optional<CheckpointReport>&)>;
   std::optional<CheckpointReport> wait_for(const std::string& name, const Condition& reached,
                                            std::chrono::milliseconds timeout);
-  // All present and later calls of wait_for() return at once.
+  // Makes all current and later calls of wait_for() return at once.
   void stop_waiting();
 
  private:
@@ -149,10 +151,10 @@ class ImageTree final : public Sink {
   struct Session {
     std::string source_name;
     std::string owner;
-    std::unordered_map<uint64_t, StoredNodePointer> nodes;  // by the source's id
+    std::unordered_map<uint64_t, StoredNodePointer> nodes;  // by the source's id of the node
   };
-  // Holds the tree's mutex. Spill files that were discarded meanwhile are closed after the unlock,
-  // because that can take seconds.
+  // Holds the tree's mutex. Closes discarded spill files after the unlock, because that can take
+  // seconds.
   class Lock {
    public:
     explicit Lock(ImageTree& tree) : tree_(tree), lock_(tree.mutex_) {}
@@ -205,7 +207,7 @@ class ImageTree final : public Sink {
   std::string manifest_difference_locked(const StoredCheckpoint& checkpoint, uint64_t entry_count);
   std::string entry_difference_locked(const StoredCheckpoint& checkpoint,
                                       const wire::ManifestEntry& entry);
-  // `what`: of messages.
+  // `what` is the operation, for messages.
   Result<StoredNodePointer> top_locked(const std::string& checkpoint, const std::string& what,
                                        bool sealed_only) const;
   CheckpointReport report_locked(const std::string& name, const StoredNode& top) const;
@@ -219,7 +221,8 @@ class ImageTree final : public Sink {
   // Guarded by mutex_.
   StoredNodePointer root_;
   std::unordered_map<SessionId, Session> sessions_;
-  std::unordered_map<uint64_t, StoredNodePointer> inodes_;  // in the tree or known to the kernel
+  // Nodes that are in the tree or that the kernel refers to.
+  std::unordered_map<uint64_t, StoredNodePointer> inodes_;
   uint64_t last_inode_ = kRootInode;
   bool waiting_stopped_ = false;
   std::vector<StoredCheckpointPointer> just_failed_;   // see report_failures()

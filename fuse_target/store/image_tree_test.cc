@@ -72,7 +72,7 @@ class ImageTreeTest : public ::testing::Test {
   }
   StoredNodePointer root() { return tree_.find(kRootInode); }
 
-  // A checkpoint 'c' with one file of five bytes.
+  // Makes a checkpoint 'c' with one file of five bytes.
   void make_checkpoint() {
     ASSERT_TRUE(claim("c"));
     ASSERT_TRUE(make(kTop, 11, "file"));
@@ -152,7 +152,7 @@ TEST_F(ImageTreeTest, CheckpointIsRemovedForItsOwnerOnly) {
 TEST_F(ImageTreeTest, BundleHasTheSmallFilesOfASealedCheckpoint) {
   make_checkpoint();
   ASSERT_TRUE(make(kTop, 12, "large"));
-  ASSERT_TRUE(close(12, 20 << 20));  // a hole
+  ASSERT_TRUE(close(12, 20 << 20));  // the file ends in a hole
   EXPECT_EQ(tree_.bundle("c").error().errno_value, EBUSY);
   ASSERT_TRUE(entry(top_entry()));
   ASSERT_TRUE(entry(file_entry()));
@@ -547,7 +547,8 @@ TEST_F(ImageTreeTest, DestroyingTheTreeFreesTheBytesOfOpenFiles) {
   ASSERT_TRUE(tree->land(*landing, 7));
   const auto file = tree->look_up(tree->find(kRootInode), "stream", /*keep=*/true);
   ASSERT_TRUE(tree->open_file(*file));
-  tree.reset();  // libfuse does not release open files when the mount ends
+  // Before the file is released: libfuse does not release open files when the mount ends.
+  tree.reset();
   EXPECT_EQ(memory_->counters().used_bytes, 0u);
 }
 

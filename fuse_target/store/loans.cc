@@ -40,8 +40,8 @@ Result<Loans::Added> Loans::add(FileLoan part) {
   if (entries_.size() >= kLoansMax) {
     return failure(EAGAIN, "there are " + std::to_string(kLoansMax) + " loans already");
   }
-  // No event but the end of the last borrower (EPOLLHUP, always reported). What a borrower writes
-  // stays in the pipe.
+  // The thread waits only for the end of the last borrower (EPOLLHUP, which is always reported).
+  // Bytes that a borrower writes stay in the pipe.
   epoll_event event{.events = 0, .data = {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return system_failure("watch", "a loan");
@@ -72,11 +72,11 @@ void Loans::end_loans() {
     std::array<epoll_event, 64> events;
     const int count =
         ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
-    for (int i = 0; i < count; ++i) {  // -1: EINTR
+    for (int i = 0; i < count; ++i) {  // count is -1 after EINTR
       const int fd = events[static_cast<size_t>(i)].data.fd;
       if (fd == stop_.get()) return;
-      // Ends with no lock held: closing a spill file takes long. The descriptor is closed before
-      // its number can be used for a new loan.
+      // The loan is destroyed without the lock, because closing a spill file takes long. The
+      // descriptor is closed before a new loan can use its number.
       std::unique_lock lock(mutex_);
       auto ended = entries_.extract(fd);
       if (ended.empty()) continue;

@@ -1,5 +1,5 @@
-// The bytes that other processes have borrowed. A loan lasts until no process has the borrower's
-// end of its pipe any more: the borrower has closed it, or has ended in whatever way.
+// The bytes that other processes have borrowed. A loan lasts while a process has the borrower's end
+// of its pipe. It ends when the borrower closes this end, or when the borrower ends or is killed.
 //
 // Rejected: a request that returns the loan. A borrower that is killed cannot send it.
 #pragma once
@@ -16,31 +16,31 @@
 
 namespace ppmr {
 
-inline constexpr size_t kLoansMax = 4096;  // each keeps a descriptor open
+inline constexpr size_t kLoansMax = 4096;  // each loan keeps a descriptor open
 
 struct LoanCounters {
   size_t loans = 0;
-  uint64_t bytes = 0;  // those that two borrowers have count twice
+  uint64_t bytes = 0;  // bytes that two borrowers have count twice
 };
 
-// Never waits for a borrower: a stopped one keeps its loan and delays nothing.
-// Threads: all members by any. Destroyed before the store whose blocks are lent.
+// Never waits for a borrower: a stopped borrower keeps its loan and delays no other loan. Threads:
+// any thread may call any member. Destroyed before the store whose blocks are lent.
 class Loans {
  public:
   // Throws std::system_error when its thread cannot be started. Errors: EMFILE.
   static Result<std::unique_ptr<Loans>> create();
-  ~Loans();  // ends all loans; mapped bytes stay, because the memory of the store is not reused
+  ~Loans();  // ends all loans; mapped bytes stay, because the store does not reuse its memory
 
   Loans(const Loans&) = delete;
   Loans& operator=(const Loans&) = delete;
 
   struct Added {
-    int id = -1;             // never that of another loan that exists
-    UniqueFd borrowers_end;  // its
+    int id = -1;             // different from the ids of all other loans that exist
+    UniqueFd borrowers_end;  // the borrower's end of the loan's pipe
   };
-  // Keeps the bytes in place. Errors: EAGAIN when kLoansMax is reached, EMFILE.
+  // Keeps the bytes in their places. Errors: EAGAIN when there are kLoansMax loans, EMFILE.
   Result<Added> add(FileLoan part);
-  // Another part of a loan. Errors: ENOENT if there is no such loan.
+  // Adds another part to a loan. Errors: ENOENT if there is no such loan.
   Status extend(int id, FileLoan part);
   LoanCounters counters() const;
 
@@ -60,7 +60,7 @@ class Loans {
   std::map<int, Entry> entries_;  // by descriptor of our end; guarded by mutex_
   uint64_t bytes_ = 0;            // guarded by mutex_
 
-  std::thread thread_;  // last: it uses the members above
+  std::thread thread_;  // declared last: the thread uses the members above
 };
 
 }  // namespace ppmr

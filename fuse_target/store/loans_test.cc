@@ -16,7 +16,7 @@ using std::chrono::steady_clock;
 
 class LoansTest : public testing::Test {
  protected:
-  // The loan of one extent, which no file has.
+  // Returns a loan of one extent that belongs to no file.
   FileLoan loan_of_an_extent() {
     FileLoan loan;
     loan.size_bytes = loan.end = kExtentBytes;
@@ -90,7 +90,7 @@ TEST_F(LoansTest, StoppedBorrowerKeepsItsLoanAndAKilledOneLosesIt) {
   }
   end.reset();
   ASSERT_EQ(::kill(child, SIGSTOP), 0);
-  lend().reset();  // a stopped borrower delays no other
+  lend().reset();  // shows that a stopped borrower delays no other borrower
   EXPECT_TRUE(becomes(1));
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   EXPECT_TRUE(becomes(0));
@@ -101,7 +101,7 @@ TEST_F(LoansTest, BorrowerThatWritesToItsEndChangesNothing) {
   UniqueFd end = lend();
   const std::vector<char> bytes(1 << 20);
   EXPECT_GT(::write(end.get(), bytes.data(), bytes.size()), 0);
-  // The end of a later loan has been noticed, so the bytes have been, too.
+  // When the end of this later loan has been noticed, the bytes in the pipe have been noticed too.
   lend().reset();
   EXPECT_TRUE(becomes(1));
   end.reset();

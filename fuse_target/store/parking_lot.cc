@@ -12,11 +12,13 @@
 namespace ppmr {
 namespace {
 
-// The kernel reports only the first signal that a caller receives during a request; a SIGKILL may
-// follow. So the lot checks an interrupted caller again and again, until its request is answered.
+// The interval at which the lot checks an interrupted caller until its request is answered. It
+// checks repeatedly, because the kernel reports only the first signal that a caller receives during
+// a request, and a SIGKILL may follow.
 constexpr std::chrono::milliseconds kCheckInterval{100};
 
-// Returns 0 when `retry` did not answer, -1 when it did, or the errno to refuse the request with.
+// Returns 0 when `retry` did not answer, kAnswered when it did, or the errno with which to refuse
+// the request.
 constexpr int kAnswered = -1;
 int call_retry(const ParkedRequest& request) {
   try {
@@ -33,7 +35,7 @@ bool call_is_dying(const std::function<bool(pid_t)>& is_dying, pid_t caller) {
   try {
     return is_dying(caller);
   } catch (const std::exception&) {
-    return false;  // asked again after kCheckInterval
+    return false;  // checked again after kCheckInterval
   }
 }
 
@@ -94,8 +96,8 @@ void ParkingLot::remove(Entry& entry, int errno_value) {
   if (entries_.empty()) emptied_.notify_all();
 }
 
-// Claims the `wanted` entries for the calling thread. Returns them as a list that is linked through
-// the entries themselves, because a vector would allocate.
+// Claims the `wanted` entries for the calling thread. Returns the entries as a list that is linked
+// through the entries themselves, because a vector would allocate memory.
 template <typename Predicate>
 ParkingLot::Entry* ParkingLot::claim_locked(Predicate wanted) {
   Entry* first = nullptr;
@@ -118,7 +120,7 @@ template <typename Action>
 void ParkingLot::for_each_claimed(Entry* first, Action action) {
   while (first != nullptr) {
     Entry& entry = *first;
-    first = entry.next_claimed;  // read before the action, which may remove the entry
+    first = entry.next_claimed;  // read before the action, because the action may remove the entry
     action(entry);
   }
 }
@@ -157,8 +159,9 @@ void ParkingLot::interrupted(const void* id) {
   interrupt_arrived_.notify_all();
 }
 
-// An interrupt that arrives after its request was answered can mark a newer request with the same
-// id instead. That is harmless: the lot only checks the caller of the newer request needlessly.
+// If an interrupt arrives after its request was answered, it can mark a newer request with the same
+// id instead. That is harmless: the lot only checks the caller of the newer request once without
+// need.
 void ParkingLot::watch_interrupted() {
   bool some_interrupted = false;
   std::unique_lock interrupts_lock(interrupts_mutex_);

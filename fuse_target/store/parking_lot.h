@@ -24,36 +24,37 @@ namespace ppmr {
 struct ParkedRequest {
   const void* id = nullptr;  // identifies the request in interrupted()
   pid_t caller = 0;
-  // The two things that the request waits for: changed() of either one retries the request.
+  // The request waits for these two objects: a call of changed() for one of them retries the
+  // request.
   const void* subject = nullptr;
   const void* checkpoint = nullptr;
-  // Called once, before the first retry: from then on interrupted() finds the request. May be
+  // Called once, before the first retry. From then on interrupted() finds the request. May be
   // empty.
   std::function<void()> on_parked;
-  // Answers the request if possible; returns whether it did. It may throw only before it answers:
-  // the lot then calls `refuse`.
+  // Answers the request if possible, and returns whether it answered. It may throw only before it
+  // answers; the lot then calls `refuse`.
   std::function<bool()> retry;
-  std::function<void(int errno_value)> refuse;  // answers with an error; throws nothing
+  std::function<void(int errno_value)> refuse;  // answers with an error; does not throw
 };
 
 // Threads: any thread may call any member. The lot holds no lock when it calls retry or refuse.
 class ParkingLot {
  public:
-  // `is_dying` returns whether a process is being killed. Throws std::system_error when the lot's
-  // thread cannot be started.
+  // `is_dying` returns whether a signal is killing a process. Throws std::system_error when the
+  // lot's thread cannot be started.
   explicit ParkingLot(std::function<bool(pid_t)> is_dying);
-  // Requires that close() has returned.
+  // The owner must have called close() before.
   ~ParkingLot();
 
   // Adds the request and retries it once, because its subject may have changed since the caller's
-  // own attempt. Throws std::bad_alloc, with no effect.
+  // own attempt. Throws std::bad_alloc; the lot then has no new request.
   void park(ParkedRequest request);
-  // Retries the requests that wait for `subject`. Throws nothing, allocates nothing.
+  // Retries the requests that wait for `subject`. Does not throw or allocate.
   void changed(const void* subject);
-  // The caller of a request received a signal. Allowed at any time, also after the answer.
-  // Throws nothing.
+  // Called when the caller of a request has received a signal. Allowed at any time, also after the
+  // answer. Does not throw.
   void interrupted(const void* id);
-  // Refuses all present and later requests with ENOTCONN. Blocks until none is being retried.
+  // Refuses all current and later requests with ENOTCONN. Blocks until no thread retries a request.
   void close();
 
   size_t parked() const { return parked_.load(); }
@@ -62,7 +63,7 @@ class ParkingLot {
   struct Entry {
     ParkedRequest request;
     std::list<Entry>::iterator self;
-    bool claimed = false;  // a thread is retrying it; only that thread removes the entry
+    bool claimed = false;  // a thread retries the request; only that thread removes the entry
     Entry* next_claimed = nullptr;
     bool retry_again = false;  // changed() was called while the entry was claimed
     bool interrupted = false;
@@ -77,20 +78,21 @@ class ParkingLot {
   void watch_interrupted();
 
   const std::function<bool(pid_t)> is_dying_;
-  std::atomic<size_t> parked_ = 0;  // lets changed() return early
+  std::atomic<size_t> parked_ = 0;  // if 0, changed() returns at once
 
   std::mutex mutex_;
   std::condition_variable emptied_;
   std::list<Entry> entries_;  // guarded by mutex_
   bool closed_ = false;       // guarded by mutex_
 
-  // No other lock is taken while this mutex is held, because libfuse calls interrupted() with
-  // its lock of the request held.
+  // A thread that holds this mutex takes no other lock, because libfuse calls interrupted() while
+  // it holds its lock of the request.
   std::mutex interrupts_mutex_;
   std::condition_variable interrupt_arrived_;
   // Guarded by interrupts_mutex_.
   std::vector<const void*> interrupts_;
-  bool interrupts_lost_ = false;  // no memory to store an id: any request may be interrupted
+  // An id could not be stored for lack of memory, so any request may be interrupted.
+  bool interrupts_lost_ = false;
   bool stopping_ = false;
 
   std::thread watcher_;  // declared last: the thread uses the members above

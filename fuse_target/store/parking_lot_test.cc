@@ -77,7 +77,7 @@ TEST_F(ParkingLotTest, AnswersARequestWhenItsCheckpointChanges) {
 }
 
 TEST_F(ParkingLotTest, RetriesARequestOnceAtTheMomentOfParking) {
-  request_.can_answer = true;  // after the caller's own attempt
+  request_.can_answer = true;  // the caller's own attempt has failed before
   lot_.park(request_.parked(&file_, &checkpoint_));
   EXPECT_EQ(request_.answers, 1);
   EXPECT_EQ(lot_.parked(), 0u);

@@ -4,7 +4,7 @@ namespace ppmr {
 
 void RangeSet::add(Range range) {
   if (range.empty()) return;
-  // Fast path: a file written front to back.
+  // Fast path for a file that is written from front to back.
   if (!ranges_.empty() && ranges_.back().begin <= range.begin &&
       range.begin <= ranges_.back().end) {
     ranges_.back().end = std::max(ranges_.back().end, range.end);

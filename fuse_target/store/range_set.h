@@ -1,5 +1,5 @@
-// A set of byte ranges: the parts of a file that have arrived. Adjacent ranges are merged, so a
-// file that was written front to back has one range, whatever its number of chunks.
+// A set of byte ranges: the parts of a file that have arrived. The set merges adjacent ranges, so a
+// file that was written from front to back has one range, however many chunks it has.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,9 @@ class RangeSet {
   void remove(Range range);
   void clear() { ranges_.clear(); }
 
-  bool contains(Range range) const;  // whether all of `range` is in the set; true for an empty one
-  // Where the range that has `position` ends; `position` if none has it.
+  // Returns whether all of `range` is in the set; true for an empty range.
+  bool contains(Range range) const;
+  // Returns the end of the range that contains `position`; `position` if no range contains it.
   uint64_t end_of_range_at(uint64_t position) const {
     const auto found = first_ending_after(position);
     return found != ranges_.end() && found->begin <= position ? found->end : position;
@@ -58,7 +59,7 @@ class RangeSet {
                             [](uint64_t at, const Range& range) { return at < range.end; });
   }
 
-  std::vector<Range> ranges_;  // sorted, with a gap between any two
+  std::vector<Range> ranges_;  // sorted, with a gap between neighbours
 };
 
 }  // namespace ppmr

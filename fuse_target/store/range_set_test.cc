@@ -27,7 +27,7 @@ TEST(RangeSet, VisitsCoveredAndUncoveredPartsOfTheRange) {
   EXPECT_EQ(parts, expected);
 }
 
-// Against a set of single positions.
+// Compares the range set with a set of single positions.
 TEST(RangeSet, RandomAddsAndRemovesGiveTheSameResultAsASetOfPositions) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);

@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kBuffersMax = 1000;  // IOV_MAX, less the buffers that libfuse adds
+constexpr size_t kBuffersMax = 1000;  // IOV_MAX, minus the buffers that libfuse adds
 alignas(4096) constexpr std::array<std::byte, 64 << 10> kZeros{};
 
 }  // namespace
@@ -22,7 +22,7 @@ void ReadPlan::add_zeros(size_t length) {
   size_bytes_ += length;
   while (length > 0) {
     const size_t part = std::min(length, kZeros.size());
-    buffers_.push_back({const_cast<std::byte*>(kZeros.data()), part});  // never written to
+    buffers_.push_back({const_cast<std::byte*>(kZeros.data()), part});  // the reply only reads it
     length -= part;
   }
 }

@@ -1,6 +1,6 @@
 // The layout of the answer to a read: a list of pieces, each a part of a block, zeros, or a part of
-// the spill file. A plan is made under the file's mutex, which takes little time because no bytes
-// are copied, and is then used without the mutex.
+// the spill file. A thread makes the plan under the file's mutex, which takes little time because
+// it copies no bytes. It then uses the plan without the mutex.
 #pragma once
 
 #include <sys/uio.h>
@@ -24,8 +24,8 @@ class ReadPlan {
   void add_spilled(const std::shared_ptr<SpillFile>& file, uint64_t offset, size_t length);
   void clear();
 
-  // Reads the spilled pieces from the disk. Copies all pieces into one buffer when they are too
-  // many for one writev(2). Call it before buffers(). Errors: those of SpillFile::read().
+  // Reads the spilled pieces from the disk. If there are too many pieces for one writev(2), copies
+  // all pieces into one buffer. Call it before buffers(). Errors: those of SpillFile::read().
   Status make_ready();
 
   std::span<const iovec> buffers() const { return buffers_; }
@@ -38,7 +38,7 @@ class ReadPlan {
   };
 
   std::vector<iovec> buffers_;
-  std::vector<BlockRef> blocks_;  // keep the memory until clear()
+  std::vector<BlockRef> blocks_;  // references that keep the memory until clear()
   std::vector<Spilled> spilled_;
   std::shared_ptr<SpillFile> spill_file_;
   std::vector<std::byte> copied_;

@@ -1,5 +1,5 @@
-// The Sink's calls about bytes. The calls that every chunk needs take the file table's lock
-// (shared) and the file's mutex, each briefly.
+// The Sink's calls about bytes. The calls for every chunk take the file table's lock (shared) and
+// the file's mutex, both for a short time.
 #include <algorithm>
 #include <cstring>
 
@@ -127,7 +127,8 @@ Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {
 void ImageTree::abandon(const Landing& landing, const Error& error) {
   const auto found = record(landing.file);
   if (!found) return ImageFile::release(storage_.memory, landing);
-  // First: if the bytes replace others, readers must not see what has come instead.
+  // This comes first: if the bytes replace other bytes, readers must not see the bytes that have
+  // arrived.
   fail(found->checkpoint, error);
   found->file->abandon(landing);
 }

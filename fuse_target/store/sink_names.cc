@@ -1,15 +1,15 @@
 // The Sink's calls about names and attributes. Each call first validates the message: it refuses
-// the id of another session, a name that would leave its directory, a parent that is not a
-// directory. An operation that cannot be done fails the checkpoint, because the source assumes that
-// it was done.
+// the id of another session, a name that would leave its directory, and a parent that is not a
+// directory. If the target cannot do an operation, the checkpoint fails, because the source assumes
+// that the operation was done.
 #include "fuse_target/store/image_tree.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
-// Of a node, its file, and its entries in the tables. Measured: the process grows by 937 bytes for
-// each empty file, with a name of 19.
+// The memory of a node, its file, and its entries in the tables. Measured: the process grows by 937
+// bytes for each empty file with a name of 19 bytes.
 constexpr size_t kNodeMemoryBytes = 1024;
 
 Status check_name(const std::string& name) {
@@ -39,7 +39,7 @@ Status check_new_node(const Message& message) {
   return {};
 }
 
-// Null when the memory limit is reached.
+// Returns null when the memory limit is reached.
 template <typename Message>
 StoredNodePointer new_node(SessionId session, const Message& message, StoreMemory& memory) {
   auto node = std::make_shared<StoredNode>();
@@ -66,7 +66,7 @@ Status ImageTree::claim(SessionId session, const wire::Claim& message) {
     return failure(ESHUTDOWN, "the target drains: it takes no new checkpoint");
   }
   if (auto checked = check_new_node(message); !checked) return checked;
-  StoredNodePointer replaced;  // declared before the lock: destroyed after the unlock
+  StoredNodePointer replaced;  // declared before the lock, so destroyed after the unlock
   {
     Lock lock(*this);
     auto owner = session_locked(session);
@@ -226,8 +226,8 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
     if (!replaced->children.empty() && !holder.failed()) {
       return failure(ENOTEMPTY, "'" + message.new_name + "': not empty");
     }
-    // A replaced file keeps its id until the source sends Forget, which it does only while the
-    // checkpoint is open. In a sealed or failed checkpoint, forget the file at once.
+    // A replaced file keeps its id until the source sends Forget, and the source sends it only
+    // while the checkpoint is open. In a sealed or failed checkpoint, forget the file at once.
     if (replaced->is_file() && holder.takes_changes()) {
       unlink_locked(replaced);
     } else {

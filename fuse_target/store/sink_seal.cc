@@ -1,5 +1,5 @@
-// Sealing. The source sends a manifest of its checkpoint; the target compares it with its own tree,
-// entry by entry. The checkpoint is sealed when they are equal.
+// Seals a checkpoint. The source sends a manifest of its checkpoint; the target compares the
+// manifest with its own tree, entry by entry. The target seals the checkpoint when they are equal.
 #include <set>
 
 #include "fuse_target/store/image_tree.h"
@@ -12,8 +12,8 @@ Status ImageTree::manifest_entry(SessionId session, const wire::ManifestEntry& m
   auto top = changeable_locked(session, message.checkpoint);
   if (!top) return failure(top.error());
   StoredCheckpoint& checkpoint = *(*top)->checkpoint;
-  // More entries than the checkpoint has nodes cannot be right. Do not store the rest: a source
-  // could exhaust the memory.
+  // A manifest with more entries than the checkpoint has nodes is wrong. Do not store the further
+  // entries: a source could exhaust the memory.
   if (checkpoint.manifest.size() > checkpoint.nodes) {
     checkpoint.manifest_too_long = true;
   } else {

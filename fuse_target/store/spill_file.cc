@@ -17,7 +17,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kWriteBytes = 64 << 10;  // encrypted at once, on the stack
+constexpr size_t kWriteBytes = 64 << 10;  // encrypted in one step, on the stack
 
 bool write_all(const UniqueFd& memfd, const void* bytes, size_t size, size_t offset) {
   return ::pwrite(memfd.get(), bytes, size, static_cast<off_t>(offset)) ==
@@ -197,7 +197,7 @@ Result<UniqueFd> SpillFile::copy_checksums(uint64_t first_block, size_t count) c
 }
 
 void SpillFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
-  // A block that lies in the range only in part keeps all its bytes, and so its checksum.
+  // A block that is only partly in the range keeps all its bytes, and therefore its checksum.
   const uint64_t first = (offset + kBlockBytes - 1) / kBlockBytes;
   const uint64_t end = (offset + length_bytes) / kBlockBytes;
   if (first >= end) return;
@@ -210,7 +210,7 @@ void SpillFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
     for (uint64_t index = from; index < to; ++index) group->second->written.reset(index);
     group = group->second->written.none() ? checksums_.erase(group) : std::next(group);
   }
-  // Errors are ignored: some file systems cannot punch holes, and then the space is not freed.
+  // Errors are ignored: some file systems cannot punch holes. The space then stays allocated.
   (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(first * kBlockBytes),
                     static_cast<off_t>((end - first) * kBlockBytes));
@@ -221,7 +221,7 @@ void SpillFile::count_disk_bytes_locked() {
   struct stat attributes {};
   if (::fstat(file_.get(), &attributes) != 0) return;
   const uint64_t now = static_cast<uint64_t>(attributes.st_blocks) * 512;
-  account_->bytes += now - disk_bytes_;  // modulo 2^64
+  account_->bytes += now - disk_bytes_;  // the difference is modulo 2^64
   disk_bytes_ = now;
 }
 

@@ -1,13 +1,13 @@
 // Image bytes for which there is no memory: an unnamed, sparse file in the spill directory. A byte
-// has the same offset there as in its image file.
+// has the same offset in this file as in its image file.
 //
-// The disk is not trusted. The file is written in whole blocks of 4 KiB, which are encrypted: the
-// key exists only in memory, so nobody can use what stays on the disk. The CRC32C of each plain
-// block stays in memory, too (1 KiB for 1 MiB on the disk). A read verifies every block that it
-// touches; without the key nobody can make a change that fits the CRC32C.
+// The disk is not trusted. The file is written in encrypted whole blocks of 4 KiB. The key exists
+// only in memory, so bytes that stay on the disk are useless without the daemon. The CRC32C of each
+// plain block also stays in memory (1 KiB for 1 MiB on the disk). A read verifies every block that
+// it touches; without the key it is impossible to change a block so that it fits its CRC32C.
 //
-// Rejected: one checksum per chunk. A read of a few bytes would have to read the whole chunk, and
-// a chunk that is overwritten in part would lose its checksum.
+// Rejected: one checksum per chunk. A read of a few bytes would have to read the whole chunk, and a
+// chunk that is overwritten in part would lose its checksum.
 #pragma once
 
 #include <array>
@@ -28,18 +28,18 @@
 
 namespace ppmr {
 
-// Spilled bytes on the disk, summed over the files of one directory.
+// The number of spilled bytes on the disk, summed over the files of one directory.
 struct SpillAccount {
   std::atomic<uint64_t> bytes = 0;
   const uint64_t limit_bytes = UINT64_MAX;
 };
 
 // The destructor closes the file and so frees its disk space, which can take seconds for a large
-// file: destroy it with no lock held.
-// Threads: all members by any. Reads run in parallel; a write excludes all others.
+// file: destroy the object without holding a lock. Threads: any thread may call any member. Reads
+// run in parallel; a write excludes all other calls.
 class SpillFile {
  public:
-  // `directory` is named in messages.
+  // `directory` is only used in messages.
   SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account,
             std::shared_ptr<const BlockCipher> cipher);
   ~SpillFile();
@@ -47,15 +47,18 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // After an error the content of the range is undefined. Errors: ENOSPC, also at the limit of the
-  // account, which writes at the same time may exceed by their own bytes; EIO.
+  // After an error the content of the range is undefined. Errors: ENOSPC when the disk is full or
+  // the account has reached its limit; EIO. Writes that run at the same time may exceed the limit
+  // by their own bytes.
   Status write(uint64_t offset, std::span<const std::byte> bytes);
-  // Blocks that were never written, or were punched, read as zeros. Logs damage. Errors: EIO when
-  // the disk fails, the file is too short, or a block differs from what was written.
+  // Blocks that were never written, and blocks that were punched, read as zeros. Logs damage.
+  // Errors: EIO when the disk fails, the file is too short, or a block differs from the written
+  // block.
   Status read(uint64_t offset, std::span<std::byte> bytes) const;
-  // For a borrower of these bytes: the file, open for reading only, and a memfd with the
-  // BlockCipher::Key and the CRC32C (uint32_t) of each block from `first_block` on; 0 for blocks
-  // that were never written. Errors: EMFILE and others of open(2) and memfd_create(2).
+  // For a borrower of these bytes. open_for_reading() returns the file, open for reading only. The
+  // second function returns a memfd with the BlockCipher::Key and the CRC32C (uint32_t) of each
+  // block from `first_block` on; the CRC32C is 0 for blocks that were never written. Errors: EMFILE
+  // and others of open(2) and memfd_create(2).
   Result<UniqueFd> open_for_reading() const;
   Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const;
   // Frees disk space. The content of the range is undefined until it is written again.
@@ -66,12 +69,13 @@ class SpillFile {
  private:
   static constexpr size_t kBlocksPerGroup = 512;
   using Block = std::array<std::byte, kBlockBytes>;
-  struct Checksums {  // of a group of consecutive blocks
+  struct Checksums {  // checksums of a group of consecutive blocks
     std::bitset<kBlocksPerGroup> written;
     std::array<uint32_t, kBlocksPerGroup> crc32c;
   };
 
-  const uint32_t* checksum_locked(uint64_t block) const;  // null: never written
+  // Returns null if the block was never written.
+  const uint32_t* checksum_locked(uint64_t block) const;
   void set_checksum_locked(uint64_t block, uint32_t checksum);
   Status read_blocks_locked(uint64_t first, std::span<std::byte> blocks) const;
   Status write_blocks_locked(uint64_t first, std::span<const std::byte> blocks);
@@ -80,7 +84,7 @@ class SpillFile {
   void count_disk_bytes_locked();
 
   const UniqueFd file_;
-  const UniqueFd reading_;  // the same file; for borrowers
+  const UniqueFd reading_;  // the same file, for borrowers
   const std::string directory_;
   const std::shared_ptr<SpillAccount> account_;
   const std::shared_ptr<const BlockCipher> cipher_;
@@ -91,26 +95,27 @@ class SpillFile {
   uint64_t disk_bytes_ = 0;                                   // this file's part of the account
 };
 
-// Threads: all members by any.
+// Threads: any thread may call any member.
 class SpillDirectory {
  public:
   using CreateFile = std::function<Result<UnnamedFile>()>;
 
-  // Creates a file, to verify that it is possible. `create` creates the files in `path`: the target
-  // itself may not. `limit_bytes`: of all files. Errors: those of `create`.
+  // Creates one file, to verify that this is possible. `create` creates the files in `path`,
+  // because the target itself may not. `limit_bytes` limits the sum of all files. Errors: those of
+  // `create`.
   static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path, CreateFile create,
                                                       uint64_t limit_bytes);
-  // The same, with create_unnamed_file() and without a limit.
+  // Like the other open(), with create_unnamed_file() and without a limit.
   static Result<std::unique_ptr<SpillDirectory>> open(const std::string& path);
   virtual ~SpillDirectory() = default;
 
-  // Errors: EMFILE, ENOSPC and others of open(2); EIO without random numbers.
+  // Errors: EMFILE, ENOSPC and others of open(2); EIO if the system has no random numbers.
   virtual Result<std::shared_ptr<SpillFile>> create_file() const;
   uint64_t spilled_bytes() const { return account_->bytes; }
-  uint64_t free_bytes() const;  // of the disk, below the limit
+  uint64_t free_bytes() const;  // of the disk, up to the limit
 
  protected:
-  // `first`: an empty file in the directory.
+  // `first` is an empty file in the directory.
   SpillDirectory(std::string path, CreateFile create, UniqueFd first, uint64_t limit_bytes)
       : path_(std::move(path)),
         create_(std::move(create)),

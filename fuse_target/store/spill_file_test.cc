@@ -36,7 +36,8 @@ class SpillFileTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(path_); }
 
-  // The file on the disk, which has no name: found among the descriptors of this process.
+  // Returns the file on the disk. It has no name, so this function finds it among the descriptors
+  // of this process.
   UniqueFd disk_file() const {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       std::error_code error;
@@ -44,7 +45,7 @@ class SpillFileTest : public ::testing::Test {
       if (!target.starts_with(path_ + "/")) continue;
       UniqueFd file(::open(entry.path().c_str(), O_RDWR));
       struct stat found {};
-      // The directory holds an empty file open.
+      // Skips the empty file that the directory keeps open.
       if (file && ::fstat(file.get(), &found) == 0 && found.st_size > 0) return file;
     }
     return UniqueFd();
@@ -156,7 +157,7 @@ TEST_F(SpillFileTest, RefusesBytesBeyondTheLimitOfTheDirectory) {
 }
 
 TEST_F(SpillFileTest, SupportsConcurrentWritersOfOneBlock) {
-  constexpr size_t kPart = 1000;  // several parts share a block
+  constexpr size_t kPart = 1000;  // so several parts share a block
   constexpr size_t kParts = 400;
   const auto bytes = pattern(kPart * kParts, 1);
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Files that are closed in the spill directory: the tree answers meanwhile.
+// Tests that the tree answers while files in the spill directory are being closed.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -33,7 +33,7 @@ class WatchedSpillDirectory : public SpillDirectory {
   const std::function<void()> closing_;
 };
 
-// Closing a large file takes seconds: the kernel frees its blocks.
+// Closing a large file takes seconds, because the kernel frees its blocks.
 class SpillingImageTreeTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kFile = 11;
@@ -78,7 +78,7 @@ class SpillingImageTreeTest : public ::testing::Test {
                                                 kFileBytes / kChunkBytes, "file"}));
     ASSERT_TRUE(tree_.seal(kSession, {1, kTop, 2}));
   }
-  // Whether another thread can use the tree now.
+  // Returns whether another thread can use the tree now.
   bool tree_responds() {
     probes_.push_back(
         std::async(std::launch::async, [this] { return tree_.checkpoints().size(); }));

@@ -16,21 +16,21 @@ constexpr size_t kBlocksPerExtentMax = kExtentBytes / kSmallestBlockBytes;
 constexpr size_t kSlabClasses = std::countr_zero(kExtentBytes / kSmallestBlockBytes);
 static_assert(kBlocksPerExtentMax == 512 && kSlabClasses == 9);
 
-// The store's thread refills the reserve of touched memory when nothing was allocated or read for
-// kIdle, and nothing is lent, or when less than 1/kScarcePart of the reserve is left. A restore
-// usually follows the last byte of a checkpoint and needs the cores; its pauses between reads, in
-// which CRIU computes, are shorter than kIdle.
+// The store's thread refills the reserve of touched memory when less than 1/kScarcePart of the
+// reserve is left. It also refills the reserve when the store was idle for kIdle: it allocated,
+// read and lent no block. A restore usually follows the last byte of a checkpoint and needs the
+// cores. The pauses between its reads, in which CRIU computes, are shorter than kIdle.
 constexpr std::chrono::milliseconds kIdle{500};
 constexpr size_t kScarcePart = 8;
 
 }  // namespace
 
-// Metadata of an extent. Preallocated with its region: references and free blocks are counted
-// without allocating.
+// Metadata of an extent. Allocated together with its region, so the store counts references and
+// free blocks without allocating.
 struct StoreExtent {
   StoreMemory* owner = nullptr;
   std::byte* data = nullptr;
-  int descriptor = -1;  // of the region
+  int descriptor = -1;  // the memfd of the region
   uint32_t region = 0;
   uint32_t number = 0;
   // Written under the store's mutex, and only while no block is referenced.
@@ -222,7 +222,7 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   StoreExtent* extent = nullptr;
   bool fresh = false;
   if (used_extents_ < extents_max) {
-    // If thread_ is touching the last free extent, waits until thread_ has finished.
+    // If thread_ is touching the last free extent, wait until it has finished.
     changed_.wait(lock, [this] {
       return !returned_.empty() || !touched_.empty() || !fresh_.empty() || !touching_;
     });
@@ -256,8 +256,8 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
   return extent;
 }
 
-// An extent without memory; maps its region if necessary. Null when there is none or the mapping
-// fails.
+// Returns an extent without memory, after mapping its region if necessary. Returns null when there
+// is no such extent or the mapping fails.
 StoreExtent* StoreMemory::fresh_extent_locked() {
   if (fresh_.empty()) return nullptr;
   const size_t region_number = fresh_.back() / kExtentsPerRegion;
@@ -311,7 +311,7 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   note_freed_locked();
 }
 
-// Others may have waited for space.
+// Other threads may wait for space.
 void StoreMemory::note_freed_locked() {
   if (!starved_) return;
   starved_ = false;
@@ -339,7 +339,8 @@ bool StoreMemory::touch_due_locked() const {
          limit_extents_ - fresh_.size() < extents_max_locked();
 }
 
-// The reserve stays whole, so that nothing is touched again right after.
+// The reserve stays whole. Otherwise the thread would touch new memory right after it gives memory
+// back.
 bool StoreMemory::give_back_due_locked() const {
   return gives_back_ && unused_regions_ > 0 &&
          ready_extents_locked() >= ready_extents_ + kExtentsPerRegion;
@@ -349,7 +350,7 @@ bool StoreMemory::is_scarce_locked() const {
   return ready_extents_locked() < ready_extents_ / kScarcePart;
 }
 
-// Tells others about freed space, and keeps the reserve at its level.
+// Calls space_freed_ about freed space, and keeps the reserve at its level.
 void StoreMemory::keep_reserve() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -363,7 +364,7 @@ void StoreMemory::keep_reserve() {
       lock.lock();
       continue;
     }
-    // While bytes are arriving or being read, leave the cores to them unless memory is scarce.
+    // While bytes arrive or are read, leave the cores to that work unless memory is scarce.
     const bool gives = give_back_due_locked();
     const auto idle_at =
         used_at_.load(std::memory_order_relaxed) + (gives ? give_back_after_ : kIdle);
@@ -384,7 +385,7 @@ void StoreMemory::keep_reserve() {
 
 void StoreMemory::touch_extent(std::unique_lock<std::mutex>& lock) {
   StoreExtent* extent = fresh_extent_locked();
-  if (extent == nullptr) {  // no address space: continue with the present memory
+  if (extent == nullptr) {  // no address space: continue with the regions that exist
     changed_.wait(lock, [this] { return stopping_ || notify_freed_; });
     return;
   }
@@ -398,7 +399,7 @@ void StoreMemory::touch_extent(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-// The last region first: new extents come from the first ones.
+// Gives the last region back first, because new extents come from the first regions.
 void StoreMemory::give_region_back(std::unique_lock<std::mutex>& lock) {
   const auto found = std::find_if(regions_.rbegin(), regions_.rend(), [](const auto& region) {
     return region && region->used_extents == 0;

@@ -48,8 +48,8 @@ inline constexpr size_t kSmallestBlockBytes = size_t{4} << 10;
 inline constexpr size_t kLimitMinBytes = 8 * kExtentBytes;
 
 // A counted reference to a block. The last reference frees the block, so a reply or an RDMA READ in
-// flight keeps its bytes when the file is removed.
-// Threads: one BlockRef belongs to one thread at a time; copies are independent.
+// flight keeps its bytes when the file is removed. Threads: one thread at a time uses a BlockRef;
+// copies are independent.
 class BlockRef {
  public:
   BlockRef() = default;
@@ -67,7 +67,7 @@ class BlockRef {
   std::span<std::byte> bytes() const;
   uint32_t region() const;
   int descriptor() const;          // the memfd of the region
-  uint64_t region_offset() const;  // of the block in its region, and so in the memfd
+  uint64_t region_offset() const;  // offset of the block in its region, and so in the memfd
   uint32_t id() const;             // identifies the block in its store
   void reset();
   // Passes the reference to the caller as a block id; StoreMemory::adopt() turns it into a
@@ -82,7 +82,7 @@ class BlockRef {
   uint32_t index_ = 0;
 };
 
-// Bytes that something else than blocks takes from the limit, until the end of this object.
+// Bytes of the limit that are used for other data than blocks, until the end of this object.
 // Threads: one at a time.
 class StoreCharge {
  public:
@@ -107,8 +107,8 @@ class StoreCharge {
   size_t bytes_ = 0;
 };
 
-// While it exists, other processes read lent bytes and need the cores, which the store cannot see.
-// Threads: one at a time.
+// While this object exists, other processes read lent bytes and need the cores, which the store
+// cannot observe. Threads: one at a time.
 class StoreUse {
  public:
   StoreUse() = default;
@@ -129,16 +129,19 @@ class StoreUse {
 struct StoreOptions {
   size_t limit_bytes = size_t{1} << 30;
   size_t ready_bytes = size_t{1} << 30;  // reserve of touched memory, part of the limit
-  // Parts of the limit. With a spill directory images fill all memory that they get, and go on: the
-  // next file needs memory for its name and for its bytes on their way to the disk.
+  // These are parts of the limit. With a spill directory images fill all memory that they may use,
+  // and more images follow. The next file then needs memory for its name, and for its bytes on
+  // their way to the disk.
   size_t set_aside_bytes = 0;    // only for allocate_bounce()
-  size_t for_charges_bytes = 0;  // only for charge(), which may take more where it is free
-  // Called whenever a region is mapped, with the store's lock held.
+  size_t for_charges_bytes = 0;  // only for charge(), which may also take other free memory
+  // Called while the store's lock is held, whenever a region is mapped.
   std::function<void(uint32_t region, std::span<std::byte> memory)> region_mapped;
-  // Whether a region may be unmapped again. Otherwise it stays until the store is destroyed.
+  // Whether the store may unmap a region again. Otherwise a region stays until the store is
+  // destroyed.
   bool gives_back = true;
-  // Without use. Long enough for the next process of an evacuation: on a virtual machine whose host
-  // takes free memory back, a move of 4 GiB takes half as long again in fresh memory.
+  // The time without use after which the store gives memory back. It is long enough for the next
+  // process of an evacuation to arrive. On a virtual machine whose host takes free memory back, a
+  // move of 4 GiB takes half as long again in fresh memory.
   std::chrono::milliseconds give_back_after{std::chrono::minutes(5)};
 };
 
@@ -150,12 +153,12 @@ struct StoreCounters {
   size_t reserve_bytes = 0;  // the level to which ready_bytes returns when idle
 };
 
-// Threads: all members by any. The store outlives its blocks (asserted).
+// Threads: any thread may call any member. The store must live longer than its blocks (asserted).
 class StoreMemory {
  public:
-  // The store's thread calls `space_freed`, with no lock held, when a block is freed after a failed
-  // allocation. Errors: EINVAL for a limit below kLimitMinBytes. Throws std::system_error when its
-  // thread cannot be started.
+  // The store's thread calls `space_freed`, without a lock, when a block is freed after a failed
+  // allocation. Errors: EINVAL for a limit below kLimitMinBytes. Throws std::system_error when the
+  // store's thread cannot be started.
   static Result<std::unique_ptr<StoreMemory>> create(StoreOptions options,
                                                      std::function<void()> space_freed);
   ~StoreMemory();
@@ -163,19 +166,20 @@ class StoreMemory {
   StoreMemory(const StoreMemory&) = delete;
   StoreMemory& operator=(const StoreMemory&) = delete;
 
-  // A block of at least `size_bytes` (at most an extent), not cleared. Empty when the limit is
-  // reached. A whole extent may come out of `promised`, which the caller has charged for it.
+  // Returns a block of at least `size_bytes` (at most an extent), not cleared. Empty when the limit
+  // is reached. A whole extent may use up `promised`, which the caller has charged for it.
   BlockRef allocate(size_t size_bytes, StoreCharge* promised = nullptr);
-  // An extent through which bytes pass to the spill file. Empty when the limit is reached.
+  // Returns an extent through which bytes pass to the spill file. Empty when the limit is reached.
   BlockRef allocate_bounce();
-  // Counts memory of the caller against the limit. Empty when the limit is reached.
+  // Counts memory of the caller against the limit. Returns an empty charge when the limit is
+  // reached.
   StoreCharge charge(size_t size_bytes);
-  // See BlockRef::detach().
+  // Turns a block id of BlockRef::detach() into a BlockRef.
   BlockRef adopt(uint32_t block_id);
 
-  // Postpones the work of the store's thread: readers and writers need the cores now.
+  // Postpones the work of the store's thread, because readers and writers need the cores now.
   void note_use() { used_at_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
-  // The same, until the object ends.
+  // Postpones it until the returned object ends.
   StoreUse begin_use();
 
   StoreCounters counters() const;
@@ -185,13 +189,13 @@ class StoreMemory {
   friend class StoreCharge;
   friend class StoreUse;
   struct Region;
-  struct Slabs {  // of one block size
+  struct Slabs {  // slabs of one block size
     std::vector<StoreExtent*> not_full;
   };
 
   StoreMemory(StoreOptions options, std::function<void()> space_freed);
   static size_t slab_class(size_t size_bytes);
-  // The limit without charged bytes, of which `promised` are for the caller.
+  // Returns the limit without the charged bytes. Of these, `promised_bytes` are for the caller.
   size_t extents_max_locked(size_t promised_bytes = 0) const;
   StoreExtent* take_extent_locked(std::unique_lock<std::mutex>& lock, size_t extents_max);
   StoreExtent* fresh_extent_locked();
@@ -220,16 +224,18 @@ class StoreMemory {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_. A region is created before its first block is allocated, and removed only
-  // while it has none.
+  // while it has no block.
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<Slabs> slabs_;
-  std::vector<StoreExtent*> returned_;  // free, used before; the last returned is reused first
-  std::vector<StoreExtent*> touched_;   // free, touched, never used
-  std::vector<uint32_t> fresh_;         // numbers of the others; the last is used first
-  size_t unused_regions_ = 0;           // that are mapped
+  // Free, used before; the extent that was returned last is reused first.
+  std::vector<StoreExtent*> returned_;
+  std::vector<StoreExtent*> touched_;  // free, touched, never used
+  // Numbers of the other extents; the last number is used first.
+  std::vector<uint32_t> fresh_;
+  size_t unused_regions_ = 0;  // mapped regions without a used extent
   size_t used_extents_ = 0;
   size_t charged_bytes_ = 0;
-  size_t uses_ = 0;  // StoreUse
+  size_t uses_ = 0;  // number of StoreUse objects
   bool touching_ = false;
   bool starved_ = false;       // an allocation failed since the last block was freed
   bool notify_freed_ = false;  // thread_ must call space_freed_

@@ -85,7 +85,7 @@ TEST(StoreMemory, ReservesPartOfTheMemoryForCharges) {
 TEST(StoreMemory, BlocksGetWhatIsNotCharged) {
   auto store = make_store({kLimit, 0, 0});
   std::vector<StoreCharge> charges;
-  charges.push_back(store->charge(kExtentBytes + 1));  // two extents
+  charges.push_back(store->charge(kExtentBytes + 1));  // takes two extents
   std::vector<BlockRef> blocks;
   while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));
   EXPECT_EQ(blocks.size(), kLimit / kExtentBytes - 2);
@@ -145,7 +145,7 @@ TEST(StoreMemory, RefillsWhatIsUsedUpWhenAUseEnds) {
   ASSERT_TRUE(becomes_true([&] { return ready_extents() == 16; }));
   StoreUse use = store->begin_use();
   BlockRef block = store->allocate(kExtentBytes);
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // longer than it waits without a use
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // longer than the store's idle time
   EXPECT_EQ(ready_extents(), 15U);
   use = StoreUse();
   EXPECT_TRUE(becomes_true([&] { return ready_extents() == 16; }));
@@ -161,7 +161,7 @@ TEST(StoreMemory, RefillsAScarceReserveDuringAUse) {
   EXPECT_TRUE(becomes_true([&] { return ready_extents() > 1; }));
 }
 
-// All memory of a store, with its pages touched.
+// Returns all memory of a store, with its pages touched.
 std::vector<BlockRef> all_of(StoreMemory& store) {
   std::vector<BlockRef> blocks;
   while (BlockRef block = store.allocate(kExtentBytes)) {
@@ -246,12 +246,12 @@ TEST(StoreMemory, ReportsFreedSpaceOnceAfterAFailedAllocation) {
   EXPECT_EQ(notified, 0);
   blocks.pop_back();
   EXPECT_TRUE(becomes_true([&] { return notified == 1; }));
-  blocks.pop_back();  // no allocation has failed since
+  blocks.pop_back();  // no allocation has failed since then
   while (BlockRef block = store->allocate(kExtentBytes)) blocks.push_back(std::move(block));
   blocks.pop_back();
   EXPECT_TRUE(becomes_true([&] { return notified >= 2; }));
   blocks.clear();
-  store.reset();  // joins the thread that notifies
+  store.reset();  // ends the thread that calls the function
   EXPECT_EQ(notified, 2);
 }
 
@@ -265,7 +265,7 @@ TEST(StoreMemory, SupportsManyThreads) {
       std::mt19937 random(seed);
       std::vector<BlockRef> mine;
       for (int i = 0; i < 2000; ++i) {
-        if (i % 500 == 499) mine.clear();  // enough to be given back
+        if (i % 500 == 499) mine.clear();  // enough memory to give back
         if (random() % 4 != 0 || mine.empty()) {
           if (BlockRef block = store->allocate(size_t{4096} << (random() % 10))) {
             block.bytes().front() = static_cast<std::byte>(seed);

@@ -15,8 +15,9 @@
 
 namespace ppmr {
 
-// open -> complete -> sealed; open and complete can become failed. Complete: a directory whose
-// inventory.img was closed. CRIU writes that file last, so no further name will appear.
+// The state goes from open to complete to sealed. An open or complete checkpoint can become failed.
+// A directory is complete when its inventory.img was closed: CRIU writes that file last, so no
+// further name will appear.
 enum class StoredState { kOpen, kComplete, kSealed, kFailed };
 
 std::string to_string(StoredState state);
@@ -24,7 +25,7 @@ std::string to_string(StoredState state);
 struct StoredNode;
 using StoredNodePointer = std::shared_ptr<StoredNode>;
 
-// Threads: see the members.
+// Threads: see the comments at the members.
 class StoredCheckpoint {
  public:
   StoredCheckpoint(NodeKey top, std::string source_name, std::string owner)
@@ -33,13 +34,14 @@ class StoredCheckpoint {
   // Constant.
   const NodeKey top;
   const std::string source_name;
-  const std::string owner;  // the identity of the peer that sent it
+  const std::string owner;  // the identity of the peer that sent the checkpoint
   const std::chrono::steady_clock::time_point begun_at = std::chrono::steady_clock::now();
 
-  // By any thread.
+  // May be called by any thread.
   StoredState state() const { return state_.load(std::memory_order_acquire); }
   bool failed() const { return state() == StoredState::kFailed; }
-  // Nobody else may remove or replace it: then its peer could be made to restore other bytes.
+  // Returns whether this owner may remove or replace the checkpoint. No other owner may: the
+  // checkpoint's peer could otherwise be made to restore other bytes.
   bool is_replaceable_by(const std::string& other_owner) const {
     return failed() && owner == other_owner;
   }
@@ -55,10 +57,10 @@ class StoredCheckpoint {
   // Guarded by the tree's mutex.
   size_t nodes = 0;
   size_t files = 0;
-  std::vector<wire::ManifestEntry> manifest;  // entries received so far; empty after Seal
+  std::vector<wire::ManifestEntry> manifest;  // entries received so far; empty after the seal
   bool manifest_too_long = false;
   uint64_t refused_seals = 0;
-  std::string seal_error;  // why the last seal was refused
+  std::string seal_error;  // the reason why the last seal was refused
 
  private:
   std::atomic<StoredState> state_ = StoredState::kOpen;
@@ -74,8 +76,9 @@ struct StoredNode {
   wire::NodeType type = wire::NodeType::kDirectory;
   StoredCheckpointPointer checkpoint;  // null: the root of the mount
   std::string link_target;
-  std::shared_ptr<ImageFile> file;  // null: not a file
-  StoreCharge charge;               // for this node: a source must not fill the memory with names
+  std::shared_ptr<ImageFile> file;  // null: the node is not a file
+  // Charge for this node, so that a source cannot fill the memory with names.
+  StoreCharge charge;
 
   // Guarded by the tree's mutex.
   wire::Attributes attributes;
@@ -84,9 +87,9 @@ struct StoredNode {
   std::weak_ptr<StoredNode> parent;
   bool linked = true;
   std::map<std::string, StoredNodePointer> children;
-  size_t subdirectories = 0;  // among the children
-  uint64_t lookups = 0;       // the kernel's references
-  uint32_t handles = 0;       // open at the target
+  size_t subdirectories = 0;  // number of directories among the children
+  uint64_t lookups = 0;       // number of references of the kernel
+  uint32_t handles = 0;       // number of handles that are open at the target
   bool forgotten = false;     // unlinked, and its source can no longer refer to it
 
   bool is_directory() const { return type == wire::NodeType::kDirectory; }

@@ -1,4 +1,5 @@
-// What ImageTree hands to other processes: loans of files, and bundles of small files.
+// The functions of ImageTree that pass bytes to other processes: loans of files, and bundles of
+// small files.
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +29,8 @@ Result<StoredNodePointer> ImageTree::top_locked(const std::string& checkpoint,
 Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std::string& path,
                                         uint64_t offset, bool arrived_only) {
   const std::string what = "lend '" + (path.empty() ? checkpoint : checkpoint + "/" + path) + "'";
-  // Held until the loan has its references: otherwise a removal could free the bytes.
+  // Held until the loan has its references: otherwise another thread could remove the file and free
+  // the bytes.
   std::lock_guard lock(mutex_);
   auto top = top_locked(checkpoint, what, !arrived_only);
   if (!top) return failure(top.error());
@@ -62,17 +64,18 @@ Status ImageTree::promise(const std::string& checkpoint, uint64_t size_bytes) {
 
 namespace {
 
-// Up to this many bytes a bundle has files of any size; beyond, only small ones. To copy the pages
-// that CRIU has dumped for each of many processes would take longer than it saves.
+// Up to this many bytes a bundle includes files of any size; beyond that, only small files. Copying
+// the pages that CRIU has dumped for each of many processes would take longer than the bundle
+// saves.
 constexpr uint64_t kAnyFileBytes = 16 << 20;
 constexpr uint64_t kSmallFileBytes = 128 << 10;
 
 struct Candidate {
   BundleWriter::File file;
-  FileLoan loan;  // of an included file: keeps its bytes until they are copied
+  FileLoan loan;  // for an included file: keeps its bytes until they are copied
 };
 
-// The small files, the smallest ones first.
+// Returns the small files, the smallest first.
 Result<std::vector<Candidate>> choose(const std::map<std::string, StoredNodePointer>& children) {
   std::vector<Candidate> chosen;
   for (const auto& [name, node] : children) {
@@ -90,7 +93,7 @@ Result<std::vector<Candidate>> choose(const std::map<std::string, StoredNodePoin
     if (file.size_bytes > bytes_max || bytes > bytes_max - file.size_bytes) break;
     auto loan = children.at(file.name)->file->lend(0);
     if (!loan) return failure(loan.error());
-    // The daemon would have to read the disk for a spilled file, and to check it.
+    // For a spilled file, the daemon would have to read the disk and verify the bytes.
     file.included = !loan->spill_file && loan->end == loan->size_bytes;
     if (!file.included) continue;
     bytes += file.size_bytes;

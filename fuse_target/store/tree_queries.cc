@@ -21,7 +21,7 @@ StoredNodePointer ImageTree::look_up(const StoredNodePointer& directory, const s
 }
 
 void ImageTree::forget_inode(uint64_t inode, uint64_t lookups) {
-  StoredNodePointer unused;  // declared before the lock: destroyed after the unlock
+  StoredNodePointer unused;  // declared before the lock, so destroyed after the unlock
   std::lock_guard lock(mutex_);
   const auto found = inodes_.find(inode);
   if (found == inodes_.end() || inode == kRootInode) return;
@@ -136,8 +136,8 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name, const std:
     unfinished = unlink_tree_locked(top);
   }
   changed_.notify_all();
-  // If every file is complete, readers continue. Otherwise readers of an incomplete file would wait
-  // forever, so the checkpoint fails.
+  // If every file is complete, readers can continue. Otherwise readers of an incomplete file would
+  // wait forever, so the checkpoint fails.
   if (unfinished) fail(top->checkpoint, Error{EIO, "removed at the target before it was complete"});
   return top->key;
 }
