@@ -23,12 +23,12 @@ inline bool stops(const std::vector<Finding>& findings) {
   return false;
 }
 
-// "sentence: remedy".
+// Returns "sentence: remedy".
 inline std::string text_of(const Finding& finding) {
   return finding.remedy.empty() ? finding.sentence : finding.sentence + ": " + finding.remedy;
 }
 
-// "a, b and 7 more".
+// Returns "a, b and 7 more".
 std::string list_of(const std::vector<std::string>& items);
 std::string list_of(const std::vector<pid_t>& pids);
 

@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-// 0: none. -1: the thread has ended.
+// Returns 0 if there is no tracer, -1 if the thread has ended.
 pid_t tracer_of(pid_t pid, pid_t thread) {
   constexpr std::string_view kKey = "\nTracerPid:";
   const auto status = read_process_file(pid, "task/" + std::to_string(thread) + "/status");
@@ -26,20 +26,20 @@ Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks)
   for (const ProcessIdentity& process : tasks) {
     if (process.pid == 0) continue;
     UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
-    // The others: the kernel is just removing the process, or a thread has its pid (EINVAL, since
-    // Linux 6.14 ENOENT).
+    // EINVAL and ENOENT mean that the kernel is just removing the process, or that a thread has its
+    // pid (EINVAL; since Linux 6.14 ENOENT).
     const bool is_gone = errno == ESRCH || errno == EINVAL || errno == ENOENT;
     if (!pidfd && !is_gone)
       return system_failure("open a pidfd of process", std::to_string(process.pid));
-    // Checked after the open: if the process is alive now, it had this pid during the open, so the
-    // pidfd is of this process.
+    // Checked after the open. If the process is alive now, it had this pid during the open, so the
+    // pidfd refers to this process.
     if (pidfd && is_alive(process)) result.tasks_.push_back({process, std::move(pidfd)});
   }
   return result;
 }
 
 void FrozenTasks::signal(int number) const {
-  // Ignores errors: the only possible one is that the task has ended.
+  // Ignores errors: the only possible error is that the task has ended.
   for (const Task& task : tasks_) {
     (void)syscall(SYS_pidfd_send_signal, task.pidfd.get(), number, nullptr, 0);
   }
@@ -81,7 +81,8 @@ Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots) {
       }
     }
     auto tasks = FrozenTasks::open(found);
-    // Stopped processes do not fork: if a pass finds only stopped ones, it has found all.
+    // Stopped processes do not fork. If a pass finds only stopped processes, it has found all of
+    // them.
     if (!tasks || found == stopped) return tasks;
     tasks->stop();
     stopped = std::move(found);

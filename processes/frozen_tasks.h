@@ -1,8 +1,9 @@
-// Signals for the tasks of a tree that CRIU has frozen.
+// Sends signals to the tasks of a tree that CRIU has frozen.
 //
-// CRIU holds the tasks with ptrace only: if CRIU is killed, the kernel lets them run. So ppmr also
-// sends them a SIGSTOP before the decision. The SIGSTOP stays pending while CRIU holds them and
-// takes effect as soon as CRIU is gone, before they execute another instruction of their program.
+// CRIU holds the tasks only with ptrace: if CRIU is killed, the kernel lets the tasks run. So ppmr
+// also sends them a SIGSTOP before the decision. The SIGSTOP stays pending while CRIU holds the
+// tasks. It takes effect as soon as CRIU has ended, before the tasks execute another instruction of
+// their program.
 #pragma once
 
 #include <signal.h>
@@ -17,8 +18,8 @@ namespace ppmr {
 // Threads: one.
 class FrozenTasks {
  public:
-  // Opens a pidfd for each task, so that no signal can reach a process that reuses a pid. Skips
-  // tasks that have ended and empty identities (pid 0). Errors: of pidfd_open(2).
+  // Opens a pidfd for each task, so no signal can reach another process that reuses the pid. Skips
+  // tasks that have ended and empty identities (pid 0). Errors: those of pidfd_open(2).
   static Result<FrozenTasks> open(const std::vector<ProcessIdentity>& tasks);
 
   size_t count() const { return tasks_.size(); }
@@ -29,9 +30,9 @@ class FrozenTasks {
   void kill() const { signal(SIGKILL); }
   // Blocks until every task has ended. Call kill() first: otherwise this may block forever.
   void await_end() const;
-  // Whether `tracer` still holds every thread of every task. If true after stop(), no thread has
-  // run since CRIU froze it, and none will before resume(). Errors: EBUSY, with the pid that is not
-  // held.
+  // Checks whether `tracer` still holds every thread of every task. If this succeeds after stop(),
+  // no thread has run since CRIU froze it, and none will run before resume(). Errors: EBUSY; the
+  // message has the pid of the task that is not held.
   Status check_held_by(pid_t tracer) const;
 
  private:
@@ -44,8 +45,8 @@ class FrozenTasks {
   std::vector<Task> tasks_;
 };
 
-// Stops the roots and all of their descendants with SIGSTOP, and returns them. Skips roots that
-// have ended. Errors: of pidfd_open(2); some processes may be stopped then.
+// Stops the roots and all of their descendants with SIGSTOP, and returns these tasks. Skips roots
+// that have ended. Errors: those of pidfd_open(2); some processes may be stopped then.
 Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots);
 
 }  // namespace ppmr

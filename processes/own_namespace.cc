@@ -28,7 +28,8 @@ void send(const UniqueFd& fd, int value) {
   (void)::send(fd.get(), &value, sizeof value, MSG_NOSIGNAL);
 }
 
-// What the child sends if a mount fails, instead of the result of `body`: a negative number.
+// Encodes the errno of a failed mount as a negative number, which the child sends instead of the
+// result of `body`.
 int encode_errno(int errno_value) { return -errno_value; }
 
 int run_process_one(const std::string& mountpoint, const std::function<int()>& body,

@@ -51,9 +51,9 @@ void read_number(std::string_view text, Number& number, int base = 10) {
   std::from_chars(text.data(), text.data() + text.size(), number, base);
 }
 
-// Finds the children of a process by the way that reads fewer files. /proc lists each child under
-// the thread that forked it: one file for each thread. /proc/PID/stat names the parent: one file
-// for each process of the node.
+// Finds the children of a process in the way that reads fewer files. /proc lists each child under
+// the thread that forked it: one file for each thread of the process. /proc/PID/stat names the
+// parent: one file for each process of the node.
 class Children {
  public:
   std::vector<ProcessStat> of(pid_t parent) {
@@ -236,7 +236,8 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   for (int number : numbers) {
     auto target = read_process_link(pid, "fd/" + std::to_string(number));
     if (target) descriptors.push_back({number, std::move(*target)});
-    // Skips a file that was closed meanwhile. If the process has ended, the check below notices it.
+    // Skips a file that was closed in the meantime. If the process has ended, the check below finds
+    // that.
   }
   if (auto alive = read_process_stat(pid); !alive) return failure(alive.error());
   return descriptors;

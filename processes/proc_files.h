@@ -1,5 +1,5 @@
-// Processes as /proc shows them. An answer is a snapshot: if the process ends meanwhile, the
-// function fails with ESRCH and returns no partial answer.
+// Shows processes as /proc shows them. An answer is a snapshot. If the process ends during the
+// call, the function fails with ESRCH and returns no partial answer.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 
 namespace ppmr {
 
-// /proc/PID/stat, see proc(5).
+// The fields of /proc/PID/stat, see proc(5).
 struct ProcessStat {
   pid_t pid = 0;
   std::string name;
@@ -25,12 +25,12 @@ struct ProcessStat {
   int terminal = 0;  // device number of the controlling terminal; 0: none
   bool kernel_thread = false;
   bool is_exiting = false;
-  uint64_t start_time_ticks = 0;  // since boot
+  uint64_t start_time_ticks = 0;  // clock ticks since boot
   bool is_dead() const { return state == 'Z' || state == 'X'; }
   ProcessIdentity identity() const { return {pid, start_time_ticks}; }
 };
 
-// /proc/PID/status.
+// The fields of /proc/PID/status.
 struct ProcessStatus {
   uid_t real_uid = 0;
   uid_t effective_uid = 0;
@@ -66,13 +66,13 @@ struct Mapping {
 Result<ProcessStat> parse_process_stat(std::string_view text);
 ProcessStatus parse_process_status(std::string_view text);  // missing fields keep their default
 std::vector<Mapping> parse_mappings(std::string_view text);
-// Of /proc/PID/smaps_rollup: as own_memory_bytes, but each page divided by the number of processes
-// that share it.
+// Reads /proc/PID/smaps_rollup: like own_memory_bytes, but each page is divided by the number of
+// processes that share it.
 uint64_t parse_memory_share_bytes(std::string_view text);
 
 // Errors of all functions below: ESRCH when there is no such process, EACCES without permission.
 Result<std::string> read_process_file(pid_t pid, const std::string& name);
-// The target of a link such as "exe", "cwd" or "ns/net".
+// Returns the target of a link such as "exe", "cwd" or "ns/net".
 Result<std::string> read_process_link(pid_t pid, const std::string& name);
 Result<ProcessStat> read_process_stat(pid_t pid);
 Result<ProcessStatus> read_process_status(pid_t pid);
@@ -80,17 +80,17 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid);
 Result<std::vector<Mapping>> read_mappings(pid_t pid);
 Result<std::vector<pid_t>> read_threads(pid_t pid);
 Result<std::string> read_command_line(pid_t pid);  // words separated by spaces
-// The ids of the mounts that the process can reach ("mnt_id" in /proc/PID/fdinfo).
+// Returns the ids of the mounts that the process can reach ("mnt_id" in /proc/PID/fdinfo).
 Result<std::set<int>> read_mount_ids(pid_t pid);
 
-// All processes, sorted by pid. Skips processes that end during the call.
+// Returns all processes, sorted by pid. Skips processes that end during the call.
 Result<std::vector<ProcessStat>> read_all_processes();
 
-// The process and its descendants, parents before their children, without zombies. Exact only while
-// none of them can fork. Errors: ESRCH when there is no process `root`.
+// Returns the process and its descendants, parents before their children, without zombies. Exact
+// only while none of these processes can fork. Errors: ESRCH when there is no process `root`.
 Result<std::vector<ProcessStat>> read_tree(pid_t root);
 
-// The number in "pipe:[7]" or "socket:[7]"; 0 if `target` is of another kind.
+// Returns the number in "pipe:[7]" or "socket:[7]"; 0 if `target` is of another kind.
 uint64_t inode_in(std::string_view target, std::string_view kind);
 
 }  // namespace ppmr

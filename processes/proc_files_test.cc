@@ -104,7 +104,7 @@ TEST(ProcFiles, ReadParentUserMemoryAndPipesOfThisProcess) {
 }
 
 TEST(ProcFiles, MissingProcessIsESRCH) {
-  const pid_t missing = 0x7ffffff0;  // beyond PID_MAX_LIMIT
+  const pid_t missing = 0x7ffffff0;  // larger than PID_MAX_LIMIT
   for (const auto errno_value :
        {read_process_stat(missing).error().errno_value,
         read_descriptors(missing).error().errno_value, read_mappings(missing).error().errno_value,
@@ -113,8 +113,8 @@ TEST(ProcFiles, MissingProcessIsESRCH) {
   }
 }
 
-// Both ways to find children: those of few threads, and those of more threads than the node has
-// processes.
+// Tests both ways to find children: for a process with few threads, and for a process with more
+// threads than the node has processes.
 TEST(ReadTree, FindsTheChildrenOfAllThreads) {
   for (const int threads : {2, 1000}) {
     const TestProcess parent([&] {
@@ -124,7 +124,7 @@ TEST(ReadTree, FindsTheChildrenOfAllThreads) {
           for (;;) pause();
         }).detach();
       }
-      // The main thread continues when both children and their children are there.
+      // The main thread continues when both children and their children exist.
       while (read_tree(getpid()).value().size() != 5) std::this_thread::yield();
     });
     const auto tree = read_tree(parent.pid());

@@ -1,4 +1,5 @@
-// A process identified by pid and start time, so that a reused pid is noticed.
+// A process identified by its pid and start time, so ppmr notices if another process reuses the
+// pid.
 #pragma once
 
 #include <sys/types.h>
@@ -17,26 +18,28 @@ struct ProcessIdentity {
   bool operator==(const ProcessIdentity&) const = default;
 };
 
-// Also identifies zombies. Errors: ESRCH when there is no such process.
+// Returns the identity of a process, which may be a zombie. Errors: ESRCH when there is no such
+// process.
 Result<ProcessIdentity> identify(pid_t pid);
 ProcessIdentity identify_self();
 
-// The random identifier of this boot of the kernel (/proc/sys/kernel/random/boot_id), with its
-// newline. Identities are comparable only within one boot.
+// Returns the random identifier of this boot of the kernel (/proc/sys/kernel/random/boot_id), with
+// its newline. Identities are comparable only within one boot.
 std::string read_boot_id();
 
-// Whether exactly this process exists and is not a zombie.
+// Returns whether exactly this process exists and is not a zombie.
 bool is_alive(const ProcessIdentity& process);
 
-// Whether the process has ended or begun to end: it executes no further instruction of its program.
+// Returns whether the process has ended or begun to end: it executes no further instruction of its
+// program.
 bool is_ending(const ProcessIdentity& process);
 
 // Checks that `process`, identified during the boot `boot_id`, is still alive. Errors: ESRCH; the
 // message says whether another process has its pid now.
 Status check_identity(const ProcessIdentity& process, const std::string& boot_id);
 
-// The process and its descendants without zombies, parents first. Exact only while none of them can
-// fork. Errors: ESRCH when there is no process `root`.
+// Returns the process and its descendants without zombies, parents first. Exact only while none of
+// these processes can fork. Errors: ESRCH when there is no process `root`.
 Result<std::vector<ProcessIdentity>> tasks_of_tree(pid_t root);
 
 }  // namespace ppmr

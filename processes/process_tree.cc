@@ -11,7 +11,8 @@
 namespace ppmr {
 namespace {
 
-// Trees may change while they are read: at most this many passes, until two of them agree.
+// Trees may change while they are read, so they are read until two passes agree, at most this many
+// times.
 constexpr int kPassesMax = 5;
 
 Status check_movable(const ProcessTable& table, pid_t pid) {
@@ -43,7 +44,7 @@ std::set<std::pair<pid_t, uint64_t>> identities_of(const std::vector<ProcessTree
   return identities;
 }
 
-// Errors: ESRCH when the pid of a root belongs to another process in `now`.
+// Errors: ESRCH when, in `now`, another process has the pid of a root.
 Status check_same_roots(const std::vector<ProcessTree>& then, const std::vector<ProcessTree>& now) {
   for (size_t i = 0; i < std::min(then.size(), now.size()); ++i) {
     const ProcessStat& before = then[i].processes.front();

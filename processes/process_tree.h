@@ -1,6 +1,6 @@
-// Which processes move together: a tree, that is a process with all of its descendants, which is
-// what CRIU dumps. These functions only read /proc; a tree may grow and shrink until CRIU freezes
-// it.
+// Finds the processes that move together. They form a tree: a process with all of its descendants,
+// which is what CRIU dumps. These functions only read /proc; a tree may grow and shrink until CRIU
+// freezes it.
 #pragma once
 
 #include <sys/types.h>
@@ -25,16 +25,17 @@ struct ProcessTree {
 using ProcessTable = std::map<pid_t, ProcessStat>;
 
 Result<ProcessTable> read_process_table();
-// "412 (worker)".
+// Returns "412 (worker)".
 std::string name_process(const ProcessTable& table, pid_t pid);
-// "412 (worker), 413 (worker) and 7 more".
+// Returns "412 (worker), 413 (worker) and 7 more".
 std::string name_processes(const ProcessTable& table, const std::vector<pid_t>& pids);
-// Parent, its parent, ... up to the first process; without `pid` itself.
+// Returns the parent, the parent's parent, and so on up to the first process; without `pid` itself.
 std::vector<pid_t> ancestors_of(const ProcessTable& table, pid_t pid);
 
-// The trees with the roots `pids`, in that order. A pid that is a descendant of another one in
-// `pids` gets no tree of its own. Errors: ESRCH for a pid that does not exist or is dead; EINVAL
-// for one that cannot be moved: process 1, a kernel thread, the calling process and its ancestors.
+// Returns the trees with the roots `pids`, in that order. A pid that is a descendant of another pid
+// in `pids` gets no tree of its own. Errors: ESRCH for a pid that does not exist or is dead; EINVAL
+// for a process that cannot move: process 1, a kernel thread, the calling process and its
+// ancestors.
 Result<std::vector<ProcessTree>> find_trees(const ProcessTable& table,
                                             const std::vector<pid_t>& pids);
 
@@ -44,11 +45,13 @@ struct TreeOptions {
 
 struct TreeSelection {
   std::vector<ProcessTree> trees;
-  std::vector<Finding> findings;  // what the trees share with other processes or each other
+  // Objects that the trees share with other processes or with each other.
+  std::vector<Finding> findings;
 };
 
-// The trees, and what they share with other processes or with each other. Errors: those of
-// find_trees(); EACCES without permission to read /proc; ESRCH when the root of a tree has ended.
+// Returns the trees, and the objects that they share with other processes or with each other.
+// Errors: those of find_trees(); EACCES without permission to read /proc; ESRCH when the root of a
+// tree has ended.
 Result<TreeSelection> select_trees(const std::vector<pid_t>& pids, const TreeOptions& options);
 
 }  // namespace ppmr

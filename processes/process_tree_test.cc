@@ -1,4 +1,4 @@
-// Trees and what they share with other processes, on real processes.
+// Tests trees, and the objects that they share with other processes, on real processes.
 #include "processes/process_tree.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
-// The standard streams are shared with the test runner.
+// Closes the standard streams, because the test runner shares them.
 void close_inherited_streams() {
   const int null = open("/dev/null", O_RDWR);
   for (int fd : {0, 1, 2}) dup2(null, fd);
@@ -48,8 +48,8 @@ class Trees : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // A process without inherited streams and with one child for each of `prepares`, whose pids it
-  // returns in `pids`.
+  // Returns a process without inherited streams that has one child for each of `prepares`. Stores
+  // the pids of the children in `pids`.
   std::unique_ptr<TestProcess> parent_of(
       std::vector<std::function<void()>> prepares, std::vector<pid_t>& pids,
       std::function<void()> prepare_parent = [] {}) {
@@ -282,7 +282,7 @@ TEST_F(Trees, ReportsEventfdSharedWithAProcessThatStays) {
   const TestProcess other([&] {
     close_inherited_streams();
     close(event.get());
-    eventfd(0, 0);  // its own
+    eventfd(0, 0);  // the child's own eventfd, which no other process has
   });
   const auto findings = findings_of(child.pid());
   EXPECT_THAT(findings, Contains(HasSubstr("shares an eventfd with")));
@@ -317,7 +317,7 @@ TEST_F(Trees, RefusesProcessesThatCannotBeMoved) {
 TEST(ProcessTable, AncestorListEndsIfAParentIsMissingOrParentsFormALoop) {
   ProcessTable table;
   table[7] = {.pid = 7, .name = "a", .parent = 3};
-  table[3] = {.pid = 3, .name = "loop", .parent = 7};  // as in an inconsistent snapshot
+  table[3] = {.pid = 3, .name = "loop", .parent = 7};  // a loop, as in an inconsistent snapshot
   EXPECT_LE(ancestors_of(table, 7).size(), table.size() + 1);
   table.erase(3);
   EXPECT_THAT(ancestors_of(table, 7), IsEmpty());

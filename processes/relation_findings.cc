@@ -1,4 +1,5 @@
-// Relations as findings: who shares what with which processes, and what to move instead.
+// Turns relations into findings: which object is shared with which processes, and which processes
+// to move instead.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -43,7 +44,8 @@ Phrase describe(const Relation& relation) {
   return {};
 }
 
-// The root of the smallest tree that contains all of `pids`; 0: none, or it cannot be moved.
+// Returns the root of the smallest tree that contains all of `pids`; 0 if there is no such tree or
+// it cannot move.
 pid_t common_root(const ProcessTable& table, const std::vector<pid_t>& pids) {
   const auto line_of = [&](pid_t pid) {
     std::vector<pid_t> line = ancestors_of(table, pid);

@@ -1,7 +1,7 @@
 // The search collects the keys of all shareable objects in the trees ("pipe:[71]", "memory 00:01
-// 92"). Then it makes one pass over all other processes and looks for the same keys. Considered and
-// not used: kcmp(2). It compares open files exactly, but pair by pair: n * m calls instead of one
-// pass over /proc.
+// 92"). Then it makes one pass over all other processes and looks for the same keys. Rejected:
+// kcmp(2). It compares open files exactly, but pair by pair: n * m calls instead of one pass over
+// /proc.
 #include "processes/relations.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ struct Shareable {
   std::string object;  // for messages
 };
 
-// Something shareable that a process holds, and its key.
+// A shareable object that a process has, and its key.
 struct Holding {
   std::string key;
   Shareable what;
@@ -33,7 +33,7 @@ struct Holding {
 bool is_named_pipe(pid_t pid, int fd) {
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
   struct statx found;
-  // Cached attributes are enough: do not send a request to a file system's daemon.
+  // Cached attributes are enough, so this sends no request to the daemon of a file system.
   return statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &found) == 0 &&
          S_ISFIFO(found.stx_mode);
 }
@@ -73,8 +73,8 @@ std::optional<Holding> holding_of(const Mapping& mapping) {
   return std::nullopt;
 }
 
-// The shareable objects of one process. Of named pipes only those in `wanted`, because the check
-// costs a system call per open file; null: all.
+// Returns the shareable objects of one process. `wanted` limits the named pipes, because their
+// check costs a system call per open file; null: all named pipes.
 Result<std::vector<Holding>> holdings_of(pid_t pid, bool read_memory,
                                          const std::set<std::string>* wanted) {
   std::vector<Holding> holdings;
@@ -112,13 +112,13 @@ class Search {
 
  private:
   static constexpr size_t kNoTree = ~size_t{0};
-  // Processes that hold an object, sorted by tree; those that stay (kNoTree) are last.
+  // The processes that have an object, sorted by tree. Processes that stay (kNoTree) are last.
   using Holders = std::set<std::pair<size_t, pid_t>>;
 
   struct Connection {
     RelationKind kind;
     std::string object;
-    std::string near, far;  // keys of its two sockets; `near` is held by a process of a tree
+    std::string near, far;  // keys of its two sockets; a process of a tree has `near`
   };
 
   Status read_trees();
@@ -137,11 +137,11 @@ class Search {
 
   const ProcessTable& table_;
   const std::vector<ProcessTree>& trees_;
-  std::map<std::string, Shareable> objects_;  // of the trees, by key
+  std::map<std::string, Shareable> objects_;  // objects of the trees, by key
   std::vector<Connection> connections_;
   std::map<std::string, Holders> holders_;  // key of an object or of a connected socket -> holders
-  // Kind and holders of each item of relations_: objects of the same kind with the same holders
-  // make one relation.
+  // The kinds and holders of the items in relations_. Objects of the same kind with the same
+  // holders make one relation.
   std::set<std::tuple<RelationKind, std::vector<pid_t>, std::vector<pid_t>, std::vector<pid_t>>>
       reported_;
   std::vector<Relation> relations_;
@@ -168,7 +168,8 @@ Status Search::read_trees() {
 }
 
 Status Search::find_connections() {
-  // The kernel looks through all its buckets to list the sockets of a namespace: some milliseconds.
+  // To list the sockets of a namespace, the kernel searches all its buckets, which takes some
+  // milliseconds.
   const bool have_sockets = std::any_of(objects_.begin(), objects_.end(), [](const auto& object) {
     return object.first.starts_with("socket:[");
   });

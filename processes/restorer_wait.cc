@@ -17,11 +17,11 @@ constexpr int kAttempts = 50;
 constexpr std::chrono::milliseconds kAttemptInterval{2};
 
 struct SystemCall {
-  bool waits = false;  // is in futex(2), where the restorer waits for CRIU
+  bool waits = false;  // the process is in futex(2), where the restorer waits for CRIU
   uint64_t program_counter = 0;
 };
 
-// /proc/PID/syscall, see proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", "-1
+// Reads /proc/PID/syscall, see proc(5): "202 ARGUMENTS... STACK-POINTER PROGRAM-COUNTER", "-1
 // STACK-POINTER PROGRAM-COUNTER" for a process that waits for a page, or "running".
 SystemCall read_system_call(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/syscall");
@@ -44,7 +44,7 @@ bool is_at(uint64_t program_counter, uint64_t after_system_call) {
 
 // CRIU unmaps the restorer before it releases a process. So a process whose program counter is
 // still at `in_restorer` waits in the restorer. While a process handles a signal, /proc shows no
-// program counter: try again.
+// program counter, so the function tries again.
 Place find_place(const ProcessIdentity& task, uint64_t in_restorer, int& attempts_left) {
   for (;; --attempts_left) {
     const uint64_t at = read_system_call(task.pid).program_counter;
@@ -69,7 +69,7 @@ uint64_t await_in_restorer(pid_t pid) {
 RestoredTasks look_at_restored(const RestoredTree& tree) {
   size_t waiting = 0;
   size_t elsewhere = 0;
-  int attempts_left = kAttempts;  // for all tasks together
+  int attempts_left = kAttempts;  // shared by all tasks
   for (size_t i = 0; i < tree.tasks.size(); ++i) {
     const uint64_t in_restorer = i < tree.waiting_at.size() ? tree.waiting_at[i] : 0;
     const Place place = find_place(tree.tasks[i], in_restorer, attempts_left);

@@ -16,13 +16,13 @@ namespace {
 
 int word = 0;
 
-// Makes the exit of a process take a moment.
+// Makes the exit of a process take longer.
 void allocate_memory() {
   constexpr size_t kBytes = size_t{32} << 20;
   memset(new char[kBytes], 1, kBytes);
 }
 
-// A process that waits in read(2), and then in futex(2) as CRIU's restorer does.
+// A process that waits first in read(2), and then in futex(2) as CRIU's restorer does.
 class RestorerWaitTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -84,7 +84,8 @@ TEST_F(RestorerWaitTest, ProcessCountsAsWaitingForCriuWhileSignalsArrive) {
 }
 
 #if defined(__x86_64__)
-// The state in which a second signal finds a process whose system call was just interrupted.
+// The process is in the state in which a second signal finds it just after a first signal has
+// interrupted its system call.
 TEST_F(RestorerWaitTest, ProcessCountsAsWaitingForCriuWhileItsSystemCallIsRestarted) {
   constexpr int kSystemCallBytes = 2;
   ASSERT_EQ(ptrace(PTRACE_ATTACH, pid_, nullptr, nullptr), 0);

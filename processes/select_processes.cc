@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::string_view kCgroupRoot = "/sys/fs/cgroup/";
 
-// Uses regcomp(3): std::regex recurses once per matched character and could overflow the stack.
+// Uses regcomp(3), because std::regex recurses once per matched character and could overflow the
+// stack.
 class Pattern {
  public:
   static Result<Pattern> create(const std::string& text) {
@@ -79,7 +80,7 @@ Result<std::string> find_cgroup(std::string cgroup) {
   return cgroup;
 }
 
-// Device and inode of the program that runs as `pid`; nullopt without permission.
+// Returns device and inode of the program that runs as `pid`; nullopt without permission.
 std::optional<std::pair<dev_t, ino_t>> program_of(const std::string& pid) {
   struct stat program {};
   if (stat(("/proc/" + pid + "/exe").c_str(), &program) != 0) return std::nullopt;
@@ -165,7 +166,7 @@ ProcessSelection Selection::choose() const {
   for (const auto& [pid, stat] : table_) {
     if (matches(stat)) matching.insert(pid);
   }
-  // The ancestors of a process that cannot move cannot move either; its descendants can.
+  // The ancestors of a process that cannot move cannot move either. Its descendants can move.
   std::map<pid_t, std::string> blocked = unmovable_;
   for (const auto& [pid, reason] : unmovable_) {
     for (pid_t ancestor : ancestors_of(table_, pid)) {

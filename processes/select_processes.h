@@ -28,16 +28,16 @@ struct ExcludedProcess {
 };
 
 struct ProcessSelection {
-  std::vector<SelectedTree> trees;        // topmost processes that match
+  std::vector<SelectedTree> trees;        // the topmost processes that match
   std::vector<ExcludedProcess> excluded;  // processes that match, but must not be moved
 };
 
-// Never selects process 1, kernel threads, zombies, or a tree that contains a process of ppmr or
-// the calling process. Errors: EINVAL for a selector that is empty or invalid, ENOENT for a user or
-// control group that does not exist.
+// Selects processes. Never selects process 1, kernel threads, zombies, or a tree that contains a
+// process of ppmr or the calling process. Errors: EINVAL for a selector that is empty or invalid,
+// ENOENT for a user or control group that does not exist.
 Result<ProcessSelection> select_processes(const ProcessSelector& selector);
 
-// Whether one of the lines of /proc/PID/cgroup ("0::/batch/job7") is `cgroup` or below it.
+// Returns whether a line of /proc/PID/cgroup ("0::/batch/job7") is `cgroup` or below it.
 bool is_in_cgroup(std::string_view lines, std::string_view cgroup);
 
 }  // namespace ppmr

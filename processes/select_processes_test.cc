@@ -25,7 +25,7 @@ class SelectProcesses : public testing::Test {
   // after exec().
   pid_t start(const std::string& suffix, const std::string& script) {
     const std::string name = word_ + suffix;
-    int executed[2];  // exec() closes the write end
+    int executed[2];  // a pipe, whose write end exec() closes
     EXPECT_EQ(pipe2(executed, O_CLOEXEC), 0);
     const pid_t pid = fork();
     if (pid == 0) {
@@ -75,7 +75,7 @@ TEST_F(SelectProcesses, AcceptsAControlGroupAsADirectoryOrAsAPathInTheHierarchy)
   const pid_t pid = start("-c", "sleep 60; :");
   const auto lines = read_process_file(pid, "cgroup");
   ASSERT_TRUE(lines.has_value());
-  // One of its control groups that is not a root group: "4:memory:/a/b".
+  // Finds a control group of this process that is not a root group: "4:memory:/a/b".
   std::string group, controllers;
   std::istringstream all(*lines);
   for (std::string line; std::getline(all, line);) {

@@ -21,10 +21,10 @@ struct InternetSocket {
   std::string remote_address;
   uint16_t remote_port = 0;
   int state = 0;       // 1: established, 10: listening (include/net/tcp_states.h)
-  uint64_t inode = 0;  // 0: no process holds it
+  uint64_t inode = 0;  // 0: no process has the socket open
 
   bool listens() const { return protocol == "tcp" && state == 10; }
-  // Whether this is a TCP socket that has or had a peer: neither listening nor closed.
+  // Returns whether this is a TCP socket that has or had a peer: neither listening nor closed.
   bool is_connection() const { return protocol == "tcp" && state != 10 && state != 7; }
 };
 

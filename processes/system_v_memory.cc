@@ -8,7 +8,7 @@
 namespace ppmr {
 
 Result<std::vector<uint64_t>> read_system_v_segments(pid_t pid) {
-  // This file lists the segments in the IPC namespace of the thread that opens it.
+  // The kernel lists here the segments in the IPC namespace of the thread that opens the file.
   constexpr const char* kList = "/proc/sysvipc/shm";
   std::vector<uint64_t> identifiers;
   Status listed;
@@ -19,7 +19,7 @@ Result<std::vector<uint64_t>> read_system_v_segments(pid_t pid) {
       return;
     }
     const auto skip_line = [&] { list.ignore(std::numeric_limits<std::streamsize>::max(), '\n'); };
-    skip_line();  // column names
+    skip_line();  // skips the column names
     for (int64_t key = 0, identifier = 0; list >> key >> identifier; skip_line()) {
       identifiers.push_back(static_cast<uint64_t>(identifier));
     }

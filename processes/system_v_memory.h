@@ -10,7 +10,8 @@
 
 namespace ppmr {
 
-// The identifiers of all segments in the IPC namespace of a process. Errors: ESRCH, EACCES, EPERM.
+// Returns the identifiers of all segments in the IPC namespace of a process. Errors: ESRCH, EACCES,
+// EPERM.
 Result<std::vector<uint64_t>> read_system_v_segments(pid_t pid);
 
 }  // namespace ppmr

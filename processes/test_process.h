@@ -14,7 +14,7 @@ namespace ppmr {
 // Threads: one.
 class TestProcess {
  public:
-  // Returns when `prepare` has returned in the child. It may create more test processes there, but
+  // Returns when `prepare` has returned in the child. `prepare` may create more test processes, but
   // must not destroy them: they end with the child.
   explicit TestProcess(const std::function<void()>& prepare = [] {}) {
     pid_ = fork();
@@ -22,7 +22,7 @@ class TestProcess {
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       prepare();
-      raise(SIGSTOP);  // ready; a pipe would be an object that it shares
+      raise(SIGSTOP);  // signals that the child is ready; a pipe would be a shared object
       for (;;) pause();
     }
     int status = 0;

@@ -21,14 +21,14 @@
 namespace ppmr {
 namespace {
 
-// Documentation/admin-guide/mm/pagemap.rst of the kernel.
+// The bits of /proc/PID/pagemap, see Documentation/admin-guide/mm/pagemap.rst of the kernel.
 constexpr uint64_t kPresent = uint64_t{1} << 63;
 constexpr uint64_t kSwapped = uint64_t{1} << 62;
 constexpr uint64_t kExclusive = uint64_t{1} << 56;  // no other process maps the page
 constexpr uint64_t kFrame = (uint64_t{1} << 55) - 1;
 constexpr size_t kEntriesPerRead = 64 << 10;
 
-// PAGEMAP_SCAN of include/uapi/linux/fs.h, since Linux 6.7: newer than Debian 12's headers.
+// PAGEMAP_SCAN of include/uapi/linux/fs.h, since Linux 6.7. The headers of Debian 12 lack it.
 struct ScannedRegion {
   uint64_t start;
   uint64_t end;
@@ -65,7 +65,8 @@ Result<UniqueFd> open_pagemap(pid_t pid) {
   return file;
 }
 
-// The frame of the page that the kernel maps where memory was read and never written; 0 if unknown.
+// Returns the frame of the zero page, which the kernel maps where a process has read memory that it
+// never wrote; 0 if unknown.
 uint64_t frame_of_zeros() {
   void* page = mmap(nullptr, kPageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return 0;
@@ -85,7 +86,8 @@ uint64_t read_hexadecimal(std::string_view text) {
   return number;
 }
 
-// A line "7f00-7f01 rw-p 00000000 00:00 0    [heap]" of maps or smaps; nullopt: another line.
+// Parses a line "7f00-7f01 rw-p 00000000 00:00 0    [heap]" of maps or smaps. Returns nullopt for a
+// line of another kind.
 std::optional<Span> private_anonymous(std::string_view line) {
   std::array<std::string_view, 5> fields;
   for (std::string_view& field : fields) {
@@ -125,7 +127,7 @@ Result<std::set<uint64_t>> starts_of_locked(pid_t pid) {
   return starts;
 }
 
-// Mappings next to each other are one span: a scan costs more than a page, and a program that
+// Joins neighbouring mappings to one span: a scan costs more than a page, and a program that
 // protects single pages has tens of thousands of mappings.
 Result<std::vector<Span>> lazy_memory(pid_t pid, bool has_locked) {
   const auto maps = read_process_file(pid, "maps");
@@ -151,7 +153,7 @@ Result<std::vector<Span>> lazy_memory(pid_t pid, bool has_locked) {
 
 class Layout {
  public:
-  // `shares`: whether several tasks may share pages.
+  // `shares`: several tasks may share pages.
   explicit Layout(bool shares)
       : zeros_(shares ? frame_of_zeros() : 0),
         shares_(shares),
@@ -165,9 +167,9 @@ class Layout {
   }
 
  private:
-  // Adds the pages in use, of those in `memory`.
+  // Adds those pages of `memory` that are in use.
   Status add_memory(const UniqueFd& pagemap, const Span& memory);
-  // The same, from the list of the kernel with an entry for each page.
+  // Does the same with the kernel's list that has an entry for each page.
   Status add_listed(const UniqueFd& pagemap, Span span);
   void add_pages(uint64_t start, uint64_t end, uint64_t offset);
   uint64_t place_of(uint64_t entry);
@@ -177,7 +179,7 @@ class Layout {
   std::vector<uint64_t> entries_;
   std::vector<ScannedRegion> regions_;
   bool can_scan_ = true;
-  // Where the pages are that more than one process maps, by frame or place in the swap space.
+  // The places of the pages that several processes map, by frame or by place in the swap space.
   std::unordered_map<uint64_t, uint64_t> places_;
   uint64_t next_ = 0;
   PageIndex index_;
@@ -213,7 +215,8 @@ Status Layout::add_memory(const UniqueFd& pagemap, const Span& memory) {
     scan.return_mask = kScanPresent;
     const int count = ioctl(pagemap.get(), kScan, &scan);
     if (count < 0 && errno == ENOTTY) {
-      can_scan_ = false;  // an older kernel: reads the entries of unused pages, too
+      // An older kernel: continue with the list, which also has entries for unused pages.
+      can_scan_ = false;
       break;
     }
     if (count < 0) return system_failure("scan", "the page tables of a process");
@@ -226,7 +229,7 @@ Status Layout::add_memory(const UniqueFd& pagemap, const Span& memory) {
         next_ += region.end - region.start;
       }
     }
-    // Not walk_end: Linux 6.18 reports less than it has scanned.
+    // Does not use walk_end, because Linux 6.18 reports less than it has scanned.
     rest.start = found < regions_.size() ? rest.end : regions_.back().end;
   }
   return add_listed(pagemap, rest);

@@ -36,7 +36,7 @@ class FrozenPages : public testing::Test {
   void touch(std::byte* memory, size_t first, size_t pages) {
     for (size_t i = first; i < first + pages; ++i) memory[i * kPage] = std::byte{7};
   }
-  // A child that has done `work` and waits.
+  // Starts a child that does `work` and then waits.
   ProcessIdentity start_child(const std::function<void()>& work = [] {}) {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
@@ -53,7 +53,7 @@ class FrozenPages : public testing::Test {
     close(ends[1]);
     return identify(child).value();
   }
-  // The offset of a page of the task; nullopt: not in the index.
+  // Returns the offset of a page of the task, or nullopt if the page is not in the index.
   static std::optional<uint64_t> place(const IndexedTask& task, const std::byte* memory,
                                        size_t page) {
     const uint64_t address = reinterpret_cast<uint64_t>(memory) + page * kPage;
@@ -105,7 +105,8 @@ TEST_F(FrozenPages, ListsASharedPageOnce) {
   touch(memory_, 0, 16);
   const auto first = start_child();
   const auto second = start_child([this] { touch(memory_, 4, 2); });
-  // This process gets copies of its own, so the children share with no other process.
+  // This process writes the pages and so gets copies of its own. The children then share their
+  // pages only with each other.
   touch(memory_, 0, 16);
   const auto index = index_memory({first, second});
   ASSERT_TRUE(index) << index.error().message;
@@ -143,7 +144,7 @@ TEST_F(FrozenPages, LeavesOutWhatCriuWrites) {
   }
 }
 
-// More than one answer of the kernel lists.
+// The list is longer than one answer of the kernel.
 TEST_F(FrozenPages, ListsManyScatteredPages) {
   constexpr size_t kMany = 5000;
   constexpr size_t kSparseBytes = kMany * 600 * kPage;

@@ -16,10 +16,11 @@ constexpr size_t kGatheredMax = 1024;  // IOV_MAX
 
 Result<MemoryReader> MemoryReader::create(const PageIndex& index) {
   std::vector<Piece> pieces;
-  uint64_t end = 0;  // of the pieces so far
+  uint64_t end = 0;  // end of the pieces so far
   for (const IndexedTask& task : index.tasks) {
     for (const PageRange& range : task.ranges) {
-      if (range.offset + range.bytes() <= end) continue;  // shared, and in an earlier range
+      // A shared range, which an earlier range covers.
+      if (range.offset + range.bytes() <= end) continue;
       if (range.offset > end) {
         return failure(EPROTO, fmt::format("the page index leaves out the memory at {:#x}", end));
       }
@@ -49,7 +50,7 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
   const auto behind = [](uint64_t at, const Piece& piece) { return at < piece.offset; };
   auto piece = std::upper_bound(pieces_->begin(), pieces_->end(), offset, behind) - 1;
   while (!to.empty()) {
-    // One call reads from one process.
+    // One call reads from one process only.
     const pid_t process = piece->process;
     size_t filled = 0;
     gathered_.clear();

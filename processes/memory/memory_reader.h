@@ -1,4 +1,5 @@
-// Reads the memory of frozen processes by its place in the memory file (see processes/memory).
+// Reads the memory of frozen processes. The caller names the bytes by their place in the memory
+// file (see processes/memory).
 #pragma once
 
 #include <sys/uio.h>
@@ -12,7 +13,7 @@
 
 namespace ppmr {
 
-// Threads: one per object; for_another_thread() makes an object for a second one.
+// Threads: one per object; for_another_thread() makes an object for a second thread.
 class MemoryReader {
  public:
   // Errors: EPROTO for an index whose ranges do not cover the file in order. The reader does not
@@ -20,7 +21,7 @@ class MemoryReader {
   static Result<MemoryReader> create(const PageIndex& index);
   MemoryReader for_another_thread() const { return MemoryReader(pieces_); }
 
-  // Fills `to` with the bytes at `offset` in the file. Errors: EINVAL when the file ends before;
+  // Fills `to` with the bytes at `offset` in the file. Errors: EINVAL when the file is too short;
   // those of process_vm_readv(2), with the process and the address.
   Status read(uint64_t offset, std::span<std::byte> to);
 
@@ -37,8 +38,8 @@ class MemoryReader {
   Status read_gathered(pid_t process, std::span<std::byte> to);
   Status read_forcibly(pid_t process, const iovec& remote, std::byte* to);
 
-  Pieces pieces_;                // of the first range that has each byte, in the order of the file
-  std::vector<iovec> gathered_;  // not read yet
+  Pieces pieces_;                // by offset; for each byte the first range that has it
+  std::vector<iovec> gathered_;  // pieces that are not read yet
   UniqueFd memory_;              // /proc/PID/mem of memory_of_, opened when it is needed
   pid_t memory_of_ = 0;
 };

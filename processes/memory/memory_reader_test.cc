@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kPage = kPageBytes;
 
-// Pages that a child process, which waits to be killed, shares with this one.
+// Pages that this process shares with a child process. The child waits until it is killed.
 class MemoryReaderTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -40,7 +40,7 @@ class MemoryReaderTest : public testing::Test {
     const uint64_t start = reinterpret_cast<uint64_t>(memory_) + first * kPage;
     return {start, start + pages * kPage, file_page * kPage};
   }
-  // Reads everything in slots of `slot_pages`, and returns the first byte of each page.
+  // Reads the whole file in slots of `slot_pages`, and returns the first byte of each page.
   static std::vector<int> read_all(const PageIndex& index, size_t slot_pages) {
     auto reader = MemoryReader::create(index);
     EXPECT_TRUE(reader) << reader.error().message;
@@ -77,12 +77,12 @@ TEST_F(MemoryReaderTest, ReadsASharedPageOnce) {
   PageIndex index{5 * kPage,
                   {{1, child_, {range(0, 2, 0), range(5, 1, 2)}},
                    {2, child_, {range(0, 2, 0), range(8, 1, 3)}},
-                   // Begins with a shared page and goes on with one of its own.
+                   // The child begins with a shared page and continues with a page of its own.
                    {3, child_, {range(8, 2, 3)}}}};
   EXPECT_EQ(read_all(index, 3), (std::vector<int>{1, 2, 6, 9, 10}));
 }
 
-// The next process is another one, with other bytes at the same addresses.
+// The next process has other bytes at the same addresses.
 TEST_F(MemoryReaderTest, ReadsFromTheProcessThatHasTheMemory) {
   for (size_t i = 0; i < kPages; ++i) {
     std::memset(memory_ + i * kPage, static_cast<int>(i + 101), kPage);
@@ -91,7 +91,8 @@ TEST_F(MemoryReaderTest, ReadsFromTheProcessThatHasTheMemory) {
   if (other == 0) {
     for (;;) pause();
   }
-  // The last range of the first process is shared, so that its list ends before its memory does.
+  // The last range of the first process is shared, so the reader's list for it ends before its
+  // memory does.
   PageIndex index{4 * kPage,
                   {{1, child_, {range(0, 2, 0), range(5, 1, 0)}}, {2, other, {range(0, 2, 2)}}}};
   EXPECT_EQ(read_all(index, 4), (std::vector<int>{1, 2, 101, 102}));

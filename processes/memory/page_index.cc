@@ -18,7 +18,7 @@ tl::unexpected<Error> damaged(const std::string& what) {
   return failure(EPROTO, "not a page index of ppmr: " + what);
 }
 
-// Reads the ranges of one task. `next` is the page of the file behind the previous range.
+// Reads the ranges of one task. `next` is the page of the file that follows the previous range.
 Status read_ranges(const pages::Task& packed, uint64_t file_pages, int64_t& next,
                    std::vector<PageRange>& ranges) {
   if (packed.gap_size() != packed.pages_size() || packed.gap_size() != packed.jump_size()) {

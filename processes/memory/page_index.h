@@ -1,12 +1,13 @@
-// The page index of a frozen tree: which pages of its processes are in a memory file, and where.
+// The page index of a frozen tree lists the pages of its processes that are in a memory file, and
+// their places.
 //
-//   addresses of process 17   |####|  |##|    |####|        addresses of its child 18  |####|  |##|
-//   memory file               |####|##|####|##|             the child's ####, shared with 17: the
-//                                                           same place in the file
+//  addresses of process 17   |####|  |##|    |####|        addresses of its child 18  |####|  |##|
+//  memory file               |####|##|####|##|             the child's ####, shared with 17: the
+//                                                          same place in the file
 //
 // A page that several processes share is in the file once. The source writes the file in the order
-// of its offsets; every page of the file is in at least one range, and the first range that has it
-// follows on the pages before.
+// of its offsets. Every page of the file is in at least one range, and the first range that has it
+// begins where the pages before it end.
 #pragma once
 
 #include <sys/types.h>
@@ -21,14 +22,15 @@
 namespace ppmr {
 
 inline constexpr uint64_t kPageBytes = 4096;
-inline constexpr uint64_t kAddressMax = uint64_t{1} << 56;  // of five-level page tables
+inline constexpr uint64_t kAddressMax = uint64_t{1} << 56;  // limit of five-level page tables
 // The name of the index in the directory of CRIU's images.
 inline constexpr const char* kPageIndexFile = "memory-index";
-// Beside it if rounds of pre-copy have sent pages: which of those pages the processes share. Of its
-// places only the equality counts.
+// The name of a second index in the same directory, which exists if rounds of pre-copy have sent
+// pages. It says which of those pages the processes share: pages are shared if their places are
+// equal. The places have no other meaning.
 inline constexpr const char* kRoundsIndexFile = "rounds-index";
 
-// Addresses of a process, at page boundaries, and the place of their bytes in a file.
+// A range of addresses of a process, at page boundaries, and the place of its bytes in a file.
 struct PageRange {
   uint64_t start = 0;
   uint64_t end = 0;
@@ -38,8 +40,8 @@ struct PageRange {
 };
 
 struct IndexedTask {
-  pid_t pid = 0;                  // as the process sees itself
-  pid_t host_pid = 0;             // at the source
+  pid_t pid = 0;                  // in the process's own pid namespace
+  pid_t host_pid = 0;             // in the source's pid namespace
   std::vector<PageRange> ranges;  // by address, not overlapping
 };
 
@@ -48,16 +50,16 @@ struct PageIndex {
   std::vector<IndexedTask> tasks;
 };
 
-// Appends the parts of `ranges` (by address, not overlapping) that are in [start, end). False: some
-// of it is in no range.
+// Appends the parts of `ranges` (by address, not overlapping) that are in [start, end). Returns
+// false if a byte of [start, end) is in no range.
 bool find_places(const std::vector<PageRange>& ranges, uint64_t start, uint64_t end,
                  std::vector<PageRange>& places);
 
 std::string to_bytes(const PageIndex& index);
-// Errors: EPROTO with the fault, for bytes that to_bytes() has not made.
+// Errors: EPROTO, with the fault, for bytes that to_bytes() did not produce.
 Result<PageIndex> parse_page_index(std::string_view bytes);
 
-// Errors: of the file system; EPROTO. The message names the file.
+// Errors: those of the file system; EPROTO. The message names the file.
 Status write_page_index(const std::string& path, const PageIndex& index);
 Result<PageIndex> read_page_index(const std::string& path);
 

@@ -55,7 +55,7 @@ TEST(PageIndex, TakesFewBytesForScatteredPages) {
 TEST(PageIndex, RefusesWhatIsDamaged) {
   EXPECT_FALSE(parse_page_index("no index"));
   PageIndex index = family();
-  index.memory_bytes = 6 * kPage;  // the last range of the child lies behind it
+  index.memory_bytes = 6 * kPage;  // so the last range of the child is behind the end of the file
   EXPECT_FALSE(parse_page_index(to_bytes(index)));
   index = family();
   index.tasks[1].pid = 0;

@@ -25,8 +25,9 @@
 namespace ppmr {
 namespace {
 
-constexpr int kFirstSocket = 3;  // descriptor number in the page reader; the others follow
-// The daemon begins after the rounds of pre-copy, which can take long.
+// Number of the first descriptor in the page reader; the others follow.
+constexpr int kFirstSocket = 3;
+// The daemon sends its first request after the rounds of pre-copy, which can take long.
 constexpr std::chrono::hours kPatience{24};
 
 Result<MappedMemory> receive_pool(int socket) {
@@ -72,10 +73,12 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
 }
 
 int run(const std::vector<int>& sockets, const std::string& index_file) {
-  // For what `ppmr migrate` or its terminal sends: the daemon may still need the memory.
+  // Ignores signals that an operator or a terminal sends to `ppmr migrate`: the daemon may still
+  // need the memory.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
-  leave_terminal();  // else a pipe behind `ppmr migrate` would stay open as long as this process
+  // Else a pipe behind `ppmr migrate` would stay open as long as this process lives.
+  leave_terminal();
   std::vector<UniqueFd> owned;
   for (const int socket : sockets) owned.emplace_back(socket);
   const Status served = serve_page_reads(std::move(owned), index_file);

@@ -1,8 +1,9 @@
-// `ppmr page-reader`: reads the memory of frozen processes into the pool of a source's daemon,
-// which has no right to read processes. `ppmr migrate` starts it, with its own rights, for one
-// memory file. It reads only the memory that the page index of that file lists, whatever the daemon
-// requests. It ends when the daemon closes its ends of the sockets, and not with `ppmr migrate`:
-// in post-copy the memory still has to follow when that was killed.
+// `ppmr page-reader` reads the memory of frozen processes into the pool of a source's daemon,
+// because the daemon has no right to read processes. `ppmr migrate` starts it, with its own rights,
+// for one memory file. The page reader reads only the memory that the page index of that file
+// lists, even if the daemon requests other memory. It ends when the daemon closes its ends of the
+// sockets. It does not end together with `ppmr migrate`: in post-copy, the memory must still arrive
+// if `ppmr migrate` is killed.
 #pragma once
 
 #include <sys/types.h>
@@ -22,24 +23,24 @@ namespace ppmr {
 
 void add_page_reader_command(CLI::App& app, int& exit_code);
 
-// Serves requests of the daemon (read_messages.h) until it closes its ends of the sockets. Errors
-// in the index are the replies to its requests. Errors: of the sockets and of the pool's memfd;
-// EAGAIN when no thread can be started. Threads: one; starts another one.
+// Serves requests of the daemon (read_messages.h) until the daemon closes its ends of the sockets.
+// Reports errors in the index as replies to requests. Errors: those of the sockets and of the
+// pool's memfd; EAGAIN when no thread can be started. Threads: called by one; starts a second one.
 Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file);
 
 // Threads: one.
 class PageReaderProcess {
  public:
-  // It reads the index when the daemon begins, so it can be started before there is one. Errors: of
-  // socketpair(2) and of spawn().
+  // Starts the page reader. It reads the index when the daemon sends its first request, so it can
+  // be started before the index exists. Errors: those of socketpair(2) and of spawn().
   static Result<PageReaderProcess> start(const std::string& index_file);
 
   PageReaderProcess(PageReaderProcess&& other) noexcept
       : pid_(std::exchange(other.pid_, -1)), ends_(std::move(other.ends_)) {}
-  // Waits for nothing: the daemon may need the process for longer, or be stopped.
+  // Does not wait for the process: the daemon may need the process for longer, or may be stopped.
   ~PageReaderProcess();
 
-  // For the daemon. Once only.
+  // Returns the daemon's ends of the sockets. Called once.
   std::vector<UniqueFd> take_ends() { return std::exchange(ends_, {}); }
 
  private:

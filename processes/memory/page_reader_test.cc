@@ -1,4 +1,4 @@
-// A page reader and the daemon's end of it, in one process.
+// Tests a page reader together with the daemon's end, in one process.
 #include "processes/memory/page_reader.h"
 
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
-// New places for pages. Pages that had the same place have the same new one, also if different
-// ranges have them.
+// Assigns new places to pages. Pages that had the same place get the same new place, even if
+// different ranges contain them.
 //
-//   before   |  A  |     |     B     |       ranges A, B and C of places; B and C overlap
-//                     |     C     |
-//   after    |  A  |     B     | C |         the first range that has a page decides
+//  before   |  A  |     |     B     |       ranges A, B and C of places; B and C overlap
+//                    |     C     |
+//  after    |  A  |     B     | C |         the first range that has a page decides
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ namespace ppmr {
 // Threads: one.
 class PlaceMap {
  public:
-  // The new place of bytes that no earlier range has had. They begin `done_bytes` behind the begin
-  // of the range.
+  // Returns the new place of bytes that no earlier range contained. These bytes begin `done_bytes`
+  // after the start of the range.
   using Choose = std::function<uint64_t(uint64_t done_bytes, uint64_t length_bytes)>;
   using Visit = std::function<void(uint64_t done_bytes, uint64_t length_bytes, uint64_t place)>;
 
-  // Calls `visit` for each part of the range whose new place is in one piece.
+  // Calls `visit` for each part of the range whose new place is contiguous.
   void map(uint64_t place, uint64_t length_bytes, const Choose& choose, const Visit& visit) {
     const uint64_t end = place + length_bytes;
     for (uint64_t at = place; at < end;) {
@@ -49,7 +49,7 @@ class PlaceMap {
     uint64_t end = 0;
     uint64_t place = 0;
   };
-  std::map<uint64_t, Piece> known_;  // by old place
+  std::map<uint64_t, Piece> known_;  // by the old place
 };
 
 }  // namespace ppmr

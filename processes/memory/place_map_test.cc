@@ -10,7 +10,7 @@
 namespace ppmr {
 namespace {
 
-using Parts = std::vector<std::tuple<uint64_t, uint64_t, uint64_t>>;  // done, length, place
+using Parts = std::vector<std::tuple<uint64_t, uint64_t, uint64_t>>;  // done bytes, length, place
 
 class PlaceMapTest : public testing::Test {
  protected:

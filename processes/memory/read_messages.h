@@ -1,7 +1,7 @@
-// What the daemon of a source and a page reader send to each other: a request for bytes of the
-// memory file, then its reply, both of fixed size, over a socket pair (SOCK_SEQPACKET). Before its
-// first request the daemon sends an empty line with the memfd of its pool, on the first of the
-// sockets.
+// The messages between the daemon of a source and a page reader, over a socket pair
+// (SOCK_SEQPACKET): a request for bytes of the memory file, then its reply, both of fixed size.
+// Before its first request the daemon sends an empty line with the memfd of its pool, on the first
+// of the sockets.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 namespace ppmr {
 
 struct ReadRequest {
-  uint64_t offset = 0;       // in the memory file
-  uint64_t length = 0;       // bytes
-  uint64_t pool_offset = 0;  // where they go in the pool's memory
+  uint64_t offset = 0;       // offset in the memory file
+  uint64_t length = 0;       // in bytes
+  uint64_t pool_offset = 0;  // place for the bytes in the pool's memory
 };
 
 struct ReadReply {
@@ -22,7 +22,7 @@ struct ReadReply {
   char text[504] = {};  // the message of an error
 };
 
-// The daemon reads with two threads, each with a socket of its own.
+// The daemon reads with two threads, and each thread has its own socket.
 inline constexpr size_t kPageReaderSockets = 2;
 
 static_assert(std::is_trivially_copyable_v<ReadRequest> && std::is_trivially_copyable_v<ReadReply>);

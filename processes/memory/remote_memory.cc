@@ -47,7 +47,7 @@ Status RemoteMemory::read(uint64_t offset, std::span<std::byte> slot) {
   if (Status replied = await_reply(); !replied) return replied;
   ReadReply reply;
   const ssize_t received = ::recv(socket_.get(), &reply, sizeof(reply), 0);
-  // ECONNRESET: it has not read the request.
+  // ECONNRESET means that the reader ended before it read the request.
   if (received == 0 || (received < 0 && errno == ECONNRESET)) return has_ended();
   if (received < 0) return system_failure("receive from", kReader);
   if (received != sizeof(reply) || reply.text_bytes > sizeof(reply.text)) {

@@ -17,13 +17,13 @@ Status lend_pool(const UniqueFd& socket, int pool);
 // Threads: one.
 class RemoteMemory {
  public:
-  // A read ends with an error when the reader has not replied within `patience`, or when `give_up`,
-  // which is called every 100 ms, returns true.
+  // read() returns an error when the reader has not replied within `patience`, or when `give_up`
+  // returns true. read() calls `give_up` every 100 ms.
   RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
                std::optional<std::chrono::milliseconds> patience, std::function<bool()> give_up);
 
   // Fills `slot`, a part of the pool, with the bytes at `offset` in the memory file. Errors: those
-  // of the page reader; EPIPE if it has ended; ETIMEDOUT; ECANCELED.
+  // of the page reader; EPIPE if the page reader has ended; ETIMEDOUT; ECANCELED.
   Status read(uint64_t offset, std::span<std::byte> slot);
 
  private:

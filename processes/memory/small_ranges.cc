@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kEndBytes = uint64_t{4} << 20;
 constexpr uint64_t kSumMaxBytes = uint64_t{32} << 20;
-constexpr size_t kRangesMax = 1000;  // they have to fit into a request to the daemon
+constexpr size_t kRangesMax = 1000;  // limit for the ranges of one request to the daemon
 
 }  // namespace
 
@@ -20,7 +20,7 @@ std::vector<PageRange> small_ranges(const PageIndex& index) {
     std::copy_if(task.ranges.begin(), task.ranges.end(), std::back_inserter(small),
                  [](const PageRange& range) { return range.bytes() < kEndBytes; });
   }
-  // Tasks that share a range have the same place in the file.
+  // Tasks that share a range have the same place in the file, so the place counts only once.
   const auto by_size = [](const PageRange& range) {
     return std::pair(range.bytes(), range.offset);
   };

@@ -1,6 +1,6 @@
-// What processes need first that run at the target before all of their memory is there: what they
-// touch at once is in small ranges (stacks, variables of libraries, pieces of the heap), not in
-// large buffers.
+// Chooses the memory that processes need first if they run at the target before all of their memory
+// has arrived. The bytes that they touch at once are in small ranges (stacks, variables of
+// libraries, pieces of the heap), not in large buffers.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,11 @@
 
 namespace ppmr {
 
-// Ranges of less than 4 MiB, the smallest ones first in the choice, so that one larger range too
-// many does not displace many; 32 MiB in all, which 10 Gb/s take in 30 ms: that is while CRIU still
-// restores. Memory that processes share counts once. Returned by their place in the file, and those
-// that follow on each other as one range, without their addresses; at most 1,000.
+// Chooses ranges of less than 4 MiB, 32 MiB in total. A link of 10 Gb/s transfers this in 30 ms,
+// while CRIU still restores. The smallest ranges come first, so that one large range does not
+// displace many small ones. Memory that processes share counts once. Returns the ranges by their
+// place in the file, without addresses, and joins neighbouring ranges. Returns at most 1,000
+// ranges.
 std::vector<PageRange> small_ranges(const PageIndex& index);
 
 }  // namespace ppmr

@@ -46,7 +46,7 @@ TEST(SmallRanges, PrefersTheSmallestOfTooMany) {
   }
   index.tasks[0].ranges.push_back(range(500 * kMiB, kPageBytes));
   const Places chosen = places(index);
-  EXPECT_EQ(chosen.size(), 11U);  // 10 of 3 MiB
+  EXPECT_EQ(chosen.size(), 11U);  // 10 of them have 3 MiB
   EXPECT_EQ(chosen.back(), (std::pair(500 * kMiB, kPageBytes)));
 }
 
